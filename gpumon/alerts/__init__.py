@@ -1,0 +1,1 @@
+"""Rules: a table of small expressions, evaluated here over a bounded history and rendered to PromQL."""

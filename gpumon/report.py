@@ -1,0 +1,88 @@
+"""The Report: everything the agent knows at one moment, frozen. Outputs read it, `fold` makes the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gpumon.alerts.alert import Alert
+from gpumon.probe.result import AllReduce, ProbeResult
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.node import Build, Driver, Node
+from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.reading import Labels, Sample, Table, samples
+from gpumon.snapshot.snapshot import XidEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """One GPU of the inventory. Identity, up, fault and Xid counters never vanish; readings that are not true do."""
+
+    bus_id: str
+    uuid: str
+    """Until the GPU has told its own: pci-<bus id>."""
+    index: int
+    gpu: Gpu
+    fault: str | None = None
+    detail: str = ""
+    """The fault in words."""
+    since: float | None = None
+    """Wall time at which the fault was found."""
+    seen_at: float | None = None
+    """Boot clock of the last reading."""
+    links: Mapping[str, Nvlink] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> Labels:
+        return (("gpu", str(self.index)), ("uuid", self.uuid))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeState:
+    """The all-reduce probe as it stands."""
+
+    metrics: AllReduce = AllReduce()
+    last: ProbeResult | None = None
+    history: tuple[ProbeResult, ...] = ()
+    """Newest last, bounded."""
+    running: str | None = None
+    """Id of the run in progress."""
+    next_run: float | None = None
+    """Wall time of the next scheduled run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All memory of the agent is in here."""
+
+    started: float
+    """Wall time of the agent's start."""
+    simulated: str | None = None
+    """Name of the simulated profile."""
+    build: Build = Build()
+    driver: Driver = Driver()
+    node: Node = Node()
+    gpus: tuple[GpuState, ...] = ()
+    events: tuple[XidEvent, ...] = ()
+    """Newest last, bounded."""
+    alerts: tuple[Alert, ...] = ()
+    probe: ProbeState = ProbeState()
+    notices: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong with the agent itself, in words, by subject: driver, store, configuration, ..."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Every series that the agent exports."""
+        for table, labels in self.tables():
+            yield from samples(table, labels)
+
+    def tables(self) -> Iterator[tuple[Table, Labels]]:
+        """Every table of metrics with the labels that all its series carry."""
+        yield self.build, ()
+        yield self.driver, ()
+        yield self.node, ()
+        for state in self.gpus:
+            yield state.gpu, state.labels
+        for state in self.gpus:
+            for link, one in state.links.items():
+                yield one, (*state.labels, ("link", link))
+        yield self.probe.metrics, ()

@@ -1,0 +1,76 @@
+"""The call page: a few bytes of shared memory in which a child says which driver call it is in.
+
+A child stuck in the kernel cannot speak, but the daemon can still read here which call, on which GPU and since when.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from dataclasses import dataclass
+
+_LAYOUT = struct.Struct("<QQd32s64s")  # sequence (odd while in a call), calls made, since, bus id, call
+SIZE = 4096
+
+
+def boot_clock() -> float:
+    """Seconds of CLOCK_BOOTTIME: runs on while the host sleeps, and is the same in every process."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True)
+class InCall:
+    """The call a child is in, or was in last."""
+
+    sequence: int
+    calls: int
+    since: float
+    bus_id: str
+    """Empty for calls that concern no single GPU."""
+    call: str
+
+    @property
+    def running(self) -> bool:
+        return self.sequence % 2 == 1
+
+
+def create() -> int:
+    """A new page; the descriptor is handed to the child and read by `Reader`."""
+    descriptor = os.memfd_create("gpumon-call-page")
+    os.ftruncate(descriptor, SIZE)
+    return descriptor
+
+
+class Writer:
+    """The child's side: `enter` before each driver call, `leave` after it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._page = mmap.mmap(descriptor, SIZE)
+        self._sequence = 0
+        self.calls = 0
+
+    def enter(self, call: str, bus_id: str) -> None:
+        self._sequence += 1
+        self.calls += 1
+        _LAYOUT.pack_into(self._page, 0, self._sequence, self.calls, boot_clock(), bus_id.encode(), call.encode())
+
+    def leave(self) -> None:
+        self._sequence += 1
+        struct.pack_into("<Q", self._page, 0, self._sequence)
+
+
+class Reader:
+    """The daemon's side."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._page = mmap.mmap(descriptor, SIZE, prot=mmap.PROT_READ)
+
+    def read(self) -> InCall:
+        """What the child last wrote. A torn read does no harm: a call is judged only when it lasts for seconds."""
+        sequence, calls, since, bus_id, call = _LAYOUT.unpack_from(self._page, 0)
+        return InCall(sequence, calls, since, bus_id.rstrip(b"\0").decode(), call.rstrip(b"\0").decode())
+
+    def close(self) -> None:
+        self._page.close()

@@ -1,0 +1,207 @@
+"""How a row of a metric table is written, and how a table becomes series.
+
+The frozen dataclass is the table: attribute name = metric suffix = JSON key = the name rules use, the unit is the
+suffix, `_total` makes a counter. Help text, source and tier stand on the same line as the attribute.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+KEY_SEPARATOR = ","
+"""Joins the label values of a reading that has more than one extra label, as in `{"corrected,dram": 0}`."""
+
+
+class Tier(enum.Enum):
+    """How often a row is read; the value is in seconds. FAST is every poll, whose interval is configured."""
+
+    FAST = 1.0
+    SLOW = 15.0
+    RARE = 300.0
+    ONCE = float("inf")
+
+
+FAST, SLOW, RARE, ONCE = Tier.FAST, Tier.SLOW, Tier.RARE, Tier.ONCE
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One getter of NVML, `nvmlDeviceGet<name>`; asked once a poll however many rows share it.
+
+    `attribute` picks a member of the struct it answers; the value `unknown` is the driver's way to say it cannot tell.
+    """
+
+    name: str
+    arguments: tuple[int, ...] = ()
+    attribute: str | None = None
+    scale: float = 1
+    unknown: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of nvmlDeviceGetFieldValues, by the name that nvml/field_ids turns into this driver's number."""
+
+    name: str
+    scale: float = 1
+    scope: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkField:
+    """A field whose scope is the NVLink of the row."""
+
+    name: str
+    scale: float = 1
+    states: tuple[int, ...] | None = None
+    """When given, the reading is 1 for these values and 0 for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A total less its part, both read in the same batch."""
+
+    total: Field
+    part: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """How many different processes the lists of these calls name."""
+
+    lists: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """A labelled reading: one source for each label value."""
+
+    sources: Mapping[str, Source]
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """A labelled reading: one bit of a mask for each label value. Bits the mask of `supported` lacks are absent."""
+
+    mask: Call
+    bits: Mapping[str, int]
+    supported: Call | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Integral:
+    """Seconds integral of another row of the same table, taken between polls; a gap is not integrated."""
+
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """The first source that this GPU and driver support. A counter keeps to one of them for the life of the agent."""
+
+    first: Source
+    second: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """Known to the agent itself: no driver call."""
+
+
+Source = Call | Field | LinkField | Difference | Distinct | Each | Bits | Integral | Either | Agent
+AGENT = Agent()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What stands beside an attribute of a table."""
+
+    help: str
+    source: Source
+    every: Tier
+    labels: tuple[str, ...] = ()
+    identity: bool = False
+    """A slow fact in words; all of a table's identities are labels of its one `info` metric."""
+    note: str = ""
+    """For the reference page: which GPUs have it, traps."""
+
+
+def reading(text: str, source: Source, *, every: Tier = FAST, label: str | tuple[str, ...] = (), note: str = "") -> Any:
+    """Write a row: a gauge, or a counter when the attribute ends in `_total`."""
+    labels = (label,) if isinstance(label, str) else label
+    return dataclasses.field(default=None, metadata={"row": Row(text, source, every, labels, note=note)})
+
+
+def accumulated(text: str, *, of: str, label: str = "", note: str = "") -> Any:
+    """Write a row that is the integral over time of another row of its table, in seconds."""
+    return reading(text, Integral(of), label=(label,) if label else (), note=note)
+
+
+def identity(text: str, source: Source) -> Any:
+    """Write a row that names the thing rather than measuring it."""
+    return dataclasses.field(default=None, metadata={"row": Row(text, source, ONCE, identity=True)})
+
+
+def agent(text: str, *, label: str | tuple[str, ...] = (), note: str = "") -> Any:
+    """Write a row that the agent knows without the driver."""
+    return reading(text, AGENT, every=FAST, label=label, note=note)
+
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Sample(NamedTuple):
+    """One series at one moment; the name is the whole metric name."""
+
+    name: str
+    labels: Labels
+    value: float
+
+
+class Table(Protocol):
+    """A frozen dataclass whose attributes are rows; PREFIX begins each of its metric names."""
+
+    PREFIX: ClassVar[str]
+    LABELS: ClassVar[tuple[str, ...]]
+    """Names of the labels that every series of the table carries."""
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+@cache
+def rows(table: type[Table]) -> Mapping[str, Row]:
+    """All rows of a table in the order they are written, by attribute name."""
+    return {f.name: f.metadata["row"] for f in dataclasses.fields(table) if "row" in f.metadata}
+
+
+def metric_type(name: str) -> str:
+    """Prometheus type of a metric, from its name alone."""
+    return "counter" if name.endswith("_total") else "gauge"
+
+
+def samples(table: Table, own: Labels) -> Iterator[Sample]:
+    """All series that this value of a table shows; what is None is absent."""
+    named: list[tuple[str, str]] = []
+    for attribute, row in rows(type(table)).items():
+        value = getattr(table, attribute)
+        if row.identity:
+            named.append((attribute, "" if value is None else str(value)))
+        elif value is None:
+            continue
+        elif row.labels:
+            for key, one in value.items():
+                yield Sample(table.PREFIX + attribute, own + labels_of(row, key), float(one))
+        else:
+            yield Sample(table.PREFIX + attribute, own, float(value))
+    if any(value for _, value in named):
+        yield Sample(table.PREFIX + "info", own + tuple(named), 1.0)
+
+
+def labels_of(row: Row, key: str) -> Labels:
+    """The extra labels of one value of a labelled reading."""
+    values = key.split(KEY_SEPARATOR) if len(row.labels) > 1 else (key,)
+    return tuple(zip(row.labels, values, strict=True))

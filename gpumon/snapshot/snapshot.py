@@ -1,0 +1,101 @@
+"""One poll of the node, and what else a child may say: the values that cross the pipe.
+
+Times: `*_at` in seconds of CLOCK_BOOTTIME, for deadlines and rates; `wall` in seconds since the epoch, for display.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.nvlink import Nvlink
+
+Increments = Mapping[str, float | Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenGpu:
+    """One GPU in one poll: its readings, or why there are none."""
+
+    bus_id: str
+    uuid: str | None = None
+    index: int | None = None
+    fault: str | None = None
+    error: str = ""
+    """NVML's words for the fault."""
+    gpu: Gpu | None = None
+    """Readings; counters are the driver's raw values. None while a fault hides them."""
+    links: Mapping[str, Nvlink] = field(default_factory=dict)
+    watched: float = 0.0
+    """Seconds since this GPU's last reading, 0 after a gap: what the increments cover."""
+    increments: Increments = field(default_factory=dict)
+    """By row of Gpu: what our own integrals gained since the last poll."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A complete poll."""
+
+    ended_at: float
+    wall: float
+    durations: Mapping[str, float]
+    """Seconds, by tier that this poll read."""
+    gpus: tuple[SeenGpu, ...]
+    visible: int | None = None
+    """What nvmlDeviceGetCount answered."""
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """Failed calls and fields of this poll, by "tier,error"."""
+    denied: tuple[str, ...] = ()
+    """Collectors that lacked permission."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciBus:
+    """NVIDIA GPUs on the PCI bus: bus id -> driver bound ("" for none). Needs no NVIDIA driver."""
+
+    functions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverStatus:
+    """Whether the driver could be initialised, and if not, what is missing."""
+
+    up: bool
+    error: str = ""
+    """Name of NVML's error, as in "DriverNotLoaded"."""
+    remedy: str = ""
+    driver: str | None = None
+    nvml: str | None = None
+    cuda: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidEvent:
+    """An Xid that the driver reported."""
+
+    xid: int
+    bus_id: str
+    uuid: str | None
+    at: float
+    wall: float
+    source: str = "nvml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The first frame of every child."""
+
+    version: str
+    schema: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """A trial child read this GPU through all tiers."""
+
+    bus_id: str
+
+
+Message = Hello | PciBus | DriverStatus | Snapshot | XidEvent | TrialResult
