@@ -1,0 +1,1 @@
+"""Reads the driver. Child only: a call in here may never return."""
