@@ -1,8 +1,7 @@
 """TABLE: numbers of the fields of nvmlDeviceGetFieldValues, by driver version.
 
-Our own, because the numbers are no stable interface: 25 were renumbered between drivers, and the constants of the Python
-bindings follow the bindings' version and not the driver's. Reading 269 on 580.65 gives a power-smoothing preset, with
-success.
+Our own, because the numbers are no stable interface: 25 were renumbered between drivers, and the constants of the
+bindings follow the bindings' version, not the driver's. Field 269 on 580.65 is a power-smoothing preset, with success.
 """
 
 from __future__ import annotations

@@ -1,0 +1,99 @@
+"""Xids from NVML's event set, taken without waiting: one thread makes all driver calls, so none needs to be joined."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import time
+from typing import Any
+
+from gpumon.nvml.library import TIMEOUT, Library, NvmlError
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.snapshot.snapshot import XidEvent
+
+log = logging.getLogger("gpumon.nvml")
+
+XID_ERROR = 0x8
+MOST_AT_ONCE = 64
+"""Events taken in one poll: a storm must not keep the readings waiting."""
+BACK_OFF = (1.0, 30.0)
+
+
+class Events:
+    """One event set over all opened GPUs; rebuilt, with back-off, when the driver refuses it."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._set: Any = None
+        self._gpus: dict[int, tuple[str, str | None]] = {}
+        self._wanted: list[tuple[Any, str, str | None]] = []
+        self._retry_at = 0.0
+        self._delay = BACK_OFF[0]
+
+    def watch(self, handle: Any, bus_id: str, uuid: str | None) -> None:
+        """Report the Xids of this GPU from now on. What came before is not told."""
+        self._wanted = [one for one in self._wanted if one[1] != bus_id] + [(handle, bus_id, uuid)]
+        if self._set is not None:
+            self._register(handle, bus_id, uuid)
+
+    def forget(self, bus_id: str) -> None:
+        self._wanted = [one for one in self._wanted if one[1] != bus_id]
+
+    def take(self) -> list[XidEvent]:
+        """All events since the last call; none, and no error, while the driver refuses the set."""
+        if self._set is None and not self._build():
+            return []
+        taken: list[XidEvent] = []
+        try:
+            while len(taken) < MOST_AT_ONCE:
+                event = self._library.call("nvmlEventSetWait_v2", self._set, 0)
+                if event.eventType & XID_ERROR:
+                    taken.append(self._xid(event))
+        except NvmlError as error:
+            if error.code != TIMEOUT:
+                self._fail(error)
+        return taken
+
+    def _build(self) -> bool:
+        if not self._wanted or boot_clock() < self._retry_at:
+            return False
+        try:
+            self._set = self._library.call("nvmlEventSetCreate")
+        except NvmlError as error:
+            self._fail(error)
+            return False
+        self._gpus.clear()
+        for handle, bus_id, uuid in self._wanted:
+            self._register(handle, bus_id, uuid)
+        return self._set is not None
+
+    def _register(self, handle: Any, bus_id: str, uuid: str | None) -> None:
+        try:
+            supported = self._library.call("nvmlDeviceGetSupportedEventTypes", handle, bus_id=bus_id)
+            # An unsupported bit would leave the GPU without any event at all.
+            if supported & XID_ERROR:
+                self._library.call("nvmlDeviceRegisterEvents", handle, XID_ERROR, self._set, bus_id=bus_id)
+                self._gpus[_address(handle)] = (bus_id, uuid)
+        except NvmlError as error:
+            log.warning("no Xid events from this GPU", extra={"bus_id": bus_id, "error": error.name})
+
+    def _xid(self, event: Any) -> XidEvent:
+        self._delay = BACK_OFF[0]
+        bus_id, uuid = self._gpus.get(_address(event.device), ("", None))
+        return XidEvent(xid=int(event.eventData), bus_id=bus_id, uuid=uuid, at=boot_clock(), wall=time.time())
+
+    def _fail(self, error: NvmlError) -> None:
+        """An error other than a timeout comes back at once, every time: without a pause this would spin."""
+        log.warning("the event set failed; it will be built again", extra={"error": error.name, "in": self._delay})
+        if self._set is not None:
+            try:
+                self._library.call("nvmlEventSetFree", self._set)
+            except NvmlError:
+                log.debug("the failed event set could not be freed")
+        self._set = None
+        self._retry_at = boot_clock() + self._delay
+        self._delay = min(self._delay * 2, BACK_OFF[1])
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,0 +1,33 @@
+"""The PCI bus as sysfs shows it. Needs no NVIDIA driver, and no attribute read here asks the device itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+NVIDIA = "0x10de"
+GPU_CLASSES = ("0x0300", "0x0302")
+"""VGA and 3D controllers: not the NVSwitches (0680), not the audio functions (0403)."""
+
+
+def functions(sysfs: Path) -> Mapping[str, str]:
+    """NVIDIA GPUs by bus id as NVML writes it ("00000000:1B:00.0"), with the driver bound, "" for none."""
+    found = {}
+    for device in sorted((sysfs / "bus/pci/devices").glob("*")):
+        if _read(device / "vendor") == NVIDIA and _read(device / "class")[:6] in GPU_CLASSES:
+            driver = device / "driver"
+            found[nvml_bus_id(device.name)] = driver.resolve().name if driver.is_symlink() else ""
+    return found
+
+
+def nvml_bus_id(name: str) -> str:
+    """`0000:1b:00.0` as NVML writes it, with a domain of eight digits."""
+    domain, _, rest = name.partition(":")
+    return f"{int(domain, 16):08X}:{rest.upper()}"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:  # the device went away between the listing and the look
+        return ""
