@@ -31,3 +31,14 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="ascii").strip()
     except OSError:  # the device went away between the listing and the look
         return ""
+
+
+def uuids(procfs: Path) -> Mapping[str, str]:
+    """Bus id -> uuid as the kernel module shows them without a GPU being opened; it knows those opened before."""
+    known = {}
+    for information in (procfs / "driver/nvidia/gpus").glob("*/information"):
+        for line in _read(information).splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "GPU UUID" and "?" not in value:
+                known[nvml_bus_id(information.parent.name)] = value.strip()
+    return known

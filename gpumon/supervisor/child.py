@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpumon.supervisor.loop import Loop, Timer
 
-KILL_PATIENCE = 5.0
+KILL_PATIENCE = 2.0
 """Seconds after SIGKILL until a child counts as abandoned: it sits in the kernel, where no signal reaches it."""
 REAP_INTERVAL = 0.2
 

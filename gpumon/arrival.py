@@ -1,0 +1,91 @@
+"""What arrives at the daemon and is folded into the next Report: children's messages, and what is in here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpumon.probe.result import ProbeResult
+from gpumon.snapshot.snapshot import DriverStatus, PciBus, Snapshot, XidEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """A GPU that no sampler opens, because a call on it did not return or broke the library."""
+
+    fault: str
+    detail: str
+    wall: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samplers:
+    """How the samplers fare, as their supervisor sees it."""
+
+    stuck_seconds: float = 0.0
+    """How long the current driver call has been seen not to return."""
+    aside: Mapping[str, Aside] = field(default_factory=dict)
+    """By bus id."""
+    restarts: Mapping[str, float] = field(default_factory=dict)
+    """By reason."""
+    abandoned: tuple[str, ...] = ()
+    """Names of the children that SIGKILL did not end."""
+    gave_up: bool = False
+    """Too many were abandoned: no sampler runs."""
+    driver_calls: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xids:
+    """Xids, after the attempt to make them durable."""
+
+    events: tuple[XidEvent, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """What the store still knew at start."""
+
+    xids: Mapping[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
+    """(uuid, xid) -> count, wall time of the last."""
+    events: tuple[XidEvent, ...] = ()
+    probe_results: tuple[ProbeResult, ...] = ()
+    probe_runs: Mapping[str, float] = field(default_factory=dict)
+    probe_skips: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeStarted:
+    """A run began."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeEnded:
+    """A run ended, or was skipped."""
+
+    result: ProbeResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """The daemon on itself."""
+
+    log_messages: Mapping[str, float]
+    store_up: bool
+    kernel_log_up: bool | None = None
+    """None where there is no kernel log to read."""
+    kernel_log_overruns: float = 0.0
+    kernel_log_denied: bool = False
+    next_probe: float | None = None
+    """Wall time."""
+    notices: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time passed: what is too old goes, and the rules are evaluated."""
+
+
+Arrival = Snapshot | PciBus | DriverStatus | Samplers | Xids | Remembered | ProbeStarted | ProbeEnded | Agent | Tick

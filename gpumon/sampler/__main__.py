@@ -1,0 +1,132 @@
+"""`python -m gpumon.sampler`: initialise, poll, say what was seen, for ever. Any driver call in here may not return."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from gpumon import __version__, log
+from gpumon.nvml.library import (
+    DRIVER_NOT_LOADED,
+    LIBRARY_NOT_FOUND,
+    NO_PERMISSION,
+    VERSION_MISMATCH,
+    Library,
+    NvmlError,
+)
+from gpumon.nvml.poll import NodePoll, start
+from gpumon.sampler.life import frames_only, tie_to
+from gpumon.sampler.node import Surroundings, excluded, surroundings
+from gpumon.snapshot import frame
+from gpumon.snapshot.call_page import Writer, boot_clock
+from gpumon.snapshot.orders import EXIT_MISMATCH, Orders
+from gpumon.snapshot.snapshot import DriverStatus, Hello, Message, PciBus, TrialResult
+
+BACK_OFF = (1.0, 30.0)
+"""Seconds between attempts to initialise: drivers get installed later."""
+BUS_SECONDS = 5.0
+
+REMEDIES = {
+    LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not installed: install the NVIDIA driver",
+    DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded: modprobe nvidia, then see dmesg",
+    VERSION_MISMATCH: "the driver was upgraded under its kernel module: reload the module or reboot",
+    NO_PERMISSION: "this user may not open /dev/nvidiactl: add it to the group that owns the device nodes",
+}
+
+Say = Callable[[Message], None]
+
+
+class Sampler:
+    """One life of a child."""
+
+    def __init__(self, orders: Orders, say: Say, around: Surroundings) -> None:
+        self._orders = orders
+        self._say = say
+        self._around = around
+        self._library = Library(Writer(orders.page))
+        self._bus: Mapping[str, str] = {}
+        self._bus_at = 0.0
+
+    def run(self) -> int:
+        """Returns the exit code: only when this process can do no more."""
+        delay = BACK_OFF[0]
+        while True:
+            self._look_at_bus()
+            try:
+                status = start(self._library)
+                self._say(status)
+                delay = BACK_OFF[0]
+                if self._orders.trial is not None:
+                    return self._trial(status, self._orders.trial)
+                self._poll(status)
+            except NvmlError as error:
+                self._say(DriverStatus(up=False, error=error.name, remedy=REMEDIES.get(error.code, "see dmesg")))
+                if error.code == VERSION_MISMATCH:
+                    return EXIT_MISMATCH
+                self._let_go()
+            time.sleep(delay)
+            delay = min(2 * delay, BACK_OFF[1])
+
+    def _poll(self, status: DriverStatus) -> None:
+        poll = self._node_poll(status, self._around.bus)
+        due = boot_clock()
+        while True:
+            for event in poll.events.take():
+                self._say(event)
+            self._say(poll.poll())
+            self._look_at_bus()
+            due = max(due + self._orders.interval, boot_clock() - self._orders.interval)
+            time.sleep(max(0.0, due - boot_clock()))
+
+    def _let_go(self) -> None:
+        """The driver went away: without a shutdown the next initialisation would only count one more user."""
+        with contextlib.suppress(NvmlError):
+            self._library.call("nvmlShutdown")
+
+    def _trial(self, status: DriverStatus, bus_id: str) -> int:
+        """Whatever it answers, it answers: it is no longer stuck."""
+        only = {bus_id: self._around.bus().get(bus_id, "")}
+        self._node_poll(status, lambda: only).poll()
+        self._say(TrialResult(bus_id=bus_id))
+        return 0
+
+    def _node_poll(self, status: DriverStatus, bus: Callable[[], Mapping[str, str]]) -> NodePoll:
+        return NodePoll(
+            self._library,
+            status.driver or "",
+            bus=bus,
+            leave_aside=excluded(self._orders, self._around) | set(self._orders.leave_aside),
+            interval=self._orders.interval,
+        )
+
+    def _look_at_bus(self) -> None:
+        if boot_clock() < self._bus_at:
+            return
+        self._bus_at = boot_clock() + BUS_SECONDS
+        bus = dict(self._around.bus())
+        if bus != self._bus or not self._bus:
+            self._bus = bus
+            self._say(PciBus(functions=bus))
+
+
+def main() -> int:
+    """Read the orders, then sample until the input closes."""
+    orders = Orders.decode(sys.stdin.buffer.readline())
+    write = frames_only()
+    tie_to(orders.parent)
+    log.configure(level=orders.log_level, format=orders.log_format)
+    write(frame.encode(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid())))
+    try:
+        return Sampler(orders, lambda message: write(frame.encode(message)), surroundings(orders)).run()
+    except BrokenPipeError:
+        logging.getLogger("gpumon.sampler").info("the daemon is gone")
+        return 0
+
+
+if __name__ == "__main__":
+    # Without the interpreter's clean-up: a driver's destructors have no business here, and may not return.
+    os._exit(main())

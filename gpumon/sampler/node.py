@@ -1,0 +1,59 @@
+"""Which node this child looks at: the real one, or a simulated one behind the same C functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pynvml
+
+from gpumon.nvml import pci
+from gpumon.sim.library import open_node
+from gpumon.snapshot.orders import Orders, Simulation
+
+NvidiaBus = Callable[[], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What can be known of the GPUs without the driver."""
+
+    bus: NvidiaBus
+    """Bus id -> driver bound."""
+    uuids: NvidiaBus
+    """Bus id -> uuid, as far as it is known without opening a GPU."""
+
+
+def surroundings(orders: Orders) -> Surroundings:
+    """Of a simulated node this puts its library in the place of the driver's."""
+    if orders.simulation is None:
+        return Surroundings(lambda: pci.functions(Path(orders.sysfs)), lambda: pci.uuids(Path(orders.procfs)))
+    return _simulate(orders.simulation)
+
+
+def _simulate(simulation: Simulation) -> Surroundings:
+    node = open_node(
+        simulation.profile,
+        scenario=Path(simulation.scenario) if simulation.scenario else None,
+        epoch=simulation.epoch,
+        trace=Path(simulation.trace) if simulation.trace else None,
+    )
+    pynvml.nvmlLib = node.library
+    return Surroundings(node.pci_functions, dict)
+
+
+def excluded(orders: Orders, around: Surroundings) -> frozenset[str]:
+    """Bus ids that the configuration excludes, however it names them."""
+    bus = sorted(around.bus())
+    uuids = {uuid: bus_id for bus_id, uuid in around.uuids().items()}
+    found = set()
+    for name in orders.exclude:
+        if name.isdigit():
+            found.update(bus[int(name) : int(name) + 1])
+        elif re.fullmatch(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", name):
+            found.add(pci.nvml_bus_id(name))
+        else:
+            found.update({uuids[name]} if name in uuids else ())
+    return frozenset(found)

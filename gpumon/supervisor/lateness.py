@@ -1,0 +1,44 @@
+"""When a driver call is late.
+
+A call is late when it has been *seen* not to return for long enough, by a child that had its chance: a host that was
+paused, a clock that was stepped or a child starved of processor time is not a hung driver.
+"""
+
+from __future__ import annotations
+
+from gpumon.snapshot.call_page import InCall
+
+CALL_SECONDS = 2.0
+OPENING_SECONDS = 60.0
+"""Without persistence mode a GPU takes 1 to 3 s to come up, sixteen of them as much longer."""
+OPENING = frozenset({"nvmlInit", "nvmlDeviceGetHandleByPciBusId"})
+
+WAITING = frozenset("SD")
+"""States of a process that waits for something: neither runnable (R) nor stopped by somebody (T)."""
+LONGEST_LOOK = 0.5
+"""Seconds that one look can add: when more time has passed the daemon itself was held up."""
+
+
+def deadline(call: InCall) -> float:
+    """Seconds after which this call is late."""
+    return OPENING_SECONDS if call.call in OPENING else CALL_SECONDS
+
+
+class Lateness:
+    """Adds up how long one child's current call has been seen waiting."""
+
+    def __init__(self) -> None:
+        self._sequence = 0
+        self._looked_at: float | None = None
+        self.seconds = 0.0
+
+    def look(self, call: InCall, state: str, now: float) -> bool:
+        """Whether the call is late now. `state` is the child's letter in /proc/<pid>/stat."""
+        elapsed = min(now - self._looked_at, LONGEST_LOOK) if self._looked_at is not None else 0.0
+        self._looked_at = now
+        if not call.running or call.sequence != self._sequence:
+            self._sequence = call.sequence
+            self.seconds = 0.0
+        elif state in WAITING:
+            self.seconds += elapsed
+        return self.seconds >= deadline(call)

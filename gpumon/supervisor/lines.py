@@ -1,0 +1,23 @@
+"""Splits what arrives on a pipe into lines, bounded: a child gone mad must not fill the daemon's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Lines:
+    """Give it bytes, it gives lines. A line over the limit is dropped whole, and told to `on_too_long`."""
+
+    def __init__(self, limit: int, on_line: Callable[[bytes], None], on_too_long: Callable[[], None]) -> None:
+        self._limit = limit
+        self._on_line = on_line
+        self._on_too_long = on_too_long
+        self._rest = b""
+
+    def feed(self, received: bytes) -> None:
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        for line in lines:
+            self._on_line(line)
+        if len(self._rest) > self._limit:
+            self._rest = b""
+            self._on_too_long()

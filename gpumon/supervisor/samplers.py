@@ -1,0 +1,245 @@
+"""Keeps one sampler running, whatever the driver does, and tries stuck GPUs again with short-lived trial children."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gpumon.arrival import Aside, Samplers
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.snapshot.orders import EXIT_MISMATCH, Orders
+from gpumon.snapshot.snapshot import Message, Snapshot, TrialResult, XidEvent
+from gpumon.supervisor.loop import Loop, Timer
+from gpumon.supervisor.sampler import SamplerChild
+
+log = logging.getLogger("gpumon.supervisor")
+
+LOOK_SECONDS = 0.25
+MOST_ABANDONED = 3
+GAVE_UP_SECONDS = 600.0
+FIRST_TRIAL, EARLY_TRIALS, LATE_TRIALS = 5.0, 10.0, 60.0
+"""Seconds until the first trial of a stuck GPU, between the trials of ten minutes, and between those after."""
+EARLY = 600.0
+BACK_OFF = (0.5, 30.0)
+CRASHES_A_GPU = 2
+"""Crashes inside calls on one GPU after which that GPU is left aside."""
+FIRMWARE_SILENT = frozenset({119, 120})
+"""Xids after which the GPU's own processor answers no more: the next call on it may hang."""
+REASONS = ("deadline", "crash", "mismatch", "release", "readmit", "configuration")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stuck:
+    aside: Aside
+    since: float
+    trial_at: float
+
+
+class SamplerSupervisor:
+    """Use from the loop's thread."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        orders: Callable[[int], Orders],
+        *,
+        on_message: Callable[[Message], None],
+        on_state: Callable[[Samplers], None],
+    ) -> None:
+        self._loop = loop
+        self._orders = orders
+        self._on_message = on_message
+        self._on_state = on_state
+        self._sampler: SamplerChild | None = None
+        self._trial: SamplerChild | None = None
+        self._stuck: dict[str, _Stuck] = {}
+        self._abandoned: list[SamplerChild] = []
+        self._restarts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+        self._crashes: Counter[str] = Counter()
+        self._past_calls = 0
+        self._delay = BACK_OFF[0]
+        self._starting: Timer | None = None
+        self._told: Samplers | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        self._start()
+        self._loop.every(LOOK_SECONDS, self._look)
+
+    def stop(self) -> None:
+        """Kill everything; nothing is started again."""
+        self._stopping = True
+        for child in (self._sampler, self._trial):
+            if child is not None:
+                child.kill("stop")
+
+    @property
+    def running(self) -> bool:
+        """Whether any child is still to end (abandoned ones never may)."""
+        return self._sampler is not None or self._trial is not None
+
+    def replace(self, reason: str) -> None:
+        """Replace the sampler by one with new orders."""
+        if self._sampler is not None:
+            self._sampler.kill(reason)
+        else:
+            self._restart(0.0)
+
+    # What a look finds
+
+    def _look(self) -> None:
+        if self._stopping:
+            return
+        sampler, trial = self._sampler, self._trial
+        if sampler is not None and sampler.killed_for is None:
+            if sampler.is_late():
+                self._late(sampler)
+            elif sampler.is_silent():
+                log.error("the sampler says nothing; replacing it", extra={"child": sampler.name})
+                sampler.kill("deadline")
+        if trial is not None and trial.killed_for is None and (trial.is_late() or trial.is_silent()):
+            self._late_trial(trial)
+        self._try_again()
+        self._tell()
+
+    def _late(self, child: SamplerChild) -> None:
+        call = child.call
+        log.error(
+            "a driver call does not return; replacing the sampler", extra={"call": call.call, "bus_id": call.bus_id}
+        )
+        if call.bus_id:
+            self._leave_aside(call.bus_id, "stuck", f"{call.call} does not return")
+        child.kill("deadline")
+
+    def _late_trial(self, trial: SamplerChild) -> None:
+        bus_id = trial.orders.trial or ""
+        stuck = self._stuck[bus_id]
+        pause = EARLY_TRIALS if boot_clock() - stuck.since < EARLY else LATE_TRIALS
+        self._stuck[bus_id] = replace(stuck, trial_at=boot_clock() + pause)
+        trial.kill("deadline")
+
+    def _leave_aside(self, bus_id: str, fault: str, detail: str) -> None:
+        now = boot_clock()
+        if bus_id not in self._stuck:
+            aside = Aside(fault=fault, detail=detail, wall=time.time())
+            self._stuck[bus_id] = _Stuck(aside, now, now + FIRST_TRIAL)
+        self._tell()
+
+    def _try_again(self) -> None:
+        if self._trial is not None or self._abandoned:
+            return
+        due = [bus_id for bus_id, stuck in self._stuck.items() if stuck.trial_at <= boot_clock()]
+        if due:
+            bus_id = min(due, key=lambda one: self._stuck[one].trial_at)
+            self._trial = self._child(lambda page: replace(self._orders(page), trial=bus_id), self._trial_message)
+
+    # What children say
+
+    def _message(self, message: Message) -> None:
+        self._on_message(message)
+        if isinstance(message, Snapshot):
+            self._delay = BACK_OFF[0]
+        elif isinstance(message, XidEvent) and message.xid in FIRMWARE_SILENT and message.bus_id:
+            log.error("the GPU's firmware is silent; leaving it aside", extra={"bus_id": message.bus_id})
+            self._leave_aside(message.bus_id, "stuck", f"firmware silent since Xid {message.xid}")
+            self.replace("deadline")
+
+    def _trial_message(self, message: Message) -> None:
+        if isinstance(message, TrialResult) and message.bus_id in self._stuck:
+            log.info("the GPU answers again; readmitting it", extra={"bus_id": message.bus_id})
+            del self._stuck[message.bus_id]
+            self._crashes.pop(message.bus_id, None)
+            self.replace("readmit")
+
+    # How they end
+
+    def _ended(self, child: SamplerChild, code: int) -> None:
+        self._past_calls += child.call.calls
+        if child in self._abandoned:
+            log.info("an abandoned child ended after all", extra={"child": child.name})
+            self._abandoned.remove(child)
+            if self._sampler is None:
+                self._restart(0.0)
+        elif child is self._trial:
+            self._trial_ended(child)
+        elif child is self._sampler:
+            self._sampler = None
+            self._sampler_ended(child, code)
+
+    def _trial_ended(self, trial: SamplerChild) -> None:
+        self._trial = None
+        bus_id = trial.orders.trial or ""
+        if bus_id in self._stuck and self._stuck[bus_id].trial_at <= boot_clock():  # it crashed
+            self._stuck[bus_id] = replace(self._stuck[bus_id], trial_at=boot_clock() + EARLY_TRIALS)
+
+    def _sampler_ended(self, child: SamplerChild, code: int) -> None:
+        reason = child.killed_for or ("mismatch" if code == EXIT_MISMATCH else "crash")
+        if self._stopping:
+            return
+        self._restarts[reason] += 1
+        if reason in {"crash", "mismatch"}:
+            self._note_crash(child, code, reason)
+            self._restart(self._delay)
+            self._delay = min(2 * self._delay, BACK_OFF[1])
+        else:
+            self._restart(0.0)
+
+    def _note_crash(self, child: SamplerChild, code: int, reason: str) -> None:
+        call = child.call
+        log.error(
+            "the sampler ended",
+            extra={"reason": reason, "code": code, "call": call.call, "bus_id": call.bus_id, "restart_in": self._delay},
+        )
+        if reason == "crash" and call.running and call.bus_id:
+            self._crashes[call.bus_id] += 1
+            if self._crashes[call.bus_id] >= CRASHES_A_GPU:
+                self._leave_aside(call.bus_id, "unknown", f"the driver library crashes in {call.call}")
+
+    def _was_abandoned(self, child: SamplerChild) -> None:
+        log.error("SIGKILL does not end this child: it sits in the driver", extra={"child": child.name})
+        self._abandoned.append(child)
+        if child is self._trial:
+            self._trial = None
+        elif child is self._sampler:
+            self._sampler = None
+            self._restarts["deadline"] += 1
+            self._restart(0.0)
+
+    # How they start
+
+    def _restart(self, delay: float) -> None:
+        if len(self._abandoned) >= MOST_ABANDONED:
+            log.error("too many children cannot be ended; no sampler for now", extra={"retry_in": GAVE_UP_SECONDS})
+            delay = GAVE_UP_SECONDS
+        if self._starting is not None:
+            self._starting.cancel()
+        self._starting = self._loop.call_after(delay, self._start)
+
+    def _start(self) -> None:
+        self._starting = None
+        if self._sampler is None and not self._stopping:
+            aside = tuple(self._stuck)
+            self._sampler = self._child(lambda page: replace(self._orders(page), leave_aside=aside), self._message)
+
+    def _child(self, orders: Callable[[int], Orders], on_message: Callable[[Message], None]) -> SamplerChild:
+        return SamplerChild(
+            self._loop, orders, on_message=on_message, on_end=self._ended, on_abandoned=self._was_abandoned
+        )
+
+    def _tell(self) -> None:
+        sampler = self._sampler
+        now = Samplers(
+            stuck_seconds=sampler.lateness.seconds if sampler is not None and sampler.call.running else 0.0,
+            aside={bus_id: stuck.aside for bus_id, stuck in self._stuck.items()},
+            restarts=dict(self._restarts),
+            abandoned=tuple(child.name for child in self._abandoned),
+            gave_up=sampler is None and len(self._abandoned) >= MOST_ABANDONED,
+            driver_calls=self._past_calls
+            + sum(child.call.calls for child in (sampler, self._trial, *self._abandoned) if child is not None),
+        )
+        if now != self._told:
+            self._told = now
+            self._on_state(now)
