@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
 
 from gpumon.snapshot.reading import agent
 
@@ -17,14 +17,16 @@ SKIP_REASONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One size of the ladder. Bandwidths as nccl-tests define them, in bytes a second; latencies in seconds."""
+    """One size of the ladder. Bandwidths as nccl-tests define them, from the median time of an operation."""
 
     bytes: int
     iterations: int
     algbw_bytes_per_second: float
     busbw_bytes_per_second: float
     latency_seconds: Mapping[str, float]
-    """By percentile: p50, p95, p99."""
+    """By percentile: p50, p95, p99. An operation lasts as long as it does on the rank where it lasts longest."""
+    wrong_elements: int
+    """After one operation at this size, all ranks together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class ProbeResult:
     probe: str
     outcome: str
     reason: str = ""
-    """For a skip one of SKIP_REASONS; for a failure, what failed."""
+    """For a skip one of SKIP_REASONS; for a failure setup or ranks; for a timeout the stage, or unkillable."""
     hint: str = ""
     """What to do about it."""
     trigger: str = "schedule"
@@ -52,6 +54,31 @@ class ProbeResult:
     log: str = ""
     """Tail of what the ranks printed; kept when the run did not end well."""
     simulated: bool = False
+
+
+def to_document(result: ProbeResult) -> dict[str, Any]:
+    """The result as JSON holds it."""
+    return asdict(result)
+
+
+def from_document(document: Mapping[str, Any]) -> ProbeResult:
+    """A stored result. Raises TypeError when an attribute is missing or not known."""
+    measurements = tuple(Measurement(**one) for one in document.get("measurements", ()))
+    return ProbeResult(**{**document, "measurements": measurements})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRequest:
+    """What became of a request to run the probe now. Requests are single-flight: a second one joins the run."""
+
+    id: str
+    """Of the run that was started, else of the one in progress, else of the skip; empty if nothing was recorded."""
+    accepted: bool
+    """This request started the run."""
+    reason: str = ""
+    """One of SKIP_REASONS when the guard refused."""
+    hint: str = ""
+    """What to do about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +98,12 @@ class AllReduce:
         "Time of one operation.", label=("backend", "algorithm", "bytes", "percentile")
     )
     wrong_elements: dict[str, float] | None = agent(
-        "Wrong elements in the last run; anything but 0 is silent corruption.", label="backend"
+        "Wrong elements in the last run that checked its data; anything but 0 is silent corruption.", label="backend"
     )
-    ranks: dict[str, float] | None = agent("Ranks of the last run.", label="backend")
+    ranks: dict[str, float] | None = agent("Ranks of the last run that started any.", label="backend")
     runs_total: dict[str, float] | None = agent("Runs by outcome, counted over restarts.", label="outcome")
     skips_total: dict[str, float] | None = agent("Skipped runs by reason, counted over restarts.", label="reason")
-    last_run_timestamp_seconds: float | None = agent("When a run last ended, however it ended.")
+    last_run_timestamp_seconds: float | None = agent("When a run last ended, however it ended; skips aside.")
     last_success_timestamp_seconds: float | None = agent("When a run last succeeded.")
-    duration_seconds: float | None = agent("How long the last run took.")
+    duration_seconds: float | None = agent("How long the last run took; skips aside.")
     running: float | None = agent("1 while a run is in progress.")
