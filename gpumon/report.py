@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpumon.alerts.alert import Alert
+from gpumon.alerts.history import History
+from gpumon.arrival import Samplers
+from gpumon.inventory import KnownGpu
 from gpumon.probe.result import AllReduce, ProbeResult
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Build, Driver, Node
 from gpumon.snapshot.nvlink import Nvlink
 from gpumon.snapshot.reading import Labels, Sample, Table, samples
-from gpumon.snapshot.snapshot import XidEvent
+from gpumon.snapshot.snapshot import DriverStatus, XidEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +31,6 @@ class GpuState:
     """The fault in words."""
     since: float | None = None
     """Wall time at which the fault was found."""
-    seen_at: float | None = None
-    """Boot clock of the last reading."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
 
     @property
@@ -52,6 +53,23 @@ class ProbeState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the next Report needs of this one and no output shows."""
+
+    samplers: Samplers = Samplers()
+    status: DriverStatus | None = None
+    """None until the first sampler has tried to initialise the driver."""
+    bus: Mapping[str, str] | None = None
+    """None until somebody looked at the PCI bus."""
+    inventory: Mapping[str, KnownGpu] = field(default_factory=dict)
+    polled_at: float | None = None
+    """Boot clock of the last complete poll."""
+    xids: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
+    """uuid -> xid -> count, wall time of the last."""
+    history: History = History()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """All memory of the agent is in here."""
 
@@ -69,6 +87,8 @@ class Report:
     probe: ProbeState = ProbeState()
     notices: Mapping[str, str] = field(default_factory=dict)
     """What is wrong with the agent itself, in words, by subject: driver, store, configuration, ..."""
+
+    memory: Memory = Memory()
 
     def samples(self) -> Iterator[Sample]:
         """Every series that the agent exports."""

@@ -1,0 +1,89 @@
+"""Counters: the daemon alone accumulates, from the driver's raw values or from what the sampler's integrals gained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from gpumon.snapshot.reading import AGENT, Table, metric_type, rows
+
+
+class Count(NamedTuple):
+    """What is exported, and the driver's value it was last advanced by (None: an integral of our own)."""
+
+    total: float
+    raw: float | None
+
+
+Counts = Mapping[str, Mapping[str, Count]]
+"""By row, then by label value ("" for a row without labels)."""
+Values = Mapping[str, Mapping[str, float]]
+"""One poll's values in the same shape."""
+
+RESET_SHARE = 0.5
+"""A value that falls below this share of the last one began anew; a smaller step back is the driver's jitter."""
+
+
+@cache
+def counter_rows(table: type[Table]) -> tuple[str, ...]:
+    """Rows of a table that count and whose values come from the driver."""
+    return tuple(name for name, row in rows(table).items() if metric_type(name) == "counter" and row.source != AGENT)
+
+
+def raw_values(table: Table) -> Values:
+    """The counters of a reading."""
+    values = {name: getattr(table, name) for name in counter_rows(type(table))}
+    return {name: _labelled(value) for name, value in values.items() if value is not None}
+
+
+def gained(increments: Mapping[str, Any]) -> Values:
+    """What the sampler's integrals gained."""
+    return {name: _labelled(value) for name, value in increments.items()}
+
+
+def _labelled(value: float | Mapping[str, float]) -> Mapping[str, float]:
+    return value if isinstance(value, Mapping) else {"": value}
+
+
+def advance(counts: Counts, raws: Values, gains: Values) -> Counts:
+    """Counters after one more poll. A counter keeps to the kind of source it began with."""
+    after = {name: dict(labelled) for name, labelled in counts.items()}
+    for name, values in raws.items():
+        row = after.setdefault(name, {})
+        for label, raw in values.items():
+            count = row.get(label)
+            if count is None:
+                row[label] = Count(raw, raw)
+            elif count.raw is not None:
+                row[label] = _advance(count.total, count.raw, raw)
+    for name, values in gains.items():
+        row = after.setdefault(name, {})
+        for label, gain in values.items():
+            count = row.get(label, Count(0.0, None))
+            if count.raw is None:
+                row[label] = Count(count.total + gain, None)
+    return after
+
+
+def _advance(total: float, last: float, raw: float) -> Count:
+    if raw >= last:
+        return Count(total + raw - last, raw)
+    if raw < last * RESET_SHARE:
+        return Count(total + raw, raw)
+    return Count(total, last)
+
+
+def totals(table: Table, counts: Counts) -> dict[str, Any]:
+    """The counters to export beside this reading, by row. A driver's counter that was not read now is absent now."""
+    shown: dict[str, Any] = {}
+    for name in counter_rows(type(table)):
+        read = getattr(table, name)
+        labelled = {
+            label: count.total
+            for label, count in counts.get(name, {}).items()
+            if count.raw is None or (read is not None and (not label or label in read))
+        }
+        if labelled:
+            shown[name] = labelled.get("", labelled)
+    return shown

@@ -1,0 +1,137 @@
+"""The GPUs the agent knows: found on the bus, opened, faulted, lost, back again. Identity never vanishes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpumon.arrival import Aside
+from gpumon.counters import Counts, advance, gained, raw_values, totals
+from gpumon.snapshot.gpu import FAULTS, Gpu
+from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.reading import rows
+from gpumon.snapshot.snapshot import SeenGpu
+
+UNNAMED = "pci-"
+"""Begins the stand-in for the uuid of a GPU that has not been opened since the agent's start."""
+MOST_XIDS = 64
+"""Different Xids exported for one GPU."""
+
+_IDENTITY = tuple(name for name, row in rows(Gpu).items() if row.identity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownGpu:
+    """One GPU, with the memory that its counters need. `seen` is its last reading."""
+
+    bus_id: str
+    uuid: str
+    index: int
+    identity: Mapping[str, str] = field(default_factory=dict)
+    fault: str | None = None
+    detail: str = ""
+    since: float | None = None
+    """Wall time at which the fault was found."""
+    seen: SeenGpu | None = None
+    seen_at: float | None = None
+    observed: float = 0.0
+    counts: Counts = field(default_factory=dict)
+    link_counts: Mapping[str, Counts] = field(default_factory=dict)
+
+    @property
+    def named(self) -> bool:
+        return not self.uuid.startswith(UNNAMED)
+
+
+Inventory = Mapping[str, KnownGpu]
+"""By bus id."""
+
+
+def see(known: Inventory, seen: SeenGpu, at: float, wall: float) -> Inventory:
+    """Take one GPU of a poll into the inventory."""
+    before = known.get(seen.bus_id) or stranger(known, seen.bus_id)
+    if seen.uuid is not None and before.uuid != seen.uuid:  # opened for the first time, or another board in this slot
+        index = before.index if seen.index is None else seen.index
+        before = KnownGpu(bus_id=seen.bus_id, uuid=seen.uuid, index=index)
+    after = _read(before, seen, at) if seen.gpu is not None else fail(before, seen.fault or "unknown", seen.error, wall)
+    return {**known, seen.bus_id: after}
+
+
+def stranger(known: Inventory, bus_id: str) -> KnownGpu:
+    """A GPU of which only the PCI address is known. Its place on the bus is the best guess at its index."""
+    index = sum(1 for other in known if other < bus_id)
+    taken = {gpu.index for gpu in known.values()}
+    while index in taken:
+        index += 1
+    return KnownGpu(bus_id=bus_id, uuid=UNNAMED + bus_id.lower(), index=index)
+
+
+def fail(gpu: KnownGpu, fault: str, detail: str, wall: float) -> KnownGpu:
+    """The GPU with this fault; since when, if it is the same as before."""
+    since = gpu.since if gpu.fault == fault else wall
+    return replace(gpu, fault=fault, detail=detail, since=since)
+
+
+def leave_aside(known: Inventory, aside: Mapping[str, Aside]) -> Inventory:
+    """Mark what no sampler opens."""
+    marked = dict(known)
+    for bus_id, one in aside.items():
+        marked[bus_id] = fail(known.get(bus_id) or stranger(marked, bus_id), one.fault, one.detail, one.wall)
+    return marked
+
+
+def miss(known: Inventory, present: set[str], wall: float) -> Inventory:
+    """Mark as missing what should have been in this poll and was not."""
+    gone = {
+        bus_id: fail(gpu, "missing", "no longer on the PCI bus", wall)
+        for bus_id, gpu in known.items()
+        if bus_id not in present
+    }
+    return {**known, **gone}
+
+
+def release(known: Inventory, bus: Mapping[str, str]) -> Inventory:
+    """Drop what another driver owns now: a GPU given to vfio is not ours to miss."""
+    return {bus_id: gpu for bus_id, gpu in known.items() if bus.get(bus_id, "nvidia") in {"nvidia", ""}}
+
+
+def _read(gpu: KnownGpu, seen: SeenGpu, at: float) -> KnownGpu:
+    assert seen.gpu is not None  # noqa: S101 - the caller looked
+    links = {link: advance(gpu.link_counts.get(link, {}), raw_values(one), {}) for link, one in seen.links.items()}
+    return replace(
+        gpu,
+        identity={name: value for name in _IDENTITY if (value := getattr(seen.gpu, name)) is not None},
+        fault=None,
+        detail="",
+        since=None,
+        seen=seen,
+        seen_at=at,
+        observed=gpu.observed + seen.watched,
+        counts=advance(gpu.counts, raw_values(seen.gpu), gained(seen.increments)),
+        link_counts={**gpu.link_counts, **links},
+    )
+
+
+def readings(gpu: KnownGpu, xids: Mapping[str, tuple[float, float]], fault: str | None) -> Gpu:
+    """The GPU as it is exported: everything while it answers, what never vanishes while it does not."""
+    own: dict[str, Any] = {
+        **gpu.identity,
+        "up": float(fault is None),
+        "fault": {name: float(name == fault) for name in FAULTS},
+        "observed_seconds_total": gpu.observed,
+        "xid_errors_total": {xid: count for xid, (count, _) in xids.items()},
+        "xid_last_timestamp_seconds": {xid: last for xid, (_, last) in xids.items() if last} or None,
+    }
+    if fault is not None or gpu.seen is None or gpu.seen.gpu is None:
+        return Gpu(**own)
+    up = [link.up for link in gpu.seen.links.values() if link.up is not None]
+    own |= totals(gpu.seen.gpu, gpu.counts)
+    return replace(gpu.seen.gpu, nvlinks_active=float(sum(up)) if up else None, **own)
+
+
+def links(gpu: KnownGpu, fault: str | None) -> Mapping[str, Nvlink]:
+    """The links as they are exported."""
+    if fault is not None or gpu.seen is None:
+        return {}
+    return {link: replace(one, **totals(one, gpu.link_counts[link])) for link, one in gpu.seen.links.items()}

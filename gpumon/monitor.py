@@ -1,0 +1,22 @@
+"""Holds the one mutable name: `latest`, replaced whole."""
+
+from __future__ import annotations
+
+import time
+
+from gpumon.arrival import Arrival
+from gpumon.fold import Moment, Terms, fold
+from gpumon.report import Report
+from gpumon.snapshot.call_page import boot_clock
+
+
+class Monitor:
+    """`take` is called from the main loop alone; anybody may read `latest`."""
+
+    def __init__(self, first: Report, terms: Terms) -> None:
+        self.latest = first
+        self.terms = terms
+
+    def take(self, arrival: Arrival) -> None:
+        """Fold one arrival into the next Report."""
+        self.latest = fold(self.latest, arrival, Moment(boot_clock(), time.time()), self.terms)

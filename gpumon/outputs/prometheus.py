@@ -1,0 +1,118 @@
+"""Report -> the text format of Prometheus, 0.0.4. Prefixes are built once a series, the page once a Report."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpumon.probe.result import AllReduce
+from gpumon.report import Report
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.node import Build, Driver, Node
+from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.reading import Labels, Row, Table, labels_of, metric_type, rows
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+TABLES: tuple[type[Table], ...] = (Build, Driver, Node, Gpu, Nvlink, AllReduce)
+"""In the order of the page."""
+EXACT = 1e15
+"""Below this every digit of a float is exact, and a whole number is written as one."""
+GZIP_LEVEL = 1
+"""The client library's 9 costs twelve times as much for a page a third smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exposition:
+    """One page, in both encodings."""
+
+    raw: bytes
+    gzipped: bytes
+
+
+class Renderer:
+    """Remembers the prefixes of all series, and the page of the last Report."""
+
+    def __init__(self, latest: Callable[[], Report]) -> None:
+        self._latest = latest
+        self._prefixes: dict[tuple[type[Table], Labels], dict[str, dict[str, str]]] = {}
+        self._report: Report | None = None
+        self._page = Exposition(b"", b"")
+
+    def exposition(self) -> Exposition:
+        """The page of the latest Report."""
+        report = self._latest()
+        if report is not self._report:
+            raw = self.render(report).encode()
+            self._page, self._report = Exposition(raw, gzip.compress(raw, GZIP_LEVEL, mtime=0)), report
+        return self._page
+
+    def render(self, report: Report) -> str:
+        """The page as text."""
+        families: dict[str, list[str]] = {name: [] for table in TABLES for name in _families(table)}
+        for table, own in report.tables():
+            self._series(table, own, families)
+        return "".join(_HEADS[name] + "".join(lines) for name, lines in families.items() if lines)
+
+    def _series(self, table: Table, own: Labels, families: dict[str, list[str]]) -> None:
+        prefixes = self._prefixes.setdefault((type(table), own), {})
+        named = False
+        for name, row in rows(type(table)).items():
+            value = getattr(table, name)
+            if value is None:
+                continue
+            if row.identity:
+                named = True
+                continue
+            known = prefixes.setdefault(name, {})
+            lines = families[table.PREFIX + name]
+            for key, one in value.items() if row.labels else (("", value),):
+                if key not in known:
+                    known[key] = _prefix(table.PREFIX + name, own, row, key)
+                lines.append(f"{known[key]}{_number(one)}\n")
+        if named:
+            families[f"{table.PREFIX}info"].append(f"{_info(table, own)}1\n")
+
+
+def _families(table: type[Table]) -> Mapping[str, str]:
+    """Names and help texts of a table's metrics, in order."""
+    found = {}
+    for name, row in rows(table).items():
+        if row.identity:
+            found[f"{table.PREFIX}info"] = (table.__doc__ or "").splitlines()[0]
+        else:
+            found[table.PREFIX + name] = row.help
+    return found
+
+
+def _head(name: str, text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
+    return f"# HELP {name} {escaped}\n# TYPE {name} {metric_type(name)}\n"
+
+
+_HEADS = {name: _head(name, text) for table in TABLES for name, text in _families(table).items()}
+
+
+def _prefix(name: str, own: Labels, row: Row, key: str) -> str:
+    return _named(name, own + labels_of(row, key) if row.labels else own)
+
+
+def _info(table: Table, own: Labels) -> str:
+    named = tuple((name, str(getattr(table, name) or "")) for name, row in rows(type(table)).items() if row.identity)
+    return _named(f"{table.PREFIX}info", own + named)
+
+
+def _named(name: str, labels: Labels) -> str:
+    if not labels:
+        return f"{name} "
+    pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels)
+    return f"{name}{{{pairs}}} "
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    whole = int(value) if abs(value) < EXACT else None
+    return str(whole) if whole == value else repr(float(value))
