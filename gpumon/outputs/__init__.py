@@ -1,0 +1,1 @@
+"""From the Report to bytes: Prometheus text, JSON documents, a terminal."""

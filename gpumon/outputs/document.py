@@ -1,0 +1,195 @@
+"""The Report as plain values, ready for JSON: what the API, the page and the terminal show.
+
+The rows of the metric tables keep their names, so a JSON key is a metric's suffix, unit included. A reading that is
+absent is null, never left out and never 0: who reads a key can tell "not known" from a spelling mistake. A reading with
+labels is an object by label value, one level a label. Moments are RFC 3339 in UTC.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpumon.alerts.alert import Alert
+from gpumon.outputs.problems import Problem, fault_words, problems, worst
+from gpumon.outputs.words import rfc3339
+from gpumon.probe.result import Measurement, ProbeResult
+from gpumon.report import GpuState, Report
+from gpumon.snapshot.reading import Row, Table, labels_of, rows
+from gpumon.snapshot.snapshot import XidEvent
+
+Document = dict[str, Any]
+
+PRIVATE = frozenset({"log"})
+"""Not for everyone: what the ranks of a probe printed names processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """Where and when a document is made."""
+
+    host: str
+    wall: float
+    """Seconds since the epoch."""
+    boot: float
+    """CLOCK_BOOTTIME: seconds since the host was booted."""
+
+
+def whole(report: Report, stamp: Stamp) -> Document:
+    """Everything that is known, from one Report."""
+    return {
+        "node": node(report, stamp),
+        "gpus": gpus(report),
+        "links": links(report),
+        "alerts": [alert(one) for one in report.alerts],
+        "events": events(report, report.events),
+        "probe": probe(report, stamp),
+        "probes": [probe_result(one) for one in reversed(report.probe.history)],
+    }
+
+
+def node(report: Report, stamp: Stamp) -> Document:
+    """The node and the agent, and what is wrong with them and with the GPUs."""
+    found = problems(report)
+    return {
+        "host": stamp.host,
+        "time": rfc3339(stamp.wall),
+        "state": worst(found),
+        "problems": [_problem(one) for one in found],
+        "notices": [{"subject": subject, "message": message} for subject, message in report.notices.items()],
+        "simulated_profile": report.simulated,
+        "started": rfc3339(report.started),
+        "booted": rfc3339(round(stamp.wall - stamp.boot)),
+        "build": table(report.build),
+        "driver": table(report.driver),
+        **table(report.node),
+    }
+
+
+def gpus(report: Report) -> list[Document]:
+    return [gpu(state) for state in report.gpus]
+
+
+def gpu(state: GpuState) -> Document:
+    """One GPU of the inventory, which stays in it whatever becomes of the GPU."""
+    readings = table(state.gpu)
+    return {
+        "gpu": state.index,
+        "uuid": state.uuid,
+        "state": state.fault or ("up" if readings["up"] == 1 else "unknown"),
+        "detail": fault_words(state),
+        "since": rfc3339(state.since),
+        **readings,
+        "pci_bus_id": readings["pci_bus_id"] or state.bus_id,
+    }
+
+
+def links(report: Report) -> list[Document]:
+    """Every NVLink of every GPU."""
+    return [
+        {"gpu": state.index, "uuid": state.uuid, "link": int(link), **table(one)}
+        for state in report.gpus
+        for link, one in state.links.items()
+    ]
+
+
+def events(report: Report, chosen: Sequence[XidEvent]) -> list[Document]:
+    """Newest first."""
+    index = {state.bus_id: state for state in report.gpus}
+    return [event(one, index.get(one.bus_id)) for one in reversed(chosen)]
+
+
+def event(one: XidEvent, state: GpuState | None) -> Document:
+    return {
+        "time": rfc3339(one.wall),
+        "gpu": None if state is None else state.index,
+        "uuid": one.uuid or (None if state is None else state.uuid),
+        "pci_bus_id": one.bus_id,
+        "xid": one.xid,
+        "source": one.source,
+    }
+
+
+def alert(one: Alert) -> Document:
+    return {
+        "rule": one.rule,
+        "severity": one.severity,
+        "state": one.state,
+        "labels": dict(one.labels),
+        "summary": one.summary,
+        "description": one.description,
+        "runbook_url": one.runbook_url,
+        "value": _number(one.value),
+        "since": rfc3339(one.since),
+        "firing_since": rfc3339(one.firing_since),
+        "resolved_at": rfc3339(one.resolved_at),
+    }
+
+
+def probe(report: Report, stamp: Stamp) -> Document:
+    """The all-reduce probe as it stands: the last run, its age, and what comes."""
+    state = report.probe
+    return {
+        "probe": "allreduce",
+        "running": state.running,
+        "next_run": rfc3339(state.next_run),
+        "age_seconds": None if state.last is None else round(age(state.last, stamp), 3),
+        "last": None if state.last is None else probe_result(state.last),
+        "metrics": table(state.metrics),
+    }
+
+
+def probe_result(result: ProbeResult) -> Document:
+    """One run, less what is PRIVATE."""
+    return _attributes(result) | {
+        "started": rfc3339(result.started),
+        "versions": dict(result.versions),
+        "measurements": [
+            _attributes(one) | {"latency_seconds": dict(one.latency_seconds)} for one in result.measurements
+        ],
+    }
+
+
+def age(result: ProbeResult, stamp: Stamp) -> float:
+    """Seconds since the run ended."""
+    return max(0.0, stamp.wall - result.started - result.duration_seconds)
+
+
+def table(one: Table) -> Document:
+    """Every row of a metric table, by the name of its attribute."""
+    return {name: _value(row, getattr(one, name)) for name, row in rows(type(one)).items()}
+
+
+def _problem(one: Problem) -> Document:
+    return _attributes(one) | {"since": rfc3339(one.since)}
+
+
+def _attributes(one: ProbeResult | Measurement | Problem) -> Document:
+    return {f.name: getattr(one, f.name) for f in dataclasses.fields(one) if f.name not in PRIVATE}
+
+
+def _value(row: Row, value: Any) -> Any:
+    if value is None or row.identity:
+        return value
+    return _by_label(row, value) if row.labels else _number(value)
+
+
+def _by_label(row: Row, values: Mapping[str, float]) -> Document:
+    nested: Document = {}
+    for key, value in values.items():
+        *outer, (_, last) = labels_of(row, key)
+        place = nested
+        for _, label in outer:
+            place = place.setdefault(label, {})
+        place[last] = _number(value)
+    return nested
+
+
+def _number(value: float) -> float | int | None:
+    """Whole numbers without their ".0"; JSON knows neither NaN nor infinity."""
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else value

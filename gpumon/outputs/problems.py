@@ -1,0 +1,135 @@
+"""What is wrong, the worst first, and what to do: one list for the page, the terminal and the JSON documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpumon.alerts.alert import SEVERITIES, Alert
+from gpumon.report import GpuState, Report
+
+FAULT_RULES = frozenset({"GpuLost", "GpuStuck"})
+"""An alert of these rules says the same as the fault of its GPU: they are one problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A fault in words, and what an operator does about it."""
+
+    meaning: str
+    action: str
+
+
+FAULTS: Mapping[str, Advice] = {
+    "lost": Advice(
+        "It fell off the bus: the driver can no longer reach it.",
+        "Drain the node, then power-cycle it (a warm reboot is often not enough). Look for Xid 79 in the kernel log. "
+        "If it falls off again, reseat or replace the GPU.",
+    ),
+    "missing": Advice(
+        "It was here before, and the driver no longer lists it.",
+        "Compare `lspci -d 10de:` with the GPUs expected and look for Xid 79 in the kernel log, then power-cycle.",
+    ),
+    "reset_required": Advice(
+        "It does not work until it is reset.",
+        "Stop what runs on it, then `nvidia-smi --gpu-reset -i <uuid>`; reboot where a reset is refused.",
+    ),
+    "no_permission": Advice(
+        "The agent may not open it; nothing is known about its state.",
+        "Check the permissions of /dev/nvidia* and the unit's DeviceAllow and groups.",
+    ),
+    "stuck": Advice(
+        "A driver call on it does not return. The other GPUs are still watched.",
+        "Drain the node and reboot it. Do not kill -9 what runs on this GPU: it may never end, and hold the driver.",
+    ),
+    "init_failed": Advice(
+        "The driver could not start it.",
+        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then reset the GPU or reboot the node.",
+    ),
+    "unknown": Advice(
+        "It answers with an error that the driver does not explain.",
+        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then reset the GPU or reboot the node.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong now."""
+
+    severity: str
+    title: str
+    detail: str = ""
+    action: str = ""
+    """What to do about it."""
+    runbook_url: str = ""
+    gpu: int | None = None
+    since: float | None = None
+    """Seconds since the epoch."""
+
+
+def problems(report: Report) -> tuple[Problem, ...]:
+    """Faults of GPUs, firing alerts and notices of the agent; worst first, then oldest first."""
+    found = (*_faults(report), *_alerts(report), *_notices(report))
+    return tuple(sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.since or 0.0)))
+
+
+def worst(found: tuple[Problem, ...]) -> str:
+    """ok, warning or critical. What is only for information changes nothing."""
+    severities = {one.severity for one in found}
+    return next((severity for severity in ("critical", "warning") if severity in severities), "ok")
+
+
+def fault_words(state: GpuState) -> str:
+    """The fault of a GPU in a sentence; empty when it has none."""
+    if state.fault is None:
+        return ""
+    return " ".join(filter(None, (FAULTS[state.fault].meaning, state.detail)))
+
+
+def _faults(report: Report) -> Iterator[Problem]:
+    alerts = {dict(one.labels).get("uuid"): one for one in _firing(report) if one.rule in FAULT_RULES}
+    for state in report.gpus:
+        if state.fault is not None:
+            advice, alert = FAULTS[state.fault], alerts.get(state.uuid)
+            yield Problem(
+                severity="warning" if state.fault == "no_permission" else "critical",
+                title=f"GPU {state.index} {state.fault.replace('_', ' ')}",
+                detail=fault_words(state),
+                action=advice.action,
+                runbook_url=alert.runbook_url if alert else "",
+                gpu=state.index,
+                since=state.since,
+            )
+
+
+def _alerts(report: Report) -> Iterator[Problem]:
+    faulted = {state.uuid: state for state in report.gpus if state.fault is not None}
+    for alert in _firing(report):
+        labels = dict(alert.labels)
+        if alert.rule in FAULT_RULES and labels.get("uuid") in faulted:
+            continue
+        yield Problem(
+            severity=alert.severity,
+            title=alert.summary or alert.rule,
+            detail=alert.description,
+            runbook_url=alert.runbook_url,
+            gpu=_index(labels),
+            since=alert.firing_since or alert.since,
+        )
+
+
+def _notices(report: Report) -> Iterator[Problem]:
+    blind = report.node.nvml_up == 0
+    for subject, message in report.notices.items():
+        severity = "critical" if blind and subject == "driver" else "warning"
+        yield Problem(severity=severity, title=f"The agent's {subject}", detail=message)
+
+
+def _firing(report: Report) -> Iterator[Alert]:
+    return (one for one in report.alerts if one.state == "firing")
+
+
+def _index(labels: Mapping[str, str]) -> int | None:
+    index = labels.get("gpu", "")
+    return int(index) if index.isdecimal() else None

@@ -1,0 +1,175 @@
+"""Text for a terminal, from the JSON documents: the same whether they come from this process or over HTTP."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from gpumon.outputs.document import Document
+from gpumon.outputs.words import (
+    ABSENT,
+    bandwidth,
+    celsius,
+    clock,
+    count,
+    duration,
+    seconds_between,
+    share,
+    size,
+    watts,
+)
+
+RED, GREEN, YELLOW, DIM, BOLD = "31", "32", "33", "2", "1"
+SEVERITY_COLORS = {"critical": RED, "warning": YELLOW, "info": DIM}
+OUTCOME_COLORS = {"ok": GREEN, "degraded": YELLOW, "skipped": DIM}
+GAP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table of GPUs; the last ones are left out where the terminal is narrow."""
+
+    title: str
+    cell: Callable[[Document], str]
+
+
+def _of(part: float | None, total: float | None, unit: Callable[[float | None], str]) -> str:
+    return f"{unit(part)} of {unit(total)}" if total is not None else unit(part)
+
+
+COLUMNS = (
+    Column("GPU", lambda gpu: str(gpu["gpu"])),
+    Column("NAME", lambda gpu: gpu["name"] or ABSENT),
+    Column("UTIL", lambda gpu: share(gpu["utilization_ratio"])),
+    Column("MEMORY", lambda gpu: _of(gpu["memory_used_bytes"], gpu["memory_total_bytes"], size)),
+    Column("TEMP", lambda gpu: celsius(gpu["temperature_celsius"])),
+    Column("POWER", lambda gpu: _of(gpu["power_watts"], gpu["power_limit_watts"], watts)),
+    Column("NVLINK", lambda gpu: _of(gpu["nvlinks_active"], gpu["nvlinks"], count)),
+    Column("PROCS", lambda gpu: count(gpu["processes"])),
+    Column("SM CLOCK", lambda gpu: clock((gpu["clock_hertz"] or {}).get("sm"))),
+    Column("UUID", lambda gpu: gpu["uuid"]),
+)
+
+
+def table(document: Document, width: int, *, color: bool) -> str:
+    """A heading and a line a GPU, none longer than `width` columns; `document` is document.whole."""
+    lines = (_heading(document["node"], color=color), "", *_gpu_lines(document, width, color=color))
+    return "\n".join(lines) + "\n"
+
+
+def status(document: Document, width: int, *, color: bool) -> str:
+    """What is wrong first, then what to do, then the node, a line a GPU and the last probe."""
+    node = document["node"]
+    lines = [_verdict(node, color=color), ""]
+    for problem in node["problems"]:
+        lines += [*_problem_lines(problem, node["time"], width, color=color), ""]
+    lines += [*_gpu_lines(document, width, color=color), "", *_probe_lines(document["probe"], width, color=color)]
+    return "\n".join((_heading(node, color=color), *lines)) + "\n"
+
+
+def printable(text: str) -> str:
+    """What a driver or a peer says must not steer the terminal: no control or escape characters."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
+
+
+def _heading(node: Document, *, color: bool) -> str:
+    driver = node["driver"]["driver"]
+    parts = [
+        _paint(printable(node["host"]), BOLD, color=color),
+        f"driver {printable(driver)}" if driver else "no driver",
+        _gpus_up(node),
+        node["time"],
+    ]
+    if node["simulated_profile"]:
+        parts.insert(1, _paint(f"SIMULATED {node['simulated_profile']}", YELLOW, color=color))
+    return " · ".join(parts)
+
+
+def _gpus_up(node: Document) -> str:
+    visible, expected = node["gpus_visible"], node["gpus_expected"]
+    return f"{_of(visible, expected, count)} GPUs" if visible is not None else "no GPUs seen"
+
+
+def _verdict(node: Document, *, color: bool) -> str:
+    wrong = len(node["problems"])
+    if not wrong:
+        return _paint("Nothing is wrong.", GREEN, color=color)
+    words = "1 problem" if wrong == 1 else f"{wrong} problems"
+    return _paint(f"{words}, the worst first:", SEVERITY_COLORS.get(node["state"], DIM), color=color)
+
+
+def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> Iterator[str]:
+    lasting = seconds_between(problem["since"], now)
+    title = problem["title"] + ("" if lasting is None else f" (for {duration(lasting)})")
+    severity = _paint(problem["severity"].upper(), SEVERITY_COLORS[problem["severity"]], color=color)
+    yield f"{severity}{GAP}{printable(title)}"
+    for label, text in (("", problem["detail"]), ("Do: ", problem["action"]), ("Runbook: ", problem["runbook_url"])):
+        if text:
+            yield from _wrapped(label + printable(text), width, indent="  ")
+
+
+def _gpu_lines(document: Document, width: int, *, color: bool) -> Iterator[str]:
+    gpus = document["gpus"]
+    if not gpus:
+        yield "No GPU in the inventory."
+        return
+    columns, widths = _fitting(gpus, width)
+    yield _paint(_row((column.title for column in columns), widths), DIM, color=color)
+    for gpu in gpus:
+        if gpu["state"] == "up":
+            yield _row((printable(column.cell(gpu)) for column in columns), widths)
+        else:
+            yield _paint(_cut(_faulted(gpu, widths, document["node"]["time"]), width), RED, color=color)
+
+
+def _fitting(gpus: list[Document], width: int) -> tuple[tuple[Column, ...], tuple[int, ...]]:
+    widths = [max(len(one.title), *(len(printable(one.cell(gpu))) for gpu in gpus)) for one in COLUMNS]
+    shown = len(COLUMNS)
+    while shown > 2 and sum(widths[:shown]) + len(GAP) * (shown - 1) > width:
+        shown -= 1
+    return COLUMNS[:shown], tuple(widths[:shown])
+
+
+def _row(cells: Iterable[str], widths: tuple[int, ...]) -> str:
+    return GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _faulted(gpu: Document, widths: tuple[int, ...], now: str) -> str:
+    lasting = seconds_between(gpu["since"], now)
+    since = "" if lasting is None else f" for {duration(lasting)}"
+    identity = _row((printable(column.cell(gpu)) for column in COLUMNS[:2]), widths[:2])
+    return f"{identity}{GAP}{gpu['state'].replace('_', ' ').upper()}{since}. {printable(gpu['detail'])}".rstrip()
+
+
+def _probe_lines(probe: Document, width: int, *, color: bool) -> Iterator[str]:
+    last = probe["last"]
+    if last is None:
+        coming = f" The first is due at {probe['next_run']}." if probe["next_run"] else ""
+        yield f"All-reduce probe: has not run yet.{coming}"
+        return
+    outcome = _paint(last["outcome"], OUTCOME_COLORS.get(last["outcome"], RED), color=color)
+    yield f"All-reduce probe: {outcome}, {duration(probe['age_seconds'])} ago{_measured(last)}."
+    reason = ". ".join(filter(None, (last["reason"], last["hint"])))
+    if reason:
+        yield from _wrapped(printable(reason), width, indent="  ")
+
+
+def _measured(result: Document) -> str:
+    if not result["measurements"]:
+        return ""
+    largest = max(result["measurements"], key=lambda one: one["bytes"])
+    busbw, of = bandwidth(largest["busbw_bytes_per_second"]), size(largest["bytes"])
+    return f": busbw {busbw} at {of}, {result['ranks']} ranks, {result['backend']}"
+
+
+def _wrapped(text: str, width: int, *, indent: str) -> list[str]:
+    return textwrap.wrap(text, max(width, 20), initial_indent=indent, subsequent_indent=indent, break_long_words=False)
+
+
+def _paint(text: str, code: str, *, color: bool) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if color else text
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 1] + "…"

@@ -1,0 +1,86 @@
+"""Numbers and moments as people read them. None, the absent reading, is always "n/a"."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+ABSENT = "n/a"
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+def size(count: float | None) -> str:
+    """Bytes in binary units, as memory is sold and sizes of a ladder are chosen."""
+    if count is None:
+        return ABSENT
+    return _scaled(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+
+
+def bandwidth(bytes_per_second: float | None) -> str:
+    """Decimal units, as nccl-tests print them."""
+    if bytes_per_second is None:
+        return ABSENT
+    return _scaled(bytes_per_second, 1000, ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"))
+
+
+def clock(hertz: float | None) -> str:
+    return ABSENT if hertz is None else f"{hertz / 1e6:.0f} MHz"
+
+
+def share(ratio: float | None) -> str:
+    return ABSENT if ratio is None else f"{ratio * 100:.0f} %"
+
+
+def watts(power: float | None) -> str:
+    return ABSENT if power is None else f"{power:.0f} W"
+
+
+def celsius(temperature: float | None) -> str:
+    return ABSENT if temperature is None else f"{temperature:.0f} °C"
+
+
+def count(number: float | None) -> str:
+    return ABSENT if number is None else f"{number:.0f}"
+
+
+def latency(seconds: float | None) -> str:
+    if seconds is None:
+        return ABSENT
+    scales = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+    factor, unit = next((one for one in scales if seconds >= one[0]), scales[-1])
+    return f"{seconds / factor:.3g} {unit}"
+
+
+def duration(seconds: float | None) -> str:
+    """The two largest units that say something: 3 d 4 h, 2 h 5 min, 45 s."""
+    if seconds is None:
+        return ABSENT
+    whole = max(0, round(seconds))
+    if whole < MINUTE:
+        return f"{whole} s"
+    for unit, larger, smaller, name in ((DAY, "d", "h", HOUR), (HOUR, "h", "min", MINUTE)):
+        if whole >= unit:
+            first, rest = divmod(whole, unit)
+            return f"{first} {larger}" + (f" {rest // name} {smaller}" if rest >= name else "")
+    return f"{whole // MINUTE} min"
+
+
+def rfc3339(wall: float | None) -> str | None:
+    """UTC, to the millisecond, from seconds since the epoch."""
+    if wall is None:
+        return None
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def seconds_between(earlier: str | None, later: str) -> float | None:
+    """Between two moments as `rfc3339` writes them."""
+    if earlier is None:
+        return None
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
+
+
+def _scaled(number: float, base: int, units: tuple[str, ...]) -> str:
+    rank = 0
+    while abs(number) >= base and rank < len(units) - 1:
+        number, rank = number / base, rank + 1
+    digits = 0 if rank == 0 or abs(number) >= 100 else 1
+    return f"{number:.{digits}f}".removesuffix(".0") + f" {units[rank]}"
