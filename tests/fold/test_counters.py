@@ -1,0 +1,67 @@
+"""Counters: raw values of the driver and gains of our own integrals become what is exported."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumon.counters import Count, Counts, advance, raw_values, totals
+from gpumon.snapshot.gpu import Gpu
+
+ENERGY = "energy_joules_total"
+
+
+def exported(*polls: dict[str, dict[str, float]], gains: dict[str, dict[str, float]] | None = None) -> Counts:
+    counts: Counts = {}
+    for raws in polls:
+        counts = advance(counts, raws, gains or {})
+    return counts
+
+
+def test_a_counter_starts_at_the_drivers_value_and_follows_it() -> None:
+    """The first value is taken as it is; later ones add what they grew by."""
+    counts = exported({ENERGY: {"": 100.0}}, {ENERGY: {"": 130.0}})
+
+    assert counts[ENERGY][""] == Count(130.0, 130.0)
+
+
+def test_a_driver_reload_does_not_make_a_counter_fall() -> None:
+    """A value that begins anew adds to what was counted before."""
+    counts = exported({ENERGY: {"": 1000.0}}, {ENERGY: {"": 5.0}}, {ENERGY: {"": 8.0}})
+
+    assert counts[ENERGY][""].total == 1008.0
+
+
+def test_a_small_step_back_is_held_until_it_is_made_good() -> None:
+    """Jitter of the driver neither falls nor counts twice."""
+    counts = exported({ENERGY: {"": 1000.0}}, {ENERGY: {"": 999.0}}, {ENERGY: {"": 1001.0}})
+
+    assert counts[ENERGY][""].total == 1001.0
+
+
+def test_a_counter_never_goes_from_driver_to_integral() -> None:
+    """Once the driver has counted, an integral of the same row is ignored, and the other way round."""
+    driver_first = advance(advance({}, {ENERGY: {"": 10.0}}, {}), {}, {ENERGY: {"": 5.0}})
+    integral_first = advance(advance({}, {}, {ENERGY: {"": 5.0}}), {ENERGY: {"": 10.0}}, {})
+
+    assert driver_first[ENERGY][""].total == 10.0
+    assert integral_first[ENERGY][""].total == 5.0
+
+
+def test_a_drivers_counter_that_was_not_read_now_is_absent_now() -> None:
+    """Its total is remembered, but not shown, until it is read again."""
+    counts = exported({ENERGY: {"": 10.0}})
+
+    assert ENERGY not in totals(Gpu(), counts)
+    assert totals(Gpu(energy_joules_total=12.0), counts)[ENERGY] == 10.0
+
+
+@given(st.lists(st.floats(min_value=0, max_value=1e12), min_size=1))
+def test_what_is_exported_never_falls(values: list[float]) -> None:
+    """Whatever the driver says, the exported counter stays or grows."""
+    counts: Counts = {}
+    last = 0.0
+    for value in values:
+        counts = advance(counts, raw_values(Gpu(energy_joules_total=value)), {})
+        assert counts[ENERGY][""].total >= last
+        last = counts[ENERGY][""].total

@@ -1,0 +1,141 @@
+"""Children: started by exec, read, killed with their group, reaped, and abandoned when SIGKILL does not end them."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.supervisor.child import Child, Command
+from gpumon.supervisor.loop import Loop
+
+TRACER = Path(__file__).with_name("unkillable.c")
+
+
+def turn_until(loop: Loop, done: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Turn the loop until something is so."""
+    deadline = boot_clock() + seconds
+    tick = loop.call_after(seconds + 1, lambda: None)
+    while not done():
+        assert boot_clock() < deadline, "it never came to be"
+        loop.call_after(0.1, lambda: None)
+        loop.turn()
+    tick.cancel()
+
+
+class Told:
+    """What a child's callbacks told."""
+
+    def __init__(self) -> None:
+        self.output = b""
+        self.codes: list[int] = []
+        self.abandoned = 0
+
+    def command(self, script: str, *, orders: bytes = b"") -> Command:
+        return Command(
+            name="test",
+            arguments=(sys.executable, "-c", script),
+            orders=orders,
+            on_output=self._take,
+            on_exit=self.codes.append,
+            on_abandoned=self._left,
+        )
+
+    def _take(self, received: bytes) -> None:
+        self.output += received
+
+    def _left(self) -> None:
+        self.abandoned += 1
+
+
+def test_orders_go_in_and_output_comes_out() -> None:
+    """A child reads its orders as a line and what it prints is taken to the last byte."""
+    loop, told = Loop(), Told()
+    Child(loop, told.command("print(input()[::-1])", orders=b"nomupg\n"))
+
+    turn_until(loop, lambda: bool(told.codes))
+
+    assert (told.output, told.codes) == (b"gpumon\n", [0])
+
+
+def test_a_child_ends_when_its_input_closes() -> None:
+    """Standard input stays open until the daemon closes it, or is gone."""
+    loop, told = Loop(), Told()
+    child = Child(loop, told.command("import sys; print('up', flush=True); sys.stdin.read()"))
+    turn_until(loop, lambda: told.output == b"up\n")
+    assert not told.codes
+
+    child.close_input()
+    turn_until(loop, lambda: bool(told.codes))
+
+    assert told.codes == [0]
+
+
+def test_kill_takes_the_whole_group() -> None:
+    """SIGKILL reaches what the child itself has started."""
+    loop, told = Loop(), Told()
+    script = "import subprocess; p = subprocess.Popen(['sleep', '1000']); print(p.pid, flush=True); p.wait()"
+    child = Child(loop, told.command(script))
+    turn_until(loop, lambda: told.output.endswith(b"\n"))
+    grandchild = int(told.output)
+
+    child.kill()
+    turn_until(loop, lambda: bool(told.codes))
+
+    assert told.codes == [-signal.SIGKILL]
+    turn_until(loop, lambda: _is_gone(grandchild))
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.fixture
+def tracer(tmp_path: Path) -> Path:
+    """A program that holds another one at the last stop before its death, as a driver can."""
+    compiler = shutil.which("cc")
+    assert compiler is not None, "install gcc"
+    program = tmp_path / "unkillable"
+    subprocess.run([compiler, "-o", program, TRACER], check=True)
+    return program
+
+
+def test_what_sigkill_does_not_end_is_abandoned_and_its_late_end_still_told(tracer: Path) -> None:
+    """A child held in the kernel is given up after the patience; when it ends after all, that is told too."""
+    loop, told = Loop(), Told()
+    child = Child(loop, told.command("import sys; print('up', flush=True); sys.stdin.read()"))
+    turn_until(loop, lambda: told.output == b"up\n")
+    holder = subprocess.Popen([tracer, str(child.pid)], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"holding\n"
+
+    child.kill()
+    turn_until(loop, lambda: told.abandoned == 1)
+    assert child.abandoned
+    assert not told.codes
+
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    turn_until(loop, lambda: bool(told.codes))
+    assert told.codes == [-signal.SIGKILL]
+
+
+def test_a_missing_program_is_an_error_that_leaves_no_descriptor_open() -> None:
+    """A program that is not there raises, and nothing of the attempt stays behind."""
+    loop = Loop()
+    before = set(Path("/proc/self/fd").iterdir())
+
+    with pytest.raises(FileNotFoundError):
+        Child(loop, Command(name="test", arguments=("/nonexistent/gpumon",)))
+
+    assert set(Path("/proc/self/fd").iterdir()) <= before
