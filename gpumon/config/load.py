@@ -1,0 +1,137 @@
+"""The configuration in force: flags over environment over file over defaults, checked all at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from gpumon.config import yaml_file
+from gpumon.config.given import CONFIG_FILE_VARIABLE, Given, Problem, did_you_mean
+from gpumon.config.model import Configuration
+from gpumon.config.redact import redacted
+from gpumon.config.settings import sections, settings
+
+DEFAULT_FILE = Path("/etc/gpumon/gpumon.yml")
+
+
+class ConfigurationError(Exception):
+    """All that is wrong with the configuration, one problem a line."""
+
+    def __init__(self, problems: Collection[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+def configuration_file(given: str | None, environ: Mapping[str, str]) -> Path | None:
+    """The file to read: --config.file, GPUMON_CONFIG__FILE, else /etc/gpumon/gpumon.yml when there is one."""
+    named = given or environ.get(CONFIG_FILE_VARIABLE)
+    if named:
+        return Path(named)
+    return DEFAULT_FILE if DEFAULT_FILE.exists() else None
+
+
+def state_directory(environ: Mapping[str, str], *, root: bool) -> Path:
+    """Where state lives unless configured: systemd's STATE_DIRECTORY, /var/lib/gpumon for root, else the user's."""
+    given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    if given:
+        return Path(given)
+    if root:
+        return Path("/var/lib/gpumon")
+    state = environ.get("XDG_STATE_HOME") or environ.get("HOME", "/") + "/.local/state"
+    return Path(state) / "gpumon"
+
+
+def load(
+    path: Path | None,
+    flags: Mapping[str, str | None],
+    environ: Mapping[str, str],
+    *,
+    thresholds: Collection[str] | None = None,
+) -> Configuration:
+    """The configuration in force.
+
+    `flags` holds values by flag name, None for those not given; `thresholds` the names that alerts.thresholds may
+    use, None to take any. Raises ConfigurationError with every problem at once.
+    """
+    given = Given()
+    state = state_directory(environ, root=os.geteuid() == 0)
+    given.put("store", "path", str(state / "gpumon.db"), "default")
+    given.put("web", "token_file", str(state / "token"), "default")
+    if path is not None:
+        given.put_file(path)
+    given.put_environment(environ)
+    given.put_flags(flags)
+    if thresholds is not None:
+        given.check_thresholds(thresholds)
+    return _checked(given)
+
+
+def _checked(given: Given) -> Configuration:
+    problems = list(given.problems)
+    try:
+        configuration = Configuration.model_validate(given.values)
+    except ValidationError as error:
+        problems += [_problem(one, given) for one in error.errors(include_url=False)]
+        raise ConfigurationError(problems) from error
+    if problems:
+        raise ConfigurationError(problems)
+    return configuration.with_origins({".".join(key): origin for key, origin in given.origins.items()})
+
+
+def _problem(error: ErrorDetails, given: Given) -> Problem:
+    key = tuple(str(part) for part in error["loc"] if part != "[key]")
+    origin, name = given.origin(key), ".".join(key)
+    if error["type"] == "extra_forbidden":
+        known = sections() if len(key) == 1 else sections()[key[0]].model_fields
+        return Problem(origin, name, "is not known", did_you_mean(key[-1], known))
+    message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
+    wrong = message[:1].lower() + message[1:]
+    if len(key) == 1:
+        return Problem(origin, name, wrong, f"keys of {name}: {', '.join(sections()[name].model_fields)}")
+    return Problem(origin, name, f"{wrong}, not {redacted(name, error['input'])!r}"[:300], _example(name, origin))
+
+
+def _example(name: str, origin: str) -> str:
+    row = settings()[".".join(name.split(".")[:2])]
+    value = yaml_file.flow(row.example)
+    if origin == row.flag:
+        return f"for example {row.flag}={value}"
+    return f"for example {row.variable}={value}" if origin == row.variable else f"for example {row.key}: {value}"
+
+
+class Change(NamedTuple):
+    """A setting that a reload found different."""
+
+    name: str
+    before: str
+    after: str
+    restart: bool
+    """It takes effect at the next start only."""
+
+
+def changes(before: Configuration, after: Configuration) -> tuple[Change, ...]:
+    """What differs, as it may be shown."""
+    return tuple(
+        Change(name, _shown(name, before), _shown(name, after), row.restart)
+        for name, row in settings().items()
+        if before.value(name) != after.value(name)
+    )
+
+
+def show(configuration: Configuration) -> str:
+    """The configuration in force as YAML, secrets redacted, each setting with where it came from."""
+    lines: list[str] = []
+    for name, row in settings().items():
+        if f"{row.section}:" not in lines:
+            lines.append(f"{row.section}:")
+        lines.append(f"  {row.key}: {_shown(name, configuration)}  # {configuration.origin(name)}")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(name: str, configuration: Configuration) -> str:
+    return yaml_file.flow(redacted(name, configuration.value(name)))

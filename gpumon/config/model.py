@@ -1,0 +1,254 @@
+"""TABLE: what can be configured. A setting is added by adding a row.
+
+Section and attribute are its name everywhere: `web.listen_address` in words, two levels in the file,
+GPUMON_WEB__LISTEN_ADDRESS in the environment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+
+_LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})")
+_GPU = re.compile(r"\d{1,3}|GPU-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    flag: str = "",
+    default_in_words: str = "",
+    example: object = None,
+    restart: bool = False,
+    **limits: float,
+) -> Any:
+    """Write a row. `restart`: a reload does not change it. Limits are pydantic's: gt, ge, le."""
+    row = {"flag": flag, "default_in_words": default_in_words, "example": example, "restart": restart}
+    return Field(default, description=meaning, json_schema_extra=row, **limits)  # type: ignore[call-overload]
+
+
+def _listen_address(text: str) -> str:
+    match = _LISTEN_ADDRESS.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError("should be HOST:PORT, [IPV6]:PORT or :PORT for every address")
+    return text
+
+
+def _gpu(value: object) -> object:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or _GPU.fullmatch(text) is None:
+        raise ValueError("should be a GPU's uuid (GPU-...), PCI bus id (0000:18:00.0) or index")
+    return text
+
+
+def _split(value: object) -> object:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _number_as_text(value: object) -> object:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _nccl_name(name: str) -> str:
+    if not name.startswith("NCCL_"):
+        raise ValueError("should be the name of a variable of NCCL, NCCL_...")
+    return name
+
+
+SomePath = Annotated[Path, AfterValidator(Path.expanduser)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+class Web(_Section):
+    """The HTTP server."""
+
+    listen_address: Annotated[str, AfterValidator(_listen_address)] = setting(
+        "127.0.0.1:10400",
+        "Where to serve. `:10400` is every address of the host, port 0 a free one.",
+        flag="--web.listen-address",
+        restart=True,
+    )
+    token_file: SomePath = setting(
+        ...,
+        "File with the token that writes ask for. Made at the first start, mode 0640.",
+        flag="--web.token-file",
+        default_in_words="`token` in the state directory",
+        example="/var/lib/gpumon/token",
+        restart=True,
+    )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host (without brackets, empty for every address) and port."""
+        host, _, port = self.listen_address.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+class Store(_Section):
+    """What must survive a restart."""
+
+    path: SomePath = setting(
+        ...,
+        "SQLite file for Xid events, counters and probe results. Its folder must exist.",
+        flag="--store.path",
+        default_in_words="`gpumon.db` in the state directory",
+        example="/var/lib/gpumon/gpumon.db",
+        restart=True,
+    )
+    retention_days: float = setting(90, "Age at which events and results are deleted. Counters stay.", gt=0)
+    retention_rows: int = setting(100_000, "Most events, and most results, that are kept. Counters stay.", ge=1)
+
+
+class Log(_Section):
+    """What goes to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "Least severity that is written.", flag="--log.level"
+    )
+    format: Literal["logfmt", "json"] = setting("logfmt", "Form of a line.", flag="--log.format")
+
+
+class Poll(_Section):
+    """Reading the GPUs."""
+
+    interval_seconds: float = setting(
+        1, "How often the fast readings are taken.", flag="--poll.interval", ge=0.1, le=60
+    )
+
+
+class Gpus(_Section):
+    """The GPUs of this host."""
+
+    expected_count: int | None = setting(
+        None, "How many there should be.", default_in_words="learned", example=8, ge=0, le=1024
+    )
+    exclude: Annotated[tuple[Annotated[str, BeforeValidator(_gpu)], ...], BeforeValidator(_split)] = setting(
+        (),
+        "GPUs that are never opened: uuid, PCI bus id or index.",
+        example=["GPU-4d2f7c1e-5d0b-6a0e-8c1f-2b3a4c5d6e7f", "0000:18:00.0"],
+    )
+
+
+class Simulate(_Section):
+    """A simulated node in place of this host's GPUs."""
+
+    profile: str | None = setting(
+        None,
+        "Name of the profile, or none for the real GPUs.",
+        flag="--simulate",
+        default_in_words="none",
+        example="h100x8",
+        restart=True,
+    )
+    scenario: SomePath | None = setting(
+        None,
+        "File that says what happens on the simulated node. Read again whenever it changes.",
+        flag="--simulate.scenario",
+        default_in_words="the profile's own",
+        example="scenario.yml",
+        restart=True,
+    )
+
+    @model_validator(mode="after")
+    def _scenario_needs_profile(self) -> Self:
+        if self.scenario is not None and self.profile is None:
+            raise ValueError("a scenario needs a profile: set simulate.profile (--simulate) too")
+        return self
+
+
+class Probe(_Section):
+    """The all-reduce probe."""
+
+    enabled: bool = setting(default=True, meaning="Whether it may run, by itself or on request.")
+    python: SomePath | None = setting(
+        None,
+        "Python interpreter that has torch.",
+        default_in_words="the agent's own",
+        example="/opt/torch/bin/python",
+    )
+    interval_seconds: float | None = setting(
+        None, "Time between runs.", default_in_words="the probe's own: 21600", example=21600, ge=10
+    )
+    jitter_seconds: float | None = setting(
+        None,
+        "Time by which each run is moved at random, at most.",
+        default_in_words="the probe's own: 600",
+        example=600,
+        ge=0,
+    )
+    first_after_seconds: float | None = setting(
+        None,
+        "Time from start to the first run.",
+        default_in_words="the probe's own: 60, on a simulated node 5",
+        example=60,
+        ge=0,
+    )
+    deadline_seconds: float | None = setting(
+        None, "Time after which a run is killed.", default_in_words="the probe's own: 180, on CPU 60", example=180, ge=1
+    )
+    nccl_environment: Mapping[
+        Annotated[str, AfterValidator(_nccl_name)], Annotated[str, BeforeValidator(_number_as_text)]
+    ] = setting(
+        {}, "NCCL's variables for the ranks; those of the agent are not passed on.", example={"NCCL_DEBUG": "WARN"}
+    )
+
+
+class Alerts(_Section):
+    """The agent's own evaluation of the rules, and the rules it renders for Prometheus."""
+
+    thresholds: Mapping[str, float] = setting(
+        {},
+        "Thresholds that differ from the shipped ones, by the name of their rule.",
+        example={"GpuTemperatureHigh": 90},
+    )
+
+
+class KernelLog(_Section):
+    """The kernel's messages."""
+
+    path: SomePath = setting(Path("/dev/kmsg"), "Device to read.", restart=True)
+
+
+class Pci(_Section):
+    """The PCI bus."""
+
+    sysfs: SomePath = setting(Path("/sys"), "Where sysfs is mounted.", restart=True)
+
+
+class Configuration(_Section):
+    """Everything that can be configured, in force and checked."""
+
+    web: Web
+    store: Store
+    log: Log = Log()
+    poll: Poll = Poll()
+    gpus: Gpus = Gpus()
+    simulate: Simulate = Simulate()
+    probe: Probe = Probe()
+    alerts: Alerts = Alerts()
+    kernel_log: KernelLog = KernelLog()
+    pci: Pci = Pci()
+    _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
+
+    def with_origins(self, origins: Mapping[str, str]) -> Self:
+        """The same, knowing where each setting came from."""
+        told = self.model_copy()
+        told._origins = dict(origins)  # noqa: SLF001 - its own
+        return told
+
+    def origin(self, name: str) -> str:
+        """Where a setting came from: file and line, variable, flag or "default"."""
+        return self._origins.get(name, "default")
+
+    def value(self, name: str) -> Any:
+        """Value of a setting by its name, as in "web.listen_address"."""
+        section, _, key = name.partition(".")
+        return getattr(getattr(self, section), key)

@@ -1,0 +1,27 @@
+"""Secrets out of what is shown: values under telling names, and passwords in URLs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_SECRET_NAME = re.compile(r"passw|token|secret|credential|(?:^|_)key(?:_|$)", re.IGNORECASE)
+_FILE_NAME = re.compile(r"_(?:file|path)$", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+(?=@)")
+
+REDACTED = "<redacted>"
+
+
+def redacted(name: str, value: Any) -> Any:
+    """The value of a setting, or of an entry below it, as it may be shown."""
+    last = name.rpartition(".")[2]
+    if isinstance(value, Mapping):
+        return {key: redacted(str(key), one) for key, one in value.items()}
+    if value is None:
+        return None
+    if _SECRET_NAME.search(last) and not _FILE_NAME.search(last):
+        return REDACTED
+    if isinstance(value, list | tuple):
+        return [redacted(name, one) for one in value]
+    return _URL_PASSWORD.sub(rf"\1:{REDACTED}", value) if isinstance(value, str) else value

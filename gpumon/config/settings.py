@@ -1,0 +1,80 @@
+"""The table of settings as rows: what the loader, the command line and the reference page see of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple, cast
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from gpumon.config.model import Configuration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A row of the table, as the reading code and the reference page see it."""
+
+    section: str
+    key: str
+    meaning: str
+    default: object
+    """None where there is none; then `default_in_words` says what happens."""
+    default_in_words: str
+    example: object
+    flag: str
+    restart: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.section}.{self.key}"
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return f"GPUMON_{self.section}__{self.key}".upper()
+
+
+@cache
+def sections() -> Mapping[str, type[BaseModel]]:
+    """The models of the sections by name, in the order of the file."""
+    return {name: cast("type[BaseModel]", field.annotation) for name, field in Configuration.model_fields.items()}
+
+
+@cache
+def settings() -> Mapping[str, Setting]:
+    """All settings by name, in the order of the file."""
+    rows = (_row(section, key) for section, model in sections().items() for key in model.model_fields)
+    return {row.name: row for row in rows}
+
+
+def _row(section: str, key: str) -> Setting:
+    field = sections()[section].model_fields[key]
+    extra = field.json_schema_extra
+    assert isinstance(extra, dict)  # noqa: S101 - every row is written by setting()
+    default = None if field.default is PydanticUndefined else field.default
+    return Setting(
+        section=section,
+        key=key,
+        meaning=field.description or "",
+        default=default,
+        default_in_words=str(extra["default_in_words"]),
+        example=default if extra["example"] is None else extra["example"],
+        flag=str(extra["flag"]),
+        restart=bool(extra["restart"]),
+    )
+
+
+class Flag(NamedTuple):
+    """A flag of the command line."""
+
+    name: str
+    setting: str | None
+    """Name of the setting that it gives; None for --config.file, which says where settings are."""
+    help: str
+
+
+CONFIG_FILE = Flag("--config.file", None, "Configuration file.")
+FLAGS = (CONFIG_FILE, *(Flag(row.flag, row.name, row.meaning) for row in settings().values() if row.flag))

@@ -1,0 +1,130 @@
+"""A YAML file as plain values and the line of each.
+
+YAML 1.1 as PyYAML reads it turns the PCI bus id 0000:18:00.0 into 1080.0, `off` into False, and keeps the last of two
+equal keys. Here plain words are null, true, false, a decimal number or text, and whatever else it allows is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+import yaml
+
+Key = tuple[str, ...]
+"""Names of the mappings and numbers of the lists that lead to a value."""
+
+_TAG = "tag:yaml.org,2002:"
+_WORDS = {
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?(?:0|[1-9][0-9]*)",
+    "float": r"[-+]?[0-9]+\.[0-9]*(?:[eE][-+][0-9]+)?",
+}
+
+
+class YamlError(ValueError):
+    """Text that is not YAML, or YAML that is not read here."""
+
+    def __init__(self, line: int | None, wrong: str) -> None:
+        super().__init__(wrong)
+        self.line = line
+        self.wrong = wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Values, and the line on which each begins by its key."""
+
+    values: Any
+    lines: dict[Key, int] = field(default_factory=dict)
+    repeated: tuple[tuple[Key, int], ...] = ()
+    """Keys written a second time; the first counts."""
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - as the base class has it
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise YamlError(_line(event), "aliases are not read; write the value out")
+        return super().compose_node(parent, index)
+
+
+for _name, _pattern in _WORDS.items():
+    _Loader.add_implicit_resolver(_TAG + _name, re.compile(f"(?:{_pattern})$"), None)
+
+
+def parse(text: str) -> Parsed:
+    """Raises YamlError with the line, where one is known."""
+    try:
+        node = yaml.compose(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise YamlError(mark.line + 1 if mark else None, f"is not YAML: {error.problem}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise YamlError(None, f"is not YAML: {error}") from error
+    parsed = _Reader()
+    values = None if node is None else parsed.value(node, ())
+    return Parsed(values, parsed.lines, tuple(parsed.repeated))
+
+
+def flow(value: Any) -> str:
+    """One line of YAML that `parse` reads back."""
+    plain = str(value) if isinstance(value, PurePath) else list(value) if isinstance(value, tuple) else value
+    dumped = yaml.safe_dump([plain], default_flow_style=True, width=1 << 30, allow_unicode=True)
+    return dumped.strip().removeprefix("[").removesuffix("]")
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.lines: dict[Key, int] = {}
+        self.repeated: list[tuple[Key, int]] = []
+
+    def value(self, node: yaml.Node, key: Key) -> Any:
+        self.lines.setdefault(key, _line(node))
+        if isinstance(node, yaml.MappingNode):
+            return {key[-1]: self.value(one, key) for key, one in self._pairs(node, key)}
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(one, (*key, str(n))) for n, one in enumerate(node.value)]
+        return _scalar(node)
+
+    def _pairs(self, node: yaml.MappingNode, key: Key) -> Iterator[tuple[Key, yaml.Node]]:
+        seen: set[str] = set()
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise YamlError(_line(key_node), "a key should be a word")
+            below = (*key, key_node.value)
+            if key_node.value in seen:
+                self.repeated.append((below, _line(key_node)))
+                continue
+            seen.add(key_node.value)
+            self.lines[below] = _line(key_node)
+            yield below, value_node
+
+
+def _line(part: yaml.Node | yaml.Event) -> int:
+    return 1 if part.start_mark is None else part.start_mark.line + 1
+
+
+def _scalar(node: yaml.Node) -> Any:
+    text: str = node.value
+    try:
+        match node.tag.removeprefix(_TAG):
+            case "str":
+                return text
+            case "null":
+                return None
+            case "bool":
+                return text.lower() == "true"
+            case "int":
+                return int(text)
+            case "float":
+                return float(text)
+    except ValueError as error:
+        raise YamlError(_line(node), str(error)) from error
+    raise YamlError(_line(node), f"the tag {node.tag} is not read")

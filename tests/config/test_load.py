@@ -1,0 +1,260 @@
+"""Where settings come from, and what is said when they are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpumon.config.load import ConfigurationError, changes, configuration_file, load, show, state_directory
+from gpumon.config.settings import FLAGS, settings
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"STATE_DIRECTORY": str(tmp_path)}
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "gpumon.yml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def complaints(path: Path | None, environ: dict[str, str], flags: dict[str, str | None] | None = None) -> list[str]:
+    with pytest.raises(ConfigurationError) as raised:
+        load(path, flags or {}, environ, thresholds=("gpu_temperature_celsius",))
+    return str(raised.value).splitlines()
+
+
+def test_nothing_need_be_configured(environ: dict[str, str], tmp_path: Path) -> None:
+    """Without file, variables and flags every setting has its default, and state lives in the state directory."""
+    configuration = load(None, {}, environ)
+
+    assert configuration.web.listen_address == "127.0.0.1:10400"
+    assert configuration.web.token_file == tmp_path / "token"
+    assert configuration.store.path == tmp_path / "gpumon.db"
+    assert configuration.poll.interval_seconds == 1
+    assert configuration.gpus.expected_count is None
+
+
+def test_flags_win_over_environment_over_file(environ: dict[str, str], tmp_path: Path) -> None:
+    """Each setting comes from the highest source that gives it, and its origin says which."""
+    path = written(tmp_path, "log:\n  level: debug\n  format: json\npoll: {interval_seconds: 2}\n")
+    environ |= {"GPUMON_LOG__LEVEL": "warning", "GPUMON_LOG__FORMAT": "logfmt"}
+
+    configuration = load(path, {"--log.level": "error", "--log.format": None}, environ)
+
+    assert (configuration.log.level, configuration.origin("log.level")) == ("error", "--log.level")
+    assert (configuration.log.format, configuration.origin("log.format")) == ("logfmt", "GPUMON_LOG__FORMAT")
+    assert (configuration.poll.interval_seconds, configuration.origin("poll.interval_seconds")) == (2, f"{path}:4")
+    assert configuration.origin("web.listen_address") == "default"
+
+
+def test_all_problems_are_told_at_once_with_line_and_remedy(environ: dict[str, str], tmp_path: Path) -> None:
+    """Every mistake is one line that names file and line, variable or flag, and what to do."""
+    path = written(
+        tmp_path,
+        """web:
+  listen_adress: :1
+poll:
+  interval_seconds: 0
+weeb: {}
+log: debug
+gpus:
+  exclude:
+    - 0000:18:00.0
+    - wrong
+alerts:
+  thresholds: {gpu_temperature: 90}
+simulate: {scenario: x.yml}
+""",
+    )
+    environ |= {"GPUMON_GPUS__EXPECTED_COUNT": "eight", "GPUMON_STORE_PATH": "/x"}
+
+    told = complaints(path, environ, {"--web.listen-address": "nowhere"})
+
+    assert sorted(told) == [
+        (
+            "--web.listen-address: web.listen_address: should be HOST:PORT, [IPV6]:PORT or :PORT for every address, "
+            "not 'nowhere'; for example --web.listen-address='127.0.0.1:10400'"
+        ),
+        (
+            f"{path}:10: gpus.exclude.1: should be a GPU's uuid (GPU-...), PCI bus id (0000:18:00.0) or index, "
+            "not 'wrong'; for example exclude: [GPU-4d2f7c1e-5d0b-6a0e-8c1f-2b3a4c5d6e7f, '0000:18:00.0']"
+        ),
+        f"{path}:12: alerts.thresholds.gpu_temperature: is not known; did you mean gpu_temperature_celsius?",
+        (
+            f"{path}:13: simulate: a scenario needs a profile: set simulate.profile (--simulate) too; "
+            "keys of simulate: profile, scenario"
+        ),
+        f"{path}:2: web.listen_adress: is not known; did you mean listen_address?",
+        (
+            f"{path}:4: poll.interval_seconds: input should be greater than or equal to 0.1, not 0; "
+            "for example interval_seconds: 1"
+        ),
+        f"{path}:5: weeb: is not known; did you mean web?",
+        f"{path}:6: log: should hold one or more keys and their values; known here: level, format",
+        (
+            "GPUMON_GPUS__EXPECTED_COUNT: gpus.expected_count: input should be a valid integer, "
+            "unable to parse string as an integer, not 'eight'; for example GPUMON_GPUS__EXPECTED_COUNT=8"
+        ),
+        "GPUMON_STORE_PATH: is not read; write GPUMON_STORE__PATH",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("log: {level: info}\nlog: {format: json}\n", ":2: log: stands in line 1 too; delete one of them"),
+        (
+            "log:\n  level: [\n",
+            ":3: is not YAML: expected the node content, but found '<stream end>'; correct the line",
+        ),
+        ("log: &a {level: *a}\n", ":1: aliases are not read; write the value out; correct the line"),
+        ("log:\n  level: !!timestamp 2020-01-01\n", ":2: the tag tag:yaml.org,2002:timestamp is not read"),
+        ("- web\n", ":1: should hold one or more keys and their values; known here: web, store, log"),
+        ("? [a]\n: b\n", ":1: a key should be a word; correct the line"),
+        ("log: {level: on}\n", ":1: log.level: input should be 'debug', 'info', 'warning' or 'error', not 'on'"),
+        ("poll: {interval_seconds: .inf}\n", ":1: poll.interval_seconds: input should be a valid number"),
+        ("probe: {nccl_environment: {PATH: /}}\n", ":1: probe.nccl_environment.PATH: should be the name of a variable"),
+        ("[" * 2000, ": is not YAML: "),
+        ("log: \x00", ": is not YAML: "),
+    ],
+)
+def test_what_is_not_read_is_refused(environ: dict[str, str], tmp_path: Path, text: str, complaint: str) -> None:
+    """YAML beyond plain mappings, lists and words is an error with its line."""
+    path = written(tmp_path, text)
+
+    assert complaints(path, environ)[0].startswith(f"{path}{complaint}")
+
+
+def test_files_that_cannot_be_read_are_named(environ: dict[str, str], tmp_path: Path) -> None:
+    """A missing file, a folder and bytes that are no text are problems like others, not tracebacks."""
+    binary = tmp_path / "binary.yml"
+    binary.write_bytes(b"log: \xff")
+
+    missing = tmp_path / "missing.yml"
+    assert complaints(missing, environ) == [
+        f"{missing}: cannot be read (No such file or directory); correct --config.file"
+    ]
+    assert complaints(tmp_path, environ) == [f"{tmp_path}: cannot be read (Is a directory); correct --config.file"]
+    assert complaints(binary, environ) == [f"{binary}: is not UTF-8 at byte 5; save it as UTF-8"]
+
+
+def test_plain_words_mean_what_they_look_like(environ: dict[str, str], tmp_path: Path) -> None:
+    """A PCI bus id is not a sexagesimal number, nor `off` a truth value, as they are in YAML 1.1."""
+    path = written(
+        tmp_path,
+        "gpus: {exclude: [0000:18:00.0, 3, GPU-4d2f7c1e]}\n"
+        "probe: {enabled: no, nccl_environment: {NCCL_DEBUG: off, NCCL_NET_GDR_LEVEL: 5}}\n",
+    )
+
+    configuration = load(path, {}, environ)
+
+    assert configuration.gpus.exclude == ("0000:18:00.0", "3", "GPU-4d2f7c1e")
+    assert configuration.probe.enabled is False
+    assert configuration.probe.nccl_environment == {"NCCL_DEBUG": "off", "NCCL_NET_GDR_LEVEL": "5"}
+
+
+def test_lists_and_mappings_fit_in_the_environment(environ: dict[str, str]) -> None:
+    """A list is written with brackets or commas, a mapping with braces; an empty variable counts as not set."""
+    environ |= {
+        "GPUMON_GPUS__EXCLUDE": "0, GPU-4d2f7c1e",
+        "GPUMON_ALERTS__THRESHOLDS": "{gpu_temperature_celsius: 90}",
+        "GPUMON_LOG__LEVEL": "",
+    }
+
+    configuration = load(None, {}, environ, thresholds=("gpu_temperature_celsius",))
+
+    assert configuration.gpus.exclude == ("0", "GPU-4d2f7c1e")
+    assert configuration.alerts.thresholds == {"gpu_temperature_celsius": 90}
+    assert configuration.log.level == "info"
+
+
+def test_variables_that_kubernetes_sets_are_left_alone(environ: dict[str, str]) -> None:
+    """A service named gpumon puts GPUMON_PORT and the like into every pod: they are no settings and no mistakes."""
+    environ |= {"GPUMON_PORT": "tcp://10.0.0.1:10400", "GPUMON_PORT_10400_TCP_ADDR": "10.0.0.1"}
+
+    assert load(None, {}, environ) == load(None, {}, {"STATE_DIRECTORY": environ["STATE_DIRECTORY"]})
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [("127.0.0.1:10400", ("127.0.0.1", 10400)), ("[::1]:0", ("::1", 0)), (":80", ("", 80)), ("node7:1", ("node7", 1))],
+)
+def test_listen_address_has_its_parts(environ: dict[str, str], address: str, parts: tuple[str, int]) -> None:
+    """Host and port are told apart, for IPv6 too."""
+    assert load(None, {"--web.listen-address": address}, environ).web.address == parts
+
+
+@pytest.mark.parametrize("address", ["10400", "host:65536", "::1:80", "http://x:1", "host:"])
+def test_wrong_listen_addresses_are_refused(environ: dict[str, str], address: str) -> None:
+    """What cannot be listened on is a problem before the server starts."""
+    assert complaints(None, environ, {"--web.listen-address": address})[0].startswith("--web.listen-address: ")
+
+
+@pytest.mark.parametrize(
+    ("environ", "root", "expected"),
+    [
+        ({"STATE_DIRECTORY": "/a:/b"}, True, "/a"),
+        ({"HOME": "/root"}, True, "/var/lib/gpumon"),
+        ({"XDG_STATE_HOME": "/s", "HOME": "/h"}, False, "/s/gpumon"),
+        ({"HOME": "/h"}, False, "/h/.local/state/gpumon"),
+    ],
+)
+def test_state_directory_follows_the_conventions(environ: dict[str, str], root: bool, expected: str) -> None:  # noqa: FBT001
+    """The folder that systemd gives comes first, then the system's for root, then the user's."""
+    assert state_directory(environ, root=root) == Path(expected)
+
+
+def test_configuration_file_is_the_flag_then_the_variable(tmp_path: Path) -> None:
+    """--config.file wins over GPUMON_CONFIG__FILE, which is not taken for a setting."""
+    named = {"GPUMON_CONFIG__FILE": "/b", "STATE_DIRECTORY": str(tmp_path)}
+
+    assert configuration_file("/a", named) == Path("/a")
+    assert configuration_file(None, named) == Path("/b")
+    assert load(None, {}, named).origin("log.level") == "default"
+
+
+def test_what_is_shown_can_be_loaded_again(environ: dict[str, str], tmp_path: Path) -> None:
+    """`config show` is a valid configuration file that means the same."""
+    before = load(None, {"--simulate": "h100x8"}, environ | {"GPUMON_GPUS__EXCLUDE": "[0000:18:00.0]"})
+
+    after = load(written(tmp_path, show(before)), {}, {"HOME": "/elsewhere"})
+
+    assert changes(before, after) == ()
+    assert "profile: h100x8  # --simulate" in show(before)
+
+
+def test_secrets_are_not_shown(environ: dict[str, str]) -> None:
+    """Values under telling names and passwords in URLs are redacted, in errors too; paths to secrets are not secret."""
+    environ["GPUMON_PROBE__NCCL_ENVIRONMENT"] = "{NCCL_API_TOKEN: hunter2, NCCL_URL: 'http://me:hunter2@host/'}"
+    bad = {"GPUMON_PROBE__NCCL_ENVIRONMENT": "{NCCL_API_TOKEN: [hunter2]}"}
+
+    shown = show(load(None, {}, environ))
+
+    assert "hunter2" not in shown
+    assert "http://me:<redacted>@host/" in shown
+    assert environ["STATE_DIRECTORY"] + "/token" in shown
+    assert "hunter2" not in "".join(complaints(None, environ | bad))
+
+
+def test_changes_name_what_a_reload_found(environ: dict[str, str]) -> None:
+    """Each changed setting is told with both values, and whether it takes a restart."""
+    before = load(None, {}, environ)
+    after = load(None, {"--poll.interval": "5", "--web.listen-address": ":1"}, environ)
+
+    assert [tuple(change) for change in changes(before, after)] == [
+        ("web.listen_address", "'127.0.0.1:10400'", "':1'", True),
+        ("poll.interval_seconds", "1.0", "5.0", False),
+    ]
+
+
+def test_flags_are_those_promised() -> None:
+    """The command line has the names that operators were given, each giving an existing setting."""
+    assert {flag.name for flag in FLAGS} == {
+        *("--config.file", "--web.listen-address", "--web.token-file", "--store.path"),
+        *("--simulate", "--simulate.scenario", "--log.level", "--log.format", "--poll.interval"),
+    }
+    assert {flag.setting for flag in FLAGS if flag.setting} <= set(settings())

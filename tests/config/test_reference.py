@@ -1,0 +1,44 @@
+"""What is generated from the table of settings is fresh and true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gpumon.config.load import load
+from gpumon.config.reference import reference, sample
+from gpumon.config.settings import settings
+from gpumon.probe.probes import PROBES
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_generated_files_are_fresh() -> None:
+    """docs/configuration.md and deploy/gpumon.yml are what the table says today."""
+    assert (ROOT / "docs/configuration.md").read_text(encoding="utf-8") == reference()
+    assert (ROOT / "deploy/gpumon.yml").read_text(encoding="utf-8") == sample()
+
+
+def test_every_example_is_valid(tmp_path: Path) -> None:
+    """The sample file loads as it is and means nothing; with its comments taken off it loads too."""
+    as_it_is, filled = tmp_path / "as_it_is.yml", tmp_path / "filled.yml"
+    as_it_is.write_text(sample(), encoding="utf-8")
+    filled.write_text(re.sub(r"(?m)^  # (\w+: )", r"  \1", sample()), encoding="utf-8")
+
+    plain, full = (load(path, {}, {"STATE_DIRECTORY": "/s"}) for path in (as_it_is, filled))
+
+    assert plain == load(None, {}, {"STATE_DIRECTORY": "/s"}).with_origins(plain._origins)
+    assert {name for name in settings() if full.origin(name) != "default"} == set(settings())
+
+
+def test_defaults_of_the_probe_are_told_truly() -> None:
+    """The page repeats the probe's own figures; they are those of its row."""
+    probe = PROBES["allreduce"]
+    words = {row.key: row.default_in_words for row in settings().values() if row.section == "probe"}
+
+    assert words["interval_seconds"] == f"the probe's own: {probe.interval:g}"
+    assert words["jitter_seconds"] == f"the probe's own: {probe.jitter:g}"
+    assert words["first_after_seconds"] == (
+        f"the probe's own: {probe.first_after:g}, on a simulated node {probe.first_after_simulated:g}"
+    )
+    assert words["deadline_seconds"] == f"the probe's own: {probe.gpu.deadline:g}, on CPU {probe.cpu.deadline:g}"
