@@ -1,0 +1,152 @@
+"""What the rules may look back on: the current value of each series they name, and windows of those that need one.
+
+All series share one timeline of additions, and a series keeps only the additions at which its value changed, so one
+that stands still costs nothing however long its window.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from gpumon.alerts.expression import Reading, fits, windows
+from gpumon.alerts.rules import Rule
+from gpumon.snapshot.reading import Labels, Sample
+
+STEP = 15.0
+"""Seconds between the additions that a window keeps; the newest one is always kept."""
+LOOKBACK = 300.0
+"""Seconds after which the current values are no longer current, as in Prometheus."""
+
+
+class Runs(NamedTuple):
+    """One series: ordinals of the additions at which its value changed, and to what; None is absent."""
+
+    starts: tuple[int, ...] = ()
+    values: tuple[float | None, ...] = ()
+
+
+class Window(NamedTuple):
+    """One series within a window: runs of equal values, in the order of time; at least one."""
+
+    values: list[float]
+    counts: list[int]
+    """Points in each run."""
+    first_at: float
+    last_at: float
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Replaced whole by `add`; shares with its predecessor what did not change."""
+
+    windows: Mapping[str, float] = field(default_factory=dict)
+    """Seconds to keep, by metric name; 0 for the current value only. Other metrics are not kept."""
+    latest: Mapping[str, Mapping[Labels, float]] = field(default_factory=dict)
+    """Current values: what the last addition named. Labels are sorted."""
+    times: tuple[float, ...] = ()
+    """Boot clock of the additions kept."""
+    first: int = 0
+    """Ordinal of times[0]."""
+    runs: Mapping[str, Mapping[Labels, Runs]] = field(default_factory=dict)
+
+    def watching(self, rules: Iterable[Rule]) -> History:
+        """The same memory, kept from now on for what these rules read."""
+        needed: dict[str, float] = {}
+        for rule in rules:
+            if rule.expression is not None and rule.evaluated:
+                for name, window in windows(rule.expression).items():
+                    needed[name] = max(window, needed.get(name, 0.0))
+        return replace(self, windows=needed)
+
+    def add(self, samples: Iterable[Sample], at: float) -> History:
+        """With one more look at all series; a series it does not name is gone. `at`: boot clock, never going back."""
+        latest: dict[str, dict[Labels, float]] = {name: {} for name in self.windows}
+        for name, labels, value in samples:
+            known = latest.get(name)
+            if known is not None:
+                known[_sorted(labels)] = value
+        times, first = self._timeline(at)
+        position = first + len(times) - 1
+        runs = {
+            name: _continued(self.runs.get(name, {}), latest[name], position, first + bisect_left(times, at - window))
+            for name, window in self.windows.items()
+            if window
+        }
+        return replace(self, latest=latest, times=times, first=first, runs=runs)
+
+    def current(self, of: Reading, at: float) -> dict[Labels, float]:
+        """Each series that exists now."""
+        if not self.times or at - self.times[-1] > LOOKBACK:
+            return {}
+        return {labels: value for labels, value in self.latest.get(of.name, {}).items() if fits(labels, of.where)}
+
+    def window(self, of: Reading, seconds: float, at: float) -> Iterator[tuple[Labels, Window]]:
+        """Each series that has a point in the closed interval [at - seconds, at]."""
+        low = self.first + bisect_left(self.times, at - seconds)
+        high = self.first + bisect_right(self.times, at)
+        for labels, runs in self.runs.get(of.name, {}).items():
+            if fits(labels, of.where) and (window := self._cut(runs, low, high, at - seconds, at)):
+                yield labels, window
+
+    def _cut(self, runs: Runs, low: int, high: int, start: float, end: float) -> Window | None:
+        starts = runs.starts
+        begin = max(bisect_right(starts, low) - 1, 0)
+        stop = bisect_left(starts, high)
+        bounds = [max(starts[begin], low), *starts[begin + 1 : stop], high]
+        spans = [
+            (a, b, v) for (a, b), v in zip(pairwise(bounds), runs.values[begin:stop], strict=False) if v is not None
+        ]
+        if not spans or stop <= begin:
+            return None
+        return Window(
+            [value for _, _, value in spans],
+            [b - a for a, b, _ in spans],
+            self.times[spans[0][0] - self.first],
+            self.times[spans[-1][1] - 1 - self.first],
+            start,
+            end,
+        )
+
+    def _timeline(self, at: float) -> tuple[tuple[float, ...], int]:
+        """The newest addition gives way to the next one until it stands a step from the one before it."""
+        times = self.times
+        if times and (at == times[-1] or (len(times) > 1 and times[-1] - times[-2] < STEP)):
+            times = times[:-1]
+        expired = bisect_left(times, at - max(self.windows.values(), default=0.0))
+        return (*times[expired:], at), self.first + expired
+
+
+@lru_cache(maxsize=1 << 14)
+def _sorted(labels: Labels) -> Labels:
+    return tuple(sorted(pair for pair in labels if pair[1]))
+
+
+def _continued(
+    before: Mapping[Labels, Runs], now: Mapping[Labels, float], position: int, oldest: int
+) -> dict[Labels, Runs]:
+    after = {labels: _extended(before.get(labels, Runs()), value, position, oldest) for labels, value in now.items()}
+    for labels, runs in before.items():
+        if labels not in now:
+            ended = _extended(runs, None, position, oldest)
+            if any(value is not None for value in ended.values):
+                after[labels] = ended
+    return after
+
+
+def _extended(runs: Runs, value: float | None, position: int, oldest: int) -> Runs:
+    starts, values = runs
+    if starts and starts[-1] == position:  # what the newest addition said gives way with it
+        starts, values = starts[:-1], values[:-1]
+    if not values or values[-1] != value:
+        starts, values = (*starts, position), (*values, value)
+    expired = max(bisect_right(starts, oldest) - 1, 0)
+    if expired:
+        starts, values = starts[expired:], values[expired:]
+    return runs if starts is runs.starts else Runs(starts, values)
