@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
 from gpumon.snapshot.reading import agent
@@ -62,9 +62,13 @@ def to_document(result: ProbeResult) -> dict[str, Any]:
 
 
 def from_document(document: Mapping[str, Any]) -> ProbeResult:
-    """A stored result. Raises TypeError when an attribute is missing or not known."""
-    measurements = tuple(Measurement(**one) for one in document.get("measurements", ()))
-    return ProbeResult(**{**document, "measurements": measurements})
+    """A stored result, leaving out what a later version added. Raises TypeError when an attribute is missing."""
+    measurements = tuple(Measurement(**_known(Measurement, one)) for one in document.get("measurements", ()))
+    return ProbeResult(**_known(ProbeResult, document) | {"measurements": measurements})
+
+
+def _known(kind: type[Measurement | ProbeResult], document: Mapping[str, Any]) -> dict[str, Any]:
+    return {one.name: document[one.name] for one in fields(kind) if one.name in document}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,84 @@
+"""What one rank has told so far, folded from its frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a rank is."""
+
+    rank: int
+    stage: str = "start"
+    """start, import, join, allocate; for each size warm_up, measure, check; end."""
+    bytes: int | None = None
+    ratio: float = 0.0
+    """Share of the measuring that is done."""
+
+    def __str__(self) -> str:
+        return self.stage if self.bytes is None else f"{self.stage} of {self.bytes} bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """What one rank measured at one size."""
+
+    seconds: tuple[float, ...]
+    """Of each operation, in order."""
+    wrong: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One rank's side of a run."""
+
+    progress: Progress
+    versions: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[int, Sized] = field(default_factory=dict)
+    """By bytes."""
+    absent: str = ""
+    """A module that the interpreter lacks."""
+    error: str = ""
+    done: bool = False
+    status: int | None = None
+    """Exit status as subprocess gives it; None while it runs, and for ever when it cannot be killed."""
+    pid: int | None = None
+    output: bytes = b""
+    """Tail of what it printed."""
+
+    @property
+    def rank(self) -> int:
+        return self.progress.rank
+
+
+def take(account: Account, line: bytes) -> Account:
+    """The account after one more frame. A line that is no frame becomes the account's error."""
+    try:
+        return _taken(account, json.loads(line))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return replace(account, error=f"it sent what is no frame: {line[:200]!r} ({error})")
+
+
+def _taken(account: Account, frame: Mapping[str, Any]) -> Account:
+    if "stage" in frame:
+        return replace(account, progress=_progress(account.rank, frame))
+    if "seconds" in frame:
+        seconds = tuple(float(one) for one in frame["seconds"])
+        sized = Sized(seconds=seconds, wrong=int(frame["wrong"]))
+        return replace(account, sizes={**account.sizes, int(frame["bytes"]): sized})
+    if "versions" in frame:
+        return replace(account, versions={str(key): str(value) for key, value in frame["versions"].items()})
+    error, absent = (str(frame.get(key, "")) for key in ("error", "absent"))
+    return replace(account, error=error, absent=absent, done=bool(frame.get("done", False)))
+
+
+def _progress(rank: int, frame: Mapping[str, Any]) -> Progress:
+    stage = str(frame["stage"])
+    if "size" not in frame:
+        return Progress(rank=rank, stage=stage, ratio=1.0 if stage == "end" else 0.0)
+    share = {"warm_up": 0.0, "check": 1.0}.get(stage, frame.get("operation", 0) / frame.get("operations", 1))
+    return Progress(rank=rank, stage=stage, bytes=int(frame["bytes"]), ratio=(frame["size"] + share) / frame["sizes"])

@@ -1,0 +1,92 @@
+"""May a probe run now? Pure functions of what is known; each guard answers with a skip or None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """Why a run does not take place, and what to do about it."""
+
+    reason: str
+    """One of SKIP_REASONS."""
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """Who uses one GPU."""
+
+    index: int
+    uuid: str
+    processes: float | None
+    """None: not known."""
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What the guards look at."""
+
+    gpus: Sequence[GpuUse] = ()
+    expected: int = 0
+    """GPUs that should be here: one that is not seen may be in use."""
+    simulated: bool = False
+    enabled: bool = True
+    unkillable: Sequence[int] = ()
+    """Pids of ranks of earlier runs that SIGKILL did not end."""
+
+
+def disabled(situation: Situation) -> Skip | None:
+    if situation.enabled:
+        return None
+    return Skip(reason="disabled", hint="Set probe.enabled to true to let probes run.")
+
+
+def single_gpu(situation: Situation) -> Skip | None:
+    if situation.simulated or max(len(situation.gpus), situation.expected) != 1:
+        return None
+    return Skip(reason="single_gpu", hint="One GPU has no other to exchange with: nothing is wrong.")
+
+
+def left_over(situation: Situation) -> Skip | None:
+    if not situation.unkillable:
+        return None
+    pids = ", ".join(map(str, situation.unkillable))
+    return Skip(reason="busy", hint=f"A rank of an earlier run cannot be killed (pid {pids}): reboot the node.")
+
+
+def unseen(situation: Situation) -> Skip | None:
+    missing = situation.expected - len(situation.gpus)
+    if missing <= 0:
+        return None
+    hint = f"{missing} of {situation.expected} GPUs are not seen, so whether they are in use is not known."
+    return Skip(reason="busy", hint=hint)
+
+
+def busy(situation: Situation) -> Skip | None:
+    held = [f"GPU {gpu.index} by {gpu.processes:.0f}" for gpu in situation.gpus if gpu.processes]
+    if not held:
+        return None
+    return Skip(reason="busy", hint=f"Processes hold {', '.join(held)}. Run again when the GPUs are free.")
+
+
+def unknown(situation: Situation) -> Skip | None:
+    silent = [
+        f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "") for gpu in situation.gpus if gpu.processes is None
+    ]
+    if not silent:
+        return None
+    hint = f"The processes of {', '.join(silent)} cannot be read, so whether a job runs there is not known."
+    return Skip(reason="busy", hint=hint)
+
+
+GUARDS: tuple[Callable[[Situation], Skip | None], ...] = (disabled, single_gpu, left_over, busy, unseen, unknown)
+"""In the order of asking: what never changes first, what is certain before what is not known."""
+
+
+def may_run(situation: Situation) -> Skip | None:
+    """The first objection, or None when a run harms nobody as far as can be seen."""
+    return next(filter(None, (guard(situation) for guard in GUARDS)), None)

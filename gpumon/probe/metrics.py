@@ -1,0 +1,74 @@
+"""The metrics of the all-reduce probe, folded from its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from gpumon.probe.result import OUTCOMES, SKIP_REASONS, AllReduce, Measurement, ProbeResult
+from gpumon.snapshot.reading import KEY_SEPARATOR
+
+INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fromkeys(SKIP_REASONS, 0.0), running=0.0)
+"""Before any run: every counter exists, so that its first increase shows."""
+
+
+def fold_start(metrics: AllReduce) -> AllReduce:
+    """A run has begun."""
+    return replace(metrics, running=1.0)
+
+
+def fold_result(metrics: AllReduce, result: ProbeResult) -> AllReduce:
+    """A run has ended, or was skipped. Bandwidths stay those of the last success."""
+    metrics = replace(metrics, running=0.0, runs_total=_counted(metrics.runs_total, result.outcome))
+    if result.outcome == "skipped":
+        return replace(metrics, skips_total=_counted(metrics.skips_total, result.reason))
+    ended = result.started + result.duration_seconds
+    metrics = replace(
+        metrics,
+        ranks={result.backend: float(result.ranks)},
+        last_run_timestamp_seconds=ended,
+        duration_seconds=result.duration_seconds,
+    )
+    if result.wrong_elements is not None:
+        metrics = replace(metrics, wrong_elements={result.backend: float(result.wrong_elements)})
+    return _succeeded(metrics, result, ended) if result.outcome in ("ok", "degraded") else metrics
+
+
+def _succeeded(metrics: AllReduce, result: ProbeResult, ended: float) -> AllReduce:
+    return replace(
+        metrics,
+        last_success_timestamp_seconds=ended,
+        busbw_bytes_per_second=_latest(metrics.busbw_bytes_per_second, result, _busbw),
+        algbw_bytes_per_second=_latest(metrics.algbw_bytes_per_second, result, _algbw),
+        latency_seconds=_latest(metrics.latency_seconds, result, _latency),
+    )
+
+
+def _busbw(one: Measurement) -> Mapping[str, float]:
+    return {str(one.bytes): one.busbw_bytes_per_second}
+
+
+def _algbw(one: Measurement) -> Mapping[str, float]:
+    return {str(one.bytes): one.algbw_bytes_per_second}
+
+
+def _latency(one: Measurement) -> Mapping[str, float]:
+    return {KEY_SEPARATOR.join((str(one.bytes), name)): seconds for name, seconds in one.latency_seconds.items()}
+
+
+def _latest(
+    before: Mapping[str, float] | None, result: ProbeResult, values: Callable[[Measurement], Mapping[str, float]]
+) -> dict[str, float]:
+    """This run's values beside those of the same backend's other algorithms."""
+    own = KEY_SEPARATOR.join((result.backend, result.algorithm, ""))
+    others = {
+        key: value
+        for key, value in (before or {}).items()
+        if key.startswith(result.backend + KEY_SEPARATOR) and not key.startswith(own)
+    }
+    return others | {own + key: value for one in result.measurements for key, value in values(one).items()}
+
+
+def _counted(counts: Mapping[str, float] | None, key: str) -> dict[str, float]:
+    counts = counts or {}
+    return {**counts, key: counts.get(key, 0.0) + 1}

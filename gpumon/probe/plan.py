@@ -1,0 +1,122 @@
+"""The plan of a run: which ranks, on which devices, with which environment and orders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpumon.probe.probes import LEAST_OPERATIONS, OPERATIONS, WARM_UPS, Probe, Setting
+
+CPU_RANKS = 2
+LOOPBACK = "127.0.0.1"
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ENVIRONMENT = {
+    "PATH": _PATH,
+    "HOME": "/nonexistent",
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "=lo",
+    "NCCL_DEBUG": "WARN",
+    "NCCL_DEBUG_FILE": "/dev/stderr",  # to standard output it writes blocks, which a kill would lose
+    "NCCL_RAS_ENABLE": "0",  # its port belongs to the jobs
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What made a run, and when."""
+
+    id: str
+    trigger: str
+    """schedule or request."""
+    started: float
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """Where the ranks meet: a port that the agent has bound, so that no other address listens."""
+
+    port: int
+    listen: int
+    """Descriptor of the bound socket, which rank 0 inherits."""
+    address: str = LOOPBACK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that a run needs to know before its ranks start."""
+
+    probe: Probe
+    setting: Setting
+    ranks: int
+    gpus: tuple[str, ...] = ()
+    """Their whole UUIDs in the order of the ranks; empty on CPU."""
+    algorithm: str = "default"
+    python: str
+    """Interpreter that has torch."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    deadline: float
+    """Seconds."""
+    fault: str = ""
+    """For tests: what one rank does wrong, as the worker's `fault_of` reads it."""
+    simulated: bool = False
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Isolated: neither the folder of the worker nor the user's own packages may stand in for a module of torch."""
+        return (self.python, "-I", str(self.probe.worker))
+
+    def orders(self, rank: int, *, parent: int, result: int, rendezvous: Rendezvous) -> bytes:
+        """What one rank is told on its input; `result` is the descriptor for its frames."""
+        orders = {
+            "parent": parent,
+            "result": result,
+            "rank": rank,
+            "ranks": self.ranks,
+            "backend": self.setting.backend,
+            "device": self.setting.device,
+            "address": rendezvous.address,
+            "port": rendezvous.port,
+            "listen": rendezvous.listen if rank == 0 else None,
+            "timeout": 2 * self.deadline,  # the deadline is the agent's to keep, and to name
+            "sizes": self.setting.sizes,
+            "warm_ups": WARM_UPS,
+            "operations": OPERATIONS,
+            "least_operations": LEAST_OPERATIONS,
+            "seconds_per_size": self.setting.seconds_per_size,
+            "fault": self.fault,
+        }
+        return json.dumps(orders).encode() + b"\n"
+
+
+def make_plan(
+    probe: Probe,
+    gpus: Sequence[str],
+    *,
+    python: str,
+    simulated: bool = False,
+    environment: Mapping[str, str] | None = None,
+    deadline: float | None = None,
+    fault: str = "",
+) -> Plan:
+    """One rank a GPU over NCCL where there are real GPUs, else two ranks on the CPU over gloo.
+
+    `gpus`: UUIDs. `environment`: what the configuration adds, NCCL_* above all; nothing else is inherited.
+    """
+    real = () if simulated else tuple(gpus)
+    setting = probe.gpu if real else probe.cpu
+    return Plan(
+        probe=probe,
+        setting=setting,
+        ranks=len(real) or CPU_RANKS,
+        gpus=real,
+        python=python,
+        environment=_ENVIRONMENT | dict(environment or {}) | {"CUDA_VISIBLE_DEVICES": ",".join(real)},
+        deadline=setting.deadline if deadline is None else deadline,
+        fault=fault,
+        simulated=simulated,
+    )

@@ -1,0 +1,66 @@
+"""TABLE: the probes. A probe is added by adding its worker file and a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How a probe runs with one backend."""
+
+    backend: str
+    device: str
+    """Kind of device as torch names it: cuda or cpu."""
+    sizes: tuple[int, ...]
+    """The ladder, in bytes: a small size for latency, then up to one that saturates the links."""
+    deadline: float
+    """Seconds from the start to the last result; then the ranks are killed."""
+    seconds_per_size: float | None
+    """Stops timing early, but after LEAST_OPERATIONS; None times OPERATIONS however long they take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One thing that can be measured."""
+
+    name: str
+    title: str
+    worker: Path
+    """Run by its path: the interpreter that has torch need not have gpumon."""
+    bus_factor: Callable[[int], float]
+    """Bus bandwidth over algorithm bandwidth for a number of ranks, as nccl-tests defines it."""
+    gpu: Setting
+    cpu: Setting
+    interval: float = 6 * 3600.0
+    """Seconds between scheduled runs."""
+    jitter: float = 600.0
+    """Seconds by which a scheduled run may move, so that a fleet does not run in step."""
+    first_after: float = 60.0
+    """Seconds from the agent's start to the first run."""
+    first_after_simulated: float = 5.0
+
+
+WARM_UPS = 5
+OPERATIONS = 20
+LEAST_OPERATIONS = 5
+
+TABLE = (
+    Probe(
+        name="allreduce",
+        title="all-reduce",
+        worker=Path(__file__).with_name("all_reduce.py"),
+        bus_factor=lambda ranks: 2 * (ranks - 1) / ranks,
+        gpu=Setting(
+            backend="nccl", device="cuda", sizes=(KIB, MIB, 64 * MIB, GIB), deadline=180.0, seconds_per_size=None
+        ),
+        cpu=Setting(
+            backend="gloo", device="cpu", sizes=(KIB, MIB, 16 * MIB, 64 * MIB), deadline=60.0, seconds_per_size=1.0
+        ),
+    ),
+)
+PROBES = {probe.name: probe for probe in TABLE}

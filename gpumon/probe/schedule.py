@@ -1,0 +1,70 @@
+"""When probes run: an interval with jitter. It only calls back; whether a run takes place is decided elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.interval import IntervalTrigger
+
+log = logging.getLogger(__name__)
+
+_TROUBLES = {
+    EVENT_JOB_MISSED: "missed",
+    EVENT_JOB_ERROR: "error",
+    EVENT_JOB_MAX_INSTANCES: "overrun",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timetable:
+    """Seconds, all of them."""
+
+    interval: float
+    jitter: float
+    first_after: float
+
+
+class Schedule:
+    """Calls `fire` from a thread of its own when a run is due; `fire` must return at once, as Loop.post does."""
+
+    def __init__(self, fire: Callable[[], None], on_trouble: Callable[[str], None] = lambda _: None) -> None:
+        self._fire = fire
+        self._on_trouble = on_trouble
+        self._scheduler: Any = None
+
+    def start(self, timetable: Timetable) -> None:
+        """Begin, or begin anew with another timetable."""
+        self.stop()
+        self._scheduler = BackgroundScheduler(timezone=UTC)
+        self._scheduler.add_listener(self._trouble, sum(_TROUBLES))
+        self._scheduler.add_job(
+            self._fire,
+            IntervalTrigger(seconds=timetable.interval, jitter=timetable.jitter, timezone=UTC),
+            next_run_time=datetime.now(UTC) + timedelta(seconds=timetable.first_after),
+            coalesce=True,
+            max_instances=1,
+            misfire_grace_time=max(1, int(timetable.interval)),  # the default of one second drops a late run unseen
+        )
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        if self._scheduler is not None:
+            self._scheduler.shutdown(wait=False)
+            self._scheduler = None
+
+    def next_run(self) -> float | None:
+        """Wall time of the next run, in seconds since the epoch."""
+        jobs = [] if self._scheduler is None else self._scheduler.get_jobs()
+        times = [job.next_run_time.timestamp() for job in jobs if job.next_run_time is not None]
+        return min(times, default=None)
+
+    def _trouble(self, event: Any) -> None:
+        kind = _TROUBLES[event.code]
+        log.warning("scheduled probe: %s", kind, exc_info=getattr(event, "exception", None))
+        self._on_trouble(kind)

@@ -1,0 +1,215 @@
+"""The rank processes of a probe run: started, timed, killed, reaped, and concluded exactly once."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpumon.probe.account import Account, Progress, take
+from gpumon.probe.conclude import LOG_LIMIT, Ending, conclude
+from gpumon.probe.guard import Skip
+from gpumon.probe.plan import LOOPBACK, Plan, Rendezvous, Run
+from gpumon.probe.result import ProbeResult
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.supervisor.child import Child, Command
+from gpumon.supervisor.lines import Lines
+from gpumon.supervisor.loop import Loop
+
+TERM_PATIENCE = 2.0
+"""Seconds between SIGTERM and SIGKILL."""
+LAST_WORDS = 1.0
+"""Seconds that the other ranks have, after one has failed, to fail too and say why."""
+FRAME_LIMIT = 64 * 1024
+"""Longest line that a rank may send, in bytes."""
+
+OnProgress = Callable[[Progress], None]
+OnResult = Callable[[ProbeResult], None]
+
+
+class Ranks:
+    """One run at a time. All callbacks come from the loop, and `on_result` comes once, whatever happens.
+
+    It comes within the plan's deadline, TERM_PATIENCE and the KILL_PATIENCE of children, and a reaping interval.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._current: _CurrentRun | None = None
+        self._stuck: set[int] = set()
+
+    @property
+    def running(self) -> str | None:
+        """Id of the run in progress."""
+        return None if self._current is None else self._current.run.id
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Our own processes: no strangers on a GPU."""
+        started = () if self._current is None else self._current.ranks
+        return frozenset(rank.child.pid for rank in started if not rank.child.ended) | self._stuck
+
+    @property
+    def unkillable(self) -> tuple[int, ...]:
+        """Pids from this and earlier runs that SIGKILL did not end, and that are still there."""
+        return tuple(sorted(self._stuck))
+
+    def start(self, plan: Plan, run: Run, on_progress: OnProgress, on_result: OnResult) -> None:
+        """Begin a run. Raises RuntimeError while another is in progress: look at `running` first."""
+        if self._current is not None:
+            raise RuntimeError(f"run {self._current.run.id} is in progress")
+
+        def conclude_once(result: ProbeResult) -> None:
+            self._current = None
+            on_result(result)
+
+        self._current = _CurrentRun(
+            self._loop, plan, run, stuck=self._stuck, on_progress=on_progress, on_result=conclude_once
+        )
+        self._current.start()
+
+    def abort(self, skip: Skip) -> None:
+        """Kill the run in progress, if any; its result is this skip."""
+        if self._current is not None:
+            self._current.abort(skip)
+
+
+class _Rank:
+    """One rank: its process and its account."""
+
+    def __init__(self, number: int, on_frame: Callable[[_Rank], None], tail: int) -> None:
+        self.account = Account(progress=Progress(rank=number))
+        self.child: Child
+        self.settled = False
+        """It has ended or was abandoned: the run waits for it no more."""
+        self._on_frame = on_frame
+        self._tail = tail
+        self.lines = Lines(FRAME_LIMIT, self._frame, lambda: self._frame(b"a line without end"))
+
+    def take_output(self, printed: bytes) -> None:
+        self.account = replace(self.account, output=(self.account.output + printed)[-self._tail :])
+
+    def _frame(self, line: bytes) -> None:
+        self.account = take(self.account, line)
+        self._on_frame(self)
+
+
+class _CurrentRun:
+    def __init__(
+        self, loop: Loop, plan: Plan, run: Run, *, stuck: set[int], on_progress: OnProgress, on_result: OnResult
+    ) -> None:
+        self.run = run
+        self.ranks: list[_Rank] = []
+        self._loop = loop
+        self._plan = plan
+        self._stuck = stuck
+        self._on_progress = on_progress
+        self._on_result = on_result
+        self._begun = boot_clock()
+        self._ending = Ending(duration=0.0)
+        self._told: Progress | None = None
+        self._blamed: _Rank | None = None
+        self._stopping = False
+        self._timers = [loop.call_after(plan.deadline, self._late)]
+
+    def start(self) -> None:
+        try:
+            with socket.socket() as listener:
+                listener.bind((LOOPBACK, 0))
+                rendezvous = Rendezvous(port=listener.getsockname()[1], listen=listener.fileno())
+                for rank in range(self._plan.ranks):
+                    self.ranks.append(self._start_rank(rank, rendezvous))
+        except OSError as error:
+            self._ending = replace(self._ending, not_started=str(error))
+            self._kill()
+            self._timers.append(self._loop.call_after(0, self._conclude_if_settled))
+
+    def abort(self, skip: Skip) -> None:
+        self._ending = replace(self._ending, aborted=skip)
+        self._kill()
+
+    def _start_rank(self, number: int, rendezvous: Rendezvous) -> _Rank:
+        rank = _Rank(number, self._heard, LOG_LIMIT // self._plan.ranks)
+        frames, result = os.pipe2(os.O_CLOEXEC)
+        orders = self._plan.orders(number, parent=os.getpid(), result=result, rendezvous=rendezvous)
+        command = Command(
+            name=f"rank {number}",
+            arguments=self._plan.command,
+            orders=orders,
+            environment=self._plan.environment,
+            descriptors=(result, rendezvous.listen) if number == 0 else (result,),
+            outputs={frames: rank.lines.feed},
+            on_output=rank.take_output,
+            on_error_output=rank.take_output,
+            on_exit=lambda status: self._ended(rank, status),
+            on_abandoned=lambda: self._abandoned(rank),
+        )
+        try:
+            rank.child = Child(self._loop, command)
+        except OSError:
+            os.close(frames)
+            raise
+        finally:
+            os.close(result)
+        return rank
+
+    def _heard(self, rank: _Rank) -> None:
+        if rank.account.error:
+            self._blame(rank)
+        behind = min((one.account.progress for one in self.ranks), key=lambda progress: progress.ratio)
+        if behind != self._told and not rank.settled:
+            self._told = behind
+            self._on_progress(behind)
+
+    def _blame(self, rank: _Rank) -> None:
+        """The first to fail; but one that died without a word rather than one that complains of its absence."""
+        if self._stopping or rank.settled:
+            return
+        if self._blamed is None or (self._blamed.account.error and not rank.account.error):
+            self._blamed = rank
+
+    def _late(self) -> None:
+        self._ending = replace(self._ending, timed_out=True)
+        self._stop()
+
+    def _stop(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            for rank in self.ranks:
+                rank.child.terminate()
+            self._timers.append(self._loop.call_after(TERM_PATIENCE, self._kill))
+
+    def _kill(self) -> None:
+        for rank in self.ranks:
+            rank.child.kill()
+
+    def _ended(self, rank: _Rank, status: int) -> None:
+        self._stuck.discard(rank.child.pid)
+        if rank.settled:
+            return
+        rank.account = replace(rank.account, status=status)
+        if status != 0 or not rank.account.done:
+            self._blame(rank)
+            self._timers.append(self._loop.call_after(LAST_WORDS, self._stop))
+        rank.settled = True
+        self._conclude_if_settled()
+
+    def _abandoned(self, rank: _Rank) -> None:
+        rank.settled = True
+        self._stuck.add(rank.child.pid)
+        self._ending = replace(self._ending, abandoned=(*self._ending.abandoned, rank.child.pid))
+        self._conclude_if_settled()
+
+    def _conclude_if_settled(self) -> None:
+        if not all(rank.settled for rank in self.ranks):
+            return
+        for timer in self._timers:
+            timer.cancel()
+        accounts = [rank.account for rank in self.ranks]
+        ending = replace(
+            self._ending,
+            duration=boot_clock() - self._begun,
+            first_failed=None if self._blamed is None else self._blamed.account.rank,
+        )
+        self._on_result(conclude(self._plan, self.run, accounts, ending))

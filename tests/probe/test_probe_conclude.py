@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gpumon.probe.account import Account, Progress, Sized, take
+from gpumon.probe.conclude import Ending, conclude, percentile, skipped
+from gpumon.probe.guard import Skip
+from gpumon.probe.plan import Plan, Rendezvous, Run, make_plan
+from gpumon.probe.probes import PROBES
+from gpumon.probe.result import OUTCOMES, SKIP_REASONS, ProbeResult, from_document, to_document
+
+ALL_REDUCE = PROBES["allreduce"]
+RUN = Run(id="one", trigger="request", started=1000.0)
+ENDING = Ending(duration=3.0)
+FOUR_GPUS = make_plan(ALL_REDUCE, [f"GPU-{n}" for n in range(4)], python="/opt/python")
+
+
+def accounts(plan: Plan, *, wrong: int = 0) -> list[Account]:
+    """Rank r takes 1 + r milliseconds for each operation at every size."""
+    return [
+        Account(
+            progress=Progress(rank=rank, stage="end", ratio=1.0),
+            versions={"torch": "2.13.0"},
+            sizes={size: Sized(seconds=(1e-3 * (1 + rank),) * 20, wrong=wrong) for size in plan.setting.sizes},
+            done=True,
+            status=0,
+            output=b"noise\n",
+        )
+        for rank in range(plan.ranks)
+    ]
+
+
+def concluded(told: list[Account], ending: Ending = ENDING, plan: Plan = FOUR_GPUS) -> ProbeResult:
+    result = conclude(plan, RUN, told, ending)
+    assert result.outcome in OUTCOMES
+    return result
+
+
+def test_bandwidths_follow_the_definitions_of_nccl_tests() -> None:
+    """The slowest rank's time counts; algbw is S/t and busbw of an all-reduce is 2(n-1)/n of it."""
+    result = concluded(accounts(FOUR_GPUS))
+    assert (result.outcome, result.ranks, result.backend, result.wrong_elements) == ("ok", 4, "nccl", 0)
+    largest = result.measurements[-1]
+    assert largest.bytes == 1 << 30
+    assert largest.latency_seconds == pytest.approx({"p50": 4e-3, "p95": 4e-3, "p99": 4e-3})
+    assert largest.algbw_bytes_per_second == pytest.approx((1 << 30) / 4e-3)
+    assert largest.busbw_bytes_per_second == pytest.approx((1 << 30) / 4e-3 * 6 / 4)
+
+
+def test_each_operation_lasts_as_long_as_on_its_slowest_rank() -> None:
+    """The maximum over the ranks is taken for each operation, before the percentiles."""
+    told = accounts(FOUR_GPUS)
+    size = FOUR_GPUS.setting.sizes[0]
+    for rank in range(4):
+        seconds = tuple(1.0 if operation % 4 == rank else 0.1 for operation in range(20))
+        told[rank] = replace(told[rank], sizes={**told[rank].sizes, size: Sized(seconds=seconds, wrong=0)})
+    assert concluded(told).measurements[0].latency_seconds["p50"] == 1.0
+
+
+def test_percentiles_lie_between_the_nearest_values() -> None:
+    """The median of an even number of values is halfway; the last share reaches the largest."""
+    assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.5
+    assert percentile([4.0, 1.0, 3.0, 2.0], 1.0) == 4.0
+    assert percentile([7.0], 0.99) == 7.0
+
+
+def test_wrong_elements_are_summed_over_ranks_and_sizes() -> None:
+    """Corruption is an outcome of its own, which neither a timeout nor an abort hides."""
+    told = accounts(FOUR_GPUS, wrong=2)
+    ending = replace(ENDING, timed_out=True, aborted=Skip(reason="busy", hint=""))
+    for result in (concluded(told), concluded(told, ending)):
+        assert (result.outcome, result.wrong_elements) == ("wrong", 2 * 4 * len(FOUR_GPUS.setting.sizes))
+        assert result.measurements[0].wrong_elements == 8
+        assert "noise" in result.log
+
+
+def test_a_size_that_one_rank_has_not_measured_is_left_out() -> None:
+    """A run that timed out keeps the sizes that all ranks finished, and names where the last rank is."""
+    told = accounts(FOUR_GPUS)
+    first = FOUR_GPUS.setting.sizes[0]
+    hanging = Progress(rank=2, stage="measure", bytes=1 << 20, ratio=0.3)
+    told[2] = replace(told[2], progress=hanging, sizes={first: told[2].sizes[first]}, done=False, status=-9)
+    result = concluded(told, replace(ENDING, timed_out=True))
+    assert (result.outcome, result.reason) == ("timeout", "measure")
+    assert [one.bytes for one in result.measurements] == [first]
+    assert "rank 2: measure of 1048576 bytes" in result.hint
+
+
+def test_a_failure_in_set_up_is_told_apart_from_one_of_the_ranks() -> None:
+    """What fails before the first operation says nothing about the links; the hint names rank and GPU."""
+    told = accounts(FOUR_GPUS)
+    for stage, reason in (("join", "setup"), ("measure", "ranks")):
+        progress = Progress(rank=3, stage=stage)
+        told[3] = replace(told[3], progress=progress, done=False, status=1, error="RuntimeError: no")
+        result = concluded(told, replace(ENDING, first_failed=3))
+        assert (result.outcome, result.reason) == ("failed", reason)
+        assert "Rank 3 (GPU-3)" in result.hint
+        assert "RuntimeError: no" in result.hint
+
+
+def test_a_rank_that_cannot_be_killed_is_named() -> None:
+    """An abandoned rank makes the run a timeout with its own reason, and its pid is in the hint."""
+    result = concluded(accounts(FOUR_GPUS), replace(ENDING, abandoned=(4711,)))
+    assert (result.outcome, result.reason) == ("timeout", "unkillable")
+    assert "4711" in result.hint
+
+
+def test_the_log_is_bounded_and_cannot_steer_a_terminal() -> None:
+    """Control characters of what the ranks printed are left out of the result."""
+    told = [replace(account, output=b"\x1b[2Jbad \xff\n", status=1) for account in accounts(FOUR_GPUS)]
+    assert "\x1b" not in concluded(told).log
+    assert "bad" in concluded(told).log
+
+
+def test_a_skip_is_a_result() -> None:
+    """A guard's objection becomes a result with reason and hint, and no ranks."""
+    result = skipped(ALL_REDUCE, RUN, Skip(reason="busy", hint="later"), simulated=True)
+    assert (result.outcome, result.reason, result.hint, result.ranks) == ("skipped", "busy", "later", 0)
+    assert result.reason in SKIP_REASONS
+
+
+def test_results_survive_json() -> None:
+    """What is stored comes back equal, and what a later version adds does no harm."""
+    result = concluded(accounts(FOUR_GPUS))
+    document = json.loads(json.dumps(to_document(result)))
+    assert from_document(document) == result
+    document["later"] = document["measurements"][0]["later"] = 1
+    assert from_document(document) == result
+
+
+@pytest.mark.parametrize("line", [b"garbage", b"[]", b'"text"', b'{"stage": "measure", "size": 1}', b'{"seconds": 1}'])
+def test_a_line_that_is_no_frame_becomes_the_error(line: bytes) -> None:
+    """A rank that does not speak the protocol cannot break the agent."""
+    assert "no frame" in take(Account(progress=Progress(rank=0)), line).error
+
+
+def test_ranks_run_on_real_gpus_by_uuid_and_nothing_is_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank a GPU over NCCL, the GPUs named by UUID; the environment is ours and the configuration's alone."""
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    plan = make_plan(ALL_REDUCE, ["GPU-a", "GPU-b"], python="python3", environment={"NCCL_NVLS_ENABLE": "0"})
+    assert (plan.ranks, plan.setting.backend) == (2, "nccl")
+    assert plan.environment["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert plan.environment["NCCL_NVLS_ENABLE"] == "0"
+    assert "NCCL_ALGO" not in plan.environment
+
+
+def test_a_simulated_node_runs_two_ranks_on_the_cpu() -> None:
+    """Simulated GPUs cannot reduce: the probe there is a real one, on the CPU."""
+    plan = make_plan(ALL_REDUCE, ["GPU-a"] * 8, python="python3", simulated=True)
+    assert (plan.ranks, plan.setting.backend, plan.gpus) == (2, "gloo", ())
+    assert plan.environment["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_only_rank_0_is_handed_the_socket() -> None:
+    """Rank 0 listens for the others on the descriptor that the agent has bound."""
+    rendezvous = Rendezvous(port=4242, listen=7)
+    orders = [
+        json.loads(FOUR_GPUS.orders(rank, parent=1, result=9, rendezvous=rendezvous)) for rank in range(FOUR_GPUS.ranks)
+    ]
+    assert [one["listen"] for one in orders] == [7, None, None, None]
+    assert {one["port"] for one in orders} == {4242}

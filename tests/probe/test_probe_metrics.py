@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpumon.probe.metrics import INITIAL, fold_result, fold_start
+from gpumon.probe.result import OUTCOMES, SKIP_REASONS, Measurement, ProbeResult
+from gpumon.probe.table import table
+from gpumon.snapshot.reading import samples
+
+OK = ProbeResult(
+    id="one",
+    probe="allreduce",
+    outcome="ok",
+    started=1000.0,
+    duration_seconds=4.0,
+    backend="nccl",
+    algorithm="default",
+    ranks=8,
+    versions={"torch": "2.13.0"},
+    measurements=(
+        Measurement(
+            bytes=1 << 30,
+            iterations=20,
+            algbw_bytes_per_second=200e9,
+            busbw_bytes_per_second=350e9,
+            latency_seconds={"p50": 5.37e-3, "p95": 5.5e-3, "p99": 5.6e-3},
+            wrong_elements=0,
+        ),
+    ),
+    wrong_elements=0,
+)
+KEY = "nccl,default,1073741824"
+
+
+def test_every_outcome_and_reason_exists_before_the_first_run() -> None:
+    """Counters start at 0, so that the first increase is seen; there is no bandwidth yet."""
+    assert INITIAL.runs_total == dict.fromkeys(OUTCOMES, 0.0)
+    assert INITIAL.skips_total == dict.fromkeys(SKIP_REASONS, 0.0)
+    assert INITIAL.busbw_bytes_per_second is None
+    assert INITIAL.running == 0
+
+
+def test_a_success_fills_the_table() -> None:
+    """Bandwidths, latencies, ranks and times of a run that succeeded are exported under its labels."""
+    metrics = fold_result(fold_start(INITIAL), OK)
+    assert metrics.running == 0
+    assert metrics.busbw_bytes_per_second == {KEY: 350e9}
+    assert metrics.algbw_bytes_per_second == {KEY: 200e9}
+    assert metrics.latency_seconds == {f"{KEY},p50": 5.37e-3, f"{KEY},p95": 5.5e-3, f"{KEY},p99": 5.6e-3}
+    assert metrics.last_run_timestamp_seconds == metrics.last_success_timestamp_seconds == 1004.0
+    labels = (("backend", "nccl"), ("algorithm", "default"), ("bytes", "1073741824"))
+    assert ("gpumon_probe_allreduce_busbw_bytes_per_second", labels, 350e9) in list(samples(metrics, ()))
+
+
+def test_a_failure_leaves_the_bandwidth_of_the_last_success() -> None:
+    """A failed run counts and moves the time of the last run, and nothing that it did not measure."""
+    failed = replace(OK, outcome="failed", started=2000.0, measurements=(), wrong_elements=None)
+    metrics = fold_result(fold_result(INITIAL, OK), failed)
+    assert metrics.busbw_bytes_per_second == {KEY: 350e9}
+    assert metrics.wrong_elements == {"nccl": 0.0}
+    assert (metrics.last_run_timestamp_seconds, metrics.last_success_timestamp_seconds) == (2004.0, 1004.0)
+    assert metrics.runs_total == dict.fromkeys(OUTCOMES, 0.0) | {"ok": 1.0, "failed": 1.0}
+
+
+def test_wrong_data_stays_until_a_run_has_checked_again() -> None:
+    """Neither a skip nor a failure clears wrong elements; the bandwidth of a wrong run is not a success."""
+    metrics = fold_result(INITIAL, replace(OK, outcome="wrong", wrong_elements=6))
+    metrics = fold_result(metrics, replace(OK, outcome="skipped", reason="busy", ranks=0, wrong_elements=None))
+    assert metrics.wrong_elements == {"nccl": 6.0}
+    assert metrics.busbw_bytes_per_second is None
+    assert fold_result(metrics, OK).wrong_elements == {"nccl": 0.0}
+
+
+def test_a_skip_counts_by_reason_and_moves_no_time() -> None:
+    """A skipped run is counted, and leaves duration and time of the last run as they were."""
+    skip = ProbeResult(id="two", probe="allreduce", outcome="skipped", reason="busy", started=9000.0)
+    metrics = fold_result(fold_result(INITIAL, OK), skip)
+    assert metrics.skips_total is not None
+    assert metrics.skips_total["busy"] == 1
+    assert (metrics.last_run_timestamp_seconds, metrics.duration_seconds) == (1004.0, 4.0)
+
+
+def test_algorithms_stand_beside_each_other_and_backends_do_not() -> None:
+    """A ring run keeps the default run's figures; a run with another backend replaces both."""
+    ring = fold_result(fold_result(INITIAL, OK), replace(OK, algorithm="ring"))
+    assert set(ring.busbw_bytes_per_second or ()) == {KEY, "nccl,ring,1073741824"}
+    gloo = fold_result(ring, replace(OK, backend="gloo"))
+    assert set(gloo.busbw_bytes_per_second or ()) == {"gloo,default,1073741824"}
+
+
+def test_the_terminal_shows_the_columns_of_nccl_tests() -> None:
+    """Size, count, type, operation, microseconds, GB/s and wrong elements of each size stand on one line."""
+    lines = table(OK).splitlines()
+    assert lines[0] == "# all-reduce, nccl, 8 ranks, algorithm default, torch 2.13.0"
+    row = next(line for line in lines if not line.startswith("#"))
+    assert row.split() == ["1073741824", "268435456", "float", "sum", "5370.0", "5600.0", "200.00", "350.00", "0"]
+    assert lines[-1] == "# ok, after 4.0 s"
+
+
+def test_the_terminal_says_why_there_are_no_figures() -> None:
+    """A skip is shown with its reason and hint, and without an empty table."""
+    skip = ProbeResult(
+        id="two", probe="allreduce", outcome="skipped", reason="busy", hint="GPU 3 by 2", started=0.0, simulated=True
+    )
+    assert table(skip).splitlines() == [
+        "# all-reduce, simulated node",
+        "# skipped: busy, after 0.0 s",
+        "# GPU 3 by 2",
+    ]

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpumon.probe.schedule import Schedule, Timetable
+
+
+@contextmanager
+def running(schedule: Schedule, timetable: Timetable) -> Iterator[None]:
+    schedule.start(timetable)
+    try:
+        yield
+    finally:
+        schedule.stop()
+
+
+def test_the_first_run_comes_soon_and_then_the_interval_holds() -> None:
+    """After the first call the next run is an interval away, give or take the jitter."""
+    fired: queue.Queue[float] = queue.Queue()
+    schedule = Schedule(lambda: fired.put(time.time()))
+    with running(schedule, Timetable(interval=3600, jitter=60, first_after=0.1)):
+        first = fired.get(timeout=10)
+        due = schedule.next_run()
+    assert due is not None
+    assert 3600 - 61 <= due - first <= 3600 + 61
+    assert fired.empty()
+
+
+def test_it_says_when_the_next_run_is() -> None:
+    """The wall time of the first run is known before it comes; without a timetable there is none."""
+    schedule = Schedule(lambda: None)
+    assert schedule.next_run() is None
+    with running(schedule, Timetable(interval=3600, jitter=0, first_after=100)):
+        due = schedule.next_run()
+        assert due is not None
+        assert 95 < due - time.time() <= 100
+    assert schedule.next_run() is None
+
+
+def test_a_new_timetable_replaces_the_old_one() -> None:
+    """Starting again leaves one schedule, the new one."""
+    schedule = Schedule(lambda: None)
+    with running(schedule, Timetable(interval=3600, jitter=0, first_after=100)):
+        schedule.start(Timetable(interval=60, jitter=0, first_after=1000))
+        due = schedule.next_run()
+    assert due is not None
+    assert due - time.time() > 900
+
+
+def test_a_call_that_fails_is_told() -> None:
+    """An error of the callback is counted, not swallowed, and the schedule goes on."""
+    troubles: queue.Queue[str] = queue.Queue()
+
+    def fail() -> None:
+        raise OSError("no loop")
+
+    with running(Schedule(fail, troubles.put), Timetable(interval=3600, jitter=0, first_after=0)):
+        assert troubles.get(timeout=10) == "error"
+
+
+def test_an_overrun_is_told() -> None:
+    """A callback that has not returned when the next is due is reported, not silently left out."""
+    troubles: queue.Queue[str] = queue.Queue()
+    release = threading.Event()
+
+    def hang() -> None:
+        release.wait()
+
+    with running(Schedule(hang, troubles.put), Timetable(interval=0.2, jitter=0, first_after=0)):
+        try:
+            assert troubles.get(timeout=10) == "overrun"
+        finally:
+            release.set()
