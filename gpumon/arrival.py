@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpumon.probe.account import Progress
 from gpumon.probe.result import ProbeResult
 from gpumon.snapshot.snapshot import DriverStatus, PciBus, Snapshot, XidEvent
 
@@ -62,6 +63,13 @@ class ProbeStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeProgressed:
+    """The slowest rank of the run got so far."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeEnded:
     """A run ended, or was skipped."""
 
@@ -88,4 +96,16 @@ class Tick:
     """Time passed: what is too old goes, and the rules are evaluated."""
 
 
-Arrival = Snapshot | PciBus | DriverStatus | Samplers | Xids | Remembered | ProbeStarted | ProbeEnded | Agent | Tick
+Arrival = (
+    Snapshot
+    | PciBus
+    | DriverStatus
+    | Samplers
+    | Xids
+    | Remembered
+    | ProbeStarted
+    | ProbeProgressed
+    | ProbeEnded
+    | Agent
+    | Tick
+)

@@ -14,6 +14,7 @@ from gpumon.arrival import (
     Agent,
     Arrival,
     ProbeEnded,
+    ProbeProgressed,
     ProbeStarted,
     Remembered,
     Samplers,
@@ -55,6 +56,12 @@ class Terms:
         return max(3 * self.interval, 10.0)
 
 
+def watching(report: Report, terms: Terms) -> Report:
+    """The same Report, remembering from now on what these rules look back on."""
+    history = report.memory.history.watching(terms.rules)
+    return replace(report, memory=replace(report.memory, history=history))
+
+
 def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Report:
     """The Report after this arrival."""
     match arrival:
@@ -65,7 +72,7 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
         case _:
             report = previous
     match arrival:
-        case ProbeStarted() | ProbeEnded() | Remembered():
+        case ProbeStarted() | ProbeProgressed() | ProbeEnded() | Remembered():
             report = _probe(report, arrival)
         case Agent():
             report = _agent(report, arrival)
@@ -91,10 +98,7 @@ def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus | Xids |
         case Xids():
             return replace(memory, xids=_count(memory.xids, arrival.events))
         case Remembered():
-            xids: dict[str, dict[str, tuple[float, float]]] = {}
-            for (uuid, xid), counted in arrival.xids.items():
-                xids.setdefault(uuid, {})[str(xid)] = counted
-            return replace(memory, xids=xids)
+            return replace(memory, xids=_recalled_xids(memory.xids, arrival.xids))
         case _:
             assert_never(arrival)
 
@@ -107,6 +111,17 @@ def _count(
         counted = after.setdefault(event.uuid or inventory.UNNAMED + event.bus_id.lower(), {})
         count, _ = counted.get(str(event.xid), (0.0, 0.0))
         counted[str(event.xid)] = (count + 1, event.wall)
+    return after
+
+
+def _recalled_xids(
+    now: Mapping[str, Mapping[str, tuple[float, float]]], stored: Mapping[tuple[str, int], tuple[float, float]]
+) -> Mapping[str, Mapping[str, tuple[float, float]]]:
+    """What the store knew, and what was counted before it could be read."""
+    after = {uuid: dict(counted) for uuid, counted in now.items()}
+    for (uuid, xid), (count, last) in stored.items():
+        meanwhile, later = after.setdefault(uuid, {}).get(str(xid), (0.0, 0.0))
+        after[uuid][str(xid)] = (count + meanwhile, max(last, later))
     return after
 
 
@@ -147,15 +162,19 @@ def _added(counts: Mapping[str, float] | None, more: Mapping[str, float]) -> dic
     return after
 
 
-def _probe(report: Report, arrival: ProbeStarted | ProbeEnded | Remembered) -> Report:
+def _probe(report: Report, arrival: ProbeStarted | ProbeProgressed | ProbeEnded | Remembered) -> Report:
     probe = report.probe
     match arrival:
         case ProbeStarted(id=run):
             probe = replace(probe, running=run, metrics=replace(probe.metrics, running=1.0))
+        case ProbeProgressed(progress=progress):
+            probe = replace(probe, progress=progress)
         case ProbeEnded(result=result):
+            own = probe.running in {None, result.id}
             probe = replace(
                 probe,
-                running=None if probe.running == result.id else probe.running,
+                running=None if own else probe.running,
+                progress=None if own else probe.progress,
                 last=result,
                 history=(*probe.history, result)[-MOST_RESULTS:],
                 metrics=fold_result(probe.metrics, result),

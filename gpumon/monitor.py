@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gpumon.arrival import Arrival
-from gpumon.fold import Moment, Terms, fold
+from gpumon.fold import Moment, Terms, fold, watching
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
 
@@ -14,8 +14,13 @@ class Monitor:
     """`take` is called from the main loop alone; anybody may read `latest`."""
 
     def __init__(self, first: Report, terms: Terms) -> None:
-        self.latest = first
+        self.latest = watching(first, terms)
         self.terms = terms
+
+    def change(self, terms: Terms) -> None:
+        """Fold on other terms from now on."""
+        self.terms = terms
+        self.latest = watching(self.latest, terms)
 
     def take(self, arrival: Arrival) -> None:
         """Fold one arrival into the next Report."""

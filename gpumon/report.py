@@ -9,6 +9,7 @@ from gpumon.alerts.alert import Alert
 from gpumon.alerts.history import History
 from gpumon.arrival import Samplers
 from gpumon.inventory import KnownGpu
+from gpumon.probe.account import Progress
 from gpumon.probe.result import AllReduce, ProbeResult
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Build, Driver, Node
@@ -48,6 +49,8 @@ class ProbeState:
     """Newest last, bounded."""
     running: str | None = None
     """Id of the run in progress."""
+    progress: Progress | None = None
+    """Where its slowest rank is."""
     next_run: float | None = None
     """Wall time of the next scheduled run."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from gpumon.arrival import ProbeEnded, ProbeStarted
+from gpumon.arrival import ProbeProgressed, ProbeStarted
 from gpumon.probe.conclude import skipped
 from gpumon.probe.guard import GpuUse, Situation, Skip, may_run
 from gpumon.probe.plan import Run, make_plan
@@ -45,7 +45,7 @@ class Probing:
         choices: Choices,
         *,
         latest: Callable[[], Report],
-        tell: Callable[[ProbeStarted | ProbeEnded], None],
+        tell: Callable[[ProbeStarted | ProbeProgressed], None],
         keep: Callable[[ProbeResult], None],
     ) -> None:
         self._loop = loop
@@ -109,7 +109,7 @@ class Probing:
         )
         log.info("probe begins", extra={"id": run.id, "probe": self._probe.name, "ranks": plan.ranks})
         self._tell(ProbeStarted(id=run.id))
-        self._ranks.start(plan, run, lambda _: None, self._ended)
+        self._ranks.start(plan, run, lambda progress: self._tell(ProbeProgressed(progress=progress)), self._ended)
 
     def _ended(self, result: ProbeResult) -> None:
         words = {"id": result.id, "outcome": result.outcome, "reason": result.reason, "hint": result.hint}

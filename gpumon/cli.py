@@ -1,0 +1,71 @@
+"""The command line: one row a subcommand. What a subcommand needs is imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpumon import __version__
+from gpumon.build import revision
+from gpumon.commands import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand and the module that runs it: gpumon.commands.<module>, functions `add` and `run`."""
+
+    name: str
+    module: str
+    help: str
+
+
+COMMANDS = (
+    Command("serve", "serve", "run the agent"),
+    Command("once", "once", "read the GPUs once and print what was seen"),
+    Command("status", "status", "what is wrong on this node, and what to do"),
+    Command("probe", "probe", "run the all-reduce probe of the running agent"),
+    Command("metrics", "metrics", "the catalogue of metrics"),
+    Command("rules", "rules", "the alert rules"),
+    Command("config", "config", "check or show the configuration"),
+)
+
+USAGE_ERROR = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand. Returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser(given)
+    chosen = parser.parse_args(given)
+    command = next(one for one in COMMANDS if one.name == chosen.command)
+    try:
+        return int(_module(command).run(chosen))
+    except UserError as error:
+        print(f"gpumon: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except BrokenPipeError:  # the reader had seen enough, as in `gpumon metrics | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gpumon", description="Watches the GPUs of this host.", allow_abbrev=False)
+    build = f" ({commit})" if (commit := revision()) else ""
+    parser.add_argument("--version", action="version", version=f"gpumon {__version__}{build}")
+    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        sub = subcommands.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
+        if command.name in given:  # the others are not imported
+            _module(command).add(sub)
+    return parser
+
+
+def _module(command: Command) -> Any:
+    return importlib.import_module(f"gpumon.commands.{command.module}")

@@ -1,0 +1,70 @@
+"""`gpumon probe allreduce`: ask the running agent for a run, wait for it, print what it measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from datetime import datetime
+from typing import Any
+
+from gpumon.client import Client, ClientError
+from gpumon.commands import UserError
+from gpumon.commands.settings import add_flags, client
+from gpumon.probe.probes import PROBES
+from gpumon.probe.result import ProbeResult, from_document
+from gpumon.probe.table import table
+
+ASK_SECONDS = 0.25
+OUTCOME_CODES = {"ok": 0, "skipped": 3}
+FAILED = 1
+BAR = 30
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=sorted(PROBES), help="which probe")
+    parser.add_argument(
+        "--json", action="store_true", help="the result as JSON; without a terminal this is the default"
+    )
+    add_flags(parser)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    agent = client(chosen)
+    try:
+        document = _wait(agent, agent.post(f"/probe/{chosen.name}"), chosen.name)
+    except ClientError as error:
+        raise UserError(str(error)) from error
+    if chosen.json or not sys.stdout.isatty():
+        print(json.dumps(document, indent=2))
+    else:
+        print(table(_result(document)), end="")
+    return OUTCOME_CODES.get(document["outcome"], FAILED)
+
+
+def _wait(agent: Client, started: Any, name: str) -> Any:
+    while True:
+        document = agent.get(f"/api/v1/probes/{started['id']}")
+        if "outcome" in document:
+            _show("")
+            return document
+        _show(_bar(agent.get(f"/probe/{name}").get("progress") or {}))
+        time.sleep(ASK_SECONDS)
+
+
+def _bar(progress: Any) -> str:
+    ratio = float(progress.get("ratio", 0.0))
+    done = "#" * round(ratio * BAR)
+    size = f" {progress['bytes']} bytes" if progress.get("bytes") else ""
+    return f"[{done:.<{BAR}}] {ratio:4.0%} {progress.get('stage', 'start')}{size}"
+
+
+def _show(line: str) -> None:
+    """On a terminal, in place; nowhere else."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+
+def _result(document: Any) -> ProbeResult:
+    return from_document(document | {"started": datetime.fromisoformat(document["started"]).timestamp()})

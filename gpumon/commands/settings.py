@@ -1,0 +1,43 @@
+"""Configuration for subcommands: the flags, and the file they and the environment give."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+
+from gpumon.alerts.rules import THRESHOLDS
+from gpumon.client import Client
+from gpumon.commands import UserError
+from gpumon.config.load import ConfigurationError, configuration_file, load
+from gpumon.config.model import Configuration
+from gpumon.config.settings import CONFIG_FILE, FLAGS
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of the table of settings."""
+    for flag in FLAGS:
+        parser.add_argument(flag.name, help=flag.help.replace("%", "%%"), dest=flag.name, metavar="VALUE")
+
+
+def reader(chosen: argparse.Namespace) -> Callable[[], Configuration]:
+    """Reads the configuration, now and at each reload. Raises ConfigurationError."""
+    flags = {flag.name: getattr(chosen, flag.name, None) for flag in FLAGS}
+    named = flags.pop(CONFIG_FILE.name)
+    path = configuration_file(named, os.environ)
+    return lambda: load(path, flags, os.environ, thresholds=THRESHOLDS)
+
+
+def configuration(chosen: argparse.Namespace) -> Configuration:
+    """The configuration in force. Raises UserError with all that is wrong."""
+    try:
+        return reader(chosen)()
+    except ConfigurationError as error:
+        raise UserError(f"the configuration is not good:\n{error}") from error
+
+
+def client(chosen: argparse.Namespace) -> Client:
+    """The agent that this configuration describes."""
+    web = configuration(chosen).web
+    host, port = web.address
+    return Client(host, port, web.token_file)

@@ -1,0 +1,220 @@
+"""The daemon: wiring only. Builds the parts, ties them to one loop, reloads, and stops them again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import signal
+import time
+from collections.abc import Callable
+
+from gpumon import __version__, log, systemd
+from gpumon.arrival import Agent, Tick
+from gpumon.config.load import ConfigurationError, changes
+from gpumon.config.model import Configuration
+from gpumon.kernel_log import KernelLog
+from gpumon.memories import Memories
+from gpumon.monitor import Monitor
+from gpumon.outputs.prometheus import Renderer
+from gpumon.probe.schedule import Schedule
+from gpumon.serve.app import create_app
+from gpumon.serve.hosts import own_names
+from gpumon.serve.server import Server, listen
+from gpumon.serve.sources import Sources
+from gpumon.serve.token import TokenError, ensure, read, warning
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.snapshot.snapshot import DriverStatus, Hello, Message, Snapshot, TrialResult, XidEvent
+from gpumon.store.store import Retention
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.probing import Probing
+from gpumon.supervisor.samplers import SamplerSupervisor
+from gpumon.wiring import PROBE, choices, first_report, orders, terms, timetable
+
+_log = logging.getLogger("gpumon")
+
+TICK_SECONDS = 5.0
+"""How often rules are evaluated and the agent looks at itself."""
+READY_SECONDS = 10.0
+"""Deadline of the first poll: after that the agent is ready, whatever the driver does."""
+STOP_SECONDS = 4.0
+"""How long children have to end; systemd gives the whole stop ten."""
+
+
+class Daemon:
+    """One run of `gpumon serve`. `reread` reads the configuration again, for SIGHUP."""
+
+    def __init__(self, configuration: Configuration, reread: Callable[[], Configuration]) -> None:
+        self._configuration = configuration
+        self._reread = reread
+        self._loop = Loop()
+        self._notices: dict[str, str] = {}
+        self._first_poll_by = boot_clock() + READY_SECONDS
+        self._polled = False
+        epoch = boot_clock()
+        self._monitor = Monitor(first_report(configuration), terms(configuration))
+        self._memories = Memories(
+            self._loop,
+            configuration.store.path,
+            Retention(days=configuration.store.retention_days, rows=configuration.store.retention_rows),
+            PROBE.name,
+            take=self._monitor.take,
+            latest=lambda: self._monitor.latest,
+        )
+        self._samplers = SamplerSupervisor(
+            self._loop,
+            lambda page: orders(self._configuration, page, epoch),
+            on_message=self._message,
+            on_state=self._monitor.take,
+        )
+        self._probing = Probing(
+            self._loop,
+            PROBE,
+            choices(configuration),
+            latest=lambda: self._monitor.latest,
+            tell=self._monitor.take,
+            keep=self._memories.keep_result,
+        )
+        self._schedule = Schedule(self._probing.scheduled)
+        self._kernel_log = KernelLog(configuration.kernel_log.path)
+        self._socket = listen(*configuration.web.address)
+        self._server = Server(create_app(self._sources()))
+
+    def run(self) -> int:
+        """Until told to stop. Returns the exit code."""
+        self._say_hello()
+        self._catch_signals()
+        self._memories.start()
+        self._samplers.start()
+        self._serve()
+        self._schedule.start(timetable(self._configuration))
+        self._loop.every(TICK_SECONDS, self._tick)
+        self._feed_watchdog()
+        systemd.notify("READY=1")
+        self._loop.run()
+        return self._stop()
+
+    # Start and stop
+
+    def _say_hello(self) -> None:
+        simulated = self._configuration.simulate.profile
+        node = f"a simulated {simulated}" if simulated else "the GPUs of this host"
+        _log.info("gpumon %s watches %s", __version__, node, extra={"pid": os.getpid()})
+
+    def _catch_signals(self) -> None:
+        signal.set_wakeup_fd(self._loop.wakeup_descriptor, warn_on_full_buffer=False)
+        for ending in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(ending, lambda *_: self._loop.stop())
+        signal.signal(signal.SIGHUP, lambda *_: self._loop.post(self._reload))
+
+    def _sources(self) -> Sources:
+        renderer = Renderer(lambda: self._monitor.latest)
+        host, _ = self._configuration.web.address
+        return Sources(
+            host=platform.node(),
+            latest=lambda: self._monitor.latest,
+            exposition=renderer.exposition,
+            ready=lambda: self._polled or boot_clock() > self._first_poll_by,
+            token=self._token,
+            allowed_hosts=own_names(host),
+            request_probe=self._probing.request,
+            wall=time.time,
+            boot=boot_clock,
+        )
+
+    def _serve(self) -> None:
+        self._make_token()
+        host, port = self._socket.getsockname()[:2]
+        self._server.start([self._socket])
+        _log.info("listening", extra={"url": f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"})
+
+    def _make_token(self) -> None:
+        path = self._configuration.web.token_file
+        try:
+            ensure(path)
+            problem = warning(path)
+        except TokenError as error:
+            problem = f"writes are refused: {error}"
+        if problem is not None:
+            _log.error(problem)
+            self._notices["token"] = problem
+
+    def _stop(self) -> int:
+        systemd.notify("STOPPING=1")
+        _log.info("stopping")
+        self._schedule.stop()
+        self._samplers.stop()
+        self._probing.stop()
+        deadline = boot_clock() + STOP_SECONDS
+        while (self._samplers.running or self._probing.running) and boot_clock() < deadline:
+            self._loop.turn()
+        self._server.stop()
+        self._memories.close()
+        return 0
+
+    # What arrives
+
+    def _message(self, message: Message) -> None:
+        if isinstance(message, XidEvent):
+            self._memories.keep_xid(message)
+        elif isinstance(message, (Snapshot, DriverStatus)):
+            self._monitor.take(message)
+            self._polled |= isinstance(message, Snapshot) or not message.up
+        elif not isinstance(message, (Hello, TrialResult)):
+            self._monitor.take(message)
+
+    # What happens by itself
+
+    def _tick(self) -> None:
+        self._kernel_log.read()
+        trouble = self._memories.trouble
+        notices = self._notices | ({"store": trouble} if trouble else {})
+        self._monitor.take(
+            Agent(
+                log_messages=log.counts(),
+                store_up=trouble is None,
+                kernel_log_up=self._kernel_log.up,
+                kernel_log_overruns=self._kernel_log.overruns,
+                kernel_log_denied=self._kernel_log.denied,
+                next_probe=self._schedule.next_run() if self._configuration.probe.enabled else None,
+                notices=notices,
+            )
+        )
+        self._monitor.take(Tick())
+
+    def _feed_watchdog(self) -> None:
+        """From the loop, not from the driver: a hung driver is to be reported, a hung agent to be restarted."""
+        interval = systemd.watchdog_interval()
+        if interval is not None:
+            self._loop.every(interval / 2, lambda: systemd.notify("WATCHDOG=1"))
+
+    def _reload(self) -> None:
+        systemd.notify_reloading()
+        try:
+            configuration = self._reread()
+        except ConfigurationError as error:
+            _log.error("the configuration is not good; the last good one stays", extra={"problems": str(error)})
+            self._notices["configuration"] = f"not reloaded: {error}"
+        else:
+            self._notices.pop("configuration", None)
+            self._apply(configuration)
+        systemd.notify("READY=1")
+
+    def _apply(self, after: Configuration) -> None:
+        before, self._configuration = self._configuration, after
+        for change in changes(before, after):
+            note = "at the next start" if change.restart else "now"
+            _log.info("configuration changed", extra={"key": change.name, "value": change.after, "effect": note})
+        log.configure(level=after.log.level, format=after.log.format)
+        self._monitor.change(terms(after))
+        self._probing.choices = choices(after)
+        if before.probe != after.probe:
+            self._schedule.start(timetable(after))
+        if (before.poll, before.gpus, before.log) != (after.poll, after.gpus, after.log):
+            self._samplers.replace("configuration")
+
+    def _token(self) -> str | None:
+        try:
+            return read(self._configuration.web.token_file)
+        except TokenError:
+            return None

@@ -1,0 +1,97 @@
+"""From the configuration to the values that each room takes: lower rooms never see the configuration itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+
+from gpumon import __version__
+from gpumon.alerts.rules import rules
+from gpumon.build import revision
+from gpumon.config.model import Configuration
+from gpumon.fold import Terms
+from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.probe.metrics import INITIAL
+from gpumon.probe.probes import PROBES
+from gpumon.probe.schedule import Timetable
+from gpumon.report import ProbeState, Report
+from gpumon.snapshot.node import Build
+from gpumon.snapshot.orders import Orders, Simulation
+from gpumon.supervisor.probing import Choices
+
+PROBE = PROBES["allreduce"]
+
+TRACE = "GPUMON_SIMULATION_TRACE"
+"""Environment: where the simulated library counts its calls, for benchmarks and tests."""
+PROBE_FAULT = "GPUMON_PROBE_FAULT"
+"""Environment, for tests: what one rank of the probe does wrong."""
+
+
+def first_report(configuration: Configuration) -> Report:
+    """What is known before anything was seen."""
+    return Report(
+        started=time.time(),
+        simulated=configuration.simulate.profile,
+        build=Build(version=__version__, python=platform.python_version(), revision=revision()),
+        probe=ProbeState(metrics=INITIAL),
+    )
+
+
+def terms(configuration: Configuration) -> Terms:
+    return Terms(
+        interval=configuration.poll.interval_seconds,
+        expected=configuration.gpus.expected_count,
+        rules=rules(configuration.alerts.thresholds, CRITICAL_XIDS),
+        critical_xids=tuple(sorted(CRITICAL_XIDS)),
+    )
+
+
+def orders(configuration: Configuration, page: int, epoch: float) -> Orders:
+    """For a sampler. `epoch`: boot clock at which a simulated node began."""
+    return Orders(
+        page=page,
+        parent=os.getpid(),
+        interval=configuration.poll.interval_seconds,
+        exclude=configuration.gpus.exclude,
+        sysfs=str(configuration.pci.sysfs),
+        simulation=_simulation(configuration, epoch),
+        log_level=configuration.log.level,
+        log_format=configuration.log.format,
+    )
+
+
+def _simulation(configuration: Configuration, epoch: float) -> Simulation | None:
+    simulate = configuration.simulate
+    if simulate.profile is None:
+        return None
+    return Simulation(
+        profile=simulate.profile,
+        epoch=epoch,
+        scenario=str(simulate.scenario) if simulate.scenario else None,
+        trace=os.environ.get(TRACE) or None,
+    )
+
+
+def choices(configuration: Configuration) -> Choices:
+    """What the configuration says about a run of the probe."""
+    probe = configuration.probe
+    return Choices(
+        python=str(probe.python or sys.executable),
+        enabled=probe.enabled,
+        deadline=probe.deadline_seconds,
+        environment=probe.nccl_environment,
+        fault=os.environ.get(PROBE_FAULT, ""),
+    )
+
+
+def timetable(configuration: Configuration) -> Timetable:
+    """When the probe runs."""
+    probe = configuration.probe
+    first_after = probe.first_after_seconds
+    if first_after is None:
+        first_after = PROBE.first_after_simulated if configuration.simulate.profile else PROBE.first_after
+    return Timetable(
+        interval=probe.interval_seconds, jitter=probe.jitter_ratio * probe.interval_seconds, first_after=first_after
+    )
