@@ -1,0 +1,55 @@
+"""The catalogue of metrics: complete, and the same everywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from gpumon.outputs.catalogue import catalogue, document, markdown, text
+from gpumon.outputs.prometheus import TABLES
+from gpumon.report import Report
+from gpumon.snapshot.reading import rows
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def test_every_row_has_its_entry() -> None:
+    """Each row of each table is an entry, or a label of its table's info metric."""
+    entries = {entry.name: entry for entry in catalogue()}
+    for table in TABLES:
+        for name, row in rows(table).items():
+            if row.identity:
+                assert name in entries[f"{table.PREFIX}info"].labels
+            else:
+                assert entries[table.PREFIX + name].help == row.help
+
+
+def test_series_of_a_report_are_in_it() -> None:
+    """What the agent exports from its first moment is in the catalogue, with these labels."""
+    labels = {entry.name: entry.labels for entry in catalogue()}
+    for sample in Report(started=0.0).samples():
+        assert labels[sample.name] == tuple(name for name, _ in sample.labels)
+
+
+def test_entry_says_where_a_reading_comes_from() -> None:
+    """Unit, sources in the order of preference and the tier are read off the row."""
+    entries = {entry.name: entry for entry in catalogue()}
+    energy = entries["gpumon_gpu_energy_joules_total"]
+    assert (energy.type, energy.unit, energy.tier) == ("counter", "joules", "fast")
+    assert energy.sources == ("field TOTAL_ENERGY", "integral of power_watts")
+    assert entries["gpumon_nvlink_up"].labels == ("gpu", "uuid", "link")
+    assert entries["gpumon_gpu_ecc_errors_total"].sources[1] == "field ECC_SBE_VOL_TOTAL - field ECC_SBE_VOL_DEV"
+    assert entries["gpumon_simulated"].tier == ""
+
+
+def test_text_and_json_list_every_metric() -> None:
+    """Terminal and JSON show the same metrics in the same order."""
+    names = [entry.name for entry in catalogue()]
+    lines = [line for line in text(catalogue()).splitlines() if not line.startswith(" ")]
+    assert [line.partition("{")[0] for line in lines] == names
+    assert [one["name"] for one in json.loads(json.dumps(document(catalogue())))] == names
+
+
+def test_reference_page_is_fresh() -> None:
+    """docs/metrics.md is what the tables say now; `make generate` writes it again."""
+    assert PAGE.read_text() == markdown()

@@ -1,0 +1,144 @@
+"""The tables are the contract of /metrics, the API, the rules and the dashboards: what holds for every row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pynvml
+import pytest
+
+from gpumon.nvml.field_ids import FIELD_IDS, field_ids
+from gpumon.outputs.catalogue import unit
+from gpumon.outputs.prometheus import TABLES
+from gpumon.snapshot.reading import (
+    KEY_SEPARATOR,
+    Bits,
+    Call,
+    Difference,
+    Distinct,
+    Each,
+    Either,
+    Field,
+    Integral,
+    LinkField,
+    Row,
+    Source,
+    Table,
+    rows,
+)
+
+NEWEST_DRIVER = "9999"
+
+TARGET_LABELS = {"cluster", "rack", "job", "namespace", "pod", "container", "instance", "type", "owner", "team"}
+"""Labels that Prometheus, its service discovery or a site puts on targets."""
+FORBIDDEN_LABELS = TARGET_LABELS | {"quantile", "le"}
+
+OTHER_UNITS = re.compile(
+    r"(percent|percentage|milliseconds|microseconds|nanoseconds|minutes|hours|[kmg]i?b|kilobytes|megabytes|bits"
+    r"|milliwatts|kilowatts|millijoules|mhz|ghz|megahertz|fahrenheit|kelvin|ms|us|ns|mw|mj)"
+)
+UNIT_WORDS = {"seconds", "bytes", "celsius", "watts", "joules", "hertz", "ratio"}
+
+ROWS = [(table, name, row) for table in TABLES for name, row in rows(table).items()]
+METRICS = [(table, name, row) for table, name, row in ROWS if not row.identity]
+
+every_row = pytest.mark.parametrize(("table", "name", "row"), ROWS, ids=[t.PREFIX + n for t, n, _ in ROWS])
+every_metric = pytest.mark.parametrize(("table", "name", "row"), METRICS, ids=[t.PREFIX + n for t, n, _ in METRICS])
+
+
+def parts(source: Source) -> Iterator[Source]:
+    """A source and all that it is made of."""
+    yield source
+    match source:
+        case Difference(total=total, part=part):
+            yield from (total, part)
+        case Distinct(lists=lists):
+            yield from lists
+        case Each(sources=sources):
+            yield from (part for one in sources.values() for part in parts(one))
+        case Bits(mask=mask, supported=supported):
+            yield mask
+            if supported is not None:
+                yield supported
+        case Either(first=first, second=second):
+            yield from parts(first)
+            yield from parts(second)
+
+
+@every_row
+def test_help_is_a_sentence(table: type[Table], name: str, row: Row) -> None:
+    """Every row says what it means, in a sentence that ends."""
+    del table, name
+    assert row.help == row.help.strip()
+    assert row.help[0].isupper() or row.help[0].isdigit()
+    assert row.help.endswith(".")
+
+
+@every_metric
+def test_unit_is_a_base_unit_at_the_end(table: type[Table], name: str, row: Row) -> None:
+    """A name carries its unit last, only base units are used, and `_total` is for counters of events or amounts."""
+    del row
+    words = (table.PREFIX + name).removesuffix("_total").split("_")
+    assert not [word for word in words if OTHER_UNITS.fullmatch(word)]
+    assert bool(unit(name)) == (words[-1] in UNIT_WORDS or words[-3:] == ["bytes", "per", "second"])
+    assert "total" not in words or name == "memory_total_bytes"
+
+
+@every_metric
+def test_integrals_count_seconds(table: type[Table], name: str, row: Row) -> None:
+    """What is integrated over time is a counter, and the row it integrates is in the same table."""
+    integrals = [part for part in parts(row.source) if isinstance(part, Integral)]
+    for integral in integrals:
+        assert name.endswith("_total")
+        assert integral.of in rows(table)
+
+
+@every_row
+def test_names_are_prometheus_names(table: type[Table], name: str, row: Row) -> None:
+    """Names and labels have Prometheus' letters and begin with gpumon_; colons are for recording rules."""
+    assert re.fullmatch(r"gpumon_[a-z0-9_]+", table.PREFIX + name)
+    for label in (*table.LABELS, *row.labels):
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", label)
+
+
+@every_row
+def test_labels_leave_the_targets_alone(table: type[Table], name: str, row: Row) -> None:
+    """No label clashes with those that Prometheus or a site puts on targets, and none occurs twice."""
+    labels = [*table.LABELS, *row.labels, *([name] if row.identity else [])]
+    assert not FORBIDDEN_LABELS & set(labels)
+    assert len(labels) == len(set(labels))
+
+
+def test_metric_names_are_unique() -> None:
+    """No two tables make the same metric."""
+    names = [table.PREFIX + name for table, name, _ in METRICS]
+    names += [f"{table.PREFIX}info" for table in TABLES if any(row.identity for row in rows(table).values())]
+    assert len(names) == len(set(names))
+
+
+@every_row
+def test_calls_and_fields_exist(table: type[Table], name: str, row: Row) -> None:
+    """Every getter is a function of the bindings, every field has a number on the newest driver."""
+    del table, name
+    for part in parts(row.source):
+        if isinstance(part, Call):
+            assert callable(getattr(pynvml, f"nvmlDeviceGet{part.name}"))
+        elif isinstance(part, Field | LinkField):
+            assert part.name in field_ids(NEWEST_DRIVER)
+
+
+@every_row
+def test_label_values_can_be_told_apart(table: type[Table], name: str, row: Row) -> None:
+    """A labelled reading has one value a label: the separator stands between values and never in one."""
+    del table, name
+    source = row.source
+    keys = source.sources if isinstance(source, Each) else source.bits if isinstance(source, Bits) else {}
+    for key in keys:
+        assert len(key.split(KEY_SEPARATOR)) == len(row.labels)
+
+
+def test_every_field_number_is_used() -> None:
+    """No number is kept for a field that nobody reads."""
+    read = {part.name for _, _, row in ROWS for part in parts(row.source) if isinstance(part, Field | LinkField)}
+    assert {row.name for row in FIELD_IDS} == read
