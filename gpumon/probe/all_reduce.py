@@ -100,6 +100,7 @@ class Rank:
         timeout = timedelta(seconds=self._orders["timeout"])
         options: dict[str, Any] = {}
         if self._on_gpu:
+            self._torch.cuda.init()  # says best why it cannot
             self._torch.cuda.set_device(self._rank)
             # With a device_id, torch 2.6.0 to 2.7.0 hung now and then; without one, later ones guess the device.
             if self._torch.__version__ >= "2.7.1":

@@ -12,11 +12,6 @@ INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fr
 """Before any run: every counter exists, so that its first increase shows."""
 
 
-def fold_start(metrics: AllReduce) -> AllReduce:
-    """A run has begun."""
-    return replace(metrics, running=1.0)
-
-
 def fold_result(metrics: AllReduce, result: ProbeResult) -> AllReduce:
     """A run has ended, or was skipped. Bandwidths stay those of the last success."""
     metrics = replace(metrics, running=0.0, runs_total=_counted(metrics.runs_total, result.outcome))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumon.probe.metrics import INITIAL, fold_result, fold_start
+from gpumon.probe.metrics import INITIAL, fold_result
 from gpumon.probe.result import OUTCOMES, SKIP_REASONS, Measurement, ProbeResult
 from gpumon.probe.table import table
 from gpumon.snapshot.reading import samples
@@ -42,7 +42,7 @@ def test_every_outcome_and_reason_exists_before_the_first_run() -> None:
 
 def test_a_success_fills_the_table() -> None:
     """Bandwidths, latencies, ranks and times of a run that succeeded are exported under its labels."""
-    metrics = fold_result(fold_start(INITIAL), OK)
+    metrics = fold_result(replace(INITIAL, running=1.0), OK)
     assert metrics.running == 0
     assert metrics.busbw_bytes_per_second == {KEY: 350e9}
     assert metrics.algbw_bytes_per_second == {KEY: 200e9}

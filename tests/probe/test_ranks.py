@@ -1,0 +1,366 @@
+"""Real runs: the agent's loop, rank processes, and torch with gloo on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import gpumon
+from gpumon.probe.account import Progress
+from gpumon.probe.conclude import LOG_LIMIT
+from gpumon.probe.guard import Skip
+from gpumon.probe.plan import Plan, Run, make_plan
+from gpumon.probe.probes import KIB, MIB, PROBES
+from gpumon.probe.result import ProbeResult
+from gpumon.supervisor import child
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.ranks import LAST_WORDS, TERM_PATIENCE, Ranks
+
+ALL_REDUCE = PROBES["allreduce"]
+QUICK = replace(ALL_REDUCE, cpu=replace(ALL_REDUCE.cpu, sizes=(KIB, MIB)))
+KILLING = TERM_PATIENCE + child.KILL_PATIENCE + child.REAP_INTERVAL
+
+PREAMBLE = """
+import json, os, signal, sys, time
+orders = json.loads(sys.stdin.readline())
+def say(**frame):
+    os.write(orders["result"], json.dumps(frame).encode() + b"\\n")
+"""
+HANG = """
+say(stage="measure", size=0, sizes=1, bytes=1024)
+while True:
+    time.sleep(60)
+"""
+
+
+class Probing:
+    """A loop with its ranks; `run` turns it until the result is there."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.ranks = Ranks(self.loop)
+        self.progress: list[Progress] = []
+        self.pids: set[int] = set()
+        self.results: list[ProbeResult] = []
+
+    def run(self, plan: Plan, on_progress: Callable[[Progress], None] = lambda _: None) -> ProbeResult:
+        def progressed(progress: Progress) -> None:
+            self.progress.append(progress)
+            self.pids |= self.ranks.pids
+            on_progress(progress)
+
+        def ended(result: ProbeResult) -> None:
+            self.results.append(result)
+            self.loop.stop()
+
+        limit = self.loop.call_after(60, self.loop.stop)
+        self.ranks.start(plan, Run(id="one", trigger="request", started=time.time()), progressed, ended)
+        self.loop.run()
+        limit.cancel()
+        [result] = self.results
+        assert self.ranks.running is None
+        return result
+
+
+@pytest.fixture
+def probing() -> Probing:
+    return Probing()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Callable[..., Plan]:
+    """A plan whose ranks run a script that speaks the protocol without torch."""
+
+    def make(script: str, *, deadline: float = 20.0) -> Plan:
+        path = tmp_path / "worker.py"
+        path.write_text(PREAMBLE + script)
+        return make_plan(replace(QUICK, worker=path), (), python=sys.executable, deadline=deadline)
+
+    return make
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> Callable[[str], str]:
+    """An interpreter of one's own making: a shell script, in which PYTHON is the one of the tests."""
+
+    def make(script: str) -> str:
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\nPYTHON={shlex.quote(sys.executable)}\n{script}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def complete() -> tuple[Probing, ProbeResult]:
+    """One whole run as the agent makes it on a node without GPUs."""
+    probing = Probing()
+    return probing, probing.run(make_plan(ALL_REDUCE, (), python=sys.executable))
+
+
+def gone(pids: set[int]) -> bool:
+    return bool(pids) and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_run_measures_every_size_and_checks_its_data(complete: tuple[Probing, ProbeResult]) -> None:
+    """Two ranks reduce over gloo: every size of the ladder is timed, and no element is wrong."""
+    _, result = complete
+    assert (result.outcome, result.backend, result.ranks, result.wrong_elements) == ("ok", "gloo", 2, 0), result
+    assert tuple(one.bytes for one in result.measurements) == ALL_REDUCE.cpu.sizes
+    assert result.versions["torch"].startswith("2.")
+    for one in result.measurements:
+        assert 5 <= one.iterations <= 20
+        assert one.algbw_bytes_per_second == pytest.approx(one.bytes / one.latency_seconds["p50"])
+        assert one.busbw_bytes_per_second == pytest.approx(one.algbw_bytes_per_second)  # 2(n-1)/n is 1 for two ranks
+        assert 0 < one.latency_seconds["p50"] <= one.latency_seconds["p95"] <= one.latency_seconds["p99"]
+
+
+def test_a_run_tells_how_far_it_is(complete: tuple[Probing, ProbeResult]) -> None:
+    """Progress starts before torch is imported and only ever grows."""
+    probing, _ = complete
+    stages = dict.fromkeys(progress.stage for progress in probing.progress if progress.stage != "start")
+    assert list(stages)[:3] == ["import", "join", "allocate"]
+    ratios = [progress.ratio for progress in probing.progress]
+    assert ratios == sorted(ratios)
+    assert ratios[-1] == 1.0
+
+
+def test_a_run_leaves_no_process(complete: tuple[Probing, ProbeResult]) -> None:
+    """When the result is told, the ranks are reaped."""
+    probing, _ = complete
+    assert len(probing.pids) == 2
+    assert gone(probing.pids)
+    assert not probing.ranks.pids
+
+
+def test_a_corrupt_element_is_counted_on_every_rank(probing: Probing) -> None:
+    """One element that one rank gets wrong is one wrong element on each rank at each size."""
+    result = probing.run(make_plan(QUICK, (), python=sys.executable, fault="corrupt:1"))
+    assert (result.outcome, result.wrong_elements) == ("wrong", 2 * len(QUICK.cpu.sizes)), result
+    assert [one.wrong_elements for one in result.measurements] == [2, 2]
+
+
+def test_a_sleeping_rank_ends_in_a_timeout(probing: Probing) -> None:
+    """When one rank hangs in torch, all are killed at the deadline, and the hint says where they were."""
+    result = probing.run(make_plan(QUICK, (), python=sys.executable, fault="sleep:1:60", deadline=8.0))
+    assert result.outcome == "timeout", result
+    assert "rank 1: " in result.hint
+    assert 8.0 <= result.duration_seconds < 8.0 + KILLING + 1
+    assert gone(probing.pids)
+
+
+def test_gpus_without_cuda_fail_in_set_up(probing: Probing) -> None:
+    """A torch that cannot use the GPUs is a failure of the set-up, in torch's own words."""
+    result = probing.run(make_plan(QUICK, ("GPU-a", "GPU-b"), python=sys.executable))
+    assert (result.outcome, result.reason, result.backend) == ("failed", "setup", "nccl"), result
+    assert "CUDA" in result.hint
+    assert "Traceback" in result.log
+
+
+PARENT = """
+import sys, time
+from gpumon.probe.plan import Run, make_plan
+from gpumon.probe.probes import PROBES
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.ranks import Ranks
+loop = Loop()
+ranks = Ranks(loop)
+def tell(progress):
+    if progress.stage == "warm_up":
+        print(*ranks.pids, flush=True)
+plan = make_plan(PROBES["allreduce"], (), python=sys.executable, fault="sleep:1:60")
+ranks.start(plan, Run(id="one", trigger="request", started=time.time()), tell, print)
+loop.run()
+"""
+
+
+def test_ranks_listen_on_loopback_alone_and_die_with_the_agent(tmp_path: Path) -> None:
+    """No rank of a run can be reached from another host, and SIGKILL of the agent leaves none."""
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    environment = os.environ | {"PYTHONPATH": str(Path(gpumon.__file__).parents[1])}
+    with subprocess.Popen([sys.executable, script], env=environment, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        ends = [os.pidfd_open(pid) for pid in pids]
+        listening = set.union(*(listening_addresses(pid) for pid in pids))
+        parent.kill()
+    assert len(pids) == 2
+    assert listening == {"0100007F"}
+    for end in ends:
+        assert select.select([end], [], [], 10)[0], "a rank outlived the agent"
+        os.close(end)
+
+
+def listening_addresses(pid: int) -> set[str]:
+    """Local addresses, in the kernel's own hexadecimal, on which a process accepts connections."""
+    links = (entry.readlink() for entry in Path(f"/proc/{pid}/fd").iterdir())
+    sockets = {str(link).strip("socket:[]") for link in links if str(link).startswith("socket:")}
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets}
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_rank_that_ignores_sigterm_is_killed(probing: Probing, worker: Callable[..., Plan], *, stopped: bool) -> None:
+    """A rank that is deaf to SIGTERM, or stopped, ends by SIGKILL soon after the deadline."""
+
+    def stop(_: Progress) -> None:
+        for pid in probing.ranks.pids:
+            os.kill(pid, signal.SIGSTOP)
+
+    deaf = worker("signal.signal(signal.SIGTERM, signal.SIG_IGN)" + HANG, deadline=1.0)
+    result = probing.run(deaf, stop if stopped else lambda _: None)
+    assert result.outcome == "timeout"
+    assert 1.0 + TERM_PATIENCE <= result.duration_seconds < 1.0 + KILLING + 1
+    assert gone(probing.pids)
+
+
+def test_a_rank_that_cannot_be_killed_is_abandoned_and_named(
+    probing: Probing, worker: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result does not wait for a rank that SIGKILL does not end; its pid is known until it is gone."""
+    monkeypatch.setattr(child, "KILL_PATIENCE", 0.0)  # no time to die
+    result = probing.run(worker("signal.signal(signal.SIGTERM, signal.SIG_IGN)" + HANG, deadline=1.0))
+    assert (result.outcome, result.reason) == ("timeout", "unkillable")
+    stuck = probing.ranks.unkillable
+    assert set(stuck) == probing.pids == probing.ranks.pids
+    assert all(str(pid) in result.hint for pid in stuck)
+    while probing.ranks.unkillable:
+        probing.loop.turn()
+    assert len(probing.results) == 1
+
+
+def test_a_rank_that_dies_is_blamed_and_the_others_are_ended(probing: Probing, worker: Callable[..., Plan]) -> None:
+    """The rank that was killed is the cause, not the one that complains of its absence."""
+    result = probing.run(
+        worker("""
+say(stage="measure", size=0, sizes=1, bytes=1024)
+if orders["rank"] == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+say(error="connection closed by peer")
+time.sleep(60)
+""")
+    )
+    assert (result.outcome, result.reason) == ("failed", "ranks")
+    assert "Rank 1 at measure of 1024 bytes: it was killed (SIGKILL)" in result.hint
+    assert result.duration_seconds < LAST_WORDS + KILLING + 1
+    assert gone(probing.pids)
+
+
+def test_a_flood_of_output_is_cut_to_its_tail(probing: Probing, worker: Callable[..., Plan]) -> None:
+    """A rank may print for ever: the end of it is kept, and the agent's memory is not filled."""
+    result = probing.run(
+        worker("""
+for _ in range(512):
+    print("x" * 65536)
+print("last words", flush=True)
+sys.exit(1)
+""")
+    )
+    assert result.outcome == "failed"
+    assert len(result.log) < LOG_LIMIT + 100
+    assert result.log.endswith("last words")
+
+
+def test_a_flood_of_frames_is_a_failure(probing: Probing, worker: Callable[..., Plan]) -> None:
+    """A line without end on the result's descriptor is dropped, and is the rank's error."""
+    result = probing.run(worker('os.write(orders["result"], b"x" * 200_000)\nsys.exit(0)'))
+    assert result.outcome == "failed"
+    assert "no frame" in result.hint
+
+
+def test_the_environment_of_the_ranks_is_not_inherited(
+    probing: Probing, worker: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks see what the plan says and nothing of the agent's own variables."""
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    monkeypatch.setenv("GPUMON_SECRET", "hidden")
+    plan = worker("print(json.dumps(dict(os.environ)))\nsys.exit(1)")
+    result = probing.run(plan)
+    seen = json.loads(result.log.splitlines()[1])
+    assert {key: seen[key] for key in plan.environment} == plan.environment
+    assert not {"NCCL_ALGO", "GPUMON_SECRET"} & seen.keys()
+
+
+def test_a_run_leaves_no_descriptor(probing: Probing, worker: Callable[..., Plan]) -> None:
+    """Pipes and sockets of a run are closed when it has ended."""
+    before = open_files()
+    probing.run(worker('say(error="no")\nsys.exit(1)'))
+    assert not open_files() - before
+
+
+def open_files() -> set[str]:
+    """What this process has open; the listing's own descriptor is gone by the time it is looked at."""
+    return {str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}
+
+
+def test_an_abort_ends_the_run_as_a_skip(probing: Probing, worker: Callable[..., Plan]) -> None:
+    """Whoever aborts says why, and the ranks are gone within two seconds; meanwhile no second run can start."""
+    plan = worker(HANG)
+
+    def interrupt(_: Progress) -> None:
+        assert probing.ranks.running == "one"
+        with pytest.raises(RuntimeError, match="one"):
+            probing.ranks.start(plan, Run(id="two", trigger="request", started=0.0), print, print)
+        probing.ranks.abort(Skip(reason="busy", hint="a job has come"))
+
+    result = probing.run(plan, interrupt)
+    assert (result.outcome, result.reason, result.hint) == ("skipped", "busy", "a job has come")
+    assert result.duration_seconds < 2
+    assert gone(probing.pids)
+
+
+def test_an_interpreter_without_torch_is_a_skip(probing: Probing, interpreter: Callable[[str], str]) -> None:
+    """Where torch is not installed the run is skipped, and the hint names the key and the command."""
+    python = interpreter('exec "$PYTHON" -S "$@"')
+    result = probing.run(make_plan(QUICK, (), python=python))
+    assert (result.outcome, result.reason, result.ranks) == ("skipped", "no_torch", 0), result
+    assert f"{python} -m pip install torch" in result.hint
+    assert "probe.python" in result.hint
+
+
+def test_a_broken_torch_is_a_failure_in_set_up(
+    probing: Probing, interpreter: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A torch that is there but cannot be imported fails the run with the error and a way to see it."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text('raise OSError("libcudart.so.12: cannot open")')
+    python = interpreter(f'shift\nPYTHONPATH={shlex.quote(str(tmp_path))} exec "$PYTHON" -S "$@"')
+    result = probing.run(make_plan(QUICK, (), python=python))
+    assert (result.outcome, result.reason) == ("failed", "setup"), result
+    assert "libcudart.so.12" in result.hint
+    assert "-I -c 'import torch'" in result.hint
+
+
+def test_an_interpreter_that_is_not_there_is_a_failure_in_set_up(probing: Probing) -> None:
+    """A probe.python that does not exist fails at once, and its name is in the hint."""
+    result = probing.run(make_plan(QUICK, (), python="/nonexistent/python"))
+    assert (result.outcome, result.reason) == ("failed", "setup")
+    assert "/nonexistent/python" in result.hint
+    assert "probe.python" in result.hint
+
+
+def test_an_interpreter_that_is_started_by_another_is_refused(
+    probing: Probing, interpreter: Callable[[str], str]
+) -> None:
+    """A rank whose parent is not the agent could outlive it, so it does not begin."""
+    python = interpreter('"$PYTHON" "$@"\nexit $?')
+    result = probing.run(make_plan(QUICK, (), python=python))
+    assert (result.outcome, result.reason) == ("failed", "setup"), result
+    assert "must exec" in result.hint
