@@ -68,7 +68,7 @@ def advance(counts: Counts, raws: Values, gains: Values) -> Counts:
 
 def _advance(total: float, last: float, raw: float) -> Count:
     if raw >= last:
-        return Count(total + raw - last, raw)
+        return Count(total + (raw - last), raw)
     if raw < last * RESET_SHARE:
         return Count(total + raw, raw)
     return Count(total, last)

@@ -87,11 +87,16 @@ def choices(configuration: Configuration) -> Choices:
 
 
 def timetable(configuration: Configuration) -> Timetable:
-    """When the probe runs."""
+    """When the probe runs: what is not configured, the probe itself knows."""
     probe = configuration.probe
-    first_after = probe.first_after_seconds
-    if first_after is None:
-        first_after = PROBE.first_after_simulated if configuration.simulate.profile else PROBE.first_after
+    interval = _given(probe.interval_seconds, PROBE.interval)
+    first_after = PROBE.first_after_simulated if configuration.simulate.profile else PROBE.first_after
     return Timetable(
-        interval=probe.interval_seconds, jitter=probe.jitter_ratio * probe.interval_seconds, first_after=first_after
+        interval=interval,
+        jitter=min(interval, _given(probe.jitter_seconds, PROBE.jitter)),
+        first_after=_given(probe.first_after_seconds, first_after),
     )
+
+
+def _given(configured: float | None, otherwise: float) -> float:
+    return otherwise if configured is None else configured

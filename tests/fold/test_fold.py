@@ -1,0 +1,212 @@
+"""fold: what arrives becomes what is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpumon.arrival import Arrival, Aside, Remembered, Samplers, Tick, Xids
+from gpumon.fold import Moment, Terms, fold, watching
+from gpumon.report import GpuState, Report
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.snapshot import DriverStatus, PciBus, SeenGpu, Snapshot, XidEvent
+
+TERMS = Terms(interval=1.0, critical_xids=(79,))
+BUS = tuple(f"00000000:{n:02X}:00.0" for n in (0x1B, 0x43, 0x52))
+UP = DriverStatus(up=True, driver="580.82.07", nvml="13.580.82.07", cuda="13.0")
+
+
+def seen(index: int, **values: object) -> SeenGpu:
+    """GPU `index` as a poll sees it while it is well."""
+    gpu = Gpu(name="NVIDIA H100", temperature_celsius=40.0 + index, utilization_ratio=0.5, energy_joules_total=100.0)
+    whole = SeenGpu(
+        bus_id=BUS[index],
+        uuid=f"GPU-{index}",
+        index=index,
+        gpu=gpu,
+        links={"0": Nvlink(up=1.0, errors_total={"crc": 0.0})},
+        watched=1.0,
+        increments={"busy_seconds_total": 0.5},
+    )
+    return replace(whole, **values)  # type: ignore[arg-type]
+
+
+def lost(index: int, **values: object) -> SeenGpu:
+    return seen(index, gpu=None, links={}, fault="lost", error="GPU is lost", watched=0.0, increments={}, **values)
+
+
+def polled(*gpus: SeenGpu, at: float = 100.0) -> Snapshot:
+    return Snapshot(ended_at=at, wall=1e9 + at, durations={"fast": 0.01}, gpus=gpus, visible=len(gpus))
+
+
+def told(*arrivals: Arrival, at: float = 100.0, report: Report | None = None, terms: Terms = TERMS) -> Report:
+    """The Report after these arrivals, all at one moment."""
+    report = report or watching(Report(started=0.0), terms)
+    for arrival in arrivals:
+        report = fold(report, arrival, Moment(at, 1e9 + at), terms)
+    return report
+
+
+def healthy() -> Report:
+    bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
+    return told(bus, UP, polled(seen(0), seen(1), seen(2)))
+
+
+def of(report: Report, uuid: str) -> GpuState:
+    return next(state for state in report.gpus if state.uuid == uuid)
+
+
+def test_a_healthy_poll_shows_every_gpu() -> None:
+    """Each GPU is up, with its readings, its links, its counters and its critical Xids at 0."""
+    report = healthy()
+
+    assert [state.uuid for state in report.gpus] == ["GPU-0", "GPU-1", "GPU-2"]
+    one = of(report, "GPU-1")
+    assert one.gpu.up == 1.0
+    assert one.gpu.temperature_celsius == 41.0
+    assert one.gpu.busy_seconds_total == 0.5
+    assert one.gpu.xid_errors_total == {"79": 0.0}
+    assert one.gpu.nvlinks_active == 1.0
+    assert set((one.gpu.fault or {}).values()) == {0.0}
+    assert report.node.nvml_up == 1.0
+    assert (report.node.gpus_visible, report.node.gpus_expected) == (3.0, 3.0)
+
+
+def test_a_lost_gpu_keeps_its_identity_and_hides_no_other() -> None:
+    """Its readings vanish, its name, index and fault stay, and its neighbours go on."""
+    report = told(polled(seen(0), lost(1), seen(2), at=101.0), report=healthy(), at=101.0)
+
+    one = of(report, "GPU-1")
+    assert (one.gpu.up, one.fault, one.gpu.name, one.index) == (0.0, "lost", "NVIDIA H100", 1)
+    assert (one.gpu.fault or {})["lost"] == 1.0
+    assert one.gpu.temperature_celsius is None
+    assert not one.links
+    assert of(report, "GPU-2").gpu.temperature_celsius == 42.0
+
+
+def test_a_gpu_that_was_never_opened_is_named_by_its_address_until_it_tells_its_uuid() -> None:
+    """A stand-in for the uuid comes from the PCI address and goes when the real one is known."""
+    unknown = SeenGpu(bus_id=BUS[1], fault="reset_required", error="GPU requires restart")
+    report = told(UP, polled(seen(0), unknown))
+    stand_in = f"pci-{BUS[1].lower()}"
+
+    assert [(state.uuid, state.fault) for state in report.gpus] == [("GPU-0", None), (stand_in, "reset_required")]
+    healed = told(polled(seen(0), seen(1)), report=report)
+    assert [state.uuid for state in healed.gpus] == ["GPU-0", "GPU-1"]
+
+
+def test_a_stuck_gpu_loses_its_readings_at_once_and_its_neighbours_do_not() -> None:
+    """When its call is declared late only that GPU's readings vanish."""
+    aside = {BUS[2]: Aside(fault="stuck", detail="nvmlDeviceGetTemperature does not return", wall=1e9)}
+    report = told(Samplers(aside=aside), report=healthy())
+
+    assert of(report, "GPU-2").gpu.temperature_celsius is None
+    assert (of(report, "GPU-2").gpu.fault or {})["stuck"] == 1.0
+    assert of(report, "GPU-0").gpu.temperature_celsius == 40.0
+
+
+def test_a_stuck_gpu_is_not_missing_from_the_polls_that_leave_it_aside() -> None:
+    """Its fault stays stuck while a sampler without it polls, and ends with the first poll that reads it."""
+    aside = {BUS[2]: Aside(fault="stuck", detail="", wall=1e9)}
+    report = told(Samplers(aside=aside), polled(seen(0), seen(1), at=101.0), report=healthy(), at=101.0)
+    assert of(report, "GPU-2").fault == "stuck"
+
+    healed = told(Samplers(), polled(seen(0), seen(1), seen(2), at=102.0), report=report, at=102.0)
+    assert of(healed, "GPU-2").fault is None
+
+
+def test_a_gpu_that_is_no_longer_enumerated_is_missing_and_still_expected() -> None:
+    """A count that shrinks does not lower what is expected."""
+    bus = PciBus(functions=dict.fromkeys(BUS[:2], "nvidia"))
+    report = told(bus, polled(seen(0), seen(1), at=101.0), report=healthy(), at=101.0)
+
+    assert of(report, "GPU-2").fault == "missing"
+    assert (report.node.gpus_visible, report.node.gpus_expected) == (2.0, 3.0)
+
+
+def test_a_gpu_given_to_vfio_is_not_ours_to_miss() -> None:
+    """Bound to another driver it leaves the inventory."""
+    bus = PciBus(functions={BUS[0]: "nvidia", BUS[1]: "nvidia", BUS[2]: "vfio-pci"})
+    report = told(bus, polled(seen(0), seen(1)), report=healthy())
+
+    assert [state.uuid for state in report.gpus] == ["GPU-0", "GPU-1"]
+    assert (report.node.gpus_on_pci_bus or {})["vfio-pci"] == 1.0
+
+
+@pytest.mark.parametrize(("age", "kept"), [(9.0, True), (11.0, False)])
+def test_readings_older_than_ten_seconds_vanish(age: float, *, kept: bool) -> None:
+    """Without a poll the last good values stay for max(3 intervals, 10 s), then they are absent and NVML is down."""
+    report = told(Tick(), report=healthy(), at=100.0 + age)
+
+    assert (of(report, "GPU-0").gpu.temperature_celsius is not None) is kept
+    assert report.node.nvml_up == float(kept)
+    assert of(report, "GPU-0").gpu.name == "NVIDIA H100"
+
+
+def test_without_a_driver_it_says_what_is_missing() -> None:
+    """NVML is down, and each GPU known from before says why."""
+    down = DriverStatus(up=False, error="DriverNotLoaded", remedy="modprobe nvidia")
+    report = told(down, report=healthy())
+
+    assert report.node.nvml_up == 0.0
+    assert "modprobe nvidia" in of(report, "GPU-0").detail
+    assert report.driver.driver is None
+
+
+def test_a_host_without_gpus_that_expects_none_is_well() -> None:
+    """nvml_up is absent there: neither up nor failing."""
+    down = DriverStatus(up=False, error="LibraryNotFound")
+    report = told(PciBus(functions={}), down)
+
+    assert report.node.nvml_up is None
+    assert report.node.gpus_expected == 0.0
+
+
+def test_a_host_without_gpus_that_expects_some_is_not_well() -> None:
+    """A configured count is wanted whatever the bus shows."""
+    terms = replace(TERMS, expected=8)
+    report = told(PciBus(functions={}), DriverStatus(up=False, error="LibraryNotFound"), terms=terms)
+
+    assert (report.node.nvml_up, report.node.gpus_expected) == (0.0, 8.0)
+
+
+def test_counters_go_on_over_a_loss() -> None:
+    """Busy time counted before a GPU was lost is still there when it is back."""
+    report = told(polled(seen(0), lost(1), seen(2), at=101.0), report=healthy(), at=101.0)
+    report = told(polled(seen(0), seen(1), seen(2), at=102.0), report=report, at=102.0)
+
+    assert of(report, "GPU-1").gpu.busy_seconds_total == 1.0
+    assert of(report, "GPU-1").gpu.observed_seconds_total == 2.0
+    assert of(report, "GPU-0").gpu.observed_seconds_total == 3.0
+
+
+def xid(code: int, index: int = 1) -> XidEvent:
+    return XidEvent(xid=code, bus_id=BUS[index], uuid=f"GPU-{index}", at=100.0, wall=1e9)
+
+
+def test_xids_are_counted_and_outlive_the_gpu() -> None:
+    """Counts stay while the GPU is lost, and what the store remembered is added to them."""
+    report = told(Xids(events=(xid(79), xid(13))), polled(lost(1)), report=healthy())
+    assert of(report, "GPU-1").gpu.xid_errors_total == {"79": 1.0, "13": 1.0}
+
+    report = told(Remembered(xids={("GPU-1", 79): (4.0, 5.0)}), report=report)
+    assert (of(report, "GPU-1").gpu.xid_errors_total or {})["79"] == 5.0
+    assert (of(report, "GPU-1").gpu.xid_last_timestamp_seconds or {})["79"] == 1e9
+
+
+def test_an_index_stays_with_its_uuid() -> None:
+    """When a neighbour is gone and NVML renumbers, nobody is renamed."""
+    report = told(polled(seen(0), replace(seen(2), index=1), at=101.0), report=healthy(), at=101.0)
+
+    assert of(report, "GPU-2").index == 2
+
+
+def test_fold_leaves_the_previous_report_as_it_was() -> None:
+    """Replaced whole: an older Report in somebody's hands does not change."""
+    before = healthy()
+    shown = list(before.samples())
+    told(polled(lost(0), lost(1), at=101.0), Xids(events=(xid(79),)), report=before, at=101.0)
+
+    assert list(before.samples()) == shown
