@@ -1,0 +1,97 @@
+"""TABLE: the migrations. A change of the schema is added as a row; rows that were released never change."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+from gpumon.store.errors import StoreError
+
+APPLICATION_ID = 0x67706D6E
+"""Stands in the header of every store ("gpmn"): a file without it belongs to another program and is left alone."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """
+        CREATE TABLE xid_events (
+            id INTEGER PRIMARY KEY,
+            boot_id TEXT NOT NULL,
+            bus_id TEXT NOT NULL,
+            uuid TEXT,
+            xid INTEGER NOT NULL,
+            at REAL NOT NULL,
+            wall REAL NOT NULL,
+            source TEXT NOT NULL,
+            UNIQUE (bus_id, xid, source, at, wall)
+        )
+        """,
+        "CREATE INDEX xid_events_by_wall ON xid_events (wall)",
+        """
+        CREATE TABLE xid_counters (
+            uuid TEXT NOT NULL,
+            xid INTEGER NOT NULL,
+            count INTEGER NOT NULL,
+            last_wall REAL NOT NULL,
+            PRIMARY KEY (uuid, xid)
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE probe_results (
+            number INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            probe TEXT NOT NULL,
+            started REAL NOT NULL,
+            outcome TEXT NOT NULL,
+            document TEXT NOT NULL
+        )
+        """,
+        "CREATE INDEX probe_results_by_outcome ON probe_results (probe, outcome, started)",
+        """
+        CREATE TABLE probe_counters (
+            probe TEXT NOT NULL,
+            outcome TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            count INTEGER NOT NULL,
+            PRIMARY KEY (probe, outcome, reason)
+        ) WITHOUT ROWID
+        """,
+        "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    ),
+)
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the schema to the newest version, all of it or nothing. Raises StoreError for a schema from the future."""
+    version = _version(connection)
+    if version > len(MIGRATIONS):
+        wrong = f"a newer gpumon has written it (schema {version}, this one knows {len(MIGRATIONS)})"
+        raise StoreError(path, wrong, "install that gpumon again, or set --store.path to another place")
+    if version == len(MIGRATIONS):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _apply(connection, version)
+    except BaseException:
+        connection.rollback()
+        raise
+    connection.commit()
+
+
+def _apply(connection: sqlite3.Connection, version: int) -> None:
+    if version == 0:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("CREATE TABLE migrations (version INTEGER PRIMARY KEY, applied REAL NOT NULL)")
+    for number, statements in enumerate(MIGRATIONS[version:], version + 1):
+        for statement in statements:
+            connection.execute(statement)
+        connection.execute("INSERT INTO migrations VALUES (?, ?)", (number, time.time()))
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """0 for an empty file."""
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if not tables:
+        return 0
+    (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone()
+    return int(version)

@@ -1,0 +1,215 @@
+"""The writer keeps the main loop from every wait for a disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpumon.snapshot.snapshot import XidEvent
+from gpumon.store import writer as writer_module
+from gpumon.store.errors import StoreError
+from gpumon.store.store import Store
+from gpumon.store.writer import LIMIT, Writer
+
+SOON = 10.0
+"""Seconds after which a test gives up; nothing waits that long when all is well."""
+MORE_THAN_CACHED = 40_000
+"""Rows that SQLite cannot keep in its cache of 2 MB."""
+
+
+def xid(number: int) -> XidEvent:
+    return XidEvent(xid=79, bus_id="1", uuid="GPU-1", at=float(number), wall=2e9 + number)
+
+
+class Loop:
+    """What a test knows of the daemon's loop: callbacks come to its thread, and what they brought is kept."""
+
+    def __init__(self) -> None:
+        self._posted: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.done: list[object] = []
+        self.failed: list[StoreError] = []
+        self.opened: list[int] = []
+
+    def post(self, callback: Callable[[], None]) -> None:
+        self._posted.put(callback)
+
+    def on_open(self, store: Store) -> None:
+        counts = sum(one.count for one in store.xid_counters())
+        self.post(lambda: self.opened.append(counts))
+
+    def turn(self) -> None:
+        self._posted.get(timeout=SOON)()
+
+    def add(self, writer: Writer, *events: XidEvent) -> None:
+        writer.submit(lambda store: store.add_xids(events), self.done.append, self.failed.append)
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "gpumon.db"
+
+
+@pytest.fixture
+def start(loop: Loop) -> Iterator[Callable[[Path], Writer]]:
+    writers: list[Writer] = []
+
+    def started(path: Path) -> Writer:
+        writers.append(
+            Writer(path, boot_id="boot-1", post=loop.post, on_open=loop.on_open, back_off=(0.02, 0.1)),
+        )
+        return writers[-1]
+
+    yield started
+    for writer in writers:
+        writer.close(SOON)
+
+
+def test_work_is_durable_when_it_is_told_as_done(path: Path, loop: Loop, start: Callable[[Path], Writer]) -> None:
+    """What was acknowledged is in the file after closing; work that waits is finished first."""
+    writer = start(path)
+    for number in range(5):
+        loop.add(writer, xid(number))
+
+    assert writer.close(SOON)
+    for _ in range(6):
+        loop.turn()
+
+    assert loop.opened == [0]
+    assert loop.done == [(xid(number),) for number in range(5)]
+    with Store.open(path, boot_id="boot-1", clock=lambda: 2e9) as store:
+        assert [one.count for one in store.xid_counters()] == [5]
+
+
+def test_failures_come_back_and_the_store_is_opened_again(
+    loop: Loop, start: Callable[[Path], Writer], tmp_path: Path
+) -> None:
+    """While the folder is missing work fails at once with the reason; once it exists the store opens by itself."""
+    folder = tmp_path / "later"
+    writer = start(folder / "gpumon.db")
+    loop.add(writer, xid(1))
+    loop.turn()
+    assert [error.wrong for error in loop.failed] == ["its folder does not exist"]
+    trouble = writer.trouble()
+    assert trouble is not None
+    assert trouble.remedy == f"create it: mkdir -p {folder}"
+
+    folder.mkdir()
+    loop.turn()
+    assert loop.opened == [0]
+    loop.add(writer, xid(1))
+    loop.turn()
+
+    assert loop.done == [(xid(1),)]
+    assert writer.trouble() is None
+
+
+def test_damage_met_in_mid_work_begins_a_new_store(path: Path, loop: Loop, start: Callable[[Path], Writer]) -> None:
+    """The work that met the damage fails, the file is moved aside, and the next work succeeds."""
+    with Store.open(path, boot_id="boot-1", clock=lambda: 2e9) as store:
+        store.add_xids(xid(number) for number in range(MORE_THAN_CACHED))
+    writer = start(path)
+    loop.turn()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+
+    writer.submit(lambda store: store.recent_events(MORE_THAN_CACHED), loop.done.append, loop.failed.append)
+    loop.turn()
+    loop.turn()
+    loop.add(writer, xid(1))
+    loop.turn()
+
+    assert [error.damaged for error in loop.failed] == [True]
+    assert loop.opened == [MORE_THAN_CACHED, 0]
+    assert loop.done == [(xid(1),)]
+    assert len(list(path.parent.glob("gpumon.db.corrupt-*Z"))) == 1
+
+
+def test_a_mistake_in_the_work_does_not_end_the_thread(path: Path, loop: Loop, start: Callable[[Path], Writer]) -> None:
+    """Work that raises something unforeseen fails, and later work is done."""
+    writer = start(path)
+    loop.turn()
+    writer.submit(lambda store: store.add_probe_result({}), loop.done.append, loop.failed.append)
+    loop.turn()
+    loop.turn()
+    loop.add(writer, xid(1))
+    loop.turn()
+
+    assert ["KeyError('probe')" in error.wrong for error in loop.failed] == [True]
+    assert loop.done == [(xid(1),)]
+
+
+def test_a_hung_disk_keeps_nobody_waiting(
+    path: Path, loop: Loop, start: Callable[[Path], Writer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work that does not return is told as trouble, work is refused when too much waits, and closing gives up."""
+    monkeypatch.setattr(writer_module, "PATIENCE", 0.05)
+    writer = start(path)
+    loop.turn()
+    entered, healed = threading.Event(), threading.Event()
+
+    def hang(_: Store) -> None:
+        entered.set()
+        healed.wait(SOON)
+
+    writer.submit(hang, loop.done.append, loop.failed.append)
+    assert entered.wait(SOON)
+    for number in range(LIMIT + 1):
+        loop.add(writer, xid(number))
+    loop.turn()
+    assert [error.wrong for error in loop.failed] == [f"{LIMIT} pieces of work are waiting already"]
+    assert not writer.close(0.1)
+    trouble = writer.trouble()
+    assert trouble is not None
+    assert trouble.wrong.startswith("the disk has not answered for")
+
+    healed.set()
+    for _ in range(LIMIT + 1):
+        loop.turn()
+    assert len(loop.done) == LIMIT + 1
+    assert writer.trouble() is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_full_disk_is_trouble_until_there_is_room(
+    tmp_path: Path, loop: Loop, start: Callable[[Path], Writer]
+) -> None:
+    """Counters are restored from a full disk, work fails, and the trouble ends by itself when space is freed."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", folder], check=True)
+    try:
+        with Store.open(folder / "gpumon.db", boot_id="boot-1", clock=lambda: 2e9) as store:
+            store.add_xids([xid(1)])
+        filler = folder / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+
+        writer = start(folder / "gpumon.db")
+        loop.add(writer, xid(2))
+        loop.turn()
+        loop.turn()
+        assert loop.opened == [1]
+        assert ["the disk is full" in error.wrong for error in loop.failed] == [True]
+        assert str(writer.trouble()) == str(loop.failed[0])
+
+        filler.unlink()
+        loop.turn()
+        assert loop.opened == [1, 1]
+        assert writer.trouble() is None
+        assert writer.close(SOON)
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
