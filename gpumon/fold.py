@@ -222,11 +222,14 @@ def _shown(report: Report, now: Moment, terms: Terms) -> Report:
         _state(gpu, memory, down, terms) for gpu in sorted(memory.inventory.values(), key=lambda gpu: gpu.index)
     )
     alive = status is not None and status.up
+    node = _node(report, down, terms, fresh=fresh)
+    notices = {subject: words for subject, words in report.notices.items() if subject != "driver"}
     return replace(
         report,
         gpus=states,
         driver=Driver(driver=status.driver, nvml=status.nvml, cuda=status.cuda) if status and alive else Driver(),
-        node=_node(report, down, terms, fresh=fresh),
+        node=node,
+        notices=({"driver": down} if down is not None and node.nvml_up is not None else {}) | notices,
     )
 
 
