@@ -16,6 +16,7 @@ from typing import Any
 from gpumon.alerts.alert import Alert
 from gpumon.outputs.problems import Problem, fault_words, problems, worst
 from gpumon.outputs.words import rfc3339
+from gpumon.probe.account import Progress
 from gpumon.probe.result import Measurement, ProbeResult
 from gpumon.report import GpuState, Report
 from gpumon.snapshot.reading import Row, Table, labels_of, rows
@@ -135,6 +136,7 @@ def probe(report: Report, stamp: Stamp) -> Document:
     return {
         "probe": "allreduce",
         "running": state.running,
+        "progress": None if state.progress is None else _attributes(state.progress),
         "next_run": rfc3339(state.next_run),
         "age_seconds": None if state.last is None else round(age(state.last, stamp), 3),
         "last": None if state.last is None else probe_result(state.last),
@@ -167,7 +169,7 @@ def _problem(one: Problem) -> Document:
     return _attributes(one) | {"since": rfc3339(one.since)}
 
 
-def _attributes(one: ProbeResult | Measurement | Problem) -> Document:
+def _attributes(one: ProbeResult | Measurement | Problem | Progress) -> Document:
     return {f.name: getattr(one, f.name) for f in dataclasses.fields(one) if f.name not in PRIVATE}
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpumon.alerts.alert import SEVERITIES, Alert
+from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
 from gpumon.report import GpuState, Report
 
 FAULT_RULES = frozenset({"GpuLost", "GpuStuck"})
 """An alert of these rules says the same as the fault of its GPU: they are one problem."""
+DRIVER, DRIVER_RULE = "driver", "GpumonNvmlDown"
+"""The notice and the rule that say of the node that its driver cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,48 +90,50 @@ def fault_words(state: GpuState) -> str:
 
 
 def _faults(report: Report) -> Iterator[Problem]:
-    alerts = {dict(one.labels).get("uuid"): one for one in _firing(report) if one.rule in FAULT_RULES}
+    """Of GPUs that are sick by themselves: without a beginning, a fault is a consequence of the driver's."""
+    runbooks = {dict(one.labels).get("uuid"): one.runbook_url for one in _firing(report) if one.rule in FAULT_RULES}
     for state in report.gpus:
-        if state.fault is not None:
-            advice, alert = FAULTS[state.fault], alerts.get(state.uuid)
+        if state.fault is not None and state.since is not None:
             yield Problem(
                 severity="warning" if state.fault == "no_permission" else "critical",
-                title=f"GPU {state.index} {state.fault.replace('_', ' ')}",
+                title=f"GPU {state.index}: {state.fault.replace('_', ' ')}",
                 detail=fault_words(state),
-                action=advice.action,
-                runbook_url=alert.runbook_url if alert else "",
+                action=FAULTS[state.fault].action,
+                runbook_url=runbooks.get(state.uuid, ""),
                 gpu=state.index,
                 since=state.since,
             )
 
 
 def _alerts(report: Report) -> Iterator[Problem]:
-    faulted = {state.uuid: state for state in report.gpus if state.fault is not None}
+    index = {state.uuid: state.index for state in report.gpus}
+    faulted = {state.uuid for state in report.gpus if state.fault is not None and state.since is not None}
     for alert in _firing(report):
-        labels = dict(alert.labels)
-        if alert.rule in FAULT_RULES and labels.get("uuid") in faulted:
+        uuid = dict(alert.labels).get("uuid", "")
+        if (alert.rule in FAULT_RULES and uuid in faulted) or (alert.rule == DRIVER_RULE and DRIVER in report.notices):
             continue
         yield Problem(
             severity=alert.severity,
             title=alert.summary or alert.rule,
             detail=alert.description,
             runbook_url=alert.runbook_url,
-            gpu=_index(labels),
+            gpu=index.get(uuid),
             since=alert.firing_since or alert.since,
         )
 
 
 def _notices(report: Report) -> Iterator[Problem]:
-    blind = report.node.nvml_up == 0
+    down = next((one for one in _firing(report) if one.rule == DRIVER_RULE), None)
     for subject, message in report.notices.items():
-        severity = "critical" if blind and subject == "driver" else "warning"
-        yield Problem(severity=severity, title=f"The agent's {subject}", detail=message)
+        alert = down if subject == DRIVER else None
+        yield Problem(
+            severity="critical" if subject == DRIVER else "warning",
+            title=f"The agent's {subject}" if subject != DRIVER else "The NVIDIA driver cannot be used",
+            detail=message,
+            runbook_url=alert.runbook_url if alert else "",
+            since=alert.since if alert else None,
+        )
 
 
 def _firing(report: Report) -> Iterator[Alert]:
-    return (one for one in report.alerts if one.state == "firing")
-
-
-def _index(labels: Mapping[str, str]) -> int | None:
-    index = labels.get("gpu", "")
-    return int(index) if index.isdecimal() else None
+    return (one for one in report.alerts if one.state == FIRING)

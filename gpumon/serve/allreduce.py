@@ -1,0 +1,121 @@
+"""/probe/allreduce: the last result for everyone, at once and without side effect; a new run for who has the token."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from gpumon.outputs import document
+from gpumon.outputs.words import duration
+from gpumon.probe.result import ProbeRequest, ProbeResult
+from gpumon.report import ProbeState
+from gpumon.serve import ask, schema
+from gpumon.serve.answer import reply, sources, stamp
+from gpumon.serve.api import Filter
+from gpumon.serve.guard import authorize
+from gpumon.serve.problem import Problem
+
+router = APIRouter(tags=["probe"])
+
+PATIENCE = 5.0
+"""Seconds for the main loop to say what becomes of a request."""
+
+
+class Assertion(Filter):
+    """What a caller wants to be true."""
+
+    asserted: Literal["ok"] | None = Field(
+        None,
+        alias="assert",
+        description="ok: answer 503 unless the last run that was not skipped ended well. For `curl -f`.",
+    )
+    max_age: str | None = Field(None, description="With assert: how old that run may be, such as 24h.")
+
+
+@router.get(
+    "/probe/allreduce",
+    response_model=schema.Probe,
+    summary="The last all-reduce",
+    responses={
+        202: {"model": schema.Probe, "description": "No run yet; `next_run` says when."},
+        503: {"description": "What was asserted is not true."},
+    },
+)
+async def last(request: Request, wanted: Annotated[Assertion, Query()]) -> Response:
+    """The last result and its age. Starts nothing."""
+    report, now = sources(request).latest(), stamp(request)
+    answer = document.probe(report, now)
+    max_age = None if wanted.max_age is None else ask.duration("max_age", wanted.max_age)
+    if wanted.asserted:
+        _assert_ok(report.probe, now, max_age, answer)
+    elif max_age is not None:
+        raise Problem(400, "Invalid parameter", "max_age alone asserts nothing.", "Add assert=ok.")
+    if report.probe.last is None:
+        return reply(answer, 202, _retry(report.probe, now))
+    return reply(answer)
+
+
+@router.post(
+    "/probe/allreduce",
+    status_code=202,
+    response_model=schema.ProbeStarted,
+    summary="Run an all-reduce now",
+    responses={
+        401: {"description": "No token, or a wrong one."},
+        409: {"description": "The guard refuses: `reason` and `remedy` say why and what to do."},
+    },
+    openapi_extra={"security": [{"token": []}]},
+)
+async def run(request: Request) -> Response:
+    """Needs the token. Location names the run. While one is in progress no second is started: the request joins it."""
+    authorize(request)
+    future = asyncio.wrap_future(sources(request).request_probe())
+    await asyncio.wait((future,), timeout=PATIENCE)
+    if not future.done():
+        raise Problem(
+            503, "Agent busy", f"The main loop did not answer within {PATIENCE:.0f} s.", "Ask again; see the log."
+        )
+    return _answered(future.result())
+
+
+def _answered(answer: ProbeRequest) -> Response:
+    headers = {"Location": f"/api/v1/probes/{answer.id}"} if answer.id else {}
+    if answer.reason:
+        detail = f"The probe may not run now: {answer.reason}."
+        remedy = answer.hint or "Ask again later."
+        raise Problem(409, "Probe refused", detail, remedy, headers=headers, reason=answer.reason, id=answer.id)
+    return reply({"id": answer.id, "accepted": answer.accepted}, 202, headers | {"Retry-After": "1"})
+
+
+def _assert_ok(state: ProbeState, now: document.Stamp, max_age: float | None, answer: document.Document) -> None:
+    reason = _why_not(_measured(state), now, max_age)
+    if reason:
+        remedy = "See `probe`, and run one with POST /probe/allreduce or `gpumon probe allreduce`."
+        raise Problem(503, "Assertion failed", reason, remedy, probe=answer)
+
+
+def _measured(state: ProbeState) -> ProbeResult | None:
+    """The last run that was not skipped: a busy node keeps the result that it has."""
+    runs = (*state.history, *filter(None, (state.last,)))
+    return max((one for one in runs if one.outcome != "skipped"), key=lambda one: one.started, default=None)
+
+
+def _why_not(result: ProbeResult | None, now: document.Stamp, max_age: float | None) -> str:
+    if result is None:
+        return "No run has measured anything yet."
+    age = document.age(result, now)
+    ended = f"Run {result.id} ended {result.outcome} {duration(age)} ago"
+    if result.outcome != "ok":
+        return f"{ended}{': ' + result.reason if result.reason else ''}."
+    if max_age is not None and age > max_age:
+        return f"{ended}, which is longer than {duration(max_age)}."
+    return ""
+
+
+def _retry(state: ProbeState, now: document.Stamp) -> dict[str, str]:
+    return {} if state.next_run is None else {"Retry-After": str(max(1, math.ceil(state.next_run - now.wall)))}

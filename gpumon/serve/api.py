@@ -1,0 +1,143 @@
+"""/api/v1: the Report as JSON. Every body is made by outputs/document; the models only describe it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from gpumon.outputs import document
+from gpumon.probe.result import ProbeResult
+from gpumon.serve import ask, schema
+from gpumon.serve.answer import reply, sources, stamp
+from gpumon.serve.guard import is_authorized
+from gpumon.serve.problem import Problem
+
+router = APIRouter(prefix="/api/v1", tags=["node"])
+
+SINCE = Field(None, description="Only what is newer: 1h, RFC 3339, or seconds since the epoch.")
+LIMIT = Field(100, ge=1, le=1000, description="How many, the newest first.")
+GPU = Field(None, description="Only of this GPU: uuid or index.")
+
+
+class Filter(BaseModel):
+    """A parameter that is not known is an error: a spelling mistake must not pass for an empty filter."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class LinkFilter(Filter):
+    gpu: str | None = GPU
+
+
+class EventFilter(Filter):
+    gpu: str | None = GPU
+    xid: int | None = Field(None, ge=0)
+    since: str | None = SINCE
+    limit: int = LIMIT
+
+
+class AlertFilter(Filter):
+    state: Literal["pending", "firing", "resolved"] | None = None
+    severity: Literal["critical", "warning", "info"] | None = None
+
+
+class ProbeFilter(Filter):
+    since: str | None = SINCE
+    limit: int = LIMIT
+
+
+@router.get("/report", response_model=schema.Report, summary="Everything, from one moment")
+async def report(request: Request) -> Response:
+    return reply(document.whole(sources(request).latest(), stamp(request)))
+
+
+@router.get("/node", response_model=schema.Node, summary="The node, the agent, and what is wrong")
+async def node(request: Request) -> Response:
+    return reply(document.node(sources(request).latest(), stamp(request)))
+
+
+@router.get("/gpus", response_model=schema.Gpus, summary="All GPUs of the inventory")
+async def gpus(request: Request) -> Response:
+    """A GPU stays in the inventory when it is lost: its identity and fault are shown, its readings are null."""
+    return reply({"gpus": document.gpus(sources(request).latest())})
+
+
+@router.get(
+    "/gpus/{gpu}",
+    response_model=schema.Gpu,
+    summary="One GPU",
+    responses={404: {"description": "No such GPU; `gpus` names those that exist."}},
+)
+async def one_gpu(request: Request, gpu: str) -> Response:
+    """By uuid or index."""
+    return reply(document.gpu(ask.gpu(sources(request).latest(), gpu)))
+
+
+@router.get("/links", response_model=schema.Links, summary="NVLinks")
+async def links(request: Request, chosen: Annotated[LinkFilter, Query()]) -> Response:
+    latest = sources(request).latest()
+    uuid = None if chosen.gpu is None else ask.gpu(latest, chosen.gpu).uuid
+    return reply({"links": [one for one in document.links(latest) if uuid in (None, one["uuid"])]})
+
+
+@router.get("/events", response_model=schema.Events, summary="Xid errors")
+async def events(request: Request, chosen: Annotated[EventFilter, Query()]) -> Response:
+    """The newest first."""
+    latest = sources(request).latest()
+    bus_id = None if chosen.gpu is None else ask.gpu(latest, chosen.gpu).bus_id
+    after = _after(request, chosen.since)
+    found = [
+        one
+        for one in latest.events
+        if one.wall > after and bus_id in (None, one.bus_id) and chosen.xid in (None, one.xid)
+    ]
+    return reply({"events": document.events(latest, found[-chosen.limit :])})
+
+
+@router.get("/alerts", response_model=schema.Alerts, summary="Pending, firing and lately resolved alerts")
+async def alerts(request: Request, chosen: Annotated[AlertFilter, Query()]) -> Response:
+    found = [
+        document.alert(one)
+        for one in sources(request).latest().alerts
+        if chosen.state in (None, one.state) and chosen.severity in (None, one.severity)
+    ]
+    return reply({"alerts": found})
+
+
+@router.get("/probes", response_model=schema.Probes, summary="Runs of the probes")
+async def probes(request: Request, chosen: Annotated[ProbeFilter, Query()]) -> Response:
+    """The newest first."""
+    after = _after(request, chosen.since)
+    found = [one for one in sources(request).latest().probe.history if one.started > after]
+    return reply({"probes": [document.probe_result(one) for one in reversed(found[-chosen.limit :])]})
+
+
+@router.get(
+    "/probes/{run}",
+    response_model=schema.ProbeResultWithLog,
+    summary="One run",
+    responses={
+        202: {"model": schema.ProbeRunning, "description": "In progress: ask again."},
+        404: {"description": "No such run, or no longer remembered."},
+    },
+)
+async def one_probe(request: Request, run: str) -> Response:
+    """By id. With the token, what its ranks printed is shown too."""
+    state = sources(request).latest().probe
+    if run == state.running:
+        return reply({"id": run, "running": True}, 202, {"Retry-After": "1"})
+    for result in (*state.history, *filter(None, (state.last,))):
+        if result.id == run:
+            return reply(document.probe_result(result) | _log(request, result))
+    raise Problem(404, "Unknown run", f"There is no run {run!r}.", "/api/v1/probes names those that are remembered.")
+
+
+def _log(request: Request, result: ProbeResult) -> document.Document:
+    return {"log": result.log} if is_authorized(request) else {}
+
+
+def _after(request: Request, since: str | None) -> float:
+    return 0.0 if since is None else ask.moment("since", since, sources(request).wall())

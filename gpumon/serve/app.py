@@ -1,0 +1,28 @@
+"""The application: everything it serves comes from the sources it is given."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from gpumon import __version__
+from gpumon.serve import allreduce, api, metrics, page, problem, reference
+from gpumon.serve.guard import Guard
+from gpumon.serve.sources import Sources
+
+
+def create_app(sources: Sources) -> FastAPI:
+    """All routes, behind the guard."""
+    app = FastAPI(
+        version=__version__,
+        docs_url=None,  # FastAPI's own pages load scripts from the internet, which a GPU host does not have
+        redoc_url=None,
+        redirect_slashes=False,  # some scrapers do not follow, and lose everything without a word
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
+    app.state.sources = sources
+    for router in (metrics.router, allreduce.router, api.router, page.router):
+        app.include_router(router)
+    problem.install(app)
+    reference.install(app)
+    app.add_middleware(Guard, allowed_hosts=sources.allowed_hosts)
+    return app

@@ -1,0 +1,190 @@
+"""A made-up node, from which the reference page takes its examples: one of each thing."""
+
+from __future__ import annotations
+
+from gpumon.alerts.alert import Alert
+from gpumon.outputs.document import Stamp
+from gpumon.probe.result import AllReduce, Measurement, ProbeResult
+from gpumon.report import GpuState, ProbeState, Report
+from gpumon.snapshot.gpu import CLOCK_EVENTS, FAULTS, Gpu
+from gpumon.snapshot.node import Build, Driver, Node
+from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.snapshot import XidEvent
+
+WALL = 1763640000.0
+STAMP = Stamp(host="gpu-17", wall=WALL, boot=864000.0)
+GIB = 1 << 30
+NVLINKS = 18
+LADDER = (1 << 20, 1 << 25, 1 << 30, 1 << 33)
+
+
+def bus_id(index: int) -> str:
+    return f"00000000:{0x18 + 8 * index:02X}:00.0"
+
+
+def uuid(index: int) -> str:
+    return f"GPU-8a5cbb3e-91d2-4d5a-b7f0-{0xC0FFEE00 + index:012x}"
+
+
+def gpu(index: int) -> GpuState:
+    """A GPU at work."""
+    return GpuState(
+        bus_id=bus_id(index),
+        uuid=uuid(index),
+        index=index,
+        gpu=_readings(index),
+        links={str(link): nvlink() for link in range(NVLINKS)},
+    )
+
+
+def nvlink() -> Nvlink:
+    return Nvlink(up=1.0, errors_total={"replay": 0.0, "recovery": 0.0, "crc": 0.0})
+
+
+def _readings(index: int) -> Gpu:
+    load = (0.97, 0.88, 0.0, 0.62)[index % 4]
+    used = (3 + 68 * load) * GIB
+    return Gpu(
+        name="NVIDIA H100 80GB HBM3",
+        serial=f"16542230{index:05d}",
+        vbios="96.00.89.00.01",
+        pci_bus_id=bus_id(index),
+        architecture="Hopper",
+        compute_capability="9.0",
+        minor=str(index),
+        up=1.0,
+        fault=dict.fromkeys(FAULTS, 0.0),
+        observed_seconds_total=7200.0,
+        recovery_action=0.0,
+        utilization_ratio=load,
+        memory_utilization_ratio=round(load * 0.6, 2),
+        busy_seconds_total=7200 * load,
+        memory_total_bytes=79.6 * GIB,
+        memory_used_bytes=used,
+        memory_free_bytes=79 * GIB - used,
+        memory_reserved_bytes=0.6 * GIB,
+        temperature_celsius=round(34 + 30 * load),
+        memory_temperature_celsius=round(45 + 40 * load),
+        thermal_margin_celsius=round(53 - 30 * load),
+        temperature_slowdown_celsius=87.0,
+        temperature_shutdown_celsius=92.0,
+        power_watts=round(72 + 600 * load, 3),
+        power_limit_watts=700.0,
+        energy_joules_total=round(4.1e9 + 600 * load * 7200, 3),
+        clock_hertz={"graphics": 1.98e9, "sm": 1.98e9, "memory": 2.619e9, "video": 1.545e9},
+        clock_event_active=dict.fromkeys(CLOCK_EVENTS, 0.0) | {"idle": float(load == 0)},
+        clock_event_seconds_total=dict.fromkeys(CLOCK_EVENTS, 0.0),
+        performance_state=0.0,
+        ecc_errors_total={f"{s},{where}": 0.0 for s in ("corrected", "uncorrected") for where in ("dram", "sram")},
+        rows_remapped_total={"correctable": 0.0, "uncorrectable": 0.0},
+        row_remap_pending=0.0,
+        row_remap_failed=0.0,
+        xid_errors_total={"79": 0.0},
+        pcie_link_generation=5.0,
+        pcie_link_generation_max=5.0,
+        pcie_link_width=16.0,
+        pcie_link_width_max=16.0,
+        pcie_replays_total=0.0,
+        processes=float(load > 0),
+        nvlinks=float(NVLINKS),
+        nvlinks_active=float(NVLINKS),
+    )
+
+
+def event() -> XidEvent:
+    return XidEvent(xid=79, bus_id=bus_id(0), uuid=uuid(0), at=STAMP.boot - 600, wall=WALL - 600)
+
+
+def alert() -> Alert:
+    return Alert(
+        rule="GpuTemperatureHigh",
+        severity="warning",
+        state="firing",
+        labels=(("gpu", "0"), ("uuid", uuid(0))),
+        summary="GPU 0 is hot",
+        description="Its temperature leaves 4 degrees until it slows down.",
+        runbook_url="https://example.org/runbooks/GpuTemperatureHigh",
+        value=4.0,
+        active_at=STAMP.boot - 400,
+        since=WALL - 400,
+        firing_since=WALL - 280,
+    )
+
+
+def run(number: int = 0, *, peak: float = 478e9, outcome: str = "ok") -> ProbeResult:
+    """A run of the all-reduce probe, `number` hours before now."""
+    return ProbeResult(
+        id=f"allreduce-{1763640000 - 3600 * number}",
+        probe="allreduce",
+        outcome=outcome,
+        started=WALL - 3600.0 * number - 900,
+        duration_seconds=11.4,
+        backend="nccl",
+        algorithm="NVLS",
+        ranks=8,
+        versions={"torch": "2.13.0", "nccl": "2.30.7"},
+        measurements=tuple(_measured(size, peak) for size in LADDER),
+        wrong_elements=0,
+    )
+
+
+def _measured(size: int, peak: float) -> Measurement:
+    busbw = peak * size / (size + (1 << 26))
+    seconds = size * 1.75 / busbw
+    return Measurement(
+        bytes=size,
+        iterations=20,
+        algbw_bytes_per_second=round(busbw / 1.75),
+        busbw_bytes_per_second=round(busbw),
+        latency_seconds={"p50": seconds, "p95": seconds * 1.03, "p99": seconds * 1.1},
+        wrong_elements=0,
+    )
+
+
+def report() -> Report:
+    last = run()
+    ladder = {f"{last.backend},{last.algorithm},{one.bytes}": one for one in last.measurements}
+    return Report(
+        started=WALL - 7200,
+        build=Build(version="0.1.0", python="3.11.2", revision=""),
+        driver=Driver(driver="580.95.05", nvml="13.580.95.05", cuda="13.0"),
+        node=_node(),
+        gpus=(gpu(0),),
+        events=(event(),),
+        alerts=(alert(),),
+        probe=ProbeState(
+            metrics=AllReduce(
+                busbw_bytes_per_second={key: one.busbw_bytes_per_second for key, one in ladder.items()},
+                wrong_elements={"nccl": 0.0},
+                ranks={"nccl": 8.0},
+                runs_total={"ok": 1.0},
+                last_run_timestamp_seconds=last.started + last.duration_seconds,
+                last_success_timestamp_seconds=last.started + last.duration_seconds,
+                duration_seconds=last.duration_seconds,
+                running=0.0,
+            ),
+            last=last,
+            history=(last,),
+            next_run=WALL + 2700,
+        ),
+    )
+
+
+def _node() -> Node:
+    return Node(
+        simulated=0.0,
+        nvml_up=1.0,
+        nvml_stuck_seconds=0.0,
+        gpus_expected=1.0,
+        gpus_visible=1.0,
+        gpus_on_pci_bus={"nvidia": 1.0},
+        kernel_log_up=1.0,
+        snapshot_timestamp_seconds=WALL - 0.4,
+        poll_duration_seconds={"fast": 0.011, "slow": 0.034, "rare": 0.051},
+        poll_success={"fast": 1.0, "slow": 1.0, "rare": 1.0},
+        polls_total={"fast": 7200.0, "slow": 480.0, "rare": 24.0},
+        abandoned_children=0.0,
+        driver_calls_total=410000.0,
+        store_up=1.0,
+        alerts={"GpuTemperatureHigh,warning,firing": 1.0},
+    )

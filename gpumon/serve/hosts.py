@@ -1,0 +1,61 @@
+"""Which names in a Host header are this agent's: a page of another site must not reach it by rebinding its own name."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from pathlib import Path
+
+ANY = "*"
+LOCAL = ("localhost", "localhost.localdomain", "ip6-localhost")
+
+
+def own_names(listen_host: str, etc: Path = Path("/etc")) -> frozenset[str]:
+    """What this host may be called without being told: localhost, the listen address, its name, short and long.
+
+    Long names are read from files. DNS is not asked: a resolver that does not answer must not delay the start.
+    """
+    name = socket.gethostname()
+    short = name.partition(".")[0]
+    long = {f"{short}.{domain}" for domain in _search_domains(etc / "resolv.conf")}
+    names = {*LOCAL, listen_host, name, short, *long, *_aliases(etc / "hosts", {name, short})}
+    return frozenset(one.lower().removesuffix(".") for one in names if one)
+
+
+def is_allowed(header: str, names: frozenset[str]) -> bool:
+    """Whether a Host header may be answered. An IP address always may: it cannot be rebound."""
+    host = host_of(header)
+    return ANY in names or host in names or _is_address(host)
+
+
+def host_of(header: str) -> str:
+    """The host in a Host header, without port, brackets and the dot of the root."""
+    bracketed, closing, _ = header.partition("]")
+    host = bracketed.removeprefix("[") if closing else header.partition(":")[0]
+    return host.lower().removesuffix(".")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _search_domains(resolv_conf: Path) -> set[str]:
+    lines = (line.split() for line in _lines(resolv_conf))
+    return {domain for words in lines if words[:1] in (["search"], ["domain"]) for domain in words[1:] if domain != "."}
+
+
+def _aliases(hosts: Path, names: set[str]) -> set[str]:
+    """All names on the lines that carry one of these names."""
+    lines = (set(line.partition("#")[0].split()[1:]) for line in _lines(hosts))
+    return {one for aliases in lines if aliases & names for one in aliases}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []

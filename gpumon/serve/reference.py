@@ -1,0 +1,80 @@
+"""The OpenAPI document: what FastAPI derives from the routes, with examples, and errors as they really are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from gpumon.outputs import document
+from gpumon.report import ProbeState
+from gpumon.serve import example, schema
+from gpumon.serve.problem import MEDIA_TYPE
+
+Document = dict[str, Any]
+DESCRIPTION = """\
+What the agent on this GPU host knows. Everything is read from one frozen report: no request causes a driver call.
+
+Keys of readings are the names of the metrics without their prefix, unit included. A reading that the GPU or its driver
+cannot give is null, never 0. Moments are RFC 3339 in UTC. Errors are problem+json with a remedy. What starts work needs
+`Authorization: Bearer <token>`, from this host too."""
+
+
+@cache
+def examples() -> Mapping[tuple[str, str, str], Any]:
+    """By method, path and status. Made by the code that answers, so that they cannot be out of date."""
+    report, stamp = example.report(), example.STAMP
+    run = document.probe_result(example.run())
+    before = replace(report, probe=ProbeState(next_run=report.probe.next_run))
+    return {
+        ("get", "/api/v1/report", "200"): document.whole(report, stamp),
+        ("get", "/api/v1/node", "200"): document.node(report, stamp),
+        ("get", "/api/v1/gpus", "200"): {"gpus": document.gpus(report)},
+        ("get", "/api/v1/gpus/{gpu}", "200"): document.gpu(report.gpus[0]),
+        ("get", "/api/v1/links", "200"): {"links": document.links(report)[:1]},
+        ("get", "/api/v1/events", "200"): {"events": document.events(report, report.events)},
+        ("get", "/api/v1/alerts", "200"): {"alerts": [document.alert(one) for one in report.alerts]},
+        ("get", "/api/v1/probes", "200"): {"probes": [run]},
+        ("get", "/api/v1/probes/{run}", "200"): run,
+        ("get", "/api/v1/probes/{run}", "202"): {"id": run["id"], "running": True},
+        ("get", "/probe/allreduce", "200"): document.probe(report, stamp),
+        ("get", "/probe/allreduce", "202"): document.probe(before, stamp),
+        ("post", "/probe/allreduce", "202"): {"id": run["id"], "accepted": True},
+    }
+
+
+def install(app: FastAPI) -> None:
+    """Replace the document that FastAPI would make."""
+    app.openapi = cache(lambda: _document(app))  # type: ignore[method-assign]
+
+
+def operations(described: Document) -> list[tuple[str, str, Document]]:
+    """Method, path and operation, in the order of the routes."""
+    return [(method, path, one) for path, item in described["paths"].items() for method, one in item.items()]
+
+
+def _document(app: FastAPI) -> Document:
+    described = get_openapi(title="gpumon", version=app.version, description=DESCRIPTION, routes=app.routes)
+    schemas = described["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    schemas["Problem"] = schema.Problem.model_json_schema()
+    described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for method, path, operation in operations(described):
+        _complete(method, path, operation["responses"])
+    return described
+
+
+def _complete(method: str, path: str, responses: dict[str, Document]) -> None:
+    problem = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    responses.pop("422", None)
+    responses["default"] = {"description": "An error, with a remedy."}
+    for status, response in responses.items():
+        if status == "default" or status >= "400":
+            response["content"] = problem
+        elif (method, path, status) in examples():
+            response["content"]["application/json"]["example"] = examples()[method, path, status]

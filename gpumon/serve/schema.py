@@ -1,0 +1,249 @@
+"""The shapes of the documents for the OpenAPI page, made from the metric tables: a new row is described by itself."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from gpumon.alerts.alert import SEVERITIES
+from gpumon.probe.result import OUTCOMES
+from gpumon.probe.result import AllReduce as AllReduceTable
+from gpumon.snapshot import gpu as gpu_table
+from gpumon.snapshot import node as node_table
+from gpumon.snapshot import nvlink as nvlink_table
+from gpumon.snapshot.reading import Row, Table, rows
+
+MOMENT = "RFC 3339, UTC."
+
+
+class Shape(BaseModel):
+    """Every key is always present; what is not known is null."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def moment(text: str) -> Any:
+    return Field(description=f"{text} {MOMENT}")
+
+
+def _type_of(row: Row) -> Any:
+    if row.identity:
+        return str | None
+    shape: Any = float | None
+    for _ in row.labels:
+        shape = dict[str, shape]
+    return shape | None if row.labels else shape
+
+
+def _described(row: Row) -> str:
+    by = f" By {', then '.join(row.labels)}." if row.labels else ""
+    return f"{row.help}{by}{' ' + row.note if row.note else ''}"
+
+
+def from_table(name: str, table: type[Table], base: type[Shape] = Shape) -> type[Shape]:
+    """A shape with every row of a table beside what `base` has."""
+    fields: dict[str, Any] = {
+        attribute: (_type_of(row), Field(description=_described(row))) for attribute, row in rows(table).items()
+    }
+    return create_model(name, __base__=base, **fields)
+
+
+class Problem(BaseModel):
+    """Every error (RFC 9457); some say more, in further members."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(description="Stable name of the kind of error, a URN.")
+    title: str = Field(description="The kind of error in words.")
+    status: int = Field(description="The HTTP status.")
+    detail: str = Field(description="What is wrong with this request.")
+    instance: str = Field(description="Path of the request.")
+    remedy: str = Field(description="What to do about it.")
+
+
+class NodeProblem(Shape):
+    """One thing that is wrong with the node."""
+
+    severity: Literal["critical", "warning", "info"]
+    title: str
+    detail: str
+    action: str = Field(description="What to do about it.")
+    runbook_url: str
+    gpu: int | None = Field(description="Index of the GPU that it is about.")
+    since: str | None = moment("When it began.")
+
+
+class Notice(Shape):
+    """What is wrong with the agent itself."""
+
+    subject: str
+    message: str
+
+
+Build = from_table("Build", node_table.Build)
+Driver = from_table("Driver", node_table.Driver)
+
+
+class _NodeBase(Shape):
+    host: str
+    time: str = moment("When this was answered.")
+    state: Literal["ok", "warning", "critical"] = Field(description="The worst of the problems.")
+    problems: list[NodeProblem] = Field(description="What is wrong, the worst first.")
+    notices: list[Notice]
+    simulated_profile: str | None = Field(description="Profile of a simulated node; null on real GPUs.")
+    started: str = moment("When the agent started.")
+    booted: str = moment("When the host booted.")
+    build: Build  # type: ignore[valid-type]
+    driver: Driver  # type: ignore[valid-type]
+
+
+class _GpuBase(Shape):
+    gpu: int = Field(description="NVML index under which it was first seen since boot.")
+    uuid: str = Field(description="Identity. pci-<bus id> until the GPU has told its own.")
+    state: Literal[("up", *gpu_table.FAULTS)] = Field(description="up, or the fault.")  # type: ignore[valid-type]
+    detail: str = Field(description="The fault in words; empty without one.")
+    since: str | None = moment("When the fault was found.")
+
+
+class _LinkBase(Shape):
+    gpu: int
+    uuid: str
+    link: int
+
+
+Node = from_table("Node", node_table.Node, _NodeBase)
+Gpu = from_table("Gpu", gpu_table.Gpu, _GpuBase)
+Link = from_table("Link", nvlink_table.Nvlink, _LinkBase)
+AllReduceMetrics = from_table("AllReduceMetrics", AllReduceTable)
+
+
+class Event(Shape):
+    """An Xid."""
+
+    time: str = moment("When it was seen.")
+    gpu: int | None
+    uuid: str | None
+    pci_bus_id: str
+    xid: int
+    source: str
+
+
+class Alert(Shape):
+    """An instance of a rule."""
+
+    rule: str
+    severity: Literal[SEVERITIES]  # type: ignore[valid-type]
+    state: Literal["pending", "firing", "resolved"]
+    labels: dict[str, str]
+    summary: str
+    description: str
+    runbook_url: str
+    value: float | None
+    since: str = moment("When the expression became true.")
+    firing_since: str | None = moment("When it began to fire.")
+    resolved_at: str | None = moment("When it was resolved.")
+
+
+class Measurement(Shape):
+    """One size of the ladder."""
+
+    bytes: int
+    iterations: int
+    algbw_bytes_per_second: float
+    busbw_bytes_per_second: float = Field(description="As nccl-tests define it.")
+    latency_seconds: dict[str, float] = Field(description="By percentile: p50, p95, p99.")
+    wrong_elements: int
+
+
+class ProbeResult(Shape):
+    """One run, however it ended."""
+
+    id: str
+    probe: str
+    outcome: Literal[OUTCOMES]  # type: ignore[valid-type]
+    reason: str
+    hint: str
+    trigger: str
+    started: str = moment("When it started.")
+    duration_seconds: float
+    backend: str
+    algorithm: str
+    ranks: int
+    versions: dict[str, str]
+    measurements: list[Measurement]
+    wrong_elements: int | None
+    simulated: bool
+
+
+class ProbeResultWithLog(ProbeResult):
+    """One run with what its ranks printed, for who has the token."""
+
+    log: str | None = Field(default=None, description="Only with the token: it names processes.")
+
+
+class Progress(Shape):
+    """Where the slowest rank of a run is."""
+
+    rank: int
+    stage: str
+    bytes: int | None
+    ratio: float = Field(description="Share of the measuring that is done.")
+
+
+class Probe(Shape):
+    """The all-reduce probe as it stands."""
+
+    probe: str
+    running: str | None = Field(description="Id of the run in progress.")
+    progress: Progress | None
+    next_run: str | None = moment("When the next run is due.")
+    age_seconds: float | None = Field(description="Since the last run ended.")
+    last: ProbeResult | None
+    metrics: AllReduceMetrics  # type: ignore[valid-type]
+
+
+class ProbeStarted(Shape):
+    """A run that was started, or joined."""
+
+    id: str
+    accepted: bool = Field(description="False: a run was in progress, and this is its id.")
+
+
+class ProbeRunning(Shape):
+    """A run in progress."""
+
+    id: str
+    running: Literal[True]
+
+
+class Gpus(Shape):
+    gpus: list[Gpu]  # type: ignore[valid-type]
+
+
+class Links(Shape):
+    links: list[Link]  # type: ignore[valid-type]
+
+
+class Events(Shape):
+    events: list[Event] = Field(description="Newest first.")
+
+
+class Alerts(Shape):
+    alerts: list[Alert]
+
+
+class Probes(Shape):
+    probes: list[ProbeResult] = Field(description="Newest first.")
+
+
+class Report(Shape):
+    """Everything, from one moment."""
+
+    node: Node  # type: ignore[valid-type]
+    gpus: list[Gpu]  # type: ignore[valid-type]
+    links: list[Link]  # type: ignore[valid-type]
+    alerts: list[Alert]
+    events: list[Event]
+    probe: Probe
+    probes: list[ProbeResult]

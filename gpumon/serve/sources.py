@@ -1,0 +1,33 @@
+"""What the server is given: values and callables, so that it knows neither the daemon nor its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from gpumon.outputs.prometheus import Exposition
+from gpumon.probe.result import ProbeRequest
+from gpumon.report import Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Called from the server's thread: each returns at once."""
+
+    host: str
+    """Name of the host, for documents and the page."""
+    latest: Callable[[], Report]
+    exposition: Callable[[], Exposition]
+    ready: Callable[[], bool]
+    """A first poll has ended, or its deadline has passed."""
+    token: Callable[[], str | None]
+    """The token that writes ask for, read anew so that it can be rotated; None when there is none to be had."""
+    allowed_hosts: frozenset[str]
+    """Names in the Host header that are this agent's, besides IP addresses; "*" allows any."""
+    request_probe: Callable[[], Future[ProbeRequest]]
+    """Asks for a run of the probe now. When it answers, `latest` already names the run, so that its id can be read."""
+    wall: Callable[[], float]
+    """Seconds since the epoch."""
+    boot: Callable[[], float]
+    """CLOCK_BOOTTIME."""

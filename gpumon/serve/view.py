@@ -1,0 +1,202 @@
+"""What the page shows of the documents: words, bars and marks; the templates only place them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpumon.outputs.document import Document
+from gpumon.outputs.words import ABSENT, bandwidth, celsius, count, duration, seconds_between, share, size, watts
+
+HOT = 0.95
+"""Share of the temperature at which the GPU slows down, from which a bar stands out."""
+STALE = 10.0
+"""Seconds after which readings are called old."""
+OUTCOME_TONES = {"ok": "ok", "degraded": "warning", "skipped": "muted"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One fact of the node at a glance."""
+
+    label: str
+    value: str
+    note: str = ""
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A reading against its limit."""
+
+    label: str
+    text: str
+    limit: str = ""
+    ratio: float | None = None
+    """None draws no bar: nothing is known, which is not nothing."""
+    tone: str = ""
+
+    @property
+    def width(self) -> str:
+        """For an SVG attribute."""
+        return f"{min(max(self.ratio or 0.0, 0.0), 1.0) * 100:.1f}%"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One NVLink."""
+
+    tone: str
+    """ok, erring, down or unknown."""
+    title: str
+
+
+def tiles(document: Document) -> list[Tile]:
+    """The node at a glance."""
+    node, gpus = document["node"], document["gpus"]
+    return [
+        _gpus_tile(node, gpus),
+        _power(gpus),
+        _hottest(gpus),
+        _memory(gpus),
+        _links(gpus),
+        _probe(document["probe"]),
+    ]
+
+
+def bars(gpu: Document) -> list[Bar]:
+    """Utilization, memory, power and temperature of a GPU."""
+    slowdown = gpu["temperature_slowdown_celsius"]
+    heat = _ratio(gpu["temperature_celsius"], slowdown)
+    return [
+        Bar(label="Utilization", text=share(gpu["utilization_ratio"]), ratio=gpu["utilization_ratio"]),
+        _measured("Memory", gpu["memory_used_bytes"], gpu["memory_total_bytes"], size),
+        _measured("Power", gpu["power_watts"], gpu["power_limit_watts"], watts),
+        Bar(
+            label="Temperature",
+            text=celsius(gpu["temperature_celsius"]),
+            limit="" if slowdown is None else f"slows at {celsius(slowdown)}",
+            ratio=heat,
+            tone="warning" if heat is not None and heat >= HOT else "",
+        ),
+    ]
+
+
+def cells(document: Document, uuid: str) -> list[Cell]:
+    """The NVLinks of a GPU, in order."""
+    own = (link for link in document["links"] if link["uuid"] == uuid)
+    return [_cell(link) for link in sorted(own, key=lambda link: link["link"])]
+
+
+def links_in_words(gpu: Document) -> str:
+    if gpu["nvlinks"] == 0:
+        return "none"
+    if gpu["nvlinks"] is None:
+        return ABSENT
+    return f"{count(gpu['nvlinks_active'])} of {count(gpu['nvlinks'])}"
+
+
+def ago(moment: str | None, now: str) -> str:
+    """How long since, in words."""
+    lasting = seconds_between(moment, now)
+    return ABSENT if lasting is None else f"{duration(lasting)} ago"
+
+
+def readings_age(node: Document) -> float | None:
+    """Seconds since the last complete poll."""
+    polled, now = node["snapshot_timestamp_seconds"], seconds_between("1970-01-01T00:00:00Z", node["time"])
+    return None if polled is None or now is None else max(0.0, now - polled)
+
+
+def largest(result: Document | None) -> Document | None:
+    """The measurement of the largest size."""
+    if not result or not result["measurements"]:
+        return None
+    found: Document = max(result["measurements"], key=lambda one: one["bytes"])
+    return found
+
+
+def outcome_tone(outcome: str) -> str:
+    return OUTCOME_TONES.get(outcome, "critical")
+
+
+def _gpus_tile(node: Document, gpus: list[Document]) -> Tile:
+    up = sum(gpu["state"] == "up" for gpu in gpus)
+    expected = max(len(gpus), int(node["gpus_expected"] or 0))
+    if not expected:
+        return Tile(label="GPUs up", value="none", note="no GPU is expected here", tone="muted")
+    lacking = expected - up
+    note = f"{lacking} not answering" if lacking else "all answer"
+    return Tile(label="GPUs up", value=f"{up} of {expected}", note=note, tone="critical" if lacking else "ok")
+
+
+def _power(gpus: list[Document]) -> Tile:
+    drawn, limit = _sum(gpus, "power_watts"), _sum(gpus, "power_limit_watts")
+    note = "" if limit is None else f"of {_kilowatts(limit)} allowed"
+    return Tile(label="Power", value=_kilowatts(drawn), note=note)
+
+
+def _hottest(gpus: list[Document]) -> Tile:
+    known = [gpu for gpu in gpus if gpu["temperature_celsius"] is not None]
+    if not known:
+        return Tile(label="Hottest", value=ABSENT)
+    top = max(known, key=lambda gpu: gpu["temperature_celsius"])
+    heat = _ratio(top["temperature_celsius"], top["temperature_slowdown_celsius"]) or 0.0
+    tone = "warning" if heat >= HOT else ""
+    return Tile(label="Hottest", value=celsius(top["temperature_celsius"]), note=f"GPU {top['gpu']}", tone=tone)
+
+
+def _memory(gpus: list[Document]) -> Tile:
+    used, total = _sum(gpus, "memory_used_bytes"), _sum(gpus, "memory_total_bytes")
+    return Tile(label="Memory", value=size(used), note="" if total is None else f"of {size(total)}")
+
+
+def _links(gpus: list[Document]) -> Tile:
+    active, there = _sum(gpus, "nvlinks_active"), _sum(gpus, "nvlinks")
+    if not there:
+        return Tile(label="NVLinks up", value=ABSENT if there is None else "none", tone="muted")
+    down = there - (active or 0)
+    note = f"{count(down)} down" if down else "all carry traffic"
+    return Tile(
+        label="NVLinks up", value=f"{count(active)} of {count(there)}", note=note, tone="critical" if down else ""
+    )
+
+
+def _probe(probe: Document) -> Tile:
+    last, found = probe["last"], largest(probe["last"])
+    if last is None:
+        return Tile(label="All-reduce", value=ABSENT, note="has not run yet", tone="muted")
+    value = last["outcome"] if found is None else bandwidth(found["busbw_bytes_per_second"])
+    tone = outcome_tone(last["outcome"])
+    return Tile(
+        label="All-reduce", value=value, note=f"{last['outcome']}, {duration(probe['age_seconds'])} ago", tone=tone
+    )
+
+
+def _measured(label: str, value: float | None, limit: float | None, unit: object) -> Bar:
+    assert callable(unit)  # noqa: S101
+    of = "" if limit is None else f"of {unit(limit)}"
+    return Bar(label=label, text=unit(value), limit=of, ratio=_ratio(value, limit))
+
+
+def _cell(link: Document) -> Cell:
+    errors = {kind: number for kind, number in (link["errors_total"] or {}).items() if number}
+    counted = ", ".join(f"{count(number)} {kind}" for kind, number in errors.items())
+    state = {1: "up", 0: "down"}.get(link["up"], "not known")
+    tone = {"down": "down", "not known": "unknown"}.get(state, "erring" if errors else "ok")
+    return Cell(
+        tone=tone, title=f"NVLink {link['link']}: {state}" + (f", errors counted: {counted}" if counted else "")
+    )
+
+
+def _ratio(value: float | None, limit: float | None) -> float | None:
+    return None if value is None or not limit else value / limit
+
+
+def _sum(gpus: Iterable[Document], key: str) -> float | None:
+    known = [gpu[key] for gpu in gpus if gpu[key] is not None]
+    return sum(known) if known else None
+
+
+def _kilowatts(power: float | None) -> str:
+    return watts(power) if power is None or power < 1000 else f"{power / 1000:.2f} kW"

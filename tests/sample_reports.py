@@ -1,0 +1,144 @@
+"""Reports of a made-up node of eight GPUs, healthy and not, for the tests of what is served and printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gpumon.alerts.alert import Alert
+from gpumon.outputs.document import Stamp
+from gpumon.report import GpuState, ProbeState, Report
+from gpumon.serve import example
+from gpumon.snapshot.gpu import FAULTS, Gpu
+from gpumon.snapshot.node import Driver, Node
+from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.snapshot import XidEvent
+
+STAMP: Stamp = example.STAMP
+MINUTE = 60.0
+RUNS = 24
+
+
+def healthy(count: int = 8) -> Report:
+    """All GPUs answer, nothing is wrong, the probe has run every hour for a day."""
+    base = example.report()
+    history = tuple(example.run(hours, peak=478e9 - 3e9 * (hours % 4)) for hours in reversed(range(RUNS)))
+    return replace(
+        base,
+        node=replace(base.node, gpus_expected=float(count), gpus_visible=float(count), alerts={}),
+        gpus=tuple(example.gpu(index) for index in range(count)),
+        events=(),
+        alerts=(),
+        probe=replace(base.probe, last=history[-1], history=history),
+    )
+
+
+def simulated() -> Report:
+    report = healthy()
+    return replace(report, simulated="h100x8", node=replace(report.node, simulated=1.0))
+
+
+def lost(index: int = 3) -> Report:
+    """One GPU fell off the bus ten minutes ago; its alert fires."""
+    report = faulted(healthy(), index, "lost", "NVML: GPU is lost")
+    event = XidEvent(
+        xid=79, bus_id=example.bus_id(index), uuid=example.uuid(index), at=STAMP.boot - 600, wall=STAMP.wall - 600
+    )
+    return replace(report, events=(event,), alerts=(alert("GpuLost", "critical", index, f"GPU {index} is lost."),))
+
+
+def stuck(index: int = 5) -> Report:
+    """A driver call on one GPU does not return."""
+    return faulted(healthy(), index, "stuck", "nvmlDeviceGetFieldValues has not returned")
+
+
+def troubled() -> Report:
+    """One GPU lost, one stuck, a hot one, NVLinks down and erring, a corrupting probe, the agent without its store."""
+    report = faulted(lost(), 5, "stuck", "nvmlDeviceGetFieldValues has not returned")
+    hot = replace(report.gpus[1].gpu, temperature_celsius=86.0, thermal_margin_celsius=1.0, nvlinks_active=16.0)
+    links = dict(report.gpus[1].links) | {
+        "4": Nvlink(up=0.0, errors_total={"replay": 0.0, "recovery": 3.0, "crc": 0.0}),
+        "5": Nvlink(up=0.0),
+        "6": Nvlink(up=1.0, errors_total={"replay": 12.0, "recovery": 0.0, "crc": 0.0}),
+        "7": Nvlink(),
+    }
+    gpus = tuple(replace(one, gpu=hot, links=links) if one.index == 1 else one for one in report.gpus)
+    outcomes = {3: "skipped", 7: "failed", 12: "degraded", 0: "wrong"}
+    history = tuple(
+        example.run(hours, outcome=outcomes.get(hours, "ok"), peak=300e9 if hours == 12 else 478e9)
+        for hours in reversed(range(RUNS))
+    )
+    history = tuple(
+        replace(one, measurements=(), reason="busy" if one.outcome == "skipped" else "ranks")
+        if one.outcome in ("skipped", "failed")
+        else one
+        for one in history
+    )
+    last = replace(history[-1], wrong_elements=128, hint="Find the GPU that corrupts: run the probe on pairs.")
+    return replace(
+        report,
+        gpus=gpus,
+        alerts=(
+            *report.alerts,
+            alert("GpuTemperatureHigh", "warning", 1, "GPU 1 is hot."),
+            alert("NvlinkDown", "critical", 1, "An NVLink of GPU 1 is down.", state="pending"),
+            alert("GpuIdle", "info", 2, "GPU 2 is held and idle.", state="resolved"),
+        ),
+        probe=replace(report.probe, last=last, history=(*history[:-1], last)),
+        notices={"store": "no space left on /var/lib/gpumon: free some, events are kept in memory until then"},
+    )
+
+
+def without_driver() -> Report:
+    """A host whose driver does not load: no GPU is known, the agent says what is missing."""
+    return Report(
+        started=STAMP.wall - 30,
+        build=example.report().build,
+        node=Node(simulated=0.0, nvml_up=0.0, gpus_expected=0.0, gpus_on_pci_bus={"none": 8.0}),
+        notices={"driver": "LibraryNotFound: libnvidia-ml.so.1 is not installed; install the NVIDIA driver"},
+    )
+
+
+def without_gpus() -> Report:
+    """A host that has no NVIDIA GPU and expects none: it is well."""
+    return Report(started=STAMP.wall - 30, build=example.report().build, driver=Driver(), node=Node(simulated=0.0))
+
+
+def before_any_run(report: Report) -> Report:
+    return replace(report, probe=ProbeState(next_run=STAMP.wall + 7))
+
+
+def faulted(report: Report, index: int, fault: str, detail: str) -> Report:
+    """The report with one GPU that does not answer: identity, up, fault and Xid counters stay."""
+    gpus = tuple(_faulted(one, fault, detail) if one.index == index else one for one in report.gpus)
+    return replace(report, gpus=gpus)
+
+
+def alert(rule: str, severity: str, index: int, summary: str, *, state: str = "firing") -> Alert:
+    return Alert(
+        rule=rule,
+        severity=severity,
+        state=state,
+        labels=(("gpu", str(index)), ("uuid", example.uuid(index))),
+        summary=summary,
+        description="What it means, in a sentence.",
+        runbook_url=f"https://example.org/runbooks/{rule}",
+        value=1.0,
+        active_at=STAMP.boot - 10 * MINUTE,
+        since=STAMP.wall - 10 * MINUTE,
+        firing_since=STAMP.wall - 9 * MINUTE if state != "pending" else None,
+        resolved_at=STAMP.wall - MINUTE if state == "resolved" else None,
+    )
+
+
+def _faulted(state: GpuState, fault: str, detail: str) -> GpuState:
+    shown: Mapping[str, float] = dict.fromkeys(FAULTS, 0.0) | {fault: 1.0}
+    gpu = Gpu(
+        name=state.gpu.name,
+        serial=state.gpu.serial,
+        pci_bus_id=state.gpu.pci_bus_id,
+        up=0.0,
+        fault=dict(shown),
+        xid_errors_total={"79": 1.0},
+    )
+    return replace(state, gpu=gpu, fault=fault, detail=detail, since=STAMP.wall - 10 * MINUTE, links={})
