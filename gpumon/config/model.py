@@ -204,10 +204,10 @@ class Probe(_Section):
 class Alerts(_Section):
     """The agent's own evaluation of the rules, and the rules it renders for Prometheus."""
 
-    thresholds: Mapping[str, float] = setting(
+    thresholds: Mapping[str, float | None] = setting(
         {},
-        "Thresholds that differ from the shipped ones, by the name of their rule.",
-        example={"GpuTemperatureHigh": 90},
+        "Thresholds of the rules that differ from the shipped ones, by name. Null switches off what depends on one.",
+        example={"temperature_celsius": 90},
     )
 
 

@@ -23,7 +23,7 @@ def written(folder: Path, text: str) -> Path:
 
 def complaints(path: Path | None, environ: dict[str, str], flags: dict[str, str | None] | None = None) -> list[str]:
     with pytest.raises(ConfigurationError) as raised:
-        load(path, flags or {}, environ, thresholds=("gpu_temperature_celsius",))
+        load(path, flags or {}, environ, thresholds=("temperature_celsius",))
     return str(raised.value).splitlines()
 
 
@@ -66,7 +66,7 @@ gpus:
     - 0000:18:00.0
     - wrong
 alerts:
-  thresholds: {gpu_temperature: 90}
+  thresholds: {temperatur: 90}
 simulate: {scenario: x.yml}
 """,
     )
@@ -83,7 +83,7 @@ simulate: {scenario: x.yml}
             f"{path}:10: gpus.exclude.1: should be a GPU's uuid (GPU-...), PCI bus id (0000:18:00.0) or index, "
             "not 'wrong'; for example exclude: [GPU-4d2f7c1e-5d0b-6a0e-8c1f-2b3a4c5d6e7f, '0000:18:00.0']"
         ),
-        f"{path}:12: alerts.thresholds.gpu_temperature: is not known; did you mean gpu_temperature_celsius?",
+        f"{path}:12: alerts.thresholds.temperatur: is not known; did you mean temperature_celsius?",
         (
             f"{path}:13: simulate: a scenario needs a profile: set simulate.profile (--simulate) too; "
             "keys of simulate: profile, scenario"
@@ -161,14 +161,14 @@ def test_lists_and_mappings_fit_in_the_environment(environ: dict[str, str]) -> N
     """A list is written with brackets or commas, a mapping with braces; an empty variable counts as not set."""
     environ |= {
         "GPUMON_GPUS__EXCLUDE": "0, GPU-4d2f7c1e",
-        "GPUMON_ALERTS__THRESHOLDS": "{gpu_temperature_celsius: 90}",
+        "GPUMON_ALERTS__THRESHOLDS": "{temperature_celsius: 90, idle_busy_ratio: null}",
         "GPUMON_LOG__LEVEL": "",
     }
 
-    configuration = load(None, {}, environ, thresholds=("gpu_temperature_celsius",))
+    configuration = load(None, {}, environ, thresholds=("temperature_celsius", "idle_busy_ratio"))
 
     assert configuration.gpus.exclude == ("0", "GPU-4d2f7c1e")
-    assert configuration.alerts.thresholds == {"gpu_temperature_celsius": 90}
+    assert configuration.alerts.thresholds == {"temperature_celsius": 90, "idle_busy_ratio": None}
     assert configuration.log.level == "info"
 
 

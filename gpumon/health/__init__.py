@@ -1,0 +1,1 @@
+"""What the readings and events mean for the node's health."""

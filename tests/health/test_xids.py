@@ -1,0 +1,47 @@
+"""The Xid catalogue is complete and consistent."""
+
+from __future__ import annotations
+
+import re
+
+from gpumon.health.xids import APPLICATION_XIDS, CRITICAL_XIDS, NOTHING, TABLE, XIDS, Severity, describe
+
+
+def test_each_code_has_one_row() -> None:
+    """No code is written twice."""
+    assert len(TABLE) == len(XIDS)
+
+
+def test_every_code_that_drivers_have_is_there() -> None:
+    """All codes of NVIDIA's catalogue are described, from the graphics exception to the last C2C failure."""
+    old = {8, 11, 13, 25, 31, 32, *range(37, 42), 43, 44, 45, 46, 48}
+
+    assert set(XIDS) == old | set(range(54, 174))
+
+
+def test_severity_follows_the_first_action() -> None:
+    """What asks for a reset or a reboot is critical, except the context switch timeout, which a job can cause."""
+    heavy = re.compile(r"reset the GPU$|reboot")
+
+    assert {xid.code for xid in TABLE if heavy.search(xid.action)} - {109} <= CRITICAL_XIDS
+    assert not [xid for xid in TABLE if xid.severity is Severity.INFO and heavy.search(xid.action)]
+    assert not [xid for xid in TABLE if xid.severity is Severity.CRITICAL and xid.action == NOTHING]
+
+
+def test_what_a_job_can_cause_is_not_critical() -> None:
+    """A faulty application must not take a node out of service."""
+    assert {13, 31, 43, 45, 68, 109} <= APPLICATION_XIDS
+    assert not APPLICATION_XIDS & CRITICAL_XIDS
+
+
+def test_the_worst_are_critical() -> None:
+    """What peers agree to be fatal is so here."""
+    assert {46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 156, 158} <= CRITICAL_XIDS
+
+
+def test_an_unknown_code_is_a_warning() -> None:
+    """A code from a newer driver is neither hidden nor critical, and keeps its number."""
+    assert describe(79).severity is Severity.CRITICAL
+    assert describe(100_000).severity is Severity.WARNING
+    assert describe(100_000).code == 100_000
+    assert describe(42).severity is Severity.WARNING
