@@ -1,0 +1,192 @@
+"""Runs the real agent, Prometheus and Alertmanager for tests: free ports, fresh folders, nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpumon.snapshot.call_page import boot_clock
+
+T = TypeVar("T")
+PATIENCE = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def eventually(ask: Callable[[], T], *, within: float = PATIENCE, every: float = 0.1) -> T:
+    """The first true answer. What raises AssertionError or OSError is asked again; the last such error is told."""
+    deadline = boot_clock() + within
+    while True:
+        error: Exception | None = None
+        answer: T | None = None
+        with contextlib.suppress(OSError, AssertionError, http.client.HTTPException):
+            answer = ask()
+        if answer:
+            return answer
+        if boot_clock() > deadline:
+            raise AssertionError(f"not so after {within:g} s; last answer: {answer!r}, {error}")
+        time.sleep(every)
+
+
+class Agent:
+    """One agent on a simulated node, in a folder that outlives its restarts."""
+
+    def __init__(
+        self, folder: Path, *, profile: str | None = "h100x8", environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.folder = folder
+        self.scenario = folder / "scenario.yml"
+        self.log = folder / "agent.log"
+        self.port = free_port()
+        self.profile = profile
+        self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+        self.process: subprocess.Popen[bytes]
+        self.simulate({})
+
+    def simulate(self, scenario: Mapping[str, Any]) -> None:
+        """Replace the scenario, whole and at once."""
+        written = self.scenario.with_suffix(".new")
+        written.write_text(yaml.safe_dump(dict(scenario)), encoding="utf-8")
+        written.rename(self.scenario)
+
+    def start(self, *flags: str) -> Agent:
+        """Start it, and wait until it has looked at its GPUs."""
+        arguments = [sys.executable, "-m", "gpumon", "serve", f"--web.listen-address=127.0.0.1:{self.port}"]
+        arguments += [f"--store.path={self.folder / 'gpumon.db'}", f"--web.token-file={self.folder / 'token'}"]
+        if self.profile is not None:
+            arguments += [f"--simulate={self.profile}", f"--simulate.scenario={self.scenario}"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*arguments, *flags], env=self.environment, stderr=log, stdin=subprocess.DEVNULL
+            )
+        eventually(lambda: self.status("/-/ready") == 200)
+        return self
+
+    def ask(self, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request(method, path, headers=dict(headers or {}))
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def status(self, path: str) -> int:
+        return self.ask(path)[0]
+
+    def get(self, path: str) -> Any:
+        """The JSON document at this path."""
+        return json.loads(self.ask(path)[1])
+
+    def post(self, path: str) -> tuple[int, Any]:
+        token = (self.folder / "token").read_text(encoding="ascii").strip()
+        status, body = self.ask(path, method="POST", headers={"Authorization": f"Bearer {token}"})
+        return status, json.loads(body)
+
+    def metrics(self) -> Metrics:
+        status, body = self.ask("/metrics")
+        assert status == 200
+        return Metrics(body.decode())
+
+    def children(self) -> set[int]:
+        """Pids of all processes that descend from the agent."""
+        return descendants(self.process.pid)
+
+    def kill(self) -> None:
+        """SIGKILL, to the daemon alone."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> int:
+        """As systemd does."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=15)
+
+
+class Metrics:
+    """A scrape, parsed by the client library of Prometheus."""
+
+    def __init__(self, text: str) -> None:
+        self.families = {family.name: family for family in text_string_to_metric_families(text)}
+        self.values = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in self.families.values()
+            for sample in family.samples
+        }
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Value of the one series of this name that has these labels; None when there is none."""
+        found = [
+            value
+            for (known, own), value in self.values.items()
+            if known == name and labels.items() <= dict(own).items()
+        ]
+        assert len(found) <= 1, f"{name} {labels} is not one series"
+        return found[0] if found else None
+
+    def gpus(self, name: str) -> dict[str, float]:
+        """Values by GPU index."""
+        return {dict(labels)["gpu"]: value for (known, labels), value in self.values.items() if known == name}
+
+
+def descendants(pid: int) -> set[int]:
+    """All living processes below this one."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = entry.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            if fields[0] not in "ZX":
+                parents[int(entry.parent.name)] = int(fields[1])
+    found: set[int] = set()
+    grown = {pid}
+    while grown:
+        grown = {child for child, parent in parents.items() if parent in grown} - found
+        found |= grown
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those that still run: zombies that wait for init are aside."""
+    living = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            state = (
+                Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+            )
+            if state not in "ZX":
+                living.add(pid)
+    return living
+
+
+@contextlib.contextmanager
+def running(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server under test, ended with the block."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(arguments, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

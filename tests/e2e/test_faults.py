@@ -1,0 +1,240 @@
+"""The promise: a real agent, scraped by a real Prometheus that alerts through a real Alertmanager, while GPUs fail."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import yaml
+from agents import Agent, Metrics, alive, descendants, eventually, free_port, running
+
+from gpumon.snapshot.call_page import boot_clock
+
+LOST, HUNG = "3", "5"
+OTHERS = {str(gpu) for gpu in range(8)}
+RULES = Path(__file__).parents[2] / "alert_rules" / "gpumon.yml"
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    one = Agent(tmp_path)
+    one.simulate({"idle": True})
+    one.start()
+    yield one
+    one.stop()
+
+
+class Stack:
+    """Prometheus, which scrapes every second with our rules, and Alertmanager."""
+
+    def __init__(self, folder: Path, target: int) -> None:
+        self.prometheus, self.alertmanager = free_port(), free_port()
+        self.folder = folder
+        scrape = {"job_name": "gpumon", "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]}
+        configuration = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(RULES)],
+            "scrape_configs": [scrape],
+            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{self.alertmanager}"]}]}]},
+        }
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration), encoding="utf-8")
+        (folder / "alertmanager.yml").write_text(
+            "route: {receiver: none, group_wait: 1s, group_interval: 1s}\nreceivers: [{name: none}]\n", encoding="utf-8"
+        )
+
+    @contextlib.contextmanager
+    def up(self) -> Iterator[Stack]:
+        alertmanager = [
+            "prometheus-alertmanager",
+            f"--config.file={self.folder / 'alertmanager.yml'}",
+            f"--storage.path={self.folder / 'alertmanager'}",
+            f"--web.listen-address=127.0.0.1:{self.alertmanager}",
+            "--cluster.listen-address=",
+        ]
+        prometheus = [
+            "prometheus",
+            f"--config.file={self.folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self.folder / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{self.prometheus}",
+        ]
+        with (
+            running(alertmanager, self.folder / "alertmanager.log"),
+            running(prometheus, self.folder / "prometheus.log"),
+        ):
+            eventually(lambda: self.query("up == 1"))
+            yield self
+
+    def query(self, promql: str) -> list[Any]:
+        asked = urllib.parse.urlencode({"query": promql})
+        return list(_json(f"http://127.0.0.1:{self.prometheus}/api/v1/query?{asked}")["data"]["result"])
+
+    def firing(self) -> set[tuple[str, str]]:
+        """(rule, GPU) of the alerts that Alertmanager holds as active."""
+        alerts = _json(f"http://127.0.0.1:{self.alertmanager}/api/v2/alerts?active=true")
+        return {(one["labels"]["alertname"], one["labels"].get("gpu", "")) for one in alerts}
+
+
+def _json(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return json.load(answer)
+
+
+class Scrapes:
+    """Scrapes several times a second until stopped, and keeps every page: no moment goes unseen."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._stop = threading.Event()
+        self.pages: list[tuple[float, Metrics]] = []
+        self.failed: list[Exception] = []
+        self._thread = threading.Thread(target=self._scrape)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _scrape(self) -> None:
+        while not self._stop.wait(0.3):
+            try:
+                self.pages.append((boot_clock(), self._agent.metrics()))
+            except (OSError, AssertionError) as error:
+                self.failed.append(error)
+
+
+def _longest_standstill(pages: list[tuple[float, Metrics]], gpu: str) -> float:
+    """Longest time for which this GPU's energy did not grow, in seconds."""
+    grown_at, last, longest = pages[0][0], -1.0, 0.0
+    for at, page in pages:
+        energy = page.gpus("gpumon_gpu_energy_joules_total").get(gpu, last)
+        if energy > last:
+            grown_at, last = at, energy
+        longest = max(longest, at - grown_at)
+    return longest
+
+
+def test_a_lost_gpu_fires_through_alertmanager_while_seven_report(agent: Agent, tmp_path: Path) -> None:
+    """GPU 3 is lost: at every scrape the other seven report and grow; GpuLost arrives; healed, it resolves."""
+    with Stack(tmp_path, agent.port).up() as stack, Scrapes(agent) as scrapes:
+        agent.simulate({"idle": True, "gpus": {int(LOST): {"lost": True}}})
+        eventually(lambda: agent.metrics().gpus("gpumon_gpu_up")[LOST] == 0, within=5)
+        eventually(lambda: ("GpuLost", LOST) in stack.firing())
+        eventually(lambda: _firing_here(agent, "GpuLost"))
+
+        agent.simulate({"idle": True})
+        eventually(lambda: agent.metrics().gpus("gpumon_gpu_up")[LOST] == 1)
+        eventually(lambda: ("GpuLost", LOST) not in stack.firing())
+        eventually(lambda: not _firing_here(agent, "GpuLost"))
+
+    assert not scrapes.failed
+    for _, page in scrapes.pages:
+        up = page.gpus("gpumon_gpu_up")
+        assert set(up) == OTHERS
+        assert {gpu for gpu, one in up.items() if one} >= OTHERS - {LOST}
+        assert set(page.gpus("gpumon_gpu_temperature_celsius")) >= OTHERS - {LOST}
+    assert max(_longest_standstill(scrapes.pages, gpu) for gpu in OTHERS - {LOST}) < 5
+    stamps = [page.value("gpumon_snapshot_timestamp_seconds") or 0 for _, page in scrapes.pages]
+    assert stamps == sorted(stamps)
+    assert len(set(stamps)) > len(stamps) / 8
+
+
+def _firing_here(agent: Agent, rule: str) -> bool:
+    alerts = agent.get("/api/v1/alerts?state=firing")["alerts"]
+    return any(one["rule"] == rule for one in alerts)
+
+
+def test_a_hung_call_costs_one_gpu_and_nothing_that_fires(agent: Agent, tmp_path: Path) -> None:
+    """A getter of GPU 5 hangs: its readings vanish, the sampler is replaced, the seven grow, no alert resolves."""
+    lost = {int(LOST): {"lost": True}}
+    agent.simulate({"idle": True, "gpus": lost})
+    with Stack(tmp_path, agent.port).up() as stack:
+        eventually(lambda: ("GpuLost", LOST) in stack.firing())
+        with Scrapes(agent) as scrapes:
+            agent.simulate({"idle": True, "gpus": {**lost, int(HUNG): {"hang": ["nvmlDeviceGetTemperature*"]}}})
+            eventually(lambda: agent.metrics().gpus("gpumon_gpu_up")[HUNG] == 0, within=10)
+            page = agent.metrics()
+            assert HUNG not in page.gpus("gpumon_gpu_temperature_celsius")
+            assert page.value("gpumon_gpu_fault", gpu=HUNG, fault="stuck") == 1
+            eventually(lambda: (agent.metrics().value("gpumon_sampler_restarts_total", reason="deadline") or 0) >= 1)
+            eventually(lambda: ("GpuStuck", HUNG) in stack.firing())
+            # Long enough for a trial, which hangs as well, and is ended.
+            eventually(lambda: "trial" in agent.log.read_text(encoding="utf-8") or _age(scrapes) > 12, within=30)
+            held = stack.firing()
+            agent.simulate({"idle": True, "gpus": lost})
+            eventually(lambda: agent.metrics().gpus("gpumon_gpu_up")[HUNG] == 1)
+        assert ("GpuLost", LOST) in held
+        assert ("GpuLost", LOST) in stack.firing()
+
+    assert not scrapes.failed
+    seven = OTHERS - {HUNG, LOST}
+    assert all(set(page.gpus("gpumon_gpu_temperature_celsius")) >= seven for _, page in scrapes.pages)
+    assert max(_longest_standstill(scrapes.pages, gpu) for gpu in seven) < 10
+
+
+def _age(scrapes: Scrapes) -> float:
+    return scrapes.pages[-1][0] - scrapes.pages[0][0] if scrapes.pages else 0.0
+
+
+@pytest.mark.parametrize("state", ["healthy", "hung", "probing"])
+def test_kill_9_leaves_no_process_and_a_restart_loses_no_xid(tmp_path: Path, state: str) -> None:
+    """SIGKILL of the daemon ends every child; after a restart the Xid counters have not gone back."""
+    agent = Agent(tmp_path)
+    agent.simulate({"idle": True})
+    agent.start(*(["--config.file", str(_probing_now(tmp_path))] if state == "probing" else []))
+    agent.simulate({"idle": True, "gpus": {1: {"xids": [79]}}})
+    eventually(lambda: _xid_79(agent) == 1)
+    if state == "hung":
+        agent.simulate({"idle": True, "gpus": {int(HUNG): {"hang": ["nvmlDeviceGetTemperature*"]}}})
+        eventually(lambda: (agent.metrics().value("gpumon_nvml_stuck_seconds") or 0) > 0)
+    if state == "probing":
+        assert agent.post("/probe/allreduce")[0] == 202
+        eventually(lambda: len(agent.children()) >= 3)
+    children = agent.children()
+    assert children
+
+    agent.kill()
+    eventually(lambda: not alive(children), within=10)
+
+    agent.simulate({"idle": True})
+    agent.start()
+    try:
+        eventually(lambda: _xid_79(agent) == 1)
+        assert agent.metrics().gpus("gpumon_gpu_up") == dict.fromkeys(OTHERS, 1)
+    finally:
+        assert agent.stop() == 0
+    assert not descendants(agent.process.pid)
+
+
+def _xid_79(agent: Agent) -> float | None:
+    return agent.metrics().value("gpumon_gpu_xid_errors_total", gpu="1", xid="79")
+
+
+def _probing_now(folder: Path) -> Path:
+    path = folder / "gpumon.yml"
+    path.write_text("probe: {first_after_seconds: 3600}\n", encoding="utf-8")
+    return path
+
+
+def test_sigterm_ends_everything_in_time(agent: Agent) -> None:
+    """A stop, as systemd does it, takes a few seconds even while a call hangs, and exits with 0."""
+    agent.simulate({"idle": True, "gpus": {int(HUNG): {"hang": ["nvmlDeviceGetTemperature*"]}}})
+    eventually(lambda: (agent.metrics().value("gpumon_nvml_stuck_seconds") or 0) > 0)
+    children = agent.children()
+
+    began = boot_clock()
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.process.wait(timeout=10) == 0
+
+    assert boot_clock() - began < 10
+    assert not alive(children)
