@@ -1,0 +1,41 @@
+"""Reading and writing the caller's memory by address, as a C library does."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any
+
+from gpumon.sim.codes import Code, Refusal
+
+_UINT = struct.Struct("<I")
+
+
+def put(address: int | None, layout: struct.Struct, *values: Any) -> None:
+    """Write a struct. NULL is an invalid argument; any other wrong address ends the process."""
+    ctypes.memmove(_checked(address), layout.pack(*values), layout.size)
+
+
+def take(address: int | None, layout: struct.Struct) -> tuple[Any, ...]:
+    """Read a struct."""
+    return layout.unpack(ctypes.string_at(_checked(address), layout.size))
+
+
+def put_text(buffer: int | None, length: int, text: str) -> None:
+    """Write a text and its NUL into a buffer of `length` bytes; INSUFFICIENT_SIZE when they do not fit."""
+    encoded = text.encode() + b"\0"
+    if len(encoded) > length:
+        raise Refusal(Code.INSUFFICIENT_SIZE)
+    ctypes.memmove(_checked(buffer), encoded, len(encoded))
+
+
+def check_version(address: int | None, number: int, size: int) -> None:
+    """Versioned structs begin with their size and a version number; another one is ARGUMENT_VERSION_MISMATCH."""
+    if take(address, _UINT) != (size | number << 24,):
+        raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
+
+
+def _checked(address: int | None) -> int:
+    if not address:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    return address

@@ -1,0 +1,54 @@
+"""NVML's return codes, and how an answer of the simulated driver is refused."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """What every function of NVML returns."""
+
+    SUCCESS = 0
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    ALREADY_INITIALIZED = 5
+    NOT_FOUND = 6
+    INSUFFICIENT_SIZE = 7
+    INSUFFICIENT_POWER = 8
+    DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
+    IRQ_ISSUE = 11
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    CORRUPTED_INFOROM = 14
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    OPERATING_SYSTEM = 17
+    LIB_RM_VERSION_MISMATCH = 18
+    IN_USE = 19
+    MEMORY = 20
+    NO_DATA = 21
+    VGPU_ECC_NOT_SUPPORTED = 22
+    INSUFFICIENT_RESOURCES = 23
+    FREQ_NOT_SUPPORTED = 24
+    ARGUMENT_VERSION_MISMATCH = 25
+    DEPRECATED = 26
+    NOT_READY = 27
+    GPU_NOT_FOUND = 28
+    INVALID_STATE = 29
+    UNKNOWN = 999
+
+    @property
+    def words(self) -> str:
+        """As nvmlErrorString says it, but for the odd capital."""
+        return self.name.replace("_", " ").capitalize()
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not an error of ours
+    """The simulated driver answers with this code instead of a value."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code

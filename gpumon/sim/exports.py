@@ -1,0 +1,101 @@
+"""What the simulated library exports: a function is written once, and added by its decorator.
+
+Functions get the node first, a getter the device that its handle stands for, then C's arguments: integers, and
+addresses (None for NULL). They answer None for success or raise Refusal.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpumon.sim.cmemory import put, put_text
+from gpumon.sim.codes import Code, Refusal
+
+if TYPE_CHECKING:
+    from gpumon.sim.device import Device
+    from gpumon.sim.node import Node
+
+Version = tuple[int, ...]
+POINTER = ctypes.c_void_p
+UINT = ctypes.c_uint
+ULONGLONG = ctypes.c_ulonglong
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """One function of the library."""
+
+    name: str
+    function: Callable[..., Any]
+    takes: tuple[Any, ...]
+    """C types of the arguments."""
+    gives: Any = ctypes.c_int
+    since: Version = ()
+    """First driver version that has it."""
+
+
+EXPORTS: dict[str, Export] = {}
+
+
+def function(name: str, *takes: Any, gives: Any = ctypes.c_int, since: Version = ()) -> Callable[[Any], Any]:
+    """Export a function that concerns no single GPU: `f(node, *arguments)`."""
+
+    def export(written: Callable[..., Any]) -> Callable[..., Any]:
+        EXPORTS[name] = Export(name, written, takes, gives, since)
+        return written
+
+    return export
+
+
+def device_function(name: str, *takes: Any, since: Version = ()) -> Callable[[Any], Any]:
+    """Export a function whose first argument is a device handle: `f(device, *arguments)`."""
+
+    def export(written: Callable[..., None]) -> Callable[..., None]:
+        def enter(node: Node, handle: int | None, *arguments: Any) -> None:
+            written(node.device(name, handle), *arguments)
+
+        EXPORTS[name] = Export(name, enter, (POINTER, *takes), since=since)
+        return written
+
+    return export
+
+
+def getter(name: str, *layouts: str, takes: Sequence[Any] = (), since: Version = ()) -> Callable[[Any], Any]:
+    """Export a getter that answers numbers: `f(device, *arguments) -> number, tuple of numbers, or None`.
+
+    One layout (of the struct module) for each pointer that the caller hands in; None is "not supported".
+    """
+    packed = [(struct.Struct("<" + layout), len(layout)) for layout in layouts]
+
+    def export(written: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(device: Device, *arguments: Any) -> None:
+            inputs, pointers = arguments[: len(takes)], arguments[len(takes) :]
+            value = written(device, *inputs)
+            if value is None:
+                raise Refusal(Code.NOT_SUPPORTED)
+            numbers = [round(number) for number in (value if isinstance(value, tuple) else (value,))]
+            for pointer, (layout, count) in zip(pointers, packed, strict=True):
+                put(pointer, layout, *numbers[:count])
+                del numbers[:count]
+
+        device_function(name, *takes, *[POINTER] * len(layouts), since=since)(answer)
+        return written
+
+    return export
+
+
+def text_getter(name: str) -> Callable[[Any], Any]:
+    """Export a getter that answers a text into a buffer of bounded length: `f(device) -> str`."""
+
+    def export(written: Callable[[Device], str]) -> Callable[[Device], str]:
+        def answer(device: Device, buffer: int | None, length: int) -> None:
+            put_text(buffer, length, written(device))
+
+        device_function(name, POINTER, UINT)(answer)
+        return written
+
+    return export

@@ -1,0 +1,190 @@
+"""The scenario file: read, checked against the table of faults, and read again when it changes."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpumon.sim import SimulationError, shapes, workload
+from gpumon.sim.device import Identity
+from gpumon.sim.faults import FAULTS, Fault, Xid
+from gpumon.sim.physics import Workload
+from gpumon.sim.profiles import Profile
+
+_logger = logging.getLogger(__name__)
+
+CHECK_EVERY = 0.25
+SETTLED = 0.05
+"""Seconds: how often to look at the file, and how long it must have been left alone, lest half a file be read."""
+
+Rows = tuple[tuple[Fault, Any], ...]
+_ORDER = {key: n for n, key in enumerate(FAULTS)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One version of the file, for one profile."""
+
+    identities: tuple[Identity, ...]
+    node: Rows = ()
+    gpus: tuple[Rows, ...]
+    """By position in the profile; what stands under "*" comes before the GPU's own."""
+    workloads: tuple[Workload, ...]
+    seed: int = 0
+    driver: str
+
+    def rows(self, gpu: int | None) -> Rows:
+        """What concerns a call: on one GPU, or on none."""
+        return self.node if gpu is None else self.node + self.gpus[gpu]
+
+    def xids(self, gpu: int) -> tuple[Xid, ...]:
+        return tuple(xid for fault, xids in self.gpus[gpu] if fault.key == "xids" for xid in xids)
+
+
+def parse(text: str, profile: Profile) -> Scenario:
+    """Raises ShapeError, or YAML's own error."""
+    document = yaml.safe_load(text)
+    top = {} if document is None else shapes.by_key(_plain_key, _anything)(document, ())
+    wanted = top.pop("gpus", {})
+    node = _rows({key: value for key, value in top.items() if key != "gpus"}, (), on_node=True)
+    named = {fault.key: value for fault, value in node}
+    seed = int(named.get("seed", 0))
+    identities = tuple(_identity(profile, seed, n) for n in range(len(profile.bus_ids)))
+    gpus = _gpus(wanted, identities)
+    return Scenario(
+        identities=identities,
+        node=node,
+        gpus=gpus,
+        workloads=tuple(_workload(node + rows, seed, n) for n, rows in enumerate(gpus)),
+        seed=seed,
+        driver=named.get("driver_version", profile.driver),
+    )
+
+
+def _gpus(wanted: Any, identities: tuple[Identity, ...]) -> tuple[Rows, ...]:
+    entries = shapes.by_key(_plain_key, _anything)(wanted, ("gpus",))
+    known: dict[Any, Identity] = dict(enumerate(identities))
+    known |= {identity.uuid: identity for identity in identities}
+    for key in entries:
+        if key != "*" and key not in known:
+            problem = f"no GPU {key!r}; there are 0 to {len(identities) - 1}, their uuids, and '*' for all"
+            raise shapes.ShapeError(("gpus", key), problem)
+    parsed = {key: _rows(entry, ("gpus", key), on_node=False) for key, entry in entries.items()}
+    return tuple(
+        _ordered(parsed.get("*", ()) + parsed.get(identity.number, ()) + parsed.get(identity.uuid, ()))
+        for identity in identities
+    )
+
+
+def _rows(entry: Any, path: shapes.Path, *, on_node: bool) -> Rows:
+    known = {key: fault.shape for key, fault in FAULTS.items() if (fault.node if on_node else fault.gpu)}
+    if on_node:
+        known["gpus"] = _anything
+    values = shapes.fields(known)(entry, path)
+    return _ordered(tuple((FAULTS[key], value) for key, value in values.items()))
+
+
+def _ordered(rows: Rows) -> Rows:
+    return tuple(sorted(rows, key=lambda row: _ORDER[row[0].key]))
+
+
+def _workload(rows: Rows, seed: int, gpu: int) -> Workload:
+    plans = [fault.plan(value, seed, gpu) for fault, value in rows if fault.plan is not None]
+    return next((plan for plan in reversed(plans) if plan is not None), workload.usual(seed))
+
+
+def _identity(profile: Profile, seed: int, number: int) -> Identity:
+    digest = hashlib.sha256(f"{profile.name}/{seed}/{number}".encode()).hexdigest()
+    uuid = "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
+    return Identity(number, profile.bus_ids[number], f"GPU-{uuid}", f"165{int(digest[32:48], 16) % 10**10:010}")
+
+
+def _plain_key(key: Any, path: shapes.Path) -> Any:
+    if not isinstance(key, str | int):
+        raise shapes.ShapeError(path, f"{key!r} cannot be a key here")
+    return key
+
+
+def _anything(value: Any, _path: shapes.Path) -> Any:
+    return value
+
+
+class ScenarioFile:
+    """The file as this process last could read it; without a file, a healthy node for ever."""
+
+    def __init__(self, path: Path | None, profile: Profile) -> None:
+        self._path = path
+        self._profile = profile
+        self._seen = _fingerprint(path) if path else None
+        self._next_check = 0.0
+        self.current = self._read(path) if path else parse("", profile)
+
+    def refresh(self) -> bool:
+        """Look whether the file changed, every CHECK_EVERY at most. True when another scenario is in force now.
+
+        A file that cannot be read leaves the last good scenario in force and is logged once.
+        """
+        if self._path is None or time.monotonic() < self._next_check:
+            return False
+        self._next_check = time.monotonic() + CHECK_EVERY
+        found = _fingerprint(self._path)
+        if found == self._seen or (found and 0 <= time.time() - found[0] / 1e9 < SETTLED):
+            return False
+        try:
+            scenario = self._read(self._path)
+        except SimulationError as error:
+            if found == _fingerprint(self._path):
+                self._seen = found
+                _logger.warning("%s; the scenario read before stays in force", error)
+            return False
+        if found != _fingerprint(self._path):
+            return False
+        self._seen, self.current = found, scenario
+        return True
+
+    def _read(self, path: Path) -> Scenario:
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SimulationError(f"scenario {path}: cannot be read ({error}): name a readable YAML file") from error
+        try:
+            return parse(text, self._profile)
+        except shapes.ShapeError as error:
+            place = ".".join(str(key) for key in error.path) or "the file"
+            line = _line(yaml.compose(text, Loader=yaml.SafeLoader), error.path)
+            raise SimulationError(f"scenario {path}:{line}: {place}: {error}") from error
+        except yaml.YAMLError as error:
+            raise SimulationError(
+                f"scenario {path}: not YAML ({error}); a key that begins with * has to be quoted"
+            ) from error
+
+
+def _fingerprint(path: Path) -> tuple[int, int, int] | None:
+    """Modification time in ns, size, inode; None for a file that is not there."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - twice as quick as Path.stat, and asked while calls wait
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _line(node: yaml.Node | None, path: shapes.Path) -> int:
+    """Where in the file the path leads, or as far as it does. Lines count from 1."""
+    line = node.start_mark.line + 1 if node else 1
+    if not path or not isinstance(node, yaml.CollectionNode):
+        return line
+    if isinstance(node, yaml.MappingNode):
+        below: Mapping[str, tuple[yaml.Node, yaml.Node]] = {key.value: (key, value) for key, value in node.value}
+        if str(path[0]) not in below:
+            return line
+        key, value = below[str(path[0])]
+        return _line(value, path[1:]) if path[1:] else key.start_mark.line + 1
+    return _line(node.value[int(path[0])], path[1:])

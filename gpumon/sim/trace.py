@@ -1,0 +1,45 @@
+"""Counting the calls into the simulated library, for tests and measurements."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+
+class Trace:
+    """Writes `<path>-<pid>.json`, at most once a second: calls by function, their total, seconds spent inside."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = None if path is None else path.with_name(f"{path.name}-{os.getpid()}.json")
+        self._lock = threading.Lock()
+        self._calls: Counter[str] = Counter()
+        self._seconds = 0.0
+        self._written = 0
+        if path is not None:
+            atexit.register(self.write)
+
+    def entered(self, function: str) -> None:
+        with self._lock:
+            self._calls[function] += 1
+
+    def left(self, seconds: float) -> None:
+        with self._lock:
+            self._seconds += seconds
+        if self._file is not None and int(time.monotonic()) != self._written:
+            self.write()
+
+    def write(self) -> None:
+        """Replace the file by what has been counted."""
+        if self._file is None:
+            return
+        with self._lock:
+            self._written = int(time.monotonic())
+            counts = {"calls": dict(self._calls), "total": self._calls.total(), "seconds": self._seconds}
+            new = self._file.with_suffix(".new")
+            new.write_text(json.dumps(counts))
+            new.replace(self._file)

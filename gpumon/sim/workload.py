@@ -1,0 +1,70 @@
+"""Which jobs run when: the default, a free node, a busy node, or a given list."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+from gpumon.sim.physics import Job, Phase, Workload
+
+FREE_AT_FIRST = 40.0
+"""Seconds without a process after the epoch, so that the first probe finds the node free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A job as a scenario lists it; times in seconds after the epoch."""
+
+    start: float = 0.0
+    end: float = float("inf")
+    load: float = 0.95
+    memory: float = 0.8
+    gpus: tuple[int, ...] | None = None
+    """None for all."""
+
+
+IDLE = Workload(lead=float("inf"))
+
+
+@cache
+def usual(seed: int) -> Workload:
+    """Three jobs of about five minutes with pauses of one to two minutes, over and over."""
+    chance = random.Random(seed)  # noqa: S311 - reproducible, nothing to keep secret
+    phases: list[Phase] = []
+    for number, level in enumerate((0.99, 0.85, 0.55)):
+        phases += _training(chance, number, level, chance.uniform(240, 330))
+        phases.append(Phase(chance.uniform(60, 120), 0.0))
+    return Workload(FREE_AT_FIRST, tuple(phases), repeats=True)
+
+
+@cache
+def busy(seed: int) -> Workload:
+    """One job that never ends."""
+    phases = _training(random.Random(seed), 0, 0.99, 600)  # noqa: S311 - as above
+    return Workload(0.0, tuple(phases), repeats=True, same_jobs=True)
+
+
+def _training(chance: random.Random, number: int, level: float, seconds: float) -> list[Phase]:
+    """Load the model, then steps with a checkpoint now and then."""
+    full = (Job(number, 0.86 * min(1.0, 0.3 + 0.7 * level)),)
+    phases = [Phase(6.0, 0.04, (Job(number, 0.2),))]
+    while sum(phase.seconds for phase in phases) < seconds:
+        phases.append(Phase(chance.uniform(24, 40), level * chance.uniform(0.95, 1.0), full))
+        phases.append(Phase(chance.uniform(3, 6), level * chance.uniform(0.25, 0.4), full))
+    return phases
+
+
+def listed(runs: Sequence[Run], gpu: int) -> Workload:
+    """What a list of jobs means for one GPU. Loads and memories of jobs that overlap add up, to 1 at most."""
+    mine = [(number, run) for number, run in enumerate(runs) if run.gpus is None or gpu in run.gpus]
+    edges = sorted({0.0} | {edge for _, run in mine for edge in (run.start, run.end)})
+    phases = []
+    for start, end in pairwise(edges):
+        now = [(number, run) for number, run in mine if run.start <= start < run.end]
+        room = min(1.0, 1.0 / max(sum(run.memory for _, run in now), 1e-9))
+        jobs = tuple(Job(number, run.memory * room) for number, run in now)
+        phases.append(Phase(end - start, min(1.0, sum(run.load for _, run in now)), jobs))
+    return Workload(0.0, tuple(phases))

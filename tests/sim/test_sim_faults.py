@@ -1,0 +1,356 @@
+"""Each fault of the scenario, seen through pynvml."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from simulated import Simulation, answer, simulated
+
+from gpumon.sim.faults import FAULTS
+from gpumon.snapshot.call_page import boot_clock
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    return tmp_path / "scenario.yml"
+
+
+def power(handle: Any) -> int:
+    return answer(pynvml.nvmlDeviceGetPowerUsage, handle)
+
+
+def by_bus_id(simulation: Simulation, gpu: int) -> int:
+    bus_id = list(simulation.node.pci_functions())[gpu]
+    return answer(pynvml.nvmlDeviceGetHandleByPciBusId, bus_id)
+
+
+def test_set_replaces_readings_and_what_follows_from_them(scenario: Path) -> None:
+    """A hot GPU has no margin left and slows down; its neighbours know nothing of it."""
+    text = "gpus: {3: {set: {temperature: 91, utilization: 100, power: 650}}}"
+    with simulated(scenario=scenario, text=text) as simulation:
+        handles = simulation.handles()
+        hot = handles[3]
+        assert pynvml.nvmlDeviceGetTemperatureV(hot, 0) == 91
+        assert pynvml.nvmlDeviceGetMarginTemperature(hot) == 87 - 91
+        assert pynvml.nvmlDeviceGetUtilizationRates(hot).gpu == 100
+        assert pynvml.nvmlDeviceGetCurrentClocksEventReasons(hot) == 0x20 | 0x40 | 0x8
+        assert pynvml.nvmlDeviceGetClockInfo(hot, 1) == 990
+        assert pynvml.nvmlDeviceGetPowerUsage(hot) == 650_000
+        assert [f.value.uiVal for f in pynvml.nvmlDeviceGetFieldValues(hot, [185, 186])] == [650_000, 650_000]
+        assert pynvml.nvmlDeviceGetTemperatureV(handles[2], 0) < 40
+
+
+def test_what_is_set_can_move_or_be_taken_away(scenario: Path) -> None:
+    """A rate makes a ramp from its beginning on, bounded by what NVML can say; null is not supported."""
+    text = """
+gpus:
+  "*": {set: {memory_temperature: null}}
+  1: {set: {fan_speed: {value: 30, rate: 2, from: 60}}}
+"""
+    with simulated(scenario=scenario, text=text) as simulation:
+        handles = simulation.handles()
+        for simulation.now, speed in ((0.0, 30), (60.0, 30), (70.0, 50), (1000.0, 100)):
+            assert pynvml.nvmlDeviceGetFanSpeed(handles[1]) == speed
+        assert answer(pynvml.nvmlDeviceGetFanSpeed, handles[0]) == pynvml.NVML_ERROR_NOT_SUPPORTED
+        assert pynvml.nvmlDeviceGetFieldValues(handles[0], [82])[0].nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED
+
+
+def test_a_lost_gpu_answers_15_and_spoils_lookups_by_uuid_only(scenario: Path) -> None:
+    """Its lookups and getters fail, its neighbours' go on; NVML still counts it, and it heals."""
+    with simulated(scenario=scenario) as simulation:
+        handles = simulation.handles()
+        uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+        simulation.edit("gpus: {3: {lost: true}}")
+        assert [power(handle) for handle in handles] == [0, 0, 0, 15, 0, 0, 0, 0]
+        assert answer(pynvml.nvmlDeviceGetFieldValues, handles[3], [83]) == 15
+        assert [by_bus_id(simulation, n) for n in range(8)] == [0, 0, 0, 15, 0, 0, 0, 0]
+        assert [answer(pynvml.nvmlDeviceGetHandleByIndex, n) for n in range(8)] == [0, 0, 0, 15, 0, 0, 0, 0]
+        assert {answer(pynvml.nvmlDeviceGetHandleByUUID, uuid) for uuid in uuids} == {15}
+        assert pynvml.nvmlDeviceGetCount() == 8
+        simulation.edit("")
+        assert [power(handle) for handle in handles] == [0] * 8
+        assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByUUID(uuids[3])) == uuids[3]
+
+
+@pytest.mark.parametrize(
+    ("fault", "on_bus", "bound"),
+    [
+        ("uncounted: true", 8, "nvidia"),
+        ("absent: true", 7, None),
+        ("bound: vfio-pci", 8, "vfio-pci"),
+        ("bound: none", 8, ""),
+    ],
+)
+def test_the_count_shrinks_and_indices_move_up(scenario: Path, fault: str, on_bus: int, bound: str | None) -> None:
+    """A GPU that NVML does not have is not found; those behind it get other indices, with the same uuids."""
+    with simulated(scenario=scenario) as simulation:
+        handles = simulation.handles()
+        uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+        bus_id = pynvml.nvmlDeviceGetPciInfo(handles[3]).busId
+        simulation.edit(f"gpus: {{3: {{{fault}}}}}")
+        assert pynvml.nvmlDeviceGetCount() == 7
+        assert [pynvml.nvmlDeviceGetUUID(handle) for handle in simulation.handles()] == uuids[:3] + uuids[4:]
+        assert pynvml.nvmlDeviceGetIndex(handles[4]) == 3
+        assert answer(pynvml.nvmlDeviceGetHandleByPciBusId, bus_id) == pynvml.NVML_ERROR_NOT_FOUND
+        functions = simulation.node.pci_functions()
+        assert len(functions) == on_bus
+        assert functions.get(bus_id) == bound
+
+
+def test_lookup_codes_leave_held_handles_alone(scenario: Path) -> None:
+    """Any code at lookup, or a required reset with its advice; who has the handle reads on."""
+    with simulated(scenario=scenario) as simulation:
+        handles = simulation.handles()
+        simulation.edit("gpus: {1: {lookup: 4}, 2: {reset_required: true}, 5: {lookup: OPERATING_SYSTEM}}")
+        assert [by_bus_id(simulation, n) for n in range(8)] == [0, 4, 16, 0, 0, 17, 0, 0]
+        assert [power(handle) for handle in handles] == [0] * 8
+        advice = [pynvml.nvmlDeviceGetFieldValues(handle, [230])[0].value.uiVal for handle in handles]
+        assert advice == [0, 0, 1, 0, 0, 0, 0, 0]
+
+
+def test_functions_fail_by_pattern_for_one_gpu_or_all(scenario: Path) -> None:
+    """Patterns are those of file names; the first that matches gives the code."""
+    text = """
+fail: {nvmlDeviceGetName: UNKNOWN}
+gpus: {2: {fail: {"nvmlDeviceGetPower*": 4, "nvmlDeviceGet*Power*": 5}}}
+"""
+    with simulated(scenario=scenario, text=text) as simulation:
+        handles = simulation.handles()
+        assert {answer(pynvml.nvmlDeviceGetName, handle) for handle in handles} == {999}
+        assert [power(handle) for handle in handles[:4]] == [0, 0, 4, 0]
+        assert answer(pynvml.nvmlDeviceGetEnforcedPowerLimit, handles[2]) == 5
+
+
+def test_a_delayed_call_takes_that_long(scenario: Path) -> None:
+    """The delay is of the functions and the GPU named."""
+    text = "gpus: {2: {delay: {nvmlDeviceGetPowerUsage: 0.2}}}"
+    with simulated(scenario=scenario, text=text) as simulation:
+        handles = simulation.handles()
+        started = time.monotonic()
+        power(handles[1])
+        between = time.monotonic()
+        power(handles[2])
+        assert between - started < 0.1
+        assert time.monotonic() - between >= 0.2
+
+
+@pytest.mark.parametrize(
+    ("fault", "functions"), [("driver: absent", 12), ("driver: not_loaded", 9), ("driver: mismatch", 18)]
+)
+def test_the_driver_can_be_missing_or_another(scenario: Path, fault: str, functions: int) -> None:
+    """Initialisation says so; the PCI bus shows the GPUs, without a driver unless there is one."""
+    with simulated(scenario=scenario, text=fault, init=False) as simulation:
+        assert answer(pynvml.nvmlInit) == functions
+        bound = "nvidia" if "mismatch" in fault else ""
+        assert list(simulation.node.pci_functions().values()) == [bound] * 8
+        simulation.edit("")
+        assert answer(pynvml.nvmlInit) == 0
+
+
+def test_no_gpu_at_all_fails_initialisation_unless_allowed(scenario: Path) -> None:
+    """The flag NO_GPUS makes a library that knows none."""
+    with simulated(scenario=scenario, text='gpus: {"*": {absent: true}}', init=False) as simulation:
+        assert answer(pynvml.nvmlInit) == pynvml.NVML_ERROR_GPU_NOT_FOUND
+        pynvml.nvmlInitWithFlags(pynvml.NVML_INIT_FLAG_NO_GPUS)
+        assert pynvml.nvmlDeviceGetCount() == 0
+        assert simulation.node.pci_functions() == {}
+
+
+def test_ecc_and_row_remapping_show_in_their_fields(scenario: Path) -> None:
+    """Counts by place, and their totals; remapping with its flags."""
+    text = """
+gpus:
+  4:
+    ecc: {corrected_dram: 5, corrected_sram: 2, uncorrected_dram: {value: 1, rate: 0.5, from: 10}}
+    remap: {correctable: 1, uncorrectable: 2, pending: 1, failed: 1}
+"""
+    with simulated(scenario=scenario, text=text, now=20.0) as simulation:
+        fields = [3, 4, 11, 12, 142, 143, 144, 145]
+        sick, well = (
+            [f.value.ullVal for f in pynvml.nvmlDeviceGetFieldValues(simulation.handles()[n], fields)] for n in (4, 5)
+        )
+        assert sick == [7, 6, 5, 6, 1, 2, 1, 1]
+        assert well == [0] * 8
+
+
+def test_links_go_down_sleep_and_err(scenario: Path) -> None:
+    """By link or all; a link that is down carries nothing."""
+    text = """
+gpus:
+  0:
+    nvlinks:
+      "*": {crc: 1}
+      3: {state: down}
+      5: {state: sleep, replay: 10, recovery: {rate: 2, from: 100}}
+"""
+    with simulated(scenario=scenario, text=text, now=130.0) as simulation:
+        handle = simulation.handles()[0]
+
+        def link(field: int, *links: int) -> list[int]:
+            batch = pynvml.nvmlDeviceGetFieldValues(handle, [(field, n) for n in links])
+            return [f.value.ullVal for f in batch]
+
+        assert [value & 0xFFFFFFFF for value in link(165, 2, 3, 5)] == [1, 0, 2]
+        assert [pynvml.nvmlDeviceGetNvLinkState(handle, n) for n in (2, 3, 5)] == [1, 0, 1]
+        assert answer(pynvml.nvmlDeviceGetNvLinkState, handle, 18) == pynvml.NVML_ERROR_NOT_SUPPORTED
+        assert link(161, 2, 5) == [0, 10]
+        assert link(162, 2, 5) == [0, 60]
+        assert link(163, 2, 5) == [1, 1]
+        total, one, down = link(138, 0xFFFFFFFF, 2, 3)
+        assert total == pytest.approx(17 * one)
+        assert down == 0 < one
+
+
+def test_the_node_can_be_held_free_or_busy(scenario: Path) -> None:
+    """idle, busy and jobs replace the usual work, on all GPUs or one."""
+    with simulated(scenario=scenario, text="busy: true\ngpus: {6: {idle: true}}", now=3.0) as simulation:
+
+        def processes() -> list[int]:
+            return [len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) for handle in simulation.handles()]
+
+        assert processes() == [1, 1, 1, 1, 1, 1, 0, 1]
+        simulation.edit("idle: true")
+        simulation.now = 200.0
+        assert processes() == [0] * 8
+        simulation.edit("jobs: [{start: 150, end: 250, gpus: [2, 3], load: 0.5}]")
+        assert processes() == [0, 0, 1, 1, 0, 0, 0, 0]
+        assert 45 <= pynvml.nvmlDeviceGetUtilizationRates(simulation.handles()[2]).gpu <= 55
+        simulation.now = 250.0
+        assert processes() == [0] * 8
+
+
+def test_a_hanging_call_returns_when_the_scenario_heals(scenario: Path) -> None:
+    """Only the calls named, on the GPU named, hang; other threads go on, and the end of the row ends the call."""
+    text = "gpus: {3: {hang: [nvmlDeviceGetTemperatureV]}}"
+    with simulated(scenario=scenario, text=text) as simulation:
+        handles = simulation.handles()
+        returned: list[int] = []
+        thread = threading.Thread(
+            target=lambda: returned.append(pynvml.nvmlDeviceGetTemperatureV(handles[3], 0)), daemon=True
+        )
+        thread.start()
+        thread.join(0.3)
+        assert returned == []
+        assert power(handles[3]) == 0
+        assert pynvml.nvmlDeviceGetTemperatureV(handles[2], 0) > 0
+        simulation.edit("")
+        thread.join(5)
+        assert returned == [pynvml.nvmlDeviceGetTemperatureV(handles[3], 0)]
+
+
+CHILD = """
+import sys, pynvml
+from pathlib import Path
+from gpumon.sim.library import open_node
+node = open_node("h100x8", scenario=Path(sys.argv[2]), epoch=float(sys.argv[1]), trace=Path(sys.argv[3]))
+pynvml.nvmlLib = node.library
+print("opened", flush=True)
+pynvml.nvmlInit()
+print("initialised", flush=True)
+handle = pynvml.nvmlDeviceGetHandleByIndex(5)
+for line in sys.stdin:
+    print(pynvml.nvmlDeviceGetPowerUsage(handle) > 0, flush=True)
+"""
+
+
+@pytest.fixture
+def start(scenario: Path, tmp_path: Path) -> Any:
+    children: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", CHILD, str(boot_clock()), str(scenario), str(tmp_path / "trace")]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        with child:
+            child.kill()
+
+
+Start = Callable[[], "subprocess.Popen[str]"]
+
+
+def read(child: subprocess.Popen[str]) -> str:
+    assert child.stdout
+    return child.stdout.readline().strip()
+
+
+def ask(child: subprocess.Popen[str]) -> None:
+    assert child.stdin
+    child.stdin.write("?\n")
+    child.stdin.flush()
+
+
+def test_a_hanging_initialisation_ends_within_two_seconds_of_the_edit(scenario: Path, start: Start) -> None:
+    """Each process re-reads the file itself, even inside a call that hangs."""
+    scenario.write_text('hang: ["nvmlInit*"]')
+    child = start()
+    assert read(child) == "opened"
+    answers: list[str] = []
+    thread = threading.Thread(target=lambda: answers.append(read(child)))
+    thread.start()
+    thread.join(0.5)
+    assert answers == []
+    scenario.write_text("{}")
+    thread.join(2)
+    assert answers == ["initialised"]
+
+
+def test_a_crashing_call_ends_the_process(scenario: Path, start: Start) -> None:
+    """The process dies of SIGSEGV, as of a fault inside the library."""
+    scenario.write_text("gpus: {5: {crash: [nvmlDeviceGetPowerUsage]}}")
+    child = start()
+    assert [read(child), read(child)] == ["opened", "initialised"]
+    ask(child)
+    assert child.wait(10) == -signal.SIGSEGV
+
+
+def test_what_hangs_for_ever_ends_with_the_process_only(scenario: Path, start: Start) -> None:
+    """Healing the scenario does not bring the call back; a kill ends it."""
+    scenario.write_text("gpus: {5: {hang_forever: [nvmlDeviceGetPowerUsage]}}")
+    child = start()
+    assert [read(child), read(child)] == ["opened", "initialised"]
+    ask(child)
+    scenario.write_text("{}")
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.7)
+    child.kill()
+    assert child.wait(10) == -signal.SIGKILL
+
+
+def test_calls_are_counted_in_the_trace(start: Start, scenario: Path, tmp_path: Path) -> None:
+    """By function and in total, with the time spent inside; the last counts are written when the process ends."""
+    scenario.write_text("gpus: {5: {delay: {nvmlDeviceGetPowerUsage: 0.05}}}")
+    child = start()
+    for _ in range(3):
+        ask(child)
+    assert [read(child) for _ in range(5)] == ["opened", "initialised", "True", "True", "True"]
+    assert child.stdin
+    child.stdin.close()
+    assert child.wait(10) == 0
+    counts = json.loads((tmp_path / f"trace-{child.pid}.json").read_text())
+    assert counts["calls"] == {
+        "nvmlInitWithFlags": 1,
+        "nvmlDeviceGetHandleByIndex_v2": 1,
+        "nvmlDeviceGetPowerUsage": 3,
+    }
+    assert counts["total"] == 5
+    assert 0.15 <= counts["seconds"] < 1
+
+
+def test_every_fault_is_described() -> None:
+    """The page on the simulation shows each row of the table."""
+    page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+    assert [key for key in FAULTS if f"`{key}`" not in page] == []

@@ -1,0 +1,106 @@
+"""The batch of field values: numbers by driver, types, scopes, failures of single fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from simulated import simulated
+
+ALL_LINKS = 0xFFFFFFFF
+
+
+def values(handle: Any, *fields: Any) -> list[Any]:
+    """Of each field: its code if it failed, else its value by its type."""
+    members = {1: "uiVal", 3: "ullVal", 5: "siVal"}
+    batch = pynvml.nvmlDeviceGetFieldValues(handle, list(fields))
+    return [f"code {f.nvmlReturn}" if f.nvmlReturn else getattr(f.value, members[f.valueType]) for f in batch]
+
+
+def test_fields_agree_with_the_getters() -> None:
+    """Energy, power, limit and memory temperature are the same by either way."""
+    with simulated(now=100.0) as simulation:
+        handle = simulation.handles()[0]
+        assert values(handle, 83, 185, 190) == [
+            pynvml.nvmlDeviceGetTotalEnergyConsumption(handle),
+            pynvml.nvmlDeviceGetPowerUsage(handle),
+            pynvml.nvmlDeviceGetEnforcedPowerLimit(handle),
+        ]
+
+
+def test_types_are_those_of_nvml() -> None:
+    """Offsets of temperature are signed, counters 64 bits wide; time and cost are filled in."""
+    with simulated() as simulation:
+        batch = pynvml.nvmlDeviceGetFieldValues(simulation.handles()[0], [193, 194, 83, 82])
+        assert [f.valueType for f in batch] == [5, 5, 3, 1]
+        assert [f.value.siVal for f in batch[:2]] == [-8, -2]
+        assert all(f.timestamp > 0 and f.latencyUsec > 0 for f in batch)
+
+
+def test_a_link_past_the_last_fails_by_itself() -> None:
+    """The scope is the link; one too many is INVALID_ARGUMENT in its own entry, beside good ones."""
+    with simulated("a100x8") as simulation:
+        handle = simulation.handles()[0]
+        assert values(handle, 91, (165, 0), (165, 11), (165, 12), (161, 11)) == [12, 1, 1, "code 2", 0]
+        total, one = values(handle, (138, ALL_LINKS), (138, 0))
+        assert total == one * 12
+
+
+def test_what_a_t4_lacks_is_not_supported() -> None:
+    """No NVLink, no row remapping, no memory temperature, no mean power, no module power."""
+    with simulated("t4x1") as simulation:
+        handle = simulation.handles()[0]
+        assert set(values(handle, 91, (165, 0), (138, ALL_LINKS), 142, 144, 82, 185, 193, 9999)) == {"code 3"}
+        assert values(handle, 29, 31, 3) == [0, 0, 0]
+
+
+def test_the_value_of_a_failed_field_is_nonsense() -> None:
+    """A reader that does not look at the code gets caught."""
+    with simulated("t4x1") as simulation:
+        [failed] = pynvml.nvmlDeviceGetFieldValues(simulation.handles()[0], [82])
+        assert failed.value.ullVal == 0xA5A5A5A5A5A5A5A5
+
+
+@pytest.mark.parametrize(
+    ("driver", "counters", "presets"),
+    [
+        ("575.57.08", (251, 252, 253), (269, 270, 271)),
+        ("580.65.06", (251, 252, 253), (269, 270, 271)),
+        ("580.82.07", (269, 270, 271), (251, 252, 253)),
+        ("590.48.01", (269, 270, 271), (251, 252, 253)),
+    ],
+)
+def test_slowdown_counters_moved(
+    tmp_path: Path, driver: str, counters: tuple[int, ...], presets: tuple[int, ...]
+) -> None:
+    """Three counters have other numbers from 580.82 on; the old numbers then answer something else, with success."""
+    scenario = f"""
+driver_version: "{driver}"
+gpus: {{0: {{set: {{sw_thermal_seconds: 1, hw_thermal_seconds: 2, hw_power_brake_seconds: 3}}}}}}
+"""
+    with simulated(scenario=tmp_path / "s.yml", text=scenario) as simulation:
+        handle = simulation.handles()[0]
+        assert pynvml.nvmlSystemGetDriverVersion() == driver
+        assert values(handle, *counters) == [1_000_000_000, 2_000_000_000, 3_000_000_000]
+        assert values(handle, *presets) == [100, 200, 300]
+
+
+def test_an_empty_batch_is_an_invalid_argument() -> None:
+    """Nothing asked, or nowhere to answer, is an error of the caller."""
+    with simulated() as simulation:
+        handle = simulation.handles()[0]
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            pynvml.nvmlDeviceGetFieldValues(handle, [])
+        assert simulation.node.library.nvmlDeviceGetFieldValues(handle, 3, None) == 2
+
+
+def test_one_field_can_be_made_to_fail(tmp_path: Path) -> None:
+    """A code for one field leaves the call and the other fields as they are."""
+    text = "gpus: {2: {fail_fields: {POWER_AVERAGE: 999}}}"
+    with simulated(scenario=tmp_path / "s.yml", text=text) as simulation:
+        handles = simulation.handles()
+        assert values(handles[2], 185)[0] == "code 999"
+        assert values(handles[2], 186)[0] > 0
+        assert values(handles[1], 185)[0] > 0

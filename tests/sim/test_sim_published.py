@@ -1,0 +1,134 @@
+"""The profiles' figures against what was published of real boards, written down here a second time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pynvml
+import pytest
+from simulated import answer, simulated
+
+MIB = 1 << 20
+
+# utkuozdemir/nvidia_gpu_exporter (MIT), captures of an H100 80GB HBM3 on 590.48.01, idle and under gpu-burn, and
+# `nvidia-smi -q` of an H800 on 525.105.17, which still gave the thresholds in degrees.
+H100 = {
+    "name": "NVIDIA H100 80GB HBM3",
+    "total": 85520809984,
+    "reserved": 502267904,
+    "bar1": 131072 * MIB,
+    "idle clocks": [345, 345, 2619, 765],
+    "max clocks": [1980, 1980, 2619, 1545],
+    "limits": [200_000, 700_000],
+    "pcie": [5, 5, 16, 16],
+    "pstate": 0,
+    "thresholds": [92, 89, 95, 87],
+    "offsets": [-8, -2, 0, 0],
+    "links": 18,
+    "link speed": 26562,
+    "capability": (9, 0),
+    "architecture": 9,
+    "device": 0x233010DE,
+    "idle power": (60_000, 80_000),  # 69.85 W; H800 74.71 W
+    "idle temperature": (25, 45),  # 41 C; H800 35 C
+    "full power": (600_000, 700_000),  # 631.95 W
+    "event mask": 511,
+}
+# `nvidia-smi -q` of A100-SXM4-80GB on 555.42.02 (its limit was 500 W) and of A100-SXM4-40GB on 535.129.03 (400 W).
+A100 = {
+    "name": "NVIDIA A100-SXM4-80GB",
+    "total": 81920 * MIB,
+    "reserved": 763 * MIB,
+    "bar1": 131072 * MIB,
+    "idle clocks": [210, 210, 1593, 585],
+    "max clocks": [1410, 1410, 1593, 1290],
+    "limits": [100_000, 400_000],
+    "pcie": [4, 4, 16, 16],
+    "pstate": 0,
+    "thresholds": [92, 89, 95, 85],
+    "offsets": None,
+    "links": 12,
+    "link speed": 25000,
+    "capability": (8, 0),
+    "architecture": 7,
+    "device": 0x20B210DE,
+    "idle power": (50_000, 70_000),  # 59.77 W, 60.31 W
+    "idle temperature": (20, 35),  # 22 C, 25 C
+    "full power": (330_000, 400_000),
+    "event mask": 511,
+}
+# `nvidia-smi -q` of a Tesla T4 on 530.30.02.
+T4 = {
+    "name": "Tesla T4",
+    "total": 15360 * MIB,
+    "reserved": 393 * MIB,
+    "bar1": 256 * MIB,
+    "idle clocks": [300, 300, 405, 540],
+    "max clocks": [1590, 1590, 5001, 1470],
+    "limits": [60_000, 70_000],
+    "pcie": [1, 3, 16, 16],
+    "pstate": 8,
+    "thresholds": [96, 93, None, 85],
+    "offsets": None,
+    "links": None,
+    "link speed": None,
+    "capability": (7, 5),
+    "architecture": 6,
+    "device": 0x1EB810DE,
+    "idle power": (12_000, 16_000),  # 14.04 W
+    "idle temperature": (33, 43),  # 38 C
+    "full power": (58_000, 70_000),
+    "event mask": 511,
+}
+
+
+def numbers(handle: Any, *fields: Any) -> Any:
+    """Signed value or None, of each field or of the only one."""
+    batch = pynvml.nvmlDeviceGetFieldValues(handle, list(fields))
+    found = [None if f.nvmlReturn else f.value.siVal for f in batch]
+    return found if len(found) > 1 else found[0]
+
+
+def supported(call: Any, *arguments: Any) -> Any:
+    return None if answer(call, *arguments) == pynvml.NVML_ERROR_NOT_SUPPORTED else call(*arguments)
+
+
+@pytest.mark.parametrize(("profile", "published"), [("h100x8", H100), ("a100x8", A100), ("t4x1", T4)])
+def test_figures_are_the_published_ones(profile: str, published: dict[str, Any]) -> None:
+    """What real boards were seen to report, ours report: fixed figures exactly, moving ones within a range."""
+    with simulated(profile, now=10.0) as simulation:
+        handle = simulation.handles()[0]
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+        offsets = numbers(handle, 193, 194, 195, 196)
+        read = {
+            "name": pynvml.nvmlDeviceGetName(handle),
+            "total": memory.total,
+            "reserved": memory.reserved,
+            "bar1": pynvml.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Total,
+            "idle clocks": [pynvml.nvmlDeviceGetClockInfo(handle, n) for n in range(4)],
+            "max clocks": [pynvml.nvmlDeviceGetMaxClockInfo(handle, n) for n in range(4)],
+            "limits": numbers(handle, 187, 188),
+            "pcie": [
+                pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle),
+                pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle),
+                pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle),
+                pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle),
+            ],
+            "pstate": pynvml.nvmlDeviceGetPerformanceState(handle),
+            "thresholds": [supported(pynvml.nvmlDeviceGetTemperatureThreshold, handle, n) for n in range(4)],
+            "offsets": None if offsets[0] is None else offsets,
+            "links": numbers(handle, 91),
+            "link speed": numbers(handle, (164, 0)),
+            "capability": pynvml.nvmlDeviceGetCudaComputeCapability(handle),
+            "architecture": pynvml.nvmlDeviceGetArchitecture(handle),
+            "device": pynvml.nvmlDeviceGetPciInfo(handle).pciDeviceId,
+            "event mask": pynvml.nvmlDeviceGetSupportedClocksEventReasons(handle),
+        }
+        moving = {"idle power": pynvml.nvmlDeviceGetPowerUsage(handle)}
+        moving["idle temperature"] = pynvml.nvmlDeviceGetTemperature(handle, 0)
+        simulation.now = 250.0
+        moving["full power"] = pynvml.nvmlDeviceGetPowerUsage(handle)
+    assert read == {key: value for key, value in published.items() if key not in moving}
+    for key, value in moving.items():
+        low, high = published[key]
+        assert low <= value <= high, key

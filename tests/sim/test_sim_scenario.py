@@ -1,0 +1,135 @@
+"""The scenario file: what is wrong with it is said, and a bad edit changes nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import pynvml
+import pytest
+from simulated import simulated
+
+from gpumon.sim import SimulationError
+from gpumon.sim.library import open_node
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "gpus:\n  3: {lost: true}\n  4: {lsot: true}\n",
+            r":3: gpus\.4\.lsot: unknown key 'lsot'; known are .*\blost\b",
+        ),
+        ("drvier: absent\n", r":1: drvier: unknown key 'drvier'; known are .*\bdriver\b"),
+        ("driver: broken\n", "driver: must be one of 'absent', 'not_loaded', 'mismatch'"),
+        ("lost: true\n", "unknown key 'lost'"),
+        ("gpus: {8: {lost: true}}\n", "no GPU 8; there are 0 to 7"),
+        ("gpus: {GPU-x: {lost: true}}\n", "no GPU 'GPU-x'"),
+        ("gpus: {0: {lost: 1}}\n", "must be true or false"),
+        ("gpus: [1]\n", "gpus: must be a mapping"),
+        ("gpus: {0: {set: {temperature: warm}}}\n", "must be a number from 0 to 255: degrees Celsius"),
+        ("gpus: {0: {set: {power: {vlaue: 1}}}}\n", "unknown key 'vlaue'; known are from, rate, value"),
+        ("gpus: {0: {set: {utilization: 101}}}\n", "must be a number from 0 to 100"),
+        ("gpus: {0: {nvlinks: {3: {state: up}}}}\n", "'down', 'active', 'sleep'"),
+        ("gpus: {0: {nvlinks: {99: {state: down}}}}\n", "number of an NVLink"),
+        ("gpus: {0: {fail_fields: {POWER: 3}}}\n", "unknown field 'POWER'.*POWER_AVERAGE"),
+        ("gpus: {0: {xids: [{at: 3}]}}\n", r"gpus\.0\.xids\.0: needs a key 'xid'"),
+        ("gpus: {0: {lookup: 0}}\n", "return code of NVML other than 0"),
+        ("fail: {nvmlDeviceGetNmae: 3}\n", "'nvmlDeviceGetNmae' matches no function"),
+        ("hang: nvmlInit\n", "hang: must be a list"),
+        ("jobs: [{start: 9, end: 3}]\n", r"jobs\.0: ends before it starts"),
+        ("driver_version: 580.65\n", "driver version in quotes"),
+        ("gpus: {*: {lost: true}}\n", "not YAML.*has to be quoted"),
+        ("gpus: {\n", "not YAML"),
+        ("- lost\n", "the file: must be a mapping"),
+    ],
+)
+def test_a_wrong_scenario_is_refused_with_place_and_remedy(tmp_path: Path, text: str, says: str) -> None:
+    """The error names the file, the line, the key and what would be right."""
+    scenario = tmp_path / "s.yml"
+    scenario.write_text(text)
+    with pytest.raises(SimulationError, match=rf"(?s)^scenario .*s\.yml.*{says}"):
+        open_node("h100x8", scenario=scenario, epoch=0.0)
+
+
+def test_a_scenario_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """A missing file is an error at start, and says so."""
+    with pytest.raises(SimulationError, match=r"none\.yml: cannot be read .*No such file.*name a readable YAML file"):
+        open_node("h100x8", scenario=tmp_path / "none.yml", epoch=0.0)
+
+
+def test_a_bad_edit_keeps_the_last_good_scenario(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Invalid, removed, and good again: what was in force stays so, and each mistake is logged once."""
+    scenario = tmp_path / "s.yml"
+    with (
+        simulated(scenario=scenario, text="gpus: {1: {set: {power: 123}}}") as simulation,
+        caplog.at_level(logging.WARNING),
+    ):
+        handle = simulation.handles()[1]
+
+        def power() -> float:
+            return int(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1000
+
+        simulation.edit("gpus: {1: {set: {pwoer: 5}}}")
+        assert [power(), power()] == [123, 123]
+        simulation.node._node._file._next_check = 0.0
+        assert power() == 123
+        scenario.unlink()
+        for _ in range(2):
+            simulation.node._node._file._next_check = 0.0
+            assert power() == 123
+        misspelt, removed = (record.getMessage() for record in caplog.records)
+        assert "unknown key 'pwoer'" in misspelt
+        assert "cannot be read" in removed
+        simulation.edit("gpus: {1: {set: {power: 456}}}")
+        assert power() == 456
+
+
+def test_a_file_still_being_written_is_left_alone(tmp_path: Path) -> None:
+    """A change is taken once the file has rested: half a scenario never heals a fault for a moment."""
+    scenario = tmp_path / "s.yml"
+    with simulated(scenario=scenario, text="gpus: {1: {lost: true}}") as simulation:
+        file = simulation.node._node._file
+        scenario.write_text("")
+        file._next_check = 0.0
+        assert not file.refresh()
+        deadline = time.monotonic() + 2
+        while not file.refresh():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert file.current.gpus[1] == ()
+
+
+def test_a_gpu_may_be_named_by_uuid(tmp_path: Path) -> None:
+    """The own key of a GPU is its index or its uuid, and comes after what is said of all."""
+    with simulated() as simulation:
+        uuid = pynvml.nvmlDeviceGetUUID(simulation.handles()[6])
+    text = f'gpus: {{"*": {{set: {{power: 100}}}}, {uuid}: {{set: {{power: 200}}}}}}'
+    with simulated(scenario=tmp_path / "s.yml", text=text) as simulation:
+        powers = [pynvml.nvmlDeviceGetPowerUsage(handle) for handle in simulation.handles()]
+        assert powers == [100_000] * 6 + [200_000, 100_000]
+
+
+def test_another_seed_is_another_node(tmp_path: Path) -> None:
+    """Uuids, serial numbers and jobs differ; the same seed gives the same."""
+
+    def node(seed: int) -> tuple[str, str, int]:
+        with simulated(scenario=tmp_path / "s.yml", text=f"seed: {seed}", now=300.0) as simulation:
+            handle = simulation.handles()[0]
+            energy = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+            return pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetSerial(handle), energy
+
+    assert node(1) == node(1)
+    assert all(one != other for one, other in zip(node(1), node(2), strict=True))
+
+
+def test_the_examples_of_the_page_are_valid(tmp_path: Path) -> None:
+    """Every YAML block of the documentation can be simulated as it stands."""
+    page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+    blocks = [part.split("```")[0] for part in page.split("```yaml\n")[1:]]
+    assert len(blocks) >= 5
+    for block in blocks:
+        scenario = tmp_path / "example.yml"
+        scenario.write_text(block)
+        open_node("h100x8", scenario=scenario, epoch=0.0)
