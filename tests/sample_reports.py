@@ -55,7 +55,15 @@ def stuck(index: int = 5) -> Report:
 def troubled() -> Report:
     """One GPU lost, one stuck, a hot one, NVLinks down and erring, a corrupting probe, the agent without its store."""
     report = faulted(lost(), 5, "stuck", "nvmlDeviceGetFieldValues has not returned")
-    hot = replace(report.gpus[1].gpu, temperature_celsius=86.0, thermal_margin_celsius=1.0, nvlinks_active=16.0)
+    hot = replace(
+        report.gpus[1].gpu,
+        temperature_celsius=86.0,
+        thermal_margin_celsius=1.0,
+        nvlinks_active=16.0,
+        clock_event_active={"idle": 0.0, "hw_thermal": 1.0},
+        xid_errors_total={"79": 0.0, "13": 2.0},
+        pcie_link_width=8.0,
+    )
     links = dict(report.gpus[1].links) | {
         "4": Nvlink(up=0.0, errors_total={"replay": 0.0, "recovery": 3.0, "crc": 0.0}),
         "5": Nvlink(up=0.0),
@@ -94,7 +102,7 @@ def without_driver() -> Report:
     return Report(
         started=STAMP.wall - 30,
         build=example.report().build,
-        node=Node(simulated=0.0, nvml_up=0.0, gpus_expected=0.0, gpus_on_pci_bus={"none": 8.0}),
+        node=Node(simulated=0.0, nvml_up=0.0, gpus_expected=8.0, gpus_on_pci_bus={"none": 8.0}),
         notices={"driver": "LibraryNotFound: libnvidia-ml.so.1 is not installed; install the NVIDIA driver"},
     )
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
-from gpumon.report import GpuState, Report
+from gpumon.probe.result import ProbeResult
+from gpumon.report import GpuState, ProbeState, Report
 
 FAULT_RULES = frozenset({"GpuLost", "GpuStuck"})
 """An alert of these rules says the same as the fault of its GPU: they are one problem."""
@@ -71,8 +72,8 @@ class Problem:
 
 
 def problems(report: Report) -> tuple[Problem, ...]:
-    """Faults of GPUs, firing alerts and notices of the agent; worst first, then oldest first."""
-    found = (*_faults(report), *_alerts(report), *_notices(report))
+    """Faults of GPUs, firing alerts, a bad run of the probe, notices of the agent; worst first, then oldest first."""
+    found = (*_faults(report), *_alerts(report), *_probe(report.probe), *_notices(report))
     return tuple(sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.since or 0.0)))
 
 
@@ -83,10 +84,16 @@ def worst(found: tuple[Problem, ...]) -> str:
 
 
 def fault_words(state: GpuState) -> str:
-    """The fault of a GPU in a sentence; empty when it has none."""
+    """The fault of a GPU in sentences; empty when it has none."""
     if state.fault is None:
         return ""
-    return " ".join(filter(None, (FAULTS[state.fault].meaning, state.detail)))
+    return f"{FAULTS[state.fault].meaning} {state.detail.rstrip('.')}.".removesuffix(" .")
+
+
+def last_measured(state: ProbeState) -> ProbeResult | None:
+    """The last run that was not skipped: a busy node keeps the result that it has."""
+    runs = (*state.history, *filter(None, (state.last,)))
+    return max((one for one in runs if one.outcome != "skipped"), key=lambda one: one.started, default=None)
 
 
 def _faults(report: Report) -> Iterator[Problem]:
@@ -114,11 +121,24 @@ def _alerts(report: Report) -> Iterator[Problem]:
             continue
         yield Problem(
             severity=alert.severity,
-            title=alert.summary or alert.rule,
+            title=alert.summary.rstrip(".") or alert.rule,
             detail=alert.description,
             runbook_url=alert.runbook_url,
             gpu=index.get(uuid),
             since=alert.firing_since or alert.since,
+        )
+
+
+def _probe(state: ProbeState) -> Iterator[Problem]:
+    last = last_measured(state)
+    if last is not None and last.outcome != "ok":
+        wrong = f"{last.wrong_elements} elements were wrong: silent corruption." if last.wrong_elements else ""
+        yield Problem(
+            severity="critical" if last.outcome == "wrong" else "warning",
+            title=f"The last all-reduce: {last.outcome}",
+            detail=" ".join(filter(None, (wrong, last.reason and f"Reason: {last.reason}."))),
+            action=last.hint,
+            since=last.started + last.duration_seconds,
         )
 
 

@@ -53,19 +53,26 @@ COLUMNS = (
 
 
 def table(document: Document, width: int, *, color: bool) -> str:
-    """A heading and a line a GPU, none longer than `width` columns; `document` is document.whole."""
-    lines = (_heading(document["node"], color=color), "", *_gpu_lines(document, width, color=color))
-    return "\n".join(lines) + "\n"
+    """A heading, a line a GPU, none longer than `width` columns, and the agent's notices.
+
+    `document` is document.whole, or its `node` and `gpus` alone.
+    """
+    notices = [f"{one['subject']}: {printable(one['message'])}" for one in document["node"]["notices"]]
+    lines = [_heading(document, color=color), "", *_gpu_lines(document, width, color=color)]
+    return "\n".join(lines + [line for one in notices for line in ("", *_wrapped(one, width, indent=""))]) + "\n"
 
 
 def status(document: Document, width: int, *, color: bool) -> str:
-    """What is wrong first, then what to do, then the node, a line a GPU and the last probe."""
+    """What is wrong first and what to do about it, then a line a GPU and the last probe.
+
+    `document` is document.whole, or its `node`, `gpus` and `probe` alone.
+    """
     node = document["node"]
     lines = [_verdict(node, color=color), ""]
     for problem in node["problems"]:
         lines += [*_problem_lines(problem, node["time"], width, color=color), ""]
     lines += [*_gpu_lines(document, width, color=color), "", *_probe_lines(document["probe"], width, color=color)]
-    return "\n".join((_heading(node, color=color), *lines)) + "\n"
+    return "\n".join((_heading(document, color=color), *lines)) + "\n"
 
 
 def printable(text: str) -> str:
@@ -73,30 +80,31 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
-def _heading(node: Document, *, color: bool) -> str:
-    driver = node["driver"]["driver"]
+def _heading(document: Document, *, color: bool) -> str:
+    node, driver = document["node"], document["node"]["driver"]["driver"]
     parts = [
         _paint(printable(node["host"]), BOLD, color=color),
         f"driver {printable(driver)}" if driver else "no driver",
-        _gpus_up(node),
-        node["time"],
+        _gpus_up(document),
+        f"{node['time'][:10]} {node['time'][11:19]} UTC",
     ]
     if node["simulated_profile"]:
         parts.insert(1, _paint(f"SIMULATED {node['simulated_profile']}", YELLOW, color=color))
     return " · ".join(parts)
 
 
-def _gpus_up(node: Document) -> str:
-    visible, expected = node["gpus_visible"], node["gpus_expected"]
-    return f"{_of(visible, expected, count)} GPUs" if visible is not None else "no GPUs seen"
+def _gpus_up(document: Document) -> str:
+    up = sum(gpu["state"] == "up" for gpu in document["gpus"])
+    expected = max(len(document["gpus"]), int(document["node"]["gpus_expected"] or 0))
+    return f"{up} of {expected} GPUs up" if expected else "no GPU expected"
 
 
 def _verdict(node: Document, *, color: bool) -> str:
     wrong = len(node["problems"])
     if not wrong:
         return _paint("Nothing is wrong.", GREEN, color=color)
-    words = "1 problem" if wrong == 1 else f"{wrong} problems"
-    return _paint(f"{words}, the worst first:", SEVERITY_COLORS.get(node["state"], DIM), color=color)
+    words = "One thing is wrong:" if wrong == 1 else f"{wrong} things are wrong, the worst first:"
+    return _paint(words, SEVERITY_COLORS.get(node["state"], DIM), color=color)
 
 
 def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> Iterator[str]:

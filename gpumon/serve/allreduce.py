@@ -11,6 +11,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gpumon.outputs import document
+from gpumon.outputs.problems import last_measured
 from gpumon.outputs.words import duration
 from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.report import ProbeState
@@ -93,16 +94,10 @@ def _answered(answer: ProbeRequest) -> Response:
 
 
 def _assert_ok(state: ProbeState, now: document.Stamp, max_age: float | None, answer: document.Document) -> None:
-    reason = _why_not(_measured(state), now, max_age)
+    reason = _why_not(last_measured(state), now, max_age)
     if reason:
         remedy = "See `probe`, and run one with POST /probe/allreduce or `gpumon probe allreduce`."
         raise Problem(503, "Assertion failed", reason, remedy, probe=answer)
-
-
-def _measured(state: ProbeState) -> ProbeResult | None:
-    """The last run that was not skipped: a busy node keeps the result that it has."""
-    runs = (*state.history, *filter(None, (state.last,)))
-    return max((one for one in runs if one.outcome != "skipped"), key=lambda one: one.started, default=None)
 
 
 def _why_not(result: ProbeResult | None, now: document.Stamp, max_age: float | None) -> str:

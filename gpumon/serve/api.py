@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -34,14 +34,14 @@ class LinkFilter(Filter):
 
 class EventFilter(Filter):
     gpu: str | None = GPU
-    xid: int | None = Field(None, ge=0)
+    xid: int | None = Field(None, ge=0, description="Only this code.")
     since: str | None = SINCE
     limit: int = LIMIT
 
 
 class AlertFilter(Filter):
-    state: Literal["pending", "firing", "resolved"] | None = None
-    severity: Literal["critical", "warning", "info"] | None = None
+    state: Literal["pending", "firing", "resolved"] | None = Field(None, description="Only in this state.")
+    severity: Literal["critical", "warning", "info"] | None = Field(None, description="Only of this severity.")
 
 
 class ProbeFilter(Filter):
@@ -71,8 +71,8 @@ async def gpus(request: Request) -> Response:
     summary="One GPU",
     responses={404: {"description": "No such GPU; `gpus` names those that exist."}},
 )
-async def one_gpu(request: Request, gpu: str) -> Response:
-    """By uuid or index."""
+async def one_gpu(request: Request, gpu: Annotated[str, Path(description="uuid or index.")]) -> Response:
+    """A uuid stays with the GPU, an index may not."""
     return reply(document.gpu(ask.gpu(sources(request).latest(), gpu)))
 
 
@@ -124,8 +124,8 @@ async def probes(request: Request, chosen: Annotated[ProbeFilter, Query()]) -> R
         404: {"description": "No such run, or no longer remembered."},
     },
 )
-async def one_probe(request: Request, run: str) -> Response:
-    """By id. With the token, what its ranks printed is shown too."""
+async def one_probe(request: Request, run: Annotated[str, Path(description="Id of the run.")]) -> Response:
+    """With the token, what its ranks printed is shown too."""
     state = sources(request).latest().probe
     if run == state.running:
         return reply({"id": run, "running": True}, 202, {"Retry-After": "1"})

@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from gpumon.outputs import document, words
@@ -17,6 +18,7 @@ from gpumon.serve import reference, view
 from gpumon.serve.answer import reply, sources, stamp
 from gpumon.serve.plot import plot
 from gpumon.serve.problem import Problem
+from gpumon.serve.remarks import remarks
 
 router = APIRouter(include_in_schema=False)
 
@@ -58,6 +60,14 @@ async def static(name: str) -> Response:
     return Response(_files()[name], headers={"Content-Type": kind, "Cache-Control": "public, max-age=86400"})
 
 
+def prose(text: str) -> Markup:
+    """Text in which what stands between backticks is code."""
+    parts = [escape(part) for part in text.split("`")]
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(parts)
+    )
+
+
 def _facts(request: Request) -> dict[str, Any]:
     return {"report": document.whole(sources(request).latest(), stamp(request)), "events_shown": EVENTS_SHOWN}
 
@@ -75,8 +85,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(view=view, words=words, plot=plot, version=_version)
+    environment.globals.update(view=view, words=words, plot=plot, remarks=remarks, version=_version)
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
+    environment.filters["prose"] = prose
     return environment
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +15,8 @@ from gpumon.serve.view import largest
 WIDTH, HEIGHT = 640, 150
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 24
 STEPS = (1, 2, 2.5, 5, 10)
+SIGNS = {"ok": "●", "degraded": "▲", "skipped": "○"}
+OTHER_SIGN = "✕"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +106,9 @@ def _title(run: Document, value: float | None) -> str:
 
 
 def _summary(runs: Sequence[Document], values: Sequence[float]) -> str:
-    words = f"{len(runs)} run" if len(runs) == 1 else f"{len(runs)} runs"
-    well = sum(run["outcome"] == "ok" for run in runs)
-    spread = f"; bus bandwidth from {bandwidth(min(values))} to {bandwidth(max(values))}" if values else ""
-    return f"{words}, {well} ok{spread}"
+    outcomes = Counter(run["outcome"] for run in runs)
+    counted = ", ".join(
+        f"{number} {outcome} {SIGNS.get(outcome, OTHER_SIGN)}" for outcome, number in outcomes.most_common()
+    )
+    spread = f"; {bandwidth(min(values))} to {bandwidth(max(values))}" if values else ""
+    return f"{counted}{spread}"

@@ -74,6 +74,7 @@ def _complete(method: str, path: str, responses: dict[str, Document]) -> None:
     responses.pop("422", None)
     responses["default"] = {"description": "An error, with a remedy."}
     for status, response in responses.items():
+        response["description"] = response["description"].replace("Successful Response", "The answer.")
         if status == "default" or status >= "400":
             response["content"] = problem
         elif (method, path, status) in examples():

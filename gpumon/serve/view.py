@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gpumon.outputs.document import Document
@@ -69,7 +69,12 @@ def bars(gpu: Document) -> list[Bar]:
     slowdown = gpu["temperature_slowdown_celsius"]
     heat = _ratio(gpu["temperature_celsius"], slowdown)
     return [
-        Bar(label="Utilization", text=share(gpu["utilization_ratio"]), ratio=gpu["utilization_ratio"]),
+        Bar(
+            label="Utilization",
+            text=share(gpu["utilization_ratio"]),
+            limit=_held(gpu["processes"]),
+            ratio=gpu["utilization_ratio"],
+        ),
         _measured("Memory", gpu["memory_used_bytes"], gpu["memory_total_bytes"], size),
         _measured("Power", gpu["power_watts"], gpu["power_limit_watts"], watts),
         Bar(
@@ -173,8 +178,7 @@ def _probe(probe: Document) -> Tile:
     )
 
 
-def _measured(label: str, value: float | None, limit: float | None, unit: object) -> Bar:
-    assert callable(unit)  # noqa: S101
+def _measured(label: str, value: float | None, limit: float | None, unit: Callable[[float | None], str]) -> Bar:
     of = "" if limit is None else f"of {unit(limit)}"
     return Bar(label=label, text=unit(value), limit=of, ratio=_ratio(value, limit))
 
@@ -187,6 +191,12 @@ def _cell(link: Document) -> Cell:
     return Cell(
         tone=tone, title=f"NVLink {link['link']}: {state}" + (f", errors counted: {counted}" if counted else "")
     )
+
+
+def _held(processes: float | None) -> str:
+    if not processes:
+        return ""
+    return "1 process" if processes == 1 else f"{count(processes)} processes"
 
 
 def _ratio(value: float | None, limit: float | None) -> float | None:

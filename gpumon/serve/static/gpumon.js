@@ -9,7 +9,8 @@ let answered = Date.now();
 let said = null;
 
 function say() {
-  const words = document.getElementById("verdict").dataset.spoken;
+  const { spoken: words, title } = document.getElementById("verdict").dataset;
+  document.title = title;
   if (said !== null && words !== said) spoken.textContent = words;
   said = words;
 }
