@@ -32,7 +32,7 @@ class XidCounter:
     """How often a GPU has had an Xid since the store was begun."""
 
     uuid: str
-    """pci-<bus id> where the GPU's own is not known."""
+    """pci-<bus id>, in lower case, where the GPU's own is not known."""
     xid: int
     count: int
     last_wall: float
@@ -115,7 +115,7 @@ class Store:
         self._execute(
             "INSERT INTO xid_counters VALUES (?, ?, 1, ?) ON CONFLICT DO UPDATE SET"
             " count = count + 1, last_wall = max(last_wall, excluded.last_wall)",
-            (event.uuid or f"pci-{event.bus_id}", event.xid, event.wall),
+            (event.uuid or f"pci-{event.bus_id.lower()}", event.xid, event.wall),
         )
 
     def keep_xid_counters(self, counters: Iterable[XidCounter]) -> None:

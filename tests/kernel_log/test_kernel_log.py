@@ -1,0 +1,177 @@
+"""The kernel's messages are read as they come, from the device and from what stands in for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+from pathlib import Path
+
+import pytest
+
+from gpumon.kernel_log import MOST_AT_ONCE, KernelLog, Record
+
+XID = b"4,812,9001234567,-;NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.\n"
+READ = Record(812, 9001.234567, "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.")
+
+
+def append(path: Path, text: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def test_only_what_is_new_is_told(tmp_path: Path) -> None:
+    """Reading begins at the end, and each record is told once."""
+    path = tmp_path / "kmsg"
+    path.write_bytes(XID)
+    log = KernelLog(path)
+    assert log.read() == ()
+
+    append(path, b"6,813,9001300000,-;usb 1-1: new device\n")
+    append(path, XID)
+
+    assert log.read() == (Record(813, 9001.3, "usb 1-1: new device"), READ)
+    assert log.read() == ()
+    assert (log.up, log.denied, log.overruns, log.fileno()) == (True, False, 0, None)
+    log.close()
+
+
+def test_records_come_whole(tmp_path: Path) -> None:
+    """A record that is still being written waits for its end; the lines below one and broken lines are left out."""
+    path = tmp_path / "kmsg"
+    path.touch()
+    log = KernelLog(path)
+
+    append(path, XID[:30])
+    assert log.read() == ()
+    append(path, XID[30:] + b" SUBSYSTEM=pci\n DEVICE=+pci:0000:18:00.0\nnot a record\n")
+
+    assert log.read() == (READ,)
+    log.close()
+
+
+def test_a_fifo_can_be_waited_for(tmp_path: Path) -> None:
+    """A selector wakes when a record comes, and stays quiet after its writer has gone."""
+    path = tmp_path / "kmsg"
+    os.mkfifo(path)
+    log = KernelLog(path)
+    descriptor = log.fileno()
+    assert descriptor is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        append(path, XID)
+
+        assert selector.select(5)
+        assert log.read() == (READ,)
+        assert not selector.select(0)
+    log.close()
+
+
+def test_a_storm_is_read_in_pieces(tmp_path: Path) -> None:
+    """One read ends after so many records, and the next goes on without losing one."""
+    path = tmp_path / "kmsg"
+    path.touch()
+    log = KernelLog(path)
+    append(path, b"".join(b"4,%d,1,-;x\n" % number for number in range(3 * MOST_AT_ONCE)))
+
+    pieces = [log.read() for _ in range(4)]
+
+    assert [one.sequence for piece in pieces for one in piece] == list(range(3 * MOST_AT_ONCE))
+    assert len(pieces[0]) < 1.5 * MOST_AT_ONCE
+    log.close()
+
+
+def test_absence_is_not_a_lack_of_permission(tmp_path: Path) -> None:
+    """Where there is no kernel log nothing is up or denied; it is read as soon as there is one."""
+    path = tmp_path / "kmsg"
+    log = KernelLog(path)
+    assert (log.up, log.denied, log.read()) == (None, False, ())
+
+    path.touch()
+    log.read()
+    append(path, XID)
+
+    assert log.read() == (READ,)
+    assert log.up
+    log.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_lack_of_permission_is_told(tmp_path: Path) -> None:
+    """A log that may not be opened is down and denied, and is read once it may be."""
+    path = tmp_path / "kmsg"
+    path.touch(mode=0o600)
+    tmp_path.chmod(0o700)
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        log = KernelLog(path)
+        assert (log.up, log.denied, log.read()) == (False, True, ())
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+    log.read()
+    assert (log.up, log.denied) == (True, False)
+    log.close()
+
+
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK | os.W_OK), reason="the kernel log cannot be written")
+def test_the_real_device_is_read() -> None:
+    """A message written to /dev/kmsg comes back as a record, with a sequence number and a time."""
+    log = KernelLog(Path("/dev/kmsg"))
+    text = f"gpumon test {os.getpid()}"
+    with Path("/dev/kmsg").open("wb", buffering=0) as kernel:
+        kernel.write(f"<7>{text}\n".encode())
+
+    (record,) = (one for one in log.read() if one.text == text)
+
+    assert record.sequence > 0
+    assert record.seconds > 0
+    log.close()
+
+
+def test_an_overrun_is_counted_and_reading_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EPIPE is the kernel's word for records overwritten before they were read; the ones left still come."""
+    path = tmp_path / "kmsg"
+    path.touch()
+    log = KernelLog(path)
+    append(path, XID)
+    answers: list[bytes | OSError] = [
+        BrokenPipeError(errno.EPIPE, "overwritten"),
+        XID,
+        BlockingIOError(errno.EAGAIN, "no more"),
+    ]
+
+    def read(_descriptor: int, _most: int) -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    with monkeypatch.context() as kernel:
+        kernel.setattr(os, "read", read)
+        records = log.read()
+
+    assert (records, log.overruns, log.up) == ((READ,), 1, True)
+    log.close()
+
+
+def test_a_device_that_fails_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in reading closes the log, which is then down, and the next read begins anew."""
+    path = tmp_path / "kmsg"
+    path.touch()
+    log = KernelLog(path)
+
+    def read(_descriptor: int, _most: int) -> bytes:
+        raise OSError(errno.EIO, "failed")
+
+    with monkeypatch.context() as kernel:
+        kernel.setattr(os, "read", read)
+        assert log.read() == ()
+        assert log.up is False
+
+    log.read()
+    append(path, XID)
+    assert log.read() == (READ,)
+    log.close()
