@@ -94,9 +94,9 @@ _DRIVERS = {
 
 
 def _driver(condition: str, call: Call) -> int | None:
-    initialises = call.function.startswith("nvmlInit")
     # A process that has the library keeps it when its file goes or changes; an unloaded module is gone for all.
-    return _DRIVERS[condition] if initialises or condition == "not_loaded" else None
+    concerns_all = condition == "not_loaded" and call.function != "nvmlShutdown"
+    return _DRIVERS[condition] if concerns_all or call.function.startswith("nvmlInit") else None
 
 
 def _set(values: Mapping[str, shapes.Growth | None], state: State, now: float) -> State:
@@ -136,7 +136,8 @@ _LINK = shapes.fields(
 
 
 def _link_number(value: Any, path: shapes.Path) -> int | str:
-    return "*" if value == "*" else int(shapes.number(0, 35, "number of an NVLink, or '*'")(value, path))
+    number = shapes.whole(0, 35, "number of an NVLink, or '*'")
+    return "*" if value == "*" else int(number(value, path))
 
 
 def _nvlinks(wanted: Mapping[int | str, Mapping[str, Any]], state: State, now: float) -> State:
@@ -155,13 +156,13 @@ def _link(link: Link, wanted: Mapping[str, Any], now: float) -> Link:
 
 
 def _xid(value: Any, path: shapes.Path) -> Xid:
-    number = shapes.number(1, 2**31, "an Xid")
+    number = shapes.whole(1, 2**31, "an Xid")
     if not isinstance(value, dict):
-        return Xid(int(number(value, path)))
+        return Xid(number(value, path))
     parts = shapes.fields({"xid": number, "at": shapes.number(0, 1e12)})(value, path)
     if "xid" not in parts:
         raise shapes.ShapeError(path, "needs a key 'xid'")
-    return Xid(int(parts["xid"]), parts.get("at"))
+    return Xid(parts["xid"], parts.get("at"))
 
 
 _RUN = shapes.fields(
@@ -170,7 +171,7 @@ _RUN = shapes.fields(
         "end": shapes.number(0, 1e12, "seconds after the epoch"),
         "load": shapes.number(0, 1),
         "memory": shapes.number(0, 1, "share of the GPU's memory"),
-        "gpus": lambda value, path: tuple(map(int, shapes.listing(shapes.number(0, 1023, "index"))(value, path))),
+        "gpus": shapes.listing(shapes.whole(0, 1023, "index")),
     }
 )
 
@@ -316,7 +317,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="seed",
             help="Another node of the same kind: other serial numbers, other jobs.",
-            shape=shapes.number(0, 2**31),
+            shape=shapes.whole(0, 2**31),
             gpu=False,
             node=True,
         ),

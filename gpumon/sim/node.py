@@ -75,8 +75,8 @@ class Node:
 
     def arrivals(self, gpu: int) -> list[Arrival]:
         """The Xids of a GPU that have happened, the first first."""
-        timed = (x for x in self.scenario().xids(gpu) if x.at is not None and x.at <= self.time())
-        planned = [Arrival(x.at or 0.0, gpu, x.xid, -1 - n) for n, x in enumerate(timed)]
+        due = Counter((x.at, x.xid) for x in self.scenario().xids(gpu) if x.at is not None and x.at <= self.time())
+        planned = [Arrival(at, gpu, xid, -1 - n) for (at, xid), times in due.items() for n in range(times)]
         return sorted(planned + [arrival for arrival in self._arrivals if arrival.gpu == gpu])
 
     # Initialisation

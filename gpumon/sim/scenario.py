@@ -56,7 +56,8 @@ def parse(text: str, profile: Profile) -> Scenario:
     wanted = top.pop("gpus", {})
     node = _rows({key: value for key, value in top.items() if key != "gpus"}, (), on_node=True)
     named = {fault.key: value for fault, value in node}
-    seed = int(named.get("seed", 0))
+    seed = named.get("seed", 0)
+    _check_jobs(named.get("jobs", ()), len(profile.bus_ids))
     identities = tuple(_identity(profile, seed, n) for n in range(len(profile.bus_ids)))
     gpus = _gpus(wanted, identities)
     return Scenario(
@@ -67,6 +68,12 @@ def parse(text: str, profile: Profile) -> Scenario:
         seed=seed,
         driver=named.get("driver_version", profile.driver),
     )
+
+
+def _check_jobs(runs: tuple[workload.Run, ...], gpus: int) -> None:
+    for n, run in enumerate(runs):
+        if run.gpus and max(run.gpus) >= gpus:
+            raise shapes.ShapeError(("jobs", n, "gpus"), f"no GPU {max(run.gpus)}; there are 0 to {gpus - 1}")
 
 
 def _gpus(wanted: Any, identities: tuple[Identity, ...]) -> tuple[Rows, ...]:

@@ -49,6 +49,18 @@ def number(low: float, high: float, unit: str = "") -> Shape:
     return shape
 
 
+def whole(low: int, high: int, unit: str = "") -> Shape:
+    """A number without a fraction."""
+    bounded = number(low, high, unit)
+
+    def shape(value: Any, path: Path) -> int:
+        if bounded(value, path) != int(value):
+            raise ShapeError(path, "must be a whole number")
+        return int(value)
+
+    return shape
+
+
 def growing(low: float, high: float, unit: str = "") -> Shape:
     """A number, or `{value, rate, from}`."""
     plain = number(low, high, unit)

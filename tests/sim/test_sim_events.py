@@ -65,6 +65,9 @@ def test_timed_xids_come_when_their_time_has_passed(scenario: Path) -> None:
         assert drain(early) == [(2, 94)]
         assert drain(early) == []
         assert drain(event_set(simulation.handles())) == []
+        simulation.edit("gpus: {2: {xids: [{xid: 31, at: 51}, {xid: 94, at: 50}, {xid: 94, at: 50}]}}")
+        simulation.now = 52.0
+        assert drain(early) == [(2, 94), (2, 31)]
 
 
 def test_only_what_was_registered_is_delivered(scenario: Path) -> None:

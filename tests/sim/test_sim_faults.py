@@ -157,6 +157,19 @@ def test_the_driver_can_be_missing_or_another(scenario: Path, fault: str, functi
         assert answer(pynvml.nvmlInit) == 0
 
 
+def test_a_driver_unloaded_under_a_user_can_be_shut_down(scenario: Path) -> None:
+    """Every call answers 9 but the shutdown; once it is back, an initialisation starts afresh."""
+    with simulated(scenario=scenario) as simulation:
+        handle = simulation.handles()[0]
+        simulation.edit("driver: not_loaded")
+        assert power(handle) == answer(pynvml.nvmlDeviceGetCount) == answer(pynvml.nvmlInit) == 9
+        pynvml.nvmlShutdown()
+        simulation.edit("")
+        pynvml.nvmlInit()
+        assert power(handle) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+        assert power(simulation.handles()[0]) == 0
+
+
 def test_no_gpu_at_all_fails_initialisation_unless_allowed(scenario: Path) -> None:
     """The flag NO_GPUS makes a library that knows none."""
     with simulated(scenario=scenario, text='gpus: {"*": {absent: true}}', init=False) as simulation:

@@ -38,6 +38,8 @@ from gpumon.sim.library import open_node
         ("gpus: {0: {lookup: 0}}\n", "return code of NVML other than 0"),
         ("fail: {nvmlDeviceGetNmae: 3}\n", "'nvmlDeviceGetNmae' matches no function"),
         ("hang: nvmlInit\n", "hang: must be a list"),
+        ("jobs:\n  - {load: 1}\n  - {gpus: [8]}\n", r":3: jobs\.1\.gpus: no GPU 8; there are 0 to 7"),
+        ("seed: 1.5\n", "must be a whole number"),
         ("jobs: [{start: 9, end: 3}]\n", r"jobs\.0: ends before it starts"),
         ("driver_version: 580.65\n", "driver version in quotes"),
         ("gpus: {*: {lost: true}}\n", "not YAML.*has to be quoted"),
