@@ -103,8 +103,12 @@ class Store(_Section):
         example="/var/lib/gpumon/gpumon.db",
         restart=True,
     )
-    retention_days: float = setting(90, "Age at which events and results are deleted. Counters stay.", gt=0)
-    retention_rows: int = setting(100_000, "Most events, and most results, that are kept. Counters stay.", ge=1)
+    retention_days: float = setting(
+        90, "Age at which events and results are deleted. Counters stay.", gt=0, restart=True
+    )
+    retention_rows: int = setting(
+        100_000, "Most events, and most results, that are kept. Counters stay.", ge=1, restart=True
+    )
 
 
 class Log(_Section):

@@ -8,7 +8,6 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,12 +38,12 @@ class Opened:
 
 def open_file(path: Path) -> Opened:
     """Open or create the file. Raises StoreError."""
-    if not path.parent.is_dir():
-        raise StoreError(path, "its folder does not exist", f"create it: mkdir -p {path.parent}")
     with told_plainly(path):
+        if not path.parent.is_dir():
+            raise StoreError(path, "its folder does not exist", f"create it: mkdir -p {path.parent}")
         refusal = _refusal(path)
         if refusal is not None:
-            return Opened(connection=_copy(path, refusal), refusal=refusal)
+            return _copy(path, refusal)
         known = _belongs_to_us(path)
         lock = _lock(path)
         try:
@@ -62,19 +61,23 @@ def _refusal(path: Path) -> StoreError | None:
     return StoreError(path, "it cannot be written", remedy)
 
 
-def _copy(path: Path, refusal: StoreError) -> sqlite3.Connection:
+def _copy(path: Path, refusal: StoreError) -> Opened:
     """What the file holds, in memory: SQLite itself cannot read a WAL beside which it cannot write."""
     if not path.exists():
         raise refusal
     memory = sqlite3.connect(":memory:", isolation_level=None)
     folder = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=folder) as scratch, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
         copy = Path(scratch) / path.name
-        for original in (path, _beside(path, "-wal")):
-            if original.exists():
-                shutil.copyfile(original, _beside(copy, original.name.removeprefix(path.name)))
-        stack.enter_context(contextlib.closing(_connect(copy))).backup(memory)
-    return memory
+        for suffix in ("", "-wal"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(_beside(path, suffix), _beside(copy, suffix))
+        try:
+            with contextlib.closing(_connect(copy)) as connection:
+                connection.backup(memory)
+        except StoreError as error:
+            raise refusal from error
+    return Opened(connection=memory, refusal=refusal)
 
 
 def _belongs_to_us(path: Path) -> bool:
@@ -160,13 +163,10 @@ def _move_aside(path: Path) -> Path:
 
 
 def _forget_old(path: Path) -> None:
-    for old in sorted(_set_aside(path), reverse=True)[_KEPT_ASIDE:]:
-        for one in path.parent.glob(f"{old}*"):
+    newest_first = sorted(path.parent.glob(f"{path.name}.corrupt-*Z"), reverse=True)
+    for old in newest_first[_KEPT_ASIDE:]:
+        for one in path.parent.glob(f"{old.name}*"):
             one.unlink(missing_ok=True)
-
-
-def _set_aside(path: Path) -> Iterator[str]:
-    return (one.name for one in path.parent.glob(f"{path.name}.corrupt-*Z"))
 
 
 def _beside(path: Path, suffix: str) -> Path:

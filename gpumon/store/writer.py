@@ -123,6 +123,7 @@ class Writer:
             unless_writable.callback(store.close)
             refusal = _refusal(store)
             if refusal is None:
+                store.prune()
                 self._recover()
             if refusal is None or not self._restored:
                 self._on_open(store)
