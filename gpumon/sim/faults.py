@@ -5,7 +5,6 @@ A row refuses calls, alters what GPUs answer, or plans their work; `docs/simulat
 
 from __future__ import annotations
 
-import os
 import resource
 import signal
 import time
@@ -83,7 +82,7 @@ def _fail(codes: Mapping[str, int], call: Call) -> int | None:
 def _crash(patterns: tuple[str, ...], call: Call) -> None:
     if _matches(patterns, call.function):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # many crashes of a demo must not fill the disk
-        os.kill(os.getpid(), signal.SIGSEGV)
+        signal.raise_signal(signal.SIGSEGV)
 
 
 _DRIVERS = {

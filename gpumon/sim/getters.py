@@ -172,29 +172,30 @@ def _both(*values: float | None) -> tuple[float | None, ...] | None:
     return None if None in values else values
 
 
-@getter("nvmlDeviceGetMemoryInfo", "QQQ")
-def memory(device: Device) -> tuple[float, ...] | None:
-    """Total, free, used. The first version counts what the driver reserves as used."""
+def _used(device: Device) -> int:
     if device.state.memory_used is None:
-        return None
-    total, used = device.profile.memory_total, device.state.memory_used + device.profile.memory_reserved
+        raise Refusal(Code.NOT_SUPPORTED)
+    return min(round(device.state.memory_used), device.profile.memory_total - device.profile.memory_reserved)
+
+
+@getter("nvmlDeviceGetMemoryInfo", "QQQ")
+def memory(device: Device) -> tuple[int, ...]:
+    """Total, free, used. The first version counts what the driver reserves as used."""
+    total, used = device.profile.memory_total, _used(device) + device.profile.memory_reserved
     return total, total - used, used
 
 
 @device_function("nvmlDeviceGetMemoryInfo_v2", POINTER, since=(510,))
 def memory_v2(device: Device, out: int | None) -> None:
     check_version(out, 2, _MEMORY_V2.size)
-    used = device.state.memory_used
-    if used is None:
-        raise Refusal(Code.NOT_SUPPORTED)
-    total, reserved = device.profile.memory_total, device.profile.memory_reserved
-    put(out, _MEMORY_V2, *take(out, _UINT), total, reserved, total - reserved - round(used), round(used))
+    used, total, reserved = _used(device), device.profile.memory_total, device.profile.memory_reserved
+    put(out, _MEMORY_V2, *take(out, _UINT), total, reserved, total - reserved - used, used)
 
 
 @getter("nvmlDeviceGetBAR1MemoryInfo", "QQQ")
 def bar1(device: Device) -> tuple[float, ...] | None:
     total, used = device.profile.bar1_total, device.state.bar1_used
-    return None if used is None else (total, total - used, used)
+    return None if used is None else (total, max(0, total - used), used)
 
 
 def _processes(device: Device, size: int | None, array: int | None) -> None:

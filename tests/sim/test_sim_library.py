@@ -158,6 +158,14 @@ def test_memory_adds_up_in_both_versions() -> None:
             assert old.used == new.used + new.reserved
 
 
+def test_memory_can_be_filled_to_the_brim_and_no_further(tmp_path: Path) -> None:
+    """However much is set to be used, what is free does not fall below nothing."""
+    text = "gpus: {0: {set: {memory_used: 1000000000000}}}"
+    with simulated(scenario=tmp_path / "s.yml", text=text) as simulation:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(simulation.handles()[0], pynvml.nvmlMemory_v2)
+        assert (memory.free, memory.used + memory.reserved) == (0, memory.total)
+
+
 def test_every_code_has_words() -> None:
     """The words for codes come from the library too, without an initialisation."""
     with simulated(init=False):
