@@ -179,6 +179,7 @@ def test_a_hung_disk_keeps_nobody_waiting(
     for _ in range(LIMIT + 1):
         loop.turn()
     assert len(loop.done) == LIMIT + 1
+    assert writer.close(SOON)
     assert writer.trouble() is None
 
 
