@@ -1,0 +1,59 @@
+# One command each; `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/pip install --disable-pip-version-check -c requirements/constraints.txt
+STATE := .gpumon
+TORCH := 2.13.0
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check generate bench lock build clean
+
+help: ## List these commands
+	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
+
+run: .venv/.run ## Start the agent on 127.0.0.1:10400, on a simulated h100x8 where no NVIDIA driver loads (ARGS: more flags)
+	@mkdir -p -m 0700 $(STATE)
+	@exec $(BIN)/gpumon serve --simulate.fallback h100x8 \
+	    --store.path $(STATE)/gpumon.db --web.token-file $(STATE)/token $(ARGS)
+
+test: .venv/.test ## Run all tests (ARGS: for pytest)
+	@scripts/debian.sh prometheus prometheus-alertmanager chromium
+	$(BIN)/pytest $(ARGS)
+
+check: .venv/.test ## Format, lint, types, layers, and whether generated files are fresh
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m scripts.generate --check
+
+generate: .venv/.test ## Write again what is made from code: reference pages, alert rules, dashboards
+	$(BIN)/python -m scripts.generate
+
+bench: .venv/.test ## Measure scrapes, polls, memory and start on simulated nodes
+	$(BIN)/python -m benchmarks.agent $(ARGS)
+
+lock: .venv/.test ## Pin the newest versions that fit together
+	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/lock.json -e '.[probe,dev]' torch==$(TORCH)
+	$(BIN)/python -m scripts.lock .venv/lock.json > requirements/constraints.txt
+
+build: .venv/.test ## Make the wheel and the source archive in dist/
+	$(BIN)/python -m build --no-isolation
+
+clean: ## Delete what these commands made, but not the agent's state in .gpumon/
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.venv/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "gpumon needs Python 3.11 or later: name one, as in make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.run: .venv/.made pyproject.toml requirements/constraints.txt
+	$(INSTALL) setuptools
+	$(INSTALL) --no-build-isolation -e '.[probe]'
+	@touch $@
+
+.venv/.test: .venv/.run
+	$(INSTALL) --no-build-isolation -e '.[probe,dev]'
+	@touch $@

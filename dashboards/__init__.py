@@ -1,0 +1,1 @@
+"""Dashboards for Grafana: written here, generated as JSON beside it."""

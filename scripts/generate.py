@@ -1,0 +1,62 @@
+"""Writes every file that is made from code: `python -m scripts.generate`, or with --check says which are stale."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from dashboards.generate import dashboards
+from gpumon.alerts.render import render, runbook
+from gpumon.alerts.rules import rules
+from gpumon.config.reference import reference, sample
+from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.outputs.catalogue import markdown
+
+ROOT = Path(__file__).parents[1]
+
+
+def generated() -> Mapping[str, str]:
+    """Contents by path."""
+    table = rules({}, CRITICAL_XIDS)
+    return {
+        "docs/metrics.md": markdown(),
+        "docs/configuration.md": reference(),
+        "docs/alerts.md": runbook(table),
+        "deploy/gpumon.yml": sample(),
+        "alert_rules/gpumon.yml": render(table),
+        **{f"dashboards/{name}": text for name, text in dashboards().items()},
+    }
+
+
+def write(files: Mapping[str, str]) -> None:
+    for path, text in files.items():
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / path).write_text(text, encoding="utf-8")
+
+
+def stale(files: Mapping[str, str]) -> list[str]:
+    """Differences, a line each, between what is committed and what the code makes."""
+    return [line for path, text in files.items() for line in _difference(path, text)]
+
+
+def _difference(path: str, text: str) -> list[str]:
+    there = (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).exists() else ""
+    return list(difflib.unified_diff(there.splitlines(), text.splitlines(), path, "generated", n=0, lineterm=""))
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code: 1 when --check finds something stale."""
+    if arguments != ["--check"]:
+        write(generated())
+        return 0
+    differences = stale(generated())
+    if differences:
+        sys.stderr.write("\n".join(differences[:40]))
+        sys.stderr.write("\nGenerated files are stale: run `make generate` and commit what it writes.\n")
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
