@@ -10,7 +10,6 @@ from pathlib import Path
 import pynvml
 
 from gpumon.nvml import pci
-from gpumon.sim.library import open_node
 from gpumon.snapshot.orders import Orders, Simulation
 
 NvidiaBus = Callable[[], Mapping[str, str]]
@@ -34,6 +33,8 @@ def surroundings(orders: Orders) -> Surroundings:
 
 
 def _simulate(simulation: Simulation) -> Surroundings:
+    from gpumon.sim.library import open_node  # noqa: PLC0415 - a real node has no use for it, nor for its memory
+
     node = open_node(
         simulation.profile,
         scenario=Path(simulation.scenario) if simulation.scenario else None,

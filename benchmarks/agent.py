@@ -1,0 +1,175 @@
+"""`make bench`: what the agent costs, measured on simulated nodes with the real processes over real HTTP.
+
+The simulated library runs inside the sampler, in Python: its own time is counted by itself and taken off where a row
+says "without driver". Prints what was measured, beside what the project aims at for 8 GPUs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from agents import Agent, eventually
+
+from gpumon.snapshot.call_page import boot_clock
+
+PROFILES = {"h100x1": 1, "h100x8": 8, "h100x16": 16}
+SCRAPES = 300
+WATCH_SECONDS = 30.0
+POLLS = 10
+AIMS = {
+    "scrape, idle": "p99 5 ms",
+    "driver calls a second": "60",
+    "CPU without driver": "0.6 s/min",
+    "resident, both": "80 MB",
+    "start to first complete scrape": "2 s",
+}
+
+
+@dataclass
+class Run:
+    """One agent on one profile."""
+
+    agent: Agent
+    gpus: int
+    trace: Path
+    started: float
+
+    @property
+    def sampler(self) -> int:
+        """Pid of the sampler."""
+        for pid in self.agent.children():
+            if b"gpumon.sampler" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        raise AssertionError("no sampler runs")
+
+    def traced(self) -> tuple[float, float]:
+        """Calls and seconds inside the simulated library, of all children so far."""
+        counts = [json.loads(path.read_text()) for path in self.trace.parent.glob(f"{self.trace.name}-*.json")]
+        return sum(one["total"] for one in counts), sum(one["seconds"] for one in counts)
+
+
+@contextlib.contextmanager
+def agent_on(profile: str, gpus: int) -> Iterator[Run]:
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace"
+        agent = Agent(Path(folder), profile=profile, environment={"GPUMON_SIMULATION_TRACE": str(trace)})
+        agent.simulate({"busy": True})  # no probe in the way, and values that move
+        began = boot_clock()
+        agent.start()
+        eventually(lambda: sum(agent.metrics().gpus("gpumon_gpu_up").values()) == gpus, every=0.02)
+        try:
+            yield Run(agent, gpus, trace, boot_clock() - began)
+        finally:
+            agent.stop()
+
+
+def scrape_times(port: int) -> list[float]:
+    """Seconds of each scrape over one kept connection, gzip as Prometheus asks for it, spread over several Reports."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    times = []
+    for _ in range(SCRAPES):
+        began = time.perf_counter()
+        connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
+        connection.getresponse().read()
+        times.append(time.perf_counter() - began)
+        time.sleep(0.02)
+    connection.close()
+    return sorted(times)
+
+
+def percentiles(times: list[float]) -> str:
+    return f"p50 {statistics.median(times) * 1e3:.1f} ms, p99 {times[int(len(times) * 0.99)] * 1e3:.1f} ms"
+
+
+@contextlib.contextmanager
+def both_cores_busy() -> Iterator[None]:
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_megabytes(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1e3
+
+
+def watch(run: Run) -> Iterator[tuple[str, str]]:
+    """What the processes cost by themselves, while nobody scrapes."""
+    daemon, sampler = run.agent.process.pid, run.sampler
+    time.sleep(3.0)  # past the start, whose calls are not those of a second
+    calls, inside = run.traced()
+    cpu = cpu_seconds(daemon), cpu_seconds(sampler)
+    began = boot_clock()
+    time.sleep(WATCH_SECONDS)
+    elapsed = boot_clock() - began
+    after_calls, after_inside = run.traced()
+    daemon_cpu, sampler_cpu = cpu_seconds(daemon) - cpu[0], cpu_seconds(sampler) - cpu[1]
+    minute = 60 / elapsed
+    yield "driver calls a second", f"{(after_calls - calls) / elapsed:.1f}"
+    yield "CPU, daemon", f"{daemon_cpu * minute:.2f} s/min"
+    yield "CPU, sampler", f"{sampler_cpu * minute:.2f} s/min"
+    yield "CPU without driver", f"{(daemon_cpu + sampler_cpu - after_inside + inside) * minute:.2f} s/min"
+    yield "resident, daemon", f"{resident_megabytes(daemon):.0f} MB"
+    yield "resident, sampler", f"{resident_megabytes(sampler):.0f} MB"
+    yield "resident, both", f"{resident_megabytes(daemon) + resident_megabytes(sampler):.0f} MB"
+
+
+def poll_times(run: Run) -> Iterator[tuple[str, str]]:
+    """How long a fast poll takes, and how much of it is the simulated driver's own time."""
+    _, inside = run.traced()
+    before = run.agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0
+    durations = []
+    for _ in range(POLLS):
+        time.sleep(1.0)
+        durations.append(run.agent.metrics().value("gpumon_poll_duration_seconds", tier="fast") or 0.0)
+    polls = (run.agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0) - before
+    whole, driver = statistics.mean(durations), (run.traced()[1] - inside) / polls
+    yield "fast poll without driver", f"{max(0.0, whole - driver) * 1e3:.2f} ms of {whole * 1e3:.2f} ms"
+
+
+def measure(run: Run) -> Iterator[tuple[str, str]]:
+    yield "start to first complete scrape", f"{run.started:.2f} s"
+    yield from watch(run)
+    yield from poll_times(run)
+    yield "series", f"{run.agent.metrics().value('gpumon_exposed_series') or 0:.0f}"
+    yield "scrape, idle", percentiles(scrape_times(run.agent.port))
+    with both_cores_busy():
+        yield "scrape, both cores busy", percentiles(scrape_times(run.agent.port))
+    run.agent.simulate({"busy": True, "gpus": {run.gpus - 1: {"hang": ["nvmlDeviceGetTemperature*"]}}})
+    eventually(lambda: (run.agent.metrics().value("gpumon_nvml_stuck_seconds") or 0) > 0)
+    yield "scrape, a driver call hangs", percentiles(scrape_times(run.agent.port))
+
+
+def main() -> None:
+    for profile, gpus in PROFILES.items():
+        print(f"\n{gpus} GPU{'s' * (gpus > 1)} with 18 links each (simulated {profile}), polled every second")
+        with agent_on(profile, gpus) as run:
+            for name, figure in measure(run):
+                aim = f"   aim {AIMS[name]}" if gpus == 8 and name in AIMS else ""
+                print(f"  {name:32}{figure}{aim}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
