@@ -165,6 +165,12 @@ def table(one: Table) -> Document:
     return {name: _value(row, getattr(one, name)) for name, row in rows(type(one)).items()}
 
 
+def gpus_up(document: Document) -> tuple[int, int]:
+    """How many GPUs of a document answer, and how many should."""
+    up = sum(one["state"] == "up" for one in document["gpus"])
+    return up, max(len(document["gpus"]), int(document["node"]["gpus_expected"] or 0))
+
+
 def _problem(one: Problem) -> Document:
     return _attributes(one) | {"since": rfc3339(one.since)}
 

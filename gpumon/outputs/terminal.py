@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpumon.outputs.document import Document
+from gpumon.outputs.document import Document, gpus_up
 from gpumon.outputs.words import (
     ABSENT,
     bandwidth,
@@ -94,8 +94,7 @@ def _heading(document: Document, *, color: bool) -> str:
 
 
 def _gpus_up(document: Document) -> str:
-    up = sum(gpu["state"] == "up" for gpu in document["gpus"])
-    expected = max(len(document["gpus"]), int(document["node"]["gpus_expected"] or 0))
+    up, expected = gpus_up(document)
     return f"{up} of {expected} GPUs up" if expected else "no GPU expected"
 
 

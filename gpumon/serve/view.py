@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from gpumon.outputs.document import Document
+from gpumon.outputs.document import Document, gpus_up
 from gpumon.outputs.words import ABSENT, bandwidth, celsius, count, duration, seconds_between, share, size, watts
 
 HOT = 0.95
@@ -125,9 +125,8 @@ def outcome_tone(outcome: str) -> str:
     return OUTCOME_TONES.get(outcome, "critical")
 
 
-def _gpus_tile(node: Document, gpus: list[Document]) -> Tile:
-    up = sum(gpu["state"] == "up" for gpu in gpus)
-    expected = max(len(gpus), int(node["gpus_expected"] or 0))
+def _gpus_tile(document: Document) -> Tile:
+    up, expected = gpus_up(document)
     if not expected:
         return Tile(label="GPUs up", value="none", note="no GPU is expected here", tone="muted")
     lacking = expected - up

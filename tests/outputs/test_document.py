@@ -1,0 +1,189 @@
+"""The documents: same names and values as the metrics, absent is null, what is wrong comes first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sample_reports as samples
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpumon.alerts.alert import Alert
+from gpumon.outputs import document
+from gpumon.outputs.problems import FAULTS as ADVICE
+from gpumon.outputs.problems import problems
+from gpumon.outputs.prometheus import Renderer
+from gpumon.report import ProbeState, Report
+from gpumon.serve import example
+from gpumon.snapshot.gpu import FAULTS, Gpu
+from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.reading import Table, rows
+
+STAMP = samples.STAMP
+
+
+def whole(report: Report) -> dict[str, Any]:
+    return document.whole(report, STAMP)
+
+
+def reading(values: dict[str, Any], table: type[Table], metric: str, labels: dict[str, str]) -> Any:
+    """The value that a document has for a series of Prometheus."""
+    name = metric.removeprefix(table.PREFIX)
+    value = values[name]
+    for label in rows(table)[name].labels:
+        value = value[labels[label]]
+    return value
+
+
+@pytest.mark.parametrize("report", [samples.healthy(), samples.troubled(), samples.lost()])
+def test_every_series_of_a_gpu_is_in_its_document(report: Report) -> None:
+    """Metrics and JSON show the same readings under the same names, series by series."""
+    seen = 0
+    by_uuid = {one["uuid"]: one for one in document.gpus(report)}
+    for family in text_string_to_metric_families(Renderer(lambda: report).render(report)):
+        for series in family.samples:
+            if series.name.startswith(Gpu.PREFIX) and series.name != "gpumon_gpu_info":
+                shown = reading(by_uuid[series.labels["uuid"]], Gpu, series.name, series.labels)
+                assert shown == pytest.approx(series.value, rel=1e-12), series
+                seen += 1
+    assert seen > 300
+
+
+def test_every_row_is_a_key_even_when_nothing_was_read() -> None:
+    """A reading that is absent is null: the key is there, and it is not 0."""
+    values = document.table(Gpu())
+    assert list(values) == list(rows(Gpu))
+    assert set(values.values()) == {None}
+
+
+def test_labels_become_levels() -> None:
+    """A reading with two labels is nested in their order, so that jq reads .ecc_errors_total.corrected.dram."""
+    values = document.table(Gpu(ecc_errors_total={"corrected,dram": 2.0, "corrected,sram": 0.0, "uncorrected,dram": 1}))
+    assert values["ecc_errors_total"] == {"corrected": {"dram": 2, "sram": 0}, "uncorrected": {"dram": 1}}
+
+
+def test_numbers_that_json_lacks_are_null() -> None:
+    """NaN and infinity would make the whole document unreadable."""
+    values = document.table(Gpu(power_watts=float("nan"), temperature_celsius=float("inf"), up=1.0))
+    assert (values["power_watts"], values["temperature_celsius"], values["up"]) == (None, None, 1)
+    assert json.loads(json.dumps(values, allow_nan=False))["up"] == 1
+
+
+def test_lost_gpu_keeps_its_identity() -> None:
+    """Identity, state, fault in words, its beginning and the Xid counters stay; readings are null."""
+    gpu = whole(samples.lost(3))["gpus"][3]
+    assert (gpu["gpu"], gpu["uuid"], gpu["name"]) == (3, example.uuid(3), "NVIDIA H100 80GB HBM3")
+    assert (gpu["state"], gpu["up"], gpu["fault"]["lost"]) == ("lost", 0, 1)
+    assert "fell off the bus" in gpu["detail"]
+    assert gpu["since"] == "2025-11-20T11:50:00.000Z"
+    assert gpu["xid_errors_total"] == {"79": 1}
+    assert gpu["temperature_celsius"] is gpu["utilization_ratio"] is gpu["energy_joules_total"] is None
+
+
+def test_gpu_that_never_told_its_pci_address_has_the_one_it_is_known_by() -> None:
+    """A GPU that could not be opened is still found in lspci."""
+    state = replace(example.gpu(0), gpu=Gpu(up=0.0), fault="init_failed")
+    assert document.gpu(state)["pci_bus_id"] == example.bus_id(0)
+
+
+def test_events_are_newest_first_and_name_their_gpu() -> None:
+    """An event of a GPU that is not in the inventory keeps its PCI address."""
+    report = samples.healthy()
+    known = replace(example.event(), bus_id=example.bus_id(2), uuid=None, wall=STAMP.wall - 5)
+    strange = replace(example.event(), bus_id="0000:FF:00.0", uuid=None, wall=STAMP.wall - 9)
+    shown = document.events(report, (strange, known))
+    assert [(one["gpu"], one["uuid"], one["pci_bus_id"]) for one in shown] == [
+        (2, example.uuid(2), example.bus_id(2)),
+        (None, None, "0000:FF:00.0"),
+    ]
+
+
+def test_log_of_the_ranks_is_not_for_everyone() -> None:
+    """What ranks print names processes and users."""
+    result = replace(example.run(), log="pid 4711 of alice")
+    report = replace(samples.healthy(), probe=ProbeState(last=result, history=(result,)))
+    assert "alice" not in json.dumps(whole(report))
+
+
+def test_age_counts_from_the_end_of_the_run() -> None:
+    """A run that took long is not older than one that took short."""
+    assert whole(samples.healthy())["probe"]["age_seconds"] == pytest.approx(900 - 11.4)
+
+
+def test_links_are_listed_with_their_gpu() -> None:
+    """Eight GPUs with eighteen links each make 144 rows, in order."""
+    links = document.links(samples.healthy())
+    assert len(links) == 144
+    assert (links[19]["gpu"], links[19]["link"], links[19]["up"], links[19]["errors_total"]["crc"]) == (1, 1, 1, 0)
+    assert set(rows(Nvlink)) < set(links[0])
+
+
+def test_healthy_node_has_no_problem() -> None:
+    """Nothing is made up."""
+    node = whole(samples.healthy())["node"]
+    assert (node["state"], node["problems"]) == ("ok", [])
+
+
+def test_host_without_gpus_that_expects_none_is_well() -> None:
+    """A login node that happens to run the agent is not a failing GPU host."""
+    assert whole(samples.without_gpus())["node"]["state"] == "ok"
+
+
+def test_the_worst_problem_is_the_first() -> None:
+    """Critical before warning, and among equals the older one."""
+    found = problems(samples.troubled())
+    assert [one.severity for one in found] == ["critical"] * 3 + ["warning"] * 2
+    assert whole(samples.troubled())["node"]["state"] == "critical"
+
+
+def test_fault_and_its_alert_are_one_problem() -> None:
+    """GpuLost says what the fault says; the problem takes its runbook."""
+    (problem,) = problems(samples.lost(3))
+    assert (problem.gpu, problem.runbook_url) == (3, "https://example.org/runbooks/GpuLost")
+    assert "power-cycle" in problem.action
+
+
+def test_alert_on_a_fault_that_went_stays_a_problem() -> None:
+    """A latched alert outlives the fault, and must not vanish with it."""
+    report = replace(samples.lost(3), gpus=samples.healthy().gpus)
+    assert [one.title for one in problems(report)] == ["GPU 3 is lost"]
+
+
+def test_driver_that_is_down_is_one_problem_and_not_eight() -> None:
+    """GPUs that are unknown because the driver is gone have no fault of their own."""
+    base = samples.without_driver()
+    gone = tuple(
+        replace(one, fault="unknown", detail="LibraryNotFound", since=None, gpu=Gpu(up=0.0))
+        for one in samples.healthy().gpus
+    )
+    down: Alert = samples.alert("GpumonNvmlDown", "critical", 0, "The NVIDIA driver does not answer.")
+    report = replace(base, gpus=gone, alerts=(replace(down, labels=()),))
+    (problem,) = problems(report)
+    assert problem.title == "The NVIDIA driver cannot be used"
+    assert problem.severity == "critical"
+    assert problem.runbook_url == "https://example.org/runbooks/GpumonNvmlDown"
+
+
+def test_corrupting_probe_is_critical_even_after_a_skip() -> None:
+    """A busy node does not make silent corruption go away."""
+    wrong = replace(example.run(1), outcome="wrong", wrong_elements=7, hint="Run it on pairs.")
+    skip = replace(example.run(0), outcome="skipped", reason="busy", measurements=())
+    report = replace(samples.healthy(), probe=ProbeState(last=skip, history=(wrong, skip)))
+    (problem,) = problems(report)
+    assert (problem.severity, problem.action) == ("critical", "Run it on pairs.")
+    assert "7 elements" in problem.detail
+
+
+def test_information_does_not_make_the_node_sick() -> None:
+    """A firing alert of severity info is listed, and the node stays ok."""
+    idle = samples.alert("GpuIdle", "info", 2, "GPU 2 is held and idle.")
+    node = whole(replace(samples.healthy(), alerts=(idle,)))["node"]
+    assert (node["state"], len(node["problems"])) == ("ok", 1)
+
+
+def test_every_fault_has_advice() -> None:
+    """No fault of the table is left without words and a remedy."""
+    assert set(ADVICE) == set(FAULTS)
+    assert all(one.meaning and one.action for one in ADVICE.values())

@@ -1,0 +1,117 @@
+"""Text for the terminal: what is wrong first, no line too long, nothing that steers the terminal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import sample_reports as samples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumon.outputs import document, terminal
+from gpumon.report import Report
+from gpumon.snapshot.gpu import Gpu
+
+ALL = {
+    "healthy": samples.healthy(),
+    "troubled": samples.troubled(),
+    "without_driver": samples.without_driver(),
+    "without_gpus": samples.without_gpus(),
+    "before_any_run": samples.before_any_run(samples.healthy()),
+}
+
+
+def status(report: Report, width: int = 100) -> str:
+    return terminal.status(document.whole(report, samples.STAMP), width, color=False)
+
+
+def table(report: Report, width: int = 100) -> str:
+    return terminal.table(document.whole(report, samples.STAMP), width, color=False)
+
+
+def test_status_begins_with_what_is_wrong_and_what_to_do() -> None:
+    """The problems come before the table of GPUs, each with its action and runbook."""
+    text = status(samples.lost(3))
+    problem, action, runbook, rest = (text.index(word) for word in ("GPU 3: lost", "Do: ", "Runbook: ", "GPU  NAME"))
+    assert problem < action < runbook < rest
+    assert "7 of 8 GPUs up" in text
+
+
+def test_status_says_so_when_nothing_is_wrong() -> None:
+    """Silence is not an answer."""
+    assert "Nothing is wrong." in status(samples.healthy())
+
+
+def test_simulated_node_is_said_in_the_first_line() -> None:
+    """Nobody takes made-up GPUs for real ones."""
+    assert "SIMULATED h100x8" in status(samples.simulated()).splitlines()[0]
+    assert "SIMULATED h100x8" in table(samples.simulated()).splitlines()[0]
+
+
+def test_missing_driver_is_named() -> None:
+    """Both commands say what is missing when there is nothing else to say."""
+    assert "libnvidia-ml.so.1" in status(samples.without_driver())
+    assert "libnvidia-ml.so.1" in table(samples.without_driver())
+
+
+def test_absent_reading_is_not_a_zero() -> None:
+    """A GPU that gives no utilization is not idle."""
+    report = samples.healthy(1)
+    bare = replace(report, gpus=(replace(report.gpus[0], gpu=Gpu(name="A GPU", up=1.0)),))
+    (line,) = [line for line in table(bare).splitlines() if "A GPU" in line]
+    assert "n/a" in line
+    assert "0 %" not in line
+
+
+def test_stuck_gpu_has_its_line_beside_the_others() -> None:
+    """Eight GPUs make eight lines, whatever one of them does."""
+    lines = [line for line in table(samples.stuck(5)).splitlines() if "NVIDIA H100" in line]
+    assert len(lines) == 8
+    assert "STUCK for 10 min" in lines[5]
+
+
+@given(width=st.integers(60, 240), name=st.sampled_from(sorted(ALL)))
+@settings(max_examples=60, deadline=None)
+def test_no_gpu_line_is_longer_than_the_terminal(width: int, name: str) -> None:
+    """Columns are left out, words are cut: a table never wraps."""
+    lines = [line for line in table(ALL[name], width).splitlines() if "NVIDIA H100" in line or line.startswith("GPU ")]
+    assert all(len(line) <= width for line in lines)
+
+
+def test_escape_sequences_of_a_driver_stay_text() -> None:
+    """What a name holds must not clear the screen or retitle the window."""
+    report = samples.lost(3)
+    evil = "\x1b]0;owned\x07\x1b[2J\r\n"
+    gpus = tuple(
+        replace(one, gpu=replace(one.gpu, name=evil), detail=evil if one.fault else "", uuid=evil)
+        for one in report.gpus
+    )
+    text = status(replace(report, gpus=gpus, notices={"store": evil}), 400)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "\r" not in text
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_color_changes_no_word(name: str) -> None:
+    """With the codes taken out, colored text is the plain one."""
+    whole = document.whole(ALL[name], samples.STAMP)
+    colored = terminal.status(whole, 100, color=True)
+    for code in ("31", "32", "33", "2", "1", "0"):
+        colored = colored.replace(f"\x1b[{code}m", "")
+    assert colored == terminal.status(whole, 100, color=False)
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_status_is_the_same_over_http(name: str) -> None:
+    """A document that went through JSON prints as the one in this process."""
+    whole = document.whole(ALL[name], samples.STAMP)
+    parts = {key: whole[key] for key in ("node", "gpus", "probe")}
+    assert terminal.status(json.loads(json.dumps(parts)), 100, color=False) == status(ALL[name])
+
+
+def test_time_of_the_first_run_is_told() -> None:
+    """Before any run, the reader learns when there will be one."""
+    assert "The first is due at 2025-11-20T12:00:07" in status(samples.before_any_run(samples.healthy()))

@@ -1,0 +1,58 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumon.outputs import words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "0 s"),
+        (59.4, "59 s"),
+        (60, "1 min"),
+        (3599, "59 min"),
+        (3600, "1 h"),
+        (7500, "2 h 5 min"),
+        (86400, "1 d"),
+        (273_600, "3 d 4 h"),
+        (-3, "0 s"),
+        (None, "n/a"),
+    ],
+)
+def test_duration_has_its_two_largest_units(seconds: float | None, text: str) -> None:
+    """A reader at night wants 3 d 4 h, not 273600 s."""
+    assert words.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1 << 20, "1 MiB"), (85_520_809_984, "79.6 GiB"), (1 << 40, "1 TiB"), (None, "n/a")],
+)
+def test_size_is_in_binary_units(count: float | None, text: str) -> None:
+    """Memory is sold in powers of two."""
+    assert words.size(count) == text
+
+
+@pytest.mark.parametrize(("rate", "text"), [(4.82e11, "482 GB/s"), (7.4e9, "7.4 GB/s"), (0, "0 B/s"), (None, "n/a")])
+def test_bandwidth_is_in_decimal_units(rate: float | None, text: str) -> None:
+    """nccl-tests count GB as 1e9 bytes."""
+    assert words.bandwidth(rate) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.0317, "31.7 ms"), (2.5e-4, "250 µs"), (3, "3 s"), (4e-7, "0.4 µs")])
+def test_latency_keeps_three_digits(seconds: float, text: str) -> None:
+    """From microseconds on one node to seconds on a sick one."""
+    assert words.latency(seconds) == text
+
+
+def test_moments_are_read_as_they_are_written() -> None:
+    """What rfc3339 writes, seconds_between reads, to the millisecond."""
+    earlier, later = words.rfc3339(1763640000.25), words.rfc3339(1763640001.5)
+    assert earlier == "2025-11-20T12:00:00.250Z"
+    assert later is not None
+    assert words.seconds_between(earlier, later) == pytest.approx(1.25)
+    assert words.seconds_between(None, later) is None
+    assert words.rfc3339(None) is None
