@@ -88,6 +88,7 @@ def _environment() -> Environment:
     environment.globals.update(view=view, words=words, plot=plot, remarks=remarks, version=_version)
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
     environment.filters["prose"] = prose
+    environment.filters["link"] = lambda url: url if url.startswith(("https://", "http://")) else ""
     return environment
 
 

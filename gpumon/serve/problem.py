@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Scope
 
 MEDIA_TYPE = "application/problem+json"
@@ -95,12 +96,11 @@ async def _defect(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """Methods of all routes at this path."""
-    path = request.url.path
-    methods = {
+    """Methods of all routes at this path; whoever answers GET answers HEAD."""
+    routes = request.app.routes
+    methods = [
         method
-        for route in request.app.routes
-        for method in getattr(route, "methods", None) or ()
-        if route.path_regex.match(path)
-    }
-    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+        for method in ("GET", "POST")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
+    return ", ".join(methods).replace("GET", "GET, HEAD")

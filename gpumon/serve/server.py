@@ -138,6 +138,11 @@ class _Protocol(H11Protocol):
         else:
             self._expect_nothing()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.trailing_data[0]:  # the beginning of a request came with the one before it
+            self._expect()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
         super().connection_lost(exc)

@@ -52,16 +52,10 @@ class Cell:
 
 
 def tiles(document: Document) -> list[Tile]:
-    """The node at a glance."""
-    node, gpus = document["node"], document["gpus"]
-    return [
-        _gpus_tile(node, gpus),
-        _power(gpus),
-        _hottest(gpus),
-        _memory(gpus),
-        _links(gpus),
-        _probe(document["probe"]),
-    ]
+    """The node at a glance; without GPUs there is little to say."""
+    gpus = document["gpus"]
+    readings = (_power(gpus), _hottest(gpus), _memory(gpus), _links(gpus)) if gpus else ()
+    return [_gpus_tile(document), *readings, _probe(document["probe"])]
 
 
 def bars(gpu: Document) -> list[Bar]:

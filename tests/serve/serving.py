@@ -1,0 +1,109 @@
+"""A real server on a free port over reports that a test chooses, and a client that hides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import sample_reports as samples
+
+from gpumon.outputs.prometheus import Exposition, Renderer
+from gpumon.probe.result import ProbeRequest
+from gpumon.report import Report
+from gpumon.serve.app import create_app
+from gpumon.serve.server import Server, listen
+from gpumon.serve.sources import Sources
+
+TOKEN = "a-token-of-this-test"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@dataclass
+class Node:
+    """What the server is given; a test changes it while it serves."""
+
+    report: Report = field(default_factory=samples.healthy)
+    ready: bool = True
+    token: str | None = TOKEN
+    answer: ProbeRequest | None = field(default_factory=lambda: ProbeRequest(id="run-1", accepted=True))
+    """What the main loop says to a request for a run; None says nothing."""
+    requests: int = 0
+    """Runs asked for."""
+
+    def latest(self) -> Report:
+        return self.report
+
+    def exposition(self) -> Exposition:
+        return Renderer(lambda: self.report).exposition()
+
+    def request_probe(self) -> Future[ProbeRequest]:
+        self.requests += 1
+        future: Future[ProbeRequest] = Future()
+        if self.answer is not None:
+            future.set_result(self.answer)
+        return future
+
+    def sources(self, allowed_hosts: frozenset[str] = frozenset({"localhost", "gpu-17"})) -> Sources:
+        return Sources(
+            host="gpu-17",
+            latest=self.latest,
+            exposition=self.exposition,
+            ready=lambda: self.ready,
+            token=lambda: self.token,
+            allowed_hosts=allowed_hosts,
+            request_probe=self.request_probe,
+            wall=lambda: samples.STAMP.wall,
+            boot=lambda: samples.STAMP.boot,
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """As it came over the wire: nothing followed, nothing unpacked."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+
+@contextlib.contextmanager
+def serving(node: Node) -> Iterator[int]:
+    """The port on which the node is served."""
+    server, socket = Server(create_app(node.sources())), listen("127.0.0.1", 0)
+    port = socket.getsockname()[1]
+    server.start([socket])
+    try:
+        yield port
+    finally:
+        server.stop()
+
+
+def ask(port: int, path: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path, headers=dict(headers or {}))
+        response = connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
+    finally:
+        connection.close()
+
+
+def is_problem(answer: Answer, status: int) -> bool:
+    """Whether the answer is a problem with all that a problem must say."""
+    members = {"type", "title", "status", "detail", "instance", "remedy"}
+    return (
+        answer.status == status
+        and answer.headers["Content-Type"] == "application/problem+json"
+        and members <= set(answer.document)
+        and answer.document["status"] == status
+        and bool(answer.document["remedy"])
+    )

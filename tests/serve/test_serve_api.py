@@ -1,0 +1,193 @@
+"""/api/v1: bodies as the documents have them, filters, errors with a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import sample_reports as samples
+from serving import BEARER, Node, ask, is_problem
+
+from gpumon.outputs import document
+from gpumon.report import ProbeState, Report
+from gpumon.serve import example, schema
+
+STAMP = samples.STAMP
+REPORTS = {
+    "healthy": samples.healthy(),
+    "simulated": samples.simulated(),
+    "troubled": samples.troubled(),
+    "stuck": samples.stuck(),
+    "without_driver": samples.without_driver(),
+    "without_gpus": samples.without_gpus(),
+    "before_any_run": samples.before_any_run(samples.healthy(16)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(REPORTS))
+def test_every_page_answers_for_every_node(node: Node, port: int, name: str) -> None:
+    """Whatever the node has come to, nothing that is served fails, and each body has the shape that is documented."""
+    report = node.report = REPORTS[name]
+    whole = document.whole(report, replace(STAMP, host="gpu-17"))
+    for path, shape, body in (
+        ("report", schema.Report, whole),
+        ("node", schema.Node, whole["node"]),
+        ("gpus", schema.Gpus, {"gpus": whole["gpus"]}),
+        ("links", schema.Links, {"links": whole["links"]}),
+        ("events", schema.Events, {"events": whole["events"]}),
+        ("alerts", schema.Alerts, {"alerts": whole["alerts"]}),
+        ("probes", schema.Probes, {"probes": whole["probes"]}),
+    ):
+        answer = ask(port, f"/api/v1/{path}")
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+        assert answer.document == body
+        shape.model_validate_json(answer.body)
+    assert ask(port, "/probe/allreduce").document == whole["probe"]
+    schema.Probe.model_validate_json(ask(port, "/probe/allreduce").body)
+    assert [ask(port, path).status for path in ("/", "/live", "/docs", "/openapi.json")] == [200] * 4
+
+
+def test_gpu_is_found_by_index_and_by_uuid(port: int) -> None:
+    """Both name the same GPU."""
+    by_index, by_uuid = ask(port, "/api/v1/gpus/3"), ask(port, f"/api/v1/gpus/{example.uuid(3)}")
+    assert by_index.document["uuid"] == example.uuid(3)
+    assert by_index.body == by_uuid.body
+
+
+def test_unknown_gpu_names_those_that_exist(node: Node, port: int) -> None:
+    """A spelling mistake is put right without another request."""
+    node.report = samples.healthy(2)
+    answer = ask(port, "/api/v1/gpus/GPU-nope")
+    assert is_problem(answer, 404)
+    assert [one["gpu"] for one in answer.document["gpus"]] == [0, 1]
+    assert example.uuid(1) in answer.document["remedy"]
+    assert answer.document["instance"] == "/api/v1/gpus/GPU-nope"
+
+
+def test_lost_gpu_is_not_a_404(node: Node, port: int) -> None:
+    """The inventory forgets nobody."""
+    node.report = samples.lost(3)
+    assert ask(port, "/api/v1/gpus/3").document["state"] == "lost"
+
+
+def many_events(count: int) -> Report:
+    events = tuple(
+        replace(
+            example.event(),
+            xid=(13, 79)[number % 2],
+            bus_id=example.bus_id(number % 4),
+            uuid=example.uuid(number % 4),
+            wall=STAMP.wall - 60 * (count - number),
+        )
+        for number in range(count)
+    )
+    return replace(samples.healthy(), events=events)
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("", 100),
+        ("limit=7", 7),
+        ("limit=1000", 120),
+        ("xid=79", 60),
+        ("gpu=1", 30),
+        (f"gpu={example.uuid(2)}&xid=13", 30),
+        ("gpu=1&xid=13", 0),
+        ("since=10m30s", 10),
+        ("since=2025-11-20T11:50:30Z", 9),
+        ("since=2025-11-20T11:50:30%2B00:00", 9),
+        (f"since={STAMP.wall - 90}", 1),
+    ],
+)
+def test_events_are_filtered(node: Node, port: int, query: str, count: int) -> None:
+    """By GPU, code, time and number, all at once, the newest first."""
+    node.report = many_events(120)
+    events = ask(port, f"/api/v1/events?{query}").document["events"]
+    assert len(events) == count
+    assert events == sorted(events, key=lambda one: str(one["time"]), reverse=True)
+    assert not events or (query.startswith(("gpu", "xid")) or events[0]["time"] == "2025-11-20T11:59:00.000Z")
+
+
+@pytest.mark.parametrize(
+    ("query", "rules"),
+    [
+        ("state=firing", {"GpuLost", "GpuTemperatureHigh"}),
+        ("state=pending", {"NvlinkDown"}),
+        ("severity=critical", {"GpuLost", "NvlinkDown"}),
+        ("severity=info&state=firing", set()),
+    ],
+)
+def test_alerts_are_filtered(node: Node, port: int, query: str, rules: set[str]) -> None:
+    """By state and severity."""
+    node.report = samples.troubled()
+    assert {one["rule"] for one in ask(port, f"/api/v1/alerts?{query}").document["alerts"]} == rules
+
+
+def test_probes_are_filtered(port: int) -> None:
+    """By time and number, the newest first."""
+    probes = ask(port, "/api/v1/probes?since=5h30m&limit=3").document["probes"]
+    assert [one["id"] for one in probes] == [example.run(hours).id for hours in range(3)]
+    assert len(ask(port, "/api/v1/probes?since=2h30m").document["probes"]) == 3
+
+
+def test_links_of_one_gpu(port: int) -> None:
+    """By index or uuid."""
+    links = ask(port, f"/api/v1/links?gpu={example.uuid(4)}").document["links"]
+    assert {(one["gpu"], one["link"]) for one in links} == {(4, link) for link in range(18)}
+    assert is_problem(ask(port, "/api/v1/links?gpu=99"), 404)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "named"),
+    [
+        ("events?limit=0", 422, "limit"),
+        ("events?limit=many", 422, "limit"),
+        ("events?xid=-1", 422, "xid"),
+        ("events?gpus=1", 422, "gpus"),
+        ("alerts?state=broken", 422, "state"),
+        ("events?since=yesterday", 400, "since"),
+        ("events?since=nan", 400, "since"),
+        ("events?since=5x", 400, "since"),
+        ("probes?since=", 400, "since"),
+    ],
+)
+def test_bad_parameter_is_named(port: int, query: str, status: int, named: str) -> None:
+    """Also one that does not exist: a spelling mistake must not pass for an empty filter."""
+    answer = ask(port, f"/api/v1/{query}")
+    assert is_problem(answer, status)
+    assert named in answer.document["detail"]
+
+
+def test_unknown_page_is_a_problem(port: int) -> None:
+    """Even what FastAPI would answer by itself has a remedy."""
+    assert is_problem(ask(port, "/api/v2/node"), 404)
+    assert is_problem(ask(port, "/api/v1/node", "DELETE"), 405)
+
+
+def test_run_is_found_by_id(node: Node, port: int) -> None:
+    """Finished, in progress, or not known."""
+    node.report = replace(samples.healthy(), probe=replace(samples.healthy().probe, running="run-9"))
+    assert ask(port, f"/api/v1/probes/{example.run(2).id}").document["id"] == example.run(2).id
+    running = ask(port, "/api/v1/probes/run-9")
+    assert (running.status, running.document["running"], running.headers["Retry-After"]) == (202, True, "1")
+    assert is_problem(ask(port, "/api/v1/probes/run-8"), 404)
+
+
+def test_log_of_a_run_needs_the_token(node: Node, port: int) -> None:
+    """What ranks print names processes, users and pids."""
+    result = replace(example.run(), log="pid 4711 of alice")
+    node.report = replace(samples.healthy(), probe=ProbeState(last=result, history=(result,)))
+    path = f"/api/v1/probes/{result.id}"
+    assert b"alice" not in ask(port, path).body
+    assert b"alice" not in ask(port, path, headers={"Authorization": "Bearer wrong"}).body
+    assert ask(port, path, headers=BEARER).document["log"] == "pid 4711 of alice"
+    schema.ProbeResultWithLog.model_validate_json(ask(port, path, headers=BEARER).body)
+
+
+def test_defect_is_a_problem_too(node: Node, port: int) -> None:
+    """An exception of ours is answered with 500 and a remedy, and the server lives on."""
+    node.report = None  # type: ignore[assignment]
+    assert is_problem(ask(port, "/api/v1/node"), 500)
+    node.report = samples.healthy()
+    assert ask(port, "/api/v1/node").status == 200

@@ -1,0 +1,188 @@
+"""The page as HTML: everything escaped, absent is n/a, the first thing is what is wrong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import sample_reports as samples
+from serving import Node, ask, is_problem
+
+from gpumon.outputs import document
+from gpumon.report import Report
+from gpumon.serve import example
+from gpumon.serve.page import prose
+from gpumon.serve.plot import plot
+from gpumon.serve.remarks import remarks
+from gpumon.snapshot.gpu import Gpu
+
+EVIL = """"><script>alert(1)</script><img src=x onerror='alert(2)'>`<marquee>`&"""
+
+
+class Elements(HTMLParser):
+    """Collects elements and their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+
+def page(node: Node, port: int, report: Report, path: str = "/") -> str:
+    node.report = report
+    return ask(port, path).body.decode()
+
+
+def words(html: str) -> str:
+    """What is read, without markup."""
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def test_names_from_outside_are_text(node: Node, port: int) -> None:
+    """Nothing that a driver, an alert, a probe or a notice says becomes markup."""
+    report = samples.troubled()
+    gpus = tuple(
+        replace(one, uuid=EVIL, detail=EVIL if one.fault else "", gpu=replace(one.gpu, name=EVIL))
+        for one in report.gpus
+    )
+    alerts = tuple(replace(one, rule=EVIL, summary=EVIL, description=EVIL) for one in report.alerts)
+    last = replace(example.run(), outcome="failed", reason=EVIL, hint=EVIL, backend=EVIL, algorithm=EVIL)
+    evil = replace(
+        report,
+        simulated=EVIL,
+        gpus=gpus,
+        alerts=alerts,
+        driver=replace(report.driver, driver=EVIL, cuda=EVIL),
+        notices={EVIL: EVIL},
+        probe=replace(report.probe, last=last, history=(last,), running=EVIL),
+    )
+    for path in ("/", "/live"):
+        elements = Elements(page(node, port, evil, path)).seen
+        assert not [tag for tag, _ in elements if tag in ("img", "marquee")]
+        assert all(attributes.get("src", "").startswith("/static/") for tag, attributes in elements if tag == "script")  # type: ignore[union-attr]
+        assert not [name for _, attributes in elements for name in attributes if name.startswith("on")]
+
+
+def test_runbook_of_another_scheme_is_no_link(node: Node, port: int) -> None:
+    """A javascript: address in a rule's configuration must not wait for a click."""
+    report = samples.lost(3)
+    bad = replace(report.alerts[0], runbook_url="javascript:alert(1)")
+    html = page(node, port, replace(report, alerts=(bad,)))
+    assert 'href="javascript' not in html
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_nothing_is_inline_and_nothing_is_foreign(node: Node, port: int, path: str) -> None:
+    """What the security policy forbids is not there either: no inline script or style, no other host."""
+    elements = Elements(page(node, port, samples.troubled(), path)).seen
+    assert not [attributes for _, attributes in elements if "style" in attributes]
+    assert not [
+        tag for tag, attributes in elements if tag == "style" or (tag == "script" and not attributes.get("src"))
+    ]
+    loaded = [
+        attributes.get("src") or attributes.get("href") for tag, attributes in elements if tag in ("script", "link")
+    ]
+    assert all(one and one.startswith("/static/") for one in loaded)
+    for one in loaded:
+        assert ask(port, one or "").status == 200
+
+
+def test_simulated_node_is_said_first(node: Node, port: int) -> None:
+    """Plainly, above everything else; and not on a real one."""
+    assert "Simulated node." in words(page(node, port, samples.simulated(), "/live"))[:40]
+    assert "imulated" not in page(node, port, samples.healthy())
+
+
+def test_lost_gpu_is_shown_with_what_to_do(node: Node, port: int) -> None:
+    """Identity, fault in words, since when, what to do; before the table of GPUs."""
+    html = page(node, port, samples.lost(3))
+    text = words(html)
+    assert "One thing is wrong." in text
+    assert text.index("What to do: Drain the node") < text.index("Utilization")
+    assert example.uuid(3) in html
+    assert "10 min ago, 11:50 UTC" in text
+    assert "7 of 8" in text
+    assert "<title>(1) gpu-17" in html
+
+
+def test_absent_reading_is_not_a_zero(node: Node, port: int) -> None:
+    """n/a, and no bar at all: an empty bar would say 0."""
+    report = samples.healthy(1)
+    html = page(node, port, replace(report, gpus=(replace(report.gpus[0], gpu=Gpu(up=1.0), links={}),)))
+    assert "0 %" not in html
+    assert html.count("n/a") >= 5
+    assert 'class="bar' not in html
+    assert "unknown model" in html
+
+
+def test_node_before_its_first_poll_says_so(node: Node, port: int) -> None:
+    """Nothing read is not the same as nothing wrong with what was read."""
+    text = words(page(node, port, samples.without_driver()))
+    assert "no readings yet" in text
+    assert "The NVIDIA driver cannot be used" in text
+    assert "No GPU has been seen" in text
+
+
+def test_old_readings_are_called_old(node: Node, port: int) -> None:
+    """A sampler that stopped is visible where people look at the time."""
+    report = samples.healthy()
+    stale = replace(report, node=replace(report.node, snapshot_timestamp_seconds=samples.STAMP.wall - 95))
+    assert "readings are 1 min old" in words(page(node, port, stale))
+
+
+def test_every_link_is_a_cell(node: Node, port: int) -> None:
+    """Up, down, erring and unknown are told apart, in words too."""
+    html = page(node, port, samples.troubled())
+    assert "NVLink 4: down, errors counted: 3 recovery" in html
+    assert "NVLink 6: up, errors counted: 12 replay" in html
+    assert "NVLink 7: not known" in html
+    assert html.count("<title>NVLink") == 6 * 18
+
+
+def test_probe_history_is_drawn(node: Node, port: int) -> None:
+    """One mark a run, named with its outcome; the first page before any run says when."""
+    html = page(node, port, samples.troubled())
+    assert html.count('class="mark') == samples.RUNS
+    assert "20 ok ●" in words(html)
+    before = words(page(node, port, samples.before_any_run(samples.healthy())))
+    assert "It has not run yet. The first run is due at 12:00:07 UTC" in before
+
+
+def test_plot_keeps_inside_its_frame() -> None:
+    """From no run to many at the same moment, and whatever was measured."""
+    assert plot([]) is None
+    runs = [document.probe_result(example.run(0, peak=peak)) for peak in (1e3, 9.99e11, 3.3e9)]
+    for some in (runs[:1], runs, [one | {"measurements": []} for one in runs]):
+        drawn = plot(some)
+        assert drawn is not None
+        assert all(drawn.left <= one.x <= drawn.right and 0 <= one.y <= drawn.floor for one in drawn.marks)
+
+
+def test_healthy_gpu_has_no_remark() -> None:
+    """Calm where nothing is to be seen, and a word where there is."""
+    gpu = document.gpu(example.gpu(0))
+    assert remarks(gpu) == []
+    assert remarks(gpu | {"recovery_action": 1, "pcie_link_width": 8, "row_remap_pending": 1}) == [
+        "the driver advises a reset",
+        "a row waits for a reset to be remapped",
+        "PCIe x8 of x16",
+    ]
+    assert remarks(document.gpu(replace(example.gpu(0), gpu=Gpu(up=1.0)))) == []
+
+
+def test_backticks_are_code() -> None:
+    """And what is between them is text all the same."""
+    assert prose("run `a < b` now") == "run <code>a &lt; b</code> now"
+
+
+def test_static_files_may_be_kept(port: int) -> None:
+    """Under an address that changes with the file; other names do not reach into the package."""
+    assert ask(port, "/static/gpumon.css").headers["Cache-Control"] == "public, max-age=86400"
+    assert ask(port, "/").headers["Cache-Control"] == "no-store"
+    assert is_problem(ask(port, "/static/page.py"), 404)
+    assert is_problem(ask(port, "/static/..%2fpage.py"), 404)

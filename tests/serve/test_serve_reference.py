@@ -1,0 +1,63 @@
+"""The OpenAPI document and its page."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from serving import ask
+
+from gpumon.serve import reference, schema
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.reading import rows
+
+
+@pytest.fixture
+def described(port: int) -> dict[str, Any]:
+    document: dict[str, Any] = ask(port, "/openapi.json").document
+    return document
+
+
+def test_every_json_answer_has_a_valid_example(described: dict[str, Any]) -> None:
+    """Examples are made by the code that answers, and have the documented shape."""
+    checked = 0
+    for method, path, operation in reference.operations(described):
+        for status, response in operation["responses"].items():
+            shown = response.get("content", {}).get("application/json")
+            if shown:
+                shape = shown["schema"]["$ref"].rpartition("/")[2]
+                assert shown["example"], (method, path, status)
+                getattr(schema, shape).model_validate(shown["example"])
+                checked += 1
+    assert checked >= 12
+
+
+def test_errors_are_described_as_they_are(described: dict[str, Any]) -> None:
+    """Every operation can answer with a problem, and FastAPI's own shape of 422 is nowhere."""
+    for _, _, operation in reference.operations(described):
+        content = operation["responses"]["default"]["content"]
+        assert content == {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    assert "HTTPValidationError" not in str(described)
+    assert described["components"]["schemas"]["Problem"]["properties"]["remedy"]
+
+
+def test_every_row_is_described(described: dict[str, Any]) -> None:
+    """The help text of the table is the description of the key: a new row needs nothing here."""
+    properties = described["components"]["schemas"]["Gpu"]["properties"]
+    for name, row in rows(Gpu).items():
+        assert row.help in properties[name]["description"]
+
+
+def test_only_writes_need_the_token(described: dict[str, Any]) -> None:
+    """As the page says."""
+    needing = [(method, path) for method, path, one in reference.operations(described) if "security" in one]
+    assert needing == [("post", "/probe/allreduce")]
+
+
+def test_page_names_every_operation(port: int, described: dict[str, Any]) -> None:
+    """The page without external assets shows what the document holds."""
+    page = ask(port, "/docs").body.decode()
+    assert all(f"<code>{path}</code>" in page for _, path, _ in reference.operations(described))
+    assert all(f'id="{name}"' in page for name in described["components"]["schemas"])
+    assert re.findall(r'(?:src|href)="(?!/|#)', page) == []

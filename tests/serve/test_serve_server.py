@@ -1,0 +1,108 @@
+"""The server's life: address, signals, slow clients, end."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from serving import Node, ask, serving
+
+from gpumon.serve import server
+from gpumon.serve.app import create_app
+from gpumon.serve.server import ListenError, Server, listen
+
+
+def test_address_in_use_is_told_with_its_remedy() -> None:
+    """The operator learns which address, and how to find who has it."""
+    with listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ListenError, match=rf"127\.0\.0\.1:{port}: Address already in use.*ss -ltnp"):
+            listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid", "2001:db8::7"])
+def test_address_that_is_not_ours_is_told(host: str) -> None:
+    """An address of another host, or none."""
+    with pytest.raises(ListenError, match=r"cannot listen on .*--web\.listen-address"):
+        listen(host, 0)
+
+
+def test_empty_host_is_every_address() -> None:
+    """As `:10400` promises: IPv4 is served by the socket that serves IPv6."""
+    with listen("", 0) as bound, socket.create_connection(("127.0.0.1", bound.getsockname()[1]), 5):
+        pass
+
+
+def test_signals_stay_with_the_main_thread() -> None:
+    """The server installs no handlers: ^C and SIGTERM are the daemon's."""
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    with serving(Node()) as port:
+        assert ask(port, "/-/healthy").status == 200
+        assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_stop_frees_the_port_and_ends_the_thread() -> None:
+    """Idle connections do not hold it up, and a second start can have the address."""
+    threads = set(threading.enumerate())
+    with serving(Node()) as port:
+        idle = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        idle.request("GET", "/-/healthy")
+        idle.getresponse().read()
+        began = time.monotonic()
+    assert time.monotonic() - began < server.PATIENCE
+    assert {one.name for one in set(threading.enumerate()) - threads} <= {"asyncio_0"}
+    idle.close()
+    listen("127.0.0.1", port).close()
+
+
+def test_server_that_was_never_started_stops() -> None:
+    """A start that failed half-way can be cleaned up."""
+    Server(create_app(Node().sources())).stop()
+
+
+def test_client_that_never_asks_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one that stops in the middle of a request, at the first or a later one of its connection."""
+    monkeypatch.setattr(server, "REQUEST_DEADLINE", 0.2)
+    whole = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(Node()) as port:
+        for sent in (b"", b"GET /-/hea", whole + b"GET /-/hea"):
+            with socket.create_connection(("127.0.0.1", port), 5) as slow:
+                slow.sendall(sent)
+                received = b"".join(iter(lambda s=slow: s.recv(4096), b""))  # type: ignore[misc]
+                assert received.count(b"200 OK") == sent.count(b"\r\n\r\n")
+
+
+def test_patient_client_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline is for a request, not for the pause between two scrapes."""
+    monkeypatch.setattr(server, "REQUEST_DEADLINE", 0.1)
+    with serving(Node()) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/-/healthy")
+        connection.getresponse().read()
+        first = connection.sock
+        threading.Event().wait(0.3)
+        connection.request("GET", "/-/healthy")
+        assert connection.getresponse().status == 200
+        assert connection.sock is first
+        connection.close()
+
+
+def test_many_at_once_are_all_answered() -> None:
+    """A pair of Prometheus servers, a browser and a script at the same moment."""
+    with serving(Node()) as port, ThreadPoolExecutor(24) as pool:
+        paths = ["/metrics", "/", "/api/v1/report", "/live"] * 24
+        assert {one.status for one in pool.map(lambda path: ask(port, path), paths)} == {200}
+
+
+def test_nonsense_does_not_end_the_server() -> None:
+    """What is not HTTP is refused."""
+    with serving(Node()) as port:
+        with socket.create_connection(("127.0.0.1", port), 5) as peer:
+            peer.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
+            assert peer.recv(4096).startswith(b"HTTP/1.1 400")
+        assert ask(port, "/-/healthy").status == 200
