@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
@@ -84,6 +85,7 @@ class Daemon:
         """Until told to stop. Returns the exit code."""
         self._say_hello()
         self._catch_signals()
+        self._make_state_folder()
         self._memories.start()
         self._samplers.start()
         self._serve()
@@ -100,6 +102,11 @@ class Daemon:
         simulated = self._configuration.simulate.profile
         node = f"a simulated {simulated}" if simulated else "the GPUs of this host"
         _log.info("gpumon %s watches %s", __version__, node, extra={"pid": os.getpid()})
+
+    def _make_state_folder(self) -> None:
+        """On a fresh host. What goes wrong here, the store will say, with its remedy."""
+        with contextlib.suppress(OSError):
+            self._configuration.store.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
 
     def _catch_signals(self) -> None:
         signal.set_wakeup_fd(self._loop.wakeup_descriptor, warn_on_full_buffer=False)

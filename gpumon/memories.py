@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +115,18 @@ class Memories:
         return Remembered(
             xids={(_known(one.uuid), one.xid): (float(one.count), one.last_wall) for one in store.xid_counters()},
             events=store.recent_events(MOST_EVENTS),
-            probe_results=tuple(from_document(one) for one in store.recent_probe_results(MOST_RESULTS)),
+            probe_results=tuple(_results(store.recent_probe_results(MOST_RESULTS))),
             probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
             probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
         )
+
+
+def _results(documents: Iterable[Mapping[str, Any]]) -> Iterator[ProbeResult]:
+    for document in documents:
+        try:
+            yield from_document(document)
+        except (TypeError, KeyError) as error:
+            log.warning("a stored probe result cannot be read", extra={"id": document.get("id"), "error": str(error)})
 
 
 def _known(uuid: str) -> str:

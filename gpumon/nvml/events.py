@@ -37,11 +37,21 @@ class Events:
             self._register(handle, bus_id, uuid)
 
     def forget(self, bus_id: str) -> None:
-        self._wanted = [one for one in self._wanted if one[1] != bus_id]
+        """Of a GPU that does not answer: a set that holds it answers for no other either."""
+        wanted = [one for one in self._wanted if one[1] != bus_id]
+        if len(wanted) != len(self._wanted):
+            self._wanted = wanted
+            self._free()
+
+    def prepare(self) -> None:
+        """Have the set ready, so that what happens before the next look is not missed."""
+        if self._set is None:
+            self._build()
 
     def take(self) -> list[XidEvent]:
         """All events since the last call; none, and no error, while the driver refuses the set."""
-        if self._set is None and not self._build():
+        self.prepare()
+        if self._set is None:
             return []
         taken: list[XidEvent] = []
         try:
@@ -52,20 +62,21 @@ class Events:
         except NvmlError as error:
             if error.code != TIMEOUT:
                 self._fail(error)
+            else:
+                self._delay = BACK_OFF[0]
         return taken
 
-    def _build(self) -> bool:
+    def _build(self) -> None:
         if not self._wanted or boot_clock() < self._retry_at:
-            return False
+            return
         try:
             self._set = self._library.call("nvmlEventSetCreate")
         except NvmlError as error:
             self._fail(error)
-            return False
+            return
         self._gpus.clear()
         for handle, bus_id, uuid in self._wanted:
             self._register(handle, bus_id, uuid)
-        return self._set is not None
 
     def _register(self, handle: Any, bus_id: str, uuid: str | None) -> None:
         try:
@@ -78,21 +89,23 @@ class Events:
             log.warning("no Xid events from this GPU", extra={"bus_id": bus_id, "error": error.name})
 
     def _xid(self, event: Any) -> XidEvent:
-        self._delay = BACK_OFF[0]
         bus_id, uuid = self._gpus.get(_address(event.device), ("", None))
         return XidEvent(xid=int(event.eventData), bus_id=bus_id, uuid=uuid, at=boot_clock(), wall=time.time())
 
     def _fail(self, error: NvmlError) -> None:
         """An error other than a timeout comes back at once, every time: without a pause this would spin."""
         log.warning("the event set failed; it will be built again", extra={"error": error.name, "in": self._delay})
+        self._free()
+        self._retry_at = boot_clock() + self._delay
+        self._delay = min(self._delay * 2, BACK_OFF[1])
+
+    def _free(self) -> None:
         if self._set is not None:
             try:
                 self._library.call("nvmlEventSetFree", self._set)
-            except NvmlError:
-                log.debug("the failed event set could not be freed")
+            except NvmlError as error:
+                log.debug("the event set could not be freed", extra={"error": error.name})
         self._set = None
-        self._retry_at = boot_clock() + self._delay
-        self._delay = min(self._delay * 2, BACK_OFF[1])
 
 
 def _address(handle: Any) -> int:

@@ -97,6 +97,7 @@ class NodePoll:
         denied: set[str] = set()
         visible = _count(self._library)
         gpus = [self._gpu(slot, durations, errors, denied) for slot in self._slots.values()]
+        self.events.prepare()
         return Snapshot(
             ended_at=boot_clock(),
             wall=time.time(),
@@ -156,7 +157,7 @@ class NodePoll:
             gpu=Gpu(**reader.values),
             links=reader.links,
             watched=watched,
-            increments=reader.increments(watched) if watched else {},
+            increments=reader.increments(watched),
         )
 
     def _open(self, slot: _Slot) -> None:

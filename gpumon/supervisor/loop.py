@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gpumon.snapshot.call_page import boot_clock
 
-Callback = Callable[[], None]
+Callback = Callable[[], object]
 
 
 @dataclass(order=True, slots=True)
