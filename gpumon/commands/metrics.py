@@ -1,0 +1,18 @@
+"""`gpumon metrics`: the catalogue of metrics."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from gpumon.outputs.catalogue import catalogue, document, text
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(chosen: argparse.Namespace) -> int:
+    entries = catalogue()
+    print(json.dumps(document(entries), indent=2) if chosen.json else text(entries).rstrip("\n"))
+    return 0
