@@ -37,8 +37,9 @@ lock: .venv/.test ## Pin the newest versions that fit together
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/lock.json -e '.[probe,dev]' torch==$(TORCH)
 	$(BIN)/python -m scripts.lock .venv/lock.json > requirements/constraints.txt
 
-build: .venv/.test ## Make the wheel and the source archive in dist/
-	$(BIN)/python -m build --no-isolation
+build: .venv/.test ## Make the wheel and the source archive in dist/, stamped with the revision
+	@trap 'rm -f gpumon/REVISION' EXIT; git rev-parse --short=12 HEAD > gpumon/REVISION && \
+	    $(BIN)/python -m build --no-isolation
 
 clean: ## Delete what these commands made, but not the agent's state in .gpumon/
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

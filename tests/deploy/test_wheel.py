@@ -1,0 +1,64 @@
+"""The wheel: complete, and it runs where nothing else is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gpumon import __version__
+
+ROOT = Path(__file__).parents[2]
+REVISION = "0123456789ab"
+JUNK = shutil.ignore_patterns("__pycache__")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as `make build` does, from a copy, so that the checkout stays as it is."""
+    source = tmp_path_factory.mktemp("source")
+    shutil.copytree(ROOT / "gpumon", source / "gpumon", ignore=JUNK)
+    (source / "gpumon" / "REVISION").write_text(REVISION + "\n", encoding="ascii")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(source / "dist"), str(source))
+    [built] = (source / "dist").glob("*.whl")
+    return built
+
+
+def test_every_file_of_the_package_is_in_it(wheel: Path) -> None:
+    """Code, templates, style sheets, profiles and rules: what the checkout has, the wheel has."""
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("gpumon/")}
+    there = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "gpumon").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert packed == there | {"gpumon/REVISION"}
+
+
+def test_it_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    """Installed with the locked dependencies alone, it says what it is and reads a simulated node, without torch."""
+    _run(sys.executable, "-m", "venv", str(tmp_path / "empty"))
+    python = tmp_path / "empty" / "bin" / "python"
+    constraints = ROOT / "requirements" / "constraints.txt"
+    _run(str(python), "-m", "pip", "install", "--quiet", "--constraint", str(constraints), str(wheel))
+    gpumon = str(python.with_name("gpumon"))
+
+    assert _run(gpumon, "--version", cwd=tmp_path) == f"gpumon {__version__} ({REVISION})\n"
+    assert "gpumon_gpu_up{gpu, uuid}" in _run(gpumon, "metrics", cwd=tmp_path)
+    page = _run(gpumon, "once", "--simulate", "t4x1", "--format", "prometheus", cwd=tmp_path)
+    assert 'name="Tesla T4"' in page
+    assert "gpumon_simulated 1" in page
+
+
+def _run(*arguments: str, cwd: Path | None = None) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "GPUMON_"))}
+    ran = subprocess.run(arguments, cwd=cwd, env=environment, capture_output=True, text=True, timeout=170, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return ran.stdout
