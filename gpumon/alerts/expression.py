@@ -105,7 +105,11 @@ def where(**labels: str | tuple[str, ...]) -> Where:
 def fits(labels: Labels, where: Where) -> bool:
     """Whether a series passes a filter; a label it has not is empty."""
     own = dict(labels) if where else {}
-    return all(own.get(name, "") in ((value,) if isinstance(value, str) else value) for name, value in where)
+    for name, wanted in where:
+        value = own.get(name, "")
+        if value != wanted if isinstance(wanted, str) else value not in wanted:
+            return False
+    return True
 
 
 def parts(expression: Expression | Scalar) -> Iterator[Expression | Scalar]:

@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import NamedTuple
 
 from gpumon.alerts.expression import Reading, fits, windows
@@ -96,23 +95,20 @@ class History:
                 yield labels, window
 
     def _cut(self, runs: Runs, low: int, high: int, start: float, end: float) -> Window | None:
-        starts = runs.starts
-        begin = max(bisect_right(starts, low) - 1, 0)
-        stop = bisect_left(starts, high)
-        bounds = [max(starts[begin], low), *starts[begin + 1 : stop], high]
-        spans = [
-            (a, b, v) for (a, b), v in zip(pairwise(bounds), runs.values[begin:stop], strict=False) if v is not None
-        ]
-        if not spans or stop <= begin:
+        starts, values, counts = runs.starts, list[float](), list[int]()
+        begin, stop = max(bisect_right(starts, low) - 1, 0), bisect_left(starts, high)
+        first = last = low
+        for index in range(begin, stop):
+            value = runs.values[index]
+            if value is not None:
+                since = max(starts[index], low)
+                last = starts[index + 1] if index + 1 < stop else high
+                first = first if values else since
+                values.append(value)
+                counts.append(last - since)
+        if not values:
             return None
-        return Window(
-            [value for _, _, value in spans],
-            [b - a for a, b, _ in spans],
-            self.times[spans[0][0] - self.first],
-            self.times[spans[-1][1] - 1 - self.first],
-            start,
-            end,
-        )
+        return Window(values, counts, self.times[first - self.first], self.times[last - 1 - self.first], start, end)
 
     def _timeline(self, at: float) -> tuple[tuple[float, ...], int]:
         """The newest addition gives way to the next one until it stands a step from the one before it."""

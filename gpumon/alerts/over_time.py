@@ -23,6 +23,8 @@ def _growth(window: Window, per: float) -> float | None:
     if points < 2:
         return None
     values = window.values
+    if len(values) == 1:  # most counters of faults stand still
+        return 0.0
     growth = values[-1] - values[0]
     previous = values[0]
     for value in values:

@@ -26,7 +26,8 @@ HANG = 15 * MINUTE
 """Readings vanish with a GPU whose driver call hangs. Alerts on them outlast the hang: after ten minutes of trials it
 has ended, or a person has been called by GpuStuck."""
 
-GPU = ("instance", "uuid")
+NODE = ("instance",)
+GPU = (*NODE, "uuid")
 """What identifies a GPU: before it has told its uuid, one made of its PCI address stands in, the same on every node."""
 
 RUNBOOK_URL = "https://github.com/gpumon/gpumon/blob/main/docs/alerts.md#{anchor}"
@@ -104,6 +105,7 @@ def _with(row: Rule, values: Mapping[str, float | None], runbook_url: str) -> Ru
     )
 
 
+_NVML_UP = Reading("gpumon_nvml_up")
 _MARGIN = Reading("gpumon_gpu_thermal_margin_celsius")
 _OBSERVED = Reading("gpumon_gpu_observed_seconds_total")
 _BUSY_SHARE = Arithmetic(
@@ -125,7 +127,7 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
     return (
         Rule(
             name="GpumonNvmlDown",
-            expression=Compare(Reading("gpumon_nvml_up"), "==", 0),
+            expression=Compare(_NVML_UP, "==", 0),
             for_=MINUTE,
             severity="critical",
             summary="The NVIDIA driver does not answer.",
@@ -169,9 +171,15 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
         ),
         Rule(
             name="GpuLost",
-            # One alert a GPU, whatever the reason: a driver that is asked again may give another one.
-            expression=Compare(
-                Highest(_fault("lost", "missing", "reset_required", "init_failed", "unknown"), ("fault",)), "==", 1
+            # One alert a GPU, whatever the reason: a driver that is asked again may give another one. A GPU that nobody
+            # can read because the whole driver does not answer is GpumonNvmlDown's business.
+            expression=Highest(
+                Combine(
+                    Compare(_fault("lost", "missing", "reset_required", "init_failed"), "==", 1),
+                    "or",
+                    Combine(Compare(_fault("unknown"), "==", 1), "and", Compare(_NVML_UP, "==", 1), on=NODE),
+                ),
+                without=("fault",),
             ),
             severity="critical",
             summary="GPU {gpu} is lost.",
@@ -180,7 +188,7 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
 1. Drain the node: jobs that hold this GPU cannot go on.
 2. `gpumon status` gives the fault in the driver's words. `reset_required`: `nvidia-smi --gpu-reset`, once nothing uses
    the GPU. `lost`: it fell off the bus (Xid 79), reboot. `missing`: neither the driver nor the PCI bus shows it, power
-   the host off and on. `init_failed`, `unknown`: reload the driver, then reboot.
+   the host off and on. `init_failed`, `unknown` (every call fails): reload the driver, then reboot.
 3. It comes again: check power, risers and seating, run the vendor's diagnostics, replace the board.
 """,
         ),
@@ -307,7 +315,7 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
                 Compare(Reading("gpumon_nvlink_up"), "==", 0),
                 "and",
                 Compare(Reading("gpumon_gpu_nvlinks_active"), ">", 0),
-                on=("instance",),
+                on=NODE,
             ),
             for_=2 * MINUTE,
             keep_firing_for=HANG,

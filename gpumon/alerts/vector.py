@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -124,7 +125,8 @@ def _highest(vector: Vector, without: tuple[str, ...]) -> Vector:
     groups: Vector = {}
     for labels, value in vector.items():
         group = tuple(pair for pair in labels if pair[0] not in without)
-        groups[group] = max(value, groups.get(group, value))
+        if group not in groups or groups[group] < value or math.isnan(groups[group]):
+            groups[group] = value
     return groups
 
 
