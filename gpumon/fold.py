@@ -258,7 +258,7 @@ def _state(gpu: KnownGpu, memory: Memory, down: str | None, terms: Terms) -> Gpu
         fault=fault,
         detail=detail,
         since=gpu.since,
-        links=inventory.links(gpu, fault),
+        links=gpu.links if fault is None else {},
     )
 
 

@@ -38,6 +38,8 @@ class KnownGpu:
     observed: float = 0.0
     counts: Counts = field(default_factory=dict)
     link_counts: Mapping[str, Counts] = field(default_factory=dict)
+    links: Mapping[str, Nvlink] = field(default_factory=dict)
+    """As they are exported: the same objects until one of them is read anew and differs."""
 
     @property
     def named(self) -> bool:
@@ -98,7 +100,8 @@ def release(known: Inventory, bus: Mapping[str, str]) -> Inventory:
 
 def _read(gpu: KnownGpu, seen: SeenGpu, at: float) -> KnownGpu:
     assert seen.gpu is not None  # noqa: S101 - the caller looked
-    links = {link: advance(gpu.link_counts.get(link, {}), raw_values(one), {}) for link, one in seen.links.items()}
+    if gpu.seen is None or gpu.seen.links != seen.links:
+        gpu = _read_links(gpu, seen.links)
     return replace(
         gpu,
         identity={name: value for name in _IDENTITY if (value := getattr(seen.gpu, name)) is not None},
@@ -109,8 +112,13 @@ def _read(gpu: KnownGpu, seen: SeenGpu, at: float) -> KnownGpu:
         seen_at=at,
         observed=gpu.observed + seen.watched,
         counts=advance(gpu.counts, raw_values(seen.gpu), gained(seen.increments)),
-        link_counts={**gpu.link_counts, **links},
     )
+
+
+def _read_links(gpu: KnownGpu, links: Mapping[str, Nvlink]) -> KnownGpu:
+    counts = {link: advance(gpu.link_counts.get(link, {}), raw_values(one), {}) for link, one in links.items()}
+    shown = {link: replace(one, **totals(one, counts[link])) for link, one in links.items()}
+    return replace(gpu, link_counts={**gpu.link_counts, **counts}, links=shown)
 
 
 def readings(gpu: KnownGpu, xids: Mapping[str, tuple[float, float]], fault: str | None) -> Gpu:
@@ -125,13 +133,6 @@ def readings(gpu: KnownGpu, xids: Mapping[str, tuple[float, float]], fault: str 
     }
     if fault is not None or gpu.seen is None or gpu.seen.gpu is None:
         return Gpu(**own)
-    up = [link.up for link in gpu.seen.links.values() if link.up is not None]
+    up = [link.up for link in gpu.links.values() if link.up is not None]
     own |= totals(gpu.seen.gpu, gpu.counts)
     return replace(gpu.seen.gpu, nvlinks_active=float(sum(up)) if up else None, **own)
-
-
-def links(gpu: KnownGpu, fault: str | None) -> Mapping[str, Nvlink]:
-    """The links as they are exported."""
-    if fault is not None or gpu.seen is None:
-        return {}
-    return {link: replace(one, **totals(one, gpu.link_counts[link])) for link, one in gpu.seen.links.items()}

@@ -36,6 +36,7 @@ class Renderer:
     def __init__(self, latest: Callable[[], Report]) -> None:
         self._latest = latest
         self._prefixes: dict[tuple[type[Table], Labels], dict[str, dict[str, str]]] = {}
+        self._links: dict[Labels, tuple[Table, Mapping[str, list[str]]]] = {}
         self._report: Report | None = None
         self._page = Exposition(b"", b"")
 
@@ -51,8 +52,22 @@ class Renderer:
         """The page as text."""
         families: dict[str, list[str]] = {name: [] for table in TABLES for name in _families(table)}
         for table, own in report.tables():
-            self._series(table, own, families)
+            if isinstance(table, Nvlink):
+                for name, lines in self._link(table, own).items():
+                    families[name] += lines
+            else:
+                self._series(table, own, families)
         return "".join(_HEADS[name] + "".join(lines) for name, lines in families.items() if lines)
+
+    def _link(self, table: Nvlink, own: Labels) -> Mapping[str, list[str]]:
+        """Lines of a link. Links are many and seldom read: most Reports have the same objects as the one before."""
+        known, lines = self._links.get(own, (None, {}))
+        if known is not table:
+            families: dict[str, list[str]] = {name: [] for name in _families(Nvlink)}
+            self._series(table, own, families)
+            lines = {name: found for name, found in families.items() if found}
+            self._links[own] = (table, lines)
+        return lines
 
     def _series(self, table: Table, own: Labels, families: dict[str, list[str]]) -> None:
         prefixes = self._prefixes.setdefault((type(table), own), {})

@@ -37,7 +37,8 @@ class FrameError(ValueError):
 
 def encode(message: Message) -> bytes:
     """One line, with its newline."""
-    return json.dumps({"frame": type(message).__name__} | _plain(message), separators=(",", ":")).encode() + b"\n"
+    frame = {"frame": type(message).__name__} | _attributes(message)
+    return json.dumps(frame, separators=(",", ":"), default=_attributes).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
@@ -53,19 +54,13 @@ def decode(line: bytes) -> Message:
 
 
 @cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
+def _names(kind: Any) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(kind))
 
 
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        pairs = ((name, getattr(value, name)) for name in _names(value.__class__))
-        return {name: _plain(one) for name, one in pairs if one is not None}
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(one) for one in value]
-    return value
+def _attributes(one: Any) -> dict[str, Any]:
+    pairs = ((name, getattr(one, name)) for name in _names(one.__class__))
+    return {name: value for name, value in pairs if value is not None}
 
 
 def _snapshot(values: dict[str, Any]) -> snapshot.Snapshot:
