@@ -56,12 +56,13 @@ class Plot:
 
 
 def plot(runs: Sequence[Document]) -> Plot | None:
-    """`runs` newest first, as the documents have them; None before the first. The scale begins at 0."""
-    if not runs:
-        return None
+    """`runs` newest first, as the documents have them; None before one has measured. The scale begins at 0."""
     times = [datetime.fromisoformat(run["started"]).timestamp() for run in reversed(runs)]
     values = [_busbw(run) for run in reversed(runs)]
-    top = _ceiling(max((value for value in values if value is not None), default=1.0))
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    top = _ceiling(max(known))
     marks = tuple(
         Mark(x=_x(at, times), y=_y(value or 0.0, top), outcome=run["outcome"], title=_title(run, value))
         for at, value, run in zip(times, values, reversed(runs), strict=True)
@@ -73,7 +74,7 @@ def plot(runs: Sequence[Document]) -> Plot | None:
         ticks=tuple(Tick(y=_y(top * part, top), text=bandwidth(top * part)) for part in (0.0, 0.5, 1.0)),
         first=runs[-1]["started"],
         last=runs[0]["started"],
-        summary=_summary(runs, [value for value in values if value is not None]),
+        summary=_summary(runs, known),
     )
 
 
@@ -110,5 +111,4 @@ def _summary(runs: Sequence[Document], values: Sequence[float]) -> str:
     counted = ", ".join(
         f"{number} {outcome} {SIGNS.get(outcome, OTHER_SIGN)}" for outcome, number in outcomes.most_common()
     )
-    spread = f"; {bandwidth(min(values))} to {bandwidth(max(values))}" if values else ""
-    return f"{counted}{spread}"
+    return f"{counted}; {bandwidth(min(values))} to {bandwidth(max(values))}"

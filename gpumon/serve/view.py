@@ -55,7 +55,7 @@ def tiles(document: Document) -> list[Tile]:
     """The node at a glance; without GPUs there is little to say."""
     gpus = document["gpus"]
     readings = (_power(gpus), _hottest(gpus), _memory(gpus), _links(gpus)) if gpus else ()
-    return [_gpus_tile(document), *readings, _probe(document["probe"])]
+    return [_gpus_tile(document), *readings, _probe(document)]
 
 
 def bars(gpu: Document) -> list[Bar]:
@@ -105,6 +105,11 @@ def readings_age(node: Document) -> float | None:
     """Seconds since the last complete poll."""
     polled, now = node["snapshot_timestamp_seconds"], seconds_between("1970-01-01T00:00:00Z", node["time"])
     return None if polled is None or now is None else max(0.0, now - polled)
+
+
+def last_measured(document: Document) -> Document | None:
+    """The last run that was not skipped: a busy node keeps the result that it has."""
+    return next((run for run in document["probes"] if run["outcome"] != "skipped"), None)
 
 
 def largest(result: Document | None) -> Document | None:
@@ -160,15 +165,15 @@ def _links(gpus: list[Document]) -> Tile:
     )
 
 
-def _probe(probe: Document) -> Tile:
-    last, found = probe["last"], largest(probe["last"])
-    if last is None:
-        return Tile(label="All-reduce", value=ABSENT, note="has not run yet", tone="muted")
-    value = last["outcome"] if found is None else bandwidth(found["busbw_bytes_per_second"])
-    tone = outcome_tone(last["outcome"])
-    return Tile(
-        label="All-reduce", value=value, note=f"{last['outcome']}, {duration(probe['age_seconds'])} ago", tone=tone
-    )
+def _probe(document: Document) -> Tile:
+    last, run = document["probe"]["last"], last_measured(document)
+    if run is None:
+        note = "has not run yet" if last is None else f"skipped: {last['reason']}"
+        return Tile(label="All-reduce", value=ABSENT, note=note, tone="muted")
+    found = largest(run)
+    value = run["outcome"] if found is None else bandwidth(found["busbw_bytes_per_second"])
+    note = f"{run['outcome']}, {ago(run['started'], document['node']['time'])}"
+    return Tile(label="All-reduce", value=value, note=note, tone=outcome_tone(run["outcome"]))
 
 
 def _measured(label: str, value: float | None, limit: float | None, unit: Callable[[float | None], str]) -> Bar:

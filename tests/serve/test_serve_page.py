@@ -11,7 +11,7 @@ import sample_reports as samples
 from serving import Node, ask, is_problem
 
 from gpumon.outputs import document
-from gpumon.report import Report
+from gpumon.report import ProbeState, Report
 from gpumon.serve import example
 from gpumon.serve.page import prose
 from gpumon.serve.plot import plot
@@ -153,11 +153,26 @@ def test_probe_history_is_drawn(node: Node, port: int) -> None:
     assert "It has not run yet. The first run is due at 12:00:07 UTC" in before
 
 
+def test_busy_node_keeps_the_result_that_it_has(node: Node, port: int) -> None:
+    """A skip hides neither the last figures nor when they were measured."""
+    skip = replace(example.run(0), id="skip", outcome="skipped", reason="busy", measurements=())
+    history = (example.run(3), skip)
+    report = replace(samples.healthy(), probe=ProbeState(last=skip, history=history))
+    text = words(page(node, port, report))
+    assert "All-reduce 474 GB/s ok, 3 h 15 min ago" in text
+    assert "skipped (busy)" in text
+    assert "Measured 3 h 15 min ago: ok" in text
+    only = words(page(node, port, replace(report, probe=ProbeState(last=skip, history=(skip,)))))
+    assert "All-reduce n/a skipped: busy" in only
+
+
 def test_plot_keeps_inside_its_frame() -> None:
     """From no run to many at the same moment, and whatever was measured."""
     assert plot([]) is None
     runs = [document.probe_result(example.run(0, peak=peak)) for peak in (1e3, 9.99e11, 3.3e9)]
-    for some in (runs[:1], runs, [one | {"measurements": []} for one in runs]):
+    failed = runs[0] | {"measurements": [], "outcome": "failed"}
+    assert plot([failed]) is None
+    for some in (runs[:1], runs, [failed, *runs]):
         drawn = plot(some)
         assert drawn is not None
         assert all(drawn.left <= one.x <= drawn.right and 0 <= one.y <= drawn.floor for one in drawn.marks)
