@@ -31,6 +31,9 @@ log = logging.getLogger("gpumon.nvml")
 REOPEN_SECONDS = 5.0
 """How long a GPU that could not be opened or read is left in peace."""
 
+ALL_TIERS = (ONCE, RARE, SLOW, FAST)
+"""What is read of a GPU that has just been opened. Links need to know how many there are: rare before slow."""
+
 OPEN_FAULTS = {
     GPU_IS_LOST: "lost",
     RESET_REQUIRED: "reset_required",
@@ -129,13 +132,11 @@ class NodePoll:
         if slot.reader is None:
             return _fault(slot) if slot.visible else None
         reader = slot.reader
-        reader.errors.clear()
-        reader.denied.clear()
         try:
-            for tier in durations:
+            for tier in durations if reader.values else ALL_TIERS:
                 began = boot_clock()
                 reader.read(tier)
-                durations[tier] += boot_clock() - began
+                durations[tier if tier in durations else FAST] += boot_clock() - began
         except GpuFaultError as fault:
             self._close(slot, fault.fault, str(fault))
             errors[f"fast,{slot.fault}"] += 1
@@ -143,6 +144,8 @@ class NodePoll:
         finally:
             errors.update(reader.errors)
             denied.update(reader.denied)
+            reader.errors.clear()
+            reader.denied.clear()
         return self._seen(slot, reader)
 
     def _seen(self, slot: _Slot, reader: GpuReader) -> SeenGpu:
@@ -167,12 +170,8 @@ class NodePoll:
             reader = GpuReader(self._library, handle, bus_id, self._field_ids)
             slot.uuid = _text(self._library.call("nvmlDeviceGetUUID", handle, bus_id=bus_id))
             slot.index = int(self._library.call("nvmlDeviceGetIndex", handle, bus_id=bus_id))
-            for tier in (ONCE, RARE, SLOW):
-                reader.read(tier)
         except NvmlError as error:
             self._cannot_open(slot, error)
-        except GpuFaultError as fault:
-            self._close(slot, fault.fault, str(fault))
         else:
             slot.reader, slot.fault, slot.error, slot.visible, slot.read_at = reader, None, "", True, None
             self.events.watch(handle, bus_id, slot.uuid)

@@ -1,0 +1,54 @@
+"""A poll of a simulated node, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from simulated import Simulation, simulated
+
+from gpumon.nvml.library import Library
+from gpumon.nvml.poll import NodePoll, start
+from gpumon.snapshot import call_page
+from gpumon.snapshot.snapshot import SeenGpu, Snapshot
+
+
+class Poll:
+    """A NodePoll and the node it looks at."""
+
+    def __init__(self, simulation: Simulation, leave_aside: Collection[str]) -> None:
+        self.simulation = simulation
+        self.page = call_page.Writer(call_page.create())
+        self.library = Library(self.page)
+        self.status = start(self.library)
+        self.node = NodePoll(
+            self.library,
+            self.status.driver or "",
+            bus=simulation.node.pci_functions,
+            leave_aside=leave_aside,
+            interval=1.0,
+        )
+
+    def poll(self) -> Snapshot:
+        return self.node.poll()
+
+    def poll_all_tiers(self) -> Snapshot:
+        """A poll at which every tier is due, and every faulted GPU is looked up again."""
+        self.node._due = dict.fromkeys(self.node._due, 0.0)
+        for slot in self.node._slots.values():
+            slot.retry_at = 0.0
+        return self.node.poll()
+
+    def gpu(self, index: int) -> SeenGpu:
+        return self.poll_all_tiers().gpus[index]
+
+
+@contextmanager
+def polled(
+    profile: str = "h100x8", text: str = "", *, folder: Path | None = None, leave_aside: Collection[str] = ()
+) -> Iterator[Poll]:
+    """Open the node and its poll. `text` is the scenario, which needs a folder."""
+    scenario = None if folder is None else folder / "scenario.yml"
+    with simulated(profile, scenario, text=text, now=100.0, init=False) as simulation:
+        yield Poll(simulation, leave_aside)

@@ -1,0 +1,223 @@
+"""Polling: what is read, what it costs, and how a failure stays where it happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from polled import polled
+
+from gpumon.nvml.library import ERROR_NAMES, NvmlError
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.reading import Agent, rows
+
+FAST_CALLS_H100X8 = 50
+"""Six a GPU, the count, and one look at the event set."""
+
+
+def test_a_healthy_h100_gives_every_row() -> None:
+    """Nothing that an H100 has is missing, and nothing of it is an error."""
+    with polled() as poll:
+        snapshot = poll.poll()
+        gpu = snapshot.gpus[0].gpu
+
+    assert gpu is not None
+    driver_rows = {name for name, row in rows(Gpu).items() if not isinstance(row.source, Agent)}
+    integrals = {"busy_seconds_total"}
+    assert {name for name in driver_rows if getattr(gpu, name) is None} == integrals
+    assert len(snapshot.gpus[0].links) == 18
+    assert (snapshot.errors, snapshot.denied, snapshot.visible) == ({}, (), 8)
+
+
+def test_what_an_old_board_lacks_is_absent_and_no_error() -> None:
+    """A T4 has no NVLink, no row remapping and no memory temperature: absent, never 0."""
+    with polled("t4x1") as poll:
+        snapshot = poll.poll()
+        gpu = snapshot.gpus[0].gpu
+
+    assert gpu is not None
+    assert gpu.memory_temperature_celsius is None
+    assert gpu.rows_remapped_total is None
+    assert not snapshot.gpus[0].links
+    assert gpu.power_watts is not None
+    assert gpu.temperature_celsius is not None
+    assert snapshot.errors == {}
+
+
+def test_a_fast_poll_costs_six_calls_a_gpu() -> None:
+    """What a GPU does not support is asked once, and fields go in one batch."""
+    with polled() as poll:
+        poll.poll()
+        before = poll.page.calls
+        poll.node.events.take()
+        poll.poll()
+
+        assert poll.page.calls - before == FAST_CALLS_H100X8
+
+
+def test_unsupported_calls_are_not_asked_again() -> None:
+    """The second poll of a T4 makes fewer calls than the first."""
+    with polled("t4x1") as poll:
+        poll.poll_all_tiers()
+        first = poll.page.calls
+        poll.poll_all_tiers()
+        second = poll.page.calls - first
+        poll.poll_all_tiers()
+
+        assert poll.page.calls - first - second == second < first
+
+
+@pytest.mark.parametrize("code", sorted(set(ERROR_NAMES) - {1, 9, 18}))
+def test_a_gpu_that_cannot_be_opened_hides_no_other(tmp_path: Path, code: int) -> None:
+    """Whatever code the handle lookup of GPU 3 answers, the other seven are read."""
+    with polled(text=f"gpus: {{3: {{lookup: {code}}}}}", folder=tmp_path) as poll:
+        snapshot = poll.poll()
+
+    read = {seen.index for seen in snapshot.gpus if seen.gpu is not None}
+    assert read == {0, 1, 2, 4, 5, 6, 7}
+    assert all(seen.fault for seen in snapshot.gpus if seen.gpu is None)
+
+
+@pytest.mark.parametrize("code", sorted(set(ERROR_NAMES) - {1, 9, 18}))
+def test_a_gpu_whose_getters_fail_hides_no_other(tmp_path: Path, code: int) -> None:
+    """Whatever code all getters of GPU 3 answer, the other seven are read and polling goes on."""
+    with polled(text=f'gpus: {{3: {{fail: {{"nvmlDeviceGet[!H]*": {code}}}}}}}', folder=tmp_path) as poll:
+        snapshot = poll.poll()
+
+    read = {seen.index for seen in snapshot.gpus if seen.gpu is not None and seen.gpu.utilization_ratio is not None}
+    assert read >= {0, 1, 2, 4, 5, 6, 7}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "fault"),
+    [("lost: true", "lost"), ("reset_required: true", "reset_required"), ("lookup: 4", "no_permission")],
+)
+def test_a_fault_has_its_name(tmp_path: Path, scenario: str, fault: str) -> None:
+    """NVML's codes for a whole GPU are told apart."""
+    with polled(text=f"gpus: {{3: {{{scenario}}}}}", folder=tmp_path) as poll:
+        assert poll.gpu(3).fault == fault
+
+
+def test_a_gpu_lost_between_polls_comes_back_by_itself(tmp_path: Path) -> None:
+    """Lost while polling: a fault with NVML's words; healed: read again, with the same identity."""
+    with polled(folder=tmp_path) as poll:
+        uuid = poll.gpu(3).uuid
+        poll.simulation.edit("gpus: {3: {lost: true}}")
+        lost = poll.gpu(3)
+        poll.simulation.edit("")
+        healed = poll.gpu(3)
+
+    assert (lost.fault, lost.gpu, lost.uuid) == ("lost", None, uuid)
+    assert "GpuIsLost" in lost.error
+    assert (healed.fault, healed.uuid) == (None, uuid)
+    assert healed.gpu is not None
+
+
+def test_one_failing_getter_costs_one_row(tmp_path: Path) -> None:
+    """A transient failure of the temperature leaves the rest, and is counted by tier and error."""
+    with polled(text='gpus: {3: {fail: {"nvmlDeviceGetTemperatureV": 999}}}', folder=tmp_path) as poll:
+        snapshot = poll.poll()
+        gpu = snapshot.gpus[3].gpu
+
+    assert gpu is not None
+    assert gpu.temperature_celsius is None
+    assert gpu.utilization_ratio is not None
+    assert set(snapshot.errors) == {"fast,Unknown"}
+
+
+def test_missing_permission_is_told_by_what_cannot_be_seen(tmp_path: Path) -> None:
+    """A call that is denied names its row among the denied, and its reading is absent."""
+    with polled(text='gpus: {"*": {fail: {"nvmlDeviceGetComputeRunningProcesses*": 4}}}', folder=tmp_path) as poll:
+        snapshot = poll.poll()
+
+    assert snapshot.denied == ("processes",)
+    assert all(seen.gpu is not None and seen.gpu.processes is None for seen in snapshot.gpus)
+
+
+def test_one_failing_field_of_a_batch_is_absent(tmp_path: Path) -> None:
+    """The call succeeds, one field does not: its undefined value is not read."""
+    with polled(text="gpus: {3: {fail_fields: {MEMORY_TEMP: 999}}}", folder=tmp_path) as poll:
+        gpu = poll.gpu(3).gpu
+
+    assert gpu is not None
+    assert gpu.memory_temperature_celsius is None
+    assert gpu.energy_joules_total is not None
+
+
+def test_gpus_left_aside_are_never_touched() -> None:
+    """No call names the GPU, not even a lookup."""
+    with polled() as poll:
+        aside = sorted(poll.simulation.node.pci_functions())[5]
+    with polled(leave_aside=(aside,)) as poll:
+        touched: set[str] = set()
+        enter = poll.page.enter
+
+        def noted(call: str, bus_id: str) -> None:
+            touched.add(bus_id)
+            enter(call, bus_id)
+
+        poll.page.enter = noted  # type: ignore[method-assign] - the page, not the code under test, takes notes
+        snapshot = poll.poll()
+
+    assert aside not in touched
+    assert len(snapshot.gpus) == 7
+
+
+def test_gpus_bound_to_vfio_are_never_opened(tmp_path: Path) -> None:
+    """They are no part of the poll."""
+    with polled(text="gpus: {2: {bound: vfio-pci}}", folder=tmp_path) as poll:
+        assert len(poll.poll().gpus) == 7
+
+
+def test_a_driver_that_goes_away_ends_the_poll(tmp_path: Path) -> None:
+    """Not loaded any more: no GPU is to blame, the poll raises and its handles are given up."""
+    with polled(folder=tmp_path) as poll:
+        poll.poll()
+        poll.simulation.edit("driver: not_loaded")
+        with pytest.raises(NvmlError, match="DriverNotLoaded"):
+            poll.poll()
+
+
+def test_an_xid_is_told_once_with_its_gpu(tmp_path: Path) -> None:
+    """An Xid that appears after the first poll arrives with bus id and uuid, and only once."""
+    with polled(folder=tmp_path) as poll:
+        seen = poll.poll().gpus[3]
+        poll.simulation.edit("gpus: {3: {xids: [79]}}")
+        poll.simulation.now += 1.0
+        events = poll.node.events.take()
+
+        assert [(event.xid, event.bus_id, event.uuid) for event in events] == [(79, seen.bus_id, seen.uuid)]
+        assert poll.node.events.take() == []
+
+
+def test_a_lost_gpu_does_not_silence_the_xids_of_others(tmp_path: Path) -> None:
+    """An event set with a lost GPU answers only errors: it is built again without it."""
+    with polled(folder=tmp_path) as poll:
+        poll.poll()
+        poll.simulation.edit("gpus: {3: {lost: true}}")
+        poll.poll()
+        poll.simulation.edit("gpus: {3: {lost: true}, 4: {xids: [48]}}")
+        poll.simulation.now += 1.0
+
+        assert [event.xid for event in poll.node.events.take()] == [48]
+
+
+def test_links_down_and_erring_are_seen(tmp_path: Path) -> None:
+    """A link that is down reads 0, one asleep 1, and errors are counted by kind."""
+    text = "gpus: {3: {nvlinks: {4: {state: down}, 5: {state: sleep}, 6: {crc: 7}}}}"
+    with polled(text=text, folder=tmp_path) as poll:
+        links = poll.gpu(3).links
+
+    assert (links["4"].up, links["5"].up, links["6"].up) == (0.0, 1.0, 1.0)
+    assert (links["6"].errors_total or {})["crc"] == 7.0
+
+
+def test_what_is_set_is_what_is_read(tmp_path: Path) -> None:
+    """Values go through structs and batches unchanged, in base units."""
+    text = "gpus: {3: {set: {temperature: 91, utilization: 37, power: 650}, ecc: {uncorrected_dram: 3}}}"
+    with polled(text=text, folder=tmp_path) as poll:
+        gpu = poll.gpu(3).gpu
+
+    assert gpu is not None
+    assert (gpu.temperature_celsius, gpu.utilization_ratio, gpu.power_watts) == (91, 0.37, 650.0)
+    assert (gpu.ecc_errors_total or {})["uncorrected,dram"] == 3.0
