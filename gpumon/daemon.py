@@ -123,7 +123,7 @@ class Daemon:
             exposition=renderer.exposition,
             ready=lambda: self._polled or boot_clock() > self._first_poll_by,
             token=self._token,
-            allowed_hosts=own_names(host),
+            allowed_hosts=own_names(host) | {name.lower() for name in self._configuration.web.allowed_hosts},
             request_probe=self._probing.request,
             wall=time.time,
             boot=boot_clock,

@@ -85,6 +85,13 @@ class Web(_Section):
         restart=True,
     )
 
+    allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_split)] = setting(
+        (),
+        "Names by which clients may ask for the agent, besides IP addresses and the host's own names; `*` is any name.",
+        example=["gpu-17.monitoring.example.com"],
+        restart=True,
+    )
+
     @property
     def address(self) -> tuple[str, int]:
         """Host (without brackets, empty for every address) and port."""
