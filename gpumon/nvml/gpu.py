@@ -123,7 +123,7 @@ class GpuReader:
             case Call():
                 return self._number(source)
             case Field():
-                return self._field(source, source.scope) * source.scale
+                return _scaled(self._field(source, source.scope), source.scale)
             case Difference(total, part):
                 return max(0.0, self._field(total, total.scope) - self._field(part, part.scope))
             case Distinct(lists):
@@ -143,7 +143,7 @@ class GpuReader:
             value = getattr(value, call.attribute)
         if call.unknown is not None and value == call.unknown:
             raise AbsentError
-        return value * call.scale if isinstance(value, (int, float)) and call.scale != 1 else value
+        return _scaled(value, call.scale) if isinstance(value, (int, float)) else value
 
     def _each(self, sources: Mapping[str, Source]) -> dict[str, Any]:
         values = {}
@@ -280,7 +280,12 @@ class GpuReader:
             value = self._field(source, link)
         except (AbsentError, NvmlError):
             return None
-        return value * source.scale if source.states is None else float(int(value) in source.states)
+        return _scaled(value, source.scale) if source.states is None else float(int(value) in source.states)
+
+
+def _scaled(value: float, scale: float) -> float:
+    """Divided where the driver counts in thousandths and the like: 700 mW times 0.001 is not quite 0.7."""
+    return value * scale if scale >= 1 else value / round(1 / scale)
 
 
 def _key(source: Source) -> Source:

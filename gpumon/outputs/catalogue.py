@@ -155,7 +155,7 @@ def _info(table: type[Table], identities: dict[str, Row]) -> Entry:
         type="gauge",
         unit="",
         labels=(*table.LABELS, *identities),
-        help="Always 1; its labels say what this is.",
+        help=INFO_HELP,
         sources=tuple(dict.fromkeys(word for row in identities.values() for word in _words(row.source))),
         tier="" if all(isinstance(row.source, Agent) for row in identities.values()) else "once",
         note=" ".join(f"`{name}`: {row.help}" for name, row in identities.items()),

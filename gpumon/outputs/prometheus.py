@@ -11,7 +11,7 @@ from gpumon.report import Report
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Build, Driver, Node
 from gpumon.snapshot.nvlink import Nvlink
-from gpumon.snapshot.reading import Labels, Row, Table, labels_of, metric_type, rows
+from gpumon.snapshot.reading import INFO_HELP, Labels, Row, Table, labels_of, metric_type, rows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TABLES: tuple[type[Table], ...] = (Build, Driver, Node, Gpu, Nvlink, AllReduce)
@@ -77,7 +77,7 @@ class Renderer:
             if value is None:
                 continue
             if row.identity:
-                named = True
+                named = named or bool(value)
                 continue
             known = prefixes.setdefault(name, {})
             lines = families[table.PREFIX + name]
@@ -94,7 +94,7 @@ def _families(table: type[Table]) -> Mapping[str, str]:
     found = {}
     for name, row in rows(table).items():
         if row.identity:
-            found[f"{table.PREFIX}info"] = (table.__doc__ or "").splitlines()[0]
+            found[f"{table.PREFIX}info"] = INFO_HELP
         else:
             found[table.PREFIX + name] = row.help
     return found

@@ -178,6 +178,10 @@ def rows(table: type[Table]) -> Mapping[str, Row]:
     return {f.name: f.metadata["row"] for f in dataclasses.fields(table) if "row" in f.metadata}
 
 
+INFO_HELP = "Always 1; its labels say what this is."
+"""Help of every `info` metric."""
+
+
 def metric_type(name: str) -> str:
     """Prometheus type of a metric, from its name alone."""
     return "counter" if name.endswith("_total") else "gauge"

@@ -1,0 +1,157 @@
+"""/metrics: the text format, held against the client library of Prometheus, promtool and a golden page."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from simulated import simulated
+
+from gpumon.fold import Moment, Terms, fold, watching
+from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.inventory import KnownGpu, readings
+from gpumon.nvml.library import Library
+from gpumon.nvml.poll import NodePoll, start
+from gpumon.outputs.prometheus import Renderer
+from gpumon.probe.metrics import INITIAL
+from gpumon.report import GpuState, ProbeState, Report
+from gpumon.snapshot import call_page
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.node import Build
+from gpumon.snapshot.reading import metric_type
+from gpumon.snapshot.snapshot import PciBus
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+BUILD = Build(version="0.1.0", python="3.11.7", revision="000000000000")
+SECONDS = 200.0
+"""After the node's beginning: a job runs."""
+
+
+def report_of(profile: str) -> Report:
+    """One poll of a simulated node at a fixed moment, folded; what depends on this run's clock is fixed as well."""
+    terms = Terms(critical_xids=tuple(sorted(CRITICAL_XIDS)))
+    first = Report(started=0.0, simulated=profile, build=BUILD, probe=ProbeState(metrics=INITIAL))
+    with simulated(profile, now=SECONDS, init=False) as simulation:
+        library = Library(call_page.Writer(call_page.create()))
+        status = start(library)
+        bus = simulation.node.pci_functions
+        poll = NodePoll(library, status.driver or "", bus=bus, leave_aside=(), interval=1.0)
+        taken = poll.poll()
+        snapshot = replace(taken, ended_at=SECONDS, wall=1.7e9, durations=dict.fromkeys(taken.durations, 0.01))
+        report = watching(first, terms)
+        for arrival in (PciBus(functions=bus()), status, snapshot):
+            report = fold(report, arrival, Moment(SECONDS, 1.7e9), terms)
+    return report
+
+
+@pytest.mark.parametrize("profile", ["h100x8", "a100x8", "t4x1"])
+def test_the_page_of_a_healthy_node_is_the_golden_one(profile: str, *, update_golden: bool) -> None:
+    """Byte for byte; run with --update-golden and review the diff."""
+    page = Renderer(lambda: Report(started=0.0)).render(report_of(profile))
+    golden = GOLDEN / f"{profile}.metrics"
+    if update_golden:
+        golden.write_text(page, encoding="utf-8")
+
+    assert page == golden.read_text(encoding="utf-8")
+
+
+def test_the_client_library_reads_what_the_tables_say() -> None:
+    """Family by family: names, types, help, labels and values agree with the Report."""
+    report = report_of("h100x8")
+    page = Renderer(lambda: report).exposition().raw.decode()
+    expected = defaultdict(dict)
+    for sample in report.samples():
+        expected[sample.name][frozenset(sample.labels)] = sample.value
+
+    parsed = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            parsed.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
+            assert metric_type(sample.name) == family.type
+            assert family.documentation
+
+    assert {name: dict(series) for name, series in expected.items()} == parsed
+
+
+def test_promtool_finds_nothing_wrong() -> None:
+    """`promtool check metrics` lints names, units and help texts."""
+    page = Renderer(lambda: Report(started=0.0)).render(report_of("h100x8"))
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=page.encode(), capture_output=True, check=False, timeout=30
+    )
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+@given(st.text(), st.text())
+def test_any_label_value_survives_the_trip(name: str, serial: str) -> None:
+    """What a driver says is escaped: quotes, backslashes, newlines, anything."""
+    name, serial = name.replace("\r", ""), serial.replace("\r", "")
+    report = Report(started=0.0, gpus=(GpuState(bus_id="", uuid="GPU-0", index=0, gpu=Gpu(name=name, serial=serial)),))
+    page = Renderer(lambda: report).render(report)
+
+    infos = [
+        s for family in text_string_to_metric_families(page) for s in family.samples if s.name == "gpumon_gpu_info"
+    ]
+    assert [(one.labels["name"], one.labels["serial"]) for one in infos] == ([(name, serial)] if name or serial else [])
+
+
+@given(st.floats(allow_nan=True, allow_infinity=True))
+def test_any_number_survives_the_trip(value: float) -> None:
+    """To the last digit, infinities and not-a-number too."""
+    report = Report(started=0.0, gpus=(GpuState(bus_id="", uuid="u", index=0, gpu=Gpu(temperature_celsius=value)),))
+    page = Renderer(lambda: report).render(report)
+    (family,) = (f for f in text_string_to_metric_families(page) if f.name == "gpumon_gpu_temperature_celsius")
+
+    assert family.samples[0].value == value or math.isnan(value)
+
+
+def test_a_page_is_made_once_a_report_and_gzip_holds_the_same() -> None:
+    """Two scrapes of one Report get the same bytes; a new Report gives a new page."""
+    current = report_of("t4x1")
+    renderer = Renderer(lambda: current)
+    first = renderer.exposition()
+
+    assert renderer.exposition() is first
+    assert gzip.decompress(first.gzipped) == first.raw
+    current = replace(current, started=1.0)
+    assert renderer.exposition() is not first
+
+
+def test_a_faulted_gpu_shows_identity_and_fault_and_no_reading() -> None:
+    """What never vanishes stays; everything else is absent, not 0."""
+    known = KnownGpu(bus_id="b", uuid="GPU-0", index=0, identity={"name": "NVIDIA H100"})
+    gpu = readings(known, {"79": (1.0, 5.0)}, "lost")
+    report = Report(started=0.0, gpus=(GpuState(bus_id="b", uuid="GPU-0", index=0, gpu=gpu, fault="lost"),))
+    names = {sample.name for sample in report.samples() if sample.name.startswith("gpumon_gpu_")}
+
+    assert names == {
+        f"gpumon_gpu_{name}"
+        for name in ("info", "up", "fault", "observed_seconds_total", "xid_errors_total", "xid_last_timestamp_seconds")
+    }
+
+
+def test_series_stay_within_the_budget() -> None:
+    """At most 110 series a GPU besides those of links, and 2,000 on h100x8."""
+    samples = list(report_of("h100x8").samples())
+    of_one_gpu = [s for s in samples if ("gpu", "0") in s.labels and "link" not in dict(s.labels)]
+
+    assert len(of_one_gpu) <= 110
+    assert len(samples) <= 2000
+
+
+def test_importing_the_renderer_loads_no_driver_and_no_server() -> None:
+    """What renders a page needs neither pynvml nor torch nor fastapi."""
+    question = "import sys, gpumon.outputs.prometheus; print({'pynvml', 'torch', 'fastapi'} & set(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", question], capture_output=True, check=True, timeout=60)
+
+    assert answer.stdout == b"set()\n"
