@@ -10,6 +10,7 @@ from typing import Any, assert_never
 
 from gpumon.outputs.prometheus import TABLES
 from gpumon.snapshot.reading import (
+    INFO_HELP,
     Agent,
     Bits,
     Call,
