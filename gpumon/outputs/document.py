@@ -171,6 +171,14 @@ def gpus_up(document: Document) -> tuple[int, int]:
     return up, max(len(document["gpus"]), int(document["node"]["gpus_expected"] or 0))
 
 
+def verdict(node: Document) -> str:
+    """The problems of a node in a sentence; what is only for information is not wrong."""
+    wrong = sum(one["severity"] != "info" for one in node["problems"])
+    if not wrong:
+        return "Nothing is wrong."
+    return "One thing is wrong." if wrong == 1 else f"{wrong} things are wrong, the worst first."
+
+
 def _problem(one: Problem) -> Document:
     return _attributes(one) | {"since": rfc3339(one.since)}
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpumon.outputs.document import Document, gpus_up
+from gpumon.outputs.document import Document, gpus_up, verdict
 from gpumon.outputs.words import (
     ABSENT,
     bandwidth,
@@ -22,6 +22,7 @@ from gpumon.outputs.words import (
 
 RED, GREEN, YELLOW, DIM, BOLD = "31", "32", "33", "2", "1"
 SEVERITY_COLORS = {"critical": RED, "warning": YELLOW, "info": DIM}
+STATE_COLORS = {"critical": RED, "warning": YELLOW, "ok": GREEN}
 OUTCOME_COLORS = {"ok": GREEN, "degraded": YELLOW, "skipped": DIM}
 GAP = "  "
 
@@ -68,7 +69,7 @@ def status(document: Document, width: int, *, color: bool) -> str:
     `document` is document.whole, or its `node`, `gpus` and `probe` alone.
     """
     node = document["node"]
-    lines = [_verdict(node, color=color), ""]
+    lines = [_paint(verdict(node), STATE_COLORS[node["state"]], color=color), ""]
     for problem in node["problems"]:
         lines += [*_problem_lines(problem, node["time"], width, color=color), ""]
     lines += [*_gpu_lines(document, width, color=color), "", *_probe_lines(document["probe"], width, color=color)]
@@ -96,14 +97,6 @@ def _heading(document: Document, *, color: bool) -> str:
 def _gpus_up(document: Document) -> str:
     up, expected = gpus_up(document)
     return f"{up} of {expected} GPUs up" if expected else "no GPU expected"
-
-
-def _verdict(node: Document, *, color: bool) -> str:
-    wrong = len(node["problems"])
-    if not wrong:
-        return _paint("Nothing is wrong.", GREEN, color=color)
-    words = "One thing is wrong:" if wrong == 1 else f"{wrong} things are wrong, the worst first:"
-    return _paint(words, SEVERITY_COLORS.get(node["state"], DIM), color=color)
 
 
 def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> Iterator[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from urllib.parse import urlsplit
-
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -64,7 +62,8 @@ class Guard:
                 f"This agent does not go by the name {host!r}.",
                 "Ask by IP address or by the host's own name, or add the name to web.allowed_hosts.",
             )
-        if scope["method"] not in SAFE_METHODS and origin is not None and urlsplit(origin).netloc != host:
+        own = (None, f"http://{host}", f"https://{host}")
+        if scope["method"] not in SAFE_METHODS and origin not in own:
             return Problem(
                 403,
                 "Origin not allowed",

@@ -85,7 +85,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(view=view, words=words, plot=plot, remarks=remarks, version=_version)
+    environment.globals.update(
+        view=view, words=words, verdict=document.verdict, plot=plot, remarks=remarks, version=_version
+    )
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
     environment.filters["prose"] = prose
     environment.filters["link"] = lambda url: url if url.startswith(("https://", "http://")) else ""

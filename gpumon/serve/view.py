@@ -10,8 +10,6 @@ from gpumon.outputs.words import ABSENT, bandwidth, celsius, count, duration, se
 
 HOT = 0.95
 """Share of the temperature at which the GPU slows down, from which a bar stands out."""
-STALE = 10.0
-"""Seconds after which readings are called old."""
 OUTCOME_TONES = {"ok": "ok", "degraded": "warning", "skipped": "muted"}
 
 

@@ -65,7 +65,7 @@ def test_page_follows_the_node(tmp_path: Path) -> None:
     assert "<title>(1) gpu-17" in seen.html
     spoken = re.search(r'id="spoken"[^>]*>([^<]*)<', seen.html)
     assert spoken is not None
-    assert spoken[1].startswith("1 problem: GPU 3: lost")
+    assert spoken[1].startswith("One thing is wrong. GPU 3: lost")
     assert (seen.console, seen.foreign) == ([], [])
 
 

@@ -55,7 +55,7 @@ def test_long_names_are_found_without_dns(tmp_path: Path, monkeypatch: pytest.Mo
     assert "gpu-17" in own_names("", tmp_path / "nothing here")
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1"])
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://[", ""])
 def test_page_of_another_origin_changes_nothing(node: Node, port: int, origin: str) -> None:
     """Even with the token."""
     answer = ask(port, "/probe/allreduce", "POST", BEARER | {"Origin": origin})

@@ -110,6 +110,14 @@ def test_lost_gpu_is_shown_with_what_to_do(node: Node, port: int) -> None:
     assert "<title>(1) gpu-17" in html
 
 
+def test_information_is_not_a_fault(node: Node, port: int) -> None:
+    """A GPU that is held and idle is shown, and nothing is wrong all the same."""
+    idle = samples.alert("GpuIdle", "info", 2, "GPU 2 is held and idle.")
+    text = words(page(node, port, replace(samples.healthy(), alerts=(idle,))))
+    assert "Nothing is wrong." in text
+    assert "info GPU 2 is held and idle" in text
+
+
 def test_absent_reading_is_not_a_zero(node: Node, port: int) -> None:
     """n/a, and no bar at all: an empty bar would say 0."""
     report = samples.healthy(1)
@@ -131,7 +139,7 @@ def test_node_before_its_first_poll_says_so(node: Node, port: int) -> None:
 def test_old_readings_are_called_old(node: Node, port: int) -> None:
     """A sampler that stopped is visible where people look at the time."""
     report = samples.healthy()
-    stale = replace(report, node=replace(report.node, snapshot_timestamp_seconds=samples.STAMP.wall - 95))
+    stale = replace(report, node=replace(report.node, nvml_up=0.0, snapshot_timestamp_seconds=samples.STAMP.wall - 95))
     assert "readings are 1 min old" in words(page(node, port, stale))
 
 
