@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
