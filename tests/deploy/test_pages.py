@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -49,6 +50,9 @@ def test_make_help_lists_every_target() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert phony is not None
-    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True).stdout
+    fresh = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    shown = subprocess.run(
+        ["make", "help"], cwd=ROOT, env=fresh, capture_output=True, text=True, timeout=30, check=True
+    ).stdout
     assert [line.split()[0] for line in shown.splitlines()] == [target for target, _ in MADE.findall(makefile)]
     assert set(phony[1].split()) == {target for target, _ in MADE.findall(makefile)}
