@@ -1,0 +1,112 @@
+"""The real agent on a library that the dynamic linker loads: compiled C, written from NVML's interface alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import small_nvml
+from agents import Agent, eventually
+
+BUS = ("0000:1b:00.0", "0000:43:00.0")
+
+
+def make_bus(folder: Path) -> Path:
+    """A sysfs with two NVIDIA GPUs, an NVSwitch and an audio function."""
+    functions = {BUS[0]: "0x030200", BUS[1]: "0x030200", "0000:05:00.0": "0x068000", "0000:1b:00.1": "0x040300"}
+    driver = folder / "bus/pci/drivers/nvidia"
+    driver.mkdir(parents=True)
+    for address, kind in functions.items():
+        device = folder / "bus/pci/devices" / address
+        device.mkdir(parents=True)
+        (device / "vendor").write_text("0x10de\n", encoding="ascii")
+        (device / "class").write_text(f"{kind}\n", encoding="ascii")
+        (device / "driver").symlink_to(driver)
+    return folder
+
+
+class Host:
+    """An agent that watches real GPUs, as far as it can tell."""
+
+    def __init__(self, folder: Path) -> None:
+        self.library = folder / "lib"
+        self.library.mkdir()
+        self.faults = folder / "faults"
+        self.faults.touch()
+        sysfs = make_bus(folder / "sys")
+        (folder / "gpumon.yml").write_text(f"pci: {{sysfs: {sysfs}}}\nprobe: {{enabled: false}}\n", encoding="utf-8")
+        environment = {"LD_LIBRARY_PATH": str(self.library), small_nvml.FAULTS: str(self.faults)}
+        self.agent = Agent(folder, profile=None, environment=environment)
+
+    def start(self) -> None:
+        self.agent.start("--config.file", str(self.agent.folder / "gpumon.yml"))
+
+    def suffer(self, *lines: str) -> None:
+        self.faults.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    one = Host(tmp_path)
+    yield one
+    one.agent.stop()
+
+
+def test_what_the_compiler_laid_out_is_read_right(host: Host) -> None:
+    """Getters, structs and a batch of fields of a compiled library arrive as what the library holds."""
+    small_nvml.build(host.library)
+    host.start()
+    page = host.agent.metrics()
+
+    assert page.gpus("gpumon_gpu_up") == {"0": 1, "1": 1}
+    assert page.value("gpumon_simulated") == 0
+    assert page.value("gpumon_gpus_on_pci_bus", driver="nvidia") == 2
+    gpu = host.agent.get("/api/v1/gpus/0")
+    assert gpu["uuid"] == "GPU-00000000-0000-4000-8000-000000000000"
+    assert gpu["pci_bus_id"] == "00000000:1B:00.0"
+    assert (
+        gpu["memory_total_bytes"] == gpu["memory_used_bytes"] + gpu["memory_free_bytes"] + gpu["memory_reserved_bytes"]
+    )
+    assert gpu["energy_joules_total"] is not None
+    assert gpu["performance_state"] is None  # the library has no such function
+
+
+def test_without_the_library_the_agent_stays_up_and_finds_it_when_it_is_installed(host: Host) -> None:
+    """Absent: NVML is down, the GPUs on the bus are expected, it says what is missing; installed: it reads them."""
+    host.start()
+    page = host.agent.metrics()
+    assert page.value("gpumon_nvml_up") == 0
+    assert page.value("gpumon_gpus_expected") == 2
+    assert host.agent.status("/-/healthy") == 200
+    assert "libnvidia-ml.so.1" in host.agent.log.read_text(encoding="utf-8")
+
+    small_nvml.build(host.library)
+    eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
+
+
+def test_a_getter_that_hangs_in_c_costs_its_gpu_only(host: Host) -> None:
+    """The call never returns; the other GPU is read on; when it returns again the GPU is readmitted."""
+    small_nvml.build(host.library)
+    host.start()
+    host.suffer("hang nvmlDeviceGetUtilizationRates 1")
+    eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 0})
+    before = host.agent.metrics().value("gpumon_gpu_observed_seconds_total", gpu="0") or 0
+    eventually(lambda: (host.agent.metrics().value("gpumon_gpu_observed_seconds_total", gpu="0") or 0) > before)
+    assert host.agent.metrics().value("gpumon_gpu_fault", gpu="1", fault="stuck") == 1
+
+    host.suffer()
+    eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
+
+
+def test_a_library_that_crashes_on_one_gpu_costs_that_gpu_only(host: Host) -> None:
+    """After two crashes inside calls on a GPU it is left aside, and the other one is read."""
+    small_nvml.build(host.library)
+    host.start()
+    host.suffer("crash nvmlDeviceGetUtilizationRates 1")
+    eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 0})
+    eventually(lambda: "crashes in nvmlDeviceGetUtilizationRates" in host.agent.get("/api/v1/gpus/1")["detail"])
+    assert (host.agent.metrics().value("gpumon_sampler_restarts_total", reason="crash") or 0) >= 2
+
+    host.suffer()
+    eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
