@@ -165,21 +165,10 @@ class Daemon:
         if isinstance(message, XidEvent):
             self._memories.keep_xid(message)
         elif isinstance(message, (Snapshot, DriverStatus)):
-            if isinstance(message, DriverStatus):
-                self._log_driver(message)
             self._monitor.take(message)
             self._polled |= isinstance(message, Snapshot) or not message.up
         elif not isinstance(message, (Hello, TrialResult)):
             self._monitor.take(message)
-
-    def _log_driver(self, status: DriverStatus) -> None:
-        """The change, not each of the attempts."""
-        if status == self._monitor.latest.memory.status:
-            return
-        if status.up:
-            _log.info("the driver answers", extra={"driver": status.driver, "nvml": status.nvml, "cuda": status.cuda})
-        else:
-            _log.error("no driver to read", extra={"error": status.error, "remedy": status.remedy})
 
     # What happens by itself
 

@@ -88,7 +88,7 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
 def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus | Xids | Remembered) -> Memory:
     match arrival:
         case Samplers():
-            known = inventory.leave_aside(memory.inventory, arrival.aside)
+            known = inventory.leave_aside(memory.inventory, arrival.aside, memory.bus or {})
             return replace(memory, samplers=arrival, inventory=known)
         case DriverStatus():
             return replace(memory, status=arrival)
@@ -129,7 +129,7 @@ def _polled(report: Report, snapshot: Snapshot, now: Moment) -> Report:
     memory = report.memory
     known = memory.inventory
     for seen in snapshot.gpus:
-        known = inventory.see(known, seen, snapshot.ended_at, now.wall)
+        known = inventory.see(known, seen, memory.bus or {}, snapshot.ended_at, now.wall)
     known = inventory.miss(known, {seen.bus_id for seen in snapshot.gpus} | set(memory.samplers.aside), now.wall)
     node = report.node
     failed = {key.partition(",")[0] for key in snapshot.errors}

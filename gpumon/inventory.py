@@ -48,11 +48,13 @@ class KnownGpu:
 
 Inventory = Mapping[str, KnownGpu]
 """By bus id."""
+Bus = Mapping[str, str]
+"""Bus id -> driver bound."""
 
 
-def see(known: Inventory, seen: SeenGpu, at: float, wall: float) -> Inventory:
+def see(known: Inventory, seen: SeenGpu, bus: Bus, at: float, wall: float) -> Inventory:
     """Take one GPU of a poll into the inventory."""
-    before = known.get(seen.bus_id) or stranger(known, seen.bus_id)
+    before = known.get(seen.bus_id) or stranger(known, seen.bus_id, bus)
     if seen.uuid is not None and before.uuid != seen.uuid:  # opened for the first time, or another board in this slot
         index = before.index if seen.index is None else seen.index
         before = KnownGpu(bus_id=seen.bus_id, uuid=seen.uuid, index=index)
@@ -60,9 +62,10 @@ def see(known: Inventory, seen: SeenGpu, at: float, wall: float) -> Inventory:
     return {**known, seen.bus_id: after}
 
 
-def stranger(known: Inventory, bus_id: str) -> KnownGpu:
-    """A GPU of which only the PCI address is known. Its place on the bus is the best guess at its index."""
-    index = sum(1 for other in known if other < bus_id)
+def stranger(known: Inventory, bus_id: str, bus: Bus) -> KnownGpu:
+    """A GPU of which only the PCI address is known. NVML counts in the order of the bus: its place is its index."""
+    places = sorted({one for one, driver in bus.items() if driver == "nvidia"} | {bus_id})
+    index = places.index(bus_id)
     taken = {gpu.index for gpu in known.values()}
     while index in taken:
         index += 1
@@ -75,11 +78,11 @@ def fail(gpu: KnownGpu, fault: str, detail: str, wall: float) -> KnownGpu:
     return replace(gpu, fault=fault, detail=detail, since=since)
 
 
-def leave_aside(known: Inventory, aside: Mapping[str, Aside]) -> Inventory:
+def leave_aside(known: Inventory, aside: Mapping[str, Aside], bus: Bus) -> Inventory:
     """Mark what no sampler opens."""
     marked = dict(known)
     for bus_id, one in aside.items():
-        marked[bus_id] = fail(known.get(bus_id) or stranger(marked, bus_id), one.fault, one.detail, one.wall)
+        marked[bus_id] = fail(known.get(bus_id) or stranger(marked, bus_id, bus), one.fault, one.detail, one.wall)
     return marked
 
 
@@ -93,7 +96,7 @@ def miss(known: Inventory, present: set[str], wall: float) -> Inventory:
     return {**known, **gone}
 
 
-def release(known: Inventory, bus: Mapping[str, str]) -> Inventory:
+def release(known: Inventory, bus: Bus) -> Inventory:
     """Drop what another driver owns now: a GPU given to vfio is not ours to miss."""
     return {bus_id: gpu for bus_id, gpu in known.items() if bus.get(bus_id, "nvidia") in {"nvidia", ""}}
 

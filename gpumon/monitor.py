@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from gpumon.arrival import Arrival
 from gpumon.fold import Moment, Terms, fold, watching
+from gpumon.journal import changes
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
 
+log = logging.getLogger("gpumon")
+
 
 class Monitor:
-    """`take` is called from the main loop alone; anybody may read `latest`."""
+    """`take` is called from the main loop alone; anybody may read `latest`. What changes is logged, once."""
 
     def __init__(self, first: Report, terms: Terms) -> None:
         self.latest = watching(first, terms)
@@ -24,4 +28,7 @@ class Monitor:
 
     def take(self, arrival: Arrival) -> None:
         """Fold one arrival into the next Report."""
-        self.latest = fold(self.latest, arrival, Moment(boot_clock(), time.time()), self.terms)
+        before = self.latest
+        self.latest = fold(before, arrival, Moment(boot_clock(), time.time()), self.terms)
+        for change in changes(before, self.latest):
+            log.log(change.level, change.message, extra=change.words)

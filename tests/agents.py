@@ -34,14 +34,14 @@ def eventually(ask: Callable[[], T], *, within: float = PATIENCE, every: float =
     """The first true answer. What raises AssertionError or OSError is asked again; the last such error is told."""
     deadline = boot_clock() + within
     while True:
-        error: Exception | None = None
-        answer: T | None = None
-        with contextlib.suppress(OSError, AssertionError, http.client.HTTPException):
-            answer = ask()
-        if answer:
-            return answer
+        last: object = None
+        try:
+            if last := ask():
+                return last
+        except (OSError, AssertionError, http.client.HTTPException) as error:
+            last = error
         if boot_clock() > deadline:
-            raise AssertionError(f"not so after {within:g} s; last answer: {answer!r}, {error}")
+            raise AssertionError(f"not so after {within:g} s; at last: {last!r}")
         time.sleep(every)
 
 

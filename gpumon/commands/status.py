@@ -22,11 +22,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     agent = client(chosen)
     try:
-        document = {
-            "node": agent.get("/api/v1/node"),
-            "gpus": agent.get("/api/v1/gpus")["gpus"],
-            "probe": agent.get("/probe/allreduce"),
-        }
+        document = agent.get("/api/v1/report")
     except ClientError as error:
         raise UserError(str(error)) from error
     if chosen.json:

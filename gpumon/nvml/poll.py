@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,8 +24,6 @@ from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.reading import FAST, ONCE, RARE, SLOW, Tier
 from gpumon.snapshot.snapshot import DriverStatus, SeenGpu, Snapshot
-
-log = logging.getLogger("gpumon.nvml")
 
 REOPEN_SECONDS = 5.0
 """How long a GPU that could not be opened or read is left in peace."""
@@ -184,8 +181,6 @@ class NodePoll:
         self._close(slot, OPEN_FAULTS.get(error.code, "init_failed"), str(error))
 
     def _close(self, slot: _Slot, fault: str, error: str) -> None:
-        if slot.fault != fault:
-            log.warning("GPU does not answer", extra={"bus_id": slot.bus_id, "fault": fault, "error": error})
         self.events.forget(slot.bus_id)
         slot.reader, slot.fault, slot.error = None, fault, error
         slot.retry_at = boot_clock() + REOPEN_SECONDS

@@ -107,6 +107,15 @@ def test_a_stuck_gpu_loses_its_readings_at_once_and_its_neighbours_do_not() -> N
     assert of(report, "GPU-0").gpu.temperature_celsius == 40.0
 
 
+def test_a_gpu_stuck_in_the_first_poll_takes_no_neighbours_index() -> None:
+    """Only its address is known; its place on the bus is its index."""
+    bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
+    aside = {BUS[1]: Aside(fault="stuck", detail="", wall=1e9)}
+    report = told(bus, UP, Samplers(aside=aside), polled(seen(0), seen(2)))
+
+    assert [(state.index, state.fault) for state in report.gpus] == [(0, None), (1, "stuck"), (2, None)]
+
+
 def test_a_stuck_gpu_is_not_missing_from_the_polls_that_leave_it_aside() -> None:
     """Its fault stays stuck while a sampler without it polls, and ends with the first poll that reads it."""
     aside = {BUS[2]: Aside(fault="stuck", detail="", wall=1e9)}

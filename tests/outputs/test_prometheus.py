@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -32,6 +33,7 @@ from gpumon.snapshot.snapshot import PciBus
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BUILD = Build(version="0.1.0", python="3.11.7", revision="000000000000")
+Families = defaultdict[str, dict[frozenset[tuple[str, str]], float]]
 SECONDS = 200.0
 """After the node's beginning: a job runs."""
 
@@ -54,11 +56,11 @@ def report_of(profile: str) -> Report:
 
 
 @pytest.mark.parametrize("profile", ["h100x8", "a100x8", "t4x1"])
-def test_the_page_of_a_healthy_node_is_the_golden_one(profile: str, *, update_golden: bool) -> None:
-    """Byte for byte; run with --update-golden and review the diff."""
+def test_the_page_of_a_healthy_node_is_the_golden_one(profile: str) -> None:
+    """Byte for byte; UPDATE_GOLDEN=1 writes it anew, and then the diff is the review."""
     page = Renderer(lambda: Report(started=0.0)).render(report_of(profile))
     golden = GOLDEN / f"{profile}.metrics"
-    if update_golden:
+    if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(page, encoding="utf-8")
 
     assert page == golden.read_text(encoding="utf-8")
@@ -68,18 +70,18 @@ def test_the_client_library_reads_what_the_tables_say() -> None:
     """Family by family: names, types, help, labels and values agree with the Report."""
     report = report_of("h100x8")
     page = Renderer(lambda: report).exposition().raw.decode()
-    expected = defaultdict(dict)
+    expected: Families = defaultdict(dict)
     for sample in report.samples():
         expected[sample.name][frozenset(sample.labels)] = sample.value
 
-    parsed = {}
+    parsed: Families = defaultdict(dict)
     for family in text_string_to_metric_families(page):
-        for sample in family.samples:
-            parsed.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
-            assert metric_type(sample.name) == family.type
+        for one in family.samples:
+            parsed[one.name][frozenset(one.labels.items())] = one.value
+            assert metric_type(one.name) == family.type
             assert family.documentation
 
-    assert {name: dict(series) for name, series in expected.items()} == parsed
+    assert expected == parsed
 
 
 def test_promtool_finds_nothing_wrong() -> None:
