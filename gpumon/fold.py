@@ -131,6 +131,7 @@ def _polled(report: Report, snapshot: Snapshot, now: Moment) -> Report:
     for seen in snapshot.gpus:
         known = inventory.see(known, seen, memory.bus or {}, snapshot.ended_at, now.wall)
     known = inventory.miss(known, {seen.bus_id for seen in snapshot.gpus} | set(memory.samplers.aside), now.wall)
+    known = inventory.release(known, memory.bus or {})
     node = report.node
     failed = {key.partition(",")[0] for key in snapshot.errors}
     return replace(
@@ -263,17 +264,18 @@ def _state(gpu: KnownGpu, memory: Memory, down: str | None, terms: Terms) -> Gpu
 
 
 def _node(report: Report, down: str | None, terms: Terms, *, fresh: bool) -> Node:
-    memory = report.memory
+    memory, status = report.memory, report.memory.status
     on_bus = _by_driver(memory.bus)
     mine = sum(count for driver, count in (on_bus or {}).items() if driver != "vfio-pci")
     learned = len(memory.inventory)
     expected = terms.expected if terms.expected is not None else max(mine, learned, int(report.node.gpus_expected or 0))
     nothing_here = memory.bus is not None and not mine and not expected
+    not_tried = status is None and not memory.samplers.stuck_seconds
     cut = sum(max(0, len(xids) - inventory.MOST_XIDS) for xids in memory.xids.values())
     return replace(
         report.node,
         simulated=float(report.simulated is not None),
-        nvml_up=None if nothing_here else float(down is None and fresh),
+        nvml_up=None if nothing_here or not_tried else float(down is None and fresh),
         nvml_stuck_seconds=memory.samplers.stuck_seconds,
         gpus_expected=None if memory.bus is None else float(expected),
         gpus_visible=report.node.gpus_visible if down is None else None,

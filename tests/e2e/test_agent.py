@@ -1,0 +1,240 @@
+"""The running agent: probe, configuration, store, driver trouble and the command line, as an operator meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agents import Agent, eventually
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    one = Agent(tmp_path)
+    one.simulate({"idle": True})
+    yield one
+    if hasattr(one, "process"):
+        one.stop()
+
+
+def quiet(agent: Agent, **sections: object) -> str:
+    """A configuration file in which the probe waits to be asked."""
+    path = agent.folder / "gpumon.yml"
+    path.write_text(json.dumps({"probe": {"first_after_seconds": 3600, "deadline_seconds": 20}} | sections))
+    return f"--config.file={path}"
+
+
+def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command, told where the agent is."""
+    flags = [f"--web.listen-address=127.0.0.1:{agent.port}", f"--web.token-file={agent.folder / 'token'}"]
+    command = [sys.executable, "-m", "gpumon", *arguments, *flags]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+
+
+def test_the_first_probe_comes_by_itself_and_is_a_real_checked_all_reduce(agent: Agent) -> None:
+    """Within ten seconds of start a gloo all-reduce over two ranks begins; GET shows it, before it 202."""
+    agent.start()
+    assert agent.status("/probe/allreduce") in {200, 202}
+    eventually(lambda: agent.get("/probe/allreduce")["running"] or agent.get("/probe/allreduce")["last"], within=10)
+    last = eventually(lambda: agent.get("/probe/allreduce")["last"])
+
+    assert (last["outcome"], last["backend"], last["ranks"], last["wrong_elements"]) == ("ok", "gloo", 2, 0)
+    for one in last["measurements"]:
+        algbw = one["bytes"] / one["latency_seconds"]["p50"]
+        assert one["algbw_bytes_per_second"] == pytest.approx(algbw)
+        assert one["busbw_bytes_per_second"] == pytest.approx(algbw * 2 * (2 - 1) / 2)
+    assert agent.metrics().value("gpumon_probe_allreduce_runs_total", outcome="ok") == 1
+    assert agent.status("/probe/allreduce?assert=ok&max_age=1h") == 200
+
+
+def test_a_busy_node_is_not_probed(agent: Agent) -> None:
+    """Any process on a simulated GPU skips the run; the skip is counted and says who is in the way."""
+    agent.simulate({"busy": True})
+    agent.start(quiet(agent))
+    eventually(lambda: agent.metrics().gpus("gpumon_gpu_processes").get("7") == 1)
+    status, refusal = agent.post("/probe/allreduce")
+
+    assert (status, refusal["reason"]) == (409, "busy")
+    assert "GPU 0" in refusal["remedy"]
+    eventually(lambda: agent.metrics().value("gpumon_probe_allreduce_skips_total", reason="busy") == 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "code"), [("corrupt:1", "wrong", 1), ("sleep:1:60", "timeout", 1), ("", "ok", 0)]
+)
+def test_the_command_line_tells_how_a_run_ended(tmp_path: Path, fault: str, outcome: str, code: int) -> None:
+    """A corrupted element is found, a rank that sleeps ends by the deadline, and the exit code says so."""
+    agent = Agent(tmp_path, environment={"GPUMON_PROBE_FAULT": fault})
+    agent.simulate({"idle": True})
+    agent.start(quiet(agent, probe={"first_after_seconds": 3600, "deadline_seconds": 12}))
+    try:
+        ran = gpumon(agent, "probe", "allreduce")
+        result = json.loads(ran.stdout)
+        assert (result["outcome"], ran.returncode) == (outcome, code)
+        assert (result["wrong_elements"] or 0) > 0 if outcome == "wrong" else not result["wrong_elements"]
+        eventually(lambda: agent.metrics().value("gpumon_probe_allreduce_running") == 0)
+        assert len(agent.children()) == 1  # the sampler
+    finally:
+        agent.stop()
+
+
+def test_without_torch_the_probe_is_skipped_and_says_how_to_mend_it(agent: Agent) -> None:
+    """An interpreter without torch is a clean skip with the key and the command."""
+    bare = agent.folder / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    agent.start(quiet(agent, probe={"python": str(bare), "first_after_seconds": 3600}))
+    agent.post("/probe/allreduce")
+    last = eventually(lambda: agent.get("/probe/allreduce")["last"])
+
+    assert (last["outcome"], last["reason"]) == ("skipped", "no_torch")
+    assert "probe.python" in last["hint"]
+
+
+def test_sighup_applies_a_good_file_and_a_bad_one_changes_nothing(agent: Agent) -> None:
+    """A reload takes effect without a restart; a mistake keeps the last good file and says where it is."""
+    agent.start(quiet(agent))
+    quiet(agent, gpus={"expected_count": 9})
+    agent.process.send_signal(signal.SIGHUP)
+    eventually(lambda: agent.metrics().value("gpumon_gpus_expected") == 9)
+
+    (agent.folder / "gpumon.yml").write_text("gpus:\n  expected_cuont: 4\n")
+    agent.process.send_signal(signal.SIGHUP)
+    notice = eventually(
+        lambda: [one for one in agent.get("/api/v1/node")["notices"] if one["subject"] == "configuration"]
+    )
+
+    assert "gpumon.yml:2" in notice[0]["message"]
+    assert "expected_count" in notice[0]["message"]
+    assert agent.metrics().value("gpumon_gpus_expected") == 9
+
+
+def test_thresholds_of_the_configuration_reach_the_agents_own_alerts(agent: Agent) -> None:
+    """A margin that is always too small makes GpuTemperatureHigh pending on every GPU."""
+    agent.start(quiet(agent, alerts={"thresholds": {"thermal_margin_celsius": 200}}))
+    alerts = eventually(lambda: agent.get("/api/v1/alerts?state=pending")["alerts"])
+
+    assert [one["rule"] for one in alerts] == ["GpuTemperatureHigh"] * 8
+
+
+@pytest.mark.parametrize("trouble", ["corrupt", "folder"])
+def test_a_bad_store_does_not_stop_the_agent(agent: Agent, trouble: str) -> None:
+    """A damaged file is put aside and begun anew; one that cannot be opened is named, and events count in memory."""
+    store = agent.folder / "gpumon.db"
+    if trouble == "corrupt":
+        agent.start(quiet(agent))
+        agent.stop()
+        with store.open("r+b") as damaged:
+            damaged.seek(4096)
+            damaged.write(os.urandom(2 * 4096))
+    else:
+        store.mkdir()
+    agent.start(quiet(agent))
+    agent.simulate({"idle": True, "gpus": {2: {"xids": [48]}}})
+    eventually(lambda: agent.metrics().value("gpumon_gpu_xid_errors_total", gpu="2", xid="48") == 1)
+
+    if trouble == "corrupt":
+        eventually(lambda: agent.metrics().value("gpumon_store_up") == 1)
+        assert list(agent.folder.glob("gpumon.db.corrupt-*"))
+    else:
+        eventually(lambda: agent.metrics().value("gpumon_store_up") == 0)
+        notices = eventually(lambda: agent.get("/api/v1/node")["notices"])
+        assert str(store) in " ".join(one["message"] for one in notices)
+
+
+@pytest.mark.parametrize("driver", ["absent", "not_loaded", "mismatch"])
+def test_a_driver_that_is_not_there_and_comes(agent: Agent, driver: str) -> None:
+    """The agent stays up and ready, NVML is down, it says what is missing; when it comes, it is read."""
+    agent.simulate({"idle": True, "driver": driver})
+    agent.start(quiet(agent))
+    page = agent.metrics()
+    assert (page.value("gpumon_nvml_up"), page.value("gpumon_gpus_expected")) == (0, 8)
+    assert agent.get("/api/v1/node")["notices"]
+
+    agent.simulate({"idle": True})
+    eventually(lambda: agent.metrics().gpus("gpumon_gpu_up") == {str(n): 1 for n in range(8)})
+
+
+def test_a_driver_that_goes_away_and_comes_back(agent: Agent) -> None:
+    """Unloaded under us: all readings vanish, identity stays; loaded again: all are read, nothing fell."""
+    agent.start(quiet(agent))
+    energy = agent.metrics().gpus("gpumon_gpu_energy_joules_total")
+    agent.simulate({"idle": True, "driver": "not_loaded"})
+    eventually(lambda: agent.metrics().value("gpumon_nvml_up") == 0)
+    page = agent.metrics()
+    assert not page.gpus("gpumon_gpu_temperature_celsius")
+    assert len(page.gpus("gpumon_gpu_info")) == 8
+
+    agent.simulate({"idle": True})
+    eventually(lambda: set(agent.metrics().gpus("gpumon_gpu_up").values()) == {1})
+    after = agent.metrics().gpus("gpumon_gpu_energy_joules_total")
+    assert all(after[gpu] >= energy[gpu] for gpu in energy)
+
+
+def test_a_gpu_that_leaves_the_bus_is_missing_and_one_for_vfio_is_not(agent: Agent) -> None:
+    """The count shrinks: the GPU is missing and still expected. Given to vfio-pci it is nobody's loss."""
+    agent.start(quiet(agent))
+    agent.simulate({"idle": True, "gpus": {6: {"absent": True}, 7: {"bound": "vfio-pci"}}})
+    eventually(lambda: agent.metrics().value("gpumon_gpu_fault", gpu="6", fault="missing") == 1)
+    page = eventually(lambda: _without(agent, "7"))
+
+    assert page.value("gpumon_gpus_on_pci_bus", driver="vfio-pci") == 1
+    assert page.gpus("gpumon_gpu_up")["0"] == 1
+
+
+def _without(agent: Agent, gpu: str) -> object:
+    page = agent.metrics()
+    return page if gpu not in page.gpus("gpumon_gpu_up") else None
+
+
+def test_excluded_gpus_are_never_opened(agent: Agent) -> None:
+    """By index and by bus id: a lookup that would hang for ever is never made."""
+    bus_id = "00000000:61:00.0"
+    agent.simulate({"idle": True, "gpus": {3: {"hang": ["nvmlDevice*"]}, 0: {"hang": ["nvmlDevice*"]}}})
+    agent.start(quiet(agent, gpus={"exclude": ["0", bus_id]}))
+
+    assert set(agent.metrics().gpus("gpumon_gpu_up")) == {"1", "2", "4", "5", "6", "7"}
+    assert agent.metrics().value("gpumon_nvml_stuck_seconds") == 0
+
+
+def test_an_initialisation_that_hangs_does_not_hold_up_the_agent(agent: Agent) -> None:
+    """Ready by its deadline, healthy, nothing invented; when the driver answers, everything is there."""
+    agent.simulate({"idle": True, "hang": ["nvmlInit*"]})
+    agent.start(quiet(agent))
+    page = agent.metrics()
+    assert page.value("gpumon_nvml_up") == 0
+    assert (page.value("gpumon_nvml_stuck_seconds") or 0) > 0
+    assert not page.gpus("gpumon_gpu_up")
+
+    agent.simulate({"idle": True})
+    eventually(lambda: len(agent.metrics().gpus("gpumon_gpu_up")) == 8)
+
+
+def test_status_says_what_is_wrong_first(agent: Agent) -> None:
+    """The command line shows the fault before the table, with what to do."""
+    agent.simulate({"idle": True, "gpus": {3: {"lost": True}}})
+    agent.start(quiet(agent))
+    eventually(lambda: agent.metrics().gpus("gpumon_gpu_up").get("3") == 0)
+    shown = gpumon(agent, "status")
+
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.index("GPU 3: lost") < shown.stdout.index("NVIDIA H100")
+    assert "SIMULATED h100x8" in shown.stdout
+
+
+def test_two_agents_on_one_address_tell_each_other_apart(agent: Agent) -> None:
+    """The second one says that the address is taken, how to see by whom, and exits with 2."""
+    agent.start(quiet(agent))
+    flags = [f"--web.listen-address=127.0.0.1:{agent.port}", f"--store.path={agent.folder / 'other.db'}"]
+    command = [sys.executable, "-m", "gpumon", "serve", "--simulate=t4x1", *flags]
+    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert second.returncode == 2
+    assert f"127.0.0.1:{agent.port}" in second.stderr
+    assert "--web.listen-address" in second.stderr

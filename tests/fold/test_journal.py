@@ -1,0 +1,56 @@
+"""The log: each change once, the recovery as well as the failure."""
+
+from __future__ import annotations
+
+import logging
+
+from test_fold import UP, healthy, lost, polled, seen, told
+
+from gpumon.alerts.rules import rules
+from gpumon.arrival import Tick
+from gpumon.fold import Terms, watching
+from gpumon.journal import changes
+from gpumon.report import Report
+from gpumon.snapshot.snapshot import DriverStatus
+
+TERMS = Terms(rules=rules({}, (79,)), critical_xids=(79,))
+THREE = (seen(0), seen(1), seen(2))
+
+
+def said(before: Report, after: Report) -> list[tuple[int, str]]:
+    return [(one.level, one.message) for one in changes(before, after)]
+
+
+def test_a_loss_and_its_end_are_each_told_once() -> None:
+    """The second poll that finds it lost says nothing; the first that reads it again does."""
+    well = healthy()
+    gone = told(polled(seen(0), lost(1), seen(2), at=101.0), report=well, at=101.0)
+    still = told(polled(seen(0), lost(1), seen(2), at=102.0), report=gone, at=102.0)
+    back = told(polled(*THREE, at=103.0), report=still, at=103.0)
+
+    assert said(well, gone) == [(logging.ERROR, "the GPU does not answer")]
+    assert said(gone, still) == []
+    assert said(still, back) == [(logging.WARNING, "the GPU answers again")]
+
+
+def test_a_missing_driver_is_told_with_its_remedy_and_not_again() -> None:
+    """Attempts that fail alike are one line."""
+    down = DriverStatus(up=False, error="DriverNotLoaded", remedy="modprobe nvidia")
+    first = told(UP)
+    gone = told(down, report=first)
+
+    (line,) = changes(first, gone)
+    assert (line.level, line.words["remedy"]) == (logging.ERROR, "modprobe nvidia")
+    assert said(gone, told(down, report=gone)) == []
+
+
+def test_an_alert_is_told_when_it_fires_and_when_it_resolves() -> None:
+    """With its rule and the labels of the instance."""
+    gone = told(polled(seen(0), lost(1), seen(2), at=101.0), report=watching(healthy(), TERMS), at=101.0, terms=TERMS)
+    firing = told(Tick(), report=gone, at=101.0, terms=TERMS)
+    back = told(polled(*THREE, at=106.0), report=firing, at=106.0, terms=TERMS)
+    resolved = told(Tick(), report=back, at=106.0, terms=TERMS)
+
+    (line,) = changes(gone, firing)
+    assert (line.words["rule"], line.words["label_gpu"]) == ("GpuLost", "1")
+    assert said(back, resolved) == [(logging.INFO, "alert resolved: GPU 1 is lost.")]
