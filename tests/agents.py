@@ -30,7 +30,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def eventually(ask: Callable[[], T], *, within: float = PATIENCE, every: float = 0.1) -> T:
+def eventually(ask: Callable[[], T | None], *, within: float = PATIENCE, every: float = 0.1) -> T:
     """The first true answer. What raises AssertionError or OSError is asked again; the last such error is told."""
     deadline = boot_clock() + within
     while True:

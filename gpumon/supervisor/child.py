@@ -45,6 +45,8 @@ class Child:
         self.abandoned = False
         self.ended = False
         self._killing: Timer | None = None
+        self._end: int | None = None
+        """Descriptor of the process: readable when it has ended."""
         self._process = subprocess.Popen(
             command.arguments,
             stdin=subprocess.PIPE,
@@ -62,7 +64,7 @@ class Child:
         for descriptor, taker in command.outputs.items():
             self._watch(descriptor, taker)
         self._give_orders()
-        self._reap_later()
+        self._watch_for_end()
 
     @property
     def pid(self) -> int:
@@ -126,14 +128,26 @@ class Child:
             self._open.discard(descriptor)
             self._loop.unwatch(descriptor)
 
+    def _watch_for_end(self) -> None:
+        try:
+            self._end = os.pidfd_open(self.pid)
+        except OSError:  # a kernel before 5.3
+            self._reap_later()
+        else:
+            self._loop.watch(self._end, self._reap)
+
     def _reap_later(self) -> None:
         self._loop.call_after(REAP_INTERVAL, self._reap)
 
     def _reap(self) -> None:
         code = self._process.poll()
         if code is None:
-            self._reap_later()
+            if self._end is None:
+                self._reap_later()
             return
+        if self._end is not None:
+            self._loop.unwatch(self._end)
+            os.close(self._end)
         self.ended = True
         if self._killing is not None:
             self._killing.cancel()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import Agent, eventually
+from agents import Agent, Metrics, eventually
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_a_gpu_that_leaves_the_bus_is_missing_and_one_for_vfio_is_not(agent: Age
     assert page.gpus("gpumon_gpu_up")["0"] == 1
 
 
-def _without(agent: Agent, gpu: str) -> object:
+def _without(agent: Agent, gpu: str) -> Metrics | None:
     page = agent.metrics()
     return page if gpu not in page.gpus("gpumon_gpu_up") else None
 
