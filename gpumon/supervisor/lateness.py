@@ -31,6 +31,8 @@ class Lateness:
         self._sequence = 0
         self._looked_at: float | None = None
         self.seconds = 0.0
+        self.idle_seconds = 0.0
+        """How long it has been seen waiting in no call at all; whoever hears of it sets this back."""
 
     def look(self, call: InCall, state: str, now: float) -> bool:
         """Whether the call is late now. `state` is the child's letter in /proc/<pid>/stat."""
@@ -41,4 +43,6 @@ class Lateness:
             self.seconds = 0.0
         elif state in WAITING:
             self.seconds += elapsed
+        if not call.running and state in WAITING:
+            self.idle_seconds += elapsed
         return self.seconds >= deadline(call)

@@ -41,7 +41,7 @@ class SamplerChild:
         self.killed_for: str | None = None
         self._page = call_page.Reader(descriptor)
         self._on_message = on_message
-        self._heard_at = boot_clock()
+        self._started_at = boot_clock()
         self._greeted = False
         lines = Lines(frame.LIMIT, self._line, lambda: self.kill("crash"))
         self._child = Child(
@@ -69,13 +69,18 @@ class SamplerChild:
         call = self.call
         return f"{self._child.command.name} {self._child.pid} in {call.call or 'no call'} on {call.bus_id or 'no GPU'}"
 
+    @property
+    def age(self) -> float:
+        """Seconds since its start."""
+        return boot_clock() - self._started_at
+
     def is_late(self) -> bool:
         """Look at it: whether its current driver call has been seen not to return for too long."""
         return self.lateness.look(self.call, self._child.state(), boot_clock())
 
     def is_silent(self) -> bool:
         """In no driver call, and yet nothing was heard of it for long."""
-        return not self.call.running and boot_clock() - self._heard_at > SILENCE_SECONDS
+        return self.lateness.idle_seconds > SILENCE_SECONDS
 
     def kill(self, reason: str) -> None:
         """SIGKILL; its end will be told with this reason."""
@@ -87,7 +92,7 @@ class SamplerChild:
         self._child.close_input()
 
     def _line(self, line: bytes) -> None:
-        self._heard_at = boot_clock()
+        self.lateness.idle_seconds = 0.0
         if self.killed_for is not None:
             return
         try:

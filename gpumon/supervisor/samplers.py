@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from gpumon.arrival import Aside, Samplers
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import EXIT_MISMATCH, Orders
-from gpumon.snapshot.snapshot import Message, Snapshot, TrialResult, XidEvent
+from gpumon.snapshot.snapshot import Message, TrialResult, XidEvent
 from gpumon.supervisor.loop import Loop, Timer
 from gpumon.supervisor.sampler import SamplerChild
 
@@ -24,6 +24,8 @@ FIRST_TRIAL, EARLY_TRIALS, LATE_TRIALS = 5.0, 10.0, 60.0
 """Seconds until the first trial of a stuck GPU, between the trials of ten minutes, and between those after."""
 EARLY = 600.0
 BACK_OFF = (0.5, 30.0)
+STEADY_SECONDS = 60.0
+"""Age from which the end of a sampler is a new trouble and not the last one going on."""
 CRASHES_A_GPU = 2
 """Crashes inside calls on one GPU after which that GPU is left aside."""
 FIRMWARE_SILENT = frozenset({119, 120})
@@ -101,7 +103,7 @@ class SamplerSupervisor:
                 log.error("the sampler says nothing; replacing it", extra={"child": sampler.name})
                 sampler.kill("deadline")
         if trial is not None and trial.killed_for is None and (trial.is_late() or trial.is_silent()):
-            self._late_trial(trial)
+            trial.kill("deadline")
         self._try_again()
         self._tell()
 
@@ -113,13 +115,6 @@ class SamplerSupervisor:
         if call.bus_id:
             self._leave_aside(call.bus_id, "stuck", f"{call.call} does not return")
         child.kill("deadline")
-
-    def _late_trial(self, trial: SamplerChild) -> None:
-        bus_id = trial.orders.trial or ""
-        stuck = self._stuck[bus_id]
-        pause = EARLY_TRIALS if boot_clock() - stuck.since < EARLY else LATE_TRIALS
-        self._stuck[bus_id] = replace(stuck, trial_at=boot_clock() + pause)
-        trial.kill("deadline")
 
     def _leave_aside(self, bus_id: str, fault: str, detail: str) -> None:
         now = boot_clock()
@@ -135,14 +130,20 @@ class SamplerSupervisor:
         if due:
             bus_id = min(due, key=lambda one: self._stuck[one].trial_at)
             self._trial = self._child(lambda page: replace(self._orders(page), trial=bus_id), self._trial_message)
+            if self._trial is None:
+                self._try_later(bus_id)
+
+    def _try_later(self, bus_id: str) -> None:
+        stuck = self._stuck.get(bus_id)
+        if stuck is not None:
+            pause = EARLY_TRIALS if boot_clock() - stuck.since < EARLY else LATE_TRIALS
+            self._stuck[bus_id] = replace(stuck, trial_at=boot_clock() + pause)
 
     # What children say
 
     def _message(self, message: Message) -> None:
         self._on_message(message)
-        if isinstance(message, Snapshot):
-            self._delay = BACK_OFF[0]
-        elif isinstance(message, XidEvent) and message.xid in FIRMWARE_SILENT and message.bus_id:
+        if isinstance(message, XidEvent) and message.xid in FIRMWARE_SILENT and message.bus_id:
             log.error("the GPU's firmware is silent; leaving it aside", extra={"bus_id": message.bus_id})
             self._leave_aside(message.bus_id, "stuck", f"firmware silent since Xid {message.xid}")
             self.replace("deadline")
@@ -171,15 +172,15 @@ class SamplerSupervisor:
 
     def _trial_ended(self, trial: SamplerChild) -> None:
         self._trial = None
-        bus_id = trial.orders.trial or ""
-        if bus_id in self._stuck and self._stuck[bus_id].trial_at <= boot_clock():  # it crashed
-            self._stuck[bus_id] = replace(self._stuck[bus_id], trial_at=boot_clock() + EARLY_TRIALS)
+        self._try_later(trial.orders.trial or "")
 
     def _sampler_ended(self, child: SamplerChild, code: int) -> None:
         reason = child.killed_for or ("mismatch" if code == EXIT_MISMATCH else "crash")
         if self._stopping:
             return
         self._restarts[reason] += 1
+        if child.age > STEADY_SECONDS:
+            self._delay = BACK_OFF[0]
         if reason in {"crash", "mismatch"}:
             self._note_crash(child, code, reason)
             self._restart(self._delay)
@@ -202,7 +203,7 @@ class SamplerSupervisor:
         log.error("SIGKILL does not end this child: it sits in the driver", extra={"child": child.name})
         self._abandoned.append(child)
         if child is self._trial:
-            self._trial = None
+            self._trial_ended(child)
         elif child is self._sampler:
             self._sampler = None
             self._restarts["deadline"] += 1
@@ -223,11 +224,18 @@ class SamplerSupervisor:
         if self._sampler is None and not self._stopping:
             aside = tuple(self._stuck)
             self._sampler = self._child(lambda page: replace(self._orders(page), leave_aside=aside), self._message)
+            if self._sampler is None:
+                self._restart(self._delay)
+                self._delay = min(2 * self._delay, BACK_OFF[1])
 
-    def _child(self, orders: Callable[[int], Orders], on_message: Callable[[Message], None]) -> SamplerChild:
-        return SamplerChild(
-            self._loop, orders, on_message=on_message, on_end=self._ended, on_abandoned=self._was_abandoned
-        )
+    def _child(self, orders: Callable[[int], Orders], on_message: Callable[[Message], None]) -> SamplerChild | None:
+        try:
+            return SamplerChild(
+                self._loop, orders, on_message=on_message, on_end=self._ended, on_abandoned=self._was_abandoned
+            )
+        except OSError as error:  # no process, no memory, no interpreter: this too may pass
+            log.error("no child can be started; trying again", extra={"error": str(error), "in": self._delay})  # noqa: TRY400
+            return None
 
     def _tell(self) -> None:
         sampler = self._sampler

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from loops import turn_until
+from unkillable import build, held
 
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.loop import Loop
-
-TRACER = Path(__file__).with_name("unkillable.c")
-
-
-def turn_until(loop: Loop, done: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Turn the loop until something is so."""
-    deadline = boot_clock() + seconds
-    tick = loop.call_after(seconds + 1, lambda: None)
-    while not done():
-        assert boot_clock() < deadline, "it never came to be"
-        loop.call_after(0.1, lambda: None)
-        loop.turn()
-    tick.cancel()
 
 
 class Told:
@@ -99,33 +84,18 @@ def _is_gone(pid: int) -> bool:
         return True
 
 
-@pytest.fixture
-def tracer(tmp_path: Path) -> Path:
-    """A program that holds another one at the last stop before its death, as a driver can."""
-    compiler = shutil.which("cc")
-    assert compiler is not None, "install gcc"
-    program = tmp_path / "unkillable"
-    subprocess.run([compiler, "-o", program, TRACER], check=True)
-    return program
-
-
-def test_what_sigkill_does_not_end_is_abandoned_and_its_late_end_still_told(tracer: Path) -> None:
+def test_what_sigkill_does_not_end_is_abandoned_and_its_late_end_still_told(tmp_path: Path) -> None:
     """A child held in the kernel is given up after the patience; when it ends after all, that is told too."""
     loop, told = Loop(), Told()
     child = Child(loop, told.command("import sys; print('up', flush=True); sys.stdin.read()"))
     turn_until(loop, lambda: told.output == b"up\n")
-    holder = subprocess.Popen([tracer, str(child.pid)], stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"holding\n"
 
-    child.kill()
-    turn_until(loop, lambda: told.abandoned == 1)
-    assert child.abandoned
-    assert not told.codes
+    with held(build(tmp_path), child.pid):
+        child.kill()
+        turn_until(loop, lambda: told.abandoned == 1)
+        assert child.abandoned
+        assert not told.codes
 
-    holder.kill()
-    holder.wait()
-    holder.stdout.close()
     turn_until(loop, lambda: bool(told.codes))
     assert told.codes == [-signal.SIGKILL]
 

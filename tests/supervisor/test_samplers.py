@@ -1,0 +1,141 @@
+"""The supervisor of samplers, with real children on a simulated node: late, abandoned, silent firmware, crash loops."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+from agents import alive, descendants
+from loops import turn_for, turn_until
+from unkillable import build, held
+
+from gpumon.arrival import Samplers
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.snapshot.orders import Orders, Simulation
+from gpumon.snapshot.snapshot import Message, Snapshot
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.samplers import MOST_ABANDONED, SamplerSupervisor
+
+HANG = "nvmlDeviceGetUtilizationRates"
+
+
+class Watched:
+    """A supervisor, its loop, and what it told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop = Loop()
+        self.scenario = folder / "scenario.yml"
+        self.suffer({})
+        self.state = Samplers()
+        self.snapshots: list[Snapshot] = []
+        simulation = Simulation(profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario))
+        self.supervisor = SamplerSupervisor(
+            self.loop,
+            lambda page: Orders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
+            on_message=self._take,
+            on_state=self._note,
+        )
+        self.supervisor.start()
+
+    def suffer(self, gpus: object) -> None:
+        written = self.scenario.with_suffix(".new")
+        written.write_text(yaml.safe_dump({"idle": True, "gpus": gpus}))
+        written.rename(self.scenario)
+
+    def polled(self) -> set[int]:
+        """GPUs of the last poll that have readings."""
+        last = self.snapshots[-1].gpus if self.snapshots else ()
+        return {seen.index for seen in last if seen.gpu is not None and seen.index is not None}
+
+    def until(self, done: object, seconds: float = 20.0) -> None:
+        assert callable(done)
+        turn_until(self.loop, lambda: bool(done()), seconds)
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Snapshot):
+            self.snapshots.append(message)
+
+    def _note(self, state: Samplers) -> None:
+        self.state = state
+
+
+def samplers() -> set[int]:
+    """Pids of the samplers that this process has started."""
+    pids = descendants(os.getpid())
+    return {pid for pid in pids if b"gpumon.sampler" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    one = Watched(tmp_path)
+    one.until(lambda: len(one.polled()) == 8)
+    yield one
+    children = descendants(os.getpid())
+    one.supervisor.stop()
+    one.until(lambda: not alive(children))
+    one.until(lambda: not one.supervisor.running)
+
+
+def test_a_child_that_sigkill_does_not_end_is_named_and_no_trial_joins_it(watched: Watched, tmp_path: Path) -> None:
+    """A new sampler goes on without the GPU; only when the old child has ended is the GPU tried again."""
+    (sampler,) = samplers()
+    with held(build(tmp_path), sampler):
+        watched.suffer({5: {"hang": [HANG]}})
+        watched.until(lambda: watched.state.abandoned)
+        assert HANG in watched.state.abandoned[0]
+        watched.until(lambda: watched.polled() == {0, 1, 2, 3, 4, 6, 7})
+        watched.suffer({})
+        turn_for(watched.loop, 6.0)  # a trial would have been due after 5 s
+        assert len(watched.state.aside) == 1
+
+    watched.until(lambda: not watched.state.abandoned)
+    watched.until(lambda: len(watched.polled()) == 8)
+    assert not watched.state.aside
+
+
+def test_beyond_three_abandoned_children_no_sampler_is_started(watched: Watched, tmp_path: Path) -> None:
+    """Whatever opens the driver now is lost to it: the supervisor gives up for a while, and says so."""
+    program = build(tmp_path)
+    kept: set[int] = set()
+    with ExitStack() as holders:
+        for gpu in range(MOST_ABANDONED):
+            watched.until(lambda left=gpu: len(watched.polled()) == 8 - left)
+            (pid,) = samplers() - kept
+            kept.add(pid)
+            holders.enter_context(held(program, pid))
+            watched.suffer({n: {"hang": [HANG]} for n in range(gpu + 1)})
+            watched.until(lambda left=gpu: len(watched.state.abandoned) == left + 1)
+        watched.until(lambda: watched.state.gave_up)
+        seen = len(watched.snapshots)
+        turn_for(watched.loop, 3.0)
+        assert len(watched.snapshots) == seen
+        watched.suffer({})
+
+    watched.until(lambda: len(watched.polled()) == 8, 60)
+
+
+def test_silent_firmware_sets_a_gpu_aside_at_once(watched: Watched) -> None:
+    """Xid 119: no call is made on the GPU until a trial has shown that it answers."""
+    watched.suffer({2: {"xids": [119]}})
+    watched.until(lambda: watched.state.aside)
+    watched.until(lambda: watched.polled() == {0, 1, 3, 4, 5, 6, 7})
+
+    watched.until(lambda: len(watched.polled()) == 8)
+    watched.until(lambda: watched.state.restarts["readmit"] == 1)
+
+
+def test_a_library_that_crashes_for_no_gpu_is_started_less_and_less_often(watched: Watched) -> None:
+    """Each crash doubles the pause, so that a broken driver costs little."""
+    watched.suffer({})
+    watched.scenario.write_text(yaml.safe_dump({"crash": ["nvmlDeviceGetCount*"]}))
+    watched.until(lambda: watched.state.restarts.get("crash", 0) >= 3)
+    began = boot_clock()
+    watched.until(lambda: watched.state.restarts.get("crash", 0) >= 4)
+
+    assert boot_clock() - began > 2.0
+    watched.suffer({})
+    watched.until(lambda: len(watched.polled()) == 8, 40)
