@@ -17,7 +17,7 @@ run: .venv/.run ## Start the agent on 127.0.0.1:10400, on a simulated h100x8 whe
 	    --store.path $(STATE)/gpumon.db --web.token-file $(STATE)/token $(ARGS)
 
 test: .venv/.test ## Run all tests (ARGS: for pytest)
-	@scripts/debian.sh prometheus prometheus-alertmanager chromium
+	@scripts/debian.sh prometheus prometheus-alertmanager chromium gcc docker-compose systemd-sysusers:systemd
 	$(BIN)/pytest $(ARGS)
 
 check: .venv/.test ## Format, lint, types, layers, and whether generated files are fresh

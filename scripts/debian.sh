@@ -1,8 +1,9 @@
 #!/bin/sh
-# Installs those of the Debian packages named that are missing; each is known by the command of the same name.
+# Installs those of the Debian packages named that are missing. Each is known by the command of the same name, or by
+# another one written before it, as in systemd-sysusers:systemd.
 set -eu
 missing=
-for package in "$@"; do command -v "$package" > /dev/null || missing="$missing $package"; done
+for package in "$@"; do command -v "${package%%:*}" > /dev/null || missing="$missing ${package#*:}"; done
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get > /dev/null; then
     echo "The tests need these Debian packages:$missing. Install them as root: apt-get install$missing" >&2

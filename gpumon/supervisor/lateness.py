@@ -15,7 +15,7 @@ OPENING = frozenset({"nvmlInit", "nvmlDeviceGetHandleByPciBusId"})
 
 WAITING = frozenset("SD")
 """States of a process that waits for something: neither runnable (R) nor stopped by somebody (T)."""
-LONGEST_LOOK = 0.5
+LONGEST_LOOK = 1.0
 """Seconds that one look can add: when more time has passed the daemon itself was held up."""
 
 

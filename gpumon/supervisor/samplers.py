@@ -17,7 +17,7 @@ from gpumon.supervisor.sampler import SamplerChild
 
 log = logging.getLogger("gpumon.supervisor")
 
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.5
 MOST_ABANDONED = 3
 GAVE_UP_SECONDS = 600.0
 FIRST_TRIAL, EARLY_TRIALS, LATE_TRIALS = 5.0, 10.0, 60.0

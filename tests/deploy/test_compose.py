@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from gpumon.alerts.rules import JOB
@@ -36,7 +35,6 @@ def _check(*arguments: str) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
 def test_compose_takes_the_file() -> None:
     """The file is sound, with and without the variables that it knows."""
     _check("docker-compose", "--file", "docker-compose.yml", "config", "--quiet")

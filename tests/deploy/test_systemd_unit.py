@@ -7,8 +7,6 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 SYSTEMD = Path(__file__).parents[2] / "deploy" / "systemd"
 UNIT = SYSTEMD / "gpumon.service"
 DEVICES = SYSTEMD / "gpumon.service.d" / "devices.conf"
@@ -19,8 +17,6 @@ BLINDING = {
     *("PrivateDevices", "ProtectClock", "DeviceAllow", "DevicePolicy", "ProtectProc", "ProcSubset"),
     *("ProtectKernelLogs", "ProtectControlGroups", "MemoryDenyWriteExecute", "PrivateUsers", "PrivateNetwork"),
 }
-
-analyzed = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 
 
 def directives(path: Path) -> Mapping[str, list[str]]:
@@ -60,7 +56,6 @@ def test_it_is_watched_and_stops_in_time() -> None:
     assert unit["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
 
 
-@analyzed
 def test_systemd_takes_unit_and_drop_in(tmp_path: Path) -> None:
     """The installed systemd knows every directive, those of the drop-in too once it is switched on."""
     text = UNIT.read_text(encoding="utf-8").replace("/opt/gpumon/bin/gpumon", "/bin/true")
@@ -72,7 +67,6 @@ def test_systemd_takes_unit_and_drop_in(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-@analyzed
 def test_it_is_hardened(tmp_path: Path) -> None:
     """The measure of systemd itself, exposure, stays below what was reached."""
     shutil.copy(UNIT, tmp_path)
@@ -87,7 +81,6 @@ def test_it_is_hardened(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout[-200:]
 
 
-@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="systemd-sysusers is not installed")
 def test_users_and_groups_are_made() -> None:
     """Sysusers makes the user, and puts it into the groups that the unit names."""
     path = SYSTEMD / "sysusers.conf"

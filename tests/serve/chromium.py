@@ -88,7 +88,7 @@ class Browser:
 @contextlib.contextmanager
 def chromium(folder: Path) -> Iterator[Browser]:
     """A fresh one, with its profile in this folder."""
-    assert PROGRAM is not None
+    assert PROGRAM is not None, "needs Chromium: apt-get install chromium"
     its_input, to = os.pipe()
     of, its_output = os.pipe()
     place = (sys.executable, "-c", PLACE, str(its_input), str(its_output))

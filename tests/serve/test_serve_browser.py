@@ -6,14 +6,11 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pytest
 import sample_reports as samples
-from chromium import PROGRAM, chromium
+from chromium import chromium
 from serving import Node, serving
 
 from gpumon.report import Report
-
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Chromium: apt-get install chromium")
 
 
 @dataclass
