@@ -66,7 +66,10 @@ class _Slot:
 
 
 class NodePoll:
-    """One initialisation of NVML: its handles die with it."""
+    """One initialisation of NVML: its handles die with it.
+
+    `leave_aside`: bus ids that are never opened. `unwanted`: uuids that are excluded, and may be known only then.
+    """
 
     def __init__(
         self,
@@ -75,12 +78,14 @@ class NodePoll:
         *,
         bus: Callable[[], Mapping[str, str]],
         leave_aside: Collection[str],
+        unwanted: Collection[str] = (),
         interval: float,
     ) -> None:
         self._library = library
         self._field_ids = field_ids(driver)
         self._bus = bus
         self._leave_aside = leave_aside
+        self._unwanted = unwanted
         self._slots: dict[str, _Slot] = {}
         self._due: dict[Tier, float] = dict.fromkeys((RARE, SLOW, FAST), 0.0)
         self._interval = interval
@@ -166,6 +171,9 @@ class NodePoll:
             handle = self._library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id)
             reader = GpuReader(self._library, handle, bus_id, self._field_ids)
             slot.uuid = _text(self._library.call("nvmlDeviceGetUUID", handle, bus_id=bus_id))
+            if slot.uuid in self._unwanted:
+                slot.visible, slot.retry_at = False, float("inf")
+                return
             slot.index = int(self._library.call("nvmlDeviceGetIndex", handle, bus_id=bus_id))
         except NvmlError as error:
             self._cannot_open(slot, error)

@@ -100,6 +100,7 @@ class Sampler:
             status.driver or "",
             bus=bus,
             leave_aside=excluded(self._orders, self._around) | set(self._orders.leave_aside),
+            unwanted=self._orders.exclude,
             interval=self._orders.interval,
         )
 

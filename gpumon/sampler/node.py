@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,10 @@ import pynvml
 
 from gpumon.nvml import pci
 from gpumon.snapshot.orders import Orders, Simulation
+
+log = logging.getLogger("gpumon.sampler")
+
+BUS_ID = re.compile(r"([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 
 NvidiaBus = Callable[[], Mapping[str, str]]
 
@@ -42,19 +47,23 @@ def _simulate(simulation: Simulation) -> Surroundings:
         trace=Path(simulation.trace) if simulation.trace else None,
     )
     pynvml.nvmlLib = node.library
-    return Surroundings(node.pci_functions, dict)
+    return Surroundings(node.pci_functions, node.uuids)
 
 
 def excluded(orders: Orders, around: Surroundings) -> frozenset[str]:
-    """Bus ids that the configuration excludes, however it names them."""
+    """Bus ids that the configuration excludes, however it names them. A uuid that is not known yet is left out."""
     bus = sorted(around.bus())
     uuids = {uuid: bus_id for bus_id, uuid in around.uuids().items()}
-    found = set()
+    found: set[str] = set()
     for name in orders.exclude:
         if name.isdigit():
             found.update(bus[int(name) : int(name) + 1])
-        elif re.fullmatch(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", name):
-            found.add(pci.nvml_bus_id(name))
+        elif BUS_ID.fullmatch(name):
+            found.add(pci.nvml_bus_id(name if name.count(":") > 1 else f"0000:{name}"))
+        elif name in uuids:
+            found.add(uuids[name])
         else:
-            found.update({uuids[name]} if name in uuids else ())
+            log.warning(
+                "this GPU is known only once it has been opened; exclude it by its bus id", extra={"uuid": name}
+            )
     return frozenset(found)

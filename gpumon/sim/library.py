@@ -86,6 +86,10 @@ class SimulatedNode:
             if state.on_bus
         }
 
+    def uuids(self) -> dict[str, str]:
+        """Bus id -> uuid, as a kernel module knows them without opening a GPU."""
+        return {identity.bus_id: identity.uuid for identity in self._node.identities()}
+
 
 def open_node(
     profile: str,
