@@ -196,7 +196,7 @@ def _without(agent: Agent, gpu: str) -> Metrics | None:
 def test_excluded_gpus_are_never_opened(agent: Agent) -> None:
     """By index, bus id and uuid: a lookup that would hang for ever is never made."""
     bus_id, uuid = "00000000:61:00.0", "GPU-d32d5608-a5a9-2291-d10c-8bddd0823832"
-    agent.simulate({"idle": True, "gpus": dict.fromkeys((0, 3, 7), {"hang": ["nvmlDevice*"]})})
+    agent.simulate({"idle": True, "gpus": {key: {"hang": ["nvmlDevice*"]} for key in (0, 3, 7)}})
     agent.start(quiet(agent, gpus={"exclude": ["0", bus_id, uuid]}))
 
     assert set(agent.metrics().gpus("gpumon_gpu_up")) == {"1", "2", "4", "5", "6"}
