@@ -70,6 +70,7 @@ class GpuReader:
         self.links: dict[str, Nvlink] = {}
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
+        """Rows whose last reading lacked permission."""
 
     def read(self, tier: Tier) -> None:
         """Read the rows of a tier into `values` and `links`. Raises GpuFaultError."""
@@ -108,6 +109,7 @@ class GpuReader:
         return None if value is None else value * seconds
 
     def _row(self, name: str, row: Row) -> Any:
+        self.denied.discard(name)
         try:
             value = self._value(row.source)
         except AbsentError:

@@ -147,7 +147,6 @@ class NodePoll:
             errors.update(reader.errors)
             denied.update(reader.denied)
             reader.errors.clear()
-            reader.denied.clear()
         return self._seen(slot, reader)
 
     def _seen(self, slot: _Slot, reader: GpuReader) -> SeenGpu:
