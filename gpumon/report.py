@@ -84,6 +84,8 @@ class Report:
     driver: Driver = Driver()
     node: Node = Node()
     gpus: tuple[GpuState, ...] = ()
+    excluded: tuple[str, ...] = ()
+    """Bus ids of the GPUs that the configuration excludes: on the bus and counted by NVML, and never opened."""
     events: tuple[XidEvent, ...] = ()
     """Newest last, bounded."""
     alerts: tuple[Alert, ...] = ()
