@@ -10,7 +10,9 @@ from gpumon.report import GpuState, Report
 from gpumon.serve.problem import Problem
 
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PART = re.compile(r"(\d+)(ms|[smhdw])")
+_PART = re.compile(r"([0-9]{1,9})(ms|[smhdw])")
+_SHOWN = 40
+"""Characters of an unreadable value that the answer repeats."""
 
 
 def duration(name: str, text: str) -> float:
@@ -58,4 +60,5 @@ def _from_rfc3339(name: str, text: str) -> float:
 
 
 def _unreadable(name: str, text: str, wanted: str) -> Problem:
-    return Problem(400, "Invalid parameter", f"{name}={text!r} cannot be read.", f"Give {name} as {wanted}.")
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return Problem(400, "Invalid parameter", f"{name}={shown!r} cannot be read.", f"Give {name} as {wanted}.")
