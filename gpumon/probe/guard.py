@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+
+IDLE_BYTES = 1 << 30
+"""Most memory in use on a GPU that nobody uses: some drivers count here what they keep for themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,11 @@ class GpuUse:
     index: int
     uuid: str
     processes: float | None
-    """None: not known."""
+    """None: not known. Read seldom: what follows is read at every poll."""
+    utilization: float | None = None
+    """0 to 1."""
+    memory_used: float | None = None
+    """Bytes."""
     fault: str | None = None
 
 
@@ -73,6 +80,22 @@ def busy(situation: Situation) -> Skip | None:
     return Skip(reason="busy", hint=f"Processes hold {', '.join(held)}. Run again when the GPUs are free.")
 
 
+def at_work(situation: Situation) -> Skip | None:
+    """A job may have come since the processes were last counted, or be one that they do not show."""
+    signs = [sign for gpu in situation.gpus for sign in _signs(gpu)]
+    if not signs:
+        return None
+    hint = f"{', '.join(signs)}, though no process was seen when they were last counted. Run again when that is over."
+    return Skip(reason="busy", hint=hint)
+
+
+def _signs(gpu: GpuUse) -> Iterator[str]:
+    if gpu.utilization:
+        yield f"GPU {gpu.index} is {gpu.utilization:.0%} utilized"
+    if gpu.memory_used is not None and gpu.memory_used > IDLE_BYTES:
+        yield f"GPU {gpu.index} has {gpu.memory_used / (1 << 30):.1f} GiB in use"
+
+
 def unknown(situation: Situation) -> Skip | None:
     silent = [
         f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "") for gpu in situation.gpus if gpu.processes is None
@@ -83,10 +106,23 @@ def unknown(situation: Situation) -> Skip | None:
     return Skip(reason="busy", hint=hint)
 
 
-GUARDS: tuple[Callable[[Situation], Skip | None], ...] = (disabled, single_gpu, left_over, busy, unseen, unknown)
+GUARDS: tuple[Callable[[Situation], Skip | None], ...] = (
+    *(disabled, single_gpu, left_over),
+    *(busy, at_work, unseen, unknown),
+)
 """In the order of asking: what never changes first, what is certain before what is not known."""
 
 
 def may_run(situation: Situation) -> Skip | None:
     """The first objection, or None when a run harms nobody as far as can be seen."""
     return next(filter(None, (guard(situation) for guard in GUARDS)), None)
+
+
+def intruders(situation: Situation) -> Skip | None:
+    """Why a run in progress must give way. Of its own it has one process a GPU, and on a simulated node none."""
+    if situation.simulated:
+        return busy(situation) or at_work(situation)
+    held = [f"GPU {gpu.index}" for gpu in situation.gpus if (gpu.processes or 0) > 1]
+    if not held:
+        return None
+    return Skip(reason="busy", hint=f"Another process came to {', '.join(held)}. Run again when the GPUs are free.")

@@ -11,15 +11,19 @@ from dataclasses import dataclass, field
 
 from gpumon.arrival import ProbeProgressed, ProbeStarted
 from gpumon.probe.conclude import skipped
-from gpumon.probe.guard import GpuUse, Situation, Skip, may_run
+from gpumon.probe.guard import GpuUse, Situation, Skip, intruders, may_run
 from gpumon.probe.plan import Run, make_plan
 from gpumon.probe.probes import Probe
 from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.report import Report
-from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.loop import Loop, Timer
 from gpumon.supervisor.ranks import Ranks
 
 log = logging.getLogger("gpumon.probe")
+
+WATCH_SECONDS = 1.0
+"""How often a run looks for jobs that have come."""
+_STOPPING = Skip(reason="disabled", hint="The agent is stopping.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ class Probing:
         self._tell = tell
         self._keep = keep
         self._ranks = Ranks(loop)
+        self._watching: Timer | None = None
+        self._stopping = False
 
     @property
     def running(self) -> bool:
@@ -71,26 +77,29 @@ class Probing:
         self._loop.post(self._scheduled)
 
     def stop(self) -> None:
-        """Kill the run in progress."""
-        self._ranks.abort(Skip(reason="disabled", hint="The agent is stopping."))
+        """Kill the run in progress, which then never was, and begin no other."""
+        self._stopping = True
+        self._ranks.abort(_STOPPING)
 
     def _scheduled(self) -> None:
-        if not self.running:
-            self._begin("schedule", enabled=self.choices.enabled)
+        if not self.running and not self._stopping:
+            self._begin("schedule")
 
     def _requested(self) -> ProbeRequest:
+        if self._stopping:
+            return ProbeRequest(id="", accepted=False, reason=_STOPPING.reason, hint=_STOPPING.hint)
         if self._ranks.running is not None:
             return ProbeRequest(id=self._ranks.running, accepted=False)
-        run, skip = self._begin("request", enabled=True)
+        run, skip = self._begin("request")
         return ProbeRequest(
             id=run.id, accepted=skip is None, reason=skip.reason if skip else "", hint=skip.hint if skip else ""
         )
 
-    def _begin(self, trigger: str, *, enabled: bool) -> tuple[Run, Skip | None]:
+    def _begin(self, trigger: str) -> tuple[Run, Skip | None]:
         report = self._latest()
         run = Run(id=uuid.uuid4().hex[:12], trigger=trigger, started=time.time())
         simulated = report.simulated is not None
-        skip = may_run(self._situation(report, enabled=enabled))
+        skip = may_run(self._situation(report))
         if skip is not None:
             self._ended(skipped(self._probe, run, skip, simulated=simulated))
         else:
@@ -110,21 +119,40 @@ class Probing:
         log.info("probe begins", extra={"id": run.id, "probe": self._probe.name, "ranks": plan.ranks})
         self._tell(ProbeStarted(id=run.id))
         self._ranks.start(plan, run, lambda progress: self._tell(ProbeProgressed(progress=progress)), self._ended)
+        self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
+
+    def _watch(self) -> None:
+        """Give way to a job that has come since the run began."""
+        skip = intruders(self._situation(self._latest()))
+        if skip is not None:
+            self._ranks.abort(skip)
+        else:
+            self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
 
     def _ended(self, result: ProbeResult) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
         words = {"id": result.id, "outcome": result.outcome, "reason": result.reason, "hint": result.hint}
         level = logging.INFO if result.outcome in {"ok", "skipped"} else logging.ERROR
         log.log(level, "probe ended", extra={name: word for name, word in words.items() if word})
-        self._keep(result)
+        if not (self._stopping and result.outcome == "skipped"):  # what the agent's own stop ended says nothing
+            self._keep(result)
 
-    def _situation(self, report: Report, *, enabled: bool) -> Situation:
+    def _situation(self, report: Report) -> Situation:
         return Situation(
             gpus=tuple(
-                GpuUse(index=state.index, uuid=state.uuid, processes=state.gpu.processes, fault=state.fault)
+                GpuUse(
+                    index=state.index,
+                    uuid=state.uuid,
+                    processes=state.gpu.processes,
+                    utilization=state.gpu.utilization_ratio,
+                    memory_used=state.gpu.memory_used_bytes,
+                    fault=state.fault,
+                )
                 for state in report.gpus
             ),
-            expected=int(report.node.gpus_expected or 0),
+            expected=max(0, int(report.node.gpus_expected or 0) - len(report.excluded)),
             simulated=report.simulated is not None,
-            enabled=enabled,
+            enabled=self.choices.enabled,
             unkillable=self._ranks.unkillable,
         )

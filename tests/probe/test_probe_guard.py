@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from gpumon.probe.guard import GpuUse, Situation, may_run
+from gpumon.probe.guard import IDLE_BYTES, GpuUse, Situation, intruders, may_run
 from gpumon.probe.result import SKIP_REASONS
 
 
@@ -59,3 +60,32 @@ def test_a_simulated_node_is_guarded_by_its_simulated_processes() -> None:
     skip = may_run(Situation(gpus=gpus(1), expected=1, simulated=True))
     assert skip is not None
     assert skip.reason == "busy"
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+@pytest.mark.parametrize(
+    ("sign", "hint"),
+    [({"utilization": 0.01}, "GPU 1 is 1% utilized"), ({"memory_used": 3.0 * IDLE_BYTES}, "GPU 1 has 3.0 GiB in use")],
+)
+def test_work_that_no_process_explains_yet_is_busy(sign: dict[str, Any], hint: str, *, simulated: bool) -> None:
+    """Processes are counted seldom: what every poll reads tells of a job that came since."""
+    first, second = gpus(0, 0)
+    skip = may_run(replace(FREE, gpus=(first, replace(second, **sign)), simulated=simulated))
+    assert skip is not None
+    assert (skip.reason, hint in skip.hint) == ("busy", True)
+
+
+def test_what_an_idle_gpu_shows_is_not_busy() -> None:
+    """No utilization, and the memory that some drivers count as used for themselves."""
+    idle = tuple(replace(gpu, utilization=0.0, memory_used=0.6 * IDLE_BYTES) for gpu in gpus(0, 0))
+    assert may_run(replace(FREE, gpus=idle)) is None
+
+
+def test_a_run_gives_way_to_others_and_not_to_its_own_ranks() -> None:
+    """One process a GPU is its own on real GPUs; on simulated ones, where the ranks never show, a stranger."""
+    own = Situation(gpus=tuple(replace(gpu, utilization=1.0, memory_used=8.0 * IDLE_BYTES) for gpu in gpus(1, 1)))
+    assert intruders(own) is None
+    for taken in (replace(own, gpus=gpus(1, 2)), Situation(gpus=gpus(0, 1), simulated=True)):
+        skip = intruders(taken)
+        assert skip is not None
+        assert (skip.reason, "GPU 1" in skip.hint, "GPU 0" in skip.hint) == ("busy", True, False)

@@ -1,0 +1,125 @@
+"""Probing as the agent does it: Reports in, real rank processes, results and arrivals out."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from loops import turn_until
+
+from gpumon.arrival import ProbeProgressed, ProbeStarted
+from gpumon.probe.probes import PROBES
+from gpumon.probe.result import ProbeRequest, ProbeResult
+from gpumon.report import GpuState, Report
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.node import Node
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.probing import Choices, Probing
+
+HANG = """
+import json, os, sys, time
+orders = json.loads(sys.stdin.readline())
+os.write(orders["result"], b'{"stage": "join"}\\n')
+time.sleep(60)
+"""
+
+
+def node(*processes: float, simulated: bool = True, **gpu: float) -> Report:
+    """A Report of GPUs that so many processes hold."""
+    states = tuple(
+        GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=Gpu(processes=count, **gpu))  # type: ignore[arg-type]
+        for n, count in enumerate(processes)
+    )
+    expected = Node(gpus_expected=float(len(states)))
+    return Report(started=0.0, simulated="h100x8" if simulated else None, gpus=states, node=expected)
+
+
+class Bench:
+    """A loop with its probe, whose ranks hang; a test changes the Report that they see."""
+
+    def __init__(self, worker: Path) -> None:
+        worker.write_text(HANG)
+        self.loop = Loop()
+        self.report = node(0.0, 0.0)
+        self.told: list[ProbeStarted | ProbeProgressed] = []
+        self.kept: list[ProbeResult] = []
+        self.probing = Probing(
+            self.loop,
+            replace(PROBES["allreduce"], worker=worker),
+            Choices(python=sys.executable, deadline=30.0),
+            latest=lambda: self.report,
+            tell=self.told.append,
+            keep=self.kept.append,
+        )
+
+    def turn_until(self, done: Callable[[], bool]) -> None:
+        turn_until(self.loop, done)
+
+    def request(self) -> ProbeRequest:
+        future: Future[ProbeRequest] = self.probing.request()
+        self.turn_until(future.done)
+        return future.result()
+
+    def run(self) -> str:
+        """Start one, and wait until its ranks are at work."""
+        answer = self.request()
+        assert answer.accepted, answer
+        self.turn_until(lambda: any(isinstance(one, ProbeProgressed) for one in self.told))
+        return answer.id
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "worker.py")
+
+
+def test_a_probe_that_is_not_enabled_does_not_run_on_request(bench: Bench) -> None:
+    """probe.enabled is for runs by request too: the answer says disabled, and names the setting."""
+    bench.probing.choices = replace(bench.probing.choices, enabled=False)
+    answer = bench.request()
+    assert (answer.accepted, answer.reason) == (False, "disabled")
+    assert "probe.enabled" in answer.hint
+    assert [(one.id, one.outcome, one.reason) for one in bench.kept] == [(answer.id, "skipped", "disabled")]
+
+
+def test_excluded_gpus_are_not_missed(bench: Bench) -> None:
+    """A GPU that the configuration excludes is on the bus and expected, never seen, and no reason to skip."""
+    bench.report = replace(node(0.0, 0.0), node=Node(gpus_expected=3.0))
+    refused = bench.request()
+    assert (refused.reason, "1 of 3" in refused.hint) == ("busy", True)
+    bench.report = replace(bench.report, excluded=("00000000:61:00.0",))
+    assert bench.request().accepted
+    bench.probing.stop()
+    bench.turn_until(lambda: not bench.probing.running)
+
+
+@pytest.mark.parametrize("taken", [node(0.0, 1.0), node(0.0, 0.0, utilization_ratio=0.5)])
+def test_a_run_gives_way_to_a_job_that_comes(bench: Bench, taken: Report) -> None:
+    """When somebody takes a GPU during a run, the ranks are killed, and the result is a skip: busy."""
+    run = bench.run()
+    bench.report = taken
+    bench.turn_until(lambda: bool(bench.kept))
+    [result] = bench.kept
+    assert (result.id, result.outcome, result.reason) == (run, "skipped", "busy")
+    assert "GPU 1" in result.hint
+    assert result.duration_seconds < 10
+    assert not bench.probing.running
+
+
+def test_what_the_agents_own_stop_ends_is_not_recorded(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A restart of the agent during a run is no result: it is logged, and nothing begins after it."""
+    bench.run()
+    with caplog.at_level(logging.INFO):
+        bench.probing.stop()
+        bench.turn_until(lambda: not bench.probing.running)
+        bench.probing.scheduled()
+        answer = bench.request()
+    assert (answer.accepted, answer.id) == (False, "")
+    assert not bench.probing.running
+    assert not bench.kept
+    assert any(getattr(one, "hint", "") == "The agent is stopping." for one in caplog.records)
