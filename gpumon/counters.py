@@ -74,16 +74,22 @@ def _advance(total: float, last: float, raw: float) -> Count:
     return Count(total, last)
 
 
-def totals(table: Table, counts: Counts) -> dict[str, Any]:
-    """The counters to export beside this reading, by row. A driver's counter that was not read now is absent now."""
+def totals(table: Table, counts: Counts, gains: Values) -> dict[str, Any]:
+    """The counters to export beside this reading, by row. What was not read, or could not be integrated, is absent."""
     shown: dict[str, Any] = {}
     for name in counter_rows(type(table)):
         read = getattr(table, name)
         labelled = {
             label: count.total
             for label, count in counts.get(name, {}).items()
-            if count.raw is None or (read is not None and (not label or label in read))
+            if _is_current(count, label, read, gains.get(name, {}))
         }
         if labelled:
             shown[name] = labelled.get("", labelled)
     return shown
+
+
+def _is_current(count: Count, label: str, read: Any, gains: Mapping[str, float]) -> bool:
+    if count.raw is None:
+        return label in gains
+    return read is not None and (not label or label in read)

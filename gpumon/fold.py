@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from gpumon import inventory
 from gpumon.alerts.alert import Alert
 from gpumon.alerts.evaluate import evaluate
-from gpumon.alerts.rules import Rule
+from gpumon.alerts.history import History
 from gpumon.arrival import (
     Agent,
     Arrival,
@@ -21,39 +21,15 @@ from gpumon.arrival import (
     Tick,
     Xids,
 )
-from gpumon.inventory import KnownGpu
 from gpumon.probe.metrics import fold_result
 from gpumon.probe.result import OUTCOMES, SKIP_REASONS
-from gpumon.report import GpuState, Memory, ProbeState, Report
-from gpumon.snapshot.node import Driver, Node
+from gpumon.report import Memory, ProbeState, Report
+from gpumon.shown import past, shown, xids_at
 from gpumon.snapshot.snapshot import DriverStatus, PciBus, Snapshot, XidEvent
+from gpumon.terms import Moment, Terms
 
 MOST_EVENTS = 500
 MOST_RESULTS = 200
-TIERS = ("fast", "slow", "rare")
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Now, on the boot clock for deadlines and in wall time for display."""
-
-    at: float
-    wall: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What the configuration says about folding."""
-
-    interval: float = 1.0
-    expected: int | None = None
-    rules: tuple[Rule, ...] = ()
-    critical_xids: tuple[int, ...] = ()
-
-    @property
-    def stale_after(self) -> float:
-        """Seconds after which a reading is no longer true."""
-        return max(3 * self.interval, 10.0)
 
 
 def watching(report: Report, terms: Terms) -> Report:
@@ -78,7 +54,7 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
             report = _agent(report, arrival)
     if isinstance(arrival, (Xids, Remembered)):
         report = replace(report, events=(*report.events, *arrival.events)[-MOST_EVENTS:])
-    report = _shown(report, now, terms)
+    report = shown(report, now, terms)
     return _evaluated(report, now, terms) if isinstance(arrival, Tick) else report
 
 
@@ -93,12 +69,12 @@ def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus | Xids |
         case DriverStatus():
             return replace(memory, status=arrival)
         case PciBus():
-            known = inventory.release(memory.inventory, arrival.functions)
-            return replace(memory, bus=arrival.functions, inventory=known)
+            known = inventory.release(memory.inventory, arrival.functions, arrival.excluded)
+            return replace(memory, bus=arrival.functions, excluded=arrival.excluded, inventory=known)
         case Xids():
             return replace(memory, xids=_count(memory.xids, arrival.events))
         case Remembered():
-            return replace(memory, xids=_recalled_xids(memory.xids, arrival.xids))
+            return replace(memory, xids=_recalled_xids(memory.xids, arrival.xids), recalled=True)
         case _:
             assert_never(arrival)
 
@@ -127,16 +103,24 @@ def _recalled_xids(
 
 def _polled(report: Report, snapshot: Snapshot, now: Moment) -> Report:
     memory = report.memory
+    bus = memory.bus or {}
     known = memory.inventory
     for seen in snapshot.gpus:
-        known = inventory.see(known, seen, memory.bus or {}, snapshot.ended_at, now.wall)
-    known = inventory.miss(known, {seen.bus_id for seen in snapshot.gpus} | set(memory.samplers.aside), now.wall)
-    known = inventory.release(known, memory.bus or {})
+        known = inventory.see(known, seen, bus, now)
+    if snapshot.complete:
+        known = inventory.miss(known, {*snapshot.present, *memory.samplers.aside}, bus, now)
+    known = inventory.release(known, bus, memory.excluded)
+    report = replace(report, memory=replace(memory, inventory=known, heard_at=now.lived))
+    return _tallied(report, snapshot) if snapshot.complete else report
+
+
+def _tallied(report: Report, snapshot: Snapshot) -> Report:
+    """What a complete poll says of itself."""
     node = report.node
     failed = {key.partition(",")[0] for key in snapshot.errors}
+    faulted = any(gpu.fault is not None for gpu in report.memory.inventory.values())
     return replace(
         report,
-        memory=replace(memory, inventory=known, polled_at=snapshot.ended_at),
         node=replace(
             node,
             gpus_visible=snapshot.visible,
@@ -144,7 +128,7 @@ def _polled(report: Report, snapshot: Snapshot, now: Moment) -> Report:
             poll_duration_seconds={**(node.poll_duration_seconds or {}), **snapshot.durations},
             poll_success={
                 **(node.poll_success or {}),
-                **{tier: float(tier not in failed) for tier in snapshot.durations},
+                **{tier: float(tier not in failed and not faulted) for tier in snapshot.durations},
             },
             polls_total=_added(node.polls_total, dict.fromkeys(snapshot.durations, 1.0)),
             poll_errors_total=_added(node.poll_errors_total, snapshot.errors),
@@ -211,95 +195,11 @@ def _agent(report: Report, agent: Agent) -> Report:
     return replace(report, node=node, notices=agent.notices, probe=replace(report.probe, next_run=agent.next_probe))
 
 
-# What is shown
-
-
-def _shown(report: Report, now: Moment, terms: Terms) -> Report:
-    memory = report.memory
-    status = memory.status
-    fresh = memory.polled_at is not None and now.at - memory.polled_at <= terms.stale_after
-    down = _down(memory, fresh=fresh, terms=terms)
-    states = tuple(
-        _state(gpu, memory, down, terms) for gpu in sorted(memory.inventory.values(), key=lambda gpu: gpu.index)
-    )
-    alive = status is not None and status.up
-    node = _node(report, down, terms, fresh=fresh)
-    notices = {subject: words for subject, words in report.notices.items() if subject != "driver"}
-    return replace(
-        report,
-        gpus=states,
-        driver=Driver(driver=status.driver, nvml=status.nvml, cuda=status.cuda) if status and alive else Driver(),
-        node=node,
-        notices=({"driver": down} if down is not None and node.nvml_up is not None else {}) | notices,
-    )
-
-
-def _down(memory: Memory, *, fresh: bool, terms: Terms) -> str | None:
-    """Why no GPU of the node can be read now; None when they can."""
-    if memory.status is not None and not memory.status.up:
-        return f"{memory.status.error}: {memory.status.remedy}"
-    if memory.samplers.gave_up:
-        return "too many children cannot be ended; see abandoned_children"
-    if not fresh and memory.polled_at is not None:
-        return f"no poll for more than {terms.stale_after:g} s"
-    return None
-
-
-def _state(gpu: KnownGpu, memory: Memory, down: str | None, terms: Terms) -> GpuState:
-    fault, detail = gpu.fault, gpu.detail
-    if fault is None and (down is not None or gpu.seen is None):
-        fault, detail = "unknown", down or "not read yet"
-    xids = {str(xid): (0.0, 0.0) for xid in terms.critical_xids} | dict(memory.xids.get(gpu.uuid, {}))
-    xids = dict(list(xids.items())[: inventory.MOST_XIDS])
-    return GpuState(
-        bus_id=gpu.bus_id,
-        uuid=gpu.uuid,
-        index=gpu.index,
-        gpu=inventory.readings(gpu, xids, fault),
-        fault=fault,
-        detail=detail,
-        since=gpu.since,
-        links=gpu.links if fault is None else {},
-    )
-
-
-def _node(report: Report, down: str | None, terms: Terms, *, fresh: bool) -> Node:
-    memory, status = report.memory, report.memory.status
-    on_bus = _by_driver(memory.bus)
-    mine = sum(count for driver, count in (on_bus or {}).items() if driver != "vfio-pci")
-    learned = len(memory.inventory)
-    expected = terms.expected if terms.expected is not None else max(mine, learned, int(report.node.gpus_expected or 0))
-    nothing_here = memory.bus is not None and not mine and not expected
-    not_tried = status is None and not memory.samplers.stuck_seconds
-    cut = sum(max(0, len(xids) - inventory.MOST_XIDS) for xids in memory.xids.values())
-    return replace(
-        report.node,
-        simulated=float(report.simulated is not None),
-        nvml_up=None if nothing_here or not_tried else float(down is None and fresh),
-        nvml_stuck_seconds=memory.samplers.stuck_seconds,
-        gpus_expected=None if memory.bus is None else float(expected),
-        gpus_visible=report.node.gpus_visible if down is None else None,
-        gpus_on_pci_bus=on_bus,
-        sampler_restarts_total=dict(memory.samplers.restarts),
-        abandoned_children=float(len(memory.samplers.abandoned)),
-        driver_calls_total=memory.samplers.driver_calls,
-        dropped_series_total={"xids": float(cut)},
-    )
-
-
-def _by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:
-    if bus is None:
-        return None
-    counted = {"nvidia": 0.0, "vfio-pci": 0.0, "none": 0.0}
-    for driver in bus.values():
-        counted[driver or "none"] = counted.get(driver or "none", 0.0) + 1
-    return counted
-
-
 # What is judged
 
 
 def _evaluated(report: Report, now: Moment, terms: Terms) -> Report:
+    report = _looked_back(report, now)
     samples = list(report.samples())
     history = report.memory.history.add(samples, now.at)
     alerts = evaluate(terms.rules, history, report.alerts, now.at, now.wall)
@@ -309,6 +209,20 @@ def _evaluated(report: Report, now: Moment, terms: Terms) -> Report:
         memory=replace(report.memory, history=history),
         node=replace(report.node, exposed_series=float(len(samples)), alerts=_alert_counts(alerts)),
     )
+
+
+def _looked_back(report: Report, now: Moment) -> Report:
+    """Once GPUs and store are known: the Xids of the last hour, as if the agent had been here all the time.
+
+    Without it a restart would forget what fires, and an Xid of the first seconds would have nothing to increase from.
+    """
+    memory = report.memory
+    if memory.looked_back or not memory.recalled or memory.heard_at is None:
+        return report
+    history = replace(History(), windows=memory.history.windows)
+    for at in past(now.at):
+        history = history.add(xids_at(report, now.wall - (now.at - at)), at)
+    return replace(report, memory=replace(memory, history=history, looked_back=True))
 
 
 def _alert_counts(alerts: Iterable[Alert]) -> dict[str, float]:

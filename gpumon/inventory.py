@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from gpumon.snapshot.gpu import FAULTS, Gpu
 from gpumon.snapshot.nvlink import Nvlink
 from gpumon.snapshot.reading import rows
 from gpumon.snapshot.snapshot import SeenGpu
+from gpumon.terms import Moment
 
 UNNAMED = "pci-"
 """Begins the stand-in for the uuid of a GPU that has not been opened since the agent's start."""
@@ -35,6 +36,7 @@ class KnownGpu:
     """Wall time at which the fault was found."""
     seen: SeenGpu | None = None
     seen_at: float | None = None
+    """When it was last read, on the clock of Moment.lived."""
     observed: float = 0.0
     counts: Counts = field(default_factory=dict)
     link_counts: Mapping[str, Counts] = field(default_factory=dict)
@@ -52,24 +54,46 @@ Bus = Mapping[str, str]
 """Bus id -> driver bound."""
 
 
-def see(known: Inventory, seen: SeenGpu, bus: Bus, at: float, wall: float) -> Inventory:
+def see(known: Inventory, seen: SeenGpu, bus: Bus, now: Moment) -> Inventory:
     """Take one GPU of a poll into the inventory."""
     before = known.get(seen.bus_id) or stranger(known, seen.bus_id, bus)
-    if seen.uuid is not None and before.uuid != seen.uuid:  # opened for the first time, or another board in this slot
-        index = before.index if seen.index is None else seen.index
-        before = KnownGpu(bus_id=seen.bus_id, uuid=seen.uuid, index=index)
-    after = _read(before, seen, at) if seen.gpu is not None else fail(before, seen.fault or "unknown", seen.error, wall)
+    if seen.uuid is not None and before.uuid != seen.uuid:
+        known, before = _name(known, before, seen)
+    if seen.gpu is not None:
+        after = _read(before, seen, now.lived)
+    else:
+        after = fail(before, seen.fault or "unknown", seen.error, now.wall)
     return {**known, seen.bus_id: after}
+
+
+def _name(known: Inventory, stand_in: KnownGpu, seen: SeenGpu) -> tuple[Inventory, KnownGpu]:
+    """A GPU has told its uuid: it was opened for the first time, or moved here, or took another board's place."""
+    others = {bus_id: gpu for bus_id, gpu in known.items() if bus_id != seen.bus_id}
+    moved = next((gpu for gpu in others.values() if gpu.uuid == seen.uuid), None)
+    if moved is not None:
+        del others[moved.bus_id]
+        return others, replace(moved, bus_id=seen.bus_id)
+    wanted = stand_in.index if seen.index is None else seen.index
+    holder = next((gpu for gpu in others.values() if gpu.index == wanted), None)
+    if holder is not None and not holder.named:  # only a guess: it gives way
+        others[holder.bus_id] = replace(holder, index=_free(others, wanted))
+    elif holder is not None:
+        wanted = _free(others, wanted)
+    return others, KnownGpu(bus_id=seen.bus_id, uuid=seen.uuid or "", index=wanted)
+
+
+def _free(known: Inventory, index: int) -> int:
+    """The first index from this one on that no GPU has."""
+    taken = {gpu.index for gpu in known.values()}
+    while index in taken:
+        index += 1
+    return index
 
 
 def stranger(known: Inventory, bus_id: str, bus: Bus) -> KnownGpu:
     """A GPU of which only the PCI address is known. NVML counts in the order of the bus: its place is its index."""
     places = sorted({one for one, driver in bus.items() if driver == "nvidia"} | {bus_id})
-    index = places.index(bus_id)
-    taken = {gpu.index for gpu in known.values()}
-    while index in taken:
-        index += 1
-    return KnownGpu(bus_id=bus_id, uuid=UNNAMED + bus_id.lower(), index=index)
+    return KnownGpu(bus_id=bus_id, uuid=UNNAMED + bus_id.lower(), index=_free(known, places.index(bus_id)))
 
 
 def fail(gpu: KnownGpu, fault: str, detail: str, wall: float) -> KnownGpu:
@@ -86,19 +110,21 @@ def leave_aside(known: Inventory, aside: Mapping[str, Aside], bus: Bus) -> Inven
     return marked
 
 
-def miss(known: Inventory, present: set[str], wall: float) -> Inventory:
+def miss(known: Inventory, present: set[str], bus: Bus, now: Moment) -> Inventory:
     """Mark as missing what should have been in this poll and was not."""
-    gone = {
-        bus_id: fail(gpu, "missing", "no longer on the PCI bus", wall)
+    gone = {bus_id: gpu for bus_id, gpu in known.items() if bus_id not in present}
+    words = {True: "on the PCI bus, but the driver does not list it", False: "no longer on the PCI bus"}
+    missing = {bus_id: fail(gpu, "missing", words[bus_id in bus], now.wall) for bus_id, gpu in gone.items()}
+    return {**known, **missing}
+
+
+def release(known: Inventory, bus: Bus, excluded: Collection[str]) -> Inventory:
+    """Drop what another driver owns now, or the configuration excludes: it is not ours to miss."""
+    return {
+        bus_id: gpu
         for bus_id, gpu in known.items()
-        if bus_id not in present
+        if bus.get(bus_id, "nvidia") in {"nvidia", ""} and bus_id not in excluded
     }
-    return {**known, **gone}
-
-
-def release(known: Inventory, bus: Bus) -> Inventory:
-    """Drop what another driver owns now: a GPU given to vfio is not ours to miss."""
-    return {bus_id: gpu for bus_id, gpu in known.items() if bus.get(bus_id, "nvidia") in {"nvidia", ""}}
 
 
 def _read(gpu: KnownGpu, seen: SeenGpu, at: float) -> KnownGpu:
@@ -107,7 +133,10 @@ def _read(gpu: KnownGpu, seen: SeenGpu, at: float) -> KnownGpu:
         gpu = _read_links(gpu, seen.links)
     return replace(
         gpu,
-        identity={name: value for name in _IDENTITY if (value := getattr(seen.gpu, name)) is not None},
+        identity={
+            **gpu.identity,
+            **{name: value for name in _IDENTITY if (value := getattr(seen.gpu, name)) is not None},
+        },
         fault=None,
         detail="",
         since=None,
@@ -120,7 +149,7 @@ def _read(gpu: KnownGpu, seen: SeenGpu, at: float) -> KnownGpu:
 
 def _read_links(gpu: KnownGpu, links: Mapping[str, Nvlink]) -> KnownGpu:
     counts = {link: advance(gpu.link_counts.get(link, {}), raw_values(one), {}) for link, one in links.items()}
-    shown = {link: replace(one, **totals(one, counts[link])) for link, one in links.items()}
+    shown = {link: replace(one, **totals(one, counts[link], {})) for link, one in links.items()}
     return replace(gpu, link_counts={**gpu.link_counts, **counts}, links=shown)
 
 
@@ -137,5 +166,5 @@ def readings(gpu: KnownGpu, xids: Mapping[str, tuple[float, float]], fault: str 
     if fault is not None or gpu.seen is None or gpu.seen.gpu is None:
         return Gpu(**own)
     up = [link.up for link in gpu.links.values() if link.up is not None]
-    own |= totals(gpu.seen.gpu, gpu.counts)
+    own |= totals(gpu.seen.gpu, gpu.counts, gained(gpu.seen.increments))
     return replace(gpu.seen.gpu, nvlinks_active=float(sum(up)) if up else None, **own)

@@ -6,12 +6,16 @@ import logging
 import time
 
 from gpumon.arrival import Arrival
-from gpumon.fold import Moment, Terms, fold, watching
+from gpumon.fold import fold, watching
 from gpumon.journal import changes
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
+from gpumon.terms import Moment, Terms
 
 log = logging.getLogger("gpumon")
+
+LONGEST_PAUSE = 6.0
+"""Seconds between two arrivals, of which one comes every five, after which the daemon itself was stopped."""
 
 
 class Monitor:
@@ -19,6 +23,8 @@ class Monitor:
 
     def __init__(self, first: Report, terms: Terms) -> None:
         self.latest = watching(first, terms)
+        self._looked_at = boot_clock()
+        self._lived = 0.0
         self.terms = terms
 
     def change(self, terms: Terms) -> None:
@@ -29,6 +35,12 @@ class Monitor:
     def take(self, arrival: Arrival) -> None:
         """Fold one arrival into the next Report."""
         before = self.latest
-        self.latest = fold(before, arrival, Moment(boot_clock(), time.time()), self.terms)
+        self.latest = fold(before, arrival, self._now(), self.terms)
         for change in changes(before, self.latest):
             log.log(change.level, change.message, extra=change.words)
+
+    def _now(self) -> Moment:
+        at = boot_clock()
+        self._lived += min(at - self._looked_at, LONGEST_PAUSE)
+        self._looked_at = at
+        return Moment(at=at, wall=time.time(), lived=self._lived)

@@ -65,8 +65,14 @@ class Memory:
     bus: Mapping[str, str] | None = None
     """None until somebody looked at the PCI bus."""
     inventory: Mapping[str, KnownGpu] = field(default_factory=dict)
-    polled_at: float | None = None
-    """Boot clock of the last complete poll."""
+    excluded: tuple[str, ...] = ()
+    """Bus ids that the configuration excludes."""
+    heard_at: float | None = None
+    """When a poll, or a part of one, last arrived, on the clock of Moment.lived."""
+    recalled: bool = False
+    """The store has told what it knew."""
+    looked_back: bool = False
+    """The history holds what the store knew of the last hour."""
     xids: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
     """uuid -> xid -> count, wall time of the last."""
     history: History = History()

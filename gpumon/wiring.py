@@ -6,12 +6,12 @@ import os
 import platform
 import sys
 import time
+from dataclasses import replace
 
 from gpumon import __version__
 from gpumon.alerts.rules import rules
 from gpumon.build import revision
 from gpumon.config.model import Configuration
-from gpumon.fold import Terms
 from gpumon.health.xids import CRITICAL_XIDS
 from gpumon.probe.metrics import INITIAL
 from gpumon.probe.probes import PROBES
@@ -20,6 +20,7 @@ from gpumon.report import ProbeState, Report
 from gpumon.snapshot.node import Build
 from gpumon.snapshot.orders import Orders, Simulation
 from gpumon.supervisor.probing import Choices
+from gpumon.terms import Terms
 
 PROBE = PROBES["allreduce"]
 
@@ -60,6 +61,12 @@ def orders(configuration: Configuration, page: int, epoch: float) -> Orders:
         log_level=configuration.log.level,
         log_format=configuration.log.format,
     )
+
+
+def same_orders(one: Configuration, other: Configuration) -> bool:
+    """Whether a sampler may go on. A new log level alone is not worth the readings that replacing it would lose."""
+    first, second = (replace(orders(each, 0, 0.0), log_level="") for each in (one, other))
+    return first == second
 
 
 def _simulation(configuration: Configuration, epoch: float) -> Simulation | None:

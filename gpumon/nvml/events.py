@@ -29,6 +29,7 @@ class Events:
         self._wanted: list[tuple[Any, str, str | None]] = []
         self._retry_at = 0.0
         self._delay = BACK_OFF[0]
+        self._drained: list[XidEvent] = []
 
     def watch(self, handle: Any, bus_id: str, uuid: str | None) -> None:
         """Report the Xids of this GPU from now on. What came before is not told."""
@@ -41,7 +42,10 @@ class Events:
         wanted = [one for one in self._wanted if one[1] != bus_id]
         if len(wanted) != len(self._wanted):
             self._wanted = wanted
+            if self._set is not None:
+                self._collect(self._drained)  # its last words, and what its neighbours have said meanwhile
             self._free()
+            self._retry_at = 0.0  # the set is well again without it
 
     def prepare(self) -> None:
         """Have the set ready, so that what happens before the next look is not missed."""
@@ -50,10 +54,13 @@ class Events:
 
     def take(self) -> list[XidEvent]:
         """All events since the last call; none, and no error, while the driver refuses the set."""
+        taken, self._drained = self._drained, []
         self.prepare()
-        if self._set is None:
-            return []
-        taken: list[XidEvent] = []
+        if self._set is not None:
+            self._collect(taken)
+        return taken
+
+    def _collect(self, taken: list[XidEvent]) -> None:
         try:
             while len(taken) < MOST_AT_ONCE:
                 event = self._library.call("nvmlEventSetWait_v2", self._set, 0)
@@ -64,7 +71,6 @@ class Events:
                 self._fail(error)
             else:
                 self._delay = BACK_OFF[0]
-        return taken
 
     def _build(self) -> None:
         if not self._wanted or boot_clock() < self._retry_at:

@@ -7,11 +7,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpumon.nvml.fields import Asked, Batch
-from gpumon.nvml.library import GONE, GPU_IS_LOST, NO_PERMISSION, RESET_REQUIRED, UNSUPPORTED, Library, NvmlError
+from gpumon.nvml.library import (
+    GONE,
+    GPU_IS_LOST,
+    NO_PERMISSION,
+    RESET_REQUIRED,
+    UNKNOWN,
+    UNSUPPORTED,
+    Library,
+    NvmlError,
+)
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.nvlink import Nvlink
 from gpumon.snapshot.reading import (
+    FAST,
     ONCE,
+    RARE,
     Bits,
     Call,
     Difference,
@@ -41,6 +52,9 @@ ARCHITECTURES = {
 FAULT_CODES = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset_required"}
 """Codes that any call may give and that mean the whole GPU."""
 
+EVERY_FIELD = Field("every field")
+"""Stands for nvmlDeviceGetFieldValues itself."""
+
 
 class GpuFaultError(Exception):
     """The GPU as a whole does not answer."""
@@ -48,6 +62,7 @@ class GpuFaultError(Exception):
     def __init__(self, fault: str, error: NvmlError) -> None:
         super().__init__(str(error))
         self.fault = fault
+        self.error = error
 
 
 class AbsentError(Exception):
@@ -63,6 +78,8 @@ class GpuReader:
         self.bus_id = bus_id
         self._field_ids = field_ids
         self._unsupported: set[Source] = set()
+        self._known: set[Source] = set()
+        """What has answered before: when it fails now, that will pass."""
         self._batches: dict[tuple[tuple[str, int], ...], Batch] = {}
         self._answers: dict[Source, Any] = {}
         self._tier = ONCE
@@ -71,11 +88,14 @@ class GpuReader:
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
         """Rows whose last reading lacked permission."""
+        self.missed: set[Tier] = set()
+        """Tiers whose last reading had errors: what is read seldom is to be read again before its time."""
 
     def read(self, tier: Tier) -> None:
         """Read the rows of a tier into `values` and `links`. Raises GpuFaultError."""
         self._tier = tier
         self._answers.clear()
+        self.missed.discard(tier)
         table = {name: row for name, row in rows(Gpu).items() if row.every is tier}
         self._ask_fields((field, field.scope) for row in table.values() for field in self._fields(row.source))
         answered = 0
@@ -87,8 +107,8 @@ class GpuReader:
                 self.values[name] = value
                 answered += 1
         self._read_links(tier)
-        if table and not answered and self.errors:
-            raise GpuFaultError("unknown", NvmlError(999, "every call of the poll"))
+        if tier is FAST and not answered:
+            raise GpuFaultError("unknown", NvmlError(UNKNOWN, "every call of the poll"))
 
     def increments(self, seconds: float) -> dict[str, Any]:
         """What our own integrals gained in this time, by row."""
@@ -177,7 +197,9 @@ class GpuReader:
 
     def _lacks(self, source: Source) -> bool:
         key = _key(source)
-        return key in self._unsupported or (isinstance(key, Field) and key.name not in self._field_ids)
+        if isinstance(key, Field) and (key.name not in self._field_ids or EVERY_FIELD in self._unsupported):
+            return True
+        return key in self._unsupported
 
     def _ask(self, call: Call) -> Any:
         key = _key(call)
@@ -192,20 +214,23 @@ class GpuReader:
 
     def _driver(self, call: Call) -> Any:
         try:
-            return self._library.call(f"nvmlDeviceGet{call.name}", self.handle, *call.arguments, bus_id=self.bus_id)
+            answer = self._library.call(f"nvmlDeviceGet{call.name}", self.handle, *call.arguments, bus_id=self.bus_id)
         except NvmlError as error:
             self._judge(error, _key(call))
             return error
+        self._known.add(_key(call))
+        return answer
 
     def _judge(self, error: NvmlError, source: Source) -> None:
-        if error.code in GONE:
-            raise error
         if error.code in FAULT_CODES:
             raise GpuFaultError(FAULT_CODES[error.code], error)
-        if error.code in UNSUPPORTED:
+        if error.code in GONE:
+            raise GpuFaultError("unknown", error)
+        if error.code in UNSUPPORTED and source not in self._known:
             self._unsupported.add(source)
         else:
-            self.errors[f"{self._tier.name.lower()},{error.name}"] += 1
+            self.missed.add(self._tier)
+            self.errors[f"{(RARE if self._tier is ONCE else self._tier).name.lower()},{error.name}"] += 1
 
     def _field(self, field: Field | LinkField, scope: int) -> float:
         answer = self._answers.get(_scoped(field, scope))
@@ -241,8 +266,9 @@ class GpuReader:
         try:
             answers = batch.read(self._library, self.handle, self.bus_id)
         except NvmlError as error:
-            self._judge(error, Field("every field"))
+            self._judge(error, EVERY_FIELD)
             return
+        self._known.add(EVERY_FIELD)
         for (name, scope), answer in zip(wanted, answers, strict=True):
             self._take(Field(name, scope=scope), answer.code, answer.value)
 
@@ -252,6 +278,7 @@ class GpuReader:
             self._judge(error, key)
             self._answers[key] = error
         else:
+            self._known.add(key)
             self._answers[key] = value
 
     def _read_links(self, tier: Tier) -> None:

@@ -83,12 +83,15 @@ class Library:
     def __init__(self, page: Writer) -> None:
         self._page = page
 
-    def call(self, function: str, *arguments: Any, bus_id: str = "") -> Any:
-        """Call `pynvml.<function>`; `bus_id` is the GPU it concerns. Raises NvmlError. May never return."""
+    def call(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> Any:
+        """Call `pynvml.<function>`; `bus_id` is the GPU it concerns. Raises NvmlError. May never return.
+
+        `note` stands on the call page beside the function's name: who waits for the call sees more than its name.
+        """
         target = getattr(pynvml, function, None)
         if target is None:  # bindings older than the function
             raise NvmlError(FUNCTION_NOT_FOUND, function)
-        self._page.enter(function, bus_id)
+        self._page.enter(function + note, bus_id)
         try:
             return target(*arguments)
         except pynvml.NVMLError as error:

@@ -20,7 +20,7 @@ from gpumon.nvml.library import (
     Library,
     NvmlError,
 )
-from gpumon.snapshot.call_page import boot_clock
+from gpumon.snapshot.call_page import AGAIN, boot_clock
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.reading import FAST, ONCE, RARE, SLOW, Tier
 from gpumon.snapshot.snapshot import DriverStatus, SeenGpu, Snapshot
@@ -28,8 +28,13 @@ from gpumon.snapshot.snapshot import DriverStatus, SeenGpu, Snapshot
 REOPEN_SECONDS = 5.0
 """How long a GPU that could not be opened or read is left in peace."""
 
-ALL_TIERS = (ONCE, RARE, SLOW, FAST)
-"""What is read of a GPU that has just been opened. Links need to know how many there are: rare before slow."""
+SLOW_SECONDS = 0.5
+"""A GPU whose part of a poll takes longer is slow: its neighbours must not wait for it."""
+TELL_SECONDS = 1.0
+"""After which a poll tells what it has read so far."""
+ALL_TIERS = (FAST, SLOW, RARE, ONCE)
+"""What is read of a GPU that has just been opened, from the last to the first. Rare comes before slow: it counts the
+links that slow reads."""
 
 OPEN_FAULTS = {
     GPU_IS_LOST: "lost",
@@ -63,12 +68,25 @@ class _Slot:
         self.visible = True
         self.retry_at = 0.0
         self.read_at: float | None = None
+        self.todo: list[Tier] = []
+        """Tiers that are due, in the order of reading."""
+        self.rest_until = 0.0
+
+
+class _Tally:
+    """What one poll adds up over its GPUs."""
+
+    def __init__(self, tiers: Sequence[Tier]) -> None:
+        self.durations: dict[Tier, float] = dict.fromkeys(tiers, 0.0)
+        self.errors: Counter[str] = Counter()
+        self.denied: set[str] = set()
 
 
 class NodePoll:
     """One initialisation of NVML: its handles die with it.
 
     `leave_aside`: bus ids that are never opened. `unwanted`: uuids that are excluded, and may be known only then.
+    `first`: bus ids in the order in which to begin. `partial` takes what a slow poll has read so far.
     """
 
     def __init__(
@@ -79,17 +97,23 @@ class NodePoll:
         bus: Callable[[], Mapping[str, str]],
         leave_aside: Collection[str],
         unwanted: Collection[str] = (),
+        first: Sequence[str] = (),
         interval: float,
+        partial: Callable[[Snapshot], None] = lambda _: None,
     ) -> None:
         self._library = library
         self._field_ids = field_ids(driver)
         self._bus = bus
         self._leave_aside = leave_aside
         self._unwanted = unwanted
+        self._first = {bus_id: place for place, bus_id in enumerate(first)}
         self._slots: dict[str, _Slot] = {}
         self._due: dict[Tier, float] = dict.fromkeys((RARE, SLOW, FAST), 0.0)
         self._interval = interval
         self._gap = max(3 * interval, 10.0)
+        self._partial = partial
+        self._bound = 0
+        self._counted: int | None = None
         self.events = Events(library)
 
     def poll(self) -> Snapshot:
@@ -97,20 +121,30 @@ class NodePoll:
         tiers = self._tiers_due()
         if RARE in tiers or SLOW in tiers or not self._slots:
             self._enumerate()
-        durations: dict[Tier, float] = dict.fromkeys(tiers, 0.0)
-        errors: Counter[str] = Counter()
-        denied: set[str] = set()
-        visible = _count(self._library)
-        gpus = [self._gpu(slot, durations, errors, denied) for slot in self._slots.values()]
+        tally = _Tally(tiers)
+        self._counted = _count(self._library)
+        seen: list[SeenGpu] = []
+        told_at = boot_clock()
+        for slot in self._slots.values():
+            seen += self._gpu(slot, tally)
+            # A first poll may hang at any GPU: what has been read before must not be lost with it.
+            if boot_clock() - told_at > TELL_SECONDS or (RARE in tiers and len(self._slots) > 1):
+                self._partial(self._snapshot(seen, tally, complete=False))
+                seen, told_at = [], boot_clock()
         self.events.prepare()
+        return self._snapshot(seen, tally, complete=True)
+
+    def _snapshot(self, seen: Sequence[SeenGpu], tally: _Tally, *, complete: bool) -> Snapshot:
         return Snapshot(
             ended_at=boot_clock(),
             wall=time.time(),
-            durations={tier.name.lower(): seconds for tier, seconds in durations.items()},
-            gpus=tuple(gpu for gpu in gpus if gpu is not None),
-            visible=visible,
-            errors=dict(errors),
-            denied=tuple(sorted(denied)),
+            durations={tier.name.lower(): seconds for tier, seconds in tally.durations.items()},
+            gpus=tuple(seen),
+            present=tuple(bus_id for bus_id, slot in self._slots.items() if slot.visible),
+            complete=complete,
+            visible=self._counted,
+            errors=dict(tally.errors),
+            denied=tuple(sorted(tally.denied)),
         )
 
     def _tiers_due(self) -> Sequence[Tier]:
@@ -122,32 +156,52 @@ class NodePoll:
 
     def _enumerate(self) -> None:
         """Look at the PCI bus: a GPU bound to another driver, excluded or left aside is never opened."""
-        bound = [bus_id for bus_id, driver in self._bus().items() if driver == "nvidia"]
-        wanted = [bus_id for bus_id in sorted(bound) if bus_id not in self._leave_aside]
+        bound = sorted(bus_id for bus_id, driver in self._bus().items() if driver == "nvidia")
+        self._bound = len(bound)
+        wanted = [bus_id for bus_id in bound if bus_id not in self._leave_aside]
+        wanted.sort(key=lambda bus_id: self._first.get(bus_id, len(self._first)))
         for bus_id in set(self._slots) - set(wanted):
             self.events.forget(bus_id)
         self._slots = {bus_id: self._slots.get(bus_id) or _Slot(bus_id) for bus_id in wanted}
 
-    def _gpu(self, slot: _Slot, durations: dict[Tier, float], errors: Counter[str], denied: set[str]) -> SeenGpu | None:
-        if slot.reader is None and boot_clock() >= slot.retry_at:
-            self._open(slot)
-        if slot.reader is None:
-            return _fault(slot) if slot.visible else None
-        reader = slot.reader
+    def _gpu(self, slot: _Slot, tally: _Tally) -> Sequence[SeenGpu]:
+        """This GPU's part of the poll; empty while it rests, or is not ours to see."""
+        now = boot_clock()
+        if slot.rest_until > now:
+            return ()
         try:
-            for tier in durations if reader.values else ALL_TIERS:
-                began = boot_clock()
-                reader.read(tier)
-                durations[tier if tier in durations else FAST] += boot_clock() - began
+            if slot.reader is None and now >= slot.retry_at:
+                self._open(slot)
+            if slot.reader is not None:
+                return (self._read(slot, slot.reader, tally),)
         except GpuFaultError as fault:
-            self._close(slot, fault.fault, str(fault))
-            errors[f"fast,{slot.fault}"] += 1
-            return _fault(slot)
+            self._blame(slot, fault, tally)
+        return (_fault(slot),) if slot.visible and slot.fault is not None else ()
+
+    def _read(self, slot: _Slot, reader: GpuReader, tally: _Tally) -> SeenGpu:
+        """Read its tiers that are due. A slow GPU gets one tier a turn, and rests as long as it took."""
+        began = boot_clock()
+        slot.todo += [tier for tier in (*tally.durations, *reader.missed) if tier not in slot.todo]
+        try:
+            while slot.todo:
+                tier, started = slot.todo.pop(), boot_clock()
+                reader.read(tier)
+                counted = tier if tier in tally.durations else FAST
+                tally.durations[counted] += boot_clock() - started
+                if boot_clock() - began > SLOW_SECONDS:
+                    slot.rest_until = boot_clock() + min(boot_clock() - began, self._gap)
+                    break
         finally:
-            errors.update(reader.errors)
-            denied.update(reader.denied)
+            tally.errors.update(reader.errors)
+            tally.denied.update(reader.denied)
             reader.errors.clear()
         return self._seen(slot, reader)
+
+    def _blame(self, slot: _Slot, fault: GpuFaultError, tally: _Tally) -> None:
+        if fault.error.code in GONE:
+            _count(self._library)  # raises when it is the driver that is gone, and not this GPU alone
+        tally.errors[f"fast,{fault.error.name}"] += 1
+        self._close(slot, fault.fault, str(fault))
 
     def _seen(self, slot: _Slot, reader: GpuReader) -> SeenGpu:
         now = boot_clock()
@@ -165,27 +219,26 @@ class NodePoll:
         )
 
     def _open(self, slot: _Slot) -> None:
+        """Raises GpuFaultError."""
         bus_id = slot.bus_id
+        # The first lookup brings the GPU up and may take long; one that was tried before has no such excuse.
+        note = AGAIN if slot.fault is not None else ""
         try:
-            handle = self._library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id)
-            reader = GpuReader(self._library, handle, bus_id, self._field_ids)
+            handle = self._library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id, note=note)
             slot.uuid = _text(self._library.call("nvmlDeviceGetUUID", handle, bus_id=bus_id))
             if slot.uuid in self._unwanted:
                 slot.visible, slot.retry_at = False, float("inf")
                 return
             slot.index = int(self._library.call("nvmlDeviceGetIndex", handle, bus_id=bus_id))
         except NvmlError as error:
-            self._cannot_open(slot, error)
-        else:
-            slot.reader, slot.fault, slot.error, slot.visible, slot.read_at = reader, None, "", True, None
-            self.events.watch(handle, bus_id, slot.uuid)
-
-    def _cannot_open(self, slot: _Slot, error: NvmlError) -> None:
-        if error.code in GONE:
-            raise error
-        # On the bus but not given to us: a container or a guest sees some GPUs only.
-        slot.visible = error.code not in {NOT_FOUND, GPU_NOT_FOUND} or slot.uuid is not None
-        self._close(slot, OPEN_FAULTS.get(error.code, "init_failed"), str(error))
+            # On the bus but not given to us: a container or a guest sees some GPUs only.
+            ours = self._counted is not None and self._counted >= self._bound
+            slot.visible = error.code not in {NOT_FOUND, GPU_NOT_FOUND} or slot.uuid is not None or ours
+            raise GpuFaultError(OPEN_FAULTS.get(error.code, "init_failed"), error) from None
+        slot.reader = GpuReader(self._library, handle, bus_id, self._field_ids)
+        slot.todo = list(ALL_TIERS)
+        slot.fault, slot.error, slot.visible, slot.read_at = None, "", True, None
+        self.events.watch(handle, bus_id, slot.uuid)
 
     def _close(self, slot: _Slot, fault: str, error: str) -> None:
         self.events.forget(slot.bus_id)

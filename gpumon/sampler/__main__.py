@@ -50,6 +50,7 @@ class Sampler:
         self._library = Library(Writer(orders.page))
         self._bus: Mapping[str, str] = {}
         self._bus_at = 0.0
+        self._excluded = excluded(orders, around)
 
     def run(self) -> int:
         """Returns the exit code: only when this process can do no more."""
@@ -75,7 +76,7 @@ class Sampler:
         poll = self._node_poll(status, self._around.bus)
         due = boot_clock()
         while True:
-            for event in poll.events.take():
+            for event in poll.events.take() if self._orders.events else ():
                 self._say(event)
             self._say(poll.poll())
             self._look_at_bus()
@@ -99,8 +100,10 @@ class Sampler:
             self._library,
             status.driver or "",
             bus=bus,
-            leave_aside=excluded(self._orders, self._around) | set(self._orders.leave_aside),
+            leave_aside=self._excluded | set(self._orders.leave_aside),
             unwanted=self._orders.exclude,
+            first=self._orders.first,
+            partial=self._say,
             interval=self._orders.interval,
         )
 
@@ -111,7 +114,7 @@ class Sampler:
         bus = dict(self._around.bus())
         if bus != self._bus or not self._bus:
             self._bus = bus
-            self._say(PciBus(functions=bus))
+            self._say(PciBus(functions=bus, excluded=tuple(sorted(self._excluded))))
 
 
 def main() -> int:

@@ -9,10 +9,14 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 _LAYOUT = struct.Struct("<QQd32s64s")  # sequence (odd while in a call), calls made, since, bus id, call
 SIZE = 4096
+AGAIN = " (again)"
+"""Stands behind the name of a call that has failed for this GPU before."""
 
 
 def boot_clock() -> float:
@@ -41,6 +45,16 @@ def create() -> int:
     descriptor = os.memfd_create("gpumon-call-page")
     os.ftruncate(descriptor, SIZE)
     return descriptor
+
+
+@contextmanager
+def created() -> Iterator[int]:
+    """A new page while a child is started: the child and the `Reader` have it mapped by then."""
+    descriptor = create()
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class Writer:

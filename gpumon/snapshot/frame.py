@@ -48,6 +48,8 @@ def decode(line: bytes) -> Message:
         kind = _KINDS[values.pop("frame")]
         if kind is snapshot.Snapshot:
             return _snapshot(values)
+        if kind is snapshot.PciBus:
+            return snapshot.PciBus(functions=values["functions"], excluded=tuple(values["excluded"]))
         return kind(**values)  # type: ignore[no-any-return]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FrameError(f"not a frame: {line[:200]!r} ({error})") from error
@@ -65,7 +67,7 @@ def _attributes(one: Any) -> dict[str, Any]:
 
 def _snapshot(values: dict[str, Any]) -> snapshot.Snapshot:
     values["gpus"] = tuple(_seen(one) for one in values["gpus"])
-    values["denied"] = tuple(values.get("denied", ()))
+    values["denied"], values["present"] = tuple(values["denied"]), tuple(values["present"])
     return snapshot.Snapshot(**values)
 
 

@@ -34,6 +34,10 @@ class Orders:
     """GPUs never to open, by configuration: bus id, uuid or index."""
     leave_aside: tuple[str, ...] = ()
     """Bus ids of GPUs whose calls do not return."""
+    first: tuple[str, ...] = ()
+    """Bus ids in the order in which to begin: what answered before comes before what may hang."""
+    events: bool = True
+    """False: ask for no Xids, because asking hangs or crashes."""
     trial: str | None = None
     sysfs: str = "/sys"
     procfs: str = "/proc"
@@ -49,5 +53,6 @@ class Orders:
     def decode(line: bytes) -> Orders:
         values = json.loads(line)
         simulation = values.pop("simulation")
-        values["exclude"], values["leave_aside"] = tuple(values["exclude"]), tuple(values["leave_aside"])
+        for name in ("exclude", "leave_aside", "first"):
+            values[name] = tuple(values[name])
         return Orders(simulation=simulation and Simulation(**simulation), **values)

@@ -35,13 +35,17 @@ class SeenGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A complete poll."""
+    """A poll, or of a slow one what has been read so far."""
 
     ended_at: float
     wall: float
     durations: Mapping[str, float]
     """Seconds, by tier that this poll read."""
     gpus: tuple[SeenGpu, ...]
+    present: tuple[str, ...] = ()
+    """Bus ids of all GPUs that this sampler watches, read in this poll or not."""
+    complete: bool = True
+    """False: other GPUs are still to come, in a later snapshot of the same poll."""
     visible: int | None = None
     """What nvmlDeviceGetCount answered."""
     errors: Mapping[str, float] = field(default_factory=dict)
@@ -55,6 +59,8 @@ class PciBus:
     """NVIDIA GPUs on the PCI bus: bus id -> driver bound ("" for none). Needs no NVIDIA driver."""
 
     functions: Mapping[str, str]
+    excluded: tuple[str, ...] = ()
+    """Those that the configuration excludes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ CALL_SECONDS = 2.0
 OPENING_SECONDS = 60.0
 """Without persistence mode a GPU takes 1 to 3 s to come up, sixteen of them as much longer."""
 OPENING = frozenset({"nvmlInit", "nvmlDeviceGetHandleByPciBusId"})
+"""As the call page names them; a lookup that was tried before is not among them."""
 
 WAITING = frozenset("SD")
 """States of a process that waits for something: neither runnable (R) nor stopped by somebody (T)."""

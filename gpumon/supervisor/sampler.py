@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable
 
@@ -11,7 +10,7 @@ from gpumon import __version__
 from gpumon.snapshot import call_page, frame
 from gpumon.snapshot.call_page import InCall, boot_clock
 from gpumon.snapshot.orders import Orders
-from gpumon.snapshot.snapshot import Hello, Message
+from gpumon.snapshot.snapshot import Hello, Message, XidEvent
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.lateness import Lateness
 from gpumon.supervisor.lines import Lines
@@ -35,28 +34,27 @@ class SamplerChild:
         on_end: Callable[[SamplerChild, int], None],
         on_abandoned: Callable[[SamplerChild], None],
     ) -> None:
-        descriptor = call_page.create()
-        self.orders = orders(descriptor)
         self.lateness = Lateness()
         self.killed_for: str | None = None
-        self._page = call_page.Reader(descriptor)
         self._on_message = on_message
         self._started_at = boot_clock()
         self._greeted = False
         lines = Lines(frame.LIMIT, self._line, lambda: self.kill("crash"))
-        self._child = Child(
-            loop,
-            Command(
-                name="trial" if self.orders.trial else "sampler",
-                arguments=(sys.executable, "-m", "gpumon.sampler"),
-                orders=self.orders.encode(),
-                descriptors=(descriptor,),
-                on_output=lines.feed,
-                on_exit=lambda code: on_end(self, code),
-                on_abandoned=lambda: on_abandoned(self),
-            ),
-        )
-        os.close(descriptor)
+        with call_page.created() as descriptor:
+            self.orders = orders(descriptor)
+            self._page = call_page.Reader(descriptor)
+            self._child = Child(
+                loop,
+                Command(
+                    name="trial" if self.orders.trial else "sampler",
+                    arguments=(sys.executable, "-m", "gpumon.sampler"),
+                    orders=self.orders.encode(),
+                    descriptors=(descriptor,),
+                    on_output=lines.feed,
+                    on_exit=lambda code: on_end(self, code),
+                    on_abandoned=lambda: on_abandoned(self),
+                ),
+            )
 
     @property
     def call(self) -> InCall:
@@ -93,8 +91,6 @@ class SamplerChild:
 
     def _line(self, line: bytes) -> None:
         self.lateness.idle_seconds = 0.0
-        if self.killed_for is not None:
-            return
         try:
             message = frame.decode(line)
         except frame.FrameError as error:
@@ -103,8 +99,8 @@ class SamplerChild:
             return
         if isinstance(message, Hello):
             self._greet(message)
-        elif self._greeted:
-            self._on_message(message)
+        elif self._greeted and (self.killed_for is None or isinstance(message, XidEvent)):
+            self._on_message(message)  # an Xid that was told before the end is true after it
 
     def _greet(self, hello: Hello) -> None:
         self._greeted = (hello.version, hello.schema) == (__version__, frame.SCHEMA)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from gpumon.arrival import Aside, Samplers
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import EXIT_MISMATCH, Orders
-from gpumon.snapshot.snapshot import Message, TrialResult, XidEvent
+from gpumon.snapshot.snapshot import Message, Snapshot, TrialResult, XidEvent
 from gpumon.supervisor.loop import Loop, Timer
 from gpumon.supervisor.sampler import SamplerChild
 
@@ -19,6 +19,8 @@ log = logging.getLogger("gpumon.supervisor")
 
 LOOK_SECONDS = 0.5
 MOST_ABANDONED = 3
+MOST_EVENT_FAILURES = 3
+"""Hangs and crashes inside the event set after which the readings matter more than the Xids."""
 GAVE_UP_SECONDS = 600.0
 FIRST_TRIAL, EARLY_TRIALS, LATE_TRIALS = 5.0, 10.0, 60.0
 """Seconds until the first trial of a stuck GPU, between the trials of ten minutes, and between those after."""
@@ -65,6 +67,10 @@ class SamplerSupervisor:
         self._delay = BACK_OFF[0]
         self._starting: Timer | None = None
         self._told: Samplers | None = None
+        self._answering: dict[str, None] = {}
+        """Bus ids that have answered, the last to do so at the end."""
+        self._turns = 0
+        self._event_failures = 0
         self._stopping = False
 
     def start(self) -> None:
@@ -143,10 +149,18 @@ class SamplerSupervisor:
 
     def _message(self, message: Message) -> None:
         self._on_message(message)
+        if isinstance(message, Snapshot):
+            self._note_answers(message)
         if isinstance(message, XidEvent) and message.xid in FIRMWARE_SILENT and message.bus_id:
             log.error("the GPU's firmware is silent; leaving it aside", extra={"bus_id": message.bus_id})
             self._leave_aside(message.bus_id, "stuck", f"firmware silent since Xid {message.xid}")
             self.replace("deadline")
+
+    def _note_answers(self, snapshot: Snapshot) -> None:
+        for gpu in snapshot.gpus:
+            self._answering.pop(gpu.bus_id, None)
+            if gpu.gpu is not None:
+                self._answering[gpu.bus_id] = None
 
     def _trial_message(self, message: Message) -> None:
         if isinstance(message, TrialResult) and message.bus_id in self._stuck:
@@ -181,12 +195,21 @@ class SamplerSupervisor:
         self._restarts[reason] += 1
         if child.age > STEADY_SECONDS:
             self._delay = BACK_OFF[0]
+        call = child.call
+        if reason in {"crash", "deadline"} and call.running and call.call.startswith("nvmlEvent"):
+            self._note_event_failure()
         if reason in {"crash", "mismatch"}:
             self._note_crash(child, code, reason)
+        if reason in {"crash", "mismatch"} or (reason == "deadline" and call.running and not call.bus_id):
             self._restart(self._delay)
             self._delay = min(2 * self._delay, BACK_OFF[1])
         else:
             self._restart(0.0)
+
+    def _note_event_failure(self) -> None:
+        self._event_failures += 1
+        if self._event_failures == MOST_EVENT_FAILURES:
+            log.error("asking for events hangs or crashes; going on without: no Xid is seen until the agent restarts")
 
     def _note_crash(self, child: SamplerChild, code: int, reason: str) -> None:
         call = child.call
@@ -222,11 +245,21 @@ class SamplerSupervisor:
     def _start(self) -> None:
         self._starting = None
         if self._sampler is None and not self._stopping:
-            aside = tuple(self._stuck)
-            self._sampler = self._child(lambda page: replace(self._orders(page), leave_aside=aside), self._message)
+            self._sampler = self._child(self._sampler_orders, self._message)
             if self._sampler is None:
                 self._restart(self._delay)
                 self._delay = min(2 * self._delay, BACK_OFF[1])
+
+    def _sampler_orders(self, page: int) -> Orders:
+        """Begin with what answered last; every other time from the other end, so that many stuck GPUs hide none."""
+        self._turns += 1
+        first = tuple(reversed(self._answering))[:: 1 if self._turns % 2 else -1]
+        return replace(
+            self._orders(page),
+            leave_aside=tuple(self._stuck),
+            first=first,
+            events=self._event_failures < MOST_EVENT_FAILURES,
+        )
 
     def _child(self, orders: Callable[[int], Orders], on_message: Callable[[Message], None]) -> SamplerChild | None:
         try:

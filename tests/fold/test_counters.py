@@ -52,8 +52,8 @@ def test_a_drivers_counter_that_was_not_read_now_is_absent_now() -> None:
     """Its total is remembered, but not shown, until it is read again."""
     counts = exported({ENERGY: {"": 10.0}})
 
-    assert ENERGY not in totals(Gpu(), counts)
-    assert totals(Gpu(energy_joules_total=12.0), counts)[ENERGY] == 10.0
+    assert ENERGY not in totals(Gpu(), counts, {})
+    assert totals(Gpu(energy_joules_total=12.0), counts, {})[ENERGY] == 10.0
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e12), min_size=1))

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from gpumon.arrival import Arrival, Aside, Remembered, Samplers, Tick, Xids
-from gpumon.fold import Moment, Terms, fold, watching
+from gpumon.fold import fold, watching
 from gpumon.report import GpuState, Report
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.nvlink import Nvlink
 from gpumon.snapshot.snapshot import DriverStatus, PciBus, SeenGpu, Snapshot, XidEvent
+from gpumon.terms import Moment, Terms
 
 TERMS = Terms(interval=1.0, critical_xids=(79,))
 BUS = tuple(f"00000000:{n:02X}:00.0" for n in (0x1B, 0x43, 0x52))
@@ -38,14 +39,15 @@ def lost(index: int, **values: object) -> SeenGpu:
 
 
 def polled(*gpus: SeenGpu, at: float = 100.0) -> Snapshot:
-    return Snapshot(ended_at=at, wall=1e9 + at, durations={"fast": 0.01}, gpus=gpus, visible=len(gpus))
+    present = tuple(gpu.bus_id for gpu in gpus)
+    return Snapshot(ended_at=at, wall=1e9 + at, durations={"fast": 0.01}, gpus=gpus, present=present, visible=len(gpus))
 
 
 def told(*arrivals: Arrival, at: float = 100.0, report: Report | None = None, terms: Terms = TERMS) -> Report:
     """The Report after these arrivals, all at one moment."""
     report = report or watching(Report(started=0.0), terms)
     for arrival in arrivals:
-        report = fold(report, arrival, Moment(at, 1e9 + at), terms)
+        report = fold(report, arrival, Moment(at, 1e9 + at, at), terms)
     return report
 
 

@@ -8,10 +8,11 @@ from test_fold import UP, healthy, lost, polled, seen, told
 
 from gpumon.alerts.rules import rules
 from gpumon.arrival import Tick
-from gpumon.fold import Terms, watching
+from gpumon.fold import watching
 from gpumon.journal import changes
 from gpumon.report import Report
 from gpumon.snapshot.snapshot import DriverStatus
+from gpumon.terms import Terms
 
 TERMS = Terms(rules=rules({}, (79,)), critical_xids=(79,))
 THREE = (seen(0), seen(1), seen(2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from simulated import Simulation, simulated
@@ -22,23 +23,29 @@ class Poll:
         self.page = call_page.Writer(call_page.create())
         self.library = Library(self.page)
         self.status = start(self.library)
+        self.parts: list[Snapshot] = []
         self.node = NodePoll(
             self.library,
             self.status.driver or "",
             bus=simulation.node.pci_functions,
             leave_aside=leave_aside,
             interval=1.0,
+            partial=self.parts.append,
         )
 
     def poll(self) -> Snapshot:
-        return self.node.poll()
+        """The whole poll, in the order of the bus, however many parts it came in."""
+        self.parts.clear()
+        last = self.node.poll()
+        gpus = [gpu for part in (*self.parts, last) for gpu in part.gpus]
+        return replace(last, gpus=tuple(sorted(gpus, key=lambda gpu: gpu.bus_id)))
 
     def poll_all_tiers(self) -> Snapshot:
         """A poll at which every tier is due, and every faulted GPU is looked up again."""
         self.node._due = dict.fromkeys(self.node._due, 0.0)
         for slot in self.node._slots.values():
             slot.retry_at = 0.0
-        return self.node.poll()
+        return self.poll()
 
     def gpu(self, index: int) -> SeenGpu:
         return self.poll_all_tiers().gpus[index]

@@ -67,7 +67,7 @@ def test_unsupported_calls_are_not_asked_again() -> None:
         assert poll.page.calls - first - second == second < first
 
 
-@pytest.mark.parametrize("code", sorted(set(ERROR_NAMES) - {1, 9, 18}))
+@pytest.mark.parametrize("code", sorted(ERROR_NAMES))
 def test_a_gpu_that_cannot_be_opened_hides_no_other(tmp_path: Path, code: int) -> None:
     """Whatever code the handle lookup of GPU 3 answers, the other seven are read."""
     with polled(text=f"gpus: {{3: {{lookup: {code}}}}}", folder=tmp_path) as poll:
@@ -78,7 +78,7 @@ def test_a_gpu_that_cannot_be_opened_hides_no_other(tmp_path: Path, code: int) -
     assert all(seen.fault for seen in snapshot.gpus if seen.gpu is None)
 
 
-@pytest.mark.parametrize("code", sorted(set(ERROR_NAMES) - {1, 9, 18}))
+@pytest.mark.parametrize("code", sorted(ERROR_NAMES))
 def test_a_gpu_whose_getters_fail_hides_no_other(tmp_path: Path, code: int) -> None:
     """Whatever code all getters of GPU 3 answer, the other seven are read and polling goes on."""
     with polled(text=f'gpus: {{3: {{fail: {{"nvmlDeviceGet[!H]*": {code}}}}}}}', folder=tmp_path) as poll:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from simulated import simulated
 
-from gpumon.fold import Moment, Terms, fold, watching
+from gpumon.fold import fold, watching
 from gpumon.health.xids import CRITICAL_XIDS
 from gpumon.inventory import KnownGpu, readings
 from gpumon.nvml.library import Library
@@ -29,7 +29,8 @@ from gpumon.snapshot import call_page
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Build
 from gpumon.snapshot.reading import metric_type
-from gpumon.snapshot.snapshot import PciBus
+from gpumon.snapshot.snapshot import PciBus, Snapshot
+from gpumon.terms import Moment, Terms
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BUILD = Build(version="0.1.0", python="3.11.7", revision="000000000000")
@@ -46,12 +47,14 @@ def report_of(profile: str) -> Report:
         library = Library(call_page.Writer(call_page.create()))
         status = start(library)
         bus = simulation.node.pci_functions
-        poll = NodePoll(library, status.driver or "", bus=bus, leave_aside=(), interval=1.0)
-        taken = poll.poll()
+        parts: list[Snapshot] = []
+        poll = NodePoll(library, status.driver or "", bus=bus, leave_aside=(), interval=1.0, partial=parts.append)
+        last = poll.poll()
+        taken = replace(last, gpus=tuple(gpu for part in (*parts, last) for gpu in part.gpus))
         snapshot = replace(taken, ended_at=SECONDS, wall=1.7e9, durations=dict.fromkeys(taken.durations, 0.01))
         report = watching(first, terms)
         for arrival in (PciBus(functions=bus()), status, snapshot):
-            report = fold(report, arrival, Moment(SECONDS, 1.7e9), terms)
+            report = fold(report, arrival, Moment(SECONDS, 1.7e9, SECONDS), terms)
     return report
 
 

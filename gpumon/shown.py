@@ -1,0 +1,128 @@
+"""From what is remembered to what is shown: states of GPUs, rows of the node, and what was so an hour ago. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from gpumon import inventory
+from gpumon.inventory import KnownGpu
+from gpumon.report import GpuState, Memory, Report
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.node import Driver, Node
+from gpumon.snapshot.reading import Sample
+from gpumon.terms import Moment, Terms
+
+PAST, STEP = 3600.0, 15.0
+"""Seconds to look back on after a start, and between two points of it."""
+XIDS = f"{Gpu.PREFIX}xid_errors_total"
+
+
+def shown(report: Report, now: Moment, terms: Terms) -> Report:
+    """The Report with all that follows from its memory."""
+    memory = report.memory
+    status = memory.status
+    fresh = memory.heard_at is not None and now.lived - memory.heard_at <= terms.stale_after
+    down = _down(memory, fresh=fresh, terms=terms)
+    states = tuple(
+        _state(gpu, memory, down, now, terms) for gpu in sorted(memory.inventory.values(), key=lambda gpu: gpu.index)
+    )
+    alive = status is not None and status.up
+    node = _node(report, down, terms, fresh=fresh)
+    notices = {subject: words for subject, words in report.notices.items() if subject != "driver"}
+    return replace(
+        report,
+        gpus=states,
+        excluded=memory.excluded,
+        driver=Driver(driver=status.driver, nvml=status.nvml, cuda=status.cuda) if status and alive else Driver(),
+        node=node,
+        notices=({"driver": down} if down is not None and node.nvml_up is not None else {}) | notices,
+    )
+
+
+def _down(memory: Memory, *, fresh: bool, terms: Terms) -> str | None:
+    """Why no GPU of the node can be read now; None when they can."""
+    if memory.status is not None and not memory.status.up:
+        return f"{memory.status.error}: {memory.status.remedy}"
+    if memory.samplers.gave_up:
+        return "too many children cannot be ended; see abandoned_children"
+    if not fresh and memory.heard_at is not None:
+        return f"no poll for more than {terms.stale_after:g} s"
+    if memory.status is None and memory.samplers.restarts.get("crash"):
+        return f"the sampler has crashed {memory.samplers.restarts['crash']:.0f} times, and said nothing: see the log"
+    return None
+
+
+def _state(gpu: KnownGpu, memory: Memory, down: str | None, now: Moment, terms: Terms) -> GpuState:
+    fault, detail = gpu.fault, gpu.detail
+    if fault is None and (down is not None or gpu.seen_at is None):
+        fault, detail = "unknown", down or "not read yet"
+    elif fault is None and gpu.seen_at is not None and now.lived - gpu.seen_at > terms.stale_after:
+        fault, detail = "unknown", f"not read for more than {terms.stale_after:g} s"
+    xids = dict(list(_xids(gpu, memory, terms).items())[: inventory.MOST_XIDS])
+    return GpuState(
+        bus_id=gpu.bus_id,
+        uuid=gpu.uuid,
+        index=gpu.index,
+        gpu=inventory.readings(gpu, xids, fault),
+        fault=fault,
+        detail=detail,
+        since=gpu.since,
+        links=gpu.links if fault is None else {},
+    )
+
+
+def _xids(gpu: KnownGpu, memory: Memory, terms: Terms) -> Mapping[str, tuple[float, float]]:
+    """Count and last time by code; the critical codes exist from the start."""
+    return {str(xid): (0.0, 0.0) for xid in terms.critical_xids} | dict(memory.xids.get(gpu.uuid, {}))
+
+
+def _node(report: Report, down: str | None, terms: Terms, *, fresh: bool) -> Node:
+    memory, status = report.memory, report.memory.status
+    on_bus = _by_driver(memory.bus)
+    mine = sum(count for driver, count in (on_bus or {}).items() if driver != "vfio-pci")
+    learned = len(memory.inventory)
+    expected = terms.expected if terms.expected is not None else max(mine, learned, int(report.node.gpus_expected or 0))
+    nothing_here = memory.bus is not None and not mine and not expected
+    tried = status is not None or memory.samplers.stuck_seconds or any(memory.samplers.restarts.values())
+    cut = sum(max(0, len(_xids(gpu, memory, terms)) - inventory.MOST_XIDS) for gpu in memory.inventory.values())
+    return replace(
+        report.node,
+        simulated=float(report.simulated is not None),
+        nvml_up=None if nothing_here or not tried else float(down is None and fresh),
+        nvml_stuck_seconds=memory.samplers.stuck_seconds,
+        gpus_expected=None if memory.bus is None else float(expected),
+        gpus_visible=report.node.gpus_visible if down is None else None,
+        gpus_on_pci_bus=on_bus,
+        sampler_restarts_total=dict(memory.samplers.restarts),
+        abandoned_children=float(len(memory.samplers.abandoned)),
+        driver_calls_total=memory.samplers.driver_calls,
+        dropped_series_total={"xids": max(float(cut), (report.node.dropped_series_total or {}).get("xids", 0.0))},
+    )
+
+
+def _by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:
+    if bus is None:
+        return None
+    counted = {"nvidia": 0.0, "vfio-pci": 0.0, "none": 0.0}
+    for driver in bus.values():
+        counted[driver or "none"] = counted.get(driver or "none", 0.0) + 1
+    return counted
+
+
+def past(now: float) -> Iterator[float]:
+    """Moments of the boot clock from an hour ago until just now."""
+    for step in range(int(PAST / STEP), 0, -1):
+        yield now - step * STEP
+
+
+def xids_at(report: Report, wall: float) -> Iterator[Sample]:
+    """The Xid counters as they stood then: today's, less the events that came after."""
+    later: dict[tuple[str, str], int] = {}
+    for event in report.events:
+        if event.wall > wall and event.uuid is not None:
+            key = (event.uuid, str(event.xid))
+            later[key] = later.get(key, 0) + 1
+    for state in report.gpus:
+        for xid, count in (state.gpu.xid_errors_total or {}).items():
+            yield Sample(XIDS, (*state.labels, ("xid", xid)), max(0.0, count - later.get((state.uuid, xid), 0)))
