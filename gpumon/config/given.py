@@ -113,9 +113,17 @@ class Given:
                 key = ("alerts", "thresholds", name)
                 self._complain(self.origin(key), key, "is not known", did_you_mean(name, known))
 
+    def check_profile(self, known: Collection[str]) -> None:
+        key = ("simulate", "profile")
+        name = self.values.get("simulate", {}).get("profile")
+        if isinstance(name, str) and name not in known:
+            self._complain(self.origin(key), key, f"{name!r} is not known", did_you_mean(name, known))
+
     def origin(self, key: Key) -> str:
-        """Where the value at this key came from, or what holds it."""
-        return next((self.origins[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.origins), "")
+        """Where the value at this key came from, what holds it, or else what it holds."""
+        holding = (self.origins[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.origins)
+        held = (origin for one, origin in self.origins.items() if one[: len(key)] == key)
+        return next(holding, next(held, ""))
 
     def _complain(self, origin: str, key: Key, wrong: str, remedy: str) -> None:
         self.problems.append(Problem(origin, ".".join(key), wrong, remedy))

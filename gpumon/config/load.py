@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from gpumon.config import yaml_file
 from gpumon.config.given import CONFIG_FILE_VARIABLE, Given, Problem, did_you_mean
-from gpumon.config.model import Configuration
+from gpumon.config.model import NEEDS, Configuration
 from gpumon.config.redact import redacted
 from gpumon.config.settings import sections, settings
 
@@ -52,11 +52,12 @@ def load(
     environ: Mapping[str, str],
     *,
     thresholds: Collection[str] | None = None,
+    profiles: Collection[str] | None = None,
 ) -> Configuration:
     """The configuration in force.
 
     `flags` holds values by flag name, None for those not given; `thresholds` the names that alerts.thresholds may
-    use, None to take any. Raises ConfigurationError with every problem at once.
+    use, `profiles` those that simulate.profile may, None to take any. Raises ConfigurationError with every problem.
     """
     given = Given()
     state = state_directory(environ, root=os.geteuid() == 0)
@@ -68,6 +69,8 @@ def load(
     given.put_flags(flags)
     if thresholds is not None:
         given.check_thresholds(thresholds)
+    if profiles is not None:
+        given.check_profile(profiles)
     return _checked(given)
 
 
@@ -91,6 +94,8 @@ def _problem(error: ErrorDetails, given: Given) -> Problem:
         return Problem(origin, name, "is not known", did_you_mean(key[-1], known))
     message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
     wrong = message[:1].lower() + message[1:]
+    if error["type"] == NEEDS:
+        return Problem(origin, name, wrong, error["ctx"]["remedy"])
     if len(key) == 1:
         return Problem(origin, name, wrong, f"keys of {name}: {', '.join(sections()[name].model_fields)}")
     return Problem(origin, name, f"{wrong}, not {redacted(name, error['input'])!r}"[:300], _example(name, origin))
@@ -102,6 +107,19 @@ def _example(name: str, origin: str) -> str:
     if origin == row.flag:
         return f"for example {row.flag}={value}"
     return f"for example {row.variable}={value}" if origin == row.variable else f"for example {row.key}: {value}"
+
+
+def reloaded(running: Configuration, read: Configuration) -> Configuration:
+    """What a reload puts in force: what was read, but as it runs whatever takes effect at the next start only."""
+    kept = [row for row in settings().values() if row.restart]
+    merged = {
+        name: getattr(read, name).model_copy(
+            update={row.key: running.value(row.name) for row in kept if row.section == name}
+        )
+        for name in sections()
+    }
+    origins = {row.name: (running if row.restart else read).origin(row.name) for row in settings().values()}
+    return read.model_copy(update=merged).with_origins(origins)
 
 
 class Change(NamedTuple):

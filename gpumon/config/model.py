@@ -9,9 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+NEEDS: Final = "needs"
+"""Type of pydantic's error for a setting that is good only with another one; its context holds the remedy."""
 
 _LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})")
 _GPU = re.compile(r"\d{1,3}|GPU-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
@@ -122,7 +135,9 @@ class Log(_Section):
     """What goes to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "Least severity that is written.", flag="--log.level"
+        "info",
+        "Least severity that is written. A reload reaches the sampler when it is next replaced, all else at once.",
+        flag="--log.level",
     )
     format: Literal["logfmt", "json"] = setting("logfmt", "Form of a line.", flag="--log.format")
 
@@ -168,11 +183,12 @@ class Simulate(_Section):
         restart=True,
     )
 
-    @model_validator(mode="after")
-    def _scenario_needs_profile(self) -> Self:
-        if self.scenario is not None and self.profile is None:
-            raise ValueError("a scenario needs a profile: set simulate.profile (--simulate) too")
-        return self
+    @field_validator("scenario")
+    @classmethod
+    def _scenario_needs_profile(cls, scenario: Path | None, info: ValidationInfo) -> Path | None:
+        if scenario is not None and info.data.get("profile", "") is None:
+            raise PydanticCustomError(NEEDS, "needs a profile", {"remedy": "set simulate.profile (--simulate) too"})
+        return scenario
 
 
 class Probe(_Section):

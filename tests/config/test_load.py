@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.config.load import ConfigurationError, changes, configuration_file, load, show, state_directory
+from gpumon.config.load import (
+    ConfigurationError,
+    changes,
+    configuration_file,
+    load,
+    reloaded,
+    show,
+    state_directory,
+)
 from gpumon.config.settings import FLAGS, settings
 
 
@@ -23,7 +31,7 @@ def written(folder: Path, text: str) -> Path:
 
 def complaints(path: Path | None, environ: dict[str, str], flags: dict[str, str | None] | None = None) -> list[str]:
     with pytest.raises(ConfigurationError) as raised:
-        load(path, flags or {}, environ, thresholds=("temperature_celsius",))
+        load(path, flags or {}, environ, thresholds=("temperature_celsius",), profiles=("h100x8", "t4x1"))
     return str(raised.value).splitlines()
 
 
@@ -84,10 +92,7 @@ simulate: {scenario: x.yml}
             "not 'wrong'; for example exclude: [GPU-4d2f7c1e-5d0b-6a0e-8c1f-2b3a4c5d6e7f, '0000:18:00.0']"
         ),
         f"{path}:12: alerts.thresholds.temperatur: is not known; did you mean temperature_celsius?",
-        (
-            f"{path}:13: simulate: a scenario needs a profile: set simulate.profile (--simulate) too; "
-            "keys of simulate: profile, scenario"
-        ),
+        f"{path}:13: simulate.scenario: needs a profile; set simulate.profile (--simulate) too",
         f"{path}:2: web.listen_adress: is not known; did you mean listen_address?",
         (
             f"{path}:4: poll.interval_seconds: input should be greater than or equal to 0.1, not 0; "
@@ -249,6 +254,51 @@ def test_changes_name_what_a_reload_found(environ: dict[str, str]) -> None:
         ("web.listen_address", "'127.0.0.1:10400'", "':1'", True),
         ("poll.interval_seconds", "1.0", "5.0", False),
     ]
+
+
+def test_a_reload_keeps_what_takes_effect_at_the_next_start(environ: dict[str, str], tmp_path: Path) -> None:
+    """Of what was read, only settings that need no restart come into force; values and origins go together."""
+    running = load(None, {"--simulate": "h100x8", "--log.level": "error"}, environ)
+    text = "web: {token_file: /other}\nsimulate: {profile: t4x1, scenario: s.yml}\npoll: {interval_seconds: 5}\n"
+    path = written(tmp_path, text)
+
+    merged = reloaded(running, load(path, {}, environ))
+
+    assert {name for name in settings() if merged.value(name) != running.value(name)} == {
+        "poll.interval_seconds",
+        "log.level",
+    }
+    assert (merged.web, merged.simulate) == (running.web, running.simulate)
+    assert merged.origin("simulate.profile") == "--simulate"
+    assert merged.origin("poll.interval_seconds") == f"{path}:3"
+
+
+@pytest.mark.parametrize(
+    ("variables", "flags", "complaint"),
+    [
+        ({"GPUMON_FOO__BAR": "1"}, {}, "GPUMON_FOO__BAR: foo: is not known; known here: "),
+        ({"GPUMON_WEBB__TOKEN_FILE": "/x"}, {}, "GPUMON_WEBB__TOKEN_FILE: webb: is not known; did you mean web?"),
+        (
+            {},
+            {"--simulate.scenario": "s.yml"},
+            "--simulate.scenario: simulate.scenario: needs a profile; set simulate.profile (--simulate) too",
+        ),
+        ({}, {"--simulate": "nope"}, "--simulate: simulate.profile: 'nope' is not known; known here: h100x8, t4x1"),
+        (
+            {"GPUMON_SIMULATE__PROFILE": "h100x9"},
+            {},
+            "GPUMON_SIMULATE__PROFILE: simulate.profile: 'h100x9' is not known; did you mean h100x8?",
+        ),
+    ],
+)
+def test_what_gave_a_wrong_setting_is_named(
+    environ: dict[str, str], variables: dict[str, str], flags: dict[str, str | None], complaint: str
+) -> None:
+    """One line that begins with the variable or flag, for an unknown section and a setting that needs another too."""
+    told = complaints(None, environ | variables, flags)
+
+    assert len(told) == 1
+    assert told[0].startswith(complaint)
 
 
 def test_flags_are_those_promised() -> None:
