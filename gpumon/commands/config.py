@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from gpumon.commands.settings import add_flags, configuration
+from gpumon.commands.settings import add_flags, configuration_to_start
 from gpumon.config.load import show
 
 
@@ -14,7 +14,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    settings = configuration(chosen)
+    settings = configuration_to_start(chosen)
     print("the configuration is good" if chosen.action == "check" else show(settings), end="")
     print(end="\n" if chosen.action == "check" else "")
     return 0

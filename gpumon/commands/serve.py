@@ -8,8 +8,9 @@ import sys
 
 from gpumon import log
 from gpumon.commands import UserError
-from gpumon.commands.settings import add_flags, configuration, reader
+from gpumon.commands.settings import add_flags, configuration_to_start, reader
 from gpumon.config.load import ConfigurationError
+from gpumon.sim.profiles import PROFILES
 
 FALLBACK = "--simulate.fallback"
 LOOK_SECONDS = 60.0
@@ -21,7 +22,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         FALLBACK,
         dest="fallback",
-        metavar="PROFILE",
+        choices=sorted(PROFILES),
         help="simulate this profile when no NVIDIA driver loads; without it the agent never simulates by itself",
     )
 
@@ -29,7 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     if chosen.fallback and not getattr(chosen, "--simulate") and not _driver_loads():
         setattr(chosen, "--simulate", chosen.fallback)
-    settings = configuration(chosen)
+    settings = configuration_to_start(chosen)
     log.configure(level=settings.log.level, format=settings.log.format)
     from gpumon.daemon import Daemon  # noqa: PLC0415 - heavy, and not for a bad configuration
     from gpumon.serve.server import ListenError  # noqa: PLC0415 - the same

@@ -10,8 +10,10 @@ from gpumon.alerts.rules import THRESHOLDS
 from gpumon.client import Client
 from gpumon.commands import UserError
 from gpumon.config.load import ConfigurationError, configuration_file, load
-from gpumon.config.model import Configuration
+from gpumon.config.model import Configuration, Simulate
 from gpumon.config.settings import CONFIG_FILE, FLAGS
+from gpumon.sim import SimulationError
+from gpumon.sim.profiles import PROFILES
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +27,7 @@ def reader(chosen: argparse.Namespace) -> Callable[[], Configuration]:
     flags = {flag.name: getattr(chosen, flag.name, None) for flag in FLAGS}
     named = flags.pop(CONFIG_FILE.name)
     path = configuration_file(named, os.environ)
-    return lambda: load(path, flags, os.environ, thresholds=THRESHOLDS)
+    return lambda: load(path, flags, os.environ, thresholds=THRESHOLDS, profiles=PROFILES)
 
 
 def configuration(chosen: argparse.Namespace) -> Configuration:
@@ -34,6 +36,24 @@ def configuration(chosen: argparse.Namespace) -> Configuration:
         return reader(chosen)()
     except ConfigurationError as error:
         raise UserError(f"the configuration is not good:\n{error}") from error
+
+
+def configuration_to_start(chosen: argparse.Namespace) -> Configuration:
+    """The same, for what is about to use it: the scenario, which is read again later, has to be good now."""
+    settings = configuration(chosen)
+    try:
+        _read_scenario(settings.simulate)
+    except SimulationError as error:
+        origin = settings.origin("simulate.scenario")
+        raise UserError(f"the configuration is not good:\n{origin}: {error}") from error
+    return settings
+
+
+def _read_scenario(simulate: Simulate) -> None:
+    if simulate.profile is not None and simulate.scenario is not None:
+        from gpumon.sim.scenario import ScenarioFile  # noqa: PLC0415 - real GPUs have no use for it, nor for its memory
+
+        ScenarioFile(simulate.scenario, PROFILES[simulate.profile])
 
 
 def client(chosen: argparse.Namespace) -> Client:

@@ -168,7 +168,7 @@ class ScenarioFile:
             place = ".".join(str(key) for key in error.path) or "the file"
             line = _line(yaml.compose(text, Loader=yaml.SafeLoader), error.path)
             raise SimulationError(f"scenario {path}:{line}: {place}: {error}") from error
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # PyYAML lets a wrong date or number through
             raise SimulationError(
                 f"scenario {path}: not YAML ({error}); a key that begins with * has to be quoted"
             ) from error
