@@ -168,6 +168,7 @@ class SamplerSupervisor:
             del self._stuck[message.bus_id]
             self._crashes.pop(message.bus_id, None)
             self.replace("readmit")
+            self._tell()
 
     # How they end
 

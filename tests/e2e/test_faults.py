@@ -211,6 +211,7 @@ def test_kill_9_leaves_no_process_and_a_restart_loses_no_xid(tmp_path: Path, sta
     try:
         eventually(lambda: _xid_79(agent) == 1)
         assert agent.metrics().gpus("gpumon_gpu_up") == dict.fromkeys(OTHERS, 1)
+        eventually(lambda: _firing_here(agent, "GpuXidCritical"))
     finally:
         assert agent.stop() == 0
     assert not descendants(agent.process.pid)
@@ -238,3 +239,29 @@ def test_sigterm_ends_everything_in_time(agent: Agent) -> None:
 
     assert boot_clock() - began < 10
     assert not alive(children)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"delay": {"nvmlDeviceGet*": 0.7}},
+        {"lost": True, "hang": ["nvmlDeviceGetHandleByPciBusId*"]},
+        {"lookup": 9, "fail": {"nvmlDeviceGet*": 9}},
+    ],
+    ids=["slow", "lost and hanging", "says that the driver is not loaded"],
+)
+def test_whatever_one_gpu_does_the_other_seven_are_read(agent: Agent, trouble: dict[str, object]) -> None:
+    """At every scrape of a quarter of a minute seven GPUs are up, with readings, and none stands still for long."""
+    agent.simulate({"idle": True, "gpus": {int(HUNG): {"lost": True} if "lost" in trouble else {}}})
+    if "lost" in trouble:
+        eventually(lambda: agent.metrics().gpus("gpumon_gpu_up")[HUNG] == 0)
+    with Scrapes(agent) as scrapes:
+        agent.simulate({"idle": True, "gpus": {int(HUNG): trouble}})
+        eventually(lambda: _age(scrapes) > 15, within=30)
+
+    seven = OTHERS - {HUNG}
+    for _, page in scrapes.pages:
+        assert {gpu for gpu, up in page.gpus("gpumon_gpu_up").items() if up} >= seven
+        assert set(page.gpus("gpumon_gpu_temperature_celsius")) >= seven
+        assert page.value("gpumon_nvml_up") == 1
+    assert max(_longest_standstill(scrapes.pages, gpu) for gpu in seven) < 10

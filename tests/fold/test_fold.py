@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpumon.alerts.rules import rules
 from gpumon.arrival import Arrival, Aside, Remembered, Samplers, Tick, Xids
 from gpumon.fold import fold, watching
 from gpumon.report import GpuState, Report
@@ -221,3 +222,91 @@ def test_fold_leaves_the_previous_report_as_it_was() -> None:
     told(polled(lost(0), lost(1), at=101.0), Xids(events=(xid(79),)), report=before, at=101.0)
 
     assert list(before.samples()) == shown
+
+
+def test_no_two_gpus_ever_share_an_index() -> None:
+    """When NVML gives a GPU the index that a guess or a neighbour holds, each keeps one of its own."""
+    bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
+    guess = SeenGpu(bus_id=BUS[1], fault="lost", error="GPU is lost")
+    report = told(bus, UP, polled(seen(0), guess, replace(seen(2), index=1)))
+    assert sorted(state.index for state in report.gpus) == [0, 1, 2]
+    assert of(report, "GPU-2").index == 1
+
+    healed = told(polled(seen(0), seen(1), seen(2)), report=report)
+    assert sorted(state.index for state in healed.gpus) == [0, 1, 2]
+    assert of(healed, "GPU-2").index == 1
+
+
+def test_a_board_in_another_slot_is_the_same_gpu() -> None:
+    """The uuid is identity: its counters and index move with it, and it is shown once."""
+    moved = replace(seen(1), bus_id="00000000:99:00.0", index=7)
+    report = told(polled(seen(0), moved, seen(2), at=101.0), report=healthy(), at=101.0)
+
+    assert [state.uuid for state in report.gpus] == ["GPU-0", "GPU-1", "GPU-2"]
+    assert (of(report, "GPU-1").index, of(report, "GPU-1").gpu.busy_seconds_total) == (1, 1.0)
+
+
+def test_an_excluded_gpu_is_not_missed() -> None:
+    """Excluded by a reload it leaves the inventory, and no alert is about it."""
+    bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"), excluded=(BUS[1],))
+    report = told(bus, polled(seen(0), seen(2)), report=healthy())
+
+    assert [state.uuid for state in report.gpus] == ["GPU-0", "GPU-2"]
+    assert report.excluded == (BUS[1],)
+
+
+def test_a_part_of_a_slow_poll_keeps_its_gpus_true() -> None:
+    """What a poll has read so far is fresh; what it has not read for long is absent, alone."""
+    report = healthy()
+    for second in range(1, 13):
+        part = replace(polled(seen(0), seen(1), at=100.0 + second), complete=False)
+        report = told(part, report=report, at=100.0 + second)
+
+    assert [state.fault for state in report.gpus] == [None, None, "unknown"]
+    assert report.node.nvml_up == 1.0
+
+
+def test_identity_outlives_a_poll_that_could_not_read_it() -> None:
+    """A name that fails once does not go blank."""
+    nameless = replace(seen(1), gpu=Gpu(temperature_celsius=41.0))
+    report = told(polled(seen(0), nameless, seen(2)), report=healthy())
+
+    assert of(report, "GPU-1").gpu.name == "NVIDIA H100"
+
+
+def test_an_integral_is_absent_while_its_source_is() -> None:
+    """Busy time that cannot be counted is not shown as standing still; later it goes on."""
+    blind = replace(seen(1), gpu=Gpu(temperature_celsius=41.0), increments={})
+    report = told(polled(seen(0), blind, seen(2)), report=healthy())
+    assert of(report, "GPU-1").gpu.busy_seconds_total is None
+
+    report = told(polled(seen(0), seen(1), seen(2)), report=report)
+    assert of(report, "GPU-1").gpu.busy_seconds_total == 1.0
+
+
+def test_a_stopped_daemon_finds_no_gpu_silent() -> None:
+    """Time that the daemon did not live through makes no reading stale."""
+    report = fold(healthy(), Tick(), Moment(at=160.0, wall=1e9 + 160, lived=106.0), TERMS)
+
+    assert {state.fault for state in report.gpus} == {None}
+
+
+def test_a_sampler_that_only_crashes_means_that_nvml_is_down() -> None:
+    """It was tried, and there is nothing to read: down, with the reason among the notices."""
+    bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
+    report = told(bus, Samplers(restarts={"crash": 3.0}), Tick())
+
+    assert report.node.nvml_up == 0.0
+    assert "crashed 3 times" in report.notices["driver"]
+
+
+def test_an_alert_on_xids_survives_a_restart_of_the_agent() -> None:
+    """What the store remembers of the last hour is in the history from the first evaluation on."""
+    terms = replace(TERMS, rules=rules({}, (79,)))
+    past = XidEvent(xid=79, bus_id=BUS[1], uuid="GPU-1", at=0.0, wall=1e9 - 500)
+    known = Remembered(xids={("GPU-1", 79): (3.0, past.wall)}, events=(past,))
+    report = told(known, PciBus(functions=dict.fromkeys(BUS, "nvidia")), UP, polled(seen(0), seen(1)), terms=terms)
+    report = told(Tick(), report=report, at=101.0, terms=terms)
+
+    firing = [dict(alert.labels)["gpu"] for alert in report.alerts if alert.rule == "GpuXidCritical"]
+    assert firing == ["1"]

@@ -16,9 +16,9 @@ from unkillable import build, held
 from gpumon.arrival import Samplers
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import Orders, Simulation
-from gpumon.snapshot.snapshot import Message, Snapshot
+from gpumon.snapshot.snapshot import Message, Snapshot, XidEvent
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.samplers import MOST_ABANDONED, SamplerSupervisor
+from gpumon.supervisor.samplers import MOST_ABANDONED, MOST_EVENT_FAILURES, SamplerSupervisor
 
 HANG = "nvmlDeviceGetUtilizationRates"
 
@@ -32,6 +32,10 @@ class Watched:
         self.suffer({})
         self.state = Samplers()
         self.snapshots: list[Snapshot] = []
+        self.xids: list[int] = []
+        self._last: set[int] = set()
+        self._answered: set[int] = set()
+        self._partial = False
         simulation = Simulation(profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario))
         self.supervisor = SamplerSupervisor(
             self.loop,
@@ -48,16 +52,22 @@ class Watched:
 
     def polled(self) -> set[int]:
         """GPUs of the last poll that have readings."""
-        last = self.snapshots[-1].gpus if self.snapshots else ()
-        return {seen.index for seen in last if seen.gpu is not None and seen.index is not None}
+        return self._last
 
     def until(self, done: object, seconds: float = 20.0) -> None:
         assert callable(done)
         turn_until(self.loop, lambda: bool(done()), seconds)
 
     def _take(self, message: Message) -> None:
-        if isinstance(message, Snapshot):
-            self.snapshots.append(message)
+        if isinstance(message, XidEvent):
+            self.xids.append(message.xid)
+        elif isinstance(message, Snapshot):
+            answers = {seen.index for seen in message.gpus if seen.gpu is not None and seen.index is not None}
+            self._answered = answers | (self._answered if self._partial else set())
+            self._partial = not message.complete
+            if message.complete:
+                self.snapshots.append(message)
+                self._last = self._answered
 
     def _note(self, state: Samplers) -> None:
         self.state = state
@@ -139,3 +149,22 @@ def test_a_library_that_crashes_for_no_gpu_is_started_less_and_less_often(watche
     assert boot_clock() - began > 2.0
     watched.suffer({})
     watched.until(lambda: len(watched.polled()) == 8, 40)
+
+
+def test_xids_that_came_with_silent_firmware_are_not_lost(watched: Watched) -> None:
+    """What the sampler told before it was ended is taken, of its neighbours as well."""
+    watched.suffer({4: {"xids": [119, 79]}, 6: {"xids": [94]}})
+    watched.until(lambda: watched.state.aside)
+    watched.until(lambda: len(watched.polled()) == 7)
+
+    assert sorted(watched.xids) == [79, 94, 119]
+
+
+def test_an_event_set_that_hangs_costs_the_xids_and_not_the_readings(watched: Watched) -> None:
+    """After a few hangs the sampler asks for no more events, and reads on."""
+    watched.scenario.write_text(yaml.safe_dump({"idle": True, "hang": ["nvmlEventSetWait*"]}))
+    watched.until(lambda: watched.state.restarts["deadline"] == MOST_EVENT_FAILURES, 40)
+    seen = len(watched.snapshots)
+    watched.until(lambda: len(watched.snapshots) > seen + 3, 40)
+
+    assert watched.state.restarts["deadline"] == MOST_EVENT_FAILURES
