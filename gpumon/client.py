@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,22 @@ from typing import Any
 from gpumon.serve.token import TokenError, read
 
 TIMEOUT_SECONDS = 10.0
+PROBLEM = ("detail", "remedy")
+"""Members of every refusal."""
 ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a listen address, to be asked locally
 
 
 class ClientError(Exception):
     """The agent cannot be asked, or refuses; the message says why and what to do."""
+
+
+class Refused(ClientError):  # noqa: N818 - it says what happened
+    """The agent answered with a problem."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        super().__init__(f"{problem['detail']} {problem['remedy']}")
+        self.status = status
+        self.problem = problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,40 +38,62 @@ class Client:
     port: int
     token_file: Path
 
-    def get(self, path: str) -> Any:
-        """The document at this path, whatever its status below 400."""
-        return self._ask("GET", path, {})
+    def get(self, path: str, members: Collection[str]) -> Any:
+        """The document at this path, whatever its status below 400; `members` are those it must have."""
+        return self._ask("GET", path, members, {})
 
-    def post(self, path: str) -> Any:
+    def post(self, path: str, members: Collection[str]) -> Any:
         """Ask for something to be done."""
         try:
             token = read(self.token_file)
         except TokenError as error:
             raise ClientError(str(error)) from error
-        return self._ask("POST", path, {"Authorization": f"Bearer {token}"})
+        return self._ask("POST", path, members, {"Authorization": f"Bearer {token}"})
 
-    def _ask(self, method: str, path: str, headers: Mapping[str, str]) -> Any:
+    def _ask(self, method: str, path: str, members: Collection[str], headers: Mapping[str, str]) -> Any:
+        try:
+            status, body = self._exchange(method, path, headers)
+            return _document(status, body, members)
+        except OSError as error:
+            raise ClientError(
+                f"no agent answers at {self._address} ({error}). Is it running? "
+                "Start it with `gpumon serve`, or name its address with --web.listen-address."
+            ) from error
+        except (http.client.HTTPException, _Foreign) as error:
+            what = str(error) if isinstance(error, _Foreign) else type(error).__name__
+            raise ClientError(
+                f"what answers at {self._address} is no gpumon, or one of another version ({method} {path}: {what}). "
+                "`ss -ltnp` names who listens there; name the agent's address with --web.listen-address."
+            ) from error
+
+    @property
+    def _address(self) -> str:
+        return f"{self.host or '*'}:{self.port}"
+
+    def _exchange(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(ANYWHERE.get(self.host, self.host), self.port, timeout=TIMEOUT_SECONDS)
         try:
             connection.request(method, path, headers=dict(headers))
             answer = connection.getresponse()
-            body = answer.read()
-        except OSError as error:
-            raise ClientError(
-                f"no agent answers at {self.host or '*'}:{self.port} ({error}). Is it running? "
-                "Start it with `gpumon serve`, or name its address with --web.listen-address."
-            ) from error
+            return answer.status, answer.read()
         finally:
             connection.close()
-        return _document(answer.status, body, path)
 
 
-def _document(status: int, body: bytes, path: str) -> Any:
+class _Foreign(Exception):  # noqa: N818 - it says what answered
+    """No answer of gpumon; the message says what it is instead."""
+
+
+def _document(status: int, body: bytes, members: Collection[str]) -> Any:
+    """The answer, which is an object with these members. Raises Refused for a problem, _Foreign for all else."""
     try:
         document = json.loads(body)
-    except ValueError as error:
-        raise ClientError(f"{path} answered {status} with no JSON: is something else listening there?") from error
-    if status >= http.client.BAD_REQUEST:
-        detail, remedy = (str(document.get(name, "")) for name in ("detail", "remedy"))
-        raise ClientError(f"{detail} {remedy}".strip() or f"{path} answered {status}")
+    except (ValueError, RecursionError) as error:
+        raise _Foreign(f"status {status}, no JSON") from error
+    refused = status >= http.client.BAD_REQUEST
+    lacking = set(PROBLEM if refused else members) - set(document if isinstance(document, dict) else ())
+    if not isinstance(document, dict) or lacking:
+        raise _Foreign(f"status {status}, JSON without {', '.join(sorted(lacking)) or 'members'}")
+    if refused:
+        raise Refused(status, document)
     return document

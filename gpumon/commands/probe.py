@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import sys
 import time
 from datetime import datetime
 from typing import Any
 
-from gpumon.client import Client, ClientError
+from gpumon.client import Client, ClientError, Refused
 from gpumon.commands import UserError
 from gpumon.commands.settings import add_flags, client
 from gpumon.probe.probes import PROBES
@@ -17,6 +18,8 @@ from gpumon.probe.result import ProbeResult, from_document
 from gpumon.probe.table import table
 
 ASK_SECONDS = 0.25
+RECORD_SECONDS = 10.0
+"""How long the result of a run that is over may take to its durable row, and be unknown until then."""
 OUTCOME_CODES = {"ok": 0, "skipped": 3}
 FAILED = 1
 BAR = 30
@@ -33,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     agent = client(chosen)
     try:
-        document = _wait(agent, agent.post(f"/probe/{chosen.name}"), chosen.name)
+        document = _wait(agent, _begin(agent, chosen.name), chosen.name)
     except ClientError as error:
         raise UserError(str(error)) from error
     if chosen.json or not sys.stdout.isatty():
@@ -43,14 +46,34 @@ def run(chosen: argparse.Namespace) -> int:
     return OUTCOME_CODES.get(document["outcome"], FAILED)
 
 
-def _wait(agent: Client, started: Any, name: str) -> Any:
+def _begin(agent: Client, name: str) -> str:
+    """Id of the run. One that the guard refuses has an id too: it is on record as skipped."""
+    try:
+        return str(agent.post(f"/probe/{name}", ("id",))["id"])
+    except Refused as refusal:
+        if refusal.status != http.client.CONFLICT or not refusal.problem.get("id"):
+            raise
+        return str(refusal.problem["id"])
+
+
+def _wait(agent: Client, run: str, name: str) -> Any:
+    deadline = time.monotonic() + RECORD_SECONDS
     while True:
-        document = agent.get(f"/api/v1/probes/{started['id']}")
+        document = _result_of(agent, run, patient=time.monotonic() < deadline)
         if "outcome" in document:
             _show("")
             return document
-        _show(_bar(agent.get(f"/probe/{name}").get("progress") or {}))
+        _show(_bar(agent.get(f"/probe/{name}", ("progress",))["progress"] or {}))
         time.sleep(ASK_SECONDS)
+
+
+def _result_of(agent: Client, run: str, *, patient: bool) -> Any:
+    try:
+        return agent.get(f"/api/v1/probes/{run}", ("id",))
+    except Refused as refusal:
+        if refusal.status != http.client.NOT_FOUND or not patient:
+            raise
+        return {}
 
 
 def _bar(progress: Any) -> str:
