@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from textwrap import fill
 
 from gpumon.alerts.expression import (
     Arithmetic,
@@ -19,6 +21,7 @@ from gpumon.alerts.expression import (
     resolved,
     where,
 )
+from gpumon.alerts.faults import FAULTS
 
 MINUTE, HOUR = 60.0, 3600.0
 
@@ -95,6 +98,16 @@ def rules(
     return tuple(_with(row, values, runbook_url) for row in _table(tuple(str(xid) for xid in sorted(critical_xids))))
 
 
+def first_step(rule: str) -> str:
+    """What to do first about an alert of this rule, in one line; empty where there is no such rule."""
+    return _first_steps().get(rule, "")
+
+
+@cache
+def _first_steps() -> Mapping[str, str]:
+    return {row.name: " ".join(row.action.partition("\n2. ")[0].removeprefix("1. ").split()) for row in _table(())}
+
+
 def _with(row: Rule, values: Mapping[str, float | None], runbook_url: str) -> Rule:
     assert row.expression is not None  # noqa: S101 - the table has one in every row
     return replace(
@@ -115,6 +128,18 @@ _BUSY_SHARE = Arithmetic(
 
 def _fault(*faults: str) -> Reading:
     return Reading("gpumon_gpu_fault", where(fault=faults if len(faults) > 1 else faults[0]))
+
+
+def _advice(*faults: str) -> str:
+    """A point of the runbook for each fault, inside a step."""
+    points = (f"- `{fault}`: {FAULTS[fault].action}" for fault in faults)
+    return "\n".join(
+        fill(one, 120, initial_indent="   ", subsequent_indent="     ", break_on_hyphens=False) for one in points
+    )
+
+
+def _step(number: int, text: str) -> str:
+    return fill(f"{number}. {text}", 120, subsequent_indent="   ", break_on_hyphens=False)
 
 
 def _under_floor(backend: str) -> Expression:
@@ -184,11 +209,10 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
             severity="critical",
             summary="GPU {gpu} is lost.",
             description="GPU {gpu} ({uuid}) can no longer be used; the metric gpumon_gpu_fault and the API say why.",
-            action="""\
+            action=f"""\
 1. Drain the node: jobs that hold this GPU cannot go on.
-2. `gpumon status` gives the fault in the driver's words. `reset_required`: `nvidia-smi --gpu-reset`, once nothing uses
-   the GPU. `lost`: it fell off the bus (Xid 79), reboot. `missing`: neither the driver nor the PCI bus shows it, power
-   the host off and on. `init_failed`, `unknown` (every call fails): reload the driver, then reboot.
+2. `gpumon status` names the fault; what each one asks for:
+{_advice("lost", "missing", "reset_required", "init_failed", "unknown")}
 3. It comes again: check power, risers and seating, run the vendor's diagnostics, replace the board.
 """,
         ),
@@ -198,11 +222,10 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
             severity="critical",
             summary="A driver call for GPU {gpu} does not return.",
             description="GPU {gpu} ({uuid}) is left aside, and tried again from time to time; its readings are absent.",
-            action="""\
-1. `gpumon status` names the call and since when it hangs. `dmesg | grep -i xid`: Xid 119 or 120 is the GSP firmware.
-2. Drain the node. Do not `kill -9` processes in state D: they stay, and hold the driver.
-3. `nvidia-smi --gpu-reset` when nothing uses the GPU; when that hangs too, reboot.
-4. It comes again: update driver and firmware, then open a case with the vendor.
+            action=f"""\
+{_step(1, FAULTS["stuck"].action)}
+2. `gpumon status` names the call and since when it hangs. `dmesg | grep -i xid`: Xid 119 or 120 is the GSP firmware.
+3. It comes again: update driver and firmware, then open a case with the vendor.
 """,
         ),
         Rule(
@@ -231,7 +254,7 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
             action="""\
 1. Drain the node: memory, link, firmware or bus of this GPU are at fault, not the job.
 2. `gpumon status` and `dmesg | grep -i xid` give the message; NVIDIA's Xid catalogue says what each code asks for. Most
-   ask for a reset of the GPU, 79 for a reboot, 64 for a new board.
+   ask for a reset of the GPU, 79 for a power cycle, 64 for a new board.
 3. The same code after the reset: run the vendor's diagnostics and replace the board.
 """,
         ),

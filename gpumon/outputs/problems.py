@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
+from gpumon.alerts.faults import FAULTS
+from gpumon.alerts.rules import first_step
+from gpumon.outputs.words import sentence
 from gpumon.probe.result import ProbeResult
 from gpumon.report import GpuState, ProbeState, Report
 
@@ -13,47 +16,6 @@ FAULT_RULES = frozenset({"GpuLost", "GpuStuck"})
 """An alert of these rules says the same as the fault of its GPU: they are one problem."""
 DRIVER, DRIVER_RULE = "driver", "GpumonNvmlDown"
 """The notice and the rule that say of the node that its driver cannot be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """A fault in words, and what an operator does about it."""
-
-    meaning: str
-    action: str
-
-
-FAULTS: Mapping[str, Advice] = {
-    "lost": Advice(
-        "It fell off the bus: the driver can no longer reach it.",
-        "Drain the node, then power-cycle it (a warm reboot is often not enough). Look for Xid 79 in the kernel log. "
-        "If it falls off again, reseat or replace the GPU.",
-    ),
-    "missing": Advice(
-        "It was here before, and the driver no longer lists it.",
-        "Compare `lspci -d 10de:` with the GPUs expected and look for Xid 79 in the kernel log, then power-cycle.",
-    ),
-    "reset_required": Advice(
-        "It does not work until it is reset.",
-        "Stop what runs on it, then `nvidia-smi --gpu-reset -i <uuid>`; reboot where a reset is refused.",
-    ),
-    "no_permission": Advice(
-        "The agent may not open it; nothing is known about its state.",
-        "Check the permissions of /dev/nvidia* and the unit's DeviceAllow and groups.",
-    ),
-    "stuck": Advice(
-        "A driver call on it does not return. The other GPUs are still watched.",
-        "Drain the node and reboot it. Do not kill -9 what runs on this GPU: it may never end, and hold the driver.",
-    ),
-    "init_failed": Advice(
-        "The driver could not start it.",
-        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then reset the GPU or reboot the node.",
-    ),
-    "unknown": Advice(
-        "It answers with an error that the driver does not explain.",
-        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then reset the GPU or reboot the node.",
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +49,7 @@ def fault_words(state: GpuState) -> str:
     """The fault of a GPU in sentences; empty when it has none."""
     if state.fault is None:
         return ""
-    return f"{FAULTS[state.fault].meaning} {state.detail.rstrip('.')}.".removesuffix(" .")
+    return " ".join(filter(None, (FAULTS[state.fault].meaning, sentence(state.detail))))
 
 
 def last_measured(state: ProbeState) -> ProbeResult | None:
@@ -123,6 +85,7 @@ def _alerts(report: Report) -> Iterator[Problem]:
             severity=alert.severity,
             title=alert.summary.rstrip(".") or alert.rule,
             detail=alert.description,
+            action=first_step(alert.rule),
             runbook_url=alert.runbook_url,
             gpu=index.get(uuid),
             since=alert.firing_since or alert.since,

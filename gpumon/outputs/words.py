@@ -64,6 +64,15 @@ def duration(seconds: float | None) -> str:
     return f"{whole // MINUTE} min"
 
 
+def sentence(text: str) -> str:
+    """With a capital and a full stop. A first word that is a name, such as nvmlInit, stays as it is."""
+    words = text.strip().rstrip(".")
+    if not words:
+        return ""
+    first, *rest = words.split(" ", 1)
+    return " ".join((first.capitalize() if first.isalpha() and first.islower() else first, *rest)) + "."
+
+
 def rfc3339(wall: float | None) -> str | None:
     """UTC, to the millisecond, from seconds since the epoch."""
     if wall is None:

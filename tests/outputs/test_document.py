@@ -11,8 +11,10 @@ import sample_reports as samples
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpumon.alerts.alert import Alert
+from gpumon.alerts.faults import FAULTS as ADVICE
+from gpumon.alerts.rules import rules
+from gpumon.health.xids import CRITICAL_XIDS
 from gpumon.outputs import document
-from gpumon.outputs.problems import FAULTS as ADVICE
 from gpumon.outputs.problems import problems
 from gpumon.outputs.prometheus import Renderer
 from gpumon.report import ProbeState, Report
@@ -181,6 +183,24 @@ def test_information_does_not_make_the_node_sick() -> None:
     idle = samples.alert("GpuIdle", "info", 2, "GPU 2 is held and idle.")
     node = whole(replace(samples.healthy(), alerts=(idle,)))["node"]
     assert (node["state"], len(node["problems"])) == ("ok", 1)
+
+
+def test_detail_of_a_fault_is_a_sentence_of_its_own() -> None:
+    """What the agent found follows what the fault means."""
+    missing = samples.faulted(samples.healthy(), 3, "missing", "no longer on the PCI bus")
+    detail = whole(missing)["node"]["problems"][0]["detail"]
+    assert detail == f"{ADVICE['missing'].meaning} No longer on the PCI bus."
+
+
+@pytest.mark.parametrize("rule", [one.name for one in rules({}, CRITICAL_XIDS)])
+def test_every_alert_says_what_to_do_first(rule: str) -> None:
+    """One line, the first step of the rule's own runbook."""
+    firing = samples.alert(rule, "critical", 3, "Something is wrong.")
+    (problem,) = whole(replace(samples.healthy(), alerts=(firing,)))["node"]["problems"]
+    (row,) = (one for one in rules({}, CRITICAL_XIDS) if one.name == rule)
+    assert problem["action"]
+    assert "\n" not in problem["action"]
+    assert " ".join(row.action.split()).startswith(f"1. {problem['action']} 2. ")
 
 
 def test_every_fault_has_advice() -> None:

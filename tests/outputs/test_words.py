@@ -48,6 +48,21 @@ def test_latency_keeps_three_digits(seconds: float, text: str) -> None:
     assert words.latency(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("no longer on the PCI bus", "No longer on the PCI bus."),
+        ("NVML: GPU is lost.", "NVML: GPU is lost."),
+        ("nvmlInit_v2 has not returned", "nvmlInit_v2 has not returned."),
+        ("stuck", "Stuck."),
+        ("", ""),
+    ],
+)
+def test_detail_becomes_a_sentence(text: str, told: str) -> None:
+    """With a capital and one full stop; the name of a function keeps its letters."""
+    assert words.sentence(text) == told
+
+
 def test_moments_are_read_as_they_are_written() -> None:
     """What rfc3339 writes, seconds_between reads, to the millisecond."""
     earlier, later = words.rfc3339(1763640000.25), words.rfc3339(1763640001.5)

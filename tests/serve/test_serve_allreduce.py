@@ -70,7 +70,9 @@ def test_nothing_is_asserted_before_any_run(node: Node, port: int) -> None:
     assert is_problem(ask(port, f"{PATH}?assert=ok"), 503)
 
 
-@pytest.mark.parametrize("text", ["24", "-1h", "1h 2m", "1.5h", "", "h", "1h2", "24hours", "9" * 400 + "d", "1h" + "9" * 5000 + "d"])
+@pytest.mark.parametrize(
+    "text", ["24", "-1h", "1h 2m", "1.5h", "", "h", "1h2", "24hours", "9" * 400 + "d", "1h" + "9" * 5000 + "d"]
+)
 def test_bad_max_age_is_named(port: int, text: str) -> None:
     """An assertion that was not understood must not hold."""
     answer = ask(port, f"{PATH}?assert=ok&max_age={text.replace(' ', '%20')}")

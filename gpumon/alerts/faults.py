@@ -1,0 +1,48 @@
+"""TABLE: faults of a GPU in words, and what an operator does about each; the runbook and the page say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A fault in words, and what an operator does about it."""
+
+    meaning: str
+    action: str
+
+
+FAULTS: Mapping[str, Advice] = {
+    "lost": Advice(
+        "It fell off the bus: the driver can no longer reach it.",
+        "Drain the node, then power-cycle it (a warm reboot is often not enough). Look for Xid 79 in the kernel log. "
+        "If it falls off again, reseat or replace the GPU.",
+    ),
+    "missing": Advice(
+        "It was here before, and the driver no longer lists it.",
+        "Compare `lspci -d 10de:` with the GPUs expected and look for Xid 79 in the kernel log, then drain the node "
+        "and power-cycle it.",
+    ),
+    "reset_required": Advice(
+        "It does not work until it is reset.",
+        "Stop what runs on it, then `nvidia-smi --gpu-reset -i <uuid>`; reboot where a reset is refused.",
+    ),
+    "no_permission": Advice(
+        "The agent may not open it; nothing is known about its state.",
+        "Check the permissions of /dev/nvidia* and the unit's DeviceAllow and groups.",
+    ),
+    "stuck": Advice(
+        "A driver call on it does not return. The other GPUs are still watched.",
+        "Drain the node and reboot it. Do not `kill -9` what runs on this GPU: it may never end, and hold the driver.",
+    ),
+    "init_failed": Advice(
+        "The driver could not start it.",
+        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then reset the GPU or reboot the node.",
+    ),
+    "unknown": Advice(
+        "It answers with an error that the driver does not explain.",
+        "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then reset the GPU or reboot the node.",
+    ),
+}
