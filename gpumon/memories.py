@@ -49,6 +49,8 @@ class Memories:
         self._take = take
         self._latest = latest
         self._recalled = False
+        self._unstored: dict[str, ProbeResult] = {}
+        """Results that were told and could not be stored, by id."""
         self._writer: Writer | None = None
 
     def start(self) -> None:
@@ -70,6 +72,15 @@ class Memories:
         error = None if self._writer is None else self._writer.trouble()
         return None if error is None else str(error)
 
+    @property
+    def notice(self) -> str | None:
+        """What an operator should know about the store, whether or not it can be written now."""
+        aside = None if self._writer is None else self._writer.moved_aside
+        if aside is None:
+            return self.trouble
+        began = f"{self._path} was damaged and has been begun anew; the old file is {aside}"
+        return f"{self.trouble}. {began}" if self.trouble else began
+
     def keep_xid(self, event: XidEvent) -> None:
         """Store an event, then tell it. One that is stored already is not told again."""
         self._submit(lambda store: store.add_xids([event]), lambda new: Xids(events=new), Xids(events=(event,)))
@@ -77,9 +88,15 @@ class Memories:
     def keep_result(self, result: ProbeResult) -> None:
         """Store a result, then tell it."""
         ended = ProbeEnded(result=result)
-        self._submit(lambda store: store.add_probe_result(to_document(result)), lambda _: ended, ended)
+        self._submit(_adding(result), lambda _: ended, ended, lambda: self._keep_for_later(result))
 
-    def _submit(self, work: Callable[[Store], Any], told: Callable[[Any], Arrived], undurable: Arrived) -> None:
+    def _submit(
+        self,
+        work: Callable[[Store], Any],
+        told: Callable[[Any], Arrived],
+        undurable: Arrived,
+        not_done: Callable[[], None] = lambda: None,
+    ) -> None:
         waiting = True
 
         def tell(arrived: Arrived) -> None:
@@ -91,13 +108,42 @@ class Memories:
 
         def failed(error: StoreError) -> None:
             log.error("not stored; counted in memory", extra={"error": str(error)})
+            not_done()
             tell(undurable)
+
+        def done(result: Any) -> None:
+            tell(told(result))
+            self._store_what_waits()
 
         late = self._loop.call_after(PATIENCE_SECONDS, lambda: tell(undurable))
         if self._writer is None:
             tell(undurable)
         else:
-            self._writer.submit(work, lambda result: tell(told(result)), failed)
+            self._writer.submit(work, done, failed)
+
+    def _keep_for_later(self, result: ProbeResult) -> None:
+        self._unstored[result.id] = result
+        for oldest in list(self._unstored)[:-MOST_RESULTS]:
+            del self._unstored[oldest]
+
+    def _store_what_waits(self) -> None:
+        """Once the store can be written again. What was told already is not told again."""
+        waiting, self._unstored = self._unstored, {}
+        for result in waiting.values():
+            self._resubmit(result)
+
+    def _resubmit(self, result: ProbeResult) -> None:
+        if self._writer is not None:
+            self._writer.submit(_adding(result), lambda _: None, lambda _: self._keep_for_later(result))
+
+    def _remember(self, remembered: Remembered) -> None:
+        """What was told before the store could be read comes after what it knew."""
+        self._take(remembered)
+        for result in self._unstored.values():
+            self._take(ProbeEnded(result=result))
+        if self._writer is not None:
+            counters = _counters(self._latest())
+            self._writer.submit(lambda store: store.keep_xid_counters(counters), lambda _: None, lambda _: None)
 
     # In the writer's thread
 
@@ -106,9 +152,16 @@ class Memories:
         if not self._recalled:
             self._recalled = True
             remembered = self._recall(store)
-            self._loop.post(lambda: self._take(remembered))
+            self._loop.post(lambda: self._remember(remembered))
         else:
-            store.keep_xid_counters(_counters(self._latest()))
+            self._make_good(store, self._latest())
+        self._loop.post(self._store_what_waits)
+
+    def _make_good(self, store: Store, report: Report) -> None:
+        store.keep_xid_counters(_counters(report))
+        if store.moved_aside is not None:  # damaged while we ran: the new one knows no result
+            for result in report.probe.history:
+                store.add_probe_result(to_document(result))
 
     def _recall(self, store: Store) -> Remembered:
         counters = store.probe_counters(self._probe)
@@ -119,6 +172,11 @@ class Memories:
             probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
             probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
         )
+
+
+def _adding(result: ProbeResult) -> Callable[[Store], bool]:
+    """One that is stored already is neither stored nor counted again."""
+    return lambda store: store.add_probe_result(to_document(result))
 
 
 def _results(documents: Iterable[Mapping[str, Any]]) -> Iterator[ProbeResult]:

@@ -61,6 +61,8 @@ class Writer:
         self._back_off = back_off
         self._delay = back_off[0]
         self._retry_at = 0.0
+        self.moved_aside: Path | None = None
+        """Where the last damaged file went in whose place a new one was begun. From any thread."""
         self._queue: queue.Queue[_Work | None] = queue.Queue(LIMIT)
         self._store: Store | None = None
         self._restored = False
@@ -118,6 +120,7 @@ class Writer:
     def _open(self) -> None:
         store = Store.open(self._path, boot_id=self._boot_id, retention=self._retention)
         if store.moved_aside is not None:
+            self.moved_aside = store.moved_aside
             log.error("the store was damaged and is begun anew", extra={"moved_to": str(store.moved_aside)})
         with contextlib.ExitStack() as unless_writable:
             unless_writable.callback(store.close)

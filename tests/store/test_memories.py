@@ -1,0 +1,146 @@
+"""What must survive, with a store that fails and recovers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from loops import turn_until
+
+from gpumon.config.model import Configuration
+from gpumon.memories import Memories
+from gpumon.monitor import Monitor
+from gpumon.probe.result import ProbeResult
+from gpumon.snapshot.snapshot import XidEvent
+from gpumon.store.store import Retention
+from gpumon.supervisor.loop import Loop
+from gpumon.wiring import first_report, terms
+
+BUS_ID = "00000000:61:00.0"
+
+
+def result(name: str, outcome: str = "ok") -> ProbeResult:
+    reason = "busy" if outcome == "skipped" else ""
+    return ProbeResult(
+        id=name,
+        probe="allreduce",
+        outcome=outcome,
+        reason=reason,
+        trigger="request",
+        started=2e9,
+        backend="gloo",
+        ranks=2,
+    )
+
+
+class Agent:
+    """As much of one as remembers. What it knows is what its Report says."""
+
+    def __init__(self, path: Path) -> None:
+        self.loop = Loop()
+        self.monitor = Monitor(first_report(Configuration()), terms(Configuration()))
+        self.memories = Memories(
+            self.loop,
+            path,
+            Retention(),
+            "allreduce",
+            take=self.monitor.take,
+            latest=lambda: self.monitor.latest,
+        )
+        self.memories.start()
+
+    def known(self) -> dict[str, float]:
+        """Ids of results and Xid counts, and how many runs are counted."""
+        report = self.monitor.latest
+        runs = report.probe.metrics.runs_total or {}
+        counts = {f"xid {xid}": count for one in report.memory.xids.values() for xid, (count, _) in one.items()}
+        return dict.fromkeys((one.id for one in report.probe.history), 1.0) | counts | {"runs": sum(runs.values())}
+
+    def knows(self, **known: float) -> None:
+        turn_until(self.loop, lambda: self.known() == {name.replace("_", " "): n for name, n in known.items()})
+
+    def well(self) -> None:
+        turn_until(self.loop, lambda: self.memories.trouble is None)
+
+    def stop(self) -> None:
+        """And let come what the store still has to say."""
+        self.loop.call_after(0.2, self.loop.stop)
+        self.loop.run()
+        self.memories.close()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_what_came_while_the_disk_was_full_is_stored_when_there_is_room(disk: Path) -> None:
+    """Results and counters that were told from memory are in the store after recovery, each of them once."""
+    agent = Agent(disk / "gpumon.db")
+    agent.memories.keep_result(result("before"))
+    agent.knows(before=1, runs=1)
+    filler = disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    agent.memories.keep_result(result("full", "wrong"))
+    agent.memories.keep_result(result("still-full", "skipped"))
+    agent.memories.keep_xid(XidEvent(xid=79, bus_id=BUS_ID, uuid="GPU-1", at=1.0, wall=2e9))
+    full = {"before": 1.0, "full": 1.0, "still-full": 1.0, "xid_79": 1.0, "runs": 3.0}
+    agent.knows(**full)
+    assert agent.memories.trouble is not None
+    filler.unlink()
+    agent.well()
+    agent.stop()
+
+    restarted = Agent(disk / "gpumon.db")
+    restarted.knows(**full)
+    restarted.stop()
+
+
+def test_what_came_before_the_store_could_be_opened_is_stored_too(tmp_path: Path) -> None:
+    """It is neither forgotten when the store tells what it knew, nor lost at the next start."""
+    folder = tmp_path / "later"
+    agent = Agent(folder / "gpumon.db")
+    agent.memories.keep_result(result("early"))
+    agent.memories.keep_xid(XidEvent(xid=79, bus_id=BUS_ID, uuid="GPU-1", at=1.0, wall=2e9))
+    agent.knows(early=1, xid_79=1, runs=1)
+    folder.mkdir()
+    agent.well()
+    agent.stop()
+    agent.knows(early=1, xid_79=1, runs=1)
+
+    restarted = Agent(folder / "gpumon.db")
+    restarted.knows(early=1, xid_79=1, runs=1)
+    restarted.stop()
+
+
+def test_a_damaged_store_is_told_for_as_long_as_the_agent_runs(tmp_path: Path) -> None:
+    """The notice names the old file and stays, though the new one can be written and nothing is in trouble."""
+    path = tmp_path / "gpumon.db"
+    agent = Agent(path)
+    agent.memories.keep_result(result("lost"))
+    agent.knows(lost=1, runs=1)
+    assert agent.memories.notice is None
+    agent.stop()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+
+    agent = Agent(path)
+    agent.memories.keep_result(result("after"))
+    agent.knows(after=1, runs=1)
+    [aside] = tmp_path.glob("gpumon.db.corrupt-*Z")
+    assert agent.memories.trouble is None
+    assert agent.memories.notice == f"{path} was damaged and has been begun anew; the old file is {aside}"
+    agent.stop()
