@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from loops import turn_until
 
-from gpumon.config.model import Configuration
 from gpumon.memories import Memories
 from gpumon.monitor import Monitor
+from gpumon.probe.metrics import INITIAL
 from gpumon.probe.result import ProbeResult
+from gpumon.report import ProbeState, Report
 from gpumon.snapshot.snapshot import XidEvent
 from gpumon.store.store import Retention
 from gpumon.supervisor.loop import Loop
-from gpumon.wiring import first_report, terms
+from gpumon.terms import Terms
 
 BUS_ID = "00000000:61:00.0"
 
@@ -42,7 +43,7 @@ class Agent:
 
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
-        self.monitor = Monitor(first_report(Configuration()), terms(Configuration()))
+        self.monitor = Monitor(Report(started=0.0, probe=ProbeState(metrics=INITIAL)), Terms())
         self.memories = Memories(
             self.loop,
             path,
