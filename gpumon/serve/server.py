@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import h11
 import uvicorn
@@ -20,8 +22,14 @@ REQUEST_DEADLINE = 10.0
 KEEP_ALIVE = 75
 """Seconds: longer than the usual minute between two scrapes, so that they share a connection."""
 MOST_CONNECTIONS = 256
+"""One more is closed at once: those who ask for nothing must not take the descriptors of those who do."""
 PATIENCE = 2
 """Seconds for requests in progress when the server is stopped."""
+
+SAY_AGAIN = 60.0
+"""Seconds until it is said again that no connection can be accepted: asyncio says so a hundred times a second."""
+
+_log = logging.getLogger("gpumon.serve")
 
 _REMEDIES: Mapping[int | None, str] = {
     errno.EADDRINUSE: "Something listens there, perhaps another gpumon: `ss -ltnp` names it. Stop it, or give another "
@@ -29,6 +37,7 @@ _REMEDIES: Mapping[int | None, str] = {
     errno.EADDRNOTAVAIL: "`ip address` shows the addresses of this host: give one of them as --web.listen-address.",
     errno.EACCES: "Ports under 1024 need CAP_NET_BIND_SERVICE: give another --web.listen-address.",
 }
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class ListenError(Exception):
@@ -65,7 +74,6 @@ class Server:
             access_log=False,
             server_header=False,
             backlog=BACKLOG,
-            limit_concurrency=MOST_CONNECTIONS,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=PATIENCE,
         )
@@ -103,6 +111,7 @@ class _Uvicorn(uvicorn.Server):
         """It serves, or has failed to."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
+        self._said_at: float | None = None
 
     def ask_to_stop(self) -> None:
         """From any thread."""
@@ -113,8 +122,19 @@ class _Uvicorn(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._failed)
         await super().startup(sockets)
         self.settled.set()
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Of what asyncio tells, the lack of descriptors comes without end."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _OUT_OF_RESOURCES:
+            loop.default_exception_handler(context)
+        elif self._said_at is None or loop.time() - self._said_at >= SAY_AGAIN:
+            self._said_at = loop.time()
+            hint = "see /proc/<pid>/fd of the agent for what is open; LimitNOFILE= of its unit sets the limit"
+            _log.error("connections cannot be accepted now", extra={"error": str(error), "hint": hint})
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):  # sets the Date header
@@ -129,7 +149,10 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect()
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.abort()
+        else:
+            self._expect()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import os
+import resource
 import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from serving import Node, ask, serving
@@ -106,3 +111,65 @@ def test_nonsense_does_not_end_the_server() -> None:
             peer.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
             assert peer.recv(4096).startswith(b"HTTP/1.1 400")
         assert ask(port, "/-/healthy").status == 200
+
+
+def test_more_connections_than_allowed_are_closed_and_the_others_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who opens connections without end cannot take all descriptors, and when they close there is room again."""
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 8)
+    with serving(Node()) as port:
+        mine = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        mine.connect()
+        with contextlib.ExitStack() as idle:
+            others = [idle.enter_context(socket.create_connection(("127.0.0.1", port), 10)) for _ in range(7)]
+            for _ in range(20):
+                with socket.create_connection(("127.0.0.1", port), 10) as refused:
+                    assert closed(refused)
+            mine.request("GET", "/-/healthy")
+            assert mine.getresponse().read()
+            for other in others:
+                other.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert other.recv(4096).startswith(b"HTTP/1.1 200")
+        mine.close()
+        assert any(ask_once(port) for _ in range(100))
+
+
+def closed(peer: socket.socket) -> bool:
+    with contextlib.suppress(ConnectionResetError):
+        return peer.recv(1) == b""
+    return True
+
+
+def ask_once(port: int) -> bool:
+    """Whether it was answered: connections that have just been closed may still take the places."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return ask(port, "/-/healthy").status == 200
+    time.sleep(0.05)
+    return False
+
+
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Nothing more can be opened in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as taken:
+        highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
+        taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.callback(os.close, os.dup(0))
+        yield
+
+
+def test_a_lack_of_descriptors_is_said_once_and_passes(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged once, not a hundred times a second; when there are some again, the waiting client is served."""
+    with serving(Node()) as port, socket.socket() as waiting:
+        waiting.settimeout(10)
+        with no_descriptor_left():
+            waiting.connect(("127.0.0.1", port))
+            deadline = time.monotonic() + 10
+            while not caplog.records and time.monotonic() < deadline:
+                time.sleep(0.01)
+        waiting.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert waiting.recv(4096).startswith(b"HTTP/1.1 200")
+    assert [one.getMessage() for one in caplog.records] == ["connections cannot be accepted now"]
