@@ -97,6 +97,13 @@ def troubled() -> Report:
     )
 
 
+def excluding(index: int) -> Report:
+    """The configuration excludes one of the eight GPUs: NVML counts it, nobody opens it."""
+    report = healthy()
+    gpus = tuple(one for one in report.gpus if one.index != index)
+    return replace(report, gpus=gpus, excluded=(example.bus_id(index),))
+
+
 def without_driver() -> Report:
     """A host whose driver does not load: no GPU is known, the agent says what is missing."""
     return Report(

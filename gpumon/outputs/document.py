@@ -62,6 +62,7 @@ def node(report: Report, stamp: Stamp) -> Document:
         "problems": [_problem(one) for one in found],
         "notices": [{"subject": subject, "message": message} for subject, message in report.notices.items()],
         "simulated_profile": report.simulated,
+        "excluded": list(report.excluded),
         "started": rfc3339(report.started),
         "booted": rfc3339(round(stamp.wall - stamp.boot)),
         "build": table(report.build),
@@ -166,9 +167,15 @@ def table(one: Table) -> Document:
 
 
 def gpus_up(document: Document) -> tuple[int, int]:
-    """How many GPUs of a document answer, and how many should."""
+    """How many GPUs of a document answer, and how many should: those that are excluded are never asked."""
+    node = document["node"]
     up = sum(one["state"] == "up" for one in document["gpus"])
-    return up, max(len(document["gpus"]), int(document["node"]["gpus_expected"] or 0))
+    return up, max(len(document["gpus"]), int(node["gpus_expected"] or 0) - len(node["excluded"]))
+
+
+def excluded(node: Document) -> list[str]:
+    """A sentence for each GPU that the configuration excludes."""
+    return [f"GPU at {bus_id}: excluded by the configuration." for bus_id in node["excluded"]]
 
 
 def verdict(node: Document) -> str:

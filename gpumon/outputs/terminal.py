@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpumon.outputs.document import Document, gpus_up, verdict
+from gpumon.outputs.document import Document, excluded, gpus_up, verdict
 from gpumon.outputs.words import (
     ABSENT,
     bandwidth,
@@ -96,7 +96,8 @@ def _heading(document: Document, *, color: bool) -> str:
 
 def _gpus_up(document: Document) -> str:
     up, expected = gpus_up(document)
-    return f"{up} of {expected} GPUs up" if expected else "no GPU expected"
+    aside = len(document["node"]["excluded"])
+    return (f"{up} of {expected} GPUs up" if expected else "no GPU expected") + (f", {aside} excluded" if aside else "")
 
 
 def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> Iterator[str]:
@@ -110,6 +111,12 @@ def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> I
 
 
 def _gpu_lines(document: Document, width: int, *, color: bool) -> Iterator[str]:
+    yield from _watched(document, width, color=color)
+    for line in excluded(document["node"]):
+        yield _paint(_cut(printable(line), width), DIM, color=color)
+
+
+def _watched(document: Document, width: int, *, color: bool) -> Iterator[str]:
     gpus = document["gpus"]
     if not gpus:
         yield "No GPU in the inventory."

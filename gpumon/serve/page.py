@@ -86,7 +86,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(
-        view=view, words=words, verdict=document.verdict, plot=plot, remarks=remarks, version=_version
+        view=view,
+        words=words,
+        verdict=document.verdict,
+        excluded=document.excluded,
+        plot=plot,
+        remarks=remarks,
+        version=_version,
     )
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
     environment.filters["prose"] = prose

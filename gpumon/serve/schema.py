@@ -92,6 +92,7 @@ class _NodeBase(Shape):
     problems: list[NodeProblem] = Field(description="What is wrong, the worst first.")
     notices: list[Notice]
     simulated_profile: str | None = Field(description="Profile of a simulated node; null on real GPUs.")
+    excluded: list[str] = Field(description="PCI bus ids of the GPUs that the configuration excludes: never opened.")
     started: str = moment("When the agent started.")
     booted: str = moment("When the host booted.")
     build: Build  # type: ignore[valid-type]

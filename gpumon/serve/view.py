@@ -124,11 +124,13 @@ def outcome_tone(outcome: str) -> str:
 
 def _gpus_tile(document: Document) -> Tile:
     up, expected = gpus_up(document)
+    aside = len(document["node"]["excluded"])
+    suffix = f", {aside} excluded" if aside else ""
     if not expected:
-        return Tile(label="GPUs up", value="none", note="no GPU is expected here", tone="muted")
+        return Tile(label="GPUs up", value="none", note=f"no GPU is expected here{suffix}", tone="muted")
     lacking = expected - up
     note = f"{lacking} not answering" if lacking else "all answer"
-    return Tile(label="GPUs up", value=f"{up} of {expected}", note=note, tone="critical" if lacking else "ok")
+    return Tile(label="GPUs up", value=f"{up} of {expected}", note=note + suffix, tone="critical" if lacking else "ok")
 
 
 def _power(gpus: list[Document]) -> Tile:

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from gpumon.outputs import document, terminal
 from gpumon.report import Report
+from gpumon.serve import example
 from gpumon.snapshot.gpu import Gpu
 
 ALL = {
     "healthy": samples.healthy(),
     "troubled": samples.troubled(),
     "without_driver": samples.without_driver(),
+    "excluding": samples.excluding(3),
     "without_gpus": samples.without_gpus(),
     "before_any_run": samples.before_any_run(samples.healthy()),
 }
@@ -70,6 +72,16 @@ def test_stuck_gpu_has_its_line_beside_the_others() -> None:
     lines = [line for line in table(samples.stuck(5)).splitlines() if "NVIDIA H100" in line]
     assert len(lines) == 8
     assert "STUCK for 10 min" in lines[5]
+
+
+def test_excluded_gpu_is_no_silent_one() -> None:
+    """It is named, and neither counted as up nor missed."""
+    report = samples.excluding(3)
+    for text in (status(report), table(report)):
+        assert "7 of 7 GPUs up, 1 excluded" in text.splitlines()[0]
+        assert f"GPU at {example.bus_id(3)}: excluded by the configuration." in text
+    assert "Nothing is wrong." in status(report)
+    assert "excluded" not in status(samples.healthy())
 
 
 @given(width=st.integers(60, 240), name=st.sampled_from(sorted(ALL)))

@@ -19,6 +19,7 @@ REPORTS = {
     "troubled": samples.troubled(),
     "stuck": samples.stuck(),
     "without_driver": samples.without_driver(),
+    "excluding": samples.excluding(3),
     "without_gpus": samples.without_gpus(),
     "before_any_run": samples.before_any_run(samples.healthy(16)),
 }

@@ -43,6 +43,15 @@ def words(html: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
+def test_excluded_gpu_is_said_and_not_missed(node: Node, port: int) -> None:
+    """The tile counts those that are watched, and the table names the one that is not."""
+    shown = words(page(node, port, samples.excluding(3)))
+    assert "GPUs up 7 of 7 all answer, 1 excluded" in shown
+    assert f"GPU at {example.bus_id(3)}: excluded by the configuration." in shown
+    none_left = replace(samples.excluding(0), gpus=(), excluded=tuple(example.bus_id(index) for index in range(8)))
+    assert "GPUs up none no GPU is expected here, 8 excluded" in words(page(node, port, none_left))
+
+
 def test_names_from_outside_are_text(node: Node, port: int) -> None:
     """Nothing that a driver, an alert, a probe or a notice says becomes markup."""
     report = samples.troubled()
