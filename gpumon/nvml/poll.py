@@ -69,7 +69,7 @@ class _Slot:
         self.retry_at = 0.0
         self.read_at: float | None = None
         self.todo: list[Tier] = []
-        """Tiers that are due, in the order of reading."""
+        """Tiers that are due, the next one last."""
         self.rest_until = 0.0
 
 
@@ -181,7 +181,9 @@ class NodePoll:
     def _read(self, slot: _Slot, reader: GpuReader, tally: _Tally) -> SeenGpu:
         """Read its tiers that are due. A slow GPU gets one tier a turn, and rests as long as it took."""
         began = boot_clock()
-        slot.todo += [tier for tier in (*tally.durations, *reader.missed) if tier not in slot.todo]
+        slot.todo[:0] = [tier for tier in tally.durations if tier not in slot.todo]
+        if SLOW in tally.durations:
+            slot.todo += [tier for tier in (ONCE, RARE) if tier in reader.missed and tier not in slot.todo]
         try:
             while slot.todo:
                 tier, started = slot.todo.pop(), boot_clock()

@@ -9,7 +9,7 @@ from polled import polled
 
 from gpumon.nvml.library import ERROR_NAMES, NvmlError
 from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.reading import Agent, rows
+from gpumon.snapshot.reading import SLOW, Agent, rows
 
 FAST_CALLS_H100X8 = 50
 """Six a GPU, the count, and one look at the event set."""
@@ -212,3 +212,33 @@ def test_what_is_set_is_what_is_read(tmp_path: Path) -> None:
     assert gpu is not None
     assert (gpu.temperature_celsius, gpu.utilization_ratio, gpu.power_watts) == (91, 0.37, 650.0)
     assert (gpu.ecc_errors_total or {})["uncorrected,dram"] == 3.0
+
+
+def test_what_is_read_seldom_is_read_again_soon_after_an_error(tmp_path: Path) -> None:
+    """A name and a count of links that fail while the GPU is opened are there with the next slow poll."""
+    trouble = "{nvmlDeviceGetName: 999, nvmlDeviceGetSerial: 999}"
+    text = f"gpus: {{3: {{fail: {trouble}, fail_fields: {{NVLINK_LINK_COUNT: 999}}}}}}"
+    with polled(text=text, folder=tmp_path) as poll:
+        before = poll.poll().gpus[3]
+        poll.simulation.edit("")
+        poll.node._due[SLOW] = 0.0
+        after = poll.poll().gpus[3]
+
+    assert before.gpu is not None
+    assert after.gpu is not None
+    assert (before.gpu.name, before.links) == (None, {})
+    assert (after.gpu.name, len(after.links)) == ("NVIDIA H100 80GB HBM3", 18)
+
+
+def test_a_passing_refusal_is_not_remembered(tmp_path: Path) -> None:
+    """A call that has worked and then says "not supported" works again when the driver does."""
+    with polled(folder=tmp_path) as poll:
+        poll.poll()
+        poll.simulation.edit("gpus: {3: {fail: {nvmlDeviceGetUtilizationRates: 3}}}")
+        without = poll.poll().gpus[3].gpu
+        poll.simulation.edit("")
+        again = poll.poll().gpus[3].gpu
+
+    assert without is not None
+    assert again is not None
+    assert (without.utilization_ratio, again.utilization_ratio is not None) == (None, True)
