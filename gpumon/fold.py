@@ -53,7 +53,8 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
         case Agent():
             report = _agent(report, arrival)
     if isinstance(arrival, (Xids, Remembered)):
-        report = replace(report, events=(*report.events, *arrival.events)[-MOST_EVENTS:])
+        events = sorted((*report.events, *arrival.events), key=lambda event: event.wall)
+        report = replace(report, events=tuple(events[-MOST_EVENTS:]))
     report = shown(report, now, terms)
     return _evaluated(report, now, terms) if isinstance(arrival, Tick) else report
 
