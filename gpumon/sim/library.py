@@ -51,7 +51,7 @@ class Library:
 
     def _entry(self, export: Export) -> Callable[..., Any]:
         def entry(*arguments: Any) -> Any:
-            started = time.perf_counter()
+            started, cpu_started = time.perf_counter(), time.thread_time()
             self._trace.entered(export.name)
             try:
                 answer = export.function(self._node, *arguments)
@@ -63,7 +63,7 @@ class Library:
             else:
                 return Code.SUCCESS if answer is None else answer
             finally:
-                self._trace.left(time.perf_counter() - started)
+                self._trace.left(time.perf_counter() - started, time.thread_time() - cpu_started)
 
         return entry
 

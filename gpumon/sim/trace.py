@@ -12,13 +12,17 @@ from pathlib import Path
 
 
 class Trace:
-    """Writes `<path>-<pid>.json`, at most once a second: calls by function, their total, seconds spent inside."""
+    """Writes `<path>-<pid>.json`, at most once a second: calls by function, their total, seconds spent inside.
+
+    `seconds` by the clock on the wall, in which a call may hang; `cpu_seconds` of the threads that called.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._file = None if path is None else path.with_name(f"{path.name}-{os.getpid()}.json")
         self._lock = threading.Lock()
         self._calls: Counter[str] = Counter()
         self._seconds = 0.0
+        self._cpu_seconds = 0.0
         self._written = 0
         if path is not None:
             atexit.register(self.write)
@@ -27,9 +31,10 @@ class Trace:
         with self._lock:
             self._calls[function] += 1
 
-    def left(self, seconds: float) -> None:
+    def left(self, seconds: float, cpu_seconds: float) -> None:
         with self._lock:
             self._seconds += seconds
+            self._cpu_seconds += cpu_seconds
         if self._file is not None and int(time.monotonic()) != self._written:
             self.write()
 
@@ -39,7 +44,12 @@ class Trace:
             return
         with self._lock:
             self._written = int(time.monotonic())
-            counts = {"calls": dict(self._calls), "total": self._calls.total(), "seconds": self._seconds}
+            counts = {
+                "calls": dict(self._calls),
+                "total": self._calls.total(),
+                "seconds": self._seconds,
+                "cpu_seconds": self._cpu_seconds,
+            }
             new = self._file.with_suffix(".new")
             new.write_text(json.dumps(counts))
             new.replace(self._file)

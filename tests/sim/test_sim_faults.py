@@ -361,6 +361,7 @@ def test_calls_are_counted_in_the_trace(start: Start, scenario: Path, tmp_path: 
     }
     assert counts["total"] == 5
     assert 0.15 <= counts["seconds"] < 1
+    assert 0 < counts["cpu_seconds"] < 0.1 < counts["seconds"], "a call that waits was counted as work"
 
 
 def test_every_fault_is_described() -> None:
