@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 from gpumon.alerts.rules import THRESHOLDS
@@ -12,7 +14,6 @@ from gpumon.commands import UserError
 from gpumon.config.load import ConfigurationError, configuration_file, load
 from gpumon.config.model import Configuration, Simulate
 from gpumon.config.settings import CONFIG_FILE, FLAGS
-from gpumon.sim import SimulationError
 from gpumon.sim.profiles import PROFILES
 
 
@@ -41,19 +42,20 @@ def configuration(chosen: argparse.Namespace) -> Configuration:
 def configuration_to_start(chosen: argparse.Namespace) -> Configuration:
     """The same, for what is about to use it: the scenario, which is read again later, has to be good now."""
     settings = configuration(chosen)
-    try:
-        _read_scenario(settings.simulate)
-    except SimulationError as error:
+    wrong = _wrong_with_scenario(settings.simulate)
+    if wrong:
         origin = settings.origin("simulate.scenario")
-        raise UserError(f"the configuration is not good:\n{origin}: {error}") from error
+        raise UserError(f"the configuration is not good:\n{origin}: {wrong}")
     return settings
 
 
-def _read_scenario(simulate: Simulate) -> None:
-    if simulate.profile is not None and simulate.scenario is not None:
-        from gpumon.sim.scenario import ScenarioFile  # noqa: PLC0415 - real GPUs have no use for it, nor for its memory
-
-        ScenarioFile(simulate.scenario, PROFILES[simulate.profile])
+def _wrong_with_scenario(simulate: Simulate) -> str:
+    """Asked in a process of its own: what reads a scenario knows NVML's C functions, and the daemon does not."""
+    if simulate.profile is None or simulate.scenario is None:
+        return ""
+    question = [sys.executable, "-m", "gpumon.sim.check", simulate.profile, str(simulate.scenario)]
+    asked = subprocess.run(question, check=False, capture_output=True, text=True)
+    return asked.stderr.strip() if asked.returncode else ""
 
 
 def client(chosen: argparse.Namespace) -> Client:
