@@ -11,7 +11,8 @@ import sys
 import time
 
 from gpumon import log
-from gpumon.commands.settings import add_flags, configuration
+from gpumon.arrival import Samplers
+from gpumon.commands.settings import add_flags, configuration_to_start
 from gpumon.config.model import Configuration
 from gpumon.monitor import Monitor
 from gpumon.outputs import document, terminal
@@ -20,7 +21,7 @@ from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.snapshot import DriverStatus, Hello, Message, Snapshot, TrialResult, XidEvent
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.samplers import SamplerSupervisor
+from gpumon.supervisor.samplers import CRASHES_A_GPU, SamplerSupervisor
 from gpumon.wiring import first_report, orders, terms
 
 DEADLINE_SECONDS = 75.0
@@ -34,33 +35,53 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    settings = configuration(chosen)
+    settings = configuration_to_start(chosen)
     log.configure(level="warning", format=settings.log.format)
-    report = read_once(settings)
+    look = Look(settings)
+    report = look.run()
     print(_rendered(report, chosen.format), end="")
-    return 0 if report.node.nvml_up != 0 else NOT_WELL
+    if look.failure is not None:
+        print(f"gpumon: {look.failure}", file=sys.stderr)
+    return NOT_WELL if look.failure is not None or report.node.nvml_up == 0 else 0
 
 
-def read_once(settings: Configuration) -> Report:
-    """The Report after the first poll, or after the driver has said that there will be none."""
-    loop = Loop()
-    monitor = Monitor(first_report(settings), terms(settings))
+class Look:
+    """Ends with the first poll, with a driver that says no, or with a sampler that does not live long enough."""
 
-    def take(message: Message) -> None:
+    def __init__(self, settings: Configuration) -> None:
+        self.failure: str | None = f"nothing could be read within {DEADLINE_SECONDS:g} s"
+        """Why the report says nothing of the GPUs; None when it does."""
+        self._loop = Loop()
+        self._monitor = Monitor(first_report(settings), terms(settings))
+        epoch = boot_clock()
+        self._samplers = SamplerSupervisor(
+            self._loop, lambda page: orders(settings, page, epoch), on_message=self._take, on_state=self._supervise
+        )
+
+    def run(self) -> Report:
+        self._loop.call_after(DEADLINE_SECONDS, self._loop.stop)
+        self._samplers.start()
+        self._loop.run()
+        self._samplers.stop()
+        return self._monitor.latest
+
+    def _take(self, message: Message) -> None:
         if not isinstance(message, (Hello, TrialResult, XidEvent)):
-            monitor.take(message)
-        if isinstance(message, Snapshot) or (isinstance(message, DriverStatus) and not message.up):
-            loop.stop()
+            self._monitor.take(message)
+        polled = isinstance(message, Snapshot) and message.complete
+        if polled or (isinstance(message, DriverStatus) and not message.up):
+            self._end(None)
 
-    epoch = boot_clock()
-    samplers = SamplerSupervisor(
-        loop, lambda page: orders(settings, page, epoch), on_message=take, on_state=monitor.take
-    )
-    loop.call_after(DEADLINE_SECONDS, loop.stop)
-    samplers.start()
-    loop.run()
-    samplers.stop()
-    return monitor.latest
+    def _supervise(self, state: Samplers) -> None:
+        """Crashes that put a GPU aside are what the supervisor is there for; one more is not about a GPU."""
+        self._monitor.take(state)
+        crashes = state.restarts["crash"] + state.restarts["mismatch"]
+        if crashes > CRASHES_A_GPU * (1 + len(state.aside)):
+            self._end(f"the sampler ended {crashes} times before it had read anything; what it said stands above")
+
+    def _end(self, failure: str | None) -> None:
+        self.failure = failure
+        self._loop.stop()
 
 
 def _rendered(report: Report, form: str) -> str:
