@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -113,6 +114,82 @@ def test_sighup_applies_a_good_file_and_a_bad_one_changes_nothing(agent: Agent) 
     assert "gpumon.yml:2" in notice[0]["message"]
     assert "expected_count" in notice[0]["message"]
     assert agent.metrics().value("gpumon_gpus_expected") == 9
+
+
+def test_sighup_leaves_alone_what_takes_effect_at_the_next_start(tmp_path: Path) -> None:
+    """Another profile is told and not taken, not even by the next sampler; what no sampler needs replaces none."""
+    agent = Agent(tmp_path, profile=None)
+    simulate = {"profile": "h100x1", "scenario": str(agent.scenario)}
+    agent.start(quiet(agent, simulate=simulate))
+    try:
+        eventually(lambda: agent.metrics().gpus("gpumon_gpu_up") == {"0": 1})
+        probe = {"first_after_seconds": 3600, "deadline_seconds": 30}
+        quiet(agent, simulate={"profile": "t4x1"}, log={"level": "warning"}, probe=probe, gpus={"expected_count": 3})
+        next_run = agent.get("/probe/allreduce")["next_run"]
+        agent.process.send_signal(signal.SIGHUP)
+        eventually(lambda: agent.metrics().value("gpumon_gpus_expected") == 3)
+        assert agent.metrics().value("gpumon_sampler_restarts_total", reason="configuration") == 0
+        assert agent.get("/probe/allreduce")["next_run"] == next_run
+        told = [line for line in agent.log.read_text(encoding="utf-8").splitlines() if "simulate.profile" in line]
+        assert len(told) == 1
+        assert 'effect="at the next start"' in told[0]
+
+        quiet(agent, simulate={"profile": "t4x1"}, poll={"interval_seconds": 0.5})
+        agent.process.send_signal(signal.SIGHUP)
+        eventually(lambda: agent.metrics().value("gpumon_sampler_restarts_total", reason="configuration") == 1)
+        eventually(lambda: agent.metrics().gpus("gpumon_gpu_up") == {"0": 1})
+        assert agent.get("/api/v1/gpus")["gpus"][0]["name"] == "NVIDIA H100 80GB HBM3"
+    finally:
+        agent.stop()
+
+
+@pytest.mark.parametrize("command", [("config", "check"), ("once",), ("serve",)])
+@pytest.mark.parametrize(
+    ("profile", "scenario", "complaint"),
+    [
+        ("nope", None, "--simulate: simulate.profile: 'nope' is not known; known here: a100x8,"),
+        ("t4x1", None, "s.yml: cannot be read"),
+        ("t4x1", "gpus:\n  0: {lsot: true}\n", "s.yml:2: gpus.0.lsot: unknown key 'lsot'; known are "),
+        ("t4x1", "seed: 2020-13-45\n", "s.yml: not YAML (month must be in 1..12)"),
+    ],
+)
+def test_a_node_that_cannot_be_simulated_is_a_configuration_error(
+    tmp_path: Path, command: tuple[str, ...], profile: str, scenario: str | None, complaint: str
+) -> None:
+    """Each command that would use it says what is wrong where, exits with 2, and starts nothing."""
+    path = tmp_path / "s.yml"
+    if scenario is not None:
+        path.write_text(scenario, encoding="utf-8")
+    flags = [f"--simulate={profile}", f"--simulate.scenario={path}", f"--store.path={tmp_path / 'gpumon.db'}"]
+    arguments = [sys.executable, "-m", "gpumon", *command, *flags]
+    ran = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=30)
+
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert complaint in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_once_gives_up_when_its_sampler_keeps_crashing(tmp_path: Path) -> None:
+    """A library that crashes at each start ends the look soon, with exit code 1 and the reason."""
+    scenario = tmp_path / "s.yml"
+    scenario.write_text("crash: [nvmlInit*]\n", encoding="utf-8")
+    arguments = [sys.executable, "-m", "gpumon", "once", "--simulate=t4x1", f"--simulate.scenario={scenario}"]
+    ran = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=30)
+
+    assert ran.returncode == 1
+    assert "gpumon: the sampler ended 3 times" in ran.stderr
+
+
+def test_the_agent_takes_all_descriptors_that_it_may_have(agent: Agent) -> None:
+    """Its soft limit becomes its hard limit, so that a small default does not keep it from starting children."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1, 512), hard))
+    try:
+        agent.start(quiet(agent))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
 
 
 def test_thresholds_of_the_configuration_reach_the_agents_own_alerts(agent: Agent) -> None:
