@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -17,7 +18,7 @@ from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.report import ProbeState
 from gpumon.serve import ask, schema
 from gpumon.serve.answer import reply, sources, stamp
-from gpumon.serve.api import Filter
+from gpumon.serve.api import Filter, Nothing
 from gpumon.serve.guard import authorize
 from gpumon.serve.problem import Problem
 
@@ -25,6 +26,7 @@ router = APIRouter(tags=["probe"])
 
 PATIENCE = 5.0
 """Seconds for the main loop to say what becomes of a request."""
+NOTHING_YET = "No run has measured anything yet."
 
 
 class Assertion(Filter):
@@ -68,41 +70,54 @@ async def last(request: Request, wanted: Annotated[Assertion, Query()]) -> Respo
     summary="Run an all-reduce now",
     responses={
         401: {"description": "No token, or a wrong one."},
+        403: {"description": "A page of another origin asked."},
         409: {"description": "The guard refuses: `reason` and `remedy` say why and what to do."},
+        503: {"description": "The main loop does not answer, or the agent has no token to compare with."},
     },
     openapi_extra={"security": [{"token": []}]},
 )
-async def run(request: Request) -> Response:
+async def run(request: Request, _: Nothing) -> Response:
     """Needs the token. Location names the run. While one is in progress no second is started: the request joins it."""
     authorize(request)
     future = asyncio.wrap_future(sources(request).request_probe())
     await asyncio.wait((future,), timeout=PATIENCE)
     if not future.done():
-        raise Problem(
-            503, "Agent busy", f"The main loop did not answer within {PATIENCE:.0f} s.", "Ask again; see the log."
-        )
+        raise no_answer()
     return _answered(future.result())
+
+
+def no_answer() -> Problem:
+    detail = f"The main loop did not answer within {PATIENCE:.0f} s."
+    return Problem(503, "Agent busy", detail, "Ask again; see the log.")
+
+
+def refused(answer: ProbeRequest, headers: Mapping[str, str]) -> Problem:
+    detail, remedy = f"The probe may not run now: {answer.reason}.", answer.hint or "Ask again later."
+    return Problem(409, "Probe refused", detail, remedy, headers=headers, reason=answer.reason, id=answer.id)
+
+
+def not_so(reason: str, answer: document.Document) -> Problem:
+    """What was asserted is not true."""
+    remedy = "See `probe`, and run one with POST /probe/allreduce or `gpumon probe allreduce`."
+    return Problem(503, "Assertion failed", reason, remedy, probe=answer)
 
 
 def _answered(answer: ProbeRequest) -> Response:
     headers = {"Location": f"/api/v1/probes/{answer.id}"} if answer.id else {}
     if answer.reason:
-        detail = f"The probe may not run now: {answer.reason}."
-        remedy = answer.hint or "Ask again later."
-        raise Problem(409, "Probe refused", detail, remedy, headers=headers, reason=answer.reason, id=answer.id)
+        raise refused(answer, headers)
     return reply({"id": answer.id, "accepted": answer.accepted}, 202, headers | {"Retry-After": "1"})
 
 
 def _assert_ok(state: ProbeState, now: document.Stamp, max_age: float | None, answer: document.Document) -> None:
     reason = _why_not(last_measured(state), now, max_age)
     if reason:
-        remedy = "See `probe`, and run one with POST /probe/allreduce or `gpumon probe allreduce`."
-        raise Problem(503, "Assertion failed", reason, remedy, probe=answer)
+        raise not_so(reason, answer)
 
 
 def _why_not(result: ProbeResult | None, now: document.Stamp, max_age: float | None) -> str:
     if result is None:
-        return "No run has measured anything yet."
+        return NOTHING_YET
     age = document.age(result, now)
     ended = f"Run {result.id} ended {result.outcome} {duration(age)} ago"
     if result.outcome != "ok":

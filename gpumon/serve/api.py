@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from gpumon.fold import MOST_EVENTS, MOST_RESULTS
 from gpumon.outputs import document
 from gpumon.probe.result import ProbeResult
 from gpumon.serve import ask, schema
@@ -18,14 +19,21 @@ from gpumon.serve.problem import Problem
 router = APIRouter(prefix="/api/v1", tags=["node"])
 
 SINCE = Field(None, description="Only what is newer: 1h, RFC 3339, or seconds since the epoch.")
-LIMIT = Field(100, ge=1, le=1000, description="How many, the newest first.")
 GPU = Field(None, description="Only of this GPU: uuid or index.")
+
+
+def _limit(most: int) -> Any:
+    return Field(100, ge=1, le=most, description=f"How many, the newest first; {most} are remembered.")
 
 
 class Filter(BaseModel):
     """A parameter that is not known is an error: a spelling mistake must not pass for an empty filter."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+Nothing = Annotated[Filter, Query()]
+"""For what takes no parameter at all."""
 
 
 class LinkFilter(Filter):
@@ -36,7 +44,7 @@ class EventFilter(Filter):
     gpu: str | None = GPU
     xid: int | None = Field(None, ge=0, description="Only this code.")
     since: str | None = SINCE
-    limit: int = LIMIT
+    limit: int = _limit(MOST_EVENTS)
 
 
 class AlertFilter(Filter):
@@ -46,21 +54,21 @@ class AlertFilter(Filter):
 
 class ProbeFilter(Filter):
     since: str | None = SINCE
-    limit: int = LIMIT
+    limit: int = _limit(MOST_RESULTS)
 
 
 @router.get("/report", response_model=schema.Report, summary="Everything, from one moment")
-async def report(request: Request) -> Response:
+async def report(request: Request, _: Nothing) -> Response:
     return reply(document.whole(sources(request).latest(), stamp(request)))
 
 
 @router.get("/node", response_model=schema.Node, summary="The node, the agent, and what is wrong")
-async def node(request: Request) -> Response:
+async def node(request: Request, _: Nothing) -> Response:
     return reply(document.node(sources(request).latest(), stamp(request)))
 
 
 @router.get("/gpus", response_model=schema.Gpus, summary="All GPUs of the inventory")
-async def gpus(request: Request) -> Response:
+async def gpus(request: Request, _: Nothing) -> Response:
     """A GPU stays in the inventory when it is lost: its identity and fault are shown, its readings are null."""
     return reply({"gpus": document.gpus(sources(request).latest())})
 
@@ -71,7 +79,7 @@ async def gpus(request: Request) -> Response:
     summary="One GPU",
     responses={404: {"description": "No such GPU; `gpus` names those that exist."}},
 )
-async def one_gpu(request: Request, gpu: Annotated[str, Path(description="uuid or index.")]) -> Response:
+async def one_gpu(request: Request, gpu: Annotated[str, Path(description="uuid or index.")], _: Nothing) -> Response:
     """A uuid stays with the GPU, an index may not."""
     return reply(document.gpu(ask.gpu(sources(request).latest(), gpu)))
 
@@ -124,7 +132,7 @@ async def probes(request: Request, chosen: Annotated[ProbeFilter, Query()]) -> R
         404: {"description": "No such run, or no longer remembered."},
     },
 )
-async def one_probe(request: Request, run: Annotated[str, Path(description="Id of the run.")]) -> Response:
+async def one_probe(request: Request, run: Annotated[str, Path(description="Id of the run.")], _: Nothing) -> Response:
     """With the token, what its ranks printed is shown too."""
     state = sources(request).latest().probe
     if run == state.running:
@@ -132,7 +140,11 @@ async def one_probe(request: Request, run: Annotated[str, Path(description="Id o
     for result in (*state.history, *filter(None, (state.last,))):
         if result.id == run:
             return reply(document.probe_result(result) | _log(request, result))
-    raise Problem(404, "Unknown run", f"There is no run {run!r}.", "/api/v1/probes names those that are remembered.")
+    raise unknown_run(run)
+
+
+def unknown_run(run: str) -> Problem:
+    return Problem(404, "Unknown run", f"There is no run {run!r}.", "/api/v1/probes names those that are remembered.")
 
 
 def _log(request: Request, result: ProbeResult) -> document.Document:

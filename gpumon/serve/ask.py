@@ -41,8 +41,12 @@ def gpu(report: Report, text: str) -> GpuState:
     for state in report.gpus:
         if text in (state.uuid, str(state.index)):
             return state
+    raise unknown_gpu(report, text)
+
+
+def unknown_gpu(report: Report, text: str) -> Problem:
     known = [f"{state.index} ({state.uuid})" for state in report.gpus]
-    raise Problem(
+    return Problem(
         404,
         "Unknown GPU",
         f"There is no GPU {text!r} in this node's inventory.",

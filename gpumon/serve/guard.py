@@ -8,20 +8,11 @@ from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gpumon.serve.headers import secure
 from gpumon.serve.hosts import is_allowed
 from gpumon.serve.problem import Problem
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-SECURITY_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-}
 HOW_TO_AUTHORIZE = (
     "Send `Authorization: Bearer <token>` with the token from the agent's token file (--web.token-file). "
     "A request from this host needs it too."
@@ -42,7 +33,7 @@ class Guard:
 
         async def secured(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _secure(message)
+                secure(MutableHeaders(scope=message))
             await send(message)
 
         problem = self._refusal(scope)
@@ -57,21 +48,34 @@ class Guard:
         headers = Headers(scope=scope)
         host, origin = headers.get("host"), headers.get("origin")
         if host is not None and not is_allowed(host, self._allowed_hosts):
-            return Problem(
-                421,
-                "Host not allowed",
-                f"This agent does not go by the name {host!r}.",
-                "Ask by IP address or by the host's own name, or add the name to web.allowed_hosts.",
-            )
-        own = (None, f"http://{host}", f"https://{host}")
+            return not_this_host(host)
+        own = (None,) if host is None else (None, f"http://{host}", f"https://{host}")
         if scope["method"] not in SAFE_METHODS and origin not in own:
-            return Problem(
-                403,
-                "Origin not allowed",
-                f"A page of {origin!r} asked for a change.",
-                "Changes are taken from this agent's own pages and from programs that send no Origin.",
-            )
+            return other_origin(origin)
         return None
+
+
+def not_this_host(host: str) -> Problem:
+    return Problem(
+        421,
+        "Host not allowed",
+        f"This agent does not go by the name {host!r}.",
+        "Ask by IP address or by the host's own name, or add the name to web.allowed_hosts.",
+    )
+
+
+def other_origin(origin: str | None) -> Problem:
+    return Problem(
+        403,
+        "Origin not allowed",
+        f"A page of {origin!r} asked for a change.",
+        "Changes are taken from this agent's own pages and from programs that send no Origin.",
+    )
+
+
+def token_needed() -> Problem:
+    challenge = {"WWW-Authenticate": 'Bearer realm="gpumon"'}
+    return Problem(401, "Token needed", "This request starts work.", HOW_TO_AUTHORIZE, headers=challenge)
 
 
 def authorize(request: Request) -> None:
@@ -86,8 +90,7 @@ def authorize(request: Request) -> None:
         )
     given = request.headers.get("authorization")
     if given is None:
-        challenge = {"WWW-Authenticate": 'Bearer realm="gpumon"'}
-        raise Problem(401, "Token needed", "This request starts work.", HOW_TO_AUTHORIZE, headers=challenge)
+        raise token_needed()
     if not is_token(given, token):
         challenge = {"WWW-Authenticate": 'Bearer realm="gpumon", error="invalid_token"'}
         raise Problem(401, "Wrong token", "The token does not match.", HOW_TO_AUTHORIZE, headers=challenge)
@@ -103,10 +106,3 @@ def is_token(authorization: str, token: str) -> bool:
     """Takes the same time wherever the two differ."""
     scheme, _, given = authorization.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
-
-
-def _secure(message: Message) -> None:
-    headers = MutableHeaders(scope=message)
-    for name, value in SECURITY_HEADERS.items():
-        headers[name] = value
-    headers.setdefault("Cache-Control", "no-store")

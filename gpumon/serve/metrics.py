@@ -11,6 +11,8 @@ from gpumon.serve.problem import Problem
 
 router = APIRouter(tags=["agent"])
 
+HEALTHY, READY = "Healthy.\n", "Ready.\n"
+
 
 @router.get("/metrics/", include_in_schema=False)
 @router.get("/metrics", response_class=PlainTextResponse, summary="All metrics, for Prometheus")
@@ -26,7 +28,7 @@ async def metrics(request: Request) -> Response:
 @router.get("/-/healthy", response_class=PlainTextResponse, summary="The process answers")
 async def healthy() -> Response:
     """200 whatever the driver and the GPUs do."""
-    return PlainTextResponse("Healthy.\n")
+    return PlainTextResponse(HEALTHY)
 
 
 @router.get(
@@ -38,11 +40,13 @@ async def healthy() -> Response:
 async def ready(request: Request) -> Response:
     """200 once a first poll has ended or its deadline has passed, whatever the driver does."""
     if not sources(request).ready():
-        raise Problem(503, "Not ready", "The first poll is not over.", "Ask again in a second.", headers=RETRY)
-    return PlainTextResponse("Ready.\n")
+        raise not_ready()
+    return PlainTextResponse(READY)
 
 
-RETRY = {"Retry-After": "1"}
+def not_ready() -> Problem:
+    retry = {"Retry-After": "1"}
+    return Problem(503, "Not ready", "The first poll is not over.", "Ask again in a second.", headers=retry)
 
 
 def takes_gzip(accept_encoding: str) -> bool:

@@ -14,6 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Scope
 
+from gpumon.serve.headers import secure
+
 MEDIA_TYPE = "application/problem+json"
 REMEDIES: Mapping[int, str] = {
     404: "See /docs for the addresses that exist.",
@@ -46,16 +48,20 @@ class Problem(Exception):  # noqa: N818 - the word of RFC 9457
         self.more = more
 
     def response(self, scope: Scope) -> Response:
-        body = {
+        body = json.dumps(self.document(scope["path"]), indent=2) + "\n"
+        return Response(body, self.status, self.headers, MEDIA_TYPE)
+
+    def document(self, path: str) -> dict[str, Any]:
+        """The body of the answer to a request for this path."""
+        return {
             "type": f"urn:gpumon:problem:{self.kind.lower().replace(' ', '-')}",
             "title": self.kind,
             "status": self.status,
             "detail": self.detail,
-            "instance": scope["path"],
+            "instance": path,
             "remedy": self.remedy,
             **self.more,
         }
-        return Response(json.dumps(body, indent=2) + "\n", self.status, self.headers, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
@@ -92,7 +98,9 @@ async def _validation(request: Request, error: Exception) -> Response:
 
 async def _defect(request: Request, error: Exception) -> Response:
     detail = f"{type(error).__name__} while answering {request.method} {request.url.path}."
-    return Problem(500, "Internal error", detail, REMEDIES[500]).response(request.scope)
+    response = Problem(500, "Internal error", detail, REMEDIES[500]).response(request.scope)
+    secure(response.headers)  # it is sent from outside of the guard
+    return response
 
 
 def _allowed(request: Request) -> str:

@@ -11,11 +11,15 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from gpumon.outputs import document
-from gpumon.report import ProbeState
-from gpumon.serve import example, schema
-from gpumon.serve.problem import MEDIA_TYPE
+from gpumon.outputs.prometheus import Renderer
+from gpumon.probe.result import ProbeRequest
+from gpumon.report import ProbeState, Report
+from gpumon.serve import allreduce, api, ask, example, guard, metrics, schema
+from gpumon.serve.problem import MEDIA_TYPE, Problem
 
 Document = dict[str, Any]
+GPU, RUN = "9", "4e1f0c7a92d3"
+"""In the examples of problems."""
 DESCRIPTION = """\
 What the agent on this GPU host knows. Everything is read from one frozen report: no request causes a driver call.
 
@@ -29,7 +33,6 @@ def examples() -> Mapping[tuple[str, str, str], Any]:
     """By method, path and status. Made by the code that answers, so that they cannot be out of date."""
     report, stamp = example.report(), example.STAMP
     run = document.probe_result(example.run())
-    before = replace(report, probe=ProbeState(next_run=report.probe.next_run))
     return {
         ("get", "/api/v1/report", "200"): document.whole(report, stamp),
         ("get", "/api/v1/node", "200"): document.node(report, stamp),
@@ -42,9 +45,42 @@ def examples() -> Mapping[tuple[str, str, str], Any]:
         ("get", "/api/v1/probes/{run}", "200"): run,
         ("get", "/api/v1/probes/{run}", "202"): {"id": run["id"], "running": True},
         ("get", "/probe/allreduce", "200"): document.probe(report, stamp),
-        ("get", "/probe/allreduce", "202"): document.probe(before, stamp),
+        ("get", "/probe/allreduce", "202"): document.probe(_before(), stamp),
         ("post", "/probe/allreduce", "202"): {"id": run["id"], "accepted": True},
+        ("get", "/metrics", "200"): _family(report, "gpumon_gpu_temperature_celsius"),
+        ("get", "/-/healthy", "200"): metrics.HEALTHY,
+        ("get", "/-/ready", "200"): metrics.READY,
     }
+
+
+@cache
+def problems() -> Mapping[tuple[str, str, str], Problem]:
+    """What is refused, by method, path and status; made by the code that refuses."""
+    report, stamp = example.report(), example.STAMP
+    busy = ProbeRequest(
+        id=RUN, accepted=False, reason="busy", hint="Processes hold GPU 0. Run again when the GPUs are free."
+    )
+    return {
+        ("get", "/api/v1/gpus/{gpu}", "404"): ask.unknown_gpu(report, GPU),
+        ("get", "/api/v1/probes/{run}", "404"): api.unknown_run(RUN),
+        ("get", "/-/ready", "503"): metrics.not_ready(),
+        ("get", "/probe/allreduce", "503"): allreduce.not_so(allreduce.NOTHING_YET, document.probe(_before(), stamp)),
+        ("post", "/probe/allreduce", "401"): guard.token_needed(),
+        ("post", "/probe/allreduce", "403"): guard.other_origin("http://elsewhere.example"),
+        ("post", "/probe/allreduce", "409"): allreduce.refused(busy, {}),
+        ("post", "/probe/allreduce", "503"): allreduce.no_answer(),
+    }
+
+
+def _before() -> Report:
+    """Before any run of the probe."""
+    report = example.report()
+    return replace(report, probe=ProbeState(next_run=report.probe.next_run))
+
+
+def _family(report: Report, name: str) -> str:
+    lines = Renderer(lambda: report).render(report).splitlines(keepends=True)
+    return "".join(line for line in lines if name in line)
 
 
 def install(app: FastAPI) -> None:
@@ -70,12 +106,15 @@ def _document(app: FastAPI) -> Document:
 
 
 def _complete(method: str, path: str, responses: dict[str, Document]) -> None:
-    problem = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     responses.pop("422", None)
     responses["default"] = {"description": "An error, with a remedy."}
     for status, response in responses.items():
         response["description"] = response["description"].replace("Successful Response", "The answer.")
         if status == "default" or status >= "400":
-            response["content"] = problem
-        elif (method, path, status) in examples():
-            response["content"]["application/json"]["example"] = examples()[method, path, status]
+            problem = problems().get((method, path, status), guard.not_this_host("elsewhere.example"))
+            shape = {"$ref": "#/components/schemas/Problem"}
+            shown = problem.document(path.format(gpu=GPU, run=RUN))
+            response["content"] = {MEDIA_TYPE: {"schema": shape, "example": shown}}
+        else:
+            (content,) = response["content"].values()
+            content["example"] = examples()[method, path, status]

@@ -122,6 +122,13 @@ def test_run_is_started(node: Node, port: int) -> None:
     assert node.requests == 1
 
 
+def test_run_takes_no_parameter(node: Node, port: int) -> None:
+    """What looks like a choice and is none starts nothing."""
+    answer = ask(port, f"{PATH}?backend=nccl", "POST", BEARER)
+    assert is_problem(answer, 422)
+    assert node.requests == 0
+
+
 def test_second_request_joins_the_run(node: Node, port: int) -> None:
     """While one is in progress its id is the answer."""
     node.answer = ProbeRequest(id="run-1", accepted=False)

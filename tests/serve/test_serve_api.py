@@ -90,7 +90,7 @@ def many_events(count: int) -> Report:
     [
         ("", 100),
         ("limit=7", 7),
-        ("limit=1000", 120),
+        ("limit=500", 120),
         ("xid=79", 60),
         ("gpu=1", 30),
         (f"gpu={example.uuid(2)}&xid=13", 30),
@@ -143,6 +143,13 @@ def test_links_of_one_gpu(port: int) -> None:
     ("query", "status", "named"),
     [
         ("events?limit=0", 422, "limit"),
+        ("events?limit=501", 422, "limit"),
+        ("probes?limit=201", 422, "limit"),
+        ("report?x", 422, "x"),
+        ("node?bogus=1", 422, "bogus"),
+        ("gpus?bogus=1", 422, "bogus"),
+        ("gpus/0?bogus=1", 422, "bogus"),
+        ("probes/none?bogus=1", 422, "bogus"),
         ("events?limit=many", 422, "limit"),
         ("events?xid=-1", 422, "xid"),
         ("events?gpus=1", 422, "gpus"),
@@ -193,6 +200,9 @@ def test_log_of_a_run_needs_the_token(node: Node, port: int) -> None:
 def test_defect_is_a_problem_too(node: Node, port: int) -> None:
     """An exception of ours is answered with 500 and a remedy, and the server lives on."""
     node.report = None  # type: ignore[assignment]
-    assert is_problem(ask(port, "/api/v1/node"), 500)
+    broken = ask(port, "/api/v1/node")
+    assert is_problem(broken, 500)
+    assert broken.headers["Content-Security-Policy"].startswith("default-src 'self';")
+    assert (broken.headers["Cache-Control"], broken.headers["X-Frame-Options"]) == ("no-store", "DENY")
     node.report = samples.healthy()
     assert ask(port, "/api/v1/node").status == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,17 @@ def test_page_of_another_origin_changes_nothing(node: Node, port: int, origin: s
     """Even with the token."""
     answer = ask(port, "/probe/allreduce", "POST", BEARER | {"Origin": origin})
     assert is_problem(answer, 403)
+    assert node.requests == 0
+
+
+def test_page_without_a_host_is_no_page_of_this_agent(node: Node, port: int) -> None:
+    """HTTP/1.0 needs no Host header, and an origin is not compared with one that is not there."""
+    request = (
+        f"POST /probe/allreduce HTTP/1.0\r\nOrigin: http://None\r\nAuthorization: {BEARER['Authorization']}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(request.encode())
+        assert connection.makefile("rb").readline().split()[1] == b"403"
     assert node.requests == 0
 
 

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from serving import ask
 
 from gpumon.serve import reference, schema
@@ -34,12 +35,28 @@ def test_every_json_answer_has_a_valid_example(described: dict[str, Any]) -> Non
 
 
 def test_errors_are_described_as_they_are(described: dict[str, Any]) -> None:
-    """Every operation can answer with a problem, and FastAPI's own shape of 422 is nowhere."""
+    """Every operation can answer with a problem, each has an example, and FastAPI's own shape of 422 is nowhere."""
     for _, _, operation in reference.operations(described):
-        content = operation["responses"]["default"]["content"]
-        assert content == {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        for status, response in operation["responses"].items():
+            if status == "default" or status >= "400":
+                shown = response["content"]["application/problem+json"]
+                assert shown["schema"] == {"$ref": "#/components/schemas/Problem"}
+                schema.Problem.model_validate(shown["example"])
+                assert status in ("default", str(shown["example"]["status"]))
     assert "HTTPValidationError" not in str(described)
     assert described["components"]["schemas"]["Problem"]["properties"]["remedy"]
+
+
+def test_pages_of_text_have_an_example(port: int, described: dict[str, Any]) -> None:
+    """What /metrics and the health pages say, and the reference page shows it as it is."""
+    shown = {
+        path: one["get"]["responses"]["200"]["content"] for path, one in described["paths"].items() if "get" in one
+    }
+    assert shown["/-/healthy"]["text/plain"]["example"] == "Healthy.\n" == ask(port, "/-/healthy").body.decode()
+    assert shown["/-/ready"]["text/plain"]["example"] == "Ready.\n" == ask(port, "/-/ready").body.decode()
+    (family,) = text_string_to_metric_families(shown["/metrics"]["text/plain"]["example"])
+    assert (family.name, family.samples[0].value) == ("gpumon_gpu_temperature_celsius", 63)
+    assert "# TYPE gpumon_gpu_temperature_celsius gauge" in ask(port, "/docs").body.decode()
 
 
 def test_every_row_is_described(described: dict[str, Any]) -> None:
