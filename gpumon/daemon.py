@@ -6,13 +6,14 @@ import contextlib
 import logging
 import os
 import platform
+import resource
 import signal
 import time
 from collections.abc import Callable
 
 from gpumon import __version__, log, systemd
 from gpumon.arrival import Agent, Tick
-from gpumon.config.load import ConfigurationError, changes
+from gpumon.config.load import ConfigurationError, changes, reloaded
 from gpumon.config.model import Configuration
 from gpumon.kernel_log import KernelLog
 from gpumon.memories import Memories
@@ -30,7 +31,7 @@ from gpumon.store.store import Retention
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Probing
 from gpumon.supervisor.samplers import SamplerSupervisor
-from gpumon.wiring import PROBE, choices, first_report, orders, terms, timetable
+from gpumon.wiring import PROBE, choices, first_report, orders, same_orders, terms, timetable
 
 _log = logging.getLogger("gpumon")
 
@@ -84,6 +85,7 @@ class Daemon:
     def run(self) -> int:
         """Until told to stop. Returns the exit code."""
         self._say_hello()
+        _raise_descriptor_limit()
         self._catch_signals()
         self._make_state_folder()
         self._memories.start()
@@ -207,17 +209,18 @@ class Daemon:
             self._apply(configuration)
         systemd.notify("READY=1")
 
-    def _apply(self, after: Configuration) -> None:
-        before, self._configuration = self._configuration, after
-        for change in changes(before, after):
+    def _apply(self, read: Configuration) -> None:
+        before, after = self._configuration, reloaded(self._configuration, read)
+        self._configuration = after
+        for change in changes(before, read):
             note = "at the next start" if change.restart else "now"
             _log.info("configuration changed", extra={"key": change.name, "value": change.after, "effect": note})
         log.configure(level=after.log.level, format=after.log.format)
         self._monitor.change(terms(after))
         self._probing.choices = choices(after)
-        if before.probe != after.probe:
+        if timetable(before) != timetable(after):
             self._schedule.start(timetable(after))
-        if (before.poll, before.gpus, before.log) != (after.poll, after.gpus, after.log):
+        if not same_orders(before, after):
             self._samplers.replace("configuration")
 
     def _token(self) -> str | None:
@@ -225,3 +228,12 @@ class Daemon:
             return read(self._configuration.web.token_file)
         except TokenError:
             return None
+
+
+def _raise_descriptor_limit() -> None:
+    """To all that is allowed: who cannot open descriptors cannot start children, nor say so."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # unlimited, where the kernel has a limit all the same
+        _log.warning("the limit of open descriptors stays", extra={"error": str(error)})
