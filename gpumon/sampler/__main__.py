@@ -20,7 +20,7 @@ from gpumon.nvml.library import (
 )
 from gpumon.nvml.poll import NodePoll, start
 from gpumon.sampler.life import frames_only, tie_to
-from gpumon.sampler.node import Surroundings, excluded, surroundings
+from gpumon.sampler.node import Surroundings, await_surroundings, excluded
 from gpumon.snapshot import frame
 from gpumon.snapshot.call_page import Writer, boot_clock
 from gpumon.snapshot.orders import EXIT_MISMATCH, Orders
@@ -123,9 +123,13 @@ def main() -> int:
     write = frames_only()
     tie_to(orders.parent)
     log.configure(level=orders.log_level, format=orders.log_format)
-    write(frame.encode(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid())))
+
+    def say(message: Message) -> None:
+        write(frame.encode(message))
+
+    say(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
     try:
-        return Sampler(orders, lambda message: write(frame.encode(message)), surroundings(orders)).run()
+        return Sampler(orders, say, await_surroundings(orders, say)).run()
     except BrokenPipeError:
         logging.getLogger("gpumon.sampler").info("the daemon is gone")
         return 0

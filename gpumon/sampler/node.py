@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,15 @@ from pathlib import Path
 import pynvml
 
 from gpumon.nvml import pci
+from gpumon.sim import SimulationError
 from gpumon.snapshot.orders import Orders, Simulation
+from gpumon.snapshot.snapshot import DriverStatus, Message
 
 log = logging.getLogger("gpumon.sampler")
 
 BUS_ID = re.compile(r"([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+
+AGAIN_SECONDS = 1.0
 
 NvidiaBus = Callable[[], Mapping[str, str]]
 
@@ -35,6 +40,16 @@ def surroundings(orders: Orders) -> Surroundings:
     if orders.simulation is None:
         return Surroundings(lambda: pci.functions(Path(orders.sysfs)), lambda: pci.uuids(Path(orders.procfs)))
     return _simulate(orders.simulation)
+
+
+def await_surroundings(orders: Orders, say: Callable[[Message], None]) -> Surroundings:
+    """The same, as soon as there are any: a scenario that is bad may be mended. Meanwhile says what is wrong."""
+    while True:
+        try:
+            return surroundings(orders)
+        except SimulationError as error:
+            say(DriverStatus(up=False, error="SimulationError", remedy=str(error)))
+            time.sleep(AGAIN_SECONDS)
 
 
 def _simulate(simulation: Simulation) -> Surroundings:

@@ -169,6 +169,21 @@ def test_a_node_that_cannot_be_simulated_is_a_configuration_error(
     assert "Traceback" not in ran.stderr
 
 
+def test_a_sampler_that_begins_with_a_bad_scenario_waits_for_a_good_one(agent: Agent) -> None:
+    """It does not crash: the agent names file and line, and reads again when they are mended."""
+    agent.start(quiet(agent))
+    agent.simulate({"gpus": {0: {"lsot": True}}})
+    for sampler in agent.children():
+        os.kill(sampler, signal.SIGKILL)
+    eventually(lambda: agent.metrics().value("gpumon_nvml_up") == 0)
+    notices = [one["message"] for one in agent.get("/api/v1/node")["notices"] if one["subject"] == "driver"]
+    assert "scenario.yml:3: gpus.0.lsot: unknown key" in notices[0]
+
+    agent.simulate({"idle": True})
+    eventually(lambda: set(agent.metrics().gpus("gpumon_gpu_up").values()) == {1})
+    assert agent.metrics().value("gpumon_sampler_restarts_total", reason="crash") == 1  # ours
+
+
 def test_once_gives_up_when_its_sampler_keeps_crashing(tmp_path: Path) -> None:
     """A library that crashes at each start ends the look soon, with exit code 1 and the reason."""
     scenario = tmp_path / "s.yml"
