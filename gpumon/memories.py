@@ -50,7 +50,7 @@ class Memories:
         self._latest = latest
         self._recalled = False
         self._unstored: dict[str, ProbeResult] = {}
-        """Results that were told and could not be stored, by id."""
+        """Results that were told and, as far as is known, are not stored; by id."""
         self._writer: Writer | None = None
 
     def start(self) -> None:
@@ -106,18 +106,21 @@ class Memories:
                 late.cancel()
                 self._take(arrived)
 
-        def failed(error: StoreError) -> None:
-            log.error("not stored; counted in memory", extra={"error": str(error)})
+        def wait_no_more() -> None:
             not_done()
             tell(undurable)
+
+        def failed(error: StoreError) -> None:
+            log.error("not stored; counted in memory", extra={"error": str(error)})
+            wait_no_more()
 
         def done(result: Any) -> None:
             tell(told(result))
             self._store_what_waits()
 
-        late = self._loop.call_after(PATIENCE_SECONDS, lambda: tell(undurable))
+        late = self._loop.call_after(PATIENCE_SECONDS, wait_no_more)
         if self._writer is None:
-            tell(undurable)
+            wait_no_more()
         else:
             self._writer.submit(work, done, failed)
 
