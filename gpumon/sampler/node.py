@@ -67,12 +67,13 @@ def _simulate(simulation: Simulation) -> Surroundings:
 
 def excluded(orders: Orders, around: Surroundings) -> frozenset[str]:
     """Bus ids that the configuration excludes, however it names them. A uuid that is not known yet is left out."""
-    bus = sorted(around.bus())
+    functions = around.bus()
+    ours = sorted(bus_id for bus_id, driver in functions.items() if driver not in {"", "vfio-pci"})
     uuids = {uuid: bus_id for bus_id, uuid in around.uuids().items()}
     found: set[str] = set()
     for name in orders.exclude:
         if name.isdigit():
-            found.update(bus[int(name) : int(name) + 1])
+            found.update(ours[int(name) : int(name) + 1])
         elif BUS_ID.fullmatch(name):
             found.add(pci.nvml_bus_id(name if name.count(":") > 1 else f"0000:{name}"))
         elif name in uuids:
