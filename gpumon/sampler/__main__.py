@@ -59,6 +59,7 @@ class Sampler:
             self._look_at_bus()
             try:
                 status = start(self._library)
+                self._excluded = excluded(self._orders, self._around)  # now the kernel module may know more of them
                 self._say(status)
                 delay = BACK_OFF[0]
                 if self._orders.trial is not None:

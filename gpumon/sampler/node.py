@@ -67,8 +67,8 @@ def _simulate(simulation: Simulation) -> Surroundings:
 
 def excluded(orders: Orders, around: Surroundings) -> frozenset[str]:
     """Bus ids that the configuration excludes, however it names them. A uuid that is not known yet is left out."""
-    functions = around.bus()
-    ours = sorted(bus_id for bus_id, driver in functions.items() if driver not in {"", "vfio-pci"})
+    # Unbound ones as well: before the module is loaded no function is bound, and each will be the driver's.
+    ours = sorted(bus_id for bus_id, driver in around.bus().items() if driver in {"", "nvidia"})
     uuids = {uuid: bus_id for bus_id, uuid in around.uuids().items()}
     found: set[str] = set()
     for name in orders.exclude:
