@@ -100,6 +100,7 @@ class NodePoll:
         first: Sequence[str] = (),
         interval: float,
         partial: Callable[[Snapshot], None] = lambda _: None,
+        patience: float = SLOW_SECONDS,
     ) -> None:
         self._library = library
         self._field_ids = field_ids(driver)
@@ -112,6 +113,7 @@ class NodePoll:
         self._interval = interval
         self._gap = max(3 * interval, 10.0)
         self._partial = partial
+        self._patience = patience
         self._bound = 0
         self._counted: int | None = None
         self.events = Events(library)
@@ -190,7 +192,7 @@ class NodePoll:
                 reader.read(tier)
                 counted = tier if tier in tally.durations else FAST
                 tally.durations[counted] += boot_clock() - started
-                if boot_clock() - began > SLOW_SECONDS:
+                if boot_clock() - began > self._patience:
                     slot.rest_until = boot_clock() + min(boot_clock() - began, self._gap)
                     break
         finally:

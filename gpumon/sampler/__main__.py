@@ -18,7 +18,7 @@ from gpumon.nvml.library import (
     Library,
     NvmlError,
 )
-from gpumon.nvml.poll import NodePoll, start
+from gpumon.nvml.poll import SLOW_SECONDS, NodePoll, start
 from gpumon.sampler.life import frames_only, tie_to
 from gpumon.sampler.node import Surroundings, await_surroundings, excluded
 from gpumon.snapshot import frame
@@ -92,11 +92,13 @@ class Sampler:
     def _trial(self, status: DriverStatus, bus_id: str) -> int:
         """Whatever it answers, it answers: it is no longer stuck."""
         only = {bus_id: self._around.bus().get(bus_id, "")}
-        self._node_poll(status, lambda: only).poll()
+        self._node_poll(status, lambda: only, patience=float("inf")).poll()
         self._say(TrialResult(bus_id=bus_id))
         return 0
 
-    def _node_poll(self, status: DriverStatus, bus: Callable[[], Mapping[str, str]]) -> NodePoll:
+    def _node_poll(
+        self, status: DriverStatus, bus: Callable[[], Mapping[str, str]], patience: float = SLOW_SECONDS
+    ) -> NodePoll:
         return NodePoll(
             self._library,
             status.driver or "",
@@ -106,6 +108,7 @@ class Sampler:
             first=self._orders.first,
             partial=self._say,
             interval=self._orders.interval,
+            patience=patience,
         )
 
     def _look_at_bus(self) -> None:
