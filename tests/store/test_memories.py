@@ -17,7 +17,7 @@ from gpumon.probe.metrics import INITIAL
 from gpumon.probe.result import ProbeResult
 from gpumon.report import ProbeState, Report
 from gpumon.snapshot.snapshot import XidEvent
-from gpumon.store.store import Retention
+from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
 from gpumon.terms import Terms
 
@@ -145,3 +145,24 @@ def test_a_damaged_store_is_told_for_as_long_as_the_agent_runs(tmp_path: Path) -
     assert agent.memories.trouble is None
     assert agent.memories.notice == f"{path} was damaged and has been begun anew; the old file is {aside}"
     agent.stop()
+
+
+def test_a_store_that_is_damaged_in_mid_work_is_told_again_what_is_known(tmp_path: Path) -> None:
+    """The new file gets the results and counters that the agent still knows, so that a restart loses none."""
+    path = tmp_path / "gpumon.db"
+    with Store.open(path, boot_id="earlier") as store:  # more than SQLite keeps in its cache
+        store.add_xids(XidEvent(xid=48, bus_id=BUS_ID, uuid="GPU-1", at=n, wall=2e9 + n) for n in range(99_000))
+    agent = Agent(path)
+    agent.memories.keep_result(result("before"))
+    agent.knows(before=1, xid_48=99_000, runs=1)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    agent.memories.keep_xid(XidEvent(xid=48, bus_id=BUS_ID, uuid="GPU-1", at=50_000.5, wall=2e9))
+    turn_until(agent.loop, lambda: agent.memories.notice is not None and agent.memories.trouble is None)
+    agent.knows(before=1, xid_48=99_001, runs=1)
+    agent.stop()
+
+    restarted = Agent(path)
+    restarted.knows(before=1, xid_48=99_001, runs=1)
+    restarted.stop()
