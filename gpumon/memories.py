@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumon.arrival import ProbeEnded, Remembered, Xids
+from gpumon.fold import MOST_EVENTS, MOST_RESULTS
 from gpumon.inventory import UNNAMED
 from gpumon.probe.result import ProbeResult, from_document, to_document
 from gpumon.report import Report
@@ -23,8 +24,6 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PATIENCE_SECONDS = 5.0
 """How long a fault may wait for its durable row: a hung disk must not silence an alert."""
 CLOSE_SECONDS = 3.0
-MOST_EVENTS = 500
-MOST_RESULTS = 200
 
 Arrived = Xids | ProbeEnded | Remembered
 
