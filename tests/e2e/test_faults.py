@@ -190,8 +190,16 @@ def _age(scrapes: Scrapes) -> float:
 def test_kill_9_leaves_no_process_and_a_restart_loses_no_xid(tmp_path: Path, state: str) -> None:
     """SIGKILL of the daemon ends every child; after a restart the Xid counters have not gone back."""
     agent = Agent(tmp_path)
+    try:
+        _kill_and_restart(agent, state)
+    finally:
+        agent.stop()
+    assert not descendants(agent.process.pid)
+
+
+def _kill_and_restart(agent: Agent, state: str) -> None:
     agent.simulate({"idle": True})
-    agent.start(*(["--config.file", str(_probing_now(tmp_path))] if state == "probing" else []))
+    agent.start(*(["--config.file", str(_probing_now(agent.folder))] if state == "probing" else []))
     agent.simulate({"idle": True, "gpus": {1: {"xids": [79]}}})
     eventually(lambda: _xid_79(agent) == 1)
     if state == "hung":
@@ -208,13 +216,10 @@ def test_kill_9_leaves_no_process_and_a_restart_loses_no_xid(tmp_path: Path, sta
 
     agent.simulate({"idle": True})
     agent.start()
-    try:
-        eventually(lambda: _xid_79(agent) == 1)
-        assert agent.metrics().gpus("gpumon_gpu_up") == dict.fromkeys(OTHERS, 1)
-        eventually(lambda: _firing_here(agent, "GpuXidCritical"))
-    finally:
-        assert agent.stop() == 0
-    assert not descendants(agent.process.pid)
+    eventually(lambda: _xid_79(agent) == 1)
+    assert agent.metrics().gpus("gpumon_gpu_up") == dict.fromkeys(OTHERS, 1)
+    eventually(lambda: _firing_here(agent, "GpuXidCritical"))
+    assert agent.stop() == 0
 
 
 def _xid_79(agent: Agent) -> float | None:
