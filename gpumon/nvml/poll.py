@@ -110,7 +110,6 @@ class NodePoll:
         self._first = {bus_id: place for place, bus_id in enumerate(first)}
         self._slots: dict[str, _Slot] = {}
         self._due: dict[Tier, float] = dict.fromkeys((RARE, SLOW, FAST), 0.0)
-        self._interval = interval
         self._gap = max(3 * interval, 10.0)
         self._partial = partial
         self._patience = patience
