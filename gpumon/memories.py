@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpumon.arrival import ProbeEnded, Remembered, Xids
 from gpumon.fold import MOST_EVENTS, MOST_RESULTS
 from gpumon.inventory import UNNAMED
-from gpumon.probe.result import ProbeResult, from_document, to_document
+from gpumon.probe.result import SUCCESSES, ProbeResult, from_document, to_document
 from gpumon.report import Report
 from gpumon.snapshot.snapshot import XidEvent
 from gpumon.store.errors import StoreError
@@ -170,10 +170,16 @@ class Memories:
         return Remembered(
             xids={(_known(one.uuid), one.xid): (float(one.count), one.last_wall) for one in store.xid_counters()},
             events=store.recent_events(MOST_EVENTS),
-            probe_results=tuple(_results(store.recent_probe_results(MOST_RESULTS))),
+            probe_results=tuple(_results(self._documents(store))),
             probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
             probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
         )
+
+    def _documents(self, store: Store) -> Sequence[Mapping[str, Any]]:
+        """The newest results, and the last success even when many skips have come since."""
+        recent = store.recent_probe_results(MOST_RESULTS)
+        success = store.last_probe_result(self._probe, SUCCESSES)
+        return recent if success is None or success in recent else (success, *recent)
 
 
 def _adding(result: ProbeResult) -> Callable[[Store], bool]:

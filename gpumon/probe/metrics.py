@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from gpumon.probe.result import OUTCOMES, SKIP_REASONS, AllReduce, Measurement, ProbeResult
+from gpumon.probe.result import OUTCOMES, SKIP_REASONS, SUCCESSES, AllReduce, Measurement, ProbeResult
 from gpumon.snapshot.reading import KEY_SEPARATOR
 
 INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fromkeys(SKIP_REASONS, 0.0), running=0.0)
@@ -26,7 +26,7 @@ def fold_result(metrics: AllReduce, result: ProbeResult) -> AllReduce:
     )
     if result.wrong_elements is not None:
         metrics = replace(metrics, wrong_elements={result.backend: float(result.wrong_elements)})
-    return _succeeded(metrics, result, ended) if result.outcome in ("ok", "degraded") else metrics
+    return _succeeded(metrics, result, ended) if result.outcome in SUCCESSES else metrics
 
 
 def _succeeded(metrics: AllReduce, result: ProbeResult, ended: float) -> AllReduce:

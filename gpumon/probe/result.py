@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 from gpumon.snapshot.reading import agent
 
 OUTCOMES = ("ok", "degraded", "wrong", "failed", "timeout", "skipped")
+SUCCESSES = ("ok", "degraded")
+"""Outcomes whose bandwidths count."""
 SKIP_REASONS = (
     *("busy", "held", "unarmed", "single_gpu", "mig", "no_torch"),
     *("exclusive_mode", "low_memory", "disabled", "maintenance"),

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from loops import turn_until
 
+from gpumon.fold import MOST_RESULTS
 from gpumon.memories import Memories
 from gpumon.monitor import Monitor
 from gpumon.probe.metrics import INITIAL
-from gpumon.probe.result import ProbeResult
+from gpumon.probe.result import ProbeResult, to_document
 from gpumon.report import ProbeState, Report
 from gpumon.snapshot.snapshot import XidEvent
 from gpumon.store.store import Retention, Store
@@ -124,6 +125,23 @@ def test_what_came_before_the_store_could_be_opened_is_stored_too(tmp_path: Path
     restarted = Agent(folder / "gpumon.db")
     restarted.knows(early=1, xid_79=1, runs=1)
     restarted.stop()
+
+
+def test_the_last_success_is_recalled_over_any_number_of_skips(tmp_path: Path) -> None:
+    """A node that was busy for weeks still knows its bandwidth after a restart."""
+    path = tmp_path / "gpumon.db"
+    skips = [result(f"skip {n}", "skipped") for n in range(MOST_RESULTS)]
+    with Store.open(path, boot_id="earlier") as store:
+        for one in (result("good"), *skips):
+            store.add_probe_result(to_document(one))
+
+    agent = Agent(path)
+    turn_until(agent.loop, lambda: agent.monitor.latest.probe.last is not None)
+    metrics = agent.monitor.latest.probe.metrics
+    agent.stop()
+
+    assert metrics.last_success_timestamp_seconds == 2e9
+    assert (metrics.runs_total or {})["ok"] == 1
 
 
 def test_a_damaged_store_is_told_for_as_long_as_the_agent_runs(tmp_path: Path) -> None:
