@@ -168,7 +168,7 @@ class Daemon:
             self._memories.keep_xid(message)
         elif isinstance(message, (Snapshot, DriverStatus)):
             self._monitor.take(message)
-            self._polled |= isinstance(message, Snapshot) or not message.up
+            self._polled |= message.complete if isinstance(message, Snapshot) else not message.up
         elif not isinstance(message, (Hello, TrialResult)):
             self._monitor.take(message)
 
