@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpumon.probe.account import Progress
 from gpumon.probe.result import ProbeResult
-from gpumon.snapshot.snapshot import DriverStatus, PciBus, Snapshot, XidEvent
+from gpumon.snapshot.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot, XidEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,7 @@ Arrival = (
     Snapshot
     | PciBus
     | DriverStatus
+    | LinksSeen
     | Samplers
     | Xids
     | Remembered

@@ -8,8 +8,9 @@ from typing import Any
 
 from gpumon.arrival import Aside
 from gpumon.counters import Counts, advance, gained, raw_values, totals
+from gpumon.snapshot.fabric import Platform
 from gpumon.snapshot.gpu import FAULTS, Gpu
-from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
 from gpumon.snapshot.reading import rows
 from gpumon.snapshot.snapshot import SeenGpu
 from gpumon.terms import Moment
@@ -42,6 +43,9 @@ class KnownGpu:
     link_counts: Mapping[str, Counts] = field(default_factory=dict)
     links: Mapping[str, Nvlink] = field(default_factory=dict)
     """As they are exported: the same objects until one of them is read anew and differs."""
+    peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
+    platform: Platform | None = None
+    """Identity: these stay, whatever becomes of the GPU."""
 
     @property
     def named(self) -> bool:
@@ -144,6 +148,8 @@ def _read(gpu: KnownGpu, seen: SeenGpu, at: float) -> KnownGpu:
         seen_at=at,
         observed=gpu.observed + seen.watched,
         counts=advance(gpu.counts, raw_values(seen.gpu), gained(seen.increments)),
+        peers=gpu.peers if not seen.peers or seen.peers == gpu.peers else seen.peers,
+        platform=gpu.platform if seen.platform in {None, gpu.platform} else seen.platform,
     )
 
 

@@ -11,11 +11,12 @@ from gpumon.arrival import Samplers
 from gpumon.inventory import KnownGpu
 from gpumon.probe.account import Progress
 from gpumon.probe.result import AllReduce, ProbeResult
+from gpumon.snapshot.fabric import Fabric, Platform
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Build, Driver, Node
-from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.snapshot.reading import Labels, Sample, Table, samples
-from gpumon.snapshot.snapshot import DriverStatus, XidEvent
+from gpumon.snapshot.snapshot import DriverStatus, SeenMig, SeenPort, XidEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +34,40 @@ class GpuState:
     since: float | None = None
     """Wall time at which the fault was found."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
+    peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
+    c2c_links: Mapping[str, C2cLink] = field(default_factory=dict)
+    fabric: Fabric | None = None
+    platform: Platform | None = None
+    migs: tuple[SeenMig, ...] = ()
 
     @property
     def labels(self) -> Labels:
         return (("gpu", str(self.index)), ("uuid", self.uuid))
+
+    def tables(self) -> Iterator[tuple[Table, Labels]]:
+        """Every table of this GPU, less its links."""
+        yield self.gpu, self.labels
+        for part in (self.fabric, self.platform):
+            if part is not None:
+                yield part, self.labels
+        for one in self.migs:
+            yield one.mig, (*self.labels, *mig_labels(one))
+
+    def link_tables(self) -> Iterator[tuple[Table, Labels]]:
+        """Every table of its links."""
+        for links in (self.links, self.peers, self.c2c_links):
+            for link, table in links.items():
+                yield table, (*self.labels, ("link", link))
+
+
+def mig_labels(seen: SeenMig) -> Labels:
+    """The labels of a MIG instance, beside those of its GPU."""
+    return (
+        ("mig_uuid", seen.uuid),
+        ("gpu_instance_id", str(seen.gpu_instance_id)),
+        ("compute_instance_id", str(seen.compute_instance_id)),
+        ("profile", seen.profile),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +121,8 @@ class Report:
     driver: Driver = Driver()
     node: Node = Node()
     gpus: tuple[GpuState, ...] = ()
+    ports: tuple[SeenPort, ...] = ()
+    """InfiniBand and RoCE; counters as they are exported."""
     excluded: tuple[str, ...] = ()
     """Bus ids of the GPUs that the configuration excludes: on the bus and counted by NVML, and never opened."""
     events: tuple[XidEvent, ...] = ()
@@ -112,8 +145,11 @@ class Report:
         yield self.driver, ()
         yield self.node, ()
         for state in self.gpus:
-            yield state.gpu, state.labels
+            yield from state.tables()
         for state in self.gpus:
-            for link, one in state.links.items():
-                yield one, (*state.labels, ("link", link))
+            yield from state.link_tables()
+        for port in self.ports:
+            named = (("device", port.device), ("port", port.port))
+            yield port.link, (*named, ("link_layer", port.link_layer))
+            yield port.counts, named
         yield self.probe.metrics, ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from gpumon import inventory
 from gpumon.inventory import KnownGpu
@@ -68,8 +69,18 @@ def _state(gpu: KnownGpu, memory: Memory, down: str | None, now: Moment, terms: 
         fault=fault,
         detail=detail,
         since=gpu.since,
-        links=gpu.links if fault is None else {},
+        peers=gpu.peers,
+        platform=gpu.platform,
+        **(_read(gpu) if fault is None else {}),
     )
+
+
+def _read(gpu: KnownGpu) -> dict[str, Any]:
+    """What goes when the GPU does not answer."""
+    seen = gpu.seen
+    if seen is None:
+        return {}
+    return {"links": gpu.links, "c2c_links": seen.c2c_links, "fabric": seen.fabric, "migs": seen.migs}
 
 
 def _xids(gpu: KnownGpu, memory: Memory, terms: Terms) -> Mapping[str, tuple[float, float]]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpumon.nvml.calls import CALLS
 from gpumon.nvml.fields import Asked, Batch
 from gpumon.nvml.library import (
     GONE,
@@ -161,7 +162,9 @@ class GpuReader:
 
     def _number(self, call: Call) -> Any:
         value = self._ask(call)
-        if call.attribute is not None:
+        if isinstance(call.attribute, int):
+            value = value[call.attribute]
+        elif call.attribute is not None:
             value = getattr(value, call.attribute)
         if call.unknown is not None and value == call.unknown:
             raise AbsentError
@@ -213,8 +216,13 @@ class GpuReader:
         return answer
 
     def _driver(self, call: Call) -> Any:
+        own = CALLS.get(call.name)
         try:
-            answer = self._library.call(f"nvmlDeviceGet{call.name}", self.handle, *call.arguments, bus_id=self.bus_id)
+            if own is not None:
+                answer = own(self._library, self.handle, self.bus_id)
+            else:
+                name = f"nvmlDeviceGet{call.name}"
+                answer = self._library.call(name, self.handle, *call.arguments, bus_id=self.bus_id)
         except NvmlError as error:
             self._judge(error, _key(call))
             return error

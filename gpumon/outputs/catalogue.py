@@ -14,15 +14,21 @@ from gpumon.snapshot.reading import (
     Agent,
     Bits,
     Call,
+    Checks,
     Difference,
     Distinct,
     Each,
     Either,
     Field,
+    Gpm,
     Integral,
+    LinkCall,
     LinkField,
+    ProcessMemory,
     Row,
+    Slowest,
     Source,
+    Sysfs,
     Table,
     Tier,
     metric_type,
@@ -163,33 +169,43 @@ def _info(table: type[Table], identities: dict[str, Row]) -> Entry:
     )
 
 
-def _words(source: Source) -> Iterator[str]:
+def _words(source: Source) -> Iterator[str]:  # noqa: C901, PLR0912 - one case a kind of source
     """What a source asks NVML for, each thing once and in the order of preference."""
     match source:
-        case Call(name=name, attribute=attribute):
-            yield f"nvmlDeviceGet{name}" + (f".{attribute}" if attribute else "")
-        case Field(name=name) | LinkField(name=name):
+        case Call(name=name, attribute=attribute) | LinkCall(name=name, attribute=attribute):
+            yield f"nvmlDeviceGet{name}" + (f".{attribute}" if isinstance(attribute, str) else "")
+        case Field(name=name) | LinkField(name=name) | Slowest(field=LinkField(name=name)):
             yield f"field {name}"
+        case Gpm(name=name):
+            yield f"GPM {name}"
         case Difference(total=total, part=part):
             yield f"field {total.name} - field {part.name}"
-        case Distinct(lists=lists):
+        case Distinct(lists=lists) | ProcessMemory(lists=lists):
             yield from (f"nvmlDeviceGet{one.name}" for one in lists)
         case Each(sources=sources):
             yield from (word for one in sources.values() for word in _words(one))
         case Bits(mask=mask, supported=supported):
             yield from (word for one in (mask, supported) if one for word in _words(one))
+        case Checks(mask=mask):
+            yield from _words(mask)
         case Integral(of=of):
             yield f"integral of {of}"
         case Either(first=first, second=second):
             yield from (*_words(first), *_words(second))
         case Agent():
-            yield "the agent"
+            yield AGENT_WORDS
+        case Sysfs():
+            yield SYSFS_WORDS
         case _:
             assert_never(source)
 
 
+AGENT_WORDS, SYSFS_WORDS = "the agent", "sysfs"
+_PLAIN = frozenset({AGENT_WORDS, SYSFS_WORDS})
+
+
 def _code(source: str) -> str:
-    return source if source == "the agent" else f"`{source}`"
+    return source if source in _PLAIN else f"`{source}`"
 
 
 def _remark(entry: Entry) -> str:

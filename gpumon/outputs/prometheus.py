@@ -8,14 +8,33 @@ from dataclasses import dataclass
 
 from gpumon.probe.result import AllReduce
 from gpumon.report import Report
+from gpumon.snapshot.fabric import Fabric, Platform
 from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
+from gpumon.snapshot.mig import Mig
 from gpumon.snapshot.node import Build, Driver, Node
-from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.snapshot.reading import INFO_HELP, Labels, Row, Table, labels_of, metric_type, rows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-TABLES: tuple[type[Table], ...] = (Build, Driver, Node, Gpu, Nvlink, AllReduce)
+TABLES: tuple[type[Table], ...] = (
+    Build,
+    Driver,
+    Node,
+    Gpu,
+    Mig,
+    Fabric,
+    Platform,
+    Nvlink,
+    NvlinkPeer,
+    C2cLink,
+    InfinibandLink,
+    InfinibandPort,
+    AllReduce,
+)
 """In the order of the page."""
+KEPT = (Nvlink, NvlinkPeer, C2cLink, Platform)
+"""Tables of which most Reports have the same objects as the one before: their lines are kept."""
 EXACT = 1e15
 """Below this every digit of a float is exact, and a whole number is written as one."""
 GZIP_LEVEL = 1
@@ -36,7 +55,7 @@ class Renderer:
     def __init__(self, latest: Callable[[], Report]) -> None:
         self._latest = latest
         self._prefixes: dict[tuple[type[Table], Labels], dict[str, dict[str, str]]] = {}
-        self._links: dict[Labels, tuple[Table, Mapping[str, list[str]]]] = {}
+        self._kept: dict[tuple[type[Table], Labels], tuple[Table, Mapping[str, list[str]]]] = {}
         self._report: Report | None = None
         self._page = Exposition(b"", b"")
 
@@ -52,21 +71,22 @@ class Renderer:
         """The page as text."""
         families: dict[str, list[str]] = {name: [] for table in TABLES for name in _families(table)}
         for table, own in report.tables():
-            if isinstance(table, Nvlink):
-                for name, lines in self._link(table, own).items():
+            if isinstance(table, KEPT):
+                for name, lines in self._keep(table, own).items():
                     families[name] += lines
             else:
                 self._series(table, own, families)
         return "".join(_HEADS[name] + "".join(lines) for name, lines in families.items() if lines)
 
-    def _link(self, table: Nvlink, own: Labels) -> Mapping[str, list[str]]:
-        """Lines of a link. Links are many and seldom read: most Reports have the same objects as the one before."""
-        known, lines = self._links.get(own, (None, {}))
+    def _keep(self, table: Table, own: Labels) -> Mapping[str, list[str]]:
+        """Lines of a table that is seldom read and often asked for."""
+        key = (type(table), own)
+        known, lines = self._kept.get(key, (None, {}))
         if known is not table:
-            families: dict[str, list[str]] = {name: [] for name in _families(Nvlink)}
+            families: dict[str, list[str]] = {name: [] for name in _families(type(table))}
             self._series(table, own, families)
             lines = {name: found for name, found in families.items() if found}
-            self._links[own] = (table, lines)
+            self._kept[key] = (table, lines)
         return lines
 
     def _series(self, table: Table, own: Labels, families: dict[str, list[str]]) -> None:

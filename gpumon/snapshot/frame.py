@@ -8,11 +8,14 @@ from functools import cache
 from typing import Any
 
 from gpumon.snapshot import snapshot
+from gpumon.snapshot.fabric import Fabric, Platform
 from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
+from gpumon.snapshot.mig import Mig
+from gpumon.snapshot.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.snapshot.snapshot import Message
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised whenever a message changes its shape: daemon and child of different installs must not talk."""
 
 LIMIT = 16 * 1024 * 1024
@@ -27,6 +30,7 @@ _KINDS: dict[str, type[Any]] = {
         snapshot.Snapshot,
         snapshot.XidEvent,
         snapshot.TrialResult,
+        snapshot.LinksSeen,
     )
 }
 
@@ -48,6 +52,8 @@ def decode(line: bytes) -> Message:
         kind = _KINDS[values.pop("frame")]
         if kind is snapshot.Snapshot:
             return _snapshot(values)
+        if kind is snapshot.LinksSeen:
+            return snapshot.LinksSeen(**values | {"ports": tuple(_port(one) for one in values["ports"])})
         if kind is snapshot.PciBus:
             return snapshot.PciBus(functions=values["functions"], excluded=tuple(values["excluded"]))
         return kind(**values)  # type: ignore[no-any-return]
@@ -71,8 +77,20 @@ def _snapshot(values: dict[str, Any]) -> snapshot.Snapshot:
     return snapshot.Snapshot(**values)
 
 
+_PARTS: dict[str, type[Any]] = {"gpu": Gpu, "fabric": Fabric, "platform": Platform}
+_LINK_PARTS: dict[str, type[Any]] = {"links": Nvlink, "peers": NvlinkPeer, "c2c_links": C2cLink}
+
+
 def _seen(values: dict[str, Any]) -> snapshot.SeenGpu:
-    if "gpu" in values:
-        values["gpu"] = Gpu(**values["gpu"])
-    values["links"] = {link: Nvlink(**one) for link, one in values.get("links", {}).items()}
+    for name, table in _PARTS.items():
+        if name in values:
+            values[name] = table(**values[name])
+    for name, table in _LINK_PARTS.items():
+        values[name] = {link: table(**one) for link, one in values.get(name, {}).items()}
+    values["migs"] = tuple(snapshot.SeenMig(**one | {"mig": Mig(**one["mig"])}) for one in values.get("migs", ()))
     return snapshot.SeenGpu(**values)
+
+
+def _port(values: dict[str, Any]) -> snapshot.SeenPort:
+    parts = {"link": InfinibandLink(**values["link"]), "counts": InfinibandPort(**values["counts"])}
+    return snapshot.SeenPort(**values | parts)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gpumon.snapshot.reading import (
+    ALL_LINKS,
+    ONCE,
     RARE,
     SLOW,
     Bits,
@@ -16,7 +18,11 @@ from gpumon.snapshot.reading import (
     Each,
     Either,
     Field,
+    Gpm,
     Integral,
+    LinkField,
+    ProcessMemory,
+    Slowest,
     Source,
     accumulated,
     agent,
@@ -50,6 +56,54 @@ _CLOCK_EVENT_SOURCES = dict.fromkeys(CLOCK_EVENTS, _EVENT_SECONDS) | {
 }
 
 
+DOMAINS = ("graphics", "sm", "memory", "video")
+"""Clock domains, in the order of NVML's numbers."""
+
+PCIE_ERRORS = {
+    "correctable": "PCIE_COUNT_CORRECTABLE_ERRORS",
+    "non_fatal": "PCIE_COUNT_NON_FATAL_ERROR",
+    "fatal": "PCIE_COUNT_FATAL_ERROR",
+    "receiver": "PCIE_COUNT_RECEIVER_ERROR",
+    "bad_tlp": "PCIE_COUNT_BAD_TLP",
+    "bad_dllp": "PCIE_COUNT_BAD_DLLP",
+    "naks_received": "PCIE_COUNT_NAKS_RECEIVED",
+    "naks_sent": "PCIE_COUNT_NAKS_SENT",
+    "unsupported_request": "PCIE_COUNT_UNSUPPORTED_REQ",
+    "lcrc": "PCIE_COUNT_LCRC_ERROR",
+    "lane": "PCIE_COUNT_LANE_ERROR",
+    "l0_to_recovery": "PCIE_L0_TO_RECOVERY_COUNTER",
+}
+
+_SPARE_ROWS = ("max", "high", "partial", "low", "none")
+_LISTS = (Call("ComputeRunningProcesses"), Call("GraphicsRunningProcesses"))
+_GPM_NOTE = "Hopper and later, from GPU performance monitoring; absent on guests with a share of a GPU."
+
+
+def _gpm(text: str, metric: str) -> Any:
+    return reading(text, Gpm(metric), note=_GPM_NOTE)
+
+
+def _clocks(call: str) -> Each:
+    return Each({domain: Call(call, (n,), scale=1e6) for n, domain in enumerate(DOMAINS)})
+
+
+def _engine(name: str) -> Any:
+    text = f"Share of time in which the {name} engine worked."
+    short = {"encoder": "Encoder", "decoder": "Decoder", "jpeg": "Jpg", "ofa": "Ofa"}[name]
+    return reading(text, Call(f"{short}Utilization", attribute=0, scale=0.01), every=SLOW)
+
+
+def _limit(text: str, field: str) -> Any:
+    return reading(text, Field(field, scale=1e-3), every=RARE)
+
+
+def _nvlink_traffic(way: str, up_to_hopper: str, from_blackwell: str) -> Any:
+    return reading(
+        f"Payload {way} over all NVLinks.",
+        Either(Field(up_to_hopper, scale=1024, scope=ALL_LINKS), Field(from_blackwell, scope=ALL_LINKS)),
+    )
+
+
 def _memory(attribute: str) -> Either:
     return Either(Call("MemoryInfo", (MEMORY_V2,), attribute), Call("MemoryInfo", (), attribute))
 
@@ -80,6 +134,7 @@ class Gpu:
 
     up: float | None = agent("1 when this GPU answers, 0 when it does not.")
     fault: dict[str, float] | None = agent("1 for the reason why this GPU does not answer.", label="fault")
+    released: float | None = agent("1 while the agent keeps off this GPU because it was asked to.")
     observed_seconds_total: float | None = agent(
         "Time this GPU was watched: the denominator for every accumulated counter."
     )
@@ -99,11 +154,31 @@ class Gpu:
         note="Not occupancy. Absent with MIG on.",
     )
     busy_seconds_total: float | None = accumulated("Time with a kernel running.", of="utilization_ratio")
+    sm_active_ratio: float | None = _gpm("Share of time and multiprocessors with a warp resident.", "SM_UTIL")
+    sm_occupancy_ratio: float | None = _gpm("Resident warps, as a share of what would fit.", "SM_OCCUPANCY")
+    tensor_active_ratio: float | None = _gpm("Share of time in which the tensor cores worked.", "ANY_TENSOR_UTIL")
+    dram_active_ratio: float | None = _gpm("Share of the memory bandwidth in use.", "DRAM_BW_UTIL")
+    graphics_active_ratio: float | None = _gpm("Share of time in which any engine worked.", "GRAPHICS_UTIL")
+    fp16_active_ratio: float | None = _gpm("Share of time in which the FP16 pipes worked.", "FP16_UTIL")
+    fp32_active_ratio: float | None = _gpm("Share of time in which the FP32 pipes worked.", "FP32_UTIL")
+    fp64_active_ratio: float | None = _gpm("Share of time in which the FP64 pipes worked.", "FP64_UTIL")
+    integer_active_ratio: float | None = _gpm("Share of time in which the integer pipes worked.", "INTEGER_UTIL")
+    sm_active_seconds_total: float | None = accumulated("Multiprocessor time in use.", of="sm_active_ratio")
+    tensor_active_seconds_total: float | None = accumulated("Tensor core time in use.", of="tensor_active_ratio")
+    dram_active_seconds_total: float | None = accumulated("Memory bandwidth in use.", of="dram_active_ratio")
     memory_total_bytes: float | None = reading("Size of the GPU's memory.", _memory("total"))
     memory_used_bytes: float | None = reading("Memory allocated.", _memory("used"))
     memory_free_bytes: float | None = reading("Memory free.", _memory("free"))
     memory_reserved_bytes: float | None = reading(
         "Memory the driver keeps for itself.", Call("MemoryInfo", (MEMORY_V2,), "reserved")
+    )
+    bar1_total_bytes: float | None = reading(
+        "Size of the window through which the host reaches the memory.",
+        Call("BAR1MemoryInfo", attribute="bar1Total"),
+        every=SLOW,
+    )
+    bar1_used_bytes: float | None = reading(
+        "Part of that window in use.", Call("BAR1MemoryInfo", attribute="bar1Used"), every=SLOW
     )
     temperature_celsius: float | None = reading(
         "GPU core temperature.", Either(Call("TemperatureV", (0,)), Call("Temperature", (0,)))
@@ -120,31 +195,48 @@ class Gpu:
     temperature_shutdown_celsius: float | None = reading(
         "Core temperature at which the GPU shuts down.", Call("TemperatureThreshold", (0,)), every=RARE
     )
+    memory_temperature_max_celsius: float | None = reading(
+        "Memory temperature at which the GPU slows down.", Call("TemperatureThreshold", (2,)), every=RARE
+    )
+    fan_speed_ratio: float | None = reading(
+        "Speed of the fan that the GPU asks for.",
+        Call("FanSpeed", scale=0.01),
+        every=SLOW,
+        note="Boards with a fan of their own.",
+    )
     power_watts: float | None = reading(
         "Mean power over the last second.",
         Either(Field("POWER_AVERAGE", scale=1e-3), Call("PowerUsage", scale=1e-3)),
         note="Before Ampere, and on GA100: power at the moment. Prefer rate(gpumon_gpu_energy_joules_total).",
+    )
+    power_instant_watts: float | None = reading("Power at this moment.", Field("POWER_INSTANT", scale=1e-3))
+    module_power_watts: float | None = reading(
+        "Mean power of the module, CPU included.",
+        Field("POWER_AVERAGE", scale=1e-3, scope=1),
+        note="Grace hosts.",
+    )
+    memory_power_watts: float | None = reading(
+        "Mean power of the memory.", Field("POWER_AVERAGE", scale=1e-3, scope=2), note="Hopper and later."
     )
     power_limit_watts: float | None = reading(
         "Power limit enforced.",
         Either(Field("POWER_CURRENT_LIMIT", scale=1e-3), Call("EnforcedPowerLimit", scale=1e-3)),
         every=SLOW,
     )
+    power_limit_requested_watts: float | None = reading(
+        "Power limit asked for.", Field("POWER_REQUESTED_LIMIT", scale=1e-3), every=SLOW
+    )
+    power_limit_default_watts: float | None = _limit("Power limit of the board as it is sold.", "POWER_DEFAULT_LIMIT")
+    power_limit_min_watts: float | None = _limit("Lowest power limit that can be asked for.", "POWER_MIN_LIMIT")
+    power_limit_max_watts: float | None = _limit("Highest power limit that can be asked for.", "POWER_MAX_LIMIT")
     energy_joules_total: float | None = reading(
         "Energy since the driver was loaded.",
         Either(Field("TOTAL_ENERGY", scale=1e-3), Integral("power_watts")),
         note="Before Volta and on some guests: power integrated by the agent since its start.",
     )
-    clock_hertz: dict[str, float] | None = reading(
-        "Current clock.",
-        Each(
-            {
-                domain: Call("ClockInfo", (n,), scale=1e6)
-                for n, domain in enumerate(("graphics", "sm", "memory", "video"))
-            }
-        ),
-        every=SLOW,
-        label="domain",
+    clock_hertz: dict[str, float] | None = reading("Current clock.", _clocks("ClockInfo"), every=SLOW, label="domain")
+    clock_max_hertz: dict[str, float] | None = reading(
+        "Highest clock.", _clocks("MaxClockInfo"), every=ONCE, label="domain"
     )
     clock_event_active: dict[str, float] | None = reading(
         "1 while this reason holds the clocks down.",
@@ -161,8 +253,19 @@ class Gpu:
     performance_state: float | None = reading(
         "Performance state, 0 (highest) to 15.", Call("PerformanceState", unknown=32), every=SLOW
     )
+    ecc_mode: float | None = reading("1 when ECC is on.", Field("ECC_CURRENT"), every=RARE)
+    ecc_mode_pending: float | None = reading("1 when ECC will be on after a reset.", Field("ECC_PENDING"), every=RARE)
     ecc_errors_total: dict[str, float] | None = reading(
         "ECC errors since the driver was loaded.", _ecc("VOL"), every=SLOW, label=("severity", "location")
+    )
+    ecc_errors_lifetime_total: dict[str, float] | None = reading(
+        "ECC errors over the life of the board.", _ecc("AGG"), every=RARE, label=("severity", "location")
+    )
+    ecc_sram_threshold_exceeded: float | None = reading(
+        "1 when the SRAM had so many uncorrected errors that the board has to go.",
+        Call("SramEccErrorStatus", attribute="bThresholdExceeded"),
+        every=RARE,
+        note="Ampere and later, driver 555 and later, root only.",
     )
     rows_remapped_total: dict[str, float] | None = reading(
         "Memory rows replaced by spares.",
@@ -176,6 +279,28 @@ class Gpu:
     )
     row_remap_failed: float | None = reading(
         "1 when a row could not be replaced: the board has to go.", Field("REMAPPED_FAILURE"), every=SLOW
+    )
+    row_remap_banks: dict[str, float] | None = reading(
+        "Memory banks by the spare rows they have left.",
+        Each(
+            {left: Call("RowRemapperHistogram", attribute=left) for left in ("max", "high", "partial", "low", "none")}
+        ),
+        every=RARE,
+        label="availability",
+        note="Ampere and later.",
+    )
+    retired_pages: dict[str, float] | None = reading(
+        "Memory pages taken out of use.",
+        Each({"multiple_single_bit": Field("RETIRED_SBE"), "double_bit": Field("RETIRED_DBE")}),
+        every=RARE,
+        label="cause",
+        note="Before Ampere.",
+    )
+    retired_pages_pending: float | None = reading(
+        "1 when a page waits for a reboot to be taken out of use.",
+        Field("RETIRED_PENDING"),
+        every=RARE,
+        note="Before Ampere.",
     )
     xid_errors_total: dict[str, float] | None = agent(
         "Xid errors, counted over restarts of the agent; critical codes exist at 0 from the start.", label="xid"
@@ -192,10 +317,53 @@ class Gpu:
         "PCIe lanes that GPU and slot allow.", Call("MaxPcieLinkWidth"), every=RARE
     )
     pcie_replays_total: float | None = reading("PCIe packets sent again.", Field("PCIE_REPLAY_COUNTER"), every=SLOW)
-    processes: float | None = reading(
-        "Compute and graphics processes holding the GPU.",
-        Distinct((Call("ComputeRunningProcesses"), Call("GraphicsRunningProcesses"))),
+    pcie_receive_bytes_total: float | None = reading(
+        "Bytes received over PCIe.",
+        Field("PCIE_COUNT_RX_BYTES"),
+        note="Driver 555 and later. The driver's counter may wrap.",
+    )
+    pcie_transmit_bytes_total: float | None = reading(
+        "Bytes sent over PCIe.",
+        Field("PCIE_COUNT_TX_BYTES"),
+        note="Driver 555 and later. The driver's counter may wrap.",
+    )
+    pcie_errors_total: dict[str, float] | None = reading(
+        "Errors of the PCIe link.",
+        Each({kind: Field(field) for kind, field in PCIE_ERRORS.items()}),
         every=SLOW,
+        label="kind",
+        note="Hopper and later.",
+    )
+    encoder_utilization_ratio: float | None = _engine("encoder")
+    decoder_utilization_ratio: float | None = _engine("decoder")
+    jpeg_utilization_ratio: float | None = _engine("jpeg")
+    ofa_utilization_ratio: float | None = _engine("ofa")
+    processes: float | None = reading("Compute and graphics processes holding the GPU.", Distinct(_LISTS), every=SLOW)
+    process_memory_bytes: dict[str, float] | None = reading(
+        "GPU memory of a process.",
+        ProcessMemory(_LISTS),
+        every=SLOW,
+        label=("pid", "name"),
+        note="Only with processes.largest set: names of processes are not for everyone.",
+    )
+    persistence_mode: float | None = reading(
+        "1 when the driver keeps the GPU initialised.", Call("PersistenceMode"), every=RARE
+    )
+    compute_mode: float | None = reading(
+        "0 default, 1 one thread, 2 no compute, 3 one process.", Call("ComputeMode"), every=RARE
+    )
+    mig_mode: float | None = reading("1 when MIG is on.", Call("MigMode", attribute=0), every=SLOW)
+    mig_mode_pending: float | None = reading(
+        "1 when MIG will be on after a reset.", Call("MigMode", attribute=1), every=SLOW
     )
     nvlinks: float | None = reading("NVLinks that the GPU has.", Field("NVLINK_LINK_COUNT"), every=RARE)
     nvlinks_active: float | None = agent("NVLinks that carry traffic (active or asleep).")
+    nvlink_speed_bytes_per_second: float | None = reading(
+        "Speed of its slowest NVLink, each way.", Slowest(LinkField("NVLINK_GET_SPEED", scale=1e6)), every=SLOW
+    )
+    nvlink_receive_bytes_total: float | None = _nvlink_traffic(
+        "received", "NVLINK_THROUGHPUT_DATA_RX", "NVLINK_COUNT_RCV_BYTES"
+    )
+    nvlink_transmit_bytes_total: float | None = _nvlink_traffic(
+        "sent", "NVLINK_THROUGHPUT_DATA_TX", "NVLINK_COUNT_XMIT_BYTES"
+    )

@@ -69,6 +69,18 @@ class Node:
         note="Not counted: what a GPU does not support.",
     )
     sampler_restarts_total: dict[str, float] | None = agent("Replacements of the sampler.", label="reason")
+    release_end_timestamp_seconds: float | None = agent(
+        "When the agent takes the GPUs up again that it let go of; absent when it holds them."
+    )
+    fabric_manager_up: float | None = agent(
+        "1 when the NVIDIA fabric manager runs.", note="Absent where its unit is not installed: GB200 needs none."
+    )
+    imex_up: float | None = agent("1 when the NVIDIA IMEX daemon runs.", note="Absent where its unit is not installed.")
+    nvswitch_errors_total: dict[str, float] | None = agent(
+        "SXid errors of the NVSwitches, counted over restarts of the agent.",
+        label=("nvswitch", "sxid"),
+        note="From the kernel log; the switch is named by its PCI address.",
+    )
     abandoned_children: float | None = agent("Children that SIGKILL did not end.")
     driver_calls_total: float | None = agent("Entries into NVML since the agent's start.")
     store_up: float | None = agent("1 when events and results can be written to disk.")

@@ -28,17 +28,21 @@ class Tier(enum.Enum):
 
 FAST, SLOW, RARE, ONCE = Tier.FAST, Tier.SLOW, Tier.RARE, Tier.ONCE
 
+ALL_LINKS = 0xFFFFFFFF
+"""Scope of an NVLink field that asks for the sum over the links of a GPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One getter of NVML, `nvmlDeviceGet<name>`; asked once a poll however many rows share it.
 
-    `attribute` picks a member of the struct it answers; the value `unknown` is the driver's way to say it cannot tell.
+    `attribute` picks a member of the struct, or of the list, it answers; the value `unknown` is the driver's way to say
+    it cannot tell. Names that nvml/calls has are asked there, because pynvml's wrapper does not do.
     """
 
     name: str
     arguments: tuple[int, ...] = ()
-    attribute: str | None = None
+    attribute: str | int | None = None
     scale: float = 1
     unknown: int | None = None
 
@@ -54,12 +58,45 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class LinkField:
-    """A field whose scope is the NVLink of the row."""
+    """A field whose scope is the link of the row."""
 
     name: str
     scale: float = 1
     states: tuple[int, ...] | None = None
     """When given, the reading is 1 for these values and 0 for others."""
+    packed: bool = False
+    """An error rate: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCall:
+    """A getter whose argument is the link of the row."""
+
+    name: str
+    attribute: str | None = None
+    words: Mapping[int, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slowest:
+    """The lowest value above 0 that this field has on any link."""
+
+    field: LinkField
+
+
+@dataclass(frozen=True, slots=True)
+class Gpm:
+    """A metric of GPU performance monitoring, by the name that nvml/gpm turns into a number. Hopper and later."""
+
+    name: str
+    scale: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """Memory of each process, by "pid,name"; only when the operator asks for it, and the largest ones only."""
+
+    lists: tuple[Call, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +130,24 @@ class Bits:
     supported: Call | None = None
 
 
+class Check(NamedTuple):
+    """One check in a mask of several bits each; 0 is "not supported"."""
+
+    shift: int
+    width: int
+    """Bits."""
+    healthy: int
+    """The value that means well; any other means unhealthy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """A labelled reading: 1 for a check of the mask that is unhealthy, 0 for one that is well."""
+
+    mask: Call
+    checks: Mapping[str, Check]
+
+
 @dataclass(frozen=True, slots=True)
 class Integral:
     """Seconds integral of another row of the same table, taken between polls; a gap is not integrated."""
@@ -113,8 +168,31 @@ class Agent:
     """Known to the agent itself: no driver call."""
 
 
-Source = Call | Field | LinkField | Difference | Distinct | Each | Bits | Integral | Either | Agent
+@dataclass(frozen=True, slots=True)
+class Sysfs:
+    """Read by the links child from the kernel's own files: no driver call."""
+
+
+Source = (
+    Call
+    | Field
+    | LinkField
+    | LinkCall
+    | Slowest
+    | Gpm
+    | ProcessMemory
+    | Difference
+    | Distinct
+    | Each
+    | Bits
+    | Checks
+    | Integral
+    | Either
+    | Agent
+    | Sysfs
+)
 AGENT = Agent()
+SYSFS = Sysfs()
 
 
 @dataclass(frozen=True, slots=True)

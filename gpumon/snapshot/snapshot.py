@@ -8,10 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpumon.snapshot.fabric import Fabric, Platform
 from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
+from gpumon.snapshot.mig import Mig
+from gpumon.snapshot.nvlink import C2cLink, Nvlink, NvlinkPeer
 
 Increments = Mapping[str, float | Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenMig:
+    """One compute instance of a GPU that is partitioned, in one poll."""
+
+    uuid: str
+    gpu_instance_id: int
+    compute_instance_id: int
+    profile: str
+    """As NVIDIA names it: `1c.3g.40gb`."""
+    mig: Mig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +42,11 @@ class SeenGpu:
     gpu: Gpu | None = None
     """Readings; counters are the driver's raw values. None while a fault hides them."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
+    peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
+    c2c_links: Mapping[str, C2cLink] = field(default_factory=dict)
+    fabric: Fabric | None = None
+    platform: Platform | None = None
+    migs: tuple[SeenMig, ...] = ()
     watched: float = 0.0
     """Seconds since this GPU's last reading, 0 after a gap: what the increments cover."""
     increments: Increments = field(default_factory=dict)
@@ -86,6 +106,38 @@ class XidEvent:
     at: float
     wall: float
     source: str = "nvml"
+    """nvml, or kmsg for the kernel log."""
+    gpu_instance_id: int | None = None
+    """On a GPU that is partitioned, where the driver can say."""
+    compute_instance_id: int | None = None
+    sequence: int | None = None
+    """Of the kernel log's record."""
+    text: str = ""
+    """The kernel's words, without address and number; names no process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenPort:
+    """One InfiniBand or RoCE port; counters are the kernel's raw values."""
+
+    device: str
+    port: str
+    link_layer: str
+    """InfiniBand or Ethernet."""
+    link: InfinibandLink
+    counts: InfinibandPort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinksSeen:
+    """What the links child saw: all ports, and the services that the links need."""
+
+    ended_at: float
+    ports: tuple[SeenPort, ...] = ()
+    services: Mapping[str, bool] = field(default_factory=dict)
+    """Unit name -> whether it runs; units that are not installed are left out."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """By collector, in words: what could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,4 +156,4 @@ class TrialResult:
     bus_id: str
 
 
-Message = Hello | PciBus | DriverStatus | Snapshot | XidEvent | TrialResult
+Message = Hello | PciBus | DriverStatus | Snapshot | XidEvent | TrialResult | LinksSeen

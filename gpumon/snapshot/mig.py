@@ -1,0 +1,47 @@
+"""TABLE: what is read of each MIG instance of each GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gpumon.snapshot.gpu import MEMORY_V2
+from gpumon.snapshot.reading import Call, Either, Gpm, agent, reading
+
+
+def _gpm(text: str, metric: str) -> Any:
+    return reading(text, Gpm(metric), note="Hopper and later; of the whole GPU instance.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mig:
+    """Readings of one compute instance."""
+
+    PREFIX: ClassVar[str] = "gpumon_mig_"
+    LABELS: ClassVar[tuple[str, ...]] = (
+        "gpu",
+        "uuid",
+        "mig_uuid",
+        "gpu_instance_id",
+        "compute_instance_id",
+        "profile",
+    )
+
+    info: float | None = agent("Always 1; its labels say what this is.")
+    memory_total_bytes: float | None = reading(
+        "Memory of the instance.",
+        Either(Call("MemoryInfo", (MEMORY_V2,), "total"), Call("MemoryInfo", (), "total")),
+    )
+    memory_used_bytes: float | None = reading(
+        "Memory of the instance allocated.",
+        Either(Call("MemoryInfo", (MEMORY_V2,), "used"), Call("MemoryInfo", (), "used")),
+    )
+    sm_active_ratio: float | None = _gpm("Share of time and multiprocessors with a warp resident.", "SM_UTIL")
+    sm_occupancy_ratio: float | None = _gpm("Resident warps, as a share of what would fit.", "SM_OCCUPANCY")
+    tensor_active_ratio: float | None = _gpm("Share of time in which the tensor cores worked.", "ANY_TENSOR_UTIL")
+    dram_active_ratio: float | None = _gpm("Share of the memory bandwidth in use.", "DRAM_BW_UTIL")
+    graphics_active_ratio: float | None = _gpm("Share of time in which any engine worked.", "GRAPHICS_UTIL")
+    fp16_active_ratio: float | None = _gpm("Share of time in which the FP16 pipes worked.", "FP16_UTIL")
+    fp32_active_ratio: float | None = _gpm("Share of time in which the FP32 pipes worked.", "FP32_UTIL")
+    fp64_active_ratio: float | None = _gpm("Share of time in which the FP64 pipes worked.", "FP64_UTIL")
+    integer_active_ratio: float | None = _gpm("Share of time in which the integer pipes worked.", "INTEGER_UTIL")
