@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from gpumon import __version__, log
+from gpumon.life import frames_only, tie_to
 from gpumon.nvml.library import (
     DRIVER_NOT_LOADED,
     LIBRARY_NOT_FOUND,
@@ -19,7 +20,6 @@ from gpumon.nvml.library import (
     NvmlError,
 )
 from gpumon.nvml.poll import SLOW_SECONDS, NodePoll, start
-from gpumon.sampler.life import frames_only, tie_to
 from gpumon.sampler.node import Surroundings, await_surroundings, excluded
 from gpumon.snapshot import frame
 from gpumon.snapshot.call_page import Writer, boot_clock

@@ -6,6 +6,8 @@ paused, a clock that was stepped or a child starved of processor time is not a h
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpumon.snapshot.call_page import InCall
 
 CALL_SECONDS = 2.0
@@ -28,7 +30,8 @@ def deadline(call: InCall) -> float:
 class Lateness:
     """Adds up how long one child's current call has been seen waiting."""
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: Callable[[InCall], float] = deadline) -> None:
+        self._deadline = deadline
         self._sequence = 0
         self._looked_at: float | None = None
         self.seconds = 0.0
@@ -46,4 +49,4 @@ class Lateness:
             self.seconds += elapsed
         if not call.running and state in WAITING:
             self.idle_seconds += elapsed
-        return self.seconds >= deadline(call)
+        return self.seconds >= self._deadline(call)

@@ -1,0 +1,124 @@
+"""A child that speaks in frames: what it says, the call it is in, and whether that call returns."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpumon import __version__
+from gpumon.snapshot import call_page, frame
+from gpumon.snapshot.call_page import InCall, boot_clock
+from gpumon.snapshot.snapshot import Hello, Message, XidEvent
+from gpumon.supervisor.child import Child, Command
+from gpumon.supervisor.lateness import Lateness, deadline
+from gpumon.supervisor.lines import Lines
+from gpumon.supervisor.loop import Loop
+
+log = logging.getLogger("gpumon.supervisor")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What a child is, and what it is told."""
+
+    name: str
+    module: str
+    orders: bytes
+    silence: float
+    """Longest in seconds that it may say nothing while in no call."""
+    deadline: Callable[[InCall], float] = deadline
+
+
+class FramedChild:
+    """Started on construction. Callbacks come from the loop; none comes after `on_end`, but for a late `on_end`."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        launch: Callable[[int], Launch],
+        *,
+        on_message: Callable[[Message], None],
+        on_end: Callable[[int], None],
+        on_abandoned: Callable[[], None],
+    ) -> None:
+        self.killed_for: str | None = None
+        self._on_message = on_message
+        self._started_at = boot_clock()
+        self._greeted = False
+        lines = Lines(frame.LIMIT, self._line, lambda: self.kill("crash"))
+        with call_page.created() as descriptor:
+            self._launch = launch(descriptor)
+            self.lateness = Lateness(self._launch.deadline)
+            self._page = call_page.Reader(descriptor)
+            self._child = Child(
+                loop,
+                Command(
+                    name=self._launch.name,
+                    arguments=(sys.executable, "-m", self._launch.module),
+                    orders=self._launch.orders,
+                    descriptors=(descriptor,),
+                    on_output=lines.feed,
+                    on_exit=on_end,
+                    on_abandoned=on_abandoned,
+                ),
+            )
+
+    @property
+    def call(self) -> InCall:
+        """The call it is in, or was in last."""
+        return self._page.read()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def name(self) -> str:
+        """For people: what it is and which call it is in."""
+        return f"{self._launch.name} {self.pid} in {self.call.call or 'no call'}"
+
+    @property
+    def age(self) -> float:
+        """Seconds since its start."""
+        return boot_clock() - self._started_at
+
+    def is_late(self) -> bool:
+        """Look at it: whether its current call has been seen not to return for too long."""
+        return self.lateness.look(self.call, self._child.state(), boot_clock())
+
+    def is_silent(self) -> bool:
+        """In no call, and yet nothing was heard of it for long."""
+        return self.lateness.idle_seconds > self._launch.silence
+
+    def kill(self, reason: str) -> None:
+        """SIGKILL; its end will be told with this reason."""
+        if self.killed_for is None:
+            self.killed_for = reason
+            self._child.kill()
+
+    def close_input(self) -> None:
+        self._child.close_input()
+
+    def _line(self, line: bytes) -> None:
+        self.lateness.idle_seconds = 0.0
+        try:
+            message = frame.decode(line)
+        except frame.FrameError as error:
+            log.error("this child does not speak our language", extra={"child": self.name, "error": str(error)})  # noqa: TRY400
+            self.kill("crash")
+            return
+        if isinstance(message, Hello):
+            self._greet(message)
+        elif self._greeted and (self.killed_for is None or isinstance(message, XidEvent)):
+            self._on_message(message)  # an Xid that was told before the end is true after it
+
+    def _greet(self, hello: Hello) -> None:
+        self._greeted = (hello.version, hello.schema) == (__version__, frame.SCHEMA)
+        if not self._greeted:
+            log.error(
+                "what is installed is of another version: restart the daemon",
+                extra={"daemon": __version__, "child": self.name, "installed": hello.version},
+            )
+            self.kill("mismatch")
