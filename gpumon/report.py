@@ -117,6 +117,8 @@ class Report:
     """Wall time of the agent's start."""
     simulated: str | None = None
     """Name of the simulated profile."""
+    detailed: bool = False
+    """Details are exported too."""
     build: Build = Build()
     driver: Driver = Driver()
     node: Node = Node()
@@ -137,7 +139,7 @@ class Report:
     def samples(self) -> Iterator[Sample]:
         """Every series that the agent exports."""
         for table, labels in self.tables():
-            yield from samples(table, labels)
+            yield from samples(table, labels, detailed=self.detailed)
 
     def tables(self) -> Iterator[tuple[Table, Labels]]:
         """Every table of metrics with the labels that all its series carry."""

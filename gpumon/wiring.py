@@ -35,6 +35,7 @@ def first_report(configuration: Configuration) -> Report:
     return Report(
         started=time.time(),
         simulated=configuration.simulate.profile,
+        detailed=configuration.metrics.detailed,
         build=Build(version=__version__, python=platform.python_version(), revision=revision()),
         probe=ProbeState(metrics=INITIAL),
     )

@@ -8,6 +8,10 @@ from collections.abc import Iterator
 import pynvml
 import pytest
 
+from gpumon.alerts.expression import Reading, fits
+from gpumon.alerts.expression import parts as branches
+from gpumon.alerts.rules import rules
+from gpumon.health.xids import CRITICAL_XIDS
 from gpumon.nvml.field_ids import FIELD_IDS, field_ids
 from gpumon.outputs.catalogue import unit
 from gpumon.outputs.prometheus import TABLES
@@ -25,6 +29,7 @@ from gpumon.snapshot.reading import (
     Row,
     Source,
     Table,
+    labels_of,
     rows,
 )
 
@@ -82,7 +87,7 @@ def test_unit_is_a_base_unit_at_the_end(table: type[Table], name: str, row: Row)
     words = (table.PREFIX + name).removesuffix("_total").split("_")
     assert not [word for word in words if OTHER_UNITS.fullmatch(word)]
     assert bool(unit(name)) == (words[-1] in UNIT_WORDS or words[-3:] == ["bytes", "per", "second"])
-    assert "total" not in words or name == "memory_total_bytes"
+    assert "total" not in words or name in {"memory_total_bytes", "bar1_total_bytes"}
 
 
 @every_metric
@@ -136,6 +141,30 @@ def test_label_values_can_be_told_apart(table: type[Table], name: str, row: Row)
     keys = source.sources if isinstance(source, Each) else source.bits if isinstance(source, Bits) else {}
     for key in keys:
         assert len(key.split(KEY_SEPARATOR)) == len(row.labels)
+
+
+@every_row
+def test_details_are_values_of_the_label(table: type[Table], name: str, row: Row) -> None:
+    """What is a detail of a labelled row is among its values, and not all of them."""
+    del table, name
+    if isinstance(row.detail, tuple):
+        source = row.source
+        assert isinstance(source, Each | Bits)
+        assert set(row.detail) < set(source.sources if isinstance(source, Each) else source.bits)
+
+
+def test_rules_read_no_details() -> None:
+    """What /metrics does not show by itself cannot raise an alert in Prometheus."""
+    by_name = {table.PREFIX + name: row for table, name, row in METRICS}
+    read = [
+        part for rule in rules({}, CRITICAL_XIDS) for part in branches(rule.expression) if isinstance(part, Reading)
+    ]
+    assert read
+    for reading in read:
+        row = by_name.get(reading.name)
+        if row is not None and row.detail is not False:
+            assert row.detail is not True, reading
+            assert not [key for key in row.detail if fits(labels_of(row, key), reading.where)], reading
 
 
 def test_every_field_number_is_used() -> None:

@@ -163,6 +163,16 @@ class Gpus(_Section):
     )
 
 
+class Metrics(_Section):
+    """The page for Prometheus."""
+
+    detailed: bool = setting(
+        default=False,
+        meaning="Whether `/metrics` shows the details too, which the API always shows: about a third more series.",
+        restart=True,
+    )
+
+
 class Simulate(_Section):
     """A simulated node in place of this host's GPUs."""
 
@@ -258,6 +268,7 @@ class Configuration(_Section):
     log: Log = Log()
     poll: Poll = Poll()
     gpus: Gpus = Gpus()
+    metrics: Metrics = Metrics()
     simulate: Simulate = Simulate()
     probe: Probe = Probe()
     alerts: Alerts = Alerts()

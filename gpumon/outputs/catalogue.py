@@ -64,6 +64,8 @@ class Entry:
     tier: str
     """fast, slow, rare or once; empty for what the agent knows without the driver."""
     note: str
+    detail: bool | tuple[str, ...]
+    """Whether /metrics shows it only with DETAILED; or the values of its labels of which that is so."""
 
 
 def catalogue() -> list[Entry]:
@@ -75,6 +77,10 @@ def unit(name: str) -> str:
     """Unit of a metric, from its name alone."""
     bare = name.removesuffix("_total")
     return next((words for suffix, words in UNITS if bare.endswith(suffix)), "")
+
+
+DETAILED = "metrics.detailed"
+"""The setting that adds the details."""
 
 
 def document(entries: Iterable[Entry]) -> list[dict[str, Any]]:
@@ -112,6 +118,9 @@ How often: fast is every poll ({Tier.FAST.value:g} s unless configured), slow ev
 rare every {Tier.RARE.value:g} s, once at the first sight of a GPU. `nvmlDeviceGet...` is a function of NVML,
 `field ...` one of the fields of `nvmlDeviceGetFieldValues`, whose numbers per driver version stand in
 gpumon/nvml/field_ids.py. Where several are named for one value, the first that GPU and driver support is taken.
+
+What is called a detail, a metric or some values of its label, is in the API and on the page always, and on `/metrics`
+only with `{DETAILED}: true`.
 """
 
 
@@ -152,6 +161,7 @@ def _entry(table: type[Table], name: str, row: Row) -> Entry:
         sources=tuple(dict.fromkeys(_words(row.source))),
         tier="" if isinstance(row.source, Agent) else row.every.name.lower(),
         note=row.note,
+        detail=row.detail,
     )
 
 
@@ -166,6 +176,7 @@ def _info(table: type[Table], identities: dict[str, Row]) -> Entry:
         sources=tuple(dict.fromkeys(word for row in identities.values() for word in _words(row.source))),
         tier="" if all(isinstance(row.source, Agent) for row in identities.values()) else "once",
         note=" ".join(f"`{name}`: {row.help}" for name, row in identities.items()),
+        detail=False,
     )
 
 
@@ -209,7 +220,17 @@ def _code(source: str) -> str:
 
 
 def _remark(entry: Entry) -> str:
-    return f" {entry.note}" if entry.note else ""
+    return "".join(f" {words}" for words in (entry.note, _detail(entry)) if words)
+
+
+def _detail(entry: Entry) -> str:
+    match entry.detail:
+        case True:
+            return "Detail."
+        case False:
+            return ""
+        case values:
+            return f"Detail: {', '.join(values)}."
 
 
 def _facts(entry: Entry) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from gpumon.probe.result import AllReduce
 from gpumon.report import Report
@@ -41,6 +42,12 @@ GZIP_LEVEL = 1
 """The client library's 9 costs twelve times as much for a page a third smaller."""
 
 
+SPARE = 64
+"""Prefixes kept of label values that are gone, before they are all made anew."""
+
+_Place = tuple[type[Table], Labels]
+
+
 @dataclass(frozen=True, slots=True)
 class Exposition:
     """One page, in both encodings."""
@@ -50,12 +57,12 @@ class Exposition:
 
 
 class Renderer:
-    """Remembers the prefixes of all series, and the page of the last Report."""
+    """Remembers the page of the last Report, and of each of its series the line up to the value."""
 
     def __init__(self, latest: Callable[[], Report]) -> None:
         self._latest = latest
-        self._prefixes: dict[tuple[type[Table], Labels], dict[str, dict[str, str]]] = {}
-        self._kept: dict[tuple[type[Table], Labels], tuple[Table, Mapping[str, list[str]]]] = {}
+        self._prefixes: dict[_Place, dict[str, dict[str, str]]] = {}
+        self._kept: dict[_Place, tuple[Table, Mapping[str, list[str]]]] = {}
         self._report: Report | None = None
         self._page = Exposition(b"", b"")
 
@@ -70,29 +77,38 @@ class Renderer:
     def render(self, report: Report) -> str:
         """The page as text."""
         families: dict[str, list[str]] = {name: [] for table in TABLES for name in _families(table)}
-        for table, own in report.tables():
+        tables = [(table, own, (type(table), own)) for table, own in report.tables()]
+        self._forget({place for _, _, place in tables})
+        for table, own, place in tables:
             if isinstance(table, KEPT):
-                for name, lines in self._keep(table, own).items():
+                for name, lines in self._keep(table, own, place, detailed=report.detailed).items():
                     families[name] += lines
             else:
-                self._series(table, own, families)
+                self._series(table, own, place, families, detailed=report.detailed)
         return "".join(_HEADS[name] + "".join(lines) for name, lines in families.items() if lines)
 
-    def _keep(self, table: Table, own: Labels) -> Mapping[str, list[str]]:
+    def _forget(self, places: set[_Place]) -> None:
+        """What was remembered of tables that are gone: MIG instances, ports, GPUs."""
+        for gone in self._prefixes.keys() - places:
+            del self._prefixes[gone]
+            self._kept.pop(gone, None)
+
+    def _keep(self, table: Table, own: Labels, place: _Place, *, detailed: bool) -> Mapping[str, list[str]]:
         """Lines of a table that is seldom read and often asked for."""
-        key = (type(table), own)
-        known, lines = self._kept.get(key, (None, {}))
+        known, lines = self._kept.get(place, (None, {}))
         if known is not table:
             families: dict[str, list[str]] = {name: [] for name in _families(type(table))}
-            self._series(table, own, families)
+            self._series(table, own, place, families, detailed=detailed)
             lines = {name: found for name, found in families.items() if found}
-            self._kept[key] = (table, lines)
+            self._kept[place] = (table, lines)
         return lines
 
-    def _series(self, table: Table, own: Labels, families: dict[str, list[str]]) -> None:
-        prefixes = self._prefixes.setdefault((type(table), own), {})
+    def _series(
+        self, table: Table, own: Labels, place: _Place, families: dict[str, list[str]], *, detailed: bool
+    ) -> None:
+        prefixes = self._prefixes.setdefault(place, {})
         named = False
-        for name, row in rows(type(table)).items():
+        for name, row, hidden in _exported(type(table), detailed=detailed):
             value = getattr(table, name)
             if value is None:
                 continue
@@ -101,12 +117,27 @@ class Renderer:
                 continue
             known = prefixes.setdefault(name, {})
             lines = families[table.PREFIX + name]
-            for key, one in value.items() if row.labels else (("", value),):
+            values = value if row.labels else {"": value}
+            if len(known) > 2 * len(values) + SPARE:
+                known.clear()  # processes come and go
+            for key, one in values.items():
+                if key in hidden:
+                    continue
                 if key not in known:
                     known[key] = _prefix(table.PREFIX + name, own, row, key)
                 lines.append(f"{known[key]}{_number(one)}\n")
         if named:
             families[f"{table.PREFIX}info"].append(f"{_info(table, own)}1\n")
+
+
+@cache
+def _exported(table: type[Table], *, detailed: bool) -> tuple[tuple[str, Row, frozenset[str]], ...]:
+    """The rows that are shown, each with the values of its labels that are not."""
+    return tuple(
+        (name, row, frozenset(() if detailed or isinstance(row.detail, bool) else row.detail))
+        for name, row in rows(table).items()
+        if detailed or row.detail is not True
+    )
 
 
 def _families(table: type[Table]) -> Mapping[str, str]:

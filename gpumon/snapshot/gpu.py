@@ -24,6 +24,7 @@ from gpumon.snapshot.reading import (
     ProcessMemory,
     Slowest,
     Source,
+    Tier,
     accumulated,
     agent,
     identity,
@@ -48,16 +49,20 @@ CLOCK_EVENTS: Mapping[str, int] = {
     "display_clocks": 0x100,
 }
 
-_EVENT_SECONDS = Integral("clock_event_active")
+_SELDOM = ("sync_boost", "display_clocks")
+"""Reasons that GPUs for computing hardly ever have."""
+
 # The header gives these counters in nanoseconds; nvidia-smi prints them as microseconds. Not yet seen on hardware.
-_CLOCK_EVENT_SOURCES = dict.fromkeys(CLOCK_EVENTS, _EVENT_SECONDS) | {
-    reason: Either(Field(f"CLOCKS_EVENT_{reason.upper()}", scale=1e-9), _EVENT_SECONDS)
+_CLOCK_EVENT_SOURCES = {
+    reason: Either(Field(f"CLOCKS_EVENT_{reason.upper()}", scale=1e-9), Integral("clock_event_active"))
     for reason in ("sw_power_cap", "sync_boost", "sw_thermal", "hw_thermal", "hw_power_brake")
 }
 
 
 DOMAINS = ("graphics", "sm", "memory", "video")
 """Clock domains, in the order of NVML's numbers."""
+_LIKE_SM = ("graphics", "video")
+"""Domains that follow the SMs'."""
 
 PCIE_ERRORS = {
     "correctable": "PCIE_COUNT_CORRECTABLE_ERRORS",
@@ -79,22 +84,22 @@ _LISTS = (Call("ComputeRunningProcesses"), Call("GraphicsRunningProcesses"))
 _GPM_NOTE = "Hopper and later, from GPU performance monitoring; absent on guests with a share of a GPU."
 
 
-def _gpm(text: str, metric: str) -> Any:
-    return reading(text, Gpm(metric), note=_GPM_NOTE)
+def _gpm(text: str, metric: str, *, detail: bool = False) -> Any:
+    return reading(text, Gpm(metric), note=_GPM_NOTE, detail=detail)
 
 
 def _clocks(call: str) -> Each:
     return Each({domain: Call(call, (n,), scale=1e6) for n, domain in enumerate(DOMAINS)})
 
 
-def _engine(name: str) -> Any:
+def _engine(name: str, *, detail: bool = False) -> Any:
     text = f"Share of time in which the {name} engine worked."
     short = {"encoder": "Encoder", "decoder": "Decoder", "jpeg": "Jpg", "ofa": "Ofa"}[name]
-    return reading(text, Call(f"{short}Utilization", attribute=0, scale=0.01), every=SLOW)
+    return reading(text, Call(f"{short}Utilization", attribute=0, scale=0.01), every=SLOW, detail=detail)
 
 
-def _limit(text: str, field: str) -> Any:
-    return reading(text, Field(field, scale=1e-3), every=RARE)
+def _limit(text: str, field: str, *, every: Tier = RARE, detail: bool = False) -> Any:
+    return reading(text, Field(field, scale=1e-3), every=every, detail=detail)
 
 
 def _nvlink_traffic(way: str, up_to_hopper: str, from_blackwell: str) -> Any:
@@ -159,10 +164,12 @@ class Gpu:
     tensor_active_ratio: float | None = _gpm("Share of time in which the tensor cores worked.", "ANY_TENSOR_UTIL")
     dram_active_ratio: float | None = _gpm("Share of the memory bandwidth in use.", "DRAM_BW_UTIL")
     graphics_active_ratio: float | None = _gpm("Share of time in which any engine worked.", "GRAPHICS_UTIL")
-    fp16_active_ratio: float | None = _gpm("Share of time in which the FP16 pipes worked.", "FP16_UTIL")
-    fp32_active_ratio: float | None = _gpm("Share of time in which the FP32 pipes worked.", "FP32_UTIL")
-    fp64_active_ratio: float | None = _gpm("Share of time in which the FP64 pipes worked.", "FP64_UTIL")
-    integer_active_ratio: float | None = _gpm("Share of time in which the integer pipes worked.", "INTEGER_UTIL")
+    fp16_active_ratio: float | None = _gpm("Share of time in which the FP16 pipes worked.", "FP16_UTIL", detail=True)
+    fp32_active_ratio: float | None = _gpm("Share of time in which the FP32 pipes worked.", "FP32_UTIL", detail=True)
+    fp64_active_ratio: float | None = _gpm("Share of time in which the FP64 pipes worked.", "FP64_UTIL", detail=True)
+    integer_active_ratio: float | None = _gpm(
+        "Share of time in which the integer pipes worked.", "INTEGER_UTIL", detail=True
+    )
     sm_active_seconds_total: float | None = accumulated("Multiprocessor time in use.", of="sm_active_ratio")
     tensor_active_seconds_total: float | None = accumulated("Tensor core time in use.", of="tensor_active_ratio")
     dram_active_seconds_total: float | None = accumulated("Memory bandwidth in use.", of="dram_active_ratio")
@@ -176,9 +183,10 @@ class Gpu:
         "Size of the window through which the host reaches the memory.",
         Call("BAR1MemoryInfo", attribute="bar1Total"),
         every=SLOW,
+        detail=True,
     )
     bar1_used_bytes: float | None = reading(
-        "Part of that window in use.", Call("BAR1MemoryInfo", attribute="bar1Used"), every=SLOW
+        "Part of that window in use.", Call("BAR1MemoryInfo", attribute="bar1Used"), every=SLOW, detail=True
     )
     temperature_celsius: float | None = reading(
         "GPU core temperature.", Either(Call("TemperatureV", (0,)), Call("Temperature", (0,)))
@@ -193,7 +201,7 @@ class Gpu:
         "Core temperature at which the GPU slows down.", Call("TemperatureThreshold", (1,)), every=RARE
     )
     temperature_shutdown_celsius: float | None = reading(
-        "Core temperature at which the GPU shuts down.", Call("TemperatureThreshold", (0,)), every=RARE
+        "Core temperature at which the GPU shuts down.", Call("TemperatureThreshold", (0,)), every=RARE, detail=True
     )
     memory_temperature_max_celsius: float | None = reading(
         "Memory temperature at which the GPU slows down.", Call("TemperatureThreshold", (2,)), every=RARE
@@ -223,43 +231,53 @@ class Gpu:
         Either(Field("POWER_CURRENT_LIMIT", scale=1e-3), Call("EnforcedPowerLimit", scale=1e-3)),
         every=SLOW,
     )
-    power_limit_requested_watts: float | None = reading(
-        "Power limit asked for.", Field("POWER_REQUESTED_LIMIT", scale=1e-3), every=SLOW
+    power_limit_requested_watts: float | None = _limit(
+        "Power limit asked for.", "POWER_REQUESTED_LIMIT", every=SLOW, detail=True
     )
     power_limit_default_watts: float | None = _limit("Power limit of the board as it is sold.", "POWER_DEFAULT_LIMIT")
-    power_limit_min_watts: float | None = _limit("Lowest power limit that can be asked for.", "POWER_MIN_LIMIT")
-    power_limit_max_watts: float | None = _limit("Highest power limit that can be asked for.", "POWER_MAX_LIMIT")
+    power_limit_min_watts: float | None = _limit("Lowest limit that can be asked for.", "POWER_MIN_LIMIT", detail=True)
+    power_limit_max_watts: float | None = _limit("Highest limit that can be asked for.", "POWER_MAX_LIMIT", detail=True)
     energy_joules_total: float | None = reading(
         "Energy since the driver was loaded.",
         Either(Field("TOTAL_ENERGY", scale=1e-3), Integral("power_watts")),
         note="Before Volta and on some guests: power integrated by the agent since its start.",
     )
-    clock_hertz: dict[str, float] | None = reading("Current clock.", _clocks("ClockInfo"), every=SLOW, label="domain")
+    clock_hertz: dict[str, float] | None = reading(
+        "Current clock.", _clocks("ClockInfo"), every=SLOW, label="domain", detail=_LIKE_SM
+    )
     clock_max_hertz: dict[str, float] | None = reading(
-        "Highest clock.", _clocks("MaxClockInfo"), every=ONCE, label="domain"
+        "Highest clock.", _clocks("MaxClockInfo"), every=ONCE, label="domain", detail=_LIKE_SM
     )
     clock_event_active: dict[str, float] | None = reading(
         "1 while this reason holds the clocks down.",
         Bits(Call("CurrentClocksEventReasons"), CLOCK_EVENTS, supported=Call("SupportedClocksEventReasons")),
         label="reason",
         note="`idle` is normal.",
+        detail=_SELDOM,
     )
     clock_event_seconds_total: dict[str, float] | None = reading(
         "Time in which this reason held the clocks down.",
         Each(_CLOCK_EVENT_SOURCES),
         label="reason",
         note="From the driver's counters where it has them (575 and later), else integrated from the active reasons.",
+        detail=_SELDOM,
     )
     performance_state: float | None = reading(
         "Performance state, 0 (highest) to 15.", Call("PerformanceState", unknown=32), every=SLOW
     )
     ecc_mode: float | None = reading("1 when ECC is on.", Field("ECC_CURRENT"), every=RARE)
-    ecc_mode_pending: float | None = reading("1 when ECC will be on after a reset.", Field("ECC_PENDING"), every=RARE)
+    ecc_mode_pending: float | None = reading(
+        "1 when ECC will be on after a reset.", Field("ECC_PENDING"), every=RARE, detail=True
+    )
     ecc_errors_total: dict[str, float] | None = reading(
         "ECC errors since the driver was loaded.", _ecc("VOL"), every=SLOW, label=("severity", "location")
     )
     ecc_errors_lifetime_total: dict[str, float] | None = reading(
-        "ECC errors over the life of the board.", _ecc("AGG"), every=RARE, label=("severity", "location")
+        "ECC errors over the life of the board.",
+        _ecc("AGG"),
+        every=RARE,
+        label=("severity", "location"),
+        detail=("corrected,dram", "corrected,sram"),
     )
     ecc_sram_threshold_exceeded: float | None = reading(
         "1 when the SRAM had so many uncorrected errors that the board has to go.",
@@ -282,12 +300,11 @@ class Gpu:
     )
     row_remap_banks: dict[str, float] | None = reading(
         "Memory banks by the spare rows they have left.",
-        Each(
-            {left: Call("RowRemapperHistogram", attribute=left) for left in ("max", "high", "partial", "low", "none")}
-        ),
+        Each({left: Call("RowRemapperHistogram", attribute=left) for left in _SPARE_ROWS}),
         every=RARE,
         label="availability",
         note="Ampere and later.",
+        detail=("max", "high", "partial"),
     )
     retired_pages: dict[str, float] | None = reading(
         "Memory pages taken out of use.",
@@ -333,11 +350,14 @@ class Gpu:
         every=SLOW,
         label="kind",
         note="Hopper and later.",
+        detail=tuple(
+            kind for kind in PCIE_ERRORS if kind not in {"correctable", "non_fatal", "fatal", "l0_to_recovery"}
+        ),
     )
     encoder_utilization_ratio: float | None = _engine("encoder")
     decoder_utilization_ratio: float | None = _engine("decoder")
-    jpeg_utilization_ratio: float | None = _engine("jpeg")
-    ofa_utilization_ratio: float | None = _engine("ofa")
+    jpeg_utilization_ratio: float | None = _engine("jpeg", detail=True)
+    ofa_utilization_ratio: float | None = _engine("ofa", detail=True)
     processes: float | None = reading("Compute and graphics processes holding the GPU.", Distinct(_LISTS), every=SLOW)
     process_memory_bytes: dict[str, float] | None = reading(
         "GPU memory of a process.",
@@ -350,11 +370,11 @@ class Gpu:
         "1 when the driver keeps the GPU initialised.", Call("PersistenceMode"), every=RARE
     )
     compute_mode: float | None = reading(
-        "0 default, 1 one thread, 2 no compute, 3 one process.", Call("ComputeMode"), every=RARE
+        "0 default, 1 one thread, 2 no compute, 3 one process.", Call("ComputeMode"), every=RARE, detail=True
     )
     mig_mode: float | None = reading("1 when MIG is on.", Call("MigMode", attribute=0), every=SLOW)
     mig_mode_pending: float | None = reading(
-        "1 when MIG will be on after a reset.", Call("MigMode", attribute=1), every=SLOW
+        "1 when MIG will be on after a reset.", Call("MigMode", attribute=1), every=SLOW, detail=True
     )
     nvlinks: float | None = reading("NVLinks that the GPU has.", Field("NVLINK_LINK_COUNT"), every=RARE)
     nvlinks_active: float | None = agent("NVLinks that carry traffic (active or asleep).")

@@ -9,8 +9,8 @@ from gpumon.snapshot.gpu import MEMORY_V2
 from gpumon.snapshot.reading import Call, Either, Gpm, agent, reading
 
 
-def _gpm(text: str, metric: str) -> Any:
-    return reading(text, Gpm(metric), note="Hopper and later; of the whole GPU instance.")
+def _gpm(text: str, metric: str, *, detail: bool = False) -> Any:
+    return reading(text, Gpm(metric), note="Hopper and later; of the whole GPU instance.", detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,9 @@ class Mig:
     tensor_active_ratio: float | None = _gpm("Share of time in which the tensor cores worked.", "ANY_TENSOR_UTIL")
     dram_active_ratio: float | None = _gpm("Share of the memory bandwidth in use.", "DRAM_BW_UTIL")
     graphics_active_ratio: float | None = _gpm("Share of time in which any engine worked.", "GRAPHICS_UTIL")
-    fp16_active_ratio: float | None = _gpm("Share of time in which the FP16 pipes worked.", "FP16_UTIL")
-    fp32_active_ratio: float | None = _gpm("Share of time in which the FP32 pipes worked.", "FP32_UTIL")
-    fp64_active_ratio: float | None = _gpm("Share of time in which the FP64 pipes worked.", "FP64_UTIL")
-    integer_active_ratio: float | None = _gpm("Share of time in which the integer pipes worked.", "INTEGER_UTIL")
+    fp16_active_ratio: float | None = _gpm("Share of time in which the FP16 pipes worked.", "FP16_UTIL", detail=True)
+    fp32_active_ratio: float | None = _gpm("Share of time in which the FP32 pipes worked.", "FP32_UTIL", detail=True)
+    fp64_active_ratio: float | None = _gpm("Share of time in which the FP64 pipes worked.", "FP64_UTIL", detail=True)
+    integer_active_ratio: float | None = _gpm(
+        "Share of time in which the integer pipes worked.", "INTEGER_UTIL", detail=True
+    )

@@ -207,12 +207,26 @@ class Row:
     """A slow fact in words; all of a table's identities are labels of its one `info` metric."""
     note: str = ""
     """For the reference page: which GPUs have it, traps."""
+    detail: bool | tuple[str, ...] = False
+    """What /metrics shows only when details are asked for: the row, or these values of its labels."""
+
+    def hidden(self, key: str) -> bool:
+        """Whether this value of the labels is a detail."""
+        return self.detail is True or (self.detail is not False and key in self.detail)
 
 
-def reading(text: str, source: Source, *, every: Tier = FAST, label: str | tuple[str, ...] = (), note: str = "") -> Any:
+def reading(
+    text: str,
+    source: Source,
+    *,
+    every: Tier = FAST,
+    label: str | tuple[str, ...] = (),
+    note: str = "",
+    detail: bool | tuple[str, ...] = False,
+) -> Any:
     """Write a row: a gauge, or a counter when the attribute ends in `_total`."""
     labels = (label,) if isinstance(label, str) else label
-    return dataclasses.field(default=None, metadata={"row": Row(text, source, every, labels, note=note)})
+    return dataclasses.field(default=None, metadata={"row": Row(text, source, every, labels, note=note, detail=detail)})
 
 
 def accumulated(text: str, *, of: str, label: str = "", note: str = "") -> Any:
@@ -265,18 +279,19 @@ def metric_type(name: str) -> str:
     return "counter" if name.endswith("_total") else "gauge"
 
 
-def samples(table: Table, own: Labels) -> Iterator[Sample]:
-    """All series that this value of a table shows; what is None is absent."""
+def samples(table: Table, own: Labels, *, detailed: bool = True) -> Iterator[Sample]:
+    """All series that this value of a table shows, details only if asked for; what is None is absent."""
     named: list[tuple[str, str]] = []
     for attribute, row in rows(type(table)).items():
         value = getattr(table, attribute)
         if row.identity:
             named.append((attribute, "" if value is None else str(value)))
-        elif value is None:
+        elif value is None or (row.detail is True and not detailed):
             continue
         elif row.labels:
             for key, one in value.items():
-                yield Sample(table.PREFIX + attribute, own + labels_of(row, key), float(one))
+                if detailed or not row.hidden(key):
+                    yield Sample(table.PREFIX + attribute, own + labels_of(row, key), float(one))
         else:
             yield Sample(table.PREFIX + attribute, own, float(value))
     if any(value for _, value in named):

@@ -145,6 +145,32 @@ def test_a_faulted_gpu_shows_identity_and_fault_and_no_reading() -> None:
     }
 
 
+def test_details_are_shown_when_asked_for() -> None:
+    """Rows and label values that are details: on the page with metrics.detailed, else not even in the count."""
+    clocks = {"graphics": 1.98e9, "sm": 1.98e9, "memory": 2.6e9}
+    gpu = GpuState(bus_id="", uuid="u", index=0, gpu=Gpu(bar1_used_bytes=1.0, clock_hertz=clocks))
+    plain = Report(started=0.0, gpus=(gpu,))
+    detailed = replace(plain, detailed=True)
+    pages = [Renderer(lambda: plain).render(report) for report in (plain, detailed)]
+
+    assert [page.count("bar1_used_bytes{") for page in pages] == [0, 1]
+    assert [page.count("clock_hertz{") for page in pages] == [2, 3]
+    assert len(list(detailed.samples())) == len(list(plain.samples())) + 2
+
+
+def test_what_is_gone_is_not_remembered() -> None:
+    """Processes and MIG instances come and go for months; the renderer stays as small as its page."""
+    renderer = Renderer(lambda: Report(started=0.0))
+    for number in range(200):
+        gpu = Gpu(process_memory_bytes={f"{number}{one},python": 1.0 for one in range(8)})
+        state = GpuState(bus_id="", uuid=f"u{number // 100}", index=0, gpu=gpu)
+        page = renderer.render(Report(started=0.0, gpus=(state,)))
+
+        assert page.count("process_memory_bytes{") == 8
+    remembered = [len(known) for rows in renderer._prefixes.values() for known in rows.values()]
+    assert sum(remembered) < 200
+
+
 def test_series_stay_within_the_budget() -> None:
     """At most 110 series a GPU besides those of links, and 2,000 on h100x8."""
     samples = list(report_of("h100x8").samples())
