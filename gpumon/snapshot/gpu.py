@@ -260,7 +260,7 @@ class Gpu:
         Each(_CLOCK_EVENT_SOURCES),
         label="reason",
         note="From the driver's counters where it has them (575 and later), else integrated from the active reasons.",
-        detail=_SELDOM,
+        detail=("sync_boost",),
     )
     performance_state: float | None = reading(
         "Performance state, 0 (highest) to 15.", Call("PerformanceState", unknown=32), every=SLOW
