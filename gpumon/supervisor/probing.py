@@ -60,6 +60,7 @@ class Probing:
         self._keep = keep
         self._ranks = Ranks(loop)
         self._watching: Timer | None = None
+        self._waiting: Timer | None = None
         self._stopping = False
 
     @property
@@ -82,8 +83,15 @@ class Probing:
         self._ranks.abort(_STOPPING)
 
     def _scheduled(self) -> None:
-        if not self.running and not self._stopping:
+        """A run that is due before anybody has looked at the GPUs waits: a skip would last until the next is due."""
+        if self.running or self._stopping:
+            return
+        if self._waiting is not None:
+            self._waiting.cancel()
+        if _looked(self._latest()):
             self._begin("schedule")
+        else:
+            self._waiting = self._loop.call_after(WATCH_SECONDS, self._scheduled)
 
     def _requested(self) -> ProbeRequest:
         if self._stopping:
@@ -156,3 +164,9 @@ class Probing:
             enabled=self.choices.enabled,
             unkillable=self._ranks.unkillable,
         )
+
+
+def _looked(report: Report) -> bool:
+    """Whether a first poll has ended, or the driver has said why there is none."""
+    status = report.memory.status
+    return report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
