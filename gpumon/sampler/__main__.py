@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from gpumon import __version__, log
 from gpumon.life import frames_only, tie_to
@@ -37,7 +38,11 @@ REMEDIES = {
     NO_PERMISSION: "this user may not open /dev/nvidiactl: add it to the group that owns the device nodes",
 }
 
-Say = Callable[[Message], None]
+
+class Say(Protocol):
+    """Tells messages, all in one piece: the daemon may end this child as soon as it has the first."""
+
+    def __call__(self, *messages: Message) -> None: ...
 
 
 class Sampler:
@@ -77,8 +82,7 @@ class Sampler:
         poll = self._node_poll(status, self._around.bus)
         due = boot_clock()
         while True:
-            for event in poll.events.take() if self._orders.events else ():
-                self._say(event)
+            self._say(*(poll.events.take() if self._orders.events else ()))
             self._say(poll.poll())
             self._look_at_bus()
             due = max(due + self._orders.interval, boot_clock() - self._orders.interval)
@@ -128,8 +132,8 @@ def main() -> int:
     tie_to(orders.parent)
     log.configure(level=orders.log_level, format=orders.log_format)
 
-    def say(message: Message) -> None:
-        write(frame.encode(message))
+    def say(*messages: Message) -> None:
+        write(b"".join(map(frame.encode, messages)))
 
     say(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
     try:

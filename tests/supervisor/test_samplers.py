@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from agents import alive, descendants
+from agents import alive, command_line, descendants
 from loops import turn_for, turn_until
 from unkillable import build, held
 
@@ -45,16 +45,16 @@ class Watched:
         )
         self.supervisor.start()
 
-    def suffer(self, gpus: object) -> None:
+    def suffer(self, gpus: object, **node: object) -> None:
         written = self.scenario.with_suffix(".new")
-        written.write_text(yaml.safe_dump({"idle": True, "gpus": gpus}))
+        written.write_text(yaml.safe_dump({"idle": True, "gpus": gpus, **node}))
         written.rename(self.scenario)
 
     def polled(self) -> set[int]:
         """GPUs of the last poll that have readings."""
         return self._last
 
-    def until(self, done: object, seconds: float = 20.0) -> None:
+    def until(self, done: object, seconds: float = 90.0) -> None:
         assert callable(done)
         turn_until(self.loop, lambda: bool(done()), seconds)
 
@@ -75,8 +75,7 @@ class Watched:
 
 def samplers() -> set[int]:
     """Pids of the samplers that this process has started."""
-    pids = descendants(os.getpid())
-    return {pid for pid in pids if b"gpumon.sampler" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return {pid for pid in descendants(os.getpid()) if b"gpumon.sampler" in command_line(pid)}
 
 
 @pytest.fixture
@@ -125,35 +124,37 @@ def test_beyond_three_abandoned_children_no_sampler_is_started(watched: Watched,
         assert len(watched.snapshots) == seen
         watched.suffer({})
 
-    watched.until(lambda: len(watched.polled()) == 8, 60)
+    watched.until(lambda: len(watched.polled()) == 8)
 
 
 def test_silent_firmware_sets_a_gpu_aside_at_once(watched: Watched) -> None:
     """Xid 119: no call is made on the GPU until a trial has shown that it answers."""
-    watched.suffer({2: {"xids": [119]}})
+    watched.suffer({2: {"xids": [119], "hang": [HANG]}})
     watched.until(lambda: watched.state.aside)
+    (aside,) = watched.state.aside.values()
+    assert aside.detail == "firmware silent since Xid 119"
     watched.until(lambda: watched.polled() == {0, 1, 3, 4, 5, 6, 7})
 
+    watched.suffer({2: {"xids": [119]}})
     watched.until(lambda: len(watched.polled()) == 8)
     watched.until(lambda: watched.state.restarts["readmit"] == 1)
 
 
 def test_a_library_that_crashes_for_no_gpu_is_started_less_and_less_often(watched: Watched) -> None:
     """Each crash doubles the pause, so that a broken driver costs little."""
-    watched.suffer({})
-    watched.scenario.write_text(yaml.safe_dump({"crash": ["nvmlDeviceGetCount*"]}))
+    watched.suffer({}, crash=["nvmlDeviceGetCount*"])
     watched.until(lambda: watched.state.restarts.get("crash", 0) >= 3)
     began = boot_clock()
     watched.until(lambda: watched.state.restarts.get("crash", 0) >= 4)
 
     assert boot_clock() - began > 2.0
     watched.suffer({})
-    watched.until(lambda: len(watched.polled()) == 8, 40)
+    watched.until(lambda: len(watched.polled()) == 8)
 
 
 def test_xids_that_came_with_silent_firmware_are_not_lost(watched: Watched) -> None:
     """What the sampler told before it was ended is taken, of its neighbours as well."""
-    watched.suffer({4: {"xids": [119, 79]}, 6: {"xids": [94]}})
+    watched.suffer({4: {"xids": [119, 79], "hang": [HANG]}, 6: {"xids": [94]}})
     watched.until(lambda: watched.state.aside)
     watched.until(lambda: len(watched.polled()) == 7)
 
@@ -162,9 +163,9 @@ def test_xids_that_came_with_silent_firmware_are_not_lost(watched: Watched) -> N
 
 def test_an_event_set_that_hangs_costs_the_xids_and_not_the_readings(watched: Watched) -> None:
     """After a few hangs the sampler asks for no more events, and reads on."""
-    watched.scenario.write_text(yaml.safe_dump({"idle": True, "hang": ["nvmlEventSetWait*"]}))
-    watched.until(lambda: watched.state.restarts["deadline"] == MOST_EVENT_FAILURES, 40)
+    watched.suffer({}, hang=["nvmlEventSetWait*"])
+    watched.until(lambda: watched.state.restarts["deadline"] == MOST_EVENT_FAILURES)
     seen = len(watched.snapshots)
-    watched.until(lambda: len(watched.snapshots) > seen + 3, 40)
+    watched.until(lambda: len(watched.snapshots) > seen + 3)
 
     assert watched.state.restarts["deadline"] == MOST_EVENT_FAILURES
