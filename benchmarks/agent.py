@@ -65,10 +65,8 @@ class Run:
     @property
     def sampler(self) -> int:
         """Pid of the sampler."""
-        for pid in self.agent.children():
-            if b"gpumon.sampler" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return pid
-        raise AssertionError("no sampler runs")
+        [pid] = self.agent.children("gpumon.sampler")
+        return pid
 
     def traced(self) -> Traced:
         """All children so far."""

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -24,10 +25,16 @@ T = TypeVar("T")
 PATIENCE = 60.0
 
 
+PORTS = range(10_500, 32_000)
+"""Below those that the kernel hands out: nobody's outgoing connection takes one between being found and being used."""
+
+
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def eventually(ask: Callable[[], T | None], *, within: float = PATIENCE, every: float = 0.1) -> T:
@@ -76,11 +83,19 @@ class Agent:
             self.process = subprocess.Popen(
                 [*arguments, *flags], env=self.environment, stderr=log, stdin=subprocess.DEVNULL
             )
-        eventually(lambda: self.status("/-/ready") == 200)
+        eventually(self._has_looked)
         return self
 
+    def _has_looked(self) -> bool:
+        """Ready alone may also mean that the first poll took too long to be waited for."""
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the agent ended: {self.log.read_text(encoding='utf-8')[-2000:]}")
+        page = self.metrics()
+        polled = page.value("gpumon_snapshot_timestamp_seconds") is not None
+        return self.status("/-/ready") == 200 and (polled or page.value("gpumon_nvml_up") == 0)
+
     def ask(self, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path, headers=dict(headers or {}))
             answer = connection.getresponse()
@@ -105,9 +120,9 @@ class Agent:
         assert status == 200
         return Metrics(body.decode())
 
-    def children(self) -> set[int]:
-        """Pids of all processes that descend from the agent."""
-        return descendants(self.process.pid)
+    def children(self, named: str = "") -> set[int]:
+        """Pids of all processes that descend from the agent, and have this in their command line."""
+        return {pid for pid in descendants(self.process.pid) if named.encode() in command_line(pid)}
 
     def kill(self) -> None:
         """SIGKILL, to the daemon alone."""
@@ -118,7 +133,11 @@ class Agent:
         """As systemd does."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=15)
+        try:
+            return self.process.wait(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
 
 
 class Metrics:
@@ -163,6 +182,14 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def command_line(pid: int) -> bytes:
+    """Its arguments, NUL between them; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def alive(pids: set[int]) -> set[int]:
     """Those that still run: zombies that wait for init are aside."""
     living = set()
@@ -186,7 +213,7 @@ def running(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]
     finally:
         process.terminate()
         try:
-            process.wait(timeout=10)
+            process.wait(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

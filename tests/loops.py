@@ -8,7 +8,7 @@ from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.loop import Loop
 
 
-def turn_until(loop: Loop, done: Callable[[], bool], seconds: float = 20.0) -> None:
+def turn_until(loop: Loop, done: Callable[[], bool], seconds: float = 60.0) -> None:
     """Raises AssertionError when it does not come to be in time."""
     deadline = boot_clock() + seconds
     while not done():

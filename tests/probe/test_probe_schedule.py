@@ -23,7 +23,7 @@ def test_the_first_run_comes_soon_and_then_the_interval_holds() -> None:
     fired: queue.Queue[float] = queue.Queue()
     schedule = Schedule(lambda: fired.put(time.time()))
     with running(schedule, Timetable(interval=3600, jitter=60, first_after=0.1)):
-        first = fired.get(timeout=10)
+        first = fired.get(timeout=60)
         due = schedule.next_run()
     assert due is not None
     assert 3600 - 61 <= due - first <= 3600 + 61
@@ -34,10 +34,11 @@ def test_it_says_when_the_next_run_is() -> None:
     """The wall time of the first run is known before it comes; without a timetable there is none."""
     schedule = Schedule(lambda: None)
     assert schedule.next_run() is None
+    before = time.time()
     with running(schedule, Timetable(interval=3600, jitter=0, first_after=100)):
         due = schedule.next_run()
         assert due is not None
-        assert 95 < due - time.time() <= 100
+        assert before + 100 <= due <= time.time() + 100
     assert schedule.next_run() is None
 
 
@@ -59,7 +60,7 @@ def test_a_call_that_fails_is_told() -> None:
         raise OSError("no loop")
 
     with running(Schedule(fail, troubles.put), Timetable(interval=3600, jitter=0, first_after=0)):
-        assert troubles.get(timeout=10) == "error"
+        assert troubles.get(timeout=60) == "error"
 
 
 def test_an_overrun_is_told() -> None:
@@ -72,6 +73,6 @@ def test_an_overrun_is_told() -> None:
 
     with running(Schedule(hang, troubles.put), Timetable(interval=0.2, jitter=0, first_after=0)):
         try:
-            assert troubles.get(timeout=10) == "overrun"
+            assert troubles.get(timeout=60) == "overrun"
         finally:
             release.set()

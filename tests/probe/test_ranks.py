@@ -11,10 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from loops import turn_until
+from unkillable import build, held
 
 import gpumon
 from gpumon.probe.account import Progress
@@ -23,13 +26,17 @@ from gpumon.probe.guard import Skip
 from gpumon.probe.plan import Plan, Run, make_plan
 from gpumon.probe.probes import KIB, MIB, PROBES
 from gpumon.probe.result import ProbeResult
+from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor import child
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.ranks import LAST_WORDS, TERM_PATIENCE, Ranks
 
 ALL_REDUCE = PROBES["allreduce"]
 QUICK = replace(ALL_REDUCE, cpu=replace(ALL_REDUCE.cpu, sizes=(KIB, MIB)))
-KILLING = TERM_PATIENCE + child.KILL_PATIENCE + child.REAP_INTERVAL
+KILLING = TERM_PATIENCE + child.KILL_PATIENCE + child.REAP_INTERVAL + 10.0
+"""Most that ending a run may take: what the agent waits for, and a machine that is busy."""
+STARTED = 3.0
+"""Deadline by which a rank without torch has begun, however busy the machine."""
 
 PREAMBLE = """
 import json, os, signal, sys, time
@@ -64,7 +71,7 @@ class Probing:
             self.results.append(result)
             self.loop.stop()
 
-        limit = self.loop.call_after(60, self.loop.stop)
+        limit = self.loop.call_after(150, self.loop.stop)
         self.ranks.start(plan, Run(id="one", trigger="request", started=time.time()), progressed, ended)
         self.loop.run()
         limit.cancel()
@@ -157,7 +164,7 @@ def test_a_sleeping_rank_ends_in_a_timeout(probing: Probing) -> None:
     result = probing.run(make_plan(QUICK, (), python=sys.executable, fault="sleep:1:60", deadline=8.0))
     assert result.outcome == "timeout", result
     assert "rank 1: " in result.hint
-    assert 8.0 <= result.duration_seconds < 8.0 + KILLING + 1
+    assert 8.0 <= result.duration_seconds < 8.0 + KILLING
     assert gone(probing.pids)
 
 
@@ -200,7 +207,7 @@ def test_ranks_listen_on_loopback_alone_and_die_with_the_agent(tmp_path: Path) -
     assert len(pids) == 2
     assert listening == {"0100007F"}
     for end in ends:
-        assert select.select([end], [], [], 10)[0], "a rank outlived the agent"
+        assert select.select([end], [], [], 60)[0], "a rank outlived the agent"
         os.close(end)
 
 
@@ -224,25 +231,34 @@ def test_a_rank_that_ignores_sigterm_is_killed(probing: Probing, worker: Callabl
         for pid in probing.ranks.pids:
             os.kill(pid, signal.SIGSTOP)
 
-    deaf = worker("signal.signal(signal.SIGTERM, signal.SIG_IGN)" + HANG, deadline=1.0)
+    deaf = worker("signal.signal(signal.SIGTERM, signal.SIG_IGN)" + HANG, deadline=STARTED)
     result = probing.run(deaf, stop if stopped else lambda _: None)
     assert result.outcome == "timeout"
-    assert 1.0 + TERM_PATIENCE <= result.duration_seconds < 1.0 + KILLING + 1
+    assert STARTED + TERM_PATIENCE <= result.duration_seconds < STARTED + KILLING
     assert gone(probing.pids)
 
 
 def test_a_rank_that_cannot_be_killed_is_abandoned_and_named(
-    probing: Probing, worker: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+    probing: Probing, worker: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The result does not wait for a rank that SIGKILL does not end; its pid is known until it is gone."""
-    monkeypatch.setattr(child, "KILL_PATIENCE", 0.0)  # no time to die
-    result = probing.run(worker("signal.signal(signal.SIGTERM, signal.SIG_IGN)" + HANG, deadline=1.0))
-    assert (result.outcome, result.reason) == ("timeout", "unkillable")
-    stuck = probing.ranks.unkillable
-    assert set(stuck) == probing.pids == probing.ranks.pids
-    assert all(str(pid) in result.hint for pid in stuck)
-    while probing.ranks.unkillable:
-        probing.loop.turn()
+    monkeypatch.setattr(child, "KILL_PATIENCE", 0.2)
+    program = build(tmp_path)
+    with ExitStack() as holders:
+
+        def hold(_: Progress) -> None:
+            for pid in probing.ranks.pids - kept:
+                holders.enter_context(held(program, pid))
+                kept.add(pid)
+
+        kept: set[int] = set()
+        result = probing.run(worker(HANG, deadline=STARTED), hold)
+        assert (result.outcome, result.reason) == ("timeout", "unkillable")
+        stuck = probing.ranks.unkillable
+        assert set(stuck) == kept == probing.ranks.pids
+        assert all(str(pid) in result.hint for pid in stuck)
+        assert len(stuck) == 2
+    turn_until(probing.loop, lambda: not probing.ranks.unkillable)
     assert len(probing.results) == 1
 
 
@@ -259,7 +275,7 @@ time.sleep(60)
     )
     assert (result.outcome, result.reason) == ("failed", "ranks")
     assert "Rank 1 at measure of 1024 bytes: it was killed (SIGKILL)" in result.hint
-    assert result.duration_seconds < LAST_WORDS + KILLING + 1
+    assert result.duration_seconds < LAST_WORDS + KILLING
     assert gone(probing.pids)
 
 
@@ -311,18 +327,20 @@ def open_files() -> set[str]:
 
 
 def test_an_abort_ends_the_run_as_a_skip(probing: Probing, worker: Callable[..., Plan]) -> None:
-    """Whoever aborts says why, and the ranks are gone within two seconds; meanwhile no second run can start."""
+    """Whoever aborts says why, and the ranks are gone without their patience; meanwhile no second run can start."""
     plan = worker(HANG)
 
     def interrupt(_: Progress) -> None:
         assert probing.ranks.running == "one"
         with pytest.raises(RuntimeError, match="one"):
             probing.ranks.start(plan, Run(id="two", trigger="request", started=0.0), print, print)
+        aborted.append(boot_clock())
         probing.ranks.abort(Skip(reason="busy", hint="a job has come"))
 
+    aborted: list[float] = []
     result = probing.run(plan, interrupt)
     assert (result.outcome, result.reason, result.hint) == ("skipped", "busy", "a job has come")
-    assert result.duration_seconds < 2
+    assert boot_clock() - aborted[0] < plan.deadline / 2
     assert gone(probing.pids)
 
 

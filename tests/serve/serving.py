@@ -88,7 +88,7 @@ def serving(node: Node) -> Iterator[int]:
 
 
 def ask(port: int, path: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, headers=dict(headers or {}))
         response = connection.getresponse()

@@ -69,7 +69,7 @@ def test_page_without_a_host_is_no_page_of_this_agent(node: Node, port: int) -> 
     request = (
         f"POST /probe/allreduce HTTP/1.0\r\nOrigin: http://None\r\nAuthorization: {BEARER['Authorization']}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(request.encode())
         assert connection.makefile("rb").readline().split()[1] == b"403"
     assert node.requests == 0

@@ -160,5 +160,5 @@ def test_the_c_library_hangs_until_its_line_is_gone(small: dict[str, str], tmp_p
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(1.5)
         faults.write_text("")
-        output, _ = child.communicate(timeout=30)
+        output, _ = child.communicate(timeout=60)
     assert json.loads(output)["count"] == 2

@@ -69,9 +69,8 @@ class Agent:
         turn_until(self.loop, lambda: self.memories.trouble is None)
 
     def stop(self) -> None:
-        """And let come what the store still has to say."""
-        self.loop.call_after(0.2, self.loop.stop)
-        self.loop.run()
+        """Once everything that waited for the store has been given to it."""
+        turn_until(self.loop, lambda: not self.memories._unstored)
         self.memories.close()
 
 
@@ -159,8 +158,8 @@ def test_a_damaged_store_is_told_for_as_long_as_the_agent_runs(tmp_path: Path) -
     agent = Agent(path)
     agent.memories.keep_result(result("after"))
     agent.knows(after=1, runs=1)
+    agent.well()
     [aside] = tmp_path.glob("gpumon.db.corrupt-*Z")
-    assert agent.memories.trouble is None
     assert agent.memories.notice == f"{path} was damaged and has been begun anew; the old file is {aside}"
     agent.stop()
 

@@ -18,7 +18,7 @@ from gpumon.store.errors import StoreError
 from gpumon.store.store import Store
 from gpumon.store.writer import LIMIT, Writer
 
-SOON = 10.0
+SOON = 60.0
 """Seconds after which a test gives up; nothing waits that long when all is well."""
 MORE_THAN_CACHED = 40_000
 """Rows that SQLite cannot keep in its cache of 2 MB."""

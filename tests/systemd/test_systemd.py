@@ -20,7 +20,7 @@ def listening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(name if request.param == "path" else "\0" + name)
-        receiver.settimeout(5)
+        receiver.settimeout(60)
         yield receiver, name if request.param == "path" else "@" + name
 
 
