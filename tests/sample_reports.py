@@ -9,10 +9,11 @@ from gpumon.alerts.alert import Alert
 from gpumon.outputs.document import Stamp
 from gpumon.report import GpuState, ProbeState, Report
 from gpumon.serve import example
+from gpumon.snapshot.fabric import CHECKS, Fabric, Platform
 from gpumon.snapshot.gpu import FAULTS, Gpu
 from gpumon.snapshot.node import Driver, Node
-from gpumon.snapshot.nvlink import Nvlink
-from gpumon.snapshot.snapshot import XidEvent
+from gpumon.snapshot.nvlink import C2cLink, Nvlink
+from gpumon.snapshot.snapshot import SeenMig, XidEvent
 
 STAMP: Stamp = example.STAMP
 MINUTE = 60.0
@@ -27,6 +28,7 @@ def healthy(count: int = 8) -> Report:
         base,
         node=replace(base.node, gpus_expected=float(count), gpus_visible=float(count), alerts={}),
         gpus=tuple(example.gpu(index) for index in range(count)),
+        ports=tuple(example.port(number) for number in range(count)),
         events=(),
         alerts=(),
         probe=replace(base.probe, last=history[-1], history=history),
@@ -97,6 +99,64 @@ def troubled() -> Report:
     )
 
 
+def partitioned() -> Report:
+    """MIG on two of four GPUs: seven instances and two; links of those are not known to be up or down."""
+    report = healthy(4)
+    layouts = {0: ("1g.10gb",) * 7, 1: ("3g.40gb", "1c.3g.40gb")}
+    gpus = tuple(
+        replace(
+            one,
+            gpu=replace(one.gpu, utilization_ratio=None, memory_utilization_ratio=None, mig_mode=1.0),
+            links=dict.fromkeys(one.links, Nvlink()),
+            migs=tuple(_mig(one.index, number, profile) for number, profile in enumerate(layouts[one.index], 1)),
+        )
+        if one.index in layouts
+        else one
+        for one in report.gpus
+    )
+    return replace(report, gpus=gpus)
+
+
+def _mig(gpu: int, number: int, profile: str) -> SeenMig:
+    return replace(example.mig(), uuid=f"MIG-{gpu}{number}", gpu_instance_id=number, profile=profile)
+
+
+def grace() -> Report:
+    """A tray of a rack with one fabric: no bus of its own, chip-to-chip links, RoCE."""
+    report = healthy(4)
+    fabric = Fabric(
+        cluster_uuid="5f0c8f0e-71b2-4d0e-9d3c-5d5d0a6f3a11",
+        clique_id="32766",
+        state=3.0,
+        status=0.0,
+        health=dict.fromkeys(CHECKS, 0.0),
+    )
+    gpus = tuple(
+        replace(
+            one,
+            gpu=replace(one.gpu, name="NVIDIA GB200", module_power_watts=1100.0),
+            fabric=fabric,
+            platform=Platform(chassis="1821325191344", slot="3", tray="12"),
+            c2c_links={str(link): C2cLink(up=1.0) for link in range(10)},
+        )
+        for one in report.gpus
+    )
+    return replace(report, gpus=gpus, ports=tuple(replace(one, link_layer="Ethernet") for one in report.ports))
+
+
+def disconnected() -> Report:
+    """Fabric registration that hangs on one GPU and failed on another, a sick route, a port down."""
+    report = healthy()
+    fabrics = {
+        2: Fabric(state=2.0),
+        4: Fabric(state=3.0, status=999.0),
+        6: Fabric(state=3.0, status=0.0, health={"route_unhealthy": 1.0}),
+    }
+    gpus = tuple(replace(one, fabric=fabrics.get(one.index, one.fabric)) for one in report.gpus)
+    down = replace(report.ports[3], link=replace(report.ports[3].link, port_up=0.0))
+    return replace(report, gpus=gpus, ports=(*report.ports[:3], down, *report.ports[4:]))
+
+
 def excluding(index: int) -> Report:
     """The configuration excludes one of the eight GPUs: NVML counts it, nobody opens it."""
     report = healthy()
@@ -156,4 +216,5 @@ def _faulted(state: GpuState, fault: str, detail: str) -> GpuState:
         fault=dict(shown),
         xid_errors_total={"79": 1.0},
     )
-    return replace(state, gpu=gpu, fault=fault, detail=detail, since=STAMP.wall - 10 * MINUTE, links={})
+    since = STAMP.wall - 10 * MINUTE
+    return replace(state, gpu=gpu, fault=fault, detail=detail, since=since, links={}, fabric=None)

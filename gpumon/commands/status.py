@@ -22,7 +22,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     agent = client(chosen)
     try:
-        document = agent.get("/api/v1/report", ("node", "gpus", "probe"))
+        document = agent.get("/api/v1/report", terminal.STATUS)
     except ClientError as error:
         raise UserError(str(error)) from error
     if chosen.json:

@@ -19,8 +19,9 @@ from gpumon.outputs.words import rfc3339
 from gpumon.probe.account import Progress
 from gpumon.probe.result import Measurement, ProbeResult
 from gpumon.report import GpuState, Report
+from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
 from gpumon.snapshot.reading import Row, Table, labels_of, rows
-from gpumon.snapshot.snapshot import XidEvent
+from gpumon.snapshot.snapshot import SeenMig, XidEvent
 
 Document = dict[str, Any]
 
@@ -45,6 +46,7 @@ def whole(report: Report, stamp: Stamp) -> Document:
         "node": node(report, stamp),
         "gpus": gpus(report),
         "links": links(report),
+        "ports": ports(report),
         "alerts": [alert(one) for one in report.alerts],
         "events": events(report, report.events),
         "probe": probe(report, stamp),
@@ -86,15 +88,49 @@ def gpu(state: GpuState) -> Document:
         "since": rfc3339(state.since),
         **readings,
         "pci_bus_id": readings["pci_bus_id"] or state.bus_id,
+        "fabric": _table_or_none(state.fabric),
+        "platform": _table_or_none(state.platform),
+        "migs": [_mig(one) for one in state.migs],
+        "c2c_links": [{"link": int(link), **table(one)} for link, one in state.c2c_links.items()],
+    }
+
+
+def _mig(seen: SeenMig) -> Document:
+    return {
+        "mig_uuid": seen.uuid,
+        "gpu_instance_id": seen.gpu_instance_id,
+        "compute_instance_id": seen.compute_instance_id,
+        "profile": seen.profile,
+        **table(seen.mig),
     }
 
 
 def links(report: Report) -> list[Document]:
-    """Every NVLink of every GPU."""
+    """Every NVLink of every GPU, with what is at its other end; of a GPU that does not answer, that alone."""
     return [
-        {"gpu": state.index, "uuid": state.uuid, "link": int(link), **table(one)}
+        {
+            "gpu": state.index,
+            "uuid": state.uuid,
+            "link": int(link),
+            **table(state.links.get(link, Nvlink())),
+            **table(state.peers.get(link, NvlinkPeer())),
+        }
         for state in report.gpus
-        for link, one in state.links.items()
+        for link in sorted({*state.links, *state.peers}, key=int)
+    ]
+
+
+def ports(report: Report) -> list[Document]:
+    """Every InfiniBand or RoCE port."""
+    return [
+        {
+            "device": one.device,
+            "port": one.port,
+            "link_layer": one.link_layer,
+            **table(one.link),
+            **table(one.counts),
+        }
+        for one in report.ports
     ]
 
 
@@ -164,6 +200,10 @@ def age(result: ProbeResult, stamp: Stamp) -> float:
 def table(one: Table) -> Document:
     """Every row of a metric table, by the name of its attribute."""
     return {name: _value(row, getattr(one, name)) for name, row in rows(type(one)).items()}
+
+
+def _table_or_none(one: Table | None) -> Document | None:
+    return None if one is None else table(one)
 
 
 def gpus_up(document: Document) -> tuple[int, int]:

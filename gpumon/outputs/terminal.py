@@ -6,7 +6,9 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from gpumon.outputs.connections import nvlinks, ports
 from gpumon.outputs.document import Document, excluded, gpus_up, verdict
+from gpumon.outputs.remarks import remarks
 from gpumon.outputs.words import (
     ABSENT,
     bandwidth,
@@ -25,6 +27,8 @@ SEVERITY_COLORS = {"critical": RED, "warning": YELLOW, "info": DIM}
 STATE_COLORS = {"critical": RED, "warning": YELLOW, "ok": GREEN}
 OUTCOME_COLORS = {"ok": GREEN, "degraded": YELLOW, "skipped": DIM}
 GAP = "  "
+STATUS = ("node", "gpus", "links", "ports", "probe")
+"""The parts of a document that `status` shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,13 @@ class Column:
 
     title: str
     cell: Callable[[Document], str]
+    """Of a GPU."""
+    mig: Callable[[Document], str] = lambda mig: ""  # noqa: ARG005 - most columns are the GPU's alone
+    """Of a MIG instance."""
+
+
+def _memory(one: Document) -> str:
+    return _of(one["memory_used_bytes"], one["memory_total_bytes"], size)
 
 
 def _of(part: float | None, total: float | None, unit: Callable[[float | None], str]) -> str:
@@ -41,38 +52,41 @@ def _of(part: float | None, total: float | None, unit: Callable[[float | None], 
 
 COLUMNS = (
     Column("GPU", lambda gpu: str(gpu["gpu"])),
-    Column("NAME", lambda gpu: gpu["name"] or ABSENT),
-    Column("UTIL", lambda gpu: share(gpu["utilization_ratio"])),
-    Column("MEMORY", lambda gpu: _of(gpu["memory_used_bytes"], gpu["memory_total_bytes"], size)),
+    Column(
+        "NAME",
+        lambda gpu: gpu["name"] or ABSENT,
+        lambda mig: f"  MIG {mig['gpu_instance_id']}/{mig['compute_instance_id']} {mig['profile']}",
+    ),
+    Column("UTIL", lambda gpu: share(gpu["utilization_ratio"]), lambda mig: f"SM {share(mig['sm_active_ratio'])}"),
+    Column("MEMORY", _memory, _memory),
     Column("TEMP", lambda gpu: celsius(gpu["temperature_celsius"])),
     Column("POWER", lambda gpu: _of(gpu["power_watts"], gpu["power_limit_watts"], watts)),
     Column("NVLINK", lambda gpu: _of(gpu["nvlinks_active"], gpu["nvlinks"], count)),
     Column("PROCS", lambda gpu: count(gpu["processes"])),
     Column("SM CLOCK", lambda gpu: clock((gpu["clock_hertz"] or {}).get("sm"))),
-    Column("UUID", lambda gpu: gpu["uuid"]),
+    Column("UUID", lambda gpu: gpu["uuid"], lambda mig: mig["mig_uuid"]),
 )
 
 
 def table(document: Document, width: int, *, color: bool) -> str:
-    """A heading, a line a GPU, none longer than `width` columns, and the agent's notices.
-
-    `document` is document.whole, or its `node` and `gpus` alone.
-    """
+    """A heading, a line a GPU, none longer than `width` columns, what connects them, and the agent's notices."""
     notices = [f"{one['subject']}: {printable(one['message'])}" for one in document["node"]["notices"]]
     lines = [_heading(document, color=color), "", *_gpu_lines(document, width, color=color)]
+    lines += ["", *_connection_lines(document, width)][:-1]
     return "\n".join(lines + [line for one in notices for line in ("", *_wrapped(one, width, indent=""))]) + "\n"
 
 
 def status(document: Document, width: int, *, color: bool) -> str:
-    """What is wrong first and what to do about it, then a line a GPU and the last probe.
+    """What is wrong first and what to do about it, then a line a GPU, what connects them, and the last probe.
 
-    `document` is document.whole, or its `node`, `gpus` and `probe` alone.
+    `document` is document.whole, or its STATUS alone.
     """
     node = document["node"]
     lines = [_paint(verdict(node), STATE_COLORS[node["state"]], color=color), ""]
     for problem in node["problems"]:
         lines += [*_problem_lines(problem, node["time"], width, color=color), ""]
-    lines += [*_gpu_lines(document, width, color=color), "", *_probe_lines(document["probe"], width, color=color)]
+    lines += [*_gpu_lines(document, width, color=color), "", *_connection_lines(document, width)]
+    lines += _probe_lines(document["probe"], width, color=color)
     return "\n".join((_heading(document, color=color), *lines)) + "\n"
 
 
@@ -126,12 +140,18 @@ def _watched(document: Document, width: int, *, color: bool) -> Iterator[str]:
     for gpu in gpus:
         if gpu["state"] == "up":
             yield _row((printable(column.cell(gpu)) for column in columns), widths)
+            for mig in gpu["migs"]:
+                yield _row((printable(column.mig(mig)) for column in columns), widths)
         else:
             yield _paint(_cut(_faulted(gpu, widths, document["node"]["time"]), width), RED, color=color)
 
 
 def _fitting(gpus: list[Document], width: int) -> tuple[tuple[Column, ...], tuple[int, ...]]:
-    widths = [max(len(one.title), *(len(printable(one.cell(gpu))) for gpu in gpus)) for one in COLUMNS]
+    migs = [mig for gpu in gpus for mig in gpu["migs"]]
+    widths = [
+        max(len(one.title), *(len(printable(cell)) for cell in (*map(one.cell, gpus), *map(one.mig, migs))))
+        for one in COLUMNS
+    ]
     shown = len(COLUMNS)
     while shown > 2 and sum(widths[:shown]) + len(GAP) * (shown - 1) > width:
         shown -= 1
@@ -147,6 +167,20 @@ def _faulted(gpu: Document, widths: tuple[int, ...], now: str) -> str:
     since = "" if lasting is None else f" for {duration(lasting)}"
     identity = _row((printable(column.cell(gpu)) for column in COLUMNS[:2]), widths[:2])
     return f"{identity}{GAP}{gpu['state'].replace('_', ' ').upper()}{since}. {printable(gpu['detail'])}".rstrip()
+
+
+def _connection_lines(document: Document, width: int) -> Iterator[str]:
+    """What there is to say of GPUs that answer, and of the links."""
+    said = [
+        f"GPU {gpu['gpu']}: {'; '.join(found)}."
+        for gpu in document["gpus"]
+        if gpu["state"] == "up" and (found := remarks(gpu))
+    ]
+    links, there = nvlinks(document), ports(document)
+    for line in (*said, *links, *there):
+        yield from _wrapped(printable(line), width, indent="")
+    if said or links or there:
+        yield ""
 
 
 def _probe_lines(probe: Document, width: int, *, color: bool) -> Iterator[str]:

@@ -91,6 +91,11 @@ async def links(request: Request, chosen: Annotated[LinkFilter, Query()]) -> Res
     return reply({"links": [one for one in document.links(latest) if uuid in (None, one["uuid"])]})
 
 
+@router.get("/ports", response_model=schema.Ports, summary="InfiniBand and RoCE ports")
+async def ports(request: Request, _: Nothing) -> Response:
+    return reply({"ports": document.ports(sources(request).latest())})
+
+
 @router.get("/events", response_model=schema.Events, summary="Xid errors")
 async def events(request: Request, chosen: Annotated[EventFilter, Query()]) -> Response:
     """The newest first."""

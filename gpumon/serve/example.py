@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpumon.alerts.alert import Alert
 from gpumon.outputs.document import Stamp
 from gpumon.probe.result import AllReduce, Measurement, ProbeResult
 from gpumon.report import GpuState, ProbeState, Report
+from gpumon.snapshot.fabric import Fabric
 from gpumon.snapshot.gpu import CLOCK_EVENTS, FAULTS, Gpu
+from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
+from gpumon.snapshot.mig import Mig
 from gpumon.snapshot.node import Build, Driver, Node
-from gpumon.snapshot.nvlink import Nvlink
-from gpumon.snapshot.snapshot import XidEvent
+from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
+from gpumon.snapshot.snapshot import SeenMig, SeenPort, XidEvent
 
 WALL = 1763640000.0
 STAMP = Stamp(host="gpu-17", wall=WALL, boot=864000.0)
@@ -34,6 +39,49 @@ def gpu(index: int) -> GpuState:
         index=index,
         gpu=_readings(index),
         links={str(link): nvlink() for link in range(NVLINKS)},
+        peers={str(link): NvlinkPeer(peer_type="switch", peer=switch(link)) for link in range(NVLINKS)},
+        fabric=Fabric(state=3.0, status=0.0, health={"degraded_bandwidth": 0.0}),
+    )
+
+
+def switch(link: int) -> str:
+    """PCI address of the NVSwitch that a link goes to."""
+    return f"00000000:{0x05 + link % 4:02X}:00.0"
+
+
+def mig() -> SeenMig:
+    """Half a GPU."""
+    return SeenMig(
+        uuid="MIG-c2e1f0a4-6d70-5b3c-9d53-0f5e6a2b7c11",
+        gpu_instance_id=2,
+        compute_instance_id=0,
+        profile="3g.40gb",
+        mig=Mig(
+            info=1.0,
+            memory_total_bytes=39.5 * GIB,
+            memory_used_bytes=12.25 * GIB,
+            sm_active_ratio=0.81,
+            sm_occupancy_ratio=0.4,
+            tensor_active_ratio=0.35,
+            dram_active_ratio=0.52,
+            graphics_active_ratio=0.83,
+        ),
+    )
+
+
+def port(number: int = 0) -> SeenPort:
+    """A port of 400 Gb/s."""
+    return SeenPort(
+        device=f"mlx5_{number}",
+        port="1",
+        link_layer="InfiniBand",
+        link=InfinibandLink(port_up=1.0, port_speed_bytes_per_second=50e9),
+        counts=InfinibandPort(
+            receive_bytes_total=8.1e15,
+            transmit_bytes_total=8.4e15,
+            errors_total={"symbol_error": 0.0, "port_rcv_errors": 0.0},
+            link_downs_total=0.0,
+        ),
     )
 
 
@@ -57,6 +105,11 @@ def _readings(index: int) -> Gpu:
         observed_seconds_total=7200.0,
         recovery_action=0.0,
         utilization_ratio=load,
+        sm_active_ratio=round(load * 0.91, 3),
+        sm_occupancy_ratio=round(load * 0.44, 3),
+        tensor_active_ratio=round(load * 0.38, 3),
+        dram_active_ratio=round(load * 0.52, 3),
+        graphics_active_ratio=round(load * 0.97, 3),
         memory_utilization_ratio=round(load * 0.6, 2),
         busy_seconds_total=7200 * load,
         memory_total_bytes=79.6 * GIB,
@@ -68,6 +121,7 @@ def _readings(index: int) -> Gpu:
         thermal_margin_celsius=round(53 - 30 * load),
         temperature_slowdown_celsius=87.0,
         temperature_shutdown_celsius=92.0,
+        memory_temperature_max_celsius=95.0,
         power_watts=round(72 + 600 * load, 3),
         power_limit_watts=700.0,
         energy_joules_total=round(4.1e9 + 600 * load * 7200, 3),
@@ -149,7 +203,8 @@ def report() -> Report:
         build=Build(version="0.1.0", python="3.11.2", revision=""),
         driver=Driver(driver="580.95.05", nvml="13.580.95.05", cuda="13.0"),
         node=_node(),
-        gpus=(gpu(0),),
+        gpus=(replace(gpu(0), migs=(mig(),)),),
+        ports=(port(),),
         events=(event(),),
         alerts=(alert(),),
         probe=ProbeState(

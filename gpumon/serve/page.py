@@ -13,12 +13,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
-from gpumon.outputs import document, words
+from gpumon.outputs import connections, document, words
+from gpumon.outputs.remarks import remarks
 from gpumon.serve import reference, view
 from gpumon.serve.answer import reply, sources, stamp
 from gpumon.serve.plot import plot
 from gpumon.serve.problem import Problem
-from gpumon.serve.remarks import remarks
 
 router = APIRouter(include_in_schema=False)
 
@@ -88,6 +88,7 @@ def _environment() -> Environment:
     environment.globals.update(
         view=view,
         words=words,
+        connections=connections,
         verdict=document.verdict,
         excluded=document.excluded,
         plot=plot,

@@ -9,7 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from gpumon.alerts.alert import SEVERITIES
 from gpumon.probe.result import OUTCOMES
 from gpumon.probe.result import AllReduce as AllReduceTable
+from gpumon.snapshot import fabric as fabric_table
 from gpumon.snapshot import gpu as gpu_table
+from gpumon.snapshot import infiniband as infiniband_table
+from gpumon.snapshot import mig as mig_table
 from gpumon.snapshot import node as node_table
 from gpumon.snapshot import nvlink as nvlink_table
 from gpumon.snapshot.reading import Row, Table, rows
@@ -41,10 +44,12 @@ def _described(row: Row) -> str:
     return f"{row.help}{by}{' ' + row.note if row.note else ''}"
 
 
-def from_table(name: str, table: type[Table], base: type[Shape] = Shape) -> type[Shape]:
-    """A shape with every row of a table beside what `base` has."""
+def from_table(name: str, base: type[Shape], *tables: type[Table]) -> type[Shape]:
+    """A shape with every row of these tables beside what `base` has."""
     fields: dict[str, Any] = {
-        attribute: (_type_of(row), Field(description=_described(row))) for attribute, row in rows(table).items()
+        attribute: (_type_of(row), Field(description=_described(row)))
+        for table in tables
+        for attribute, row in rows(table).items()
     }
     return create_model(name, __base__=base, **fields)
 
@@ -81,8 +86,8 @@ class Notice(Shape):
     message: str
 
 
-Build = from_table("Build", node_table.Build)
-Driver = from_table("Driver", node_table.Driver)
+Build = from_table("Build", Shape, node_table.Build)
+Driver = from_table("Driver", Shape, node_table.Driver)
 
 
 class _NodeBase(Shape):
@@ -99,12 +104,33 @@ class _NodeBase(Shape):
     driver: Driver  # type: ignore[valid-type]
 
 
+class _MigBase(Shape):
+    mig_uuid: str = Field(description="Identity of the compute instance.")
+    gpu_instance_id: int
+    compute_instance_id: int
+    profile: str = Field(description="As NVIDIA names it: 1c.3g.40gb.")
+
+
+class _C2cLinkBase(Shape):
+    link: int
+
+
+Fabric = from_table("Fabric", Shape, fabric_table.Fabric)
+Platform = from_table("Platform", Shape, fabric_table.Platform)
+Mig = from_table("Mig", _MigBase, mig_table.Mig)
+C2cLink = from_table("C2cLink", _C2cLinkBase, nvlink_table.C2cLink)
+
+
 class _GpuBase(Shape):
     gpu: int = Field(description="NVML index under which it was first seen since boot.")
     uuid: str = Field(description="Identity. pci-<bus id> until the GPU has told its own.")
     state: Literal[("up", *gpu_table.FAULTS)] = Field(description="up, or the fault.")  # type: ignore[valid-type]
     detail: str = Field(description="The fault in words; empty without one.")
     since: str | None = moment("When the fault was found.")
+    fabric: Fabric | None = Field(description="Its place in an NVLink fabric; null where there is none.")  # type: ignore[valid-type]
+    platform: Platform | None = Field(description="Where in its rack it sits; null where it cannot tell.")  # type: ignore[valid-type]
+    migs: list[Mig] = Field(description="Its MIG instances.")  # type: ignore[valid-type]
+    c2c_links: list[C2cLink] = Field(description="Its chip-to-chip links to a Grace CPU.")  # type: ignore[valid-type]
 
 
 class _LinkBase(Shape):
@@ -113,10 +139,17 @@ class _LinkBase(Shape):
     link: int
 
 
-Node = from_table("Node", node_table.Node, _NodeBase)
-Gpu = from_table("Gpu", gpu_table.Gpu, _GpuBase)
-Link = from_table("Link", nvlink_table.Nvlink, _LinkBase)
-AllReduceMetrics = from_table("AllReduceMetrics", AllReduceTable)
+class _PortBase(Shape):
+    device: str = Field(description="Name of the host channel adapter.")
+    port: str
+    link_layer: str = Field(description="InfiniBand, or Ethernet for RoCE.")
+
+
+Node = from_table("Node", _NodeBase, node_table.Node)
+Gpu = from_table("Gpu", _GpuBase, gpu_table.Gpu)
+Link = from_table("Link", _LinkBase, nvlink_table.Nvlink, nvlink_table.NvlinkPeer)
+Port = from_table("Port", _PortBase, infiniband_table.InfinibandLink, infiniband_table.InfinibandPort)
+AllReduceMetrics = from_table("AllReduceMetrics", Shape, AllReduceTable)
 
 
 class Event(Shape):
@@ -226,6 +259,10 @@ class Links(Shape):
     links: list[Link]  # type: ignore[valid-type]
 
 
+class Ports(Shape):
+    ports: list[Port]  # type: ignore[valid-type]
+
+
 class Events(Shape):
     events: list[Event] = Field(description="Newest first.")
 
@@ -244,6 +281,7 @@ class Report(Shape):
     node: Node  # type: ignore[valid-type]
     gpus: list[Gpu]  # type: ignore[valid-type]
     links: list[Link]  # type: ignore[valid-type]
+    ports: list[Port]  # type: ignore[valid-type]
     alerts: list[Alert]
     events: list[Event]
     probe: Probe

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from gpumon.outputs.connections import counted, link_state
 from gpumon.outputs.document import Document, gpus_up
 from gpumon.outputs.words import ABSENT, bandwidth, celsius, count, duration, seconds_between, share, size, watts
 
@@ -182,13 +183,9 @@ def _measured(label: str, value: float | None, limit: float | None, unit: Callab
 
 
 def _cell(link: Document) -> Cell:
-    errors = {kind: number for kind, number in (link["errors_total"] or {}).items() if number}
-    counted = ", ".join(f"{count(number)} {kind}" for kind, number in errors.items())
-    state = {1: "up", 0: "down"}.get(link["up"], "not known")
+    state, errors = link_state(link), counted(link)
     tone = {"down": "down", "not known": "unknown"}.get(state, "erring" if errors else "ok")
-    return Cell(
-        tone=tone, title=f"NVLink {link['link']}: {state}" + (f", errors counted: {counted}" if counted else "")
-    )
+    return Cell(tone=tone, title=", ".join((f"NVLink {link['link']}: {state}", *errors)))
 
 
 def _held(processes: float | None) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import sample_reports as samples
-from prometheus_client.parser import text_string_to_metric_families
 
 from gpumon.alerts.alert import Alert
 from gpumon.alerts.faults import FAULTS as ADVICE
@@ -16,12 +15,17 @@ from gpumon.alerts.rules import rules
 from gpumon.health.xids import CRITICAL_XIDS
 from gpumon.outputs import document
 from gpumon.outputs.problems import problems
-from gpumon.outputs.prometheus import Renderer
+from gpumon.probe.result import AllReduce
 from gpumon.report import ProbeState, Report
 from gpumon.serve import example
+from gpumon.snapshot.fabric import Fabric, Platform
 from gpumon.snapshot.gpu import FAULTS, Gpu
-from gpumon.snapshot.nvlink import Nvlink
-from gpumon.snapshot.reading import Table, rows
+from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
+from gpumon.snapshot.mig import Mig
+from gpumon.snapshot.node import Build, Driver, Node
+from gpumon.snapshot.nvlink import C2cLink, Nvlink, NvlinkPeer
+from gpumon.snapshot.reading import Sample, Table, rows
+from gpumon.snapshot.reading import samples as readings
 
 STAMP = samples.STAMP
 
@@ -30,26 +34,53 @@ def whole(report: Report) -> dict[str, Any]:
     return document.whole(report, STAMP)
 
 
-def reading(values: dict[str, Any], table: type[Table], metric: str, labels: dict[str, str]) -> Any:
-    """The value that a document has for a series of Prometheus."""
-    name = metric.removeprefix(table.PREFIX)
+def place(whole: dict[str, Any], table: type[Table], labels: dict[str, str]) -> dict[str, Any]:
+    """The part of the documents where the readings of a table stand."""
+    node = whole["node"]
+    own = {Build: node["build"], Driver: node["driver"], Node: node, AllReduce: whole["probe"]["metrics"]}
+    if table in own:
+        return own[table]  # type: ignore[no-any-return]
+    if table in (InfinibandLink, InfinibandPort):
+        return only(whole["ports"], labels, "device", "port")
+    if table in (Nvlink, NvlinkPeer):
+        return only(whole["links"], labels, "uuid", "link")
+    gpu = only(whole["gpus"], labels, "uuid")
+    if table is C2cLink:
+        return only(gpu["c2c_links"], labels, "link")
+    if table is Mig:
+        return only(gpu["migs"], labels, "mig_uuid", "gpu_instance_id", "compute_instance_id", "profile")
+    parts = {Gpu: gpu, Fabric: gpu["fabric"], Platform: gpu["platform"]}
+    return parts[table]  # type: ignore[no-any-return]
+
+
+def only(documents: list[dict[str, Any]], labels: dict[str, str], *names: str) -> dict[str, Any]:
+    [one] = [one for one in documents if all(str(one[name]) == labels[name] for name in names)]
+    return one
+
+
+def shown(whole: dict[str, Any], table: type[Table], sample: Sample) -> Any:
+    """What the documents have for a series of Prometheus."""
+    labels = dict(sample.labels)
+    values, name = place(whole, table, labels), sample.name.removeprefix(table.PREFIX)
+    if name == "info" and any(row.identity for row in rows(table).values()):
+        identities = {name for name, row in rows(table).items() if row.identity}
+        return float(all((values[name] or "") == labels[name] for name in identities))
     value = values[name]
     for label in rows(table)[name].labels:
         value = value[labels[label]]
     return value
 
 
-@pytest.mark.parametrize("report", [samples.healthy(), samples.troubled(), samples.lost()])
-def test_every_series_of_a_gpu_is_in_its_document(report: Report) -> None:
-    """Metrics and JSON show the same readings under the same names, series by series."""
+@pytest.mark.parametrize("name", ["healthy", "troubled", "lost", "partitioned", "grace", "disconnected"])
+def test_every_series_is_in_the_documents(name: str) -> None:
+    """Metrics and JSON show the same readings under the same names, series by series, details too."""
+    report = replace(getattr(samples, name)(), detailed=True)
+    documents = whole(report)
     seen = 0
-    by_uuid = {one["uuid"]: one for one in document.gpus(report)}
-    for family in text_string_to_metric_families(Renderer(lambda: report).render(report)):
-        for series in family.samples:
-            if series.name.startswith(Gpu.PREFIX) and series.name != "gpumon_gpu_info":
-                shown = reading(by_uuid[series.labels["uuid"]], Gpu, series.name, series.labels)
-                assert shown == pytest.approx(series.value, rel=1e-12), series
-                seen += 1
+    for table, labels in report.tables():
+        for sample in readings(table, labels):
+            assert shown(documents, type(table), sample) == pytest.approx(sample.value, rel=1e-12), sample
+            seen += 1
     assert seen > 300
 
 
@@ -115,11 +146,28 @@ def test_age_counts_from_the_end_of_the_run() -> None:
 
 
 def test_links_are_listed_with_their_gpu() -> None:
-    """Eight GPUs with eighteen links each make 144 rows, in order."""
+    """Eight GPUs with eighteen links each make 144 rows, in order, each with its peer."""
     links = document.links(samples.healthy())
     assert len(links) == 144
     assert (links[19]["gpu"], links[19]["link"], links[19]["up"], links[19]["errors_total"]["crc"]) == (1, 1, 1, 0)
+    assert (links[19]["peer_type"], links[19]["peer"]) == ("switch", example.switch(1))
     assert set(rows(Nvlink)) < set(links[0])
+
+
+def test_links_of_a_lost_gpu_are_not_known() -> None:
+    """They are listed, because what they lead to is known still; whether they are up is null, not 0."""
+    links = [one for one in document.links(samples.lost(3)) if one["gpu"] == 3]
+    assert [one["link"] for one in links] == list(range(18))
+    assert {one["up"] for one in links} == {None}
+    assert links[0]["peer"] == example.switch(0)
+
+
+def test_parts_that_a_gpu_has_not_are_null() -> None:
+    """Neither fabric nor place in a rack: null, as a reading that is absent. Instances and links are lists."""
+    gpu = document.gpu(replace(example.gpu(0), fabric=None))
+    assert (gpu["fabric"], gpu["platform"], gpu["migs"], gpu["c2c_links"]) == (None, None, [], [])
+    rack = document.gpu(samples.grace().gpus[0])
+    assert (rack["platform"]["tray"], rack["fabric"]["clique_id"], len(rack["c2c_links"])) == ("12", "32766", 10)
 
 
 def test_healthy_node_has_no_problem() -> None:

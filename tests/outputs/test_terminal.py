@@ -19,6 +19,9 @@ ALL = {
     "healthy": samples.healthy(),
     "troubled": samples.troubled(),
     "without_driver": samples.without_driver(),
+    "partitioned": samples.partitioned(),
+    "grace": samples.grace(),
+    "disconnected": samples.disconnected(),
     "excluding": samples.excluding(3),
     "without_gpus": samples.without_gpus(),
     "before_any_run": samples.before_any_run(samples.healthy()),
@@ -74,6 +77,29 @@ def test_stuck_gpu_has_its_line_beside_the_others() -> None:
     assert "STUCK for 10 min" in lines[5]
 
 
+def test_instances_stand_below_their_gpu() -> None:
+    """Each MIG instance has a line, with what its part of the GPU does."""
+    lines = table(samples.partitioned(), 160).splitlines()
+    (first,) = (number for number, line in enumerate(lines) if "MIG 1/0 1g.10gb" in line)
+    assert lines[first - 1].startswith("0 ")
+    assert "SM 81 %" in lines[first]
+    assert "12.2 GiB of 39.5 GiB" in lines[first]
+    assert len([line for line in lines if "  MIG " in line]) == 9
+
+
+def test_links_are_summed_up_and_the_bad_ones_named() -> None:
+    """One sentence while all is well; each GPU, fabric and port that is not has its own."""
+    assert "\nNVLinks: 144 of 144 up.\nInfiniBand and RoCE: 8 of 8 ports up.\n" in status(samples.healthy())
+    assert "\nNVLinks: 36 of 36 up, 36 not known.\n" in status(samples.partitioned())
+    bad = status(samples.disconnected())
+    assert "GPU 2: the fabric registration is in progress." in bad
+    assert "GPU 4: the fabric registration failed with NVML's code 999." in bad
+    assert "GPU 6: fabric unhealthy: route unhealthy." in bad
+    assert "7 of 8 ports up.\nmlx5_3 port 1 (InfiniBand) is down." in bad
+    assert "GPU 1: NVLinks 4, 5 down; NVLink 4 has counted 3 recovery errors;" in status(samples.troubled(), 200)
+    assert "NVLink" not in table(samples.without_gpus())
+
+
 def test_excluded_gpu_is_no_silent_one() -> None:
     """It is named, and neither counted as up nor missed."""
     report = samples.excluding(3)
@@ -120,7 +146,7 @@ def test_color_changes_no_word(name: str) -> None:
 def test_status_is_the_same_over_http(name: str) -> None:
     """A document that went through JSON prints as the one in this process."""
     whole = document.whole(ALL[name], samples.STAMP)
-    parts = {key: whole[key] for key in ("node", "gpus", "probe")}
+    parts = {key: whole[key] for key in terminal.STATUS}
     assert terminal.status(json.loads(json.dumps(parts)), 100, color=False) == status(ALL[name])
 
 

@@ -11,11 +11,11 @@ import sample_reports as samples
 from serving import Node, ask, is_problem
 
 from gpumon.outputs import document
+from gpumon.outputs.remarks import remarks
 from gpumon.report import ProbeState, Report
 from gpumon.serve import example
 from gpumon.serve.page import prose
 from gpumon.serve.plot import plot
-from gpumon.serve.remarks import remarks
 from gpumon.snapshot.gpu import Gpu
 
 EVIL = """"><script>alert(1)</script><img src=x onerror='alert(2)'>`<marquee>`&"""
@@ -155,8 +155,8 @@ def test_old_readings_are_called_old(node: Node, port: int) -> None:
 def test_every_link_is_a_cell(node: Node, port: int) -> None:
     """Up, down, erring and unknown are told apart, in words too."""
     html = page(node, port, samples.troubled())
-    assert "NVLink 4: down, errors counted: 3 recovery" in html
-    assert "NVLink 6: up, errors counted: 12 replay" in html
+    assert "NVLink 4: down, 3 recovery errors" in html
+    assert "NVLink 6: up, 12 replay errors" in html
     assert "NVLink 7: not known" in html
     assert html.count("<title>NVLink") == 6 * 18
 

@@ -1,9 +1,10 @@
-"""TABLE: what about a GPU that answers is worth a second look on the page; a healthy one has no remark."""
+"""TABLE: what about a GPU that answers is worth a second look; a healthy one has no remark."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpumon.outputs.connections import fabric_trouble
 from gpumon.outputs.document import Document
 from gpumon.outputs.words import count
 
@@ -47,4 +48,12 @@ def _xids(gpu: Document) -> str:
     return ", ".join(f"Xid {xid} ({count(number)})" for xid, number in seen.items())
 
 
-REMARKS: tuple[Callable[[Document], str], ...] = (_recovery, _slowed, _uncorrected, _remap, _narrow, _xids)
+REMARKS: tuple[Callable[[Document], str], ...] = (
+    _recovery,
+    fabric_trouble,
+    _slowed,
+    _uncorrected,
+    _remap,
+    _narrow,
+    _xids,
+)
