@@ -57,6 +57,8 @@ def orders(configuration: Configuration, page: int, epoch: float) -> Orders:
         parent=os.getpid(),
         interval=configuration.poll.interval_seconds,
         exclude=configuration.gpus.exclude,
+        gpm=configuration.poll.gpm,
+        largest_processes=configuration.processes.largest,
         sysfs=str(configuration.pci.sysfs),
         simulation=_simulation(configuration, epoch),
         log_level=configuration.log.level,

@@ -12,21 +12,29 @@ from gpumon.alerts.expression import Reading, fits
 from gpumon.alerts.expression import parts as branches
 from gpumon.alerts.rules import rules
 from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.nvml import gpm
+from gpumon.nvml.calls import CALLS
 from gpumon.nvml.field_ids import FIELD_IDS, field_ids
 from gpumon.outputs.catalogue import unit
 from gpumon.outputs.prometheus import TABLES
+from gpumon.snapshot.nvlink import C2cLink, Nvlink
 from gpumon.snapshot.reading import (
     KEY_SEPARATOR,
     Bits,
     Call,
+    Checks,
     Difference,
     Distinct,
     Each,
     Either,
     Field,
+    Gpm,
     Integral,
+    LinkCall,
     LinkField,
+    ProcessMemory,
     Row,
+    Slowest,
     Source,
     Table,
     labels_of,
@@ -58,8 +66,12 @@ def parts(source: Source) -> Iterator[Source]:
     match source:
         case Difference(total=total, part=part):
             yield from (total, part)
-        case Distinct(lists=lists):
+        case Distinct(lists=lists) | ProcessMemory(lists=lists):
             yield from lists
+        case Slowest(field=field):
+            yield field
+        case Checks(mask=mask):
+            yield mask
         case Each(sources=sources):
             yield from (part for one in sources.values() for part in parts(one))
         case Bits(mask=mask, supported=supported):
@@ -127,8 +139,10 @@ def test_calls_and_fields_exist(table: type[Table], name: str, row: Row) -> None
     """Every getter is a function of the bindings, every field has a number on the newest driver."""
     del table, name
     for part in parts(row.source):
-        if isinstance(part, Call):
-            assert callable(getattr(pynvml, f"nvmlDeviceGet{part.name}"))
+        if isinstance(part, Call | LinkCall):
+            assert part.name in CALLS or callable(getattr(pynvml, f"nvmlDeviceGet{part.name}"))
+        elif isinstance(part, Gpm):
+            assert part.name in gpm.METRICS
         elif isinstance(part, Field | LinkField):
             assert part.name in field_ids(NEWEST_DRIVER)
 
@@ -169,4 +183,10 @@ def test_rules_read_no_details() -> None:
 def test_every_field_number_is_used() -> None:
     """No number is kept for a field that nobody reads."""
     read = {part.name for _, _, row in ROWS for part in parts(row.source) if isinstance(part, Field | LinkField)}
+    read |= {table.COUNT.name for table in (Nvlink, C2cLink)}
     assert {row.name for row in FIELD_IDS} == read
+
+
+def test_every_gpm_metric_is_used() -> None:
+    """No metric is asked of the driver that nobody reads."""
+    assert {part.name for _, _, row in ROWS for part in parts(row.source) if isinstance(part, Gpm)} == set(gpm.METRICS)

@@ -148,6 +148,22 @@ class Poll(_Section):
     interval_seconds: float = setting(
         1, "How often the fast readings are taken.", flag="--poll.interval", ge=0.1, le=60
     )
+    gpm: bool = setting(
+        default=True,
+        meaning="Whether to read GPU performance monitoring (Hopper and later): two driver calls more a GPU and poll.",
+    )
+
+
+class Processes(_Section):
+    """The processes on the GPUs."""
+
+    largest: int = setting(
+        0,
+        "How many of each GPU to show with pid, name and memory, the largest first. "
+        "0 shows none: names of processes are not for everyone.",
+        ge=0,
+        le=64,
+    )
 
 
 class Gpus(_Section):
@@ -267,6 +283,7 @@ class Configuration(_Section):
     store: Store
     log: Log = Log()
     poll: Poll = Poll()
+    processes: Processes = Processes()
     gpus: Gpus = Gpus()
     metrics: Metrics = Metrics()
     simulate: Simulate = Simulate()

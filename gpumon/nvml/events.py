@@ -1,4 +1,7 @@
-"""Xids from NVML's event set, taken without waiting: one thread makes all driver calls, so none needs to be joined."""
+"""NVML's event set, looked at without waiting: one thread makes all driver calls, so none needs to be joined.
+
+Xids are told; what else an event announces is read sooner for it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,15 @@ from gpumon.snapshot.snapshot import XidEvent
 
 log = logging.getLogger("gpumon.nvml")
 
-XID_ERROR = 0x8
+XID_ERROR, MIG_CONFIG, UNAVAILABLE, RECOVERY_ACTION = 0x8, 0x100, 0x4000, 0x8000
+ANNOUNCED = {
+    MIG_CONFIG: "the MIG configuration changes",
+    UNAVAILABLE: "the driver says that this GPU is unavailable",
+    RECOVERY_ACTION: "the driver has new advice on this GPU",
+}
+"""Events that carry nothing: the readings say the rest."""
+WANTED = XID_ERROR | MIG_CONFIG | UNAVAILABLE | RECOVERY_ACTION
+NOT_ATTRIBUTED = 0xFFFFFFFF
 MOST_AT_ONCE = 64
 """Events taken in one poll: a storm must not keep the readings waiting."""
 BACK_OFF = (1.0, 30.0)
@@ -30,6 +41,8 @@ class Events:
         self._retry_at = 0.0
         self._delay = BACK_OFF[0]
         self._drained: list[XidEvent] = []
+        self.announced: set[str] = set()
+        """Bus ids of GPUs of which something is to be read again at once. Who reads it takes it out."""
 
     def watch(self, handle: Any, bus_id: str, uuid: str | None) -> None:
         """Report the Xids of this GPU from now on. What came before is not told."""
@@ -62,10 +75,12 @@ class Events:
 
     def _collect(self, taken: list[XidEvent]) -> None:
         try:
-            while len(taken) < MOST_AT_ONCE:
+            for _ in range(MOST_AT_ONCE - len(taken)):
                 event = self._library.call("nvmlEventSetWait_v2", self._set, 0)
                 if event.eventType & XID_ERROR:
                     taken.append(self._xid(event))
+                else:
+                    self._announce(event)
         except NvmlError as error:
             if error.code != TIMEOUT:
                 self._fail(error)
@@ -88,15 +103,29 @@ class Events:
         try:
             supported = self._library.call("nvmlDeviceGetSupportedEventTypes", handle, bus_id=bus_id)
             # An unsupported bit would leave the GPU without any event at all.
-            if supported & XID_ERROR:
-                self._library.call("nvmlDeviceRegisterEvents", handle, XID_ERROR, self._set, bus_id=bus_id)
+            if supported & WANTED:
+                self._library.call("nvmlDeviceRegisterEvents", handle, supported & WANTED, self._set, bus_id=bus_id)
                 self._gpus[_address(handle)] = (bus_id, uuid)
         except NvmlError as error:
             log.warning("no Xid events from this GPU", extra={"bus_id": bus_id, "error": error.name})
 
     def _xid(self, event: Any) -> XidEvent:
         bus_id, uuid = self._gpus.get(_address(event.device), ("", None))
-        return XidEvent(xid=int(event.eventData), bus_id=bus_id, uuid=uuid, at=boot_clock(), wall=time.time())
+        return XidEvent(
+            xid=int(event.eventData),
+            bus_id=bus_id,
+            uuid=uuid,
+            at=boot_clock(),
+            wall=time.time(),
+            gpu_instance_id=_attributed(event.gpuInstanceId),
+            compute_instance_id=_attributed(event.computeInstanceId),
+        )
+
+    def _announce(self, event: Any) -> None:
+        bus_id, _ = self._gpus.get(_address(event.device), ("", None))
+        if bus_id not in self.announced:  # a storm of them is one thing to read
+            self.announced.add(bus_id)
+            log.warning(ANNOUNCED.get(event.eventType, "an event that was not asked for"), extra={"bus_id": bus_id})
 
     def _fail(self, error: NvmlError) -> None:
         """An error other than a timeout comes back at once, every time: without a pause this would spin."""
@@ -104,6 +133,11 @@ class Events:
         self._free()
         self._retry_at = boot_clock() + self._delay
         self._delay = min(self._delay * 2, BACK_OFF[1])
+
+    def close(self) -> None:
+        """Give the set back."""
+        self._wanted.clear()
+        self._free()
 
     def _free(self) -> None:
         if self._set is not None:
@@ -116,3 +150,7 @@ class Events:
 
 def _address(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _attributed(instance: int) -> int | None:
+    return None if instance == NOT_ATTRIBUTED else int(instance)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpumon.nvml.library import UNKNOWN, Library
+from gpumon.nvml.library import UNKNOWN, Library, NvmlError
 
 # nvmlFieldValue_t: fieldId, scopeId, timestamp, latencyUsec, valueType, nvmlReturn, value
 _LAYOUT = struct.Struct("<IIqqIi8s")
 _DOUBLE = 0
+"""A type that no field of ours has."""
 _VALUE_TYPES = {
-    _DOUBLE: struct.Struct("<d"),
     1: struct.Struct("<I4x"),
     2: struct.Struct("<Q"),
     3: struct.Struct("<Q"),
@@ -23,46 +24,51 @@ _VALUE_TYPES = {
 }
 
 
-class Asked(NamedTuple):
-    """A field to ask: its number and scope."""
+ALL_ONES = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
+"""How drivers write that they have no value, where they do not say so."""
+NONSENSE = math.inf
+"""Stands for what was answered and cannot be a value, through all that is worked out from it."""
 
-    number: int
-    scope: int
+
+class Scoped(NamedTuple):
+    """A field to ask."""
+
+    name: str
+    scope: int = 0
+    link: bool = False
+    """Whether the scope is a link."""
 
 
-class Answer(NamedTuple):
-    """A value, or the code of the failure of this one field."""
-
-    code: int
-    value: float | None
+Answer = float | NvmlError | None
+"""A value, NONSENSE, the failure of this one field, or None: success with nothing filled in."""
 
 
 class Batch:
     """A fixed list of fields and the memory to ask for them again and again."""
 
-    def __init__(self, asked: Sequence[Asked]) -> None:
+    def __init__(self, scoped: Sequence[Scoped], numbers: Mapping[str, int]) -> None:
         # The driver leaves alone what it does not know: each entry starts out as failed.
-        self._question = b"".join(_LAYOUT.pack(one.number, one.scope, 0, 0, 0, UNKNOWN, b"") for one in asked)
-        self._buffer = ctypes.create_string_buffer(len(self._question))
-        self._count = len(asked)
+        entries = (_LAYOUT.pack(numbers[one.name], one.scope, 0, 0, 0, UNKNOWN, b"") for one in scoped)
+        self._scoped = tuple(scoped)
+        self._question = b"".join(entries)
+        self._buffer = ctypes.create_string_buffer(self._question, len(self._question))
 
-    def read(self, library: Library, handle: Any, bus_id: str) -> list[Answer]:
-        """Answers in the order asked. Raises NvmlError when the call itself fails."""
+    def read(self, library: Library, handle: Any, bus_id: str) -> dict[Scoped, Answer]:
+        """What each field answers. Raises NvmlError when the call itself fails."""
         ctypes.memmove(self._buffer, self._question, len(self._question))
-        library.field_values(handle, self._count, self._buffer, bus_id=bus_id)
-        return [
-            _answer(timestamp, value_type, code, value)
-            for _, _, timestamp, _, value_type, code, value in _LAYOUT.iter_unpack(
-                self._buffer.raw[: len(self._question)]
+        library.raw("nvmlDeviceGetFieldValues", handle, len(self._scoped), self._buffer, bus_id=bus_id)
+        return {
+            scoped: _answer(timestamp, kind, value) if not code else NvmlError(code, f"field {scoped.name}")
+            for scoped, (_, _, timestamp, _, kind, code, value) in zip(
+                self._scoped, _LAYOUT.iter_unpack(self._buffer), strict=True
             )
-        ]
+        }
 
 
-def _answer(timestamp: int, value_type: int, code: int, value: bytes) -> Answer:
-    if code:
-        return Answer(code, None)
-    layout = _VALUE_TYPES.get(value_type)
-    # With ECC off some drivers say success and fill in nothing: no time, and a type that none of our fields has.
-    if layout is None or (value_type == _DOUBLE and not timestamp):
-        return Answer(0, None)
-    return Answer(0, float(layout.unpack(value)[0]))
+def _answer(timestamp: int, kind: int, value: bytes) -> float | None:
+    layout = _VALUE_TYPES.get(kind)
+    if layout is None:
+        # With ECC off some drivers say success and fill in nothing. A double that has a time is the wrong type.
+        return None if kind == _DOUBLE and not timestamp else NONSENSE
+    (number,) = layout.unpack(value)
+    return NONSENSE if number in ALL_ONES else float(number)

@@ -6,14 +6,21 @@ one of them; so no more is taken from pynvml than its functions, and the code th
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import pynvml
 
 from gpumon.snapshot.call_page import Writer
 
+log = logging.getLogger("gpumon.nvml")
+
+T = TypeVar("T")
+
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, 3, 4
-NOT_FOUND, DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 6, 9, 10, 12, 13
+NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, TIMEOUT = 6, 7, 9, 10
+LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 12, 13
 GPU_IS_LOST, RESET_REQUIRED, OPERATING_SYSTEM, VERSION_MISMATCH = 15, 16, 17, 18
 ARGUMENT_VERSION_MISMATCH, GPU_NOT_FOUND, UNKNOWN = 25, 28, 999
 
@@ -24,7 +31,7 @@ ERROR_NAMES = {
     NO_PERMISSION: "NoPermission",
     5: "AlreadyInitialized",
     NOT_FOUND: "NotFound",
-    7: "InsufficientSize",
+    INSUFFICIENT_SIZE: "InsufficientSize",
     8: "InsufficientPower",
     DRIVER_NOT_LOADED: "DriverNotLoaded",
     TIMEOUT: "Timeout",
@@ -55,6 +62,9 @@ UNSUPPORTED = frozenset(
 )
 """What this GPU or driver cannot give, now and later: asked once, then left out until the next initialisation."""
 
+TOO_NEW = frozenset({FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
+"""What an older driver answers to a newer function or struct."""
+
 GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
 """The driver went away under us: every handle is dead."""
 
@@ -82,6 +92,7 @@ class Library:
 
     def __init__(self, page: Writer) -> None:
         self._page = page
+        self._ways: dict[str, int] = {}
 
     def call(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> Any:
         """Call `pynvml.<function>`; `bus_id` is the GPU it concerns. Raises NvmlError. May never return.
@@ -101,15 +112,29 @@ class Library:
         finally:
             self._page.leave()
 
-    def field_values(self, handle: Any, count: int, buffer: Any, *, bus_id: str) -> None:
-        """Call nvmlDeviceGetFieldValues on a buffer of our own: pynvml's wrapper makes one object a field."""
-        function = "nvmlDeviceGetFieldValues"
-        self._page.enter(function, bus_id)
+    def raw(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> None:
+        """Call the library's own function, on structs of ours: those of pynvml have changed size between versions."""
+        self._page.enter(function + note, bus_id)
         try:
-            code = getattr(pynvml.nvmlLib, function)(handle, count, buffer)
+            code = getattr(pynvml.nvmlLib, function)(*arguments)
         except AttributeError:
             code = FUNCTION_NOT_FOUND
         finally:
             self._page.leave()
         if code:
             raise NvmlError(code, function)
+
+    def newest(self, asked: str, ways: Sequence[Callable[[], T]]) -> T:
+        """The answer of the first of these ways, newest first, that this driver knows; which one, is remembered.
+
+        Versioned structs and functions: what an older driver lacks is asked once in its life, not at every poll.
+        """
+        for place in range(self._ways.get(asked, 0), len(ways) - 1):
+            try:
+                return ways[place]()
+            except NvmlError as error:
+                if error.code not in TOO_NEW:
+                    raise
+                log.info("an older form will do", extra={"asked": asked, "error": error.name})
+                self._ways[asked] = place + 1
+        return ways[-1]()

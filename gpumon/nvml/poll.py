@@ -6,9 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from gpumon.nvml.device import GpuFaultError
 from gpumon.nvml.events import Events
 from gpumon.nvml.field_ids import field_ids
-from gpumon.nvml.gpu import GpuFaultError, GpuReader
+from gpumon.nvml.gpu import EVERYTHING, Extent, GpuReader
 from gpumon.nvml.library import (
     GONE,
     GPU_IS_LOST,
@@ -21,7 +22,6 @@ from gpumon.nvml.library import (
     NvmlError,
 )
 from gpumon.snapshot.call_page import AGAIN, boot_clock
-from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.reading import FAST, ONCE, RARE, SLOW, Tier
 from gpumon.snapshot.snapshot import DriverStatus, SeenGpu, Snapshot
 
@@ -101,6 +101,7 @@ class NodePoll:
         interval: float,
         partial: Callable[[Snapshot], None] = lambda _: None,
         patience: float = SLOW_SECONDS,
+        extent: Extent = EVERYTHING,
     ) -> None:
         self._library = library
         self._field_ids = field_ids(driver)
@@ -113,6 +114,7 @@ class NodePoll:
         self._gap = max(3 * interval, 10.0)
         self._partial = partial
         self._patience = patience
+        self._extent = extent
         self._bound = 0
         self._counted: int | None = None
         self.events = Events(library)
@@ -162,12 +164,16 @@ class NodePoll:
         wanted = [bus_id for bus_id in bound if bus_id not in self._leave_aside]
         wanted.sort(key=lambda bus_id: self._first.get(bus_id, len(self._first)))
         for bus_id in set(self._slots) - set(wanted):
-            self.events.forget(bus_id)
+            self._let_go(self._slots[bus_id])
         self._slots = {bus_id: self._slots.get(bus_id) or _Slot(bus_id) for bus_id in wanted}
 
     def _gpu(self, slot: _Slot, tally: _Tally) -> Sequence[SeenGpu]:
         """This GPU's part of the poll; empty while it rests, or is not ours to see."""
         now = boot_clock()
+        if slot.bus_id in self.events.announced:
+            self.events.announced.discard(slot.bus_id)
+            slot.rest_until = 0.0
+            slot.todo += [SLOW] if SLOW not in slot.todo else []
         if slot.rest_until > now:
             return ()
         try:
@@ -184,7 +190,7 @@ class NodePoll:
         began = boot_clock()
         slot.todo[:0] = [tier for tier in tally.durations if tier not in slot.todo]
         if SLOW in tally.durations:
-            slot.todo += [tier for tier in (ONCE, RARE) if tier in reader.missed and tier not in slot.todo]
+            slot.todo += [tier for tier in (ONCE, RARE) if tier in reader.device.missed and tier not in slot.todo]
         try:
             while slot.todo:
                 tier, started = slot.todo.pop(), boot_clock()
@@ -195,9 +201,9 @@ class NodePoll:
                     slot.rest_until = boot_clock() + min(boot_clock() - began, self._gap)
                     break
         finally:
-            tally.errors.update(reader.errors)
-            tally.denied.update(reader.denied)
-            reader.errors.clear()
+            tally.errors.update(reader.device.errors)
+            tally.denied.update(reader.device.denied)
+            reader.device.errors.clear()
         return self._seen(slot, reader)
 
     def _blame(self, slot: _Slot, fault: GpuFaultError, tally: _Tally) -> None:
@@ -215,10 +221,9 @@ class NodePoll:
             bus_id=slot.bus_id,
             uuid=slot.uuid,
             index=slot.index,
-            gpu=Gpu(**reader.values),
-            links=reader.links,
             watched=watched,
             increments=reader.increments(watched),
+            **reader.seen(),
         )
 
     def _open(self, slot: _Slot) -> None:
@@ -238,15 +243,27 @@ class NodePoll:
             ours = self._counted is not None and self._counted >= self._bound
             slot.visible = error.code not in {NOT_FOUND, GPU_NOT_FOUND} or slot.uuid is not None or ours
             raise GpuFaultError(OPEN_FAULTS.get(error.code, "init_failed"), error) from None
-        slot.reader = GpuReader(self._library, handle, bus_id, self._field_ids)
+        slot.reader = GpuReader(self._library, handle, bus_id, self._field_ids, self._extent)
         slot.todo = list(ALL_TIERS)
         slot.fault, slot.error, slot.visible, slot.read_at = None, "", True, None
         self.events.watch(handle, bus_id, slot.uuid)
 
     def _close(self, slot: _Slot, fault: str, error: str) -> None:
-        self.events.forget(slot.bus_id)
-        slot.reader, slot.fault, slot.error = None, fault, error
+        self._let_go(slot)
+        slot.fault, slot.error = fault, error
         slot.retry_at = boot_clock() + REOPEN_SECONDS
+
+    def _let_go(self, slot: _Slot) -> None:
+        self.events.forget(slot.bus_id)
+        if slot.reader is not None:
+            slot.reader.close()
+            slot.reader = None
+
+    def close(self) -> None:
+        """Give back all that was taken from the driver, but for the initialisation: the end of this poll."""
+        for slot in self._slots.values():
+            self._let_go(slot)
+        self.events.close()
 
 
 def _fault(slot: _Slot) -> SeenGpu:

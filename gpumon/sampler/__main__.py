@@ -8,10 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from gpumon import __version__, log
 from gpumon.life import frames_only, tie_to
+from gpumon.nvml.gpu import Extent
 from gpumon.nvml.library import (
     DRIVER_NOT_LOADED,
     LIBRARY_NOT_FOUND,
@@ -21,6 +23,7 @@ from gpumon.nvml.library import (
     NvmlError,
 )
 from gpumon.nvml.poll import SLOW_SECONDS, NodePoll, start
+from gpumon.nvml.table import Processes
 from gpumon.sampler.node import Surroundings, await_surroundings, excluded
 from gpumon.snapshot import frame
 from gpumon.snapshot.call_page import Writer, boot_clock
@@ -53,6 +56,7 @@ class Sampler:
         self._say = say
         self._around = around
         self._library = Library(Writer(orders.page))
+        self._polling: NodePoll | None = None
         self._bus: Mapping[str, str] = {}
         self._bus_at = 0.0
         self._excluded = excluded(orders, around)
@@ -79,7 +83,7 @@ class Sampler:
             delay = min(2 * delay, BACK_OFF[1])
 
     def _poll(self, status: DriverStatus) -> None:
-        poll = self._node_poll(status, self._around.bus)
+        self._polling = poll = self._node_poll(status, self._around.bus)
         due = boot_clock()
         while True:
             self._say(*(poll.events.take() if self._orders.events else ()))
@@ -90,6 +94,9 @@ class Sampler:
 
     def _let_go(self) -> None:
         """The driver went away: without a shutdown the next initialisation would only count one more user."""
+        if self._polling is not None:
+            self._polling.close()
+            self._polling = None
         with contextlib.suppress(NvmlError):
             self._library.call("nvmlShutdown")
 
@@ -113,6 +120,10 @@ class Sampler:
             partial=self._say,
             interval=self._orders.interval,
             patience=patience,
+            extent=Extent(
+                gpm=self._orders.gpm,
+                processes=Processes(self._orders.largest_processes, Path(self._orders.procfs)),
+            ),
         )
 
     def _look_at_bus(self) -> None:

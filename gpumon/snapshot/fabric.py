@@ -27,8 +27,13 @@ class Fabric:
     PREFIX: ClassVar[str] = "gpumon_fabric_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid")
 
-    cluster_uuid: str | None = identity("Fabric of several nodes.", Call("FabricInfo", attribute="cluster_uuid"))
-    clique_id: str | None = identity("GPUs of one clique reach each other.", Call("FabricInfo", attribute="clique_id"))
+    # Read again and again: they are known once the fabric is complete, and change when it is partitioned anew.
+    cluster_uuid: str | None = identity(
+        "Fabric of several nodes.", Call("FabricInfo", attribute="cluster_uuid"), every=SLOW
+    )
+    clique_id: str | None = identity(
+        "GPUs of one clique reach each other.", Call("FabricInfo", attribute="clique_id"), every=SLOW
+    )
     state: float | None = reading(
         "0 not supported, 1 not started, 2 in progress, 3 completed.",
         Call("FabricInfo", attribute="state"),

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gpumon.snapshot.gpu import MEMORY_V2
-from gpumon.snapshot.reading import Call, Either, Gpm, agent, reading
+from gpumon.snapshot.reading import SLOW, Call, Either, Gpm, agent, reading
 
 
 def _gpm(text: str, metric: str, *, detail: bool = False) -> Any:
-    return reading(text, Gpm(metric), note="Hopper and later; of the whole GPU instance.", detail=detail)
+    return reading(text, Gpm(metric), every=SLOW, note="Hopper and later; of the whole GPU instance.", detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mig:
-    """Readings of one compute instance."""
+    """Readings of one compute instance. All slow: a full node has 56, and each takes several calls."""
 
     PREFIX: ClassVar[str] = "gpumon_mig_"
     LABELS: ClassVar[tuple[str, ...]] = (
@@ -31,10 +31,12 @@ class Mig:
     memory_total_bytes: float | None = reading(
         "Memory of the instance.",
         Either(Call("MemoryInfo", (MEMORY_V2,), "total"), Call("MemoryInfo", (), "total")),
+        every=SLOW,
     )
     memory_used_bytes: float | None = reading(
         "Memory of the instance allocated.",
         Either(Call("MemoryInfo", (MEMORY_V2,), "used"), Call("MemoryInfo", (), "used")),
+        every=SLOW,
     )
     sm_active_ratio: float | None = _gpm("Share of time and multiprocessors with a warp resident.", "SM_UTIL")
     sm_occupancy_ratio: float | None = _gpm("Resident warps, as a share of what would fit.", "SM_OCCUPANCY")

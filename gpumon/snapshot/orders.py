@@ -38,6 +38,10 @@ class Orders:
     """Bus ids in the order in which to begin: what answered before comes before what may hang."""
     events: bool = True
     """False: ask for no Xids, because asking hangs or crashes."""
+    gpm: bool = True
+    """Whether to read GPU performance monitoring."""
+    largest_processes: int = 0
+    """How many processes of each GPU to name."""
     trial: str | None = None
     sysfs: str = "/sys"
     procfs: str = "/proc"

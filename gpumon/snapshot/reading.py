@@ -234,9 +234,9 @@ def accumulated(text: str, *, of: str, label: str = "", note: str = "") -> Any:
     return reading(text, Integral(of), label=(label,) if label else (), note=note)
 
 
-def identity(text: str, source: Source) -> Any:
+def identity(text: str, source: Source, *, every: Tier = ONCE) -> Any:
     """Write a row that names the thing rather than measuring it."""
-    return dataclasses.field(default=None, metadata={"row": Row(text, source, ONCE, identity=True)})
+    return dataclasses.field(default=None, metadata={"row": Row(text, source, every, identity=True)})
 
 
 def agent(text: str, *, label: str | tuple[str, ...] = (), note: str = "") -> Any:

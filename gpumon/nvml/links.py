@@ -1,0 +1,159 @@
+"""Reads the tables of links: one row set a link, all of a tier in one batch with the GPU's own fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol
+
+from gpumon.nvml.device import AbsentError, Device
+from gpumon.nvml.fields import Scoped
+from gpumon.nvml.library import UNSUPPORTED, NvmlError
+from gpumon.nvml.table import plausible, rows_of, scaled, unpacked, words
+from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
+from gpumon.snapshot.reading import ONCE, RARE, Each, Field, LinkCall, LinkField, Source, Table, Tier, rows
+
+_BOARD_WITH_ALL_LINKS = re.compile(r"SXM|\bHBM3\b")
+"""Names of boards that are soldered or plugged to all their links; others may lack a bridge, or a switch."""
+
+
+class LinkTable(Table, Protocol):
+    """A table of links."""
+
+    COUNT: ClassVar[Field]
+
+
+class LinkReader:
+    """One table of the links of one GPU. `links` is the last reading, by number."""
+
+    def __init__(self, table: type[LinkTable], device: Device) -> None:
+        self._table = table
+        self._device = device
+        self.count = 0
+        self.links: dict[str, Any] = {}
+
+    def fields(self, tier: Tier) -> Iterator[Scoped]:
+        """The fields that its rows of this tier need, of each link; and now and then, how many links there are."""
+        if tier in {ONCE, RARE}:
+            yield Scoped(self._table.COUNT.name)
+        for row in rows_of(self._table, tier).values():
+            for field in _fields(row.source):
+                yield from (Scoped(field.name, link, link=True) for link in range(self.count))
+
+    def read(self, tier: Tier) -> None:
+        """Read the rows of a tier, whose fields have been asked."""
+        if tier in {ONCE, RARE}:
+            self._count()
+        if rows_of(self._table, tier):
+            self.links = {str(link): self._link(tier, link) for link in range(self.count)}
+
+    def _count(self) -> None:
+        try:
+            self.count = int(self._device.field(Scoped(self._table.COUNT.name)))
+        except (AbsentError, NvmlError, OverflowError):
+            return
+
+    def _link(self, tier: Tier, link: int) -> Any:
+        values = {
+            name: plausible(self._device, name, value)
+            for name, row in rows_of(self._table, tier).items()
+            if (value := self._value(row.source, link)) is not None
+        }
+        return self._table(**values)
+
+    def _value(self, source: Source, link: int) -> Any:
+        if isinstance(source, Each):
+            values = {key: self._value(one, link) for key, one in source.sources.items()}
+            return {key: value for key, value in values.items() if value is not None} or None
+        if not isinstance(source, LinkField):
+            return None
+        try:
+            value = self._device.field(Scoped(source.name, link, link=True))
+        except (AbsentError, NvmlError):
+            return None
+        if source.states is not None:
+            return float(value in source.states)
+        return unpacked(value) if source.packed else scaled(value, source.scale)
+
+    def leave_out(self, link: int) -> None:
+        """This link is up: what it does not support, none does."""
+        for row in rows(self._table).values():
+            for field in _fields(row.source):
+                try:
+                    self._device.field(Scoped(field.name, link, link=True))
+                except AbsentError:
+                    continue
+                except NvmlError as error:
+                    if error.code in UNSUPPORTED:
+                        self._device.leave_out(field.name)
+
+
+def _fields(source: Source) -> Iterator[LinkField]:
+    if isinstance(source, LinkField):
+        yield source
+    elif isinstance(source, Each):
+        for one in source.sources.values():
+            yield from _fields(one)
+
+
+class NvlinkReader(LinkReader):
+    """NVLinks, of which one that is down may be one that goes nowhere."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(Nvlink, device)
+        self._been_up: set[str] = set()
+
+    def judge(self, *, wired: bool, mig: bool) -> None:
+        """Leave unknown what is down where nobody can say that it should be up.
+
+        `wired`: all links of this board lead somewhere; otherwise only those do that have been up.
+        """
+        up = {link for link, one in self.links.items() if one.up}
+        self._been_up |= up
+        if up:
+            self.leave_out(int(min(up)))
+        for link, one in self.links.items():
+            if mig or not (wired or link in self._been_up):
+                self.links[link] = replace(one, up=None)
+
+
+def is_wired(name: str | None, fabric_state: float | None, *, guest: bool) -> bool:
+    """Whether all links of this GPU should be up: its board has them all, or it hangs on switches.
+
+    Not in a guest, which may have been given a part of the fabric only.
+    """
+    return not guest and bool(fabric_state or _BOARD_WITH_ALL_LINKS.search(name or ""))
+
+
+class PeerReader:
+    """What is at the other ends: asked until it is known, as a link that is down does not say."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.peers: dict[str, NvlinkPeer] = {}
+
+    def read(self, links: int) -> bool:
+        """Ask for the peers that are not known yet. Whether any is new."""
+        unknown = [link for link in range(links) if str(link) not in self.peers]
+        found = {str(link): peer for link in unknown if (peer := self._peer(link)) is not None}
+        self.peers = self.peers | found
+        return bool(found)
+
+    def _peer(self, link: int) -> NvlinkPeer | None:
+        values = {}
+        for name, row in rows(NvlinkPeer).items():
+            try:
+                values[name] = self._word(row.source, link)
+            except NvmlError as error:
+                if error.code not in UNSUPPORTED:
+                    return None
+        return NvlinkPeer(**values) if any(values.values()) else None
+
+    def _word(self, source: Source, link: int) -> str | None:
+        if not isinstance(source, LinkCall):
+            return None
+        value = self._device.link_call(source.name, link)
+        if source.attribute is not None:
+            value = getattr(value, source.attribute)
+        return source.words.get(value) if source.words is not None else words("", value) or None

@@ -1,0 +1,140 @@
+"""The MIG instances of one GPU. No handle is kept: they die with the layout, and may be another instance's after it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from gpumon.nvml.device import AbsentError, Device
+from gpumon.nvml.gpm import SamplePair, is_supported
+from gpumon.nvml.library import NOT_FOUND, UNSUPPORTED, NvmlError
+from gpumon.nvml.table import GpmValues, TableReader, words
+from gpumon.snapshot.mig import Mig
+from gpumon.snapshot.reading import SLOW
+from gpumon.snapshot.snapshot import SeenMig
+
+log = logging.getLogger("gpumon.nvml")
+
+EMPTY_SLOT = UNSUPPORTED | {NOT_FOUND}
+_MIB_A_GIB = 1024
+
+
+class Instance(NamedTuple):
+    """One compute instance; its device is good for this reading only."""
+
+    device: Device
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+    profile: str
+
+
+class Instances:
+    """Enumerated anew at each slow reading. `seen` is the last one."""
+
+    def __init__(self, gpu: Device, *, gpm: bool) -> None:
+        self._gpu = gpu
+        self._gpm: bool | None = None if gpm else False
+        """Whether the GPU has performance monitoring; None until it has been asked."""
+        self._pairs: dict[int, SamplePair] = {}
+        """By GPU instance."""
+        self._refusals: dict[int, NvmlError] = {}
+        self._layout: tuple[tuple[str, int, int, str], ...] = ()
+        self.seen: tuple[SeenMig, ...] = ()
+
+    def read(self) -> None:
+        """All instances that there are now. Raises GpuFaultError."""
+        self._gpu.denied -= {name for name in self._gpu.denied if name.startswith("mig_")}
+        found = [one for slot in range(self._slots()) if (one := self._open(slot)) is not None]
+        self._note_layout(tuple(one[1:] for one in found))
+        self._sample({one.gpu_instance for one in found})
+        self.seen = tuple(self._seen(one) for one in found)
+
+    def close(self) -> None:
+        """Give all samples back, and know no instance any more."""
+        for pair in self._pairs.values():
+            pair.free()
+        self._pairs.clear()
+        self._layout, self.seen = (), ()
+
+    def _note_layout(self, layout: tuple[tuple[str, int, int, str], ...]) -> None:
+        if layout != self._layout:
+            log.info("the MIG layout changed", extra={"bus_id": self._gpu.bus_id, "instances": len(layout)})
+            self.close()  # what was sampled before may have been of another instance
+            self._layout = layout
+
+    def _slots(self) -> int:
+        try:
+            return int(self._call("nvmlDeviceGetMaxMigDeviceCount", self._gpu))
+        except NvmlError as error:
+            self._judge(error)
+            return 0
+
+    def _open(self, slot: int) -> Instance | None:
+        """The instance in this slot; None when there is none, or it went while it was asked."""
+        try:
+            device = self._gpu.instance(self._call("nvmlDeviceGetMigDeviceHandleByIndex", self._gpu, slot))
+            return Instance(
+                device,
+                words("", self._call("nvmlDeviceGetUUID", device)),
+                int(self._call("nvmlDeviceGetGpuInstanceId", device)),
+                int(self._call("nvmlDeviceGetComputeInstanceId", device)),
+                self._profile(device),
+            )
+        except NvmlError as error:
+            self._judge(error)
+            return None
+
+    def _profile(self, device: Device) -> str:
+        """From its name, "NVIDIA H100 80GB HBM3 MIG 1g.10gb"; else put together as NVIDIA does."""
+        _, _, profile = words("", self._call("nvmlDeviceGetName", device)).rpartition(" MIG ")
+        if profile:
+            return profile
+        has = self._call("nvmlDeviceGetAttributes_v2", device)
+        part, whole = has.computeInstanceSliceCount, has.gpuInstanceSliceCount
+        compute = f"{part}c." if part != whole else ""
+        return f"{compute}{whole}g.{-(-has.memorySizeMB // _MIB_A_GIB)}gb"
+
+    def _call(self, function: str, device: Device, *arguments: int) -> Any:
+        return device.library.call(function, device.handle, *arguments, bus_id=device.bus_id)
+
+    def _judge(self, error: NvmlError) -> None:
+        if error.code not in EMPTY_SLOT:
+            self._gpu.judge(error)
+
+    def _sample(self, gpu_instances: Iterable[int]) -> None:
+        """All compute instances of a GPU instance share what is sampled of it."""
+        self._refusals.clear()
+        for one in gpu_instances:
+            try:
+                if self._gpm is None:
+                    self._gpm = is_supported(self._gpu)
+                if self._gpm:
+                    self._pairs.setdefault(one, SamplePair(self._gpu, one)).read()
+            except NvmlError as error:
+                self._judge(error)
+                self._refusals[one] = error
+
+    def _seen(self, one: Instance) -> SeenMig:
+        reader = TableReader(Mig, one.device, gpm=self._gpm_values(one.gpu_instance))
+        reader.read(SLOW)
+        return SeenMig(
+            uuid=one.uuid,
+            gpu_instance_id=one.gpu_instance,
+            compute_instance_id=one.compute_instance,
+            profile=one.profile,
+            mig=Mig(info=1.0, **reader.values),
+        )
+
+    def _gpm_values(self, gpu_instance: int) -> GpmValues:
+        pair = self._pairs.get(gpu_instance)
+
+        def value(metric: str) -> float:
+            if gpu_instance in self._refusals:
+                raise self._refusals[gpu_instance].with_traceback(None)
+            if pair is None or metric not in pair.values:
+                raise AbsentError
+            return pair.values[metric]
+
+        return value
