@@ -22,6 +22,11 @@ def bandwidth(bytes_per_second: float | None) -> str:
     return _scaled(bytes_per_second, 1000, ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"))
 
 
+def line_rate(bytes_per_second: float | None) -> str:
+    """Bits, as network links are named by."""
+    return ABSENT if bytes_per_second is None else f"{bytes_per_second * 8 / 1e9:.3g} Gb/s"
+
+
 def clock(hertz: float | None) -> str:
     return ABSENT if hertz is None else f"{hertz / 1e6:.0f} MHz"
 

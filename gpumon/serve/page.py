@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from gpumon.outputs import connections, document, words
 from gpumon.outputs.remarks import remarks
-from gpumon.serve import reference, view
+from gpumon.serve import links, reference, view
 from gpumon.serve.answer import reply, sources, stamp
 from gpumon.serve.plot import plot
 from gpumon.serve.problem import Problem
@@ -89,6 +89,7 @@ def _environment() -> Environment:
         view=view,
         words=words,
         connections=connections,
+        links=links,
         verdict=document.verdict,
         excluded=document.excluded,
         plot=plot,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpumon.outputs.connections import counted, link_state
 from gpumon.outputs.document import Document, gpus_up
 from gpumon.outputs.words import ABSENT, bandwidth, celsius, count, duration, seconds_between, share, size, watts
 
 HOT = 0.95
 """Share of the temperature at which the GPU slows down, from which a bar stands out."""
+ACTIVITY = {"SM": "sm_active_ratio", "tensor": "tensor_active_ratio", "DRAM": "dram_active_ratio"}
 OUTCOME_TONES = {"ok": "ok", "degraded": "warning", "skipped": "muted"}
 
 
@@ -28,7 +28,6 @@ class Tile:
 class Bar:
     """A reading against its limit."""
 
-    label: str
     text: str
     limit: str = ""
     ratio: float | None = None
@@ -42,56 +41,40 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One NVLink."""
+class Fact:
+    """A cell of the table of GPUs: a bar, and lesser ones below it."""
 
-    tone: str
-    """ok, erring, down or unknown."""
-    title: str
+    label: str
+    bar: Bar
+    parts: tuple[Bar, ...] = ()
 
 
 def tiles(document: Document) -> list[Tile]:
     """The node at a glance; without GPUs there is little to say."""
     gpus = document["gpus"]
-    readings = (_power(gpus), _hottest(gpus), _memory(gpus), _links(gpus)) if gpus else ()
+    readings = (_power(gpus), _hottest(gpus), _memory(gpus), *_links(document)) if gpus else ()
     return [_gpus_tile(document), *readings, _probe(document)]
 
 
-def bars(gpu: Document) -> list[Bar]:
+def facts(gpu: Document) -> list[Fact]:
     """Utilization, memory, power and temperature of a GPU."""
-    slowdown = gpu["temperature_slowdown_celsius"]
-    heat = _ratio(gpu["temperature_celsius"], slowdown)
+    used = Bar(text=share(gpu["utilization_ratio"]), limit=_held(gpu["processes"]), ratio=gpu["utilization_ratio"])
     return [
-        Bar(
-            label="Utilization",
-            text=share(gpu["utilization_ratio"]),
-            limit=_held(gpu["processes"]),
-            ratio=gpu["utilization_ratio"],
-        ),
-        _measured("Memory", gpu["memory_used_bytes"], gpu["memory_total_bytes"], size),
-        _measured("Power", gpu["power_watts"], gpu["power_limit_watts"], watts),
-        Bar(
+        Fact(label="Utilization", bar=used, parts=_activity(gpu)),
+        Fact(label="Memory", bar=_measured(gpu["memory_used_bytes"], gpu["memory_total_bytes"], size)),
+        Fact(label="Power", bar=_measured(gpu["power_watts"], gpu["power_limit_watts"], watts)),
+        Fact(
             label="Temperature",
-            text=celsius(gpu["temperature_celsius"]),
-            limit="" if slowdown is None else f"slows at {celsius(slowdown)}",
-            ratio=heat,
-            tone="warning" if heat is not None and heat >= HOT else "",
+            bar=_heat("", gpu["temperature_celsius"], gpu["temperature_slowdown_celsius"]),
+            parts=_memory_heat(gpu),
         ),
     ]
 
 
-def cells(document: Document, uuid: str) -> list[Cell]:
-    """The NVLinks of a GPU, in order."""
-    own = (link for link in document["links"] if link["uuid"] == uuid)
-    return [_cell(link) for link in sorted(own, key=lambda link: link["link"])]
-
-
-def links_in_words(gpu: Document) -> str:
-    if gpu["nvlinks"] == 0:
-        return "none"
-    if gpu["nvlinks"] is None:
-        return ABSENT
-    return f"{count(gpu['nvlinks_active'])} of {count(gpu['nvlinks'])}"
+def instance(mig: Document) -> Fact:
+    """Memory of a MIG instance, and how active its part of the GPU is."""
+    memory = _measured(mig["memory_used_bytes"], mig["memory_total_bytes"], size)
+    return Fact(label=mig["profile"], bar=memory, parts=_activity(mig)[:2])
 
 
 def ago(moment: str | None, now: str) -> str:
@@ -155,14 +138,20 @@ def _memory(gpus: list[Document]) -> Tile:
     return Tile(label="Memory", value=size(used), note="" if total is None else f"of {size(total)}")
 
 
-def _links(gpus: list[Document]) -> Tile:
-    active, there = _sum(gpus, "nvlinks_active"), _sum(gpus, "nvlinks")
-    if not there:
-        return Tile(label="NVLinks up", value=ABSENT if there is None else "none", tone="muted")
-    down = there - (active or 0)
-    note = f"{count(down)} down" if down else "all carry traffic"
-    return Tile(
-        label="NVLinks up", value=f"{count(active)} of {count(there)}", note=note, tone="critical" if down else ""
+def _links(document: Document) -> Iterator[Tile]:
+    """Nothing where there are none."""
+    known = [link["up"] for link in document["links"] if link["up"] is not None]
+    up, unknown = sum(known), len(document["links"]) - len(known)
+    if unknown and not known:
+        yield Tile(label="NVLinks up", value="not known", note=f"{unknown} links", tone="muted")
+    if not known:
+        return
+    note = f"{count(len(known) - up)} down" if up < len(known) else "all carry traffic"
+    yield Tile(
+        label="NVLinks up",
+        value=f"{count(up)} of {len(known)}",
+        note=note + (f", {unknown} not known" if unknown else ""),
+        tone="critical" if up < len(known) else "",
     )
 
 
@@ -177,15 +166,30 @@ def _probe(document: Document) -> Tile:
     return Tile(label="All-reduce", value=value, note=note, tone=outcome_tone(run["outcome"]))
 
 
-def _measured(label: str, value: float | None, limit: float | None, unit: Callable[[float | None], str]) -> Bar:
+def _measured(value: float | None, limit: float | None, unit: Callable[[float | None], str]) -> Bar:
     of = "" if limit is None else f"of {unit(limit)}"
-    return Bar(label=label, text=unit(value), limit=of, ratio=_ratio(value, limit))
+    return Bar(text=unit(value), limit=of, ratio=_ratio(value, limit))
 
 
-def _cell(link: Document) -> Cell:
-    state, errors = link_state(link), counted(link)
-    tone = {"down": "down", "not known": "unknown"}.get(state, "erring" if errors else "ok")
-    return Cell(tone=tone, title=", ".join((f"NVLink {link['link']}: {state}", *errors)))
+def _activity(one: Document) -> tuple[Bar, ...]:
+    """What GPU performance monitoring tells of a GPU or an instance; nothing where there is none."""
+    known = ((label, one[key]) for label, key in ACTIVITY.items() if one[key] is not None)
+    return tuple(Bar(text=f"{label} {share(ratio)}", ratio=ratio) for label, ratio in known)
+
+
+def _memory_heat(gpu: Document) -> tuple[Bar, ...]:
+    temperature = gpu["memory_temperature_celsius"]
+    return () if temperature is None else (_heat("memory ", temperature, gpu["memory_temperature_max_celsius"]),)
+
+
+def _heat(label: str, temperature: float | None, slowdown: float | None) -> Bar:
+    ratio = _ratio(temperature, slowdown)
+    return Bar(
+        text=label + celsius(temperature),
+        limit="" if slowdown is None else f"slows at {celsius(slowdown)}",
+        ratio=ratio,
+        tone="warning" if ratio is not None and ratio >= HOT else "",
+    )
 
 
 def _held(processes: float | None) -> str:

@@ -12,7 +12,7 @@ from serving import Node, ask, is_problem
 
 from gpumon.outputs import document
 from gpumon.outputs.remarks import remarks
-from gpumon.report import ProbeState, Report
+from gpumon.report import GpuState, ProbeState, Report
 from gpumon.serve import example
 from gpumon.serve.page import prose
 from gpumon.serve.plot import plot
@@ -158,7 +158,52 @@ def test_every_link_is_a_cell(node: Node, port: int) -> None:
     assert "NVLink 4: down, 3 recovery errors" in html
     assert "NVLink 6: up, 12 replay errors" in html
     assert "NVLink 7: not known" in html
-    assert html.count("<title>NVLink") == 6 * 18
+    assert html.count('title="NVLink') == 8 * 18
+    assert html.count("not known") >= 2 * 18
+    assert "GPU 1: NVLinks 4, 5 down;" in words(html)
+
+
+def test_links_of_a_node_that_has_none_take_no_room(node: Node, port: int) -> None:
+    """Neither matrix nor tile; but the section is there, so that it can appear without a reload."""
+    report = samples.healthy(1)
+    html = page(node, port, replace(report, ports=(), gpus=(GpuState(bus_id="b", uuid="u", index=0, gpu=Gpu(up=1.0)),)))
+    assert '<section id="links" aria-labelledby="links-title" hidden>' in html
+    assert "NVLinks up" not in html
+
+
+def test_instances_stand_below_their_gpu(node: Node, port: int) -> None:
+    """Each MIG instance with its memory and its activity; links that nobody can judge are not down."""
+    html = page(node, port, samples.partitioned())
+    assert html.count("<b>1g.10gb</b>") == 7
+    text = words(html)
+    assert "12.2 GiB of 39.5 GiB SM 81 % tensor 35 %" in text
+    assert "NVLinks up 36 of 36 all carry traffic, 36 not known" in text
+    assert 'class="down"' not in html
+
+
+def test_activity_is_shown_where_it_is_measured(node: Node, port: int) -> None:
+    """SM, tensor cores and memory of GPUs that have performance monitoring; nothing, not n/a, of others."""
+    assert "97 % 1 process SM 88 % tensor 37 % DRAM 50 %" in words(page(node, port, samples.healthy(1)))
+    bare = GpuState(bus_id="b", uuid="u", index=0, gpu=Gpu(up=1.0, utilization_ratio=0.5))
+    assert "tensor" not in words(page(node, port, replace(samples.healthy(1), gpus=(bare,))))
+
+
+def test_fabric_and_ports_are_told(node: Node, port: int) -> None:
+    """What all GPUs have in common is said once; what is wrong stands beside its GPU."""
+    assert "every GPU: in the fabric, clique 32766; C2C 10 of 10" in words(page(node, port, samples.grace()))
+    text = words(page(node, port, samples.disconnected()))
+    for trouble in ("the fabric registration is in progress", "fabric unhealthy: route unhealthy"):
+        assert text.count(trouble) == 2
+    assert "mlx5_3:1 down 400 Gb/s, InfiniBand" in text
+    assert "mlx5_4:1 up 400 Gb/s, InfiniBand" in text
+
+
+def test_services_that_the_links_need_are_told(node: Node, port: int) -> None:
+    """Where they are installed; GB200 has no fabric manager and is well."""
+    report = samples.healthy()
+    stopped = replace(report, node=replace(report.node, fabric_manager_up=0.0, imex_up=1.0))
+    assert "fabric manager does not run IMEX runs" in words(page(node, port, stopped))
+    assert "fabric manager" not in page(node, port, report)
 
 
 def test_probe_history_is_drawn(node: Node, port: int) -> None:
