@@ -14,6 +14,8 @@ class Count(NamedTuple):
 
     total: float
     raw: float | None
+    fallen: float | None = None
+    """The driver's last value when it was far below `raw`: begun anew, or nonsense. The next one that differs tells."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]
@@ -22,7 +24,7 @@ Values = Mapping[str, Mapping[str, float]]
 """One poll's values in the same shape."""
 
 RESET_SHARE = 0.5
-"""A value that falls below this share of the last one began anew; a smaller step back is the driver's jitter."""
+"""A value that falls below this share of the last one, and stays there, began anew; a smaller step back is jitter."""
 
 
 @cache
@@ -56,7 +58,7 @@ def advance(counts: Counts, raws: Values, gains: Values) -> Counts:
             if count is None:
                 row[label] = Count(raw, raw)
             elif count.raw is not None:
-                row[label] = _advance(count.total, count.raw, raw)
+                row[label] = _advance(count, count.raw, raw)
     for name, values in gains.items():
         row = after.setdefault(name, {})
         for label, gain in values.items():
@@ -66,12 +68,14 @@ def advance(counts: Counts, raws: Values, gains: Values) -> Counts:
     return after
 
 
-def _advance(total: float, last: float, raw: float) -> Count:
+def _advance(count: Count, last: float, raw: float) -> Count:
     if raw >= last:
-        return Count(total + (raw - last), raw)
-    if raw < last * RESET_SHARE:
-        return Count(total + raw, raw)
-    return Count(total, last)
+        return Count(count.total + (raw - last), raw)
+    if raw >= last * RESET_SHARE:
+        return Count(count.total, last)
+    if count.fallen in {None, raw}:  # taken for a beginning, one wrong value would have the next count all twice
+        return Count(count.total, last, fallen=raw)
+    return Count(count.total + raw, raw)
 
 
 def totals(table: Table, counts: Counts, gains: Values) -> dict[str, Any]:

@@ -32,6 +32,23 @@ def test_a_driver_reload_does_not_make_a_counter_fall() -> None:
     assert counts[ENERGY][""].total == 1008.0
 
 
+def test_one_wrong_value_is_no_beginning() -> None:
+    """A counter that reads almost nothing for one reading, and then goes on, has not counted everything twice.
+
+    What is read seldom is told again with every poll until it is read anew.
+    """
+    counts = exported(*({ENERGY: {"": raw}} for raw in (1000.0, 3.0, 3.0, 3.0, 1002.0)))
+
+    assert counts[ENERGY][""] == Count(1002.0, 1002.0)
+
+
+def test_a_counter_that_begins_anew_twice_adds_up() -> None:
+    """What was counted before each beginning stays counted."""
+    counts = exported(*({ENERGY: {"": raw}} for raw in (1000.0, 5.0, 8.0, 100.0, 2.0, 3.0)))
+
+    assert counts[ENERGY][""].total == 1000.0 + 100.0 + 3.0
+
+
 def test_a_small_step_back_is_held_until_it_is_made_good() -> None:
     """Jitter of the driver neither falls nor counts twice."""
     counts = exported({ENERGY: {"": 1000.0}}, {ENERGY: {"": 999.0}}, {ENERGY: {"": 1001.0}})

@@ -1,0 +1,72 @@
+"""Functions of a test's own in front of the simulated library: what it cannot be told to answer."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any, cast
+
+import pynvml
+
+from gpumon.sim.library import Function
+
+_kept: list[Any] = []
+"""An address outlives no callback."""
+
+ENTRY = struct.Struct("<IIqqIi8s")  # nvmlFieldValue_t: number, scope, timestamp, latency, type, return code, value
+
+
+class Overlay:
+    """Stands at `pynvml.nvmlLib`; what it does not have, the library below answers."""
+
+    def __init__(self, below: Any, functions: Mapping[str, Any]) -> None:
+        self._below = below
+        self._functions = functions
+
+    def __getattr__(self, name: str) -> Any:
+        return self._functions.get(name) or getattr(self._below, name)
+
+
+@contextmanager
+def overlaid(functions: Mapping[str, Any]) -> Iterator[None]:
+    """C functions by name, put in front for a while. A Python function is wrapped: it gets integers and addresses."""
+    below = pynvml.nvmlLib
+    made = {name: wrapped(one) if isinstance(one, FunctionType) else one for name, one in functions.items()}
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    pynvml.nvmlLib = Overlay(below, made)
+    try:
+        yield
+    finally:
+        pynvml.nvmlLib = below
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+
+
+def wrapped(function: FunctionType) -> Any:
+    """A C function that converts and checks no argument, as ctypes hands out those of a library."""
+    callback = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * function.__code__.co_argcount)(function)
+    _kept.append(callback)
+    return Function(ctypes.cast(callback, ctypes.c_void_p).value or 0)
+
+
+def answering(change: Callable[[int, int], tuple[int, int, int, bytes] | None]) -> Any:
+    """A batch of fields as simulated, but for what `change` says of a number and scope.
+
+    It answers None to leave a field alone, or its timestamp, type, return code and value.
+    """
+    simulated = pynvml.nvmlLib.nvmlDeviceGetFieldValues
+
+    def field_values(handle: int, count: int, address: int) -> int:
+        code = int(simulated(ctypes.c_void_p(handle), ctypes.c_int(count), ctypes.c_void_p(address)))
+        for at in range(count):
+            where = address + at * ENTRY.size
+            number, scope, _, latency, *_ = ENTRY.unpack(ctypes.string_at(where, ENTRY.size))
+            changed = change(number, scope)
+            if changed is not None:
+                timestamp, kind, result, value = changed
+                ctypes.memmove(where, ENTRY.pack(number, scope, timestamp, latency, kind, result, value), ENTRY.size)
+        return code
+
+    return wrapped(cast("FunctionType", field_values))
