@@ -9,6 +9,8 @@ from typing import Any
 from gpumon.sim.codes import Code, Refusal
 
 _UINT = struct.Struct("<I")
+_SIZES = {letter: 8 * struct.calcsize("<" + letter) for letter in "bBhHiIqQ"}
+"""Bits; small letters are signed."""
 
 
 def put(address: int | None, layout: struct.Struct, *values: Any) -> None:
@@ -19,6 +21,15 @@ def put(address: int | None, layout: struct.Struct, *values: Any) -> None:
 def take(address: int | None, layout: struct.Struct) -> tuple[Any, ...]:
     """Read a struct."""
     return layout.unpack(ctypes.string_at(_checked(address), layout.size))
+
+
+def whole(number: float, letter: str) -> int:
+    """A number as C would store it in an integer of this letter of the struct module: what does not fit wraps."""
+    size = _SIZES[letter]
+    if number != number or number in {float("inf"), -float("inf")}:  # noqa: PLR0124 - only NaN differs from itself
+        return -(1 << size - 1) if letter.islower() else 1 << size - 1
+    number = round(number) & (1 << size) - 1
+    return number - (1 << size) if letter.islower() and number >> size - 1 else number
 
 
 def put_text(buffer: int | None, length: int, text: str) -> None:

@@ -1,14 +1,13 @@
-"""What a getter sees: one GPU at one moment."""
+"""What a getter sees: one GPU, or a part of it, at one moment."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from gpumon.sim.profiles import Profile
+from gpumon.sim.board import Board, Profile
+from gpumon.sim.exports import Version
+from gpumon.sim.mig import ComputeInstance
 from gpumon.sim.state import State
-
-if TYPE_CHECKING:
-    from gpumon.sim.node import Node
 
 
 class Identity(NamedTuple):
@@ -24,7 +23,13 @@ class Identity(NamedTuple):
 class Device(NamedTuple):
     """A GPU that answers."""
 
-    node: Node
     profile: Profile
     identity: Identity
     state: State
+    driver: Version
+    part: ComputeInstance | None = None
+    """The MIG device that the handle stands for; None for the whole GPU."""
+
+    @property
+    def board(self) -> Board:
+        return self.profile.board

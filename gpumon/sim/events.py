@@ -1,37 +1,23 @@
-"""Event sets: how Xids reach a program that waits for them."""
+"""Event sets: how Xids and changes of MIG reach a program that waits for them."""
 
 from __future__ import annotations
 
 import struct
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from gpumon.sim.arrivals import Arrival, EventSet
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, UINT, ULONGLONG, device_function, function, getter
+from gpumon.sim.exports import POINTER, UINT, ULONGLONG, function, getter
+from gpumon.sim.node import Node
 
-if TYPE_CHECKING:
-    from gpumon.sim.device import Device
-    from gpumon.sim.node import Arrival, Node
-
-XID = 0x8
 _DATA = struct.Struct("<QQQII")  # device, type, datum, GPU instance, compute instance
 _POINTER = struct.Struct("<Q")
 _SETS = 0x7E5B_0000_0000
-_NOT_ATTRIBUTED = 0xFFFFFFFF
 _LOOK_EVERY = 0.05
 
 
-@dataclass(slots=True)
-class EventSet:
-    """What a set waits for: by GPU, the types and since when."""
-
-    registered: dict[int, tuple[int, float]] = field(default_factory=dict)
-    delivered: set[Arrival] = field(default_factory=set)
-
-
-getter("nvmlDeviceGetSupportedEventTypes", "Q")(lambda device: device.profile.event_types)
+getter("nvmlDeviceGetSupportedEventTypes", "Q")(lambda device: device.board.event_types)
 
 
 @function("nvmlEventSetCreate", POINTER)
@@ -49,13 +35,14 @@ def free(node: Node, pointer: int | None) -> None:
     del node.event_sets[pointer or 0]
 
 
-@device_function("nvmlDeviceRegisterEvents", ULONGLONG, POINTER)
-def register(device: Device, types: int, pointer: int | None) -> None:
+@function("nvmlDeviceRegisterEvents", POINTER, ULONGLONG, POINTER)
+def register(node: Node, handle: int | None, types: int, pointer: int | None) -> None:
     """One unsupported type, and nothing is registered."""
-    if types & ~device.profile.event_types:
+    device = node.device("nvmlDeviceRegisterEvents", handle)
+    if types & ~device.board.event_types:
         raise Refusal(Code.NOT_SUPPORTED)
-    registered = _set(device.node, pointer).registered
-    before, since = registered.get(device.identity.number, (0, device.node.time()))
+    registered = _set(node, pointer).registered
+    before, since = registered.get(device.identity.number, (0, node.time()))
     registered[device.identity.number] = before | types, since
 
 
@@ -68,8 +55,8 @@ def wait(node: Node, pointer: int | None, out: int | None, milliseconds: int) ->
         waiting = _set(node, pointer)
         arrival = _next(node, waiting)
         if arrival is not None:
-            waiting.delivered.add(arrival)
-            put(out, _DATA, node.handle(arrival.gpu), XID, arrival.xid, _NOT_ATTRIBUTED, _NOT_ATTRIBUTED)
+            _, gpu, *words, _ = arrival
+            put(out, _DATA, node.handle(gpu), *words)
             return
         if any(node.gone(gpu) for gpu in waiting.registered):
             raise Refusal(Code.GPU_IS_LOST)
@@ -79,6 +66,12 @@ def wait(node: Node, pointer: int | None, out: int | None, milliseconds: int) ->
         time.sleep(min(_LOOK_EVERY, left))
 
 
+def _next(node: Node, waiting: EventSet) -> Arrival | None:
+    arrivals = {gpu: node.arrivals(gpu) for gpu in waiting.registered}
+    storms = {gpu: node.storms(gpu) for gpu in waiting.registered}
+    return waiting.next(arrivals, storms, node.time())
+
+
 def _set(node: Node, pointer: int | None) -> EventSet:
     """Of this initialisation; the sets of earlier ones went with them."""
     if not node.initialised:
@@ -86,14 +79,3 @@ def _set(node: Node, pointer: int | None) -> EventSet:
     if pointer not in node.event_sets:
         raise Refusal(Code.INVALID_ARGUMENT)
     return node.event_sets[pointer]
-
-
-def _next(node: Node, waiting: EventSet) -> Arrival | None:
-    """The first that came after registration and has not been delivered."""
-    new = (
-        arrival
-        for gpu, (types, since) in waiting.registered.items()
-        for arrival in node.arrivals(gpu)
-        if types & XID and arrival.time > since and arrival not in waiting.delivered
-    )
-    return min(new, default=None)

@@ -10,14 +10,10 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from gpumon.sim.cmemory import put, put_text
+from gpumon.sim.cmemory import put, put_text, whole
 from gpumon.sim.codes import Code, Refusal
-
-if TYPE_CHECKING:
-    from gpumon.sim.device import Device
-    from gpumon.sim.node import Node
 
 Version = tuple[int, ...]
 POINTER = ctypes.c_void_p
@@ -51,12 +47,21 @@ def function(name: str, *takes: Any, gives: Any = ctypes.c_int, since: Version =
     return export
 
 
-def device_function(name: str, *takes: Any, since: Version = ()) -> Callable[[Any], Any]:
-    """Export a function whose first argument is a device handle: `f(device, *arguments)`."""
+class Devices(Protocol):
+    """What knows the devices that handles stand for: the node."""
+
+    def device(self, function: str, handle: int | None, *, parts: bool) -> Any: ...
+
+
+def device_function(name: str, *takes: Any, since: Version = (), parts: bool = False) -> Callable[[Any], Any]:
+    """Export a function whose first argument is a device handle: `f(device, *arguments)`.
+
+    With `parts`, the handle of a MIG device will do; to any other function it is an invalid argument.
+    """
 
     def export(written: Callable[..., None]) -> Callable[..., None]:
-        def enter(node: Node, handle: int | None, *arguments: Any) -> None:
-            written(node.device(name, handle), *arguments)
+        def enter(node: Devices, handle: int | None, *arguments: Any) -> None:
+            written(node.device(name, handle, parts=parts), *arguments)
 
         EXPORTS[name] = Export(name, enter, (POINTER, *takes), since=since)
         return written
@@ -64,38 +69,40 @@ def device_function(name: str, *takes: Any, since: Version = ()) -> Callable[[An
     return export
 
 
-def getter(name: str, *layouts: str, takes: Sequence[Any] = (), since: Version = ()) -> Callable[[Any], Any]:
+def getter(
+    name: str, *layouts: str, takes: Sequence[Any] = (), since: Version = (), parts: bool = False
+) -> Callable[[Any], Any]:
     """Export a getter that answers numbers: `f(device, *arguments) -> number, tuple of numbers, or None`.
 
     One layout (of the struct module) for each pointer that the caller hands in; None is "not supported".
     """
-    packed = [(struct.Struct("<" + layout), len(layout)) for layout in layouts]
+    packed = [(struct.Struct("<" + layout), layout) for layout in layouts]
 
     def export(written: Callable[..., Any]) -> Callable[..., Any]:
-        def answer(device: Device, *arguments: Any) -> None:
+        def answer(device: Any, *arguments: Any) -> None:
             inputs, pointers = arguments[: len(takes)], arguments[len(takes) :]
             value = written(device, *inputs)
-            if value is None:
+            numbers = list(value) if isinstance(value, tuple) else [value]
+            if None in numbers:
                 raise Refusal(Code.NOT_SUPPORTED)
-            numbers = [round(number) for number in (value if isinstance(value, tuple) else (value,))]
-            for pointer, (layout, count) in zip(pointers, packed, strict=True):
-                put(pointer, layout, *numbers[:count])
-                del numbers[:count]
+            for pointer, (layout, letters) in zip(pointers, packed, strict=True):
+                put(pointer, layout, *map(whole, numbers, letters))
+                del numbers[: len(letters)]
 
-        device_function(name, *takes, *[POINTER] * len(layouts), since=since)(answer)
+        device_function(name, *takes, *[POINTER] * len(layouts), since=since, parts=parts)(answer)
         return written
 
     return export
 
 
-def text_getter(name: str) -> Callable[[Any], Any]:
+def text_getter(name: str, *, parts: bool = False) -> Callable[[Any], Any]:
     """Export a getter that answers a text into a buffer of bounded length: `f(device) -> str`."""
 
-    def export(written: Callable[[Device], str]) -> Callable[[Device], str]:
-        def answer(device: Device, buffer: int | None, length: int) -> None:
+    def export(written: Callable[[Any], str]) -> Callable[[Any], str]:
+        def answer(device: Any, buffer: int | None, length: int) -> None:
             put_text(buffer, length, written(device))
 
-        device_function(name, POINTER, UINT)(answer)
+        device_function(name, POINTER, UINT, parts=parts)(answer)
         return written
 
     return export

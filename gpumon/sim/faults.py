@@ -5,37 +5,19 @@ A row refuses calls, alters what GPUs answer, or plans their work; `docs/simulat
 
 from __future__ import annotations
 
-import resource
-import signal
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
-from gpumon.sim import shapes, workload
+from gpumon.sim import effects, shapes, workload
+from gpumon.sim.arrivals import Xid
 from gpumon.sim.codes import Code
-from gpumon.sim.fields import NAMES
+from gpumon.sim.effects import Alter, Call
+from gpumon.sim.fields import NAMES, TYPES
+from gpumon.sim.gpm import METRICS
+from gpumon.sim.mig import Wanted
 from gpumon.sim.physics import Workload
-from gpumon.sim.state import LINK_ACTIVE, LINK_ASLEEP, LINK_DOWN, QUANTITIES, Link, State
-
-RECHECK = 0.05
-"""Seconds between two looks at the scenario of a call that hangs."""
-
-
-class Call(NamedTuple):
-    """A call that has been entered and not yet been answered."""
-
-    function: str
-    still: Callable[[], Iterable[tuple[Fault, Any]]]
-    """What is in force for it by now."""
-
-
-class Xid(NamedTuple):
-    """An Xid of the scenario; `at` in seconds after the epoch, None for when the file is seen to have it."""
-
-    xid: int
-    at: float | None = None
+from gpumon.sim.state import QUANTITIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,123 +33,40 @@ class Fault:
     """May stand at the top of the file, for every call or the whole node."""
     refuse: Callable[[Any, Call], int | None] | None = None
     """The code that the call answers at once, or None to go on."""
-    alter: Callable[[Any, State, float], State] | None = None
+    alter: Alter | None = None
     """Another state at this time. Replaces by what the scenario says, so that doing it twice is doing it once."""
     plan: Callable[[Any, int, int], Workload | None] | None = None
     """From seed and GPU, its workload; None for the usual one."""
 
 
-def _matches(patterns: Iterable[str], function: str) -> bool:
-    return any(fnmatchcase(function, pattern) for pattern in patterns)
-
-
-def _hang(_: Any, call: Call) -> None:
-    while any(fault.key == "hang" and _matches(value, call.function) for fault, value in call.still()):
-        time.sleep(RECHECK)
-
-
-def _hang_forever(patterns: tuple[str, ...], call: Call) -> None:
-    while _matches(patterns, call.function):
-        time.sleep(3600)
-
-
-def _delay(seconds: Mapping[str, float], call: Call) -> None:
-    time.sleep(max((s for pattern, s in seconds.items() if fnmatchcase(call.function, pattern)), default=0.0))
-
-
-def _fail(codes: Mapping[str, int], call: Call) -> int | None:
-    return next((code for pattern, code in codes.items() if fnmatchcase(call.function, pattern)), None)
-
-
-def _crash(patterns: tuple[str, ...], call: Call) -> None:
-    if _matches(patterns, call.function):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # many crashes of a demo must not fill the disk
-        signal.raise_signal(signal.SIGSEGV)
-
-
-_DRIVERS = {
-    "absent": Code.LIBRARY_NOT_FOUND,
-    "not_loaded": Code.DRIVER_NOT_LOADED,
-    "mismatch": Code.LIB_RM_VERSION_MISMATCH,
-}
-
-
-def _driver(condition: str, call: Call) -> int | None:
-    # A process that has the library keeps it when its file goes or changes; an unloaded module is gone for all.
-    concerns_all = condition == "not_loaded" and call.function != "nvmlShutdown"
-    return _DRIVERS[condition] if concerns_all or call.function.startswith("nvmlInit") else None
-
-
-def _set(values: Mapping[str, shapes.Growth | None], state: State, now: float) -> State:
-    if "power" in values:
-        supported = (name for name in ("power_now", "power_average") if getattr(state, name) is not None)
-        values = {**dict.fromkeys(supported, values["power"]), **values}
-    numbers: dict[str, Any] = {name: _value(name, growth, now) for name, growth in values.items()}
-    return replace(state, **numbers)
-
-
-def _value(name: str, growth: shapes.Growth | None, now: float) -> float | None:
-    if growth is None:
-        return None
-    allowed = QUANTITIES[name]
-    return min(max(growth.at(now), allowed.low), allowed.high)
-
-
-def _section(prefix: str) -> tuple[shapes.Shape, Callable[[Any, State, float], State]]:
-    """The quantities whose names start alike, as a key of their own."""
-    known = {name.removeprefix(prefix): growable(name) for name in QUANTITIES if name.startswith(prefix)}
-
-    def alter(values: Mapping[str, Any], state: State, now: float) -> State:
-        return _set({prefix + name: value for name, value in values.items()}, state, now)
-
-    return shapes.fields(known), alter
-
-
-def growable(name: str) -> shapes.Shape:
-    """What a quantity may be set to; null takes it away."""
-    return shapes.optional(shapes.growing(QUANTITIES[name].low, QUANTITIES[name].high, QUANTITIES[name].unit))
-
-
-_LINK_STATES = {"down": LINK_DOWN, "active": LINK_ACTIVE, "sleep": LINK_ASLEEP}
-_LINK = shapes.fields(
-    {"state": shapes.one_of(*_LINK_STATES)} | dict.fromkeys(("replay", "recovery", "crc"), shapes.growing(0, 2**53))
+_INSTANCE = shapes.whole(0, 255, "number of an instance")
+_TIME = shapes.number(0, 1e12, "seconds after the epoch")
+_XID = shapes.whole(1, 2**31, "an Xid")
+_XID_FIELDS = shapes.fields(
+    {
+        "xid": _XID,
+        "at": _TIME,
+        "until": _TIME,
+        "rate": shapes.number(0, 1e5, "Xids a second"),
+        "gpu_instance": _INSTANCE,
+        "compute_instance": _INSTANCE,
+    }
 )
 
 
-def _link_number(value: Any, path: shapes.Path) -> int | str:
-    number = shapes.whole(0, 35, "number of an NVLink, or '*'")
-    return "*" if value == "*" else int(number(value, path))
-
-
-def _nvlinks(wanted: Mapping[int | str, Mapping[str, Any]], state: State, now: float) -> State:
-    return replace(
-        state,
-        links=tuple(
-            _link(link, {**wanted.get("*", {}), **wanted.get(number, {})}, now)
-            for number, link in enumerate(state.links)
-        ),
-    )
-
-
-def _link(link: Link, wanted: Mapping[str, Any], now: float) -> Link:
-    counts = {name: int(value.at(now)) for name, value in wanted.items() if name != "state"}
-    return link._replace(state=_LINK_STATES[wanted["state"]] if "state" in wanted else link.state, **counts)
-
-
 def _xid(value: Any, path: shapes.Path) -> Xid:
-    number = shapes.whole(1, 2**31, "an Xid")
     if not isinstance(value, dict):
-        return Xid(number(value, path))
-    parts = shapes.fields({"xid": number, "at": shapes.number(0, 1e12)})(value, path)
+        return Xid(_XID(value, path))
+    parts = _XID_FIELDS(value, path)
     if "xid" not in parts:
         raise shapes.ShapeError(path, "needs a key 'xid'")
-    return Xid(parts["xid"], parts.get("at"))
+    return Xid(**parts)
 
 
 _RUN = shapes.fields(
     {
-        "start": shapes.number(0, 1e12, "seconds after the epoch"),
-        "end": shapes.number(0, 1e12, "seconds after the epoch"),
+        "start": _TIME,
+        "end": _TIME,
         "load": shapes.number(0, 1),
         "memory": shapes.number(0, 1, "share of the GPU's memory"),
         "gpus": shapes.listing(shapes.whole(0, 1023, "index")),
@@ -182,10 +81,32 @@ def _run(value: Any, path: shapes.Path) -> workload.Run:
     return run
 
 
+def _text(value: Any, path: shapes.Path) -> str:
+    if not isinstance(value, str):
+        raise shapes.ShapeError(path, "must be the name of a MIG profile, such as 3g.40gb")
+    return value
+
+
+_WANTED = shapes.fields({"profile": _text, "compute": shapes.listing(shapes.whole(1, 7, "compute slices"))})
+
+
+def _instance(value: Any, path: shapes.Path) -> Wanted:
+    if not isinstance(value, dict):
+        return Wanted(_text(value, path))
+    parts = _WANTED(value, path)
+    if "profile" not in parts:
+        raise shapes.ShapeError(path, "needs a key 'profile'")
+    return Wanted(**parts)
+
+
 def _field(value: Any, path: shapes.Path) -> str:
     if value not in NAMES:
         raise shapes.ShapeError(path, f"unknown field {value!r}; known are " + ", ".join(sorted(NAMES)))
     return str(value)
+
+
+def _type(value: Any, path: shapes.Path) -> int:
+    return TYPES[shapes.one_of(*TYPES)(value, path)]
 
 
 def _version(value: Any, path: shapes.Path) -> str:
@@ -195,42 +116,64 @@ def _version(value: Any, path: shapes.Path) -> str:
 
 
 _PATTERNS = shapes.listing(shapes.functions)
-_ECC, _set_ecc = _section("ecc_")
-_REMAP, _set_remap = _section("remap_")
+_ECC, _set_ecc = effects.section("ecc_")
+_REMAP, _set_remap = effects.section("remap_")
+_PCIE_ERRORS, _set_pcie_errors = effects.section("pcie_errors_")
+_ANY_NUMBER = shapes.optional(shapes.moving(shapes.any_number))
 
 FAULTS: Mapping[str, Fault] = {
     fault.key: fault
     for fault in (
         Fault(
-            key="crash", help="Functions that end the process with SIGSEGV.", shape=_PATTERNS, node=True, refuse=_crash
+            key="crash",
+            help="Functions that end the process with SIGSEGV.",
+            shape=_PATTERNS,
+            node=True,
+            refuse=effects.crash,
         ),
         Fault(
-            key="hang", help="Functions that return once this row is gone.", shape=_PATTERNS, node=True, refuse=_hang
+            key="hang",
+            help="Functions that return once this row is gone.",
+            shape=_PATTERNS,
+            node=True,
+            refuse=effects.hang,
         ),
         Fault(
-            key="hang_forever", help="Functions that never return.", shape=_PATTERNS, node=True, refuse=_hang_forever
+            key="hang_forever",
+            help="Functions that never return.",
+            shape=_PATTERNS,
+            node=True,
+            refuse=effects.hang_forever,
         ),
         Fault(
             key="delay",
             help="Seconds that functions take longer.",
             shape=shapes.by_key(shapes.functions, shapes.number(0, 86400, "s")),
             node=True,
-            refuse=_delay,
+            refuse=effects.delay,
         ),
         Fault(
             key="fail",
             help="Codes that functions answer.",
             shape=shapes.by_key(shapes.functions, shapes.code),
             node=True,
-            refuse=_fail,
+            refuse=effects.fail,
         ),
         Fault(
             key="driver",
             help="absent: no library; not_loaded: no kernel module; mismatch: library and module differ.",
-            shape=shapes.one_of(*_DRIVERS),
+            shape=shapes.one_of(*effects.DRIVERS),
             gpu=False,
             node=True,
-            refuse=_driver,
+            refuse=effects.driver,
+        ),
+        Fault(
+            key="root",
+            help="false: the caller is not root, and functions for root alone answer 4.",
+            shape=shapes.flag,
+            gpu=False,
+            node=True,
+            refuse=effects.root,
         ),
         Fault(
             key="lost",
@@ -271,18 +214,48 @@ FAULTS: Mapping[str, Fault] = {
             ),
         ),
         Fault(
+            key="mig",
+            help="The GPU's MIG instances, in the order of their creation; [] for MIG on and none; null for MIG off.",
+            shape=shapes.optional(shapes.listing(_instance)),
+        ),
+        Fault(
             key="set",
             help="Quantities by name; null for what the GPU does not support.",
-            shape=shapes.fields({name: growable(name) for name in QUANTITIES}),
-            alter=_set,
+            shape=shapes.fields({name: effects.growable(name) for name in QUANTITIES}),
+            alter=effects.set_numbers,
         ),
-        Fault(key="ecc", help="ECC errors since the driver was loaded.", shape=_ECC, alter=_set_ecc),
+        Fault(
+            key="garbage",
+            help="Quantities again, with numbers that they cannot have.",
+            shape=shapes.fields(dict.fromkeys(QUANTITIES, shapes.moving(shapes.any_number))),
+            alter=effects.set_garbage,
+        ),
+        Fault(
+            key="gpm",
+            help="Metrics of performance monitoring by name or '*', in %; null for what the GPU does not support.",
+            shape=shapes.fields(dict.fromkeys(("*", *METRICS), _ANY_NUMBER)),
+            alter=effects.set_gpm,
+        ),
+        Fault(key="ecc", help="ECC errors.", shape=_ECC, alter=_set_ecc),
         Fault(key="remap", help="Row remapping.", shape=_REMAP, alter=_set_remap),
+        Fault(key="pcie_errors", help="Errors of the PCIe link.", shape=_PCIE_ERRORS, alter=_set_pcie_errors),
         Fault(
             key="nvlinks",
             help="By link or '*': its state (down, active, sleep) and error counts.",
-            shape=shapes.by_key(_link_number, _LINK),
-            alter=_nvlinks,
+            shape=shapes.by_key(effects.link_number, effects.LINK),
+            alter=effects.nvlinks,
+        ),
+        Fault(
+            key="c2c_links",
+            help="By chip-to-chip link or '*': down or active.",
+            shape=shapes.by_key(effects.link_number, shapes.one_of("down", "active")),
+            alter=effects.c2c_links,
+        ),
+        Fault(
+            key="fabric",
+            help="The NVLink fabric: state, status, clique, summary and checks of its health.",
+            shape=effects.FABRIC,
+            alter=effects.fabric,
         ),
         Fault(
             key="fail_fields",
@@ -290,7 +263,13 @@ FAULTS: Mapping[str, Fault] = {
             shape=shapes.by_key(_field, shapes.code),
             alter=lambda codes, state, _: replace(state, field_codes={**state.field_codes, **codes}),
         ),
-        Fault(key="xids", help="Xids, each delivered once.", shape=shapes.listing(_xid)),
+        Fault(
+            key="field_types",
+            help="Types of value that single fields of a batch answer with, by name.",
+            shape=shapes.by_key(_field, _type),
+            alter=lambda types, state, _: replace(state, field_types={**state.field_types, **types}),
+        ),
+        Fault(key="xids", help="Xids, each delivered once, or many a second.", shape=shapes.listing(_xid)),
         Fault(
             key="idle",
             help="No process, ever.",

@@ -5,9 +5,7 @@ Written from NVML's header by itself, not shared with the reader's table: a numb
 
 from __future__ import annotations
 
-import ctypes
-import struct
-import time
+import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from operator import attrgetter
@@ -15,27 +13,30 @@ from typing import NamedTuple
 
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import Device
-from gpumon.sim.exports import POINTER, Version, device_function
+from gpumon.sim.exports import Version
 from gpumon.sim.state import LINK_DOWN, Link
 
 Read = Callable[[Device, int], float | None]
 """Device and scope -> value, None where it is not supported."""
 
-UNSIGNED_INT, UNSIGNED_LONG_LONG, SIGNED_INT = 1, 3, 5
-_VALUES = {
-    UNSIGNED_INT: struct.Struct("<I4x"),
-    UNSIGNED_LONG_LONG: struct.Struct("<Q"),
-    SIGNED_INT: struct.Struct("<i4x"),
+TYPES = {
+    "double": 0,
+    "unsigned_int": 1,
+    "unsigned_long": 2,
+    "unsigned_long_long": 3,
+    "signed_long_long": 4,
+    "signed_int": 5,
+    "unsigned_short": 6,
 }
-_ENTRY = struct.Struct("<IIqqiI8s")  # number, scope, timestamp, latency (µs), type, return code, value
-_UNDEFINED = b"\xa5" * 8
-"""What stands in the value of a field that failed: nothing that may be read."""
-_LATENCY = 3
+"""NVML's types of value."""
+_UINT, _ULL, _INT = TYPES["unsigned_int"], TYPES["unsigned_long_long"], TYPES["signed_int"]
 _ALL_LINKS = 0xFFFFFFFF
-_MEMORY = 2
-"""Scope of power: 0 the GPU, 1 the module, 2 its memory."""
-
-_RENUMBERED: Version = (580, 82)
+_GPU, _MODULE, _MEMORY = 0, 1, 2
+"""Scopes of power."""
+_HEADER = 1.06
+"""Raw traffic of a link for each byte of payload."""
+_PACKET = 256
+"""Bytes of payload in a packet of NVLink 5."""
 
 
 class Row(NamedTuple):
@@ -59,18 +60,18 @@ def _plain(quantity: str, factor: float = 1) -> Read:
     return read
 
 
-def _total(*quantities: str) -> Read:
+def _ecc(*quantities: str) -> Read:
     def read(device: Device, _scope: int) -> float | None:
-        values = [getattr(device.state, name) for name in quantities]
-        return None if None in values else sum(values)
+        values = [getattr(device.state, f"ecc_{name}") for name in quantities]
+        return None if None in values or not device.state.ecc_mode else sum(values)
 
     return read
 
 
-def _power(quantity: str, of_memory: str | None) -> Read:
+def _power(**quantities: str) -> Read:
     def read(device: Device, scope: int) -> float | None:
-        name = {0: quantity, _MEMORY: of_memory}.get(scope)
-        watts: float | None = None if name is None else getattr(device.state, name)
+        name = {_GPU: "gpu", _MODULE: "module", _MEMORY: "memory"}.get(scope)
+        watts: float | None = getattr(device.state, quantities[name]) if name in quantities else None
         return None if watts is None else watts * 1000
 
     return read
@@ -78,17 +79,17 @@ def _power(quantity: str, of_memory: str | None) -> Read:
 
 def _limit(threshold: int) -> Read:
     def read(device: Device, _scope: int) -> float | None:
-        limits = device.profile.thermal_limits
+        limits = device.board.thermal_limits
         return None if limits is None else limits[threshold]
 
     return read
 
 
-def _link(quantity: str) -> Read:
-    def read(device: Device, scope: int) -> float | None:
-        return getattr(_linked(device, scope), quantity)  # type: ignore[no-any-return]
+def _board(watts: str) -> Read:
+    return lambda device, scope: getattr(device.board, watts) * 1000 if scope == _GPU else None
 
-    return read
+
+# NVLink
 
 
 def _linked(device: Device, scope: int) -> Link:
@@ -100,24 +101,72 @@ def _linked(device: Device, scope: int) -> Link:
     return links[scope]
 
 
-def _traffic(quantity: str, overhead: float = 1) -> Read:
+def _link(quantity: str) -> Read:
+    return lambda device, scope: getattr(_linked(device, scope), quantity)
+
+
+def _until_hopper(read: Read) -> Read:
+    return lambda device, scope: None if device.board.nvlink5 else read(device, scope)
+
+
+def _nvlink5(read: Read) -> Read:
+    return lambda device, scope: read(device, scope) if device.board.nvlink5 else None
+
+
+def _traffic(quantity: str, factor: float = 1) -> Read:
+    """Of one link, or the sum over all of them; a link that is down carries nothing."""
+
     def read(device: Device, scope: int) -> float | None:
-        links = [link for link in device.state.links if link.state != LINK_DOWN]
-        if scope != _ALL_LINKS:
-            links = [link for link in [_linked(device, scope)] if link.state != LINK_DOWN]
-        one = getattr(device.state, quantity)
-        return None if one is None else one * overhead * len(links)
+        links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
+        one: float | None = getattr(device.state, quantity)
+        return None if one is None else one * factor * sum(link.state != LINK_DOWN for link in links)
 
     return read
 
 
+def _counted(*quantities: str) -> Read:
+    """Of one link, or the sum over all of them."""
+
+    def read(device: Device, scope: int) -> float | None:
+        links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
+        counts: list[float] = [getattr(link, name) for link in links for name in quantities]
+        return sum(counts)
+
+    return _nvlink5(read)
+
+
+def _error_rate(quantity: str) -> Read:
+    return _nvlink5(lambda device, scope: packed(getattr(_linked(device, scope), quantity)))
+
+
+def packed(ratio: float) -> int:
+    """A bit error rate as NVML packs it: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
+    if ratio <= 0:
+        return 15 << 8 | 255  # as good as none: 15e-255
+    exponent = min(255, math.ceil(-math.log10(ratio)))
+    mantissa: int = min(15, round(ratio * 10.0**exponent))
+    return mantissa << 8 | exponent
+
+
 def _speed(device: Device, scope: int) -> float:
-    return device.profile.link_speed if _linked(device, scope).state != LINK_DOWN else 0
+    return device.board.link_speed if _linked(device, scope).state != LINK_DOWN else 0
 
 
 def _version(device: Device, scope: int) -> float:
     _linked(device, scope)
-    return device.profile.link_version
+    return device.board.link_version
+
+
+# Chip-to-chip links
+
+
+def _c2c(device: Device, scope: int) -> int:
+    links = device.state.c2c_links
+    if not links:
+        raise Refusal(Code.NOT_SUPPORTED)
+    if scope >= len(links):
+        raise Refusal(Code.INVALID_ARGUMENT)
+    return links[scope]
 
 
 def _constant(value: float) -> Read:
@@ -125,72 +174,111 @@ def _constant(value: float) -> Read:
 
 
 _NANO = 1e9
+_R530, _R535, _R555, _R560, _R570, _R575 = (530,), (535,), (555,), (560,), (570,), (575,)
+_RENUMBERED: Version = (580, 82)
+_TRANSMITTED, _RECEIVED = "nvlink_transmitted", "nvlink_received"
 ROWS = (
-    Row(1, "ECC_CURRENT", UNSIGNED_INT, _plain("ecc_mode")),
-    Row(2, "ECC_PENDING", UNSIGNED_INT, _plain("ecc_mode")),
-    Row(3, "ECC_SBE_VOL_TOTAL", UNSIGNED_LONG_LONG, _total("ecc_corrected_sram", "ecc_corrected_dram")),
-    Row(4, "ECC_DBE_VOL_TOTAL", UNSIGNED_LONG_LONG, _total("ecc_uncorrected_sram", "ecc_uncorrected_dram")),
-    Row(5, "ECC_SBE_AGG_TOTAL", UNSIGNED_LONG_LONG, _total("ecc_corrected_sram", "ecc_corrected_dram")),
-    Row(6, "ECC_DBE_AGG_TOTAL", UNSIGNED_LONG_LONG, _total("ecc_uncorrected_sram", "ecc_uncorrected_dram")),
-    Row(9, "ECC_SBE_VOL_L2", UNSIGNED_LONG_LONG, _plain("ecc_corrected_sram")),
-    Row(10, "ECC_DBE_VOL_L2", UNSIGNED_LONG_LONG, _plain("ecc_uncorrected_sram")),
-    Row(11, "ECC_SBE_VOL_DEV", UNSIGNED_LONG_LONG, _plain("ecc_corrected_dram")),
-    Row(12, "ECC_DBE_VOL_DEV", UNSIGNED_LONG_LONG, _plain("ecc_uncorrected_dram")),
-    Row(20, "ECC_SBE_AGG_L2", UNSIGNED_LONG_LONG, _plain("ecc_corrected_sram")),
-    Row(21, "ECC_DBE_AGG_L2", UNSIGNED_LONG_LONG, _plain("ecc_uncorrected_sram")),
-    Row(22, "ECC_SBE_AGG_DEV", UNSIGNED_LONG_LONG, _plain("ecc_corrected_dram")),
-    Row(23, "ECC_DBE_AGG_DEV", UNSIGNED_LONG_LONG, _plain("ecc_uncorrected_dram")),
-    Row(29, "RETIRED_SBE", UNSIGNED_LONG_LONG, _plain("retired_corrected")),
-    Row(30, "RETIRED_DBE", UNSIGNED_LONG_LONG, _plain("retired_uncorrected")),
-    Row(31, "RETIRED_PENDING", UNSIGNED_INT, _plain("retired_pending")),
-    Row(74, "PERF_POLICY_POWER", UNSIGNED_LONG_LONG, _plain("sw_power_cap_seconds", _NANO)),
-    Row(76, "PERF_POLICY_SYNC_BOOST", UNSIGNED_LONG_LONG, _plain("sync_boost_seconds", _NANO)),
-    Row(82, "MEMORY_TEMP", UNSIGNED_INT, _plain("memory_temperature")),
-    Row(83, "TOTAL_ENERGY_CONSUMPTION", UNSIGNED_LONG_LONG, _plain("energy", 1000)),
-    Row(91, "NVLINK_LINK_COUNT", UNSIGNED_INT, lambda device, _: len(device.state.links) or None),
-    Row(94, "PCIE_REPLAY_COUNTER", UNSIGNED_INT, _plain("pcie_replays")),
-    Row(138, "NVLINK_THROUGHPUT_DATA_TX", UNSIGNED_LONG_LONG, _traffic("nvlink_transmitted")),
-    Row(139, "NVLINK_THROUGHPUT_DATA_RX", UNSIGNED_LONG_LONG, _traffic("nvlink_received")),
-    Row(140, "NVLINK_THROUGHPUT_RAW_TX", UNSIGNED_LONG_LONG, _traffic("nvlink_transmitted", 1.06)),
-    Row(141, "NVLINK_THROUGHPUT_RAW_RX", UNSIGNED_LONG_LONG, _traffic("nvlink_received", 1.06)),
-    Row(142, "REMAPPED_COR", UNSIGNED_INT, _plain("remap_correctable")),
-    Row(143, "REMAPPED_UNC", UNSIGNED_INT, _plain("remap_uncorrectable")),
-    Row(144, "REMAPPED_PENDING", UNSIGNED_INT, _plain("remap_pending")),
-    Row(145, "REMAPPED_FAILURE", UNSIGNED_INT, _plain("remap_failed")),
-    Row(161, "NVLINK_ERROR_DL_REPLAY", UNSIGNED_LONG_LONG, _link("replay")),
-    Row(162, "NVLINK_ERROR_DL_RECOVERY", UNSIGNED_LONG_LONG, _link("recovery")),
-    Row(163, "NVLINK_ERROR_DL_CRC", UNSIGNED_LONG_LONG, _link("crc")),
-    Row(164, "NVLINK_GET_SPEED", UNSIGNED_INT, _speed),
-    Row(165, "NVLINK_GET_STATE", UNSIGNED_INT, _link("state")),
-    Row(166, "NVLINK_GET_VERSION", UNSIGNED_INT, _version),
-    Row(185, "POWER_AVERAGE", UNSIGNED_INT, _power("power_average", "memory_power"), since=(530,)),
-    Row(186, "POWER_INSTANT", UNSIGNED_INT, _power("power_now", None), since=(530,)),
-    Row(187, "POWER_MIN_LIMIT", UNSIGNED_INT, lambda device, _: device.profile.power_limit_min * 1000, since=(530,)),
-    Row(188, "POWER_MAX_LIMIT", UNSIGNED_INT, lambda device, _: device.profile.power_limit * 1000, since=(530,)),
-    Row(189, "POWER_DEFAULT_LIMIT", UNSIGNED_INT, lambda device, _: device.profile.power_limit * 1000, since=(530,)),
-    Row(190, "POWER_CURRENT_LIMIT", UNSIGNED_INT, _plain("power_limit", 1000), since=(530,)),
-    Row(191, "ENERGY", UNSIGNED_LONG_LONG, _plain("energy", 1000), since=(530,)),
-    Row(192, "POWER_REQUESTED_LIMIT", UNSIGNED_INT, _plain("power_limit", 1000), since=(530,)),
-    Row(193, "TEMPERATURE_SHUTDOWN_TLIMIT", SIGNED_INT, _limit(0)),
-    Row(194, "TEMPERATURE_SLOWDOWN_TLIMIT", SIGNED_INT, _limit(1)),
-    Row(195, "TEMPERATURE_MEM_MAX_TLIMIT", SIGNED_INT, _limit(2)),
-    Row(196, "TEMPERATURE_GPU_MAX_TLIMIT", SIGNED_INT, _limit(3)),
-    Row(197, "PCIE_COUNT_TX_BYTES", UNSIGNED_LONG_LONG, _plain("pcie_transmitted"), since=(555,)),
-    Row(198, "PCIE_COUNT_RX_BYTES", UNSIGNED_LONG_LONG, _plain("pcie_received"), since=(555,)),
-    Row(230, "GET_GPU_RECOVERY_ACTION", UNSIGNED_INT, _plain("recovery_action"), since=(570,)),
+    Row(1, "ECC_CURRENT", _UINT, _plain("ecc_mode")),
+    Row(2, "ECC_PENDING", _UINT, _plain("ecc_pending")),
+    Row(3, "ECC_SBE_VOL_TOTAL", _ULL, _ecc("corrected_sram", "corrected_dram")),
+    Row(4, "ECC_DBE_VOL_TOTAL", _ULL, _ecc("uncorrected_sram", "uncorrected_dram")),
+    Row(5, "ECC_SBE_AGG_TOTAL", _ULL, _ecc("lifetime_corrected_sram", "lifetime_corrected_dram")),
+    Row(6, "ECC_DBE_AGG_TOTAL", _ULL, _ecc("lifetime_uncorrected_sram", "lifetime_uncorrected_dram")),
+    Row(9, "ECC_SBE_VOL_L2", _ULL, _ecc("corrected_sram")),
+    Row(10, "ECC_DBE_VOL_L2", _ULL, _ecc("uncorrected_sram")),
+    Row(11, "ECC_SBE_VOL_DEV", _ULL, _ecc("corrected_dram")),
+    Row(12, "ECC_DBE_VOL_DEV", _ULL, _ecc("uncorrected_dram")),
+    Row(20, "ECC_SBE_AGG_L2", _ULL, _ecc("lifetime_corrected_sram")),
+    Row(21, "ECC_DBE_AGG_L2", _ULL, _ecc("lifetime_uncorrected_sram")),
+    Row(22, "ECC_SBE_AGG_DEV", _ULL, _ecc("lifetime_corrected_dram")),
+    Row(23, "ECC_DBE_AGG_DEV", _ULL, _ecc("lifetime_uncorrected_dram")),
+    Row(29, "RETIRED_SBE", _ULL, _plain("retired_corrected")),
+    Row(30, "RETIRED_DBE", _ULL, _plain("retired_uncorrected")),
+    Row(31, "RETIRED_PENDING", _UINT, _plain("retired_pending")),
+    Row(74, "PERF_POLICY_POWER", _ULL, _plain("sw_power_cap_seconds", _NANO)),
+    Row(76, "PERF_POLICY_SYNC_BOOST", _ULL, _plain("sync_boost_seconds", _NANO)),
+    Row(82, "MEMORY_TEMP", _UINT, _plain("memory_temperature")),
+    Row(83, "TOTAL_ENERGY_CONSUMPTION", _ULL, _plain("energy", 1000)),
+    Row(91, "NVLINK_LINK_COUNT", _UINT, lambda device, _: len(device.state.links) or None),
+    Row(94, "PCIE_REPLAY_COUNTER", _UINT, _plain("pcie_replays")),
+    Row(138, "NVLINK_THROUGHPUT_DATA_TX", _ULL, _until_hopper(_traffic(_TRANSMITTED))),
+    Row(139, "NVLINK_THROUGHPUT_DATA_RX", _ULL, _until_hopper(_traffic(_RECEIVED))),
+    Row(140, "NVLINK_THROUGHPUT_RAW_TX", _ULL, _until_hopper(_traffic(_TRANSMITTED, _HEADER))),
+    Row(141, "NVLINK_THROUGHPUT_RAW_RX", _ULL, _until_hopper(_traffic(_RECEIVED, _HEADER))),
+    Row(142, "REMAPPED_COR", _UINT, _plain("remap_correctable")),
+    Row(143, "REMAPPED_UNC", _UINT, _plain("remap_uncorrectable")),
+    Row(144, "REMAPPED_PENDING", _UINT, _plain("remap_pending")),
+    Row(145, "REMAPPED_FAILURE", _UINT, _plain("remap_failed")),
+    Row(161, "NVLINK_ERROR_DL_REPLAY", _ULL, _until_hopper(_link("replay"))),
+    Row(162, "NVLINK_ERROR_DL_RECOVERY", _ULL, _until_hopper(_link("recovery"))),
+    Row(163, "NVLINK_ERROR_DL_CRC", _ULL, _until_hopper(_link("crc"))),
+    Row(164, "NVLINK_GET_SPEED", _UINT, _speed, _R535),
+    Row(165, "NVLINK_GET_STATE", _UINT, _link("state")),
+    Row(166, "NVLINK_GET_VERSION", _UINT, _version),
+    Row(169, "PCIE_L0_TO_RECOVERY_COUNTER", _UINT, _plain("pcie_errors_l0_to_recovery"), _R535),
+    Row(170, "C2C_LINK_COUNT", _UINT, lambda device, _: len(device.state.c2c_links) or None, _R535),
+    Row(171, "C2C_LINK_GET_STATUS", _UINT, _c2c, _R535),
+    Row(172, "C2C_LINK_GET_MAX_BW", _UINT, lambda device, n: device.board.c2c_speed * _c2c(device, n), _R535),
+    Row(173, "PCIE_COUNT_CORRECTABLE_ERRORS", _UINT, _plain("pcie_errors_correctable"), _R535),
+    Row(174, "PCIE_COUNT_NAKS_RECEIVED", _UINT, _plain("pcie_errors_naks_received"), _R535),
+    Row(175, "PCIE_COUNT_RECEIVER_ERROR", _UINT, _plain("pcie_errors_receiver"), _R535),
+    Row(176, "PCIE_COUNT_BAD_TLP", _UINT, _plain("pcie_errors_bad_tlp"), _R535),
+    Row(177, "PCIE_COUNT_NAKS_SENT", _UINT, _plain("pcie_errors_naks_sent"), _R535),
+    Row(178, "PCIE_COUNT_BAD_DLLP", _UINT, _plain("pcie_errors_bad_dllp"), _R535),
+    Row(179, "PCIE_COUNT_NON_FATAL_ERROR", _UINT, _plain("pcie_errors_non_fatal"), _R535),
+    Row(180, "PCIE_COUNT_FATAL_ERROR", _UINT, _plain("pcie_errors_fatal"), _R535),
+    Row(181, "PCIE_COUNT_UNSUPPORTED_REQ", _UINT, _plain("pcie_errors_unsupported_request"), _R535),
+    Row(182, "PCIE_COUNT_LCRC_ERROR", _UINT, _plain("pcie_errors_lcrc"), _R535),
+    Row(183, "PCIE_COUNT_LANE_ERROR", _UINT, _plain("pcie_errors_lane"), _R535),
+    Row(185, "POWER_AVERAGE", _UINT, _power(gpu="power_average", module="module_power", memory="memory_power"), _R530),
+    Row(186, "POWER_INSTANT", _UINT, _power(gpu="power_now", module="module_power"), _R530),
+    Row(187, "POWER_MIN_LIMIT", _UINT, _board("power_limit_min"), _R530),
+    Row(188, "POWER_MAX_LIMIT", _UINT, _board("power_limit"), _R530),
+    Row(189, "POWER_DEFAULT_LIMIT", _UINT, _board("power_limit"), _R530),
+    Row(190, "POWER_CURRENT_LIMIT", _UINT, _power(gpu="power_limit"), _R530),
+    Row(191, "ENERGY", _ULL, _plain("energy", 1000), _R530),
+    Row(192, "POWER_REQUESTED_LIMIT", _UINT, _power(gpu="power_limit_requested"), _R530),
+    Row(193, "TEMPERATURE_SHUTDOWN_TLIMIT", _INT, _limit(0)),
+    Row(194, "TEMPERATURE_SLOWDOWN_TLIMIT", _INT, _limit(1)),
+    Row(195, "TEMPERATURE_MEM_MAX_TLIMIT", _INT, _limit(2)),
+    Row(196, "TEMPERATURE_GPU_MAX_TLIMIT", _INT, _limit(3)),
+    Row(197, "PCIE_COUNT_TX_BYTES", _ULL, _plain("pcie_transmitted"), _R555),
+    Row(198, "PCIE_COUNT_RX_BYTES", _ULL, _plain("pcie_received"), _R555),
+    Row(201, "NVLINK_COUNT_XMIT_PACKETS", _ULL, _nvlink5(_traffic(_TRANSMITTED, 1024 / _PACKET)), _R560),
+    Row(202, "NVLINK_COUNT_XMIT_BYTES", _ULL, _nvlink5(_traffic(_TRANSMITTED, 1024)), _R560),
+    Row(203, "NVLINK_COUNT_RCV_PACKETS", _ULL, _nvlink5(_traffic(_RECEIVED, 1024 / _PACKET)), _R560),
+    Row(204, "NVLINK_COUNT_RCV_BYTES", _ULL, _nvlink5(_traffic(_RECEIVED, 1024)), _R560),
+    Row(206, "NVLINK_COUNT_MALFORMED_PACKET_ERRORS", _ULL, _counted("malformed_packet"), _R560),
+    Row(207, "NVLINK_COUNT_BUFFER_OVERRUN_ERRORS", _ULL, _counted("buffer_overrun"), _R560),
+    Row(208, "NVLINK_COUNT_RCV_ERRORS", _ULL, _counted("receive"), _R560),
+    Row(209, "NVLINK_COUNT_RCV_REMOTE_ERRORS", _ULL, _counted("receive_remote"), _R560),
+    Row(210, "NVLINK_COUNT_RCV_GENERAL_ERRORS", _ULL, _counted("receive_general"), _R560),
+    Row(211, "NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS", _ULL, _counted("local_link_integrity"), _R560),
+    Row(212, "NVLINK_COUNT_XMIT_DISCARDS", _ULL, _counted("transmit_discard"), _R560),
+    Row(213, "NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS", _ULL, _counted("recovered"), _R560),
+    Row(214, "NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS", _ULL, _counted("recovery_failed"), _R560),
+    Row(215, "NVLINK_COUNT_LINK_RECOVERY_EVENTS", _ULL, _counted("recovered", "recovery_failed"), _R560),
+    Row(219, "NVLINK_COUNT_EFFECTIVE_ERRORS", _ULL, _counted("effective"), _R560),
+    Row(220, "NVLINK_COUNT_EFFECTIVE_BER", _ULL, _error_rate("effective_ber"), _R560),
+    Row(221, "NVLINK_COUNT_SYMBOL_ERRORS", _ULL, _counted("symbol"), _R560),
+    Row(222, "NVLINK_COUNT_SYMBOL_BER", _ULL, _error_rate("symbol_ber"), _R560),
+    Row(230, "GET_GPU_RECOVERY_ACTION", _UINT, _plain("recovery_action"), _R570),
     # The numbers that moved. On the wrong driver they are a power-smoothing preset, with success.
-    Row(251, "SW_THERM_SLOWDOWN", UNSIGNED_LONG_LONG, _plain("sw_thermal_seconds", _NANO), (575,), _RENUMBERED),
-    Row(252, "HW_THERM_SLOWDOWN", UNSIGNED_LONG_LONG, _plain("hw_thermal_seconds", _NANO), (575,), _RENUMBERED),
-    Row(253, "HW_POWER_BRAKE", UNSIGNED_LONG_LONG, _plain("hw_power_brake_seconds", _NANO), (575,), _RENUMBERED),
-    Row(269, "PWR_SMOOTHING_PRESET", UNSIGNED_INT, _constant(100), (575,), _RENUMBERED),
-    Row(270, "PWR_SMOOTHING_PRESET", UNSIGNED_INT, _constant(200), (575,), _RENUMBERED),
-    Row(271, "PWR_SMOOTHING_PRESET", UNSIGNED_INT, _constant(300), (575,), _RENUMBERED),
-    Row(251, "PWR_SMOOTHING_PRESET", UNSIGNED_INT, _constant(100), _RENUMBERED),
-    Row(252, "PWR_SMOOTHING_PRESET", UNSIGNED_INT, _constant(200), _RENUMBERED),
-    Row(253, "PWR_SMOOTHING_PRESET", UNSIGNED_INT, _constant(300), _RENUMBERED),
-    Row(269, "SW_THERM_SLOWDOWN", UNSIGNED_LONG_LONG, _plain("sw_thermal_seconds", _NANO), _RENUMBERED),
-    Row(270, "HW_THERM_SLOWDOWN", UNSIGNED_LONG_LONG, _plain("hw_thermal_seconds", _NANO), _RENUMBERED),
-    Row(271, "HW_POWER_BRAKE", UNSIGNED_LONG_LONG, _plain("hw_power_brake_seconds", _NANO), _RENUMBERED),
+    Row(251, "SW_THERM_SLOWDOWN", _ULL, _plain("sw_thermal_seconds", _NANO), _R575, _RENUMBERED),
+    Row(252, "HW_THERM_SLOWDOWN", _ULL, _plain("hw_thermal_seconds", _NANO), _R575, _RENUMBERED),
+    Row(253, "HW_POWER_BRAKE", _ULL, _plain("hw_power_brake_seconds", _NANO), _R575, _RENUMBERED),
+    Row(269, "PWR_SMOOTHING_PRESET", _UINT, _constant(100), _R575, _RENUMBERED),
+    Row(270, "PWR_SMOOTHING_PRESET", _UINT, _constant(200), _R575, _RENUMBERED),
+    Row(271, "PWR_SMOOTHING_PRESET", _UINT, _constant(300), _R575, _RENUMBERED),
+    Row(251, "PWR_SMOOTHING_PRESET", _UINT, _constant(100), _R570, _R575),
+    Row(252, "PWR_SMOOTHING_PRESET", _UINT, _constant(200), _R570, _R575),
+    Row(253, "PWR_SMOOTHING_PRESET", _UINT, _constant(300), _R570, _R575),
+    Row(251, "PWR_SMOOTHING_PRESET", _UINT, _constant(100), _RENUMBERED),
+    Row(252, "PWR_SMOOTHING_PRESET", _UINT, _constant(200), _RENUMBERED),
+    Row(253, "PWR_SMOOTHING_PRESET", _UINT, _constant(300), _RENUMBERED),
+    Row(269, "SW_THERM_SLOWDOWN", _ULL, _plain("sw_thermal_seconds", _NANO), _RENUMBERED),
+    Row(270, "HW_THERM_SLOWDOWN", _ULL, _plain("hw_thermal_seconds", _NANO), _RENUMBERED),
+    Row(271, "HW_POWER_BRAKE", _ULL, _plain("hw_power_brake_seconds", _NANO), _RENUMBERED),
 )
 NAMES = frozenset(row.name for row in ROWS)
 
@@ -199,30 +287,3 @@ NAMES = frozenset(row.name for row in ROWS)
 def rows_of(driver: Version) -> Mapping[int, Row]:
     """The fields that this driver has, by number."""
     return {row.number: row for row in ROWS if row.since <= driver < row.until}
-
-
-@device_function("nvmlDeviceGetFieldValues", ctypes.c_int, POINTER)
-def field_values(device: Device, count: int, address: int | None) -> None:
-    """Answer a batch in place; the call succeeds whatever its fields do."""
-    if count <= 0 or not address:
-        raise Refusal(Code.INVALID_ARGUMENT)
-    batch = bytearray(ctypes.string_at(address, count * _ENTRY.size))
-    rows, stamp = rows_of(device.node.driver()), time.time_ns() // 1000
-    for at in range(0, len(batch), _ENTRY.size):
-        number, scope, *_ = _ENTRY.unpack_from(batch, at)
-        kind, code, value = _answer(rows.get(number), device, scope)
-        _ENTRY.pack_into(batch, at, number, scope, stamp, _LATENCY, kind, code, value)
-    ctypes.memmove(address, bytes(batch), len(batch))
-
-
-def _answer(row: Row | None, device: Device, scope: int) -> tuple[int, int, bytes]:
-    if row is None:
-        return 0, Code.NOT_SUPPORTED, _UNDEFINED
-    try:
-        refused = device.state.field_codes.get(row.name)
-        value = row.read(device, scope) if refused is None else None
-    except Refusal as refusal:
-        return 0, refusal.code, _UNDEFINED
-    if value is None:
-        return 0, refused or Code.NOT_SUPPORTED, _UNDEFINED
-    return row.kind, Code.SUCCESS, _VALUES[row.kind].pack(round(value))

@@ -1,219 +1,123 @@
-"""NVML's functions: library, handle lookup, getters. A function is added by writing it below its decorator."""
+"""NVML's getters of one GPU. A function is added by writing it below its decorator."""
 
 from __future__ import annotations
 
-import ctypes
-import re
 import struct
-from functools import cache
 
-from gpumon.sim.cmemory import check_version, put, put_text, take
+from gpumon.sim.cmemory import check_version, put, take, whole
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import Device
-from gpumon.sim.exports import POINTER, UINT, device_function, function, getter, text_getter
-from gpumon.sim.node import Node
-from gpumon.sim.state import EVENTS_SUPPORTED, LINK_DOWN
+from gpumon.sim.exports import POINTER, UINT, device_function, getter, text_getter
+from gpumon.sim.lookups import address
+from gpumon.sim.mig_calls import mig_uuid
+from gpumon.sim.state import EVENTS_SUPPORTED
 
-_UINT, _POINTER = struct.Struct("<I"), struct.Struct("<Q")
-_NO_GPUS = 1
-"""Flag of nvmlInitWithFlags: do not fail when there are none."""
+_UINT = struct.Struct("<I")
 _SAMPLE = 167_000
 """Microseconds over which engines are sampled."""
 _PCI = struct.Struct("<16sIIIII32s")
+_PCI_EXT = struct.Struct("<IIIIIIII32s")
 _TEMPERATURE, _MARGIN = struct.Struct("<IIi"), struct.Struct("<Ii")
 _MEMORY_V2 = struct.Struct("<I4xQQQQ")
-_PROCESS = struct.Struct("<I4xQII")
-_WHOLE_GPU = 0xFFFFFFFF
-_BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)
-
-# Library
-
-
-@function("nvmlInitWithFlags", UINT)
-def init_with_flags(node: Node, flags: int) -> None:
-    node.gate("nvmlInitWithFlags")
-    node.initialise(may_be_empty=bool(flags & _NO_GPUS))
-
-
-@function("nvmlInit_v2")
-def init(node: Node) -> None:
-    node.gate("nvmlInit_v2")
-    node.initialise(may_be_empty=False)
-
-
-@function("nvmlShutdown")
-def shutdown(node: Node) -> None:
-    node.enter("nvmlShutdown")
-    node.shut_down()
-
-
-@function("nvmlErrorString", ctypes.c_int, gives=ctypes.c_void_p)
-def error_string(_node: Node, code: int) -> int:
-    return ctypes.addressof(_words(code))
-
-
-@cache
-def _words(code: int) -> ctypes.Array[ctypes.c_char]:
-    return ctypes.create_string_buffer((Code(code) if code in set(Code) else Code.UNKNOWN).words.encode())
-
-
-@function("nvmlSystemGetDriverVersion", POINTER, UINT)
-def driver_version(node: Node, buffer: int | None, length: int) -> None:
-    node.enter("nvmlSystemGetDriverVersion")
-    put_text(buffer, length, node.scenario().driver)
-
-
-@function("nvmlSystemGetNVMLVersion", POINTER, UINT)
-def nvml_version(node: Node, buffer: int | None, length: int) -> None:
-    node.enter("nvmlSystemGetNVMLVersion")
-    put_text(buffer, length, node.profile.nvml)
-
-
-@function("nvmlSystemGetCudaDriverVersion", POINTER)
-def cuda_version(node: Node, out: int | None) -> None:
-    node.enter("nvmlSystemGetCudaDriverVersion")
-    put(out, _UINT, node.profile.cuda)
-
-
-@function("nvmlSystemGetCudaDriverVersion_v2", POINTER)
-def cuda_version_v2(node: Node, out: int | None) -> None:
-    node.enter("nvmlSystemGetCudaDriverVersion_v2")
-    put(out, _UINT, node.profile.cuda)
-
-
-# Count and handles
-
-
-@function("nvmlDeviceGetCount_v2", POINTER)
-def count(node: Node, out: int | None) -> None:
-    node.enter("nvmlDeviceGetCount_v2")
-    put(out, _UINT, len(node.counted()))
-
-
-@function("nvmlDeviceGetHandleByIndex_v2", UINT, POINTER)
-def handle_by_index(node: Node, index: int, out: int | None) -> None:
-    node.need_initialised()
-    counted = node.counted()
-    if index >= len(counted):
-        raise Refusal(Code.INVALID_ARGUMENT)
-    put(out, _POINTER, node.look_up("nvmlDeviceGetHandleByIndex_v2", counted[index]))
-
-
-@function("nvmlDeviceGetHandleByPciBusId_v2", ctypes.c_char_p, POINTER)
-def handle_by_bus_id(node: Node, bus_id: bytes | None, out: int | None) -> None:
-    node.need_initialised()
-    wanted = _address((bus_id or b"").decode(errors="replace"))
-    found = [gpu for gpu in node.counted() if _address(node.profile.bus_ids[gpu]) == wanted]
-    if not found:
-        raise Refusal(Code.NOT_FOUND)
-    put(out, _POINTER, node.look_up("nvmlDeviceGetHandleByPciBusId_v2", found[0]))
-
-
-@function("nvmlDeviceGetHandleByUUID", ctypes.c_char_p, POINTER)
-def handle_by_uuid(node: Node, uuid: bytes | None, out: int | None) -> None:
-    node.need_initialised()
-    counted = node.counted()
-    if any(node.state(gpu).lost for gpu in counted):  # as documented: one lost GPU spoils this lookup for all
-        raise Refusal(Code.GPU_IS_LOST)
-    wanted = (uuid or b"").decode(errors="replace")
-    found = [gpu for gpu in counted if node.identities()[gpu].uuid == wanted]
-    if not found:
-        raise Refusal(Code.NOT_FOUND)
-    put(out, _POINTER, node.look_up("nvmlDeviceGetHandleByUUID", found[0]))
-
-
-def _address(bus_id: str) -> tuple[int, int, int]:
-    """Domain, bus and device."""
-    parts = _BUS_ID.fullmatch(bus_id)
-    if not parts:
-        raise Refusal(Code.INVALID_ARGUMENT)
-    domain, bus, device = (int(part or "0", 16) for part in parts.groups())
-    return domain, bus, device
-
-
-@function("nvmlDeviceGetIndex", POINTER, POINTER)
-def index(node: Node, handle: int | None, out: int | None) -> None:
-    device = node.device("nvmlDeviceGetIndex", handle)
-    counted = node.counted()
-    if device.identity.number not in counted:
-        raise Refusal(Code.GPU_NOT_FOUND)
-    put(out, _UINT, counted.index(device.identity.number))
-
+_DISPLAY_3D = 0x03, 0x02
+"""PCI class of a GPU without outputs."""
 
 # Identity
 
-text_getter("nvmlDeviceGetName")(lambda device: device.profile.product)
-text_getter("nvmlDeviceGetUUID")(lambda device: device.identity.uuid)
+
+@text_getter("nvmlDeviceGetName", parts=True)
+def name(device: Device) -> str:
+    return device.board.product + (f" MIG {device.part.profile}" if device.part else "")
+
+
+@text_getter("nvmlDeviceGetUUID", parts=True)
+def uuid(device: Device) -> str:
+    return mig_uuid(device.identity, device.part) if device.part else device.identity.uuid
+
+
 text_getter("nvmlDeviceGetSerial")(lambda device: device.identity.serial)
-text_getter("nvmlDeviceGetVbiosVersion")(lambda device: device.profile.vbios)
+text_getter("nvmlDeviceGetVbiosVersion")(lambda device: device.board.vbios)
 
 getter("nvmlDeviceGetMinorNumber", "I")(lambda device: device.identity.number)
-getter("nvmlDeviceGetArchitecture", "I")(lambda device: device.profile.architecture)
-getter("nvmlDeviceGetCudaComputeCapability", "i", "i")(lambda device: device.profile.compute_capability)
+getter("nvmlDeviceGetArchitecture", "I")(lambda device: device.board.architecture)
+getter("nvmlDeviceGetCudaComputeCapability", "i", "i")(lambda device: device.board.compute_capability)
 
 
 @device_function("nvmlDeviceGetPciInfo_v3", POINTER)
 def pci_info(device: Device, out: int | None) -> None:
+    put_pci(out, device.identity.bus_id, device.board.pci_device, device.board.pci_subsystem)
+
+
+def put_pci(out: int | None, bus_id: str, device: int, subsystem: int) -> None:
+    """Write an nvmlPciInfo_t. An address that is none, such as that of a hidden switch, is all ones."""
+    try:
+        place = address(bus_id)
+        legacy = bus_id[4:]
+    except Refusal:
+        place, legacy = (0xFFFFFFFF,) * 3, bus_id
+    put(out, _PCI, legacy.encode(), *place, device, subsystem, bus_id.encode())
+
+
+@device_function("nvmlDeviceGetPciInfoExt", POINTER, since=(550,))
+def pci_info_ext(device: Device, out: int | None) -> None:
+    check_version(out, 1, _PCI_EXT.size)
+    ids = device.board.pci_device, device.board.pci_subsystem
     bus_id = device.identity.bus_id
-    legacy = bus_id[4:].encode()
-    ids = device.profile.pci_device, device.profile.pci_subsystem
-    put(out, _PCI, legacy, *_address(bus_id), *ids, bus_id.encode())
+    put(out, _PCI_EXT, *take(out, _UINT), *address(bus_id), *ids, *_DISPLAY_3D, bus_id.encode())
 
 
 # Utilization and memory
 
-getter("nvmlDeviceGetUtilizationRates", "II")(lambda d: _both(d.state.utilization, d.state.memory_utilization))
-getter("nvmlDeviceGetEncoderUtilization", "I", "I")(lambda d: _both(d.state.encoder_utilization, _SAMPLE))
-getter("nvmlDeviceGetDecoderUtilization", "I", "I")(lambda d: _both(d.state.decoder_utilization, _SAMPLE))
+getter("nvmlDeviceGetUtilizationRates", "II")(lambda d: (d.state.utilization, d.state.memory_utilization))
+for _engine, _quantity in (("Encoder", "encoder"), ("Decoder", "decoder"), ("Jpg", "jpeg"), ("Ofa", "ofa")):
+    getter(f"nvmlDeviceGet{_engine}Utilization", "I", "I")(
+        lambda device, name=f"{_quantity}_utilization": (getattr(device.state, name), _SAMPLE)
+    )
 
 
-def _both(*values: float | None) -> tuple[float | None, ...] | None:
-    """All of them, or None when one is not supported."""
-    return None if None in values else values
-
-
-def _used(device: Device) -> int:
-    if device.state.memory_used is None:
+def _memory(device: Device) -> tuple[float, float, float]:
+    """Bytes in all, reserved by the driver, and used: of the GPU, or of a part with what it shares."""
+    board, state = device.board, device.state
+    if device.part is not None:
+        instance = device.part.instance
+        mine = (process.memory for process in state.processes if process.gpu_instance == instance.number)
+        return instance.profile.memory, 0, sum(mine)
+    if state.memory_used is None:
         raise Refusal(Code.NOT_SUPPORTED)
-    return min(round(device.state.memory_used), device.profile.memory_total - device.profile.memory_reserved)
+    return board.memory_total, board.memory_reserved, state.memory_used
 
 
-@getter("nvmlDeviceGetMemoryInfo", "QQQ")
-def memory(device: Device) -> tuple[int, ...]:
+def _split(device: Device) -> tuple[float, float, float, float]:
+    """Total, reserved, free, used. What is used may be set to more than there is; free is nothing then."""
+    total, reserved, used = _memory(device)
+    if "memory_used" not in device.state.garbled:
+        used = min(used, total - reserved)
+    return total, reserved, max(0, total - reserved - used), used
+
+
+@getter("nvmlDeviceGetMemoryInfo", "QQQ", parts=True)
+def memory(device: Device) -> tuple[float, ...]:
     """Total, free, used. The first version counts what the driver reserves as used."""
-    total, used = device.profile.memory_total, _used(device) + device.profile.memory_reserved
-    return total, total - used, used
+    total, reserved, free, used = _split(device)
+    return total, free, used + reserved
 
 
-@device_function("nvmlDeviceGetMemoryInfo_v2", POINTER, since=(510,))
+@device_function("nvmlDeviceGetMemoryInfo_v2", POINTER, since=(510,), parts=True)
 def memory_v2(device: Device, out: int | None) -> None:
     check_version(out, 2, _MEMORY_V2.size)
-    used, total, reserved = _used(device), device.profile.memory_total, device.profile.memory_reserved
-    put(out, _MEMORY_V2, *take(out, _UINT), total, reserved, total - reserved - used, used)
+    put(out, _MEMORY_V2, *take(out, _UINT), *(whole(number, "Q") for number in _split(device)))
 
 
-@getter("nvmlDeviceGetBAR1MemoryInfo", "QQQ")
+@getter("nvmlDeviceGetBAR1MemoryInfo", "QQQ", parts=True)
 def bar1(device: Device) -> tuple[float, ...] | None:
-    total, used = device.profile.bar1_total, device.state.bar1_used
+    """Total, free, used."""
+    total, used = device.board.bar1_total, device.state.bar1_used
+    if device.part is not None:
+        return total * device.part.instance.profile.slices // 8, total * device.part.instance.profile.slices // 8, 0
     return None if used is None else (total, max(0, total - used), used)
 
 
-def _processes(device: Device, size: int | None, array: int | None) -> None:
-    running = device.state.processes
-    (room,) = take(size, _UINT)
-    put(size, _UINT, len(running))
-    if len(running) > room:
-        raise Refusal(Code.INSUFFICIENT_SIZE)
-    for n, process in enumerate(running):
-        put((array or 0) + n * _PROCESS.size, _PROCESS, *process, _WHOLE_GPU, _WHOLE_GPU)
-
-
-def _no_processes(_device: Device, size: int | None, _array: int | None) -> None:
-    put(size, _UINT, 0)
-
-
-device_function("nvmlDeviceGetComputeRunningProcesses_v3", POINTER, POINTER, since=(510,))(_processes)
-device_function("nvmlDeviceGetGraphicsRunningProcesses_v3", POINTER, POINTER, since=(510,))(_no_processes)
+getter("nvmlDeviceGetConfComputeMemSizeInfo", "QQ")(lambda device: (0, device.board.memory_total >> 10))
 
 # Temperature, power, clocks
 
@@ -224,7 +128,7 @@ def temperature_v(device: Device, out: int | None) -> None:
     version, sensor, _ = take(out, _TEMPERATURE)
     if sensor or device.state.temperature is None:
         raise Refusal(Code.INVALID_ARGUMENT if sensor else Code.NOT_SUPPORTED)
-    put(out, _TEMPERATURE, version, sensor, round(device.state.temperature))
+    put(out, _TEMPERATURE, version, sensor, whole(device.state.temperature, "i"))
 
 
 @getter("nvmlDeviceGetTemperature", "I", takes=[UINT])
@@ -239,12 +143,12 @@ def margin_temperature(device: Device, out: int | None) -> None:
     check_version(out, 1, _MARGIN.size)
     if device.state.margin is None:
         raise Refusal(Code.NOT_SUPPORTED)
-    put(out, _MARGIN, *take(out, _UINT), round(device.state.margin))
+    put(out, _MARGIN, *take(out, _UINT), whole(device.state.margin, "i"))
 
 
 @getter("nvmlDeviceGetTemperatureThreshold", "I", takes=[UINT])
 def temperature_threshold(device: Device, threshold: int) -> float | None:
-    thresholds = device.profile.thresholds
+    thresholds = device.board.thresholds if device.board.thresholds_told else ()
     return thresholds[threshold] if threshold < len(thresholds) else None
 
 
@@ -254,7 +158,11 @@ def _milli(value: float | None) -> float | None:
 
 getter("nvmlDeviceGetPowerUsage", "I")(lambda device: _milli(device.state.power))
 getter("nvmlDeviceGetEnforcedPowerLimit", "I")(lambda device: _milli(device.state.power_limit))
-getter("nvmlDeviceGetPowerManagementLimit", "I")(lambda device: _milli(device.state.power_limit))
+getter("nvmlDeviceGetPowerManagementLimit", "I")(lambda device: _milli(device.state.power_limit_requested))
+getter("nvmlDeviceGetPowerManagementDefaultLimit", "I")(lambda device: _milli(device.board.power_limit))
+getter("nvmlDeviceGetPowerManagementLimitConstraints", "I", "I")(
+    lambda device: (device.board.power_limit_min * 1000, device.board.power_limit * 1000)
+)
 getter("nvmlDeviceGetTotalEnergyConsumption", "Q")(lambda device: _milli(device.state.energy))
 
 
@@ -267,7 +175,7 @@ def clock(device: Device, domain: int) -> float | None:
 
 @getter("nvmlDeviceGetMaxClockInfo", "I", takes=[UINT])
 def max_clock(device: Device, domain: int) -> float:
-    return device.profile.clocks_max[_domain(domain)]
+    return device.board.clocks_max[_domain(domain)]
 
 
 def _domain(domain: int) -> int:
@@ -280,21 +188,14 @@ for _word, _since in (("Throttle", ()), ("Event", (535,))):
     getter(f"nvmlDeviceGetCurrentClocks{_word}Reasons", "Q", since=_since)(lambda device: device.state.clock_events)
     getter(f"nvmlDeviceGetSupportedClocks{_word}Reasons", "Q", since=_since)(lambda _: EVENTS_SUPPORTED)
 
-# Modes and links
+# Modes and the PCIe link
 
 getter("nvmlDeviceGetPerformanceState", "I")(lambda device: device.state.performance_state)
 getter("nvmlDeviceGetPersistenceMode", "I")(lambda device: device.state.persistence_mode)
 getter("nvmlDeviceGetComputeMode", "I")(lambda device: device.state.compute_mode)
-getter("nvmlDeviceGetMigMode", "I", "I")(lambda device: _both(device.state.mig_mode, device.state.mig_mode))
 getter("nvmlDeviceGetFanSpeed", "I")(lambda device: device.state.fan_speed)
 getter("nvmlDeviceGetCurrPcieLinkGeneration", "I")(lambda device: device.state.pcie_generation)
-getter("nvmlDeviceGetMaxPcieLinkGeneration", "I")(lambda device: device.profile.pcie_generation)
+getter("nvmlDeviceGetMaxPcieLinkGeneration", "I")(lambda device: device.board.pcie_generation)
 getter("nvmlDeviceGetCurrPcieLinkWidth", "I")(lambda device: device.state.pcie_width)
-getter("nvmlDeviceGetMaxPcieLinkWidth", "I")(lambda device: device.profile.pcie_width)
-
-
-@getter("nvmlDeviceGetNvLinkState", "I", takes=[UINT])
-def nvlink_state(device: Device, link: int) -> float | None:
-    """1 for a link that is not down; past the last link, not supported."""
-    links = device.state.links
-    return int(links[link].state != LINK_DOWN) if link < len(links) else None
+getter("nvmlDeviceGetMaxPcieLinkWidth", "I")(lambda device: device.board.pcie_width)
+getter("nvmlDeviceGetPcieReplayCounter", "I")(lambda device: device.state.pcie_replays)

@@ -10,7 +10,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpumon.sim import SimulationError, events, fields, getters
+from gpumon.sim import (
+    SimulationError,
+    batch,
+    ecc,
+    events,
+    fabric,
+    getters,
+    gpm_calls,
+    lookups,
+    mig_calls,
+    minor,
+    nvlink,
+    processes,
+    samples,
+    system,
+)
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import EXPORTS, Export
 from gpumon.sim.node import Node
@@ -20,7 +35,7 @@ from gpumon.sim.trace import Trace
 from gpumon.snapshot.call_page import boot_clock
 
 _logger = logging.getLogger(__name__)
-_ALL = (events, fields, getters)
+_ALL = (batch, ecc, events, fabric, getters, gpm_calls, lookups, mig_calls, minor, nvlink, processes, samples, system)
 """The modules whose functions are exported."""
 
 
@@ -41,8 +56,8 @@ class Library:
 
     def __getattr__(self, name: str) -> Function:
         export = EXPORTS.get(name)
-        if export is None or self._node.driver() < export.since:
-            raise AttributeError(f"the simulated library of driver {self._node.driver()} has no {name}")
+        if export is None or self._node.driver < export.since:
+            raise AttributeError(f"the simulated library of driver {self._node.driver} has no {name}")
         callback = ctypes.CFUNCTYPE(export.gives, *export.takes)(self._entry(export))
         self._callbacks.append(callback)  # the address outlives no callback
         function = Function(ctypes.cast(callback, ctypes.c_void_p).value or 0)

@@ -7,18 +7,20 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache
 
+from gpumon.sim.arrivals import MIG_CHANGED, Arrival, EventSet, Xid, arrival
+from gpumon.sim.board import Board, Profile
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import Device, Identity
-from gpumon.sim.faults import Call
+from gpumon.sim.effects import Call
+from gpumon.sim.exports import Version
+from gpumon.sim.gpm import Sample
+from gpumon.sim.mig import WHOLE_GPU, devices
+from gpumon.sim.observe import observe, settle
 from gpumon.sim.physics import Body, Course, Workload
-from gpumon.sim.profiles import Profile
 from gpumon.sim.scenario import Scenario, ScenarioFile
-from gpumon.sim.state import State, observe, settle
-
-if TYPE_CHECKING:
-    from gpumon.sim.events import EventSet
+from gpumon.sim.state import State
 
 SAMPLES = 10
 """Samples that the driver takes in a second: data-centre GPUs are no quicker, however often they are asked."""
@@ -26,20 +28,13 @@ _HANDLES = 0x7E5A_0000_0000
 """Handles lie beyond 32 bits, so that one passed as an int shows."""
 
 
-class Arrival(NamedTuple):
-    """An Xid, when it happened (seconds after the epoch), and which of those that are alike it is."""
-
-    time: float
-    gpu: int
-    xid: int
-    number: int
-
-
 class Node:
     """One process's view of the node. Another process that has the same inputs sees the same."""
 
     def __init__(self, profile: Profile, file: ScenarioFile, epoch: float, clock: Callable[[], float]) -> None:
         self.profile = profile
+        self.driver: Version = version(file.current.driver)
+        """Of the library that this process loaded; the kernel's may have become another."""
         self._file = file
         self._epoch = epoch
         self._clock = clock
@@ -51,7 +46,8 @@ class Node:
         self._arrivals: list[Arrival] = []
         self._serial = 0
         self.event_sets: dict[int, EventSet] = {}
-        """By pointer."""
+        self.samples: dict[int, Sample | None] = {}
+        """Event sets, and samples of performance monitoring, by pointer. They die with the last user."""
 
     # Time and the scenario
 
@@ -59,25 +55,40 @@ class Node:
         """Seconds since the epoch."""
         return self._clock() - self._epoch
 
+    def tick(self) -> float:
+        """When the driver last took its samples."""
+        return max(0, math.floor(self.time() * SAMPLES + 1e-6)) / SAMPLES
+
     def scenario(self) -> Scenario:
-        """What is in force; Xids that a newer file has and the one before had not arrive now."""
+        """What is in force; what a newer file has and the one before had not happens now."""
+        if not self._file.due():
+            return self._file.current
         with self._lock:
             before = self._file.current
             if self._file.refresh():
-                self._note_xids(before, self._file.current)
+                self._note_events(before, self._file.current)
             return self._file.current
 
-    def _note_xids(self, before: Scenario, after: Scenario) -> None:
+    def _note_events(self, before: Scenario, after: Scenario) -> None:
+        now = self.time()
         for gpu in range(len(after.gpus)):
-            old, new = (Counter(x.xid for x in s.xids(gpu) if x.at is None) for s in (before, after))
-            for xid in (new - old).elements():
-                self._arrivals.append(Arrival(self.time(), gpu, xid, len(self._arrivals)))
+            old, new = (Counter(x for x in s.xids(gpu) if x.at is None and x.rate is None) for s in (before, after))
+            self._arrivals += [arrival(xid, now, gpu, self.serial()) for xid in (new - old).elements()]
+            if before.layouts[gpu] != after.layouts[gpu]:
+                self._arrivals.append(Arrival(now, gpu, MIG_CHANGED, 0, WHOLE_GPU, WHOLE_GPU, self.serial()))
 
     def arrivals(self, gpu: int) -> list[Arrival]:
-        """The Xids of a GPU that have happened, the first first."""
-        due = Counter((x.at, x.xid) for x in self.scenario().xids(gpu) if x.at is not None and x.at <= self.time())
-        planned = [Arrival(at, gpu, xid, -1 - n) for (at, xid), times in due.items() for n in range(times)]
-        return sorted(planned + [arrival for arrival in self._arrivals if arrival.gpu == gpu])
+        """The events of a GPU that have happened, but for those of storms."""
+        planned: Counter[Xid] = Counter()
+        for xid in self.scenario().xids(gpu):
+            if xid.rate is None and xid.at is not None and xid.at <= self.time():
+                planned[xid] += 1
+        due = [arrival(xid, xid.at or 0.0, gpu, -1 - n) for xid, times in planned.items() for n in range(times)]
+        return due + [one for one in self._arrivals if one.gpu == gpu]
+
+    def storms(self, gpu: int) -> list[Xid]:
+        """The Xids of a GPU that come many a second."""
+        return [xid for xid in self.scenario().xids(gpu) if xid.rate is not None]
 
     # Initialisation
 
@@ -93,10 +104,11 @@ class Node:
             self._generation += 1
 
     def shut_down(self) -> None:
-        """Handles and event sets die with the last user."""
+        """Handles, event sets and samples die with the last user."""
         self._users -= 1
         if not self._users:
             self.event_sets.clear()
+            self.samples.clear()
 
     def need_initialised(self) -> None:
         if not self.initialised:
@@ -115,21 +127,34 @@ class Node:
         self.gate(function)
 
     def gate(self, function: str, gpu: int | None = None) -> None:
-        """Let the scenario delay, hang, fail or crash the call."""
-        call = Call(function, lambda: self.scenario().rows(gpu))
-        for fault, value in self.scenario().rows(gpu):
-            code = fault.refuse(value, call) if fault.refuse else None
-            if code:
-                raise Refusal(code)
+        """Let the scenario delay, hang, fail or crash the call; an outdated library has nothing to say."""
+        scenario = self.scenario()
+        rows = scenario.rows(gpu)
+        if rows:
+            call = Call(function, lambda: self.scenario().rows(gpu))
+            for fault, value in rows:
+                code = fault.refuse(value, call) if fault.refuse else None
+                if code:
+                    raise Refusal(code)
+            scenario = self.scenario()
+        if version(scenario.driver) != self.driver and function != "nvmlShutdown":
+            starts = function.startswith("nvmlInit")
+            raise Refusal(Code.LIB_RM_VERSION_MISMATCH if starts else Code.UNKNOWN)
 
-    def device(self, function: str, handle: int | None) -> Device:
-        """The GPU that a handle stands for, if it answers this function."""
+    def device(self, function: str, handle: int | None, *, parts: bool = False) -> Device:
+        """The GPU, or the part of one, that a handle stands for, if it answers this function."""
         self.need_initialised()
-        identity = self._identity_of(handle)
+        identity, place = self._identity_of(handle)
         self.gate(function, identity.number)
-        if self.gone(identity.number):
+        state = self.state(identity.number)
+        if _gone(state):
             raise Refusal(Code.GPU_IS_LOST)
-        return Device(self, self.profile, identity, self.state(identity.number))
+        if not place:
+            return Device(self.profile, identity, state, self.driver)
+        there = devices(state.mig)
+        if not parts or place > len(there):
+            raise Refusal(Code.INVALID_ARGUMENT)
+        return Device(self.profile, identity, state, self.driver, there[place - 1])
 
     def look_up(self, function: str, gpu: int) -> int:
         """The handle of a GPU."""
@@ -141,20 +166,19 @@ class Node:
             raise Refusal(state.lookup_code)
         return self.handle(gpu)
 
-    def handle(self, gpu: int) -> int:
-        return _HANDLES | self._generation << 16 | gpu << 8
+    def handle(self, gpu: int, part: int | None = None) -> int:
+        """Of a GPU, or of its MIG device of this index: the number that another had there before it was cut anew."""
+        return _HANDLES | self._generation << 16 | gpu << 8 | (0 if part is None else part + 1)
 
-    def _identity_of(self, handle: int | None) -> Identity:
-        generation, gpu = divmod(((handle or 0) ^ _HANDLES) >> 8, 1 << 8)
-        if generation != self._generation or gpu >= len(self.profile.bus_ids) or handle != self.handle(gpu):
+    def _identity_of(self, handle: int | None) -> tuple[Identity, int]:
+        """The GPU, and one more than the index of the MIG device, 0 for none."""
+        rest, place = divmod((handle or 0) ^ _HANDLES, 1 << 8)
+        generation, gpu = divmod(rest, 1 << 8)
+        if generation != self._generation or gpu >= len(self.profile.bus_ids):
             raise Refusal(Code.INVALID_ARGUMENT)
-        return self.scenario().identities[gpu]
+        return self.scenario().identities[gpu], place
 
     # GPUs
-
-    def driver(self) -> tuple[int, ...]:
-        """Version of the driver."""
-        return tuple(int(part) for part in self._file.current.driver.split("."))
 
     def identities(self) -> tuple[Identity, ...]:
         return self.scenario().identities
@@ -166,8 +190,7 @@ class Node:
 
     def gone(self, gpu: int) -> bool:
         """Lost, or no longer NVML's."""
-        state = self.state(gpu)
-        return state.lost or not _seen(state)
+        return _gone(self.state(gpu))
 
     def unloaded(self) -> bool:
         """There is no kernel driver."""
@@ -176,11 +199,12 @@ class Node:
     def state(self, gpu: int) -> State:
         """A GPU at the latest tick."""
         scenario = self.scenario()
-        tick = max(0, math.floor(self.time() * SAMPLES + 1e-6)) / SAMPLES
+        tick = self.tick()
         known = self._states.get(gpu)
         if known and known[0] == tick and known[1] is scenario:
             return known[2]
-        state = self._altered(scenario, gpu, observe(self.profile, gpu, self._course(scenario, gpu), tick), tick)
+        layout = scenario.layouts[gpu]
+        state = self._altered(scenario, gpu, observe(self.profile, gpu, self.course(gpu), tick, layout), tick)
         self._states[gpu] = tick, scenario, state
         return state
 
@@ -194,13 +218,20 @@ class Node:
 
         return alter(settle(self.profile, alter(state)))
 
-    def _course(self, scenario: Scenario, gpu: int) -> Course:
+    def course(self, gpu: int) -> Course:
+        """What the GPU's work makes of it."""
+        scenario = self.scenario()
         workload = scenario.workloads[gpu]
         known = self._courses.get(gpu)
         if known is None or known[0] is not workload:
-            known = workload, Course(body(self.profile, scenario.identities[gpu]), workload)
+            known = workload, Course(body(self.profile.board, scenario.identities[gpu]), workload)
             self._courses[gpu] = known
         return known[1]
+
+
+@cache
+def version(driver: str) -> Version:
+    return tuple(int(part) for part in driver.split("."))
 
 
 def _seen(state: State) -> bool:
@@ -208,15 +239,19 @@ def _seen(state: State) -> bool:
     return state.on_bus and state.bound == "nvidia"
 
 
-def body(profile: Profile, identity: Identity) -> Body:
+def _gone(state: State) -> bool:
+    return state.lost or not _seen(state)
+
+
+def body(board: Board, identity: Identity) -> Body:
     """No two boards are quite alike: up to 3 % in power, 3 degrees in cooling."""
     chance = hashlib.sha256(identity.uuid.encode()).digest()
     draw, cooling = ((byte - 127.5) / 127.5 for byte in chance[:2])
-    rise = (profile.temperature_full - profile.temperature_idle) / (profile.power_limit - profile.power_idle)
+    rise = (board.temperature_full - board.temperature_idle) / (board.power_limit - board.power_idle)
     return Body(
-        idle=profile.power_idle * (1 + 0.03 * draw),
-        full=profile.power_full * (1 + 0.03 * draw),
-        limit=profile.power_limit,
-        cool=profile.temperature_idle + 3 * cooling,
+        idle=board.power_idle * (1 + 0.03 * draw),
+        full=board.power_full * (1 + 0.03 * draw),
+        limit=board.power_limit,
+        cool=board.temperature_idle + 3 * cooling,
         per_watt=rise,
     )

@@ -1,114 +1,68 @@
-"""TABLE: the nodes that can be simulated. Plain data: nothing here loads a driver.
-
-Figures are those of published `nvidia-smi -q` output and of captures of the nvidia_gpu_exporter project; where a board
-is sold in several variants, the commoner one. What a full load would draw and the temperatures under load are ours.
-"""
+"""TABLE: the nodes that can be simulated. Plain data: nothing here loads a driver."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-MIB = 1 << 20
-
-Clocks = tuple[int, int, int, int]
-"""MHz of graphics, sm, memory, video: NVML's clock types 0 to 3."""
+from gpumon.sim.board import Fabric, Platform, Profile
+from gpumon.sim.boards import A100_SXM, B200_SXM, GB200, H100_PCIE, H100_SXM, H200_SXM, L40S, T4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """One kind of node, all of whose GPUs are alike. None is what these GPUs do not support."""
+def _addresses(*places: str) -> tuple[str, ...]:
+    """PCI addresses of GPUs, as NVML writes them: bus, or domain and bus."""
+    return tuple(f"{place.rpartition(':')[0] or '0':0>8}:{place[-2:]}:00.0" for place in places)
 
-    name: str
-    driver: str
-    nvml: str
-    cuda: int
-    """As NVML gives it: 13000 for 13.0."""
-    bus_ids: tuple[str, ...]
 
-    product: str
-    architecture: int
-    """6 Turing, 7 Ampere, 9 Hopper."""
-    compute_capability: tuple[int, int]
-    vbios: str
-    pci_device: int
-    pci_subsystem: int
-    pcie_generation: int
-    pcie_generation_idle: int
-    pcie_width: int = 16
+def _switches(*links: int) -> dict[str, int]:
+    """NVSwitches on the PCI bus, by the number of links that each GPU has to them."""
+    return {f"00000000:{5 + n:02X}:00.0": count for n, count in enumerate(links)}
 
-    memory_total: int
-    memory_reserved: int
-    bar1_total: int
 
-    clocks_idle: Clocks
-    clocks_max: Clocks
-    performance_state_idle: int = 0
-
-    power_idle: float
-    power_full: float
-    """What a full load would draw were it not for the limit."""
-    power_limit: float
-    power_limit_min: float
-    power_mean: bool
-    """Ampere and later but GA100: the driver knows the mean over a second. Else power is that of the moment."""
-    memory_power_idle: float | None = None
-
-    temperature_idle: float
-    temperature_full: float
-    memory_temperature_idle: float | None = None
-    memory_temperature_full: float | None = None
-    thresholds: tuple[int, int, int | None, int]
-    """Celsius: shutdown, slowdown, highest of memory, highest of the GPU; NVML's thresholds 0 to 3."""
-    thermal_limits: tuple[int, int, int, int] | None = None
-    """Hopper: degrees from the limit of the hottest spot, so not the above: shutdown, slowdown, memory, GPU."""
-
-    links: int = 0
-    link_speed: int = 0
-    """MB/s and direction."""
-    link_version: int = 0
-    mig: bool = False
-    row_remap: bool = False
-    event_types: int = 0x1F
-
+_HGX = ("1B", "43", "52", "61", "9D", "C3", "D1", "DF")
 
 H100X8 = Profile(
     name="h100x8",
     driver="580.173.02",
     nvml="13.580.173.02",
     cuda=13000,
-    bus_ids=tuple(f"00000000:{bus}:00.0" for bus in ("1B", "43", "52", "61", "9D", "C3", "D1", "DF")),
-    product="NVIDIA H100 80GB HBM3",
-    architecture=9,
-    compute_capability=(9, 0),
-    vbios="96.00.A5.00.01",
-    pci_device=0x233010DE,
-    pci_subsystem=0x16C110DE,
-    pcie_generation=5,
-    pcie_generation_idle=5,
-    memory_total=85520809984,
-    memory_reserved=479 * MIB,
-    bar1_total=131072 * MIB,
-    clocks_idle=(345, 345, 2619, 765),
-    clocks_max=(1980, 1980, 2619, 1545),
-    power_idle=70.0,
-    power_full=725.0,
-    power_limit=700.0,
-    power_limit_min=200.0,
-    power_mean=True,
-    memory_power_idle=43.0,
-    temperature_idle=34.0,
-    temperature_full=67.0,
-    memory_temperature_idle=43.0,
-    memory_temperature_full=76.0,
-    thresholds=(92, 89, 95, 87),
-    thermal_limits=(-8, -2, 0, 0),
-    links=18,
-    link_speed=26562,
-    link_version=6,
-    mig=True,
-    row_remap=True,
-    event_types=0x11F,
+    board=H100_SXM,
+    bus_ids=_addresses(*_HGX),
+    switches=_switches(5, 4, 4, 5),
+    fabric=Fabric(),
+)
+
+H200X8 = replace(
+    H100X8,
+    name="h200x8",
+    driver="610.43.02",
+    nvml="13.610.43.02",
+    cuda=13030,
+    board=H200_SXM,
+    bus_ids=_addresses("03", "23", "43", "63", "83", "A3", "C3", "E3"),
+)
+
+B200X8 = Profile(
+    name="b200x8",
+    driver="580.105.08",
+    nvml="13.580.105.08",
+    cuda=13000,
+    board=B200_SXM,
+    bus_ids=_addresses("1B", "29", "45", "4E", "8F", "9B", "B7", "CF"),
+    fabric=Fabric(health=2 << 6, summary=1),
+    platform=Platform(modules=(1, 3, 2, 4, 6, 8, 5, 7)),
+)
+
+GB200X4 = Profile(
+    name="gb200x4",
+    driver="580.173.02",
+    nvml="13.580.173.02",
+    cuda=13000,
+    board=GB200,
+    bus_ids=_addresses("8:01", "9:01", "18:01", "19:01"),
+    fabric=Fabric(health=0b10101010, summary=1, clique=2, several_nodes=True),
+    platform=Platform(chassis="1820000000001", slot=14, tray=4, modules=(2, 1, 4, 3)),
+    numa_nodes=(2, 10, 18, 26),
 )
 
 A100X8 = Profile(
@@ -116,36 +70,29 @@ A100X8 = Profile(
     driver="575.57.08",
     nvml="12.575.57.08",
     cuda=12090,
-    bus_ids=tuple(f"00000000:{bus}:00.0" for bus in ("07", "0F", "47", "4E", "87", "90", "B7", "BD")),
-    product="NVIDIA A100-SXM4-80GB",
-    architecture=7,
-    compute_capability=(8, 0),
-    vbios="92.00.9E.00.02",
-    pci_device=0x20B210DE,
-    pci_subsystem=0x147F10DE,
-    pcie_generation=4,
-    pcie_generation_idle=4,
-    memory_total=81920 * MIB,
-    memory_reserved=763 * MIB,
-    bar1_total=131072 * MIB,
-    clocks_idle=(210, 210, 1593, 585),
-    clocks_max=(1410, 1410, 1593, 1290),
-    power_idle=60.0,
-    power_full=415.0,
-    power_limit=400.0,
-    power_limit_min=100.0,
-    power_mean=False,
-    temperature_idle=27.0,
-    temperature_full=62.0,
-    memory_temperature_idle=41.0,
-    memory_temperature_full=74.0,
-    thresholds=(92, 89, 95, 85),
-    links=12,
-    link_speed=25000,
-    link_version=4,
-    mig=True,
-    row_remap=True,
-    event_types=0x11F,
+    board=A100_SXM,
+    bus_ids=_addresses("07", "0F", "47", "4E", "87", "90", "B7", "BD"),
+    switches=_switches(2, 2, 2, 2, 2, 2),
+)
+
+L40SX4 = Profile(
+    name="l40sx4",
+    driver="595.80",
+    nvml="13.595.80",
+    cuda=13020,
+    board=L40S,
+    bus_ids=_addresses("01", "41", "81", "C1"),
+)
+
+H100PCIEX2 = Profile(
+    name="h100pciex2",
+    driver="550.163.01",
+    nvml="12.550.163.01",
+    cuda=12040,
+    board=H100_PCIE,
+    bus_ids=_addresses("17", "CA"),
+    bridges={0: 1, 1: 0},
+    fabric=Fabric(state=0),
 )
 
 T4X1 = Profile(
@@ -153,32 +100,52 @@ T4X1 = Profile(
     driver="535.183.01",
     nvml="12.535.183.01",
     cuda=12020,
+    board=T4,
     bus_ids=("00000000:00:1E.0",),
-    product="Tesla T4",
-    architecture=6,
-    compute_capability=(7, 5),
-    vbios="90.04.38.00.03",
-    pci_device=0x1EB810DE,
-    pci_subsystem=0x12A210DE,
-    pcie_generation=3,
-    pcie_generation_idle=1,
-    memory_total=15360 * MIB,
-    memory_reserved=393 * MIB,
-    bar1_total=256 * MIB,
-    clocks_idle=(300, 300, 405, 540),
-    clocks_max=(1590, 1590, 5001, 1470),
-    performance_state_idle=8,
-    power_idle=14.0,
-    power_full=73.0,
-    power_limit=70.0,
-    power_limit_min=60.0,
-    power_mean=False,
-    temperature_idle=38.0,
-    temperature_full=74.0,
-    thresholds=(96, 93, None, 85),
 )
 
 H100X1 = replace(H100X8, name="h100x1", bus_ids=H100X8.bus_ids[:1])
-H100X16 = replace(H100X8, name="h100x16", bus_ids=tuple(f"00000000:{8 + 14 * n:02X}:00.0" for n in range(16)))
+H100X16 = replace(H100X8, name="h100x16", bus_ids=_addresses(*(f"{8 + 14 * n:02X}" for n in range(16))))
 
-PROFILES: Mapping[str, Profile] = {p.name: p for p in (H100X8, A100X8, T4X1, H100X1, H100X16)}
+_HALVES = ("3g.40gb", "3g.40gb")
+_MIXED = ("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb")
+H100MIGX8 = replace(
+    H100X8,
+    name="h100migx8",
+    driver="590.48.01",
+    nvml="13.590.48.01",
+    cuda=13010,
+    mig=(_HALVES, _HALVES, _HALVES, _HALVES, _MIXED, _MIXED, ("1g.10gb",) * 7, ()),
+)
+
+H100GUESTX2 = replace(
+    H100X8,
+    name="h100guestx2",
+    driver="570.148.08",
+    nvml="12.570.148.08",
+    cuda=12080,
+    bus_ids=("00000000:00:05.0", "00000000:00:06.0"),
+    switches={},
+    links_active=False,
+    fabric=Fabric(state=0),
+    guest=True,
+    without=("energy", "pcie_replays", "pcie_errors"),
+)
+
+PROFILES: Mapping[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        H100X8,
+        A100X8,
+        T4X1,
+        H100X1,
+        H100X16,
+        H200X8,
+        B200X8,
+        GB200X4,
+        L40SX4,
+        H100PCIEX2,
+        H100MIGX8,
+        H100GUESTX2,
+    )
+}

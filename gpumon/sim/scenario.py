@@ -14,10 +14,12 @@ from typing import Any
 import yaml
 
 from gpumon.sim import SimulationError, shapes, workload
+from gpumon.sim.arrivals import Xid
+from gpumon.sim.board import Profile
 from gpumon.sim.device import Identity
-from gpumon.sim.faults import FAULTS, Fault, Xid
+from gpumon.sim.faults import FAULTS, Fault
+from gpumon.sim.mig import Layout, LayoutError, Wanted, place
 from gpumon.sim.physics import Workload
-from gpumon.sim.profiles import Profile
 
 _logger = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ class Scenario:
     gpus: tuple[Rows, ...]
     """By position in the profile; what stands under "*" comes before the GPU's own."""
     workloads: tuple[Workload, ...]
+    layouts: tuple[Layout | None, ...]
+    """By GPU, its MIG instances; None where MIG is off."""
     seed: int = 0
     driver: str
 
@@ -60,11 +64,13 @@ def parse(text: str, profile: Profile) -> Scenario:
     _check_jobs(named.get("jobs", ()), len(profile.bus_ids))
     identities = tuple(_identity(profile, seed, n) for n in range(len(profile.bus_ids)))
     gpus = _gpus(wanted, identities)
+    layouts = tuple(_layout(profile, n, rows) for n, rows in enumerate(gpus))
     return Scenario(
         identities=identities,
         node=node,
         gpus=gpus,
-        workloads=tuple(_workload(node + rows, seed, n) for n, rows in enumerate(gpus)),
+        workloads=tuple(_workload(node + rows, seed, n, layouts[n]) for n, rows in enumerate(gpus)),
+        layouts=layouts,
         seed=seed,
         driver=named.get("driver_version", profile.driver),
     )
@@ -103,7 +109,20 @@ def _ordered(rows: Rows) -> Rows:
     return tuple(sorted(rows, key=lambda row: _ORDER[row[0].key]))
 
 
-def _workload(rows: Rows, seed: int, gpu: int) -> Workload:
+def _layout(profile: Profile, gpu: int, rows: Rows) -> Layout | None:
+    names = profile.mig[gpu] if profile.mig else None
+    wanted = None if names is None else tuple(map(Wanted, names))
+    for fault, value in rows:
+        wanted = value if fault.key == "mig" else wanted
+    try:
+        return None if wanted is None else place(profile.board, wanted)
+    except LayoutError as error:
+        raise shapes.ShapeError(("gpus", gpu, "mig"), str(error)) from error
+
+
+def _workload(rows: Rows, seed: int, gpu: int, layout: Layout | None) -> Workload:
+    if layout == ():  # no instance for anything to run in
+        return workload.IDLE
     plans = [fault.plan(value, seed, gpu) for fault, value in rows if fault.plan is not None]
     return next((plan for plan in reversed(plans) if plan is not None), workload.usual(seed))
 
@@ -134,12 +153,16 @@ class ScenarioFile:
         self._next_check = 0.0
         self.current = self._read(path) if path else parse("", profile)
 
+    def due(self) -> bool:
+        """Whether it is time for another look."""
+        return self._path is not None and time.monotonic() >= self._next_check
+
     def refresh(self) -> bool:
         """Look whether the file changed, every CHECK_EVERY at most. True when another scenario is in force now.
 
         A file that cannot be read leaves the last good scenario in force and is logged once.
         """
-        if self._path is None or time.monotonic() < self._next_check:
+        if self._path is None or not self.due():
             return False
         self._next_check = time.monotonic() + CHECK_EVERY
         found = _fingerprint(self._path)

@@ -61,9 +61,20 @@ def whole(low: int, high: int, unit: str = "") -> Shape:
     return shape
 
 
+def any_number(value: Any, path: Path) -> float:
+    """A number without bounds; .nan and .inf are numbers too."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ShapeError(path, "must be a number")
+    return value
+
+
 def growing(low: float, high: float, unit: str = "") -> Shape:
-    """A number, or `{value, rate, from}`."""
-    plain = number(low, high, unit)
+    """A number within bounds, or `{value, rate, from}`."""
+    return moving(number(low, high, unit))
+
+
+def moving(plain: Shape) -> Shape:
+    """A number of this shape, or `{value, rate, from}`."""
     rest = {"value": plain, "rate": number(-1e12, 1e12), "from": number(0, 1e12)}
 
     def shape(value: Any, path: Path) -> Growth:
@@ -85,6 +96,18 @@ def one_of(*choices: str) -> Shape:
         if value not in choices:
             raise ShapeError(path, "must be one of " + ", ".join(repr(choice) for choice in choices))
         return str(value)
+
+    return shape
+
+
+def either(this: Shape, that: Shape) -> Shape:
+    """One of two shapes; what fits neither is judged by the second."""
+
+    def shape(value: Any, path: Path) -> Any:
+        try:
+            return this(value, path)
+        except ShapeError:
+            return that(value, path)
 
     return shape
 

@@ -175,8 +175,8 @@ def test_every_code_has_words() -> None:
 
 def test_an_unknown_profile_is_named_with_the_known_ones() -> None:
     """The error says what there is to choose from."""
-    with pytest.raises(SimulationError, match=r"'b200x8'.*h100x8, a100x8, t4x1"):
-        open_node("b200x8", scenario=None, epoch=0.0)
+    with pytest.raises(SimulationError, match=r"'b100x8'.*h100x8, a100x8, t4x1"):
+        open_node("b100x8", scenario=None, epoch=0.0)
 
 
 def test_the_profiles_load_neither_driver_nor_ctypes() -> None:

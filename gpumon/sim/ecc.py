@@ -1,0 +1,95 @@
+"""Errors of the memory: ECC counts, rows remapped, pages retired."""
+
+from __future__ import annotations
+
+import struct
+
+from gpumon.sim.cmemory import check_version, put, take, whole
+from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.device import Device
+from gpumon.sim.exports import POINTER, UINT, device_function, getter
+
+AMPERE = 7
+_UINT = struct.Struct("<I")
+_CORRECTED, _UNCORRECTED = 0, 1
+"""NVML's types of error."""
+_VOLATILE, _LIFETIME = 0, 1
+"""NVML's counters: since the driver was loaded, over the life of the board."""
+_L2, _DRAM, _SRAM = 1, 2, 7
+"""NVML's locations: L1, L2, device memory, registers, texture memory, shared memory, CBU, SRAM."""
+_SRAM_STATUS = struct.Struct("<I4x11QI4x")
+
+
+def _count(device: Device, error: int, counter: int, place: str) -> float | None:
+    if error > _UNCORRECTED or counter > _LIFETIME:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    lifetime = "lifetime_" if counter == _LIFETIME else ""
+    count: float | None = getattr(
+        device.state, f"ecc_{lifetime}{'uncorrected' if error == _UNCORRECTED else 'corrected'}_{place}"
+    )
+    return count if device.state.ecc_mode else None
+
+
+@getter("nvmlDeviceGetTotalEccErrors", "Q", takes=[UINT, UINT])
+def total_errors(device: Device, error: int, counter: int) -> float | None:
+    counts = [_count(device, error, counter, place) for place in ("sram", "dram")]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+@getter("nvmlDeviceGetMemoryErrorCounter", "Q", takes=[UINT, UINT, UINT])
+def errors_of(device: Device, error: int, counter: int, location: int) -> float | None:
+    """From Ampere on, SRAM is one location; before, its errors are all in the L2 cache."""
+    sram = _SRAM if device.board.architecture >= AMPERE else _L2
+    places = {_DRAM: "dram", sram: "sram"}
+    return _count(device, error, counter, places[location]) if location in places else None
+
+
+getter("nvmlDeviceGetEccMode", "I", "I")(lambda device: (device.state.ecc_mode, device.state.ecc_pending))
+
+
+@device_function("nvmlDeviceGetSramEccErrorStatus", POINTER, since=(535,))
+def sram_status(device: Device, out: int | None) -> None:
+    """Uncorrected ones by parity and by SEC-DED, and corrected ones, of the life and volatile; buckets; the verdict."""
+    check_version(out, 1, _SRAM_STATUS.size)
+    state = device.state
+    if state.ecc_threshold_exceeded is None or not state.ecc_mode:
+        raise Refusal(Code.NOT_SUPPORTED)
+    of_life = 0, state.ecc_lifetime_uncorrected_sram, state.ecc_lifetime_corrected_sram
+    volatile = 0, state.ecc_uncorrected_sram, state.ecc_corrected_sram
+    buckets = state.ecc_lifetime_uncorrected_sram, 0, 0, 0, 0
+    counts = (whole(count or 0, "Q") for count in (*of_life, *volatile, *buckets))
+    put(out, _SRAM_STATUS, *take(out, _UINT), *counts, whole(state.ecc_threshold_exceeded, "I"))
+
+
+@getter("nvmlDeviceGetRemappedRows", "I", "I", "I", "I")
+def remapped_rows(device: Device) -> tuple[float | None, ...]:
+    state = device.state
+    return state.remap_correctable, state.remap_uncorrectable, state.remap_pending, state.remap_failed
+
+
+@getter("nvmlDeviceGetRowRemapperHistogram", "IIIII")
+def spare_rows(device: Device) -> tuple[float | None, ...]:
+    """Banks with the most spare rows left, with many, with some, with few, with none."""
+    state = device.state
+    left = state.remap_banks_max, state.remap_banks_high, state.remap_banks_partial
+    return *left, state.remap_banks_low, state.remap_banks_none
+
+
+getter("nvmlDeviceGetRetiredPagesPendingStatus", "I")(lambda device: device.state.retired_pending)
+
+
+@device_function("nvmlDeviceGetRetiredPages", UINT, POINTER, POINTER)
+def retired_pages(device: Device, cause: int, size: int | None, addresses: int | None) -> None:
+    """How many; where they are is made up."""
+    state = device.state
+    if cause > 1:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    pages = state.retired_uncorrected if cause else state.retired_corrected
+    if pages is None:
+        raise Refusal(Code.NOT_SUPPORTED)
+    (room,) = take(size, _UINT)
+    put(size, _UINT, int(pages))
+    if addresses and room < pages:
+        raise Refusal(Code.INSUFFICIENT_SIZE)
+    for n in range(int(pages) if addresses else 0):
+        put((addresses or 0) + 8 * n, struct.Struct("<Q"), (n + 1) << 16)

@@ -1,0 +1,197 @@
+"""What the rows of a scenario do: refuse a call, or make another state of a GPU."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple, Protocol
+
+from gpumon.sim import shapes
+from gpumon.sim.codes import Code
+from gpumon.sim.state import LINK_ACTIVE, LINK_ASLEEP, LINK_DOWN, QUANTITIES, Link, State
+
+RECHECK = 0.05
+"""Seconds between two looks at the scenario of a call that hangs."""
+ROOT_ONLY = frozenset({"nvmlDeviceGetSramEccErrorStatus"})
+
+
+class Keyed(Protocol):
+    """A row of the table of faults."""
+
+    @property
+    def key(self) -> str: ...
+
+
+class Call(NamedTuple):
+    """A call that has been entered and not yet been answered."""
+
+    function: str
+    still: Callable[[], Iterable[tuple[Keyed, Any]]]
+    """What is in force for it by now."""
+
+
+# Calls
+
+
+def _matches(patterns: Iterable[str], function: str) -> bool:
+    return any(fnmatchcase(function, pattern) for pattern in patterns)
+
+
+def hang(_: Any, call: Call) -> None:
+    while any(fault.key == "hang" and _matches(value, call.function) for fault, value in call.still()):
+        time.sleep(RECHECK)
+
+
+def hang_forever(patterns: tuple[str, ...], call: Call) -> None:
+    while _matches(patterns, call.function):
+        time.sleep(3600)
+
+
+def delay(seconds: Mapping[str, float], call: Call) -> None:
+    time.sleep(max((s for pattern, s in seconds.items() if fnmatchcase(call.function, pattern)), default=0.0))
+
+
+def fail(codes: Mapping[str, int], call: Call) -> int | None:
+    return next((code for pattern, code in codes.items() if fnmatchcase(call.function, pattern)), None)
+
+
+def crash(patterns: tuple[str, ...], call: Call) -> None:
+    if _matches(patterns, call.function):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # many crashes of a demo must not fill the disk
+        signal.raise_signal(signal.SIGSEGV)
+
+
+DRIVERS = {
+    "absent": Code.LIBRARY_NOT_FOUND,
+    "not_loaded": Code.DRIVER_NOT_LOADED,
+    "mismatch": Code.LIB_RM_VERSION_MISMATCH,
+}
+
+
+def driver(condition: str, call: Call) -> int | None:
+    # A process that has the library keeps it when its file goes or changes; an unloaded module is gone for all.
+    concerns_all = condition == "not_loaded" and call.function != "nvmlShutdown"
+    return DRIVERS[condition] if concerns_all or call.function.startswith("nvmlInit") else None
+
+
+def root(is_root: bool, call: Call) -> int | None:  # noqa: FBT001 - the value of a row
+    return None if is_root or call.function not in ROOT_ONLY else Code.NO_PERMISSION
+
+
+# Numbers
+
+Numbers = Mapping[str, shapes.Growth | None]
+
+
+def set_numbers(values: Numbers, state: State, now: float) -> State:
+    def number(name: str, growth: shapes.Growth) -> float:
+        allowed = QUANTITIES[name]
+        return min(max(growth.at(now), allowed.low), allowed.high)
+
+    return _replaced(values, state, number)
+
+
+def set_garbage(values: Numbers, state: State, now: float) -> State:
+    garbled = replace(state, garbled=state.garbled | values.keys())
+    return _replaced(values, garbled, lambda _, growth: growth.at(now))
+
+
+def _replaced(values: Numbers, state: State, number: Callable[[str, shapes.Growth], float]) -> State:
+    if "power" in values:
+        supported = (name for name in ("power_now", "power_average") if getattr(state, name) is not None)
+        values = {**dict.fromkeys(supported, values["power"]), **values}
+    numbers: dict[str, Any] = {name: growth and number(name, growth) for name, growth in values.items()}
+    return replace(state, **numbers)
+
+
+Alter = Callable[[Any, State, float], State]
+
+
+def section(prefix: str) -> tuple[shapes.Shape, Alter]:
+    """The quantities whose names start alike, as a key of their own."""
+    known = {name.removeprefix(prefix): growable(name) for name in QUANTITIES if name.startswith(prefix)}
+
+    def alter(values: Mapping[str, Any], state: State, now: float) -> State:
+        return set_numbers({prefix + name: value for name, value in values.items()}, state, now)
+
+    return shapes.fields(known), alter
+
+
+def growable(name: str) -> shapes.Shape:
+    """What a quantity may be set to; null takes it away."""
+    return shapes.optional(shapes.growing(QUANTITIES[name].low, QUANTITIES[name].high, QUANTITIES[name].unit))
+
+
+def set_gpm(values: Numbers, state: State, now: float) -> State:
+    return replace(state, gpm={**state.gpm, **{name: growth and growth.at(now) for name, growth in values.items()}})
+
+
+# Links
+
+LINK_STATES = {"down": LINK_DOWN, "active": LINK_ACTIVE, "sleep": LINK_ASLEEP}
+_ERROR_RATES = ("effective_ber", "symbol_ber")
+LINK = shapes.fields(
+    {"state": shapes.one_of(*LINK_STATES)}
+    | {name: shapes.growing(0, 1 if name in _ERROR_RATES else 2**53) for name in Link._fields if name != "state"}
+)
+
+
+def link_number(value: Any, path: shapes.Path) -> int | str:
+    number = shapes.whole(0, 35, "number of a link, or '*'")
+    return "*" if value == "*" else int(number(value, path))
+
+
+def nvlinks(wanted: Mapping[int | str, Mapping[str, Any]], state: State, now: float) -> State:
+    return replace(
+        state,
+        links=tuple(
+            _link(link, {**wanted.get("*", {}), **wanted.get(number, {})}, now)
+            for number, link in enumerate(state.links)
+        ),
+    )
+
+
+def _link(link: Link, wanted: Mapping[str, Any], now: float) -> Link:
+    counts = {name: value.at(now) for name, value in wanted.items() if name != "state"}
+    return link._replace(state=LINK_STATES[wanted["state"]] if "state" in wanted else link.state, **counts)
+
+
+def c2c_links(wanted: Mapping[int | str, str], state: State, _: float) -> State:
+    return replace(
+        state,
+        c2c_links=tuple(
+            int(wanted.get(number, wanted.get("*", "active")) == "active") for number in range(len(state.c2c_links))
+        ),
+    )
+
+
+# The NVLink fabric
+
+HEALTH = {
+    "degraded_bandwidth": (0, 2),
+    "route_recovery": (2, 2),
+    "route_unhealthy": (4, 2),
+    "access_timeout_recovery": (6, 2),
+    "incorrect_configuration": (8, 4),
+    "partition_assigned": (12, 2),
+    "manager_connected": (14, 2),
+}
+"""Checks of the health mask: shift and width. Each is 0 where it is not supported, mostly 1 for true, 2 for false."""
+
+FABRIC = shapes.fields(
+    {name: growable(f"fabric_{name}") for name in ("state", "status", "summary", "clique")}
+    | {"health": shapes.by_key(shapes.one_of(*HEALTH), shapes.whole(0, 15, "0 not supported, 1 true, 2 false"))}
+)
+
+
+def fabric(wanted: Mapping[str, Any], state: State, now: float) -> State:
+    mask = int(state.fabric_health or 0)
+    for check, value in wanted.get("health", {}).items():
+        shift, width = HEALTH[check]
+        mask = mask & ~((1 << width) - 1 << shift) | value << shift
+    numbers = {f"fabric_{name}": value for name, value in wanted.items() if name != "health"}
+    return replace(set_numbers(numbers, state, now), fabric_health=mask)

@@ -1,0 +1,82 @@
+"""The GPU's place in the NVLink fabric, and in its rack."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+from gpumon.sim.cmemory import check_version, put, take, whole
+from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.device import Device
+from gpumon.sim.exports import POINTER, device_function, getter
+from gpumon.sim.state import State
+
+_UINT = struct.Struct("<I")
+_FABRIC_V1 = struct.Struct("<16siIB3x")  # cluster, status, clique, state; without a version
+_FABRIC_V2 = struct.Struct("<I16siIB3xI")  # version, the same, health
+_FABRIC_V3 = struct.Struct("<I16siIB3xIB3x")  # the same, summary
+_SINCE_V3 = (580,)
+_PLATFORM = struct.Struct("<I16s16sBBBBB3x")
+"""Version 1: rack, slot in the chassis, compute slot, node. Version 2: chassis, slot, tray, host. Peer, module."""
+_SWITCH_CONNECTED = 1
+_NOT_TOLD = 0xFF
+
+
+def _known(device: Device) -> tuple[State, bytes]:
+    """The state, and the uuid of the cluster."""
+    fabric = device.profile.fabric
+    if fabric is None or device.state.fabric_state is None:
+        raise Refusal(Code.NOT_SUPPORTED)
+    digest = hashlib.sha256(f"{device.profile.name}/cluster".encode()).digest()
+    return device.state, digest[:16] if fabric.several_nodes else bytes(16)
+
+
+def _registration(device: Device) -> tuple[bytes, int, int, int]:
+    """Cluster, status, clique, state: the others mean something once the state is completed."""
+    state, cluster = _known(device)
+    status, clique = whole(state.fabric_status or 0, "i"), whole(state.fabric_clique or 0, "I")
+    return cluster, status, clique, whole(state.fabric_state or 0, "B")
+
+
+@device_function("nvmlDeviceGetGpuFabricInfo", POINTER)
+def fabric_info(device: Device, out: int | None) -> None:
+    put(out, _FABRIC_V1, *_registration(device))
+
+
+@device_function("nvmlDeviceGetGpuFabricInfoV", POINTER, since=(550,))
+def fabric_info_versioned(device: Device, out: int | None) -> None:
+    (version,) = take(out, _UINT)
+    third = version == _FABRIC_V3.size | 3 << 24 and device.driver >= _SINCE_V3
+    if not third:
+        check_version(out, 2, _FABRIC_V2.size)
+    values = version, *_registration(device), whole(device.state.fabric_health or 0, "I")
+    if third:
+        put(out, _FABRIC_V3, *values, whole(device.state.fabric_summary or 0, "B"))
+    else:
+        put(out, _FABRIC_V2, *values)
+
+
+@device_function("nvmlDeviceGetPlatformInfo", POINTER, since=(570,))
+def platform_info(device: Device, out: int | None) -> None:
+    (version,) = take(out, _UINT)
+    if version != _PLATFORM.size | 1 << 24:
+        check_version(out, 2, _PLATFORM.size)
+    platform = device.profile.platform
+    if platform is None:
+        raise Refusal(Code.NOT_SUPPORTED)
+    guid = hashlib.sha256(device.identity.uuid.encode()).digest()[:16]
+    slot, tray = (_NOT_TOLD if place is None else place for place in (platform.slot, platform.tray))
+    module = platform.modules[device.identity.number]
+    put(out, _PLATFORM, version, guid, platform.chassis.encode(), slot, tray, platform.host, _SWITCH_CONNECTED, module)
+
+
+getter("nvmlDeviceGetModuleId", "I")(
+    lambda device: device.profile.platform and device.profile.platform.modules[device.identity.number]
+)
+
+
+@getter("nvmlDeviceGetNumaNodeId", "I", since=(550,))
+def numa_node(device: Device) -> int | None:
+    """Of its memory, where that is the host's as well."""
+    nodes = device.profile.numa_nodes
+    return nodes[device.identity.number] if nodes else None

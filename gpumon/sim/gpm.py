@@ -1,0 +1,92 @@
+"""TABLE: metrics of GPU performance monitoring, as the simulated driver numbers them and takes them from the load.
+
+Written from NVML's header by itself, not shared with the reader's table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpumon.sim.exports import Version
+from gpumon.sim.observe import LINK_KIB_PER_SECOND, PCIE_BYTES_PER_SECOND
+from gpumon.sim.state import LINK_DOWN, State
+
+_MIB_IN_KIB, _MIB = 1 << 10, 1 << 20
+_MAXIMA: tuple[tuple[Version, int], ...] = (((615,), 477), ((595,), 333), ((580,), 210), ((), 98))
+"""Since which driver, one more than the highest number of a metric."""
+
+
+class Metric(NamedTuple):
+    """What it is under full load: a percentage, or of traffic MiB a second."""
+
+    number: int
+    full: float
+    per_link: bool = False
+
+
+METRICS: Mapping[str, Metric] = {
+    "graphics_util": Metric(1, 100),
+    "sm_util": Metric(2, 92),
+    "sm_occupancy": Metric(3, 41),
+    "integer_util": Metric(4, 24),
+    "any_tensor_util": Metric(5, 55),
+    "dfma_tensor_util": Metric(6, 0),
+    "hmma_tensor_util": Metric(7, 54),
+    "dmma_tensor_util": Metric(8, 0),
+    "imma_tensor_util": Metric(9, 1),
+    "dram_bw_util": Metric(10, 47),
+    "fp64_util": Metric(11, 0.1),
+    "fp32_util": Metric(12, 18),
+    "fp16_util": Metric(13, 29),
+    "pcie_tx_per_sec": Metric(20, PCIE_BYTES_PER_SECOND / _MIB),
+    "pcie_rx_per_sec": Metric(21, PCIE_BYTES_PER_SECOND / _MIB),
+    "nvdec_0_util": Metric(30, 0),
+    "nvjpg_0_util": Metric(40, 0),
+    "nvofa_0_util": Metric(50, 0),
+    "nvlink_total_rx_per_sec": Metric(60, LINK_KIB_PER_SECOND / _MIB_IN_KIB, per_link=True),
+    "nvlink_total_tx_per_sec": Metric(61, LINK_KIB_PER_SECOND / _MIB_IN_KIB, per_link=True),
+}
+NAMES = {metric.number: name for name, metric in METRICS.items()}
+
+
+class Sample(NamedTuple):
+    """A GPU, or one of its instances, when its counters were read."""
+
+    gpu: int
+    instance: int | None
+    time: float
+    state: State
+    empty: bool = False
+    """An instance in which nothing can run."""
+
+
+def highest(driver: Version) -> int:
+    """How many entries a caller may ask this driver for."""
+    return next(maximum for since, maximum in _MAXIMA if driver >= since)
+
+
+def value(name: str, earlier: Sample, later: Sample) -> float | None:
+    """The mean between two samples; NaN when there is no time between them. None is not supported."""
+    state = later.state
+    for key in (name, "*"):
+        if key in state.gpm:
+            return state.gpm[key]
+    metric = METRICS[name]
+    links = sum(link.state != LINK_DOWN for link in state.links) if metric.per_link else 1
+    return metric.full * links * _load(earlier, later) * _share(later.instance)
+
+
+def _load(earlier: Sample, later: Sample) -> float:
+    """0 to 1; what is set as utilization is believed."""
+    state = later.state
+    if state.utilization is not None and state.utilization != state.own_utilization:
+        return state.utilization / 100
+    seconds = later.time - earlier.time
+    return (state.load_seconds - earlier.state.load_seconds) / seconds if seconds > 0 else math.nan
+
+
+def _share(instance: int | None) -> float:
+    """No two instances are quite alike."""
+    return 1.0 if instance is None else 1 - instance % 5 / 50

@@ -1,0 +1,125 @@
+"""GPU performance monitoring: samples, and what lies between two of them."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from functools import cache
+
+from gpumon.sim import gpm
+from gpumon.sim.cmemory import put, take
+from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.device import Device
+from gpumon.sim.exports import POINTER, UINT, device_function, function
+from gpumon.sim.gpm import Sample
+from gpumon.sim.node import Node
+
+_POINTER = struct.Struct("<Q")
+_SUPPORT = struct.Struct("<II")  # version, supported
+_HEAD = struct.Struct("<IIQQ")  # version, number of metrics, two samples
+_METRIC = struct.Struct("<IidQQQ")  # number, return code, value; short name, long name, unit
+_VERSION = 1
+"""Of both structs: a bare number, without the size that other structs carry."""
+_SAMPLES = 0x7E5C_0000_0000
+
+
+@device_function("nvmlGpmQueryDeviceSupport", POINTER, parts=True)
+def query_support(device: Device, out: int | None) -> None:
+    version, _ = take(out, _SUPPORT)
+    _check(version)
+    put(out, _SUPPORT, version, _supported(device))
+
+
+def _check(version: int) -> None:
+    if version != _VERSION:
+        raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
+
+
+def _supported(device: Device) -> bool:
+    return device.board.gpm and not device.profile.guest
+
+
+@function("nvmlGpmSampleAlloc", POINTER)
+def allocate(node: Node, out: int | None) -> None:
+    node.enter("nvmlGpmSampleAlloc")
+    pointer = _SAMPLES | node.serial() << 8
+    put(out, _POINTER, pointer)
+    node.samples[pointer] = None
+
+
+@function("nvmlGpmSampleFree", POINTER)
+def free(node: Node, pointer: int | None) -> None:
+    node.enter("nvmlGpmSampleFree")
+    _known(node, pointer)
+    del node.samples[pointer or 0]
+
+
+def _known(node: Node, pointer: int | None) -> Sample | None:
+    """What an allocated sample holds; those of earlier initialisations went with them."""
+    if pointer not in node.samples:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    return node.samples[pointer]
+
+
+@function("nvmlGpmSampleGet", POINTER, POINTER)
+def take_sample(node: Node, handle: int | None, pointer: int | None) -> None:
+    device = node.device("nvmlGpmSampleGet", handle, parts=True)
+    _take(node, device, pointer, device.part.instance.number if device.part else None)
+
+
+@function("nvmlGpmMigSampleGet", POINTER, UINT, POINTER)
+def take_instance_sample(node: Node, handle: int | None, instance: int, pointer: int | None) -> None:
+    """Of a GPU instance, by the handle of its GPU."""
+    device = node.device("nvmlGpmMigSampleGet", handle)
+    if device.state.mig is None:
+        raise Refusal(Code.NOT_SUPPORTED)
+    _take(node, device, pointer, instance)
+
+
+def _take(node: Node, device: Device, pointer: int | None, instance: int | None) -> None:
+    if not _supported(device):
+        raise Refusal(Code.NOT_SUPPORTED)
+    _known(node, pointer)
+    compute = {one.number: one.compute for one in device.state.mig or ()}
+    if instance is not None and instance not in compute:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    empty = instance is not None and not compute[instance]
+    node.samples[pointer or 0] = Sample(device.identity.number, instance, node.tick(), device.state, empty)
+
+
+@function("nvmlGpmMetricsGet", POINTER)
+def metrics(node: Node, address: int | None) -> None:
+    """Answer in place; the call succeeds whatever its metrics do."""
+    node.need_initialised()
+    version, count, *pointers = take(address, _HEAD)
+    _check(version)
+    earlier, later = (_known(node, pointer) for pointer in pointers)
+    if earlier is None or later is None or earlier[:2] != later[:2] or count > gpm.highest(node.driver):
+        raise Refusal(Code.INVALID_ARGUMENT)
+    node.gate("nvmlGpmMetricsGet", later.gpu)
+    for n in range(count):
+        place = (address or 0) + _HEAD.size + n * _METRIC.size
+        number, *_ = take(place, _METRIC)
+        put(place, _METRIC, number, *_answer(number, earlier, later))
+
+
+def _answer(number: int, earlier: Sample, later: Sample) -> tuple[int, float, int, int, int]:
+    name = gpm.NAMES.get(number)
+    if name is None:
+        return Code.NOT_SUPPORTED, -1.0, 0, 0, 0
+    words = _words(name)
+    if later.empty:
+        return Code.NO_DATA, -1.0, *words
+    value = gpm.value(name, earlier, later)
+    return (Code.NOT_SUPPORTED, -1.0, *words) if value is None else (Code.SUCCESS, value, *words)
+
+
+@cache
+def _texts(*texts: str) -> tuple[ctypes.Array[ctypes.c_char], ...]:
+    return tuple(ctypes.create_string_buffer(text.encode()) for text in texts)
+
+
+def _words(name: str) -> tuple[int, int, int]:
+    """Addresses of short name, long name and unit, which live as long as the library."""
+    short, long, unit = _texts(name, name.replace("_", " "), "MiB/s" if name.endswith("per_sec") else "%")
+    return ctypes.addressof(short), ctypes.addressof(long), ctypes.addressof(unit)

@@ -1,0 +1,81 @@
+"""How many GPUs there are, and how a program gets a handle of one."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+
+from gpumon.sim.cmemory import put
+from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.exports import POINTER, UINT, function
+from gpumon.sim.mig import devices
+from gpumon.sim.mig_calls import mig_uuid
+from gpumon.sim.node import Node
+
+_UINT, _POINTER = struct.Struct("<I"), struct.Struct("<Q")
+_BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)
+
+
+@function("nvmlDeviceGetCount_v2", POINTER)
+def count(node: Node, out: int | None) -> None:
+    node.enter("nvmlDeviceGetCount_v2")
+    put(out, _UINT, len(node.counted()))
+
+
+@function("nvmlDeviceGetHandleByIndex_v2", UINT, POINTER)
+def handle_by_index(node: Node, index: int, out: int | None) -> None:
+    node.need_initialised()
+    counted = node.counted()
+    if index >= len(counted):
+        raise Refusal(Code.INVALID_ARGUMENT)
+    put(out, _POINTER, node.look_up("nvmlDeviceGetHandleByIndex_v2", counted[index]))
+
+
+@function("nvmlDeviceGetHandleByPciBusId_v2", ctypes.c_char_p, POINTER)
+def handle_by_bus_id(node: Node, bus_id: bytes | None, out: int | None) -> None:
+    node.need_initialised()
+    wanted = address((bus_id or b"").decode(errors="replace"))
+    found = [gpu for gpu in node.counted() if address(node.profile.bus_ids[gpu]) == wanted]
+    if not found:
+        raise Refusal(Code.NOT_FOUND)
+    put(out, _POINTER, node.look_up("nvmlDeviceGetHandleByPciBusId_v2", found[0]))
+
+
+@function("nvmlDeviceGetHandleByUUID", ctypes.c_char_p, POINTER)
+def handle_by_uuid(node: Node, uuid: bytes | None, out: int | None) -> None:
+    node.need_initialised()
+    counted = node.counted()
+    if any(node.state(gpu).lost for gpu in counted):  # as documented: one lost GPU spoils this lookup for all
+        raise Refusal(Code.GPU_IS_LOST)
+    wanted = (uuid or b"").decode(errors="replace")
+    for gpu in counted:
+        identity = node.identities()[gpu]
+        parts = {mig_uuid(identity, part): n for n, part in enumerate(devices(node.state(gpu).mig))}
+        if wanted == identity.uuid or wanted in parts:
+            node.look_up("nvmlDeviceGetHandleByUUID", gpu)
+            put(out, _POINTER, node.handle(gpu, parts.get(wanted)))
+            return
+    raise Refusal(Code.NOT_FOUND)
+
+
+def address(bus_id: str) -> tuple[int, int, int]:
+    """Domain, bus and device."""
+    parts = _BUS_ID.fullmatch(bus_id)
+    if not parts:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    domain, bus, device = (int(part or "0", 16) for part in parts.groups())
+    return domain, bus, device
+
+
+@function("nvmlDeviceGetIndex", POINTER, POINTER)
+def index(node: Node, handle: int | None, out: int | None) -> None:
+    """Of a GPU among the GPUs, of a MIG device among those of its GPU."""
+    device = node.device("nvmlDeviceGetIndex", handle, parts=True)
+    if device.part is not None:
+        put(out, _UINT, devices(device.state.mig).index(device.part))
+        return
+    counted = node.counted()
+    if device.identity.number not in counted:
+        raise Refusal(Code.GPU_NOT_FOUND)
+    put(out, _UINT, counted.index(device.identity.number))

@@ -1,0 +1,88 @@
+"""How a GPU is cut into instances: which sizes fit where, and what they are then called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpumon.sim.board import Board, MigProfile
+
+_SLICES = 8
+WHOLE_GPU = 0xFFFFFFFF
+"""Number of an instance where there is none."""
+
+
+class Wanted(NamedTuple):
+    """One GPU instance of a layout, by the name of its profile."""
+
+    profile: str
+    compute: tuple[int, ...] | None = None
+    """Compute slices of its compute instances; None for one that has all of them."""
+
+
+class ComputeInstance(NamedTuple):
+    """What NVML calls a MIG device."""
+
+    instance: GpuInstance
+    number: int
+    slices: int
+
+    @property
+    def profile(self) -> str:
+        """`3g.40gb`, or `1c.3g.40gb` for a part of its compute slices."""
+        whole = self.slices == self.instance.profile.compute
+        return self.instance.profile.name if whole else f"{self.slices}c.{self.instance.profile.name}"
+
+    @property
+    def multiprocessors(self) -> int:
+        return self.instance.profile.multiprocessors * self.slices // self.instance.profile.compute
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstance:
+    """A part of the memory and of the engines."""
+
+    number: int
+    profile: MigProfile
+    compute: tuple[int, ...]
+
+    @property
+    def parts(self) -> list[ComputeInstance]:
+        return [ComputeInstance(self, n, slices) for n, slices in enumerate(self.compute)]
+
+
+Layout = tuple[GpuInstance, ...]
+"""Of a GPU whose MIG mode is on, by number."""
+
+
+class LayoutError(ValueError):
+    """Instances that this GPU cannot have together."""
+
+
+def place(board: Board, wanted: Sequence[Wanted]) -> Layout:
+    """Create the instances one after the other, as the driver does. Raises LayoutError."""
+    free = set(range(_SLICES))
+    return tuple(sorted((_place(board, one, free) for one in wanted), key=lambda instance: instance.number))
+
+
+def _place(board: Board, wanted: Wanted, free: set[int]) -> GpuInstance:
+    known = {profile.name: profile for profile in board.mig_profiles}
+    profile = known.get(wanted.profile)
+    if profile is None:
+        names = ", ".join(known) or "none"
+        raise LayoutError(f"no MIG profile {wanted.profile!r} on {board.product}; there are {names}")
+    compute = (profile.compute,) if wanted.compute is None else wanted.compute
+    if sum(compute) > profile.compute:
+        raise LayoutError(f"{wanted.profile} has {profile.compute} compute slices, not {sum(compute)}")
+    for start in profile.starts:
+        taken = set(range(start, start + profile.slices))
+        if taken <= free:
+            free -= taken
+            return GpuInstance(profile.instance_id(start), profile, compute)
+    raise LayoutError(f"no room is left for another {wanted.profile}: remove an instance")
+
+
+def devices(layout: Layout | None) -> list[ComputeInstance]:
+    """All MIG devices of a GPU, in the order of their indices."""
+    return [part for instance in layout or () for part in instance.parts]

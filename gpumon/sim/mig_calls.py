@@ -1,0 +1,67 @@
+"""MIG: the devices into which a GPU is cut."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+from gpumon.sim.cmemory import put
+from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.device import Device, Identity
+from gpumon.sim.exports import POINTER, UINT, function, getter
+from gpumon.sim.mig import ComputeInstance, devices
+from gpumon.sim.node import Node
+
+MOST_DEVICES = 7
+_POINTER = struct.Struct("<Q")
+_MIB = 1 << 20
+
+
+def mig_uuid(identity: Identity, part: ComputeInstance) -> str:
+    """The same whenever the GPU is cut in the same way."""
+    text = f"{identity.uuid}/{part.instance.number}/{part.number}/{part.profile}"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return "MIG-" + "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
+
+
+getter("nvmlDeviceIsMigDeviceHandle", "I", parts=True)(lambda device: device.part is not None)
+getter("nvmlDeviceGetMaxMigDeviceCount", "I")(lambda device: MOST_DEVICES if device.state.mig is not None else 0)
+getter("nvmlDeviceGetMigMode", "I", "I")(lambda device: (device.state.mig_mode, device.state.mig_pending))
+
+
+@function("nvmlDeviceGetMigDeviceHandleByIndex", POINTER, UINT, POINTER)
+def device_by_index(node: Node, handle: int | None, index: int, out: int | None) -> None:
+    device = node.device("nvmlDeviceGetMigDeviceHandleByIndex", handle)
+    if device.state.mig is None:
+        raise Refusal(Code.NOT_SUPPORTED)
+    if index >= MOST_DEVICES:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    if index >= len(devices(device.state.mig)):
+        raise Refusal(Code.NOT_FOUND)
+    put(out, _POINTER, node.handle(device.identity.number, index))
+
+
+@function("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", POINTER, POINTER)
+def whole_gpu(node: Node, handle: int | None, out: int | None) -> None:
+    device = node.device("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle, parts=True)
+    _part(device)
+    put(out, _POINTER, node.handle(device.identity.number))
+
+
+def _part(device: Device) -> ComputeInstance:
+    if device.part is None:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    return device.part
+
+
+getter("nvmlDeviceGetGpuInstanceId", "I", parts=True)(lambda device: _part(device).instance.number)
+getter("nvmlDeviceGetComputeInstanceId", "I", parts=True)(lambda device: _part(device).number)
+
+
+@getter("nvmlDeviceGetAttributes_v2", "IIIIIIIIQ", parts=True)
+def attributes(device: Device) -> tuple[int, ...]:
+    """Multiprocessors; the engines shared: copy, decoder, encoder, JPEG, OFA; slices; MiB."""
+    part = _part(device)
+    size = part.instance.profile
+    shared = size.copy_engines, size.decoders, 0, size.jpeg, size.ofa
+    return part.multiprocessors, *shared, size.compute, part.slices, size.memory // _MIB

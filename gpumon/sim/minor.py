@@ -1,0 +1,45 @@
+"""What other programs ask and gpumon does not: fixed answers, and what data-centre GPUs do not support."""
+
+from __future__ import annotations
+
+import struct
+
+from gpumon.sim.cmemory import put
+from gpumon.sim.device import Device
+from gpumon.sim.exports import POINTER, UINT, device_function, getter, text_getter
+
+_INT = struct.Struct("<i")
+_NVIDIA, _TESLA = 14, 2
+"""Brands."""
+_PASSED_THROUGH = 1
+_TURING = 6
+
+getter("nvmlDeviceGetBrand", "I")(lambda device: _NVIDIA if device.board.architecture > _TURING else _TESLA)
+getter("nvmlDeviceGetBoardId", "I")(lambda device: int(device.identity.bus_id[9:11], 16) << 8)
+getter("nvmlDeviceGetMultiGpuBoard", "I")(lambda _: 0)
+getter("nvmlDeviceGetDisplayMode", "I")(lambda _: 0)
+getter("nvmlDeviceGetDisplayActive", "I")(lambda _: 0)
+getter("nvmlDeviceGetAccountingMode", "I")(lambda _: 0)
+getter("nvmlDeviceGetDriverModel", "I", "I")(lambda _: None)
+getter("nvmlDeviceGetDriverModel_v2", "I", "I", since=(570,))(lambda _: None)
+getter("nvmlDeviceGetGpuOperationMode", "I", "I")(lambda _: None)
+getter("nvmlDeviceGetNumFans", "I")(lambda device: 0 if device.state.fan_speed is None else 1)
+getter("nvmlDeviceGetFanSpeed_v2", "I", takes=[UINT])(lambda device, _fan: device.state.fan_speed)
+getter("nvmlDeviceGetEncoderStats", "I", "I", "I")(lambda _: (0, 0, 0))
+getter("nvmlDeviceGetGspFirmwareMode", "I", "I")(lambda device: (1, 1) if device.board.architecture > _TURING else None)
+getter("nvmlDeviceGetPowerState", "I")(lambda device: device.state.performance_state)
+getter("nvmlDeviceGetPowerManagementMode", "I")(lambda _: 1)
+getter("nvmlDeviceGetIrqNum", "I")(lambda device: 100 + device.identity.number)
+getter("nvmlDeviceGetPcieSpeed", "I")(lambda device: 2500 << max(0, int(device.state.pcie_generation or 1) - 1))
+text_getter("nvmlDeviceGetInforomImageVersion")(lambda _: "G520.0280.02.02")
+text_getter("nvmlDeviceGetBoardPartNumber")(lambda device: f"900-{device.board.pci_subsystem >> 16:04X}-0000-000")
+
+
+@device_function("nvmlDeviceGetVirtualizationMode", POINTER)
+def virtualization_mode(device: Device, out: int | None) -> None:
+    put(out, _INT, _PASSED_THROUGH if device.profile.guest else 0)
+
+
+@device_function("nvmlDeviceValidateInforom")
+def validate_inforom(_device: Device) -> None:
+    """There is nothing wrong with it."""

@@ -1,0 +1,74 @@
+"""The getters of single NVLinks, and of the chip-to-chip links of Grace hosts."""
+
+from __future__ import annotations
+
+import struct
+
+from gpumon.sim.board import PEER_GPU
+from gpumon.sim.cmemory import put
+from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.device import Device
+from gpumon.sim.exports import POINTER, UINT, device_function, getter
+from gpumon.sim.getters import put_pci
+from gpumon.sim.state import LINK_DOWN, Link
+
+_INT = struct.Struct("<i")
+_C2C_MODE = struct.Struct("<I")
+_NVSWITCH = 0x22A310DE
+_ERROR_COUNTERS = ("replay", "recovery", "crc", "crc")
+"""NVML's error counters up to Hopper: replay, recovery, CRC of flits, CRC of data."""
+
+
+def _link(device: Device, number: int) -> Link:
+    """Past the last link, not supported: what drivers were seen to answer, not what the header says."""
+    if number >= len(device.state.links):
+        raise Refusal(Code.NOT_SUPPORTED)
+    return device.state.links[number]
+
+
+@getter("nvmlDeviceGetNvLinkState", "I", takes=[UINT])
+def state(device: Device, number: int) -> float:
+    """1 for a link that is not down."""
+    return _link(device, number).state != LINK_DOWN
+
+
+@getter("nvmlDeviceGetNvLinkVersion", "I", takes=[UINT])
+def version(device: Device, number: int) -> float:
+    _link(device, number)
+    return device.board.link_version
+
+
+@getter("nvmlDeviceGetNvLinkErrorCounter", "Q", takes=[UINT, UINT])
+def error_counter(device: Device, number: int, counter: int) -> float | None:
+    link = _link(device, number)
+    if counter >= len(_ERROR_COUNTERS) or device.board.nvlink5:
+        return None
+    count: float = getattr(link, _ERROR_COUNTERS[counter])
+    return count
+
+
+def _peer(device: Device, number: int) -> tuple[int, str]:
+    """Only a link that is up knows what is at its other end."""
+    if _link(device, number).state == LINK_DOWN:
+        raise Refusal(Code.NOT_SUPPORTED)
+    return device.profile.peer(device.identity.number, number)
+
+
+@device_function("nvmlDeviceGetNvLinkRemoteDeviceType", UINT, POINTER)
+def peer_type(device: Device, number: int, out: int | None) -> None:
+    kind, _ = _peer(device, number)
+    put(out, _INT, kind)
+
+
+@device_function("nvmlDeviceGetNvLinkRemotePciInfo_v2", UINT, POINTER)
+def peer_address(device: Device, number: int, out: int | None) -> None:
+    kind, bus_id = _peer(device, number)
+    put_pci(out, bus_id, device.board.pci_device if kind == PEER_GPU else _NVSWITCH, 0)
+
+
+@device_function("nvmlDeviceGetC2cModeInfoV", POINTER, since=(550,))
+def c2c_mode(device: Device, out: int | None) -> None:
+    """The struct carries no version: its only member says whether the links are on."""
+    if not device.board.gpm:
+        raise Refusal(Code.NOT_SUPPORTED)
+    put(out, _C2C_MODE, bool(device.state.c2c_links))

@@ -1,0 +1,65 @@
+"""Who uses a GPU: lists of processes, and what each made of it."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+from gpumon.sim.cmemory import put, take
+from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.device import Device
+from gpumon.sim.exports import POINTER, ULONGLONG, device_function
+from gpumon.sim.state import Process
+
+_UINT = struct.Struct("<I")
+_PROCESS = struct.Struct("<I4xQII")
+_UTILIZATION = struct.Struct("<I4xQIIII")  # pid, time (µs), multiprocessors, memory, encoder, decoder
+
+
+def _compute(device: Device, size: int | None, array: int | None) -> None:
+    running = _running(device)
+    (room,) = take(size, _UINT)
+    put(size, _UINT, len(running))
+    if len(running) > room:
+        raise Refusal(Code.INSUFFICIENT_SIZE)
+    for n, process in enumerate(running):
+        put((array or 0) + n * _PROCESS.size, _PROCESS, *process)
+
+
+def _running(device: Device) -> list[Process]:
+    """Of a GPU, or of a MIG device."""
+    part = device.part
+    return [
+        process
+        for process in device.state.processes
+        if part is None or (process.gpu_instance, process.compute_instance) == (part.instance.number, part.number)
+    ]
+
+
+def _none(_device: Device, size: int | None, _array: int | None) -> None:
+    put(size, _UINT, 0)
+
+
+_SINCE = (510,)
+device_function("nvmlDeviceGetComputeRunningProcesses_v3", POINTER, POINTER, since=_SINCE, parts=True)(_compute)
+device_function("nvmlDeviceGetGraphicsRunningProcesses_v3", POINTER, POINTER, since=_SINCE, parts=True)(_none)
+device_function("nvmlDeviceGetMPSComputeRunningProcesses_v3", POINTER, POINTER, since=_SINCE, parts=True)(_none)
+
+
+@device_function("nvmlDeviceGetProcessUtilization", POINTER, POINTER, ULONGLONG)
+def process_utilization(device: Device, array: int | None, size: int | None, since: int) -> None:
+    """One sample a process, of now; none that is newer than `since` (µs) is NOT_FOUND."""
+    if device.state.utilization is None:
+        raise Refusal(Code.NOT_SUPPORTED)
+    now = time.time_ns() // 1000
+    running = device.state.processes if since < now else ()
+    if not running:
+        raise Refusal(Code.NOT_FOUND)
+    (room,) = take(size, _UINT)
+    put(size, _UINT, len(running))
+    if not array or room < len(running):
+        raise Refusal(Code.INSUFFICIENT_SIZE)
+    shares = (int(share or 0) // len(running) for share in (device.state.utilization, device.state.memory_utilization))
+    each = (*shares, 0, 0)
+    for n, process in enumerate(running):
+        put(array + n * _UTILIZATION.size, _UTILIZATION, process.pid, now, *each)

@@ -1,0 +1,66 @@
+"""What takes its time, or looks back: samples of the last seconds, and the throughput of the PCIe link."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import time
+from collections.abc import Callable
+
+from gpumon.sim.cmemory import put, take
+from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.device import Device
+from gpumon.sim.exports import POINTER, UINT, ULONGLONG, function, getter
+from gpumon.sim.node import SAMPLES, Node
+from gpumon.sim.observe import PCIE_BYTES_PER_SECOND, utilization
+from gpumon.sim.physics import Course
+
+_UINT = struct.Struct("<I")
+_SAMPLE = struct.Struct("<QI4x")  # time (µs), value
+_UNSIGNED_INT = 1
+_POWER, _UTILIZATION, _MEMORY = 0, 1, 2
+"""NVML's types of sample."""
+_KEPT = 20
+_THROUGHPUT_SECONDS = 0.02
+
+Read = Callable[[Course, int, float], float]
+_READS: dict[int, Read] = {
+    _POWER: lambda course, _gpu, at: course.at(at).point.power * 1000,
+    _UTILIZATION: utilization,
+    _MEMORY: lambda course, gpu, at: utilization(course, gpu, at) * 0.6,
+}
+
+
+@function("nvmlDeviceGetSamples", POINTER, ctypes.c_uint, ULONGLONG, POINTER, POINTER, POINTER)
+def samples(node: Node, handle: int | None, kind: int, since: int, *pointers: int | None) -> None:
+    """What the driver keeps, newer than `since` (µs): without an array, how many that may be."""
+    device = node.device("nvmlDeviceGetSamples", handle)
+    kind_of_value, size, array = pointers
+    read = _READS.get(kind)
+    if read is None or device.state.utilization is None:
+        raise Refusal(Code.NOT_SUPPORTED)
+    put(kind_of_value, _UINT, _UNSIGNED_INT)
+    if not array:
+        put(size, _UINT, _KEPT)
+        return
+    newer = [at for at in _times(node) if at[0] > since][-take(size, _UINT)[0] :]
+    if not newer:
+        raise Refusal(Code.NOT_FOUND)
+    put(size, _UINT, len(newer))
+    course, gpu = node.course(device.identity.number), device.identity.number
+    for n, (stamp, at) in enumerate(newer):
+        put(array + n * _SAMPLE.size, _SAMPLE, stamp, round(read(course, gpu, at)))
+
+
+def _times(node: Node) -> list[tuple[int, float]]:
+    """Of the samples kept, by the clock on the wall (µs) and in seconds after the epoch, the oldest first."""
+    tick, wall = node.tick(), time.time()
+    ages = [n / SAMPLES for n in range(_KEPT - 1, -1, -1) if tick >= n / SAMPLES]
+    return [(int((wall - age) * 1e6), tick - age) for age in ages]
+
+
+@getter("nvmlDeviceGetPcieThroughput", "I", takes=[UINT])
+def pcie_throughput(device: Device, _way: int) -> float:
+    """KB/s, measured while the caller waits, as the driver does."""
+    time.sleep(_THROUGHPUT_SECONDS)
+    return (device.state.own_utilization / 100) * PCIE_BYTES_PER_SECOND / 1000
