@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpumon.probe.account import Progress
 from gpumon.probe.result import ProbeResult
+from gpumon.release import Release
 from gpumon.snapshot.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot, XidEvent
 
 
@@ -102,6 +103,7 @@ Arrival = (
     | DriverStatus
     | LinksSeen
     | Samplers
+    | Release
     | Xids
     | Remembered
     | ProbeStarted

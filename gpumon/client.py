@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpumon import __version__
 from gpumon.serve.token import TokenError, read
 
 TIMEOUT_SECONDS = 10.0
+AGENT = f"gpumon/{__version__}"
 PROBLEM = ("detail", "remedy")
 """Members of every refusal."""
 ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a listen address, to be asked locally
@@ -37,6 +39,7 @@ class Client:
     host: str
     port: int
     token_file: Path
+    timeout: float = TIMEOUT_SECONDS
 
     def get(self, path: str, members: Collection[str]) -> Any:
         """The document at this path, whatever its status below 400; `members` are those it must have."""
@@ -44,11 +47,15 @@ class Client:
 
     def post(self, path: str, members: Collection[str]) -> Any:
         """Ask for something to be done."""
+        return self.change("POST", path, members)
+
+    def change(self, method: str, path: str, members: Collection[str]) -> Any:
+        """The same by another method."""
         try:
             token = read(self.token_file)
         except TokenError as error:
             raise ClientError(str(error)) from error
-        return self._ask("POST", path, members, {"Authorization": f"Bearer {token}"})
+        return self._ask(method, path, members, {"Authorization": f"Bearer {token}"})
 
     def _ask(self, method: str, path: str, members: Collection[str], headers: Mapping[str, str]) -> Any:
         try:
@@ -71,9 +78,9 @@ class Client:
         return f"{self.host or '*'}:{self.port}"
 
     def _exchange(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(ANYWHERE.get(self.host, self.host), self.port, timeout=TIMEOUT_SECONDS)
+        connection = http.client.HTTPConnection(ANYWHERE.get(self.host, self.host), self.port, timeout=self.timeout)
         try:
-            connection.request(method, path, headers=dict(headers))
+            connection.request(method, path, headers={"User-Agent": AGENT, **headers})
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:

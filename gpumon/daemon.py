@@ -30,6 +30,7 @@ from gpumon.snapshot.snapshot import DriverStatus, Hello, Message, Snapshot, Tri
 from gpumon.store.store import Retention
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Probing
+from gpumon.supervisor.releasing import Releasing
 from gpumon.supervisor.samplers import SamplerSupervisor
 from gpumon.wiring import PROBE, choices, first_report, orders, same_orders, terms, timetable
 
@@ -37,6 +38,8 @@ _log = logging.getLogger("gpumon")
 
 TICK_SECONDS = 5.0
 """How often rules are evaluated and the agent looks at itself."""
+RELEASE_RECORD = "release.json"
+"""Beside the store: which release is in force. Read before the first sampler starts, so it is no row of the store."""
 READY_SECONDS = 10.0
 """Deadline of the first poll: after that the agent is ready, whatever the driver does."""
 STOP_SECONDS = 4.0
@@ -78,6 +81,16 @@ class Daemon:
             keep=self._memories.keep_result,
         )
         self._schedule = Schedule(self._probing.scheduled)
+        self._releasing = Releasing(
+            self._loop,
+            most=configuration.release.max_seconds,
+            marker=configuration.release.marker,
+            record=configuration.store.path.with_name(RELEASE_RECORD),
+            samplers=self._samplers,
+            probing=self._probing,
+            latest=lambda: self._monitor.latest,
+            tell=self._monitor.take,
+        )
         self._kernel_log = KernelLog(configuration.kernel_log.path)
         self._socket = listen(*configuration.web.address)
         self._server = Server(create_app(self._sources()))
@@ -89,6 +102,7 @@ class Daemon:
         self._catch_signals()
         self._make_state_folder()
         self._memories.start()
+        self._releasing.start()
         self._samplers.start()
         self._serve()
         self._schedule.start(timetable(self._configuration))
@@ -127,6 +141,8 @@ class Daemon:
             token=self._token,
             allowed_hosts=own_names(host) | {name.lower() for name in self._configuration.web.allowed_hosts},
             request_probe=self._probing.request,
+            request_release=self._releasing.request,
+            end_release=self._releasing.end,
             wall=time.time,
             boot=boot_clock,
         )
@@ -152,6 +168,7 @@ class Daemon:
         systemd.notify("STOPPING=1")
         _log.info("stopping")
         self._schedule.stop()
+        self._releasing.stop()
         self._samplers.stop()
         self._probing.stop()
         deadline = boot_clock() + STOP_SECONDS
@@ -176,8 +193,9 @@ class Daemon:
 
     def _tick(self) -> None:
         self._kernel_log.read()
-        trouble, notice = self._memories.trouble, self._memories.notice
-        notices = self._notices | ({"store": notice} if notice else {})
+        trouble = self._memories.trouble
+        own = {"store": self._memories.notice, "release": self._releasing.notice}
+        notices = self._notices | {subject: words for subject, words in own.items() if words}
         self._monitor.take(
             Agent(
                 log_messages=log.counts(),
@@ -218,6 +236,7 @@ class Daemon:
         log.configure(level=after.log.level, format=after.log.format)
         self._monitor.change(terms(after))
         self._probing.choices = choices(after)
+        self._releasing.most = after.release.max_seconds
         if timetable(before) != timetable(after):
             self._schedule.start(timetable(after))
         if not same_orders(before, after):

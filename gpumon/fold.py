@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from gpumon import inventory
+from gpumon import inventory, unwatched
 from gpumon.alerts.alert import Alert
 from gpumon.alerts.evaluate import evaluate
 from gpumon.alerts.history import History
@@ -23,6 +23,7 @@ from gpumon.arrival import (
 )
 from gpumon.probe.metrics import fold_result
 from gpumon.probe.result import OUTCOMES, SKIP_REASONS
+from gpumon.release import Release
 from gpumon.report import Memory, ProbeState, Report
 from gpumon.shown import past, shown, xids_at
 from gpumon.snapshot.snapshot import DriverStatus, PciBus, Snapshot, XidEvent
@@ -45,6 +46,9 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
             report = _polled(previous, arrival, now)
         case Samplers() | DriverStatus() | PciBus() | Xids() | Remembered():
             report = replace(previous, memory=_remember(previous.memory, arrival))
+        case Release():
+            memory = unwatched.released(previous.memory, previous.release, arrival, now.lived)
+            report = replace(previous, release=arrival, memory=memory)
         case _:
             report = previous
     match arrival:
@@ -66,9 +70,9 @@ def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus | Xids |
     match arrival:
         case Samplers():
             known = inventory.leave_aside(memory.inventory, arrival.aside, memory.bus or {})
-            return replace(memory, samplers=arrival, inventory=known)
+            return unwatched.heard(replace(memory, samplers=arrival, inventory=known), arrival)
         case DriverStatus():
-            return replace(memory, status=arrival)
+            return unwatched.heard(replace(memory, status=arrival), arrival)
         case PciBus():
             known = inventory.release(memory.inventory, arrival.functions, arrival.excluded)
             return replace(memory, bus=arrival.functions, excluded=arrival.excluded, inventory=known)
@@ -108,10 +112,12 @@ def _polled(report: Report, snapshot: Snapshot, now: Moment) -> Report:
     known = memory.inventory
     for seen in snapshot.gpus:
         known = inventory.see(known, seen, bus, now)
+    known = inventory.expect(known, report.release.bus_ids, bus)
     if snapshot.complete:
-        known = inventory.miss(known, {*snapshot.present, *memory.samplers.aside}, bus, now)
+        known = inventory.miss(known, {*snapshot.present, *memory.samplers.aside, *report.release.bus_ids}, bus, now)
     known = inventory.release(known, bus, memory.excluded)
-    report = replace(report, memory=replace(memory, inventory=known, heard_at=now.lived))
+    memory = unwatched.heard(replace(memory, inventory=known, heard_at=now.lived), snapshot)
+    report = replace(report, memory=memory)
     return _tallied(report, snapshot) if snapshot.complete else report
 
 

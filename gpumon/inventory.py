@@ -114,6 +114,15 @@ def leave_aside(known: Inventory, aside: Mapping[str, Aside], bus: Bus) -> Inven
     return marked
 
 
+def expect(known: Inventory, bus_ids: Collection[str], bus: Bus) -> Inventory:
+    """Know what is on the bus and nobody has opened yet, nor will for now."""
+    expected = dict(known)
+    for bus_id in sorted(bus_ids):
+        if bus_id in bus and bus_id not in expected:
+            expected[bus_id] = stranger(expected, bus_id, bus)
+    return expected
+
+
 def miss(known: Inventory, present: set[str], bus: Bus, now: Moment) -> Inventory:
     """Mark as missing what should have been in this poll and was not."""
     gone = {bus_id: gpu for bus_id, gpu in known.items() if bus_id not in present}
@@ -159,17 +168,20 @@ def _read_links(gpu: KnownGpu, links: Mapping[str, Nvlink]) -> KnownGpu:
     return replace(gpu, link_counts={**gpu.link_counts, **counts}, links=shown)
 
 
-def readings(gpu: KnownGpu, xids: Mapping[str, tuple[float, float]], fault: str | None) -> Gpu:
+def readings(
+    gpu: KnownGpu, xids: Mapping[str, tuple[float, float]], fault: str | None, *, released: bool = False
+) -> Gpu:
     """The GPU as it is exported: everything while it answers, what never vanishes while it does not."""
     own: dict[str, Any] = {
         **gpu.identity,
-        "up": float(fault is None),
+        "up": None if released and fault is None else float(fault is None),
+        "released": float(released),
         "fault": {name: float(name == fault) for name in FAULTS},
         "observed_seconds_total": gpu.observed,
         "xid_errors_total": {xid: count for xid, (count, _) in xids.items()},
         "xid_last_timestamp_seconds": {xid: last for xid, (_, last) in xids.items() if last} or None,
     }
-    if fault is not None or gpu.seen is None or gpu.seen.gpu is None:
+    if released or fault is not None or gpu.seen is None or gpu.seen.gpu is None:
         return Gpu(**own)
     up = [link.up for link in gpu.links.values() if link.up is not None]
     own |= totals(gpu.seen.gpu, gpu.counts, gained(gpu.seen.increments))

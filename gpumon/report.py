@@ -11,6 +11,8 @@ from gpumon.arrival import Samplers
 from gpumon.inventory import KnownGpu
 from gpumon.probe.account import Progress
 from gpumon.probe.result import AllReduce, ProbeResult
+from gpumon.release import Release
+from gpumon.snapshot.bus_id import parsed
 from gpumon.snapshot.fabric import Fabric, Platform
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Build, Driver, Node
@@ -33,6 +35,8 @@ class GpuState:
     """The fault in words."""
     since: float | None = None
     """Wall time at which the fault was found."""
+    released: bool = False
+    """The agent keeps off it, or has not read it since: nobody looks, and a fault is the one that it had before."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
     c2c_links: Mapping[str, C2cLink] = field(default_factory=dict)
@@ -98,6 +102,9 @@ class Memory:
     inventory: Mapping[str, KnownGpu] = field(default_factory=dict)
     excluded: tuple[str, ...] = ()
     """Bus ids that the configuration excludes."""
+    resuming: Mapping[str, float] = field(default_factory=dict)
+    """What was released and has not been read since, by bus id (NODE for the driver itself), with the moment of
+    Moment.lived from which that is no longer the release's doing."""
     heard_at: float | None = None
     """When a poll, or a part of one, last arrived, on the clock of Moment.lived."""
     recalled: bool = False
@@ -127,6 +134,8 @@ class Report:
     """InfiniBand and RoCE; counters as they are exported."""
     excluded: tuple[str, ...] = ()
     """Bus ids of the GPUs that the configuration excludes: on the bus and counted by NVML, and never opened."""
+    release: Release = Release()
+    """What the agent keeps off now, because it was asked to."""
     events: tuple[XidEvent, ...] = ()
     """Newest last, bounded."""
     alerts: tuple[Alert, ...] = ()
@@ -135,6 +144,11 @@ class Report:
     """What is wrong with the agent itself, in words, by subject: driver, store, configuration, ..."""
 
     memory: Memory = Memory()
+
+    def gpu(self, name: str) -> GpuState | None:
+        """The GPU of this uuid, index or PCI address."""
+        names = {name, parsed(name)}
+        return next((one for one in self.gpus if names & {one.uuid, str(one.index), one.bus_id}), None)
 
     def samples(self) -> Iterator[Sample]:
         """Every series that the agent exports."""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from gpumon import inventory
 from gpumon.inventory import KnownGpu
+from gpumon.release import NODE, Release
 from gpumon.report import GpuState, Memory, Report
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Driver, Node
 from gpumon.snapshot.reading import Sample
 from gpumon.terms import Moment, Terms
+from gpumon.unwatched import unwatched
 
 PAST, STEP = 3600.0, 15.0
 """Seconds to look back on after a start, and between two points of it."""
 XIDS = f"{Gpu.PREFIX}xid_errors_total"
+_NOBODY_LOOKS = ("nvml_up", "gpus_visible", "gpus_on_pci_bus", "snapshot_timestamp_seconds")
+"""Rows of the node that are absent while nobody looks at the driver: nothing is known, and nothing is wrong."""
 
 
 def shown(report: Report, now: Moment, terms: Terms) -> Report:
@@ -24,12 +28,14 @@ def shown(report: Report, now: Moment, terms: Terms) -> Report:
     memory = report.memory
     status = memory.status
     fresh = memory.heard_at is not None and now.lived - memory.heard_at <= terms.stale_after
-    down = _down(memory, fresh=fresh, terms=terms)
+    away = unwatched(memory, report.release, now.lived)
+    down = None if NODE in away else _down(memory, fresh=fresh, terms=terms)
     states = tuple(
-        _state(gpu, memory, down, now, terms) for gpu in sorted(memory.inventory.values(), key=lambda gpu: gpu.index)
+        _state(gpu, memory, down, now, terms, released=gpu.bus_id in away)
+        for gpu in sorted(memory.inventory.values(), key=lambda gpu: gpu.index)
     )
-    alive = status is not None and status.up
-    node = _node(report, down, terms, fresh=fresh)
+    alive = status is not None and status.up and NODE not in away
+    node = _unwatched_node(_node(report, down, terms, fresh=fresh), report.release, away)
     notices = {subject: words for subject, words in report.notices.items() if subject != "driver"}
     return replace(
         report,
@@ -54,25 +60,40 @@ def _down(memory: Memory, *, fresh: bool, terms: Terms) -> str | None:
     return None
 
 
-def _state(gpu: KnownGpu, memory: Memory, down: str | None, now: Moment, terms: Terms) -> GpuState:
+def _unwatched_node(node: Node, release: Release, away: Collection[str]) -> Node:
+    """A release is over when what was released has been read again."""
+    end = node.release_end_timestamp_seconds if release.end is None else release.end
+    node = replace(node, release_end_timestamp_seconds=end if away else None)
+    return replace(node, **dict.fromkeys(_NOBODY_LOOKS)) if NODE in away else node
+
+
+def _state(gpu: KnownGpu, memory: Memory, down: str | None, now: Moment, terms: Terms, *, released: bool) -> GpuState:
     fault, detail = gpu.fault, gpu.detail
-    if fault is None and (down is not None or gpu.seen_at is None):
-        fault, detail = "unknown", down or "not read yet"
-    elif fault is None and gpu.seen_at is not None and now.lived - gpu.seen_at > terms.stale_after:
-        fault, detail = "unknown", f"not read for more than {terms.stale_after:g} s"
+    if fault is None and not released:
+        fault, detail = _unread(gpu, down, now, terms)
     xids = dict(list(_xids(gpu, memory, terms).items())[: inventory.MOST_XIDS])
     return GpuState(
         bus_id=gpu.bus_id,
         uuid=gpu.uuid,
         index=gpu.index,
-        gpu=inventory.readings(gpu, xids, fault),
+        gpu=inventory.readings(gpu, xids, fault, released=released),
         fault=fault,
         detail=detail,
         since=gpu.since,
+        released=released,
         peers=gpu.peers,
         platform=gpu.platform,
-        **(_read(gpu) if fault is None else {}),
+        **(_read(gpu) if fault is None and not released else {}),
     )
+
+
+def _unread(gpu: KnownGpu, down: str | None, now: Moment, terms: Terms) -> tuple[str | None, str]:
+    """The fault of a GPU that had none when it was last read, if that is too long ago."""
+    if down is not None or gpu.seen_at is None:
+        return "unknown", down or "not read yet"
+    if now.lived - gpu.seen_at > terms.stale_after:
+        return "unknown", f"not read for more than {terms.stale_after:g} s"
+    return None, ""
 
 
 def _read(gpu: KnownGpu) -> dict[str, Any]:
@@ -93,7 +114,9 @@ def _node(report: Report, down: str | None, terms: Terms, *, fresh: bool) -> Nod
     on_bus = _by_driver(memory.bus)
     mine = sum(count for driver, count in (on_bus or {}).items() if driver != "vfio-pci")
     learned = len(memory.inventory)
-    expected = terms.expected if terms.expected is not None else max(mine, learned, int(report.node.gpus_expected or 0))
+    given_away = len(memory.bus or {}) - mine
+    before = int(report.node.gpus_expected or 0) - given_away
+    expected = terms.expected if terms.expected is not None else max(mine, learned, before)
     nothing_here = memory.bus is not None and not mine and not expected
     tried = status is not None or memory.samplers.stuck_seconds or any(memory.samplers.restarts.values())
     cut = sum(max(0, len(_xids(gpu, memory, terms)) - inventory.MOST_XIDS) for gpu in memory.inventory.values())

@@ -119,6 +119,7 @@ def _with(row: Rule, values: Mapping[str, float | None], runbook_url: str) -> Ru
 
 
 _NVML_UP = Reading("gpumon_nvml_up")
+_RELEASED = Compare(Reading("gpumon_gpu_released"), "==", 1)
 _MARGIN = Reading("gpumon_gpu_thermal_margin_celsius")
 _OBSERVED = Reading("gpumon_gpu_observed_seconds_total")
 _BUSY_SHARE = Arithmetic(
@@ -230,7 +231,13 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
         ),
         Rule(
             name="GpuCountMismatch",
-            expression=Compare(Reading("gpumon_gpus_visible"), "!=", Reading("gpumon_gpus_expected")),
+            # While one GPU is reset, or given to another driver, the driver may count it or not.
+            expression=Combine(
+                Compare(Reading("gpumon_gpus_visible"), "!=", Reading("gpumon_gpus_expected")),
+                "unless",
+                _RELEASED,
+                on=NODE,
+            ),
             for_=MINUTE,
             keep_firing_for=HANG,
             severity="critical",
@@ -334,10 +341,16 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
         Rule(
             name="NvlinkDown",
             # A board without a bridge has links that never come up: on its node no link is active.
+            # Links of the neighbours go down with a GPU that is released and reset.
             expression=Combine(
-                Compare(Reading("gpumon_nvlink_up"), "==", 0),
-                "and",
-                Compare(Reading("gpumon_gpu_nvlinks_active"), ">", 0),
+                Combine(
+                    Compare(Reading("gpumon_nvlink_up"), "==", 0),
+                    "and",
+                    Compare(Reading("gpumon_gpu_nvlinks_active"), ">", 0),
+                    on=NODE,
+                ),
+                "unless",
+                _RELEASED,
                 on=NODE,
             ),
             for_=2 * MINUTE,

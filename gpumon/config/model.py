@@ -264,6 +264,19 @@ class Alerts(_Section):
     )
 
 
+class Release(_Section):
+    """Letting go of GPUs for maintenance: docs/release.md."""
+
+    marker: SomePath = setting(
+        Path("/run/gpumon/release"),
+        "File that releases the node, or what it names, while it exists and is young enough.",
+        restart=True,
+    )
+    max_seconds: float = setting(
+        1800, "Longest release, and age from which a marker file no longer counts.", ge=1, le=86400
+    )
+
+
 class KernelLog(_Section):
     """The kernel's messages."""
 
@@ -289,6 +302,7 @@ class Configuration(_Section):
     simulate: Simulate = Simulate()
     probe: Probe = Probe()
     alerts: Alerts = Alerts()
+    release: Release = Release()
     kernel_log: KernelLog = KernelLog()
     pci: Pci = Pci()
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpumon.snapshot.bus_id import nvml_bus_id
+
 NVIDIA = "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")
 """VGA and 3D controllers: not the NVSwitches (0680), not the audio functions (0403)."""
@@ -18,12 +20,6 @@ def functions(sysfs: Path) -> Mapping[str, str]:
             driver = device / "driver"
             found[nvml_bus_id(device.name)] = driver.resolve().name if driver.is_symlink() else ""
     return found
-
-
-def nvml_bus_id(name: str) -> str:
-    """`0000:1b:00.0` as NVML writes it, with a domain of eight digits."""
-    domain, _, rest = name.partition(":")
-    return f"{int(domain, 16):08X}:{rest.upper()}"
 
 
 def _read(path: Path) -> str:

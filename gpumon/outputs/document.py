@@ -15,9 +15,10 @@ from typing import Any
 
 from gpumon.alerts.alert import Alert
 from gpumon.outputs.problems import Problem, fault_words, problems, worst
-from gpumon.outputs.words import rfc3339
+from gpumon.outputs.words import duration, rfc3339
 from gpumon.probe.account import Progress
 from gpumon.probe.result import Measurement, ProbeResult
+from gpumon.release import Window
 from gpumon.report import GpuState, Report
 from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
 from gpumon.snapshot.reading import Row, Table, labels_of, rows
@@ -65,11 +66,31 @@ def node(report: Report, stamp: Stamp) -> Document:
         "notices": [{"subject": subject, "message": message} for subject, message in report.notices.items()],
         "simulated_profile": report.simulated,
         "excluded": list(report.excluded),
+        "releases": release(report, stamp)["windows"],
         "started": rfc3339(report.started),
         "booted": rfc3339(round(stamp.wall - stamp.boot)),
         "build": table(report.build),
         "driver": table(report.driver),
         **table(report.node),
+    }
+
+
+def release(report: Report, stamp: Stamp) -> Document:
+    """What the agent keeps off now, because it was asked to."""
+    windows = [_window(one, report, stamp) for one in report.release.windows]
+    return {"released": bool(windows), "windows": windows}
+
+
+def _window(one: Window, report: Report, stamp: Stamp) -> Document:
+    state = report.gpu(one.bus_id) if one.bus_id else None
+    return {
+        "gpu": None if state is None else state.index,
+        "uuid": None if state is None else state.uuid,
+        "pci_bus_id": one.bus_id or None,
+        "by": one.by,
+        "since": rfc3339(one.since),
+        "until": rfc3339(one.until),
+        "remaining_seconds": round(max(0.0, one.deadline - stamp.boot), 3),
     }
 
 
@@ -83,7 +104,7 @@ def gpu(state: GpuState) -> Document:
     return {
         "gpu": state.index,
         "uuid": state.uuid,
-        "state": state.fault or ("up" if readings["up"] == 1 else "unknown"),
+        "state": "released" if state.released else state.fault or ("up" if readings["up"] == 1 else "unknown"),
         "detail": fault_words(state),
         "since": rfc3339(state.since),
         **readings,
@@ -207,15 +228,35 @@ def _table_or_none(one: Table | None) -> Document | None:
 
 
 def gpus_up(document: Document) -> tuple[int, int]:
-    """How many GPUs of a document answer, and how many should: those that are excluded are never asked."""
-    node = document["node"]
-    up = sum(one["state"] == "up" for one in document["gpus"])
-    return up, max(len(document["gpus"]), int(node["gpus_expected"] or 0) - len(node["excluded"]))
+    """How many GPUs of a document answer, and how many should: those excluded or released are not asked."""
+    node, states = document["node"], [one["state"] for one in document["gpus"]]
+    known = max(len(states), int(node["gpus_expected"] or 0) - len(node["excluded"]))
+    return states.count("up"), known - states.count("released")
 
 
 def excluded(node: Document) -> list[str]:
     """A sentence for each GPU that the configuration excludes."""
     return [f"GPU at {bus_id}: excluded by the configuration." for bus_id in node["excluded"]]
+
+
+def released(node: Document) -> list[str]:
+    """A sentence for each release in force."""
+    return [_released(one) for one in node["releases"]]
+
+
+def _released(one: Document) -> str:
+    what = (
+        "Every GPU" if one["pci_bus_id"] is None else f"GPU {one['pci_bus_id'] if one['gpu'] is None else one['gpu']}"
+    )
+    until, left = one["until"][11:19], duration(one["remaining_seconds"])
+    return f"{what} is released until {until} UTC, for {left} more, by {one['by']}."
+
+
+def aside(document: Document) -> list[str]:
+    """How many GPUs nobody looks at, and why, in words; nothing where there are none."""
+    states = [one["state"] for one in document["gpus"]]
+    counted = {"excluded": len(document["node"]["excluded"]), "released": states.count("released")}
+    return [f"{number} {why}" for why, number in counted.items() if number]
 
 
 def verdict(node: Document) -> str:

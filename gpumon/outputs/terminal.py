@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gpumon.outputs.connections import nvlinks, ports
-from gpumon.outputs.document import Document, excluded, gpus_up, verdict
+from gpumon.outputs.document import Document, aside, excluded, gpus_up, released, verdict
 from gpumon.outputs.remarks import remarks
 from gpumon.outputs.words import (
     ABSENT,
@@ -82,7 +82,8 @@ def status(document: Document, width: int, *, color: bool) -> str:
     `document` is document.whole, or its STATUS alone.
     """
     node = document["node"]
-    lines = [_paint(verdict(node), STATE_COLORS[node["state"]], color=color), ""]
+    lines = [_paint(line, YELLOW, color=color) for line in released(node)]
+    lines += [_paint(verdict(node), STATE_COLORS[node["state"]], color=color), ""]
     for problem in node["problems"]:
         lines += [*_problem_lines(problem, node["time"], width, color=color), ""]
     lines += [*_gpu_lines(document, width, color=color), "", *_connection_lines(document, width)]
@@ -99,7 +100,7 @@ def _heading(document: Document, *, color: bool) -> str:
     node, driver = document["node"], document["node"]["driver"]["driver"]
     parts = [
         _paint(printable(node["host"]), BOLD, color=color),
-        f"driver {printable(driver)}" if driver else "no driver",
+        f"driver {printable(driver)}" if driver else "driver released" if node["releases"] else "no driver",
         _gpus_up(document),
         f"{node['time'][:10]} {node['time'][11:19]} UTC",
     ]
@@ -110,8 +111,10 @@ def _heading(document: Document, *, color: bool) -> str:
 
 def _gpus_up(document: Document) -> str:
     up, expected = gpus_up(document)
-    aside = len(document["node"]["excluded"])
-    return (f"{up} of {expected} GPUs up" if expected else "no GPU expected") + (f", {aside} excluded" if aside else "")
+    others = aside(document)
+    if expected or not others:
+        others.insert(0, f"{up} of {expected} GPUs up" if expected else "no GPU expected")
+    return ", ".join(others)
 
 
 def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> Iterator[str]:
@@ -143,7 +146,8 @@ def _watched(document: Document, width: int, *, color: bool) -> Iterator[str]:
             for mig in gpu["migs"]:
                 yield _row((printable(column.mig(mig)) for column in columns), widths)
         else:
-            yield _paint(_cut(_faulted(gpu, widths, document["node"]["time"]), width), RED, color=color)
+            tone = DIM if gpu["state"] == "released" else RED
+            yield _paint(_cut(_faulted(gpu, widths, document["node"]["time"]), width), tone, color=color)
 
 
 def _fitting(gpus: list[Document], width: int) -> tuple[tuple[Column, ...], tuple[int, ...]]:

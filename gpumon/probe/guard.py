@@ -44,6 +44,8 @@ class Situation:
     enabled: bool = True
     unkillable: Sequence[int] = ()
     """Pids of ranks of earlier runs that SIGKILL did not end."""
+    released: bool = False
+    """The agent was asked to keep off one GPU or all."""
 
 
 def disabled(situation: Situation) -> Skip | None:
@@ -56,6 +58,12 @@ def single_gpu(situation: Situation) -> Skip | None:
     if situation.simulated or max(len(situation.gpus), situation.expected) != 1:
         return None
     return Skip(reason="single_gpu", hint="One GPU has no other to exchange with: nothing is wrong.")
+
+
+def released(situation: Situation) -> Skip | None:
+    if not situation.released:
+        return None
+    return Skip(reason="maintenance", hint="GPUs are released for maintenance: run again when the release has ended.")
 
 
 def left_over(situation: Situation) -> Skip | None:
@@ -107,7 +115,7 @@ def unknown(situation: Situation) -> Skip | None:
 
 
 GUARDS: tuple[Callable[[Situation], Skip | None], ...] = (
-    *(disabled, single_gpu, left_over),
+    *(disabled, released, single_gpu, left_over),
     *(busy, at_work, unseen, unknown),
 )
 """In the order of asking: what never changes first, what is certain before what is not known."""
@@ -120,6 +128,8 @@ def may_run(situation: Situation) -> Skip | None:
 
 def intruders(situation: Situation) -> Skip | None:
     """Why a run in progress must give way. Of its own it has one process a GPU, and on a simulated node none."""
+    if situation.released:
+        return released(situation)
     if situation.simulated:
         return busy(situation) or at_work(situation)
     held = [f"GPU {gpu.index}" for gpu in situation.gpus if (gpu.processes or 0) > 1]

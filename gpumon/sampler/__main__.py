@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
-import time
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from gpumon import __version__, log
-from gpumon.life import frames_only, tie_to
+from gpumon.life import first_line, frames_only, tie_to
 from gpumon.nvml.gpu import Extent
 from gpumon.nvml.library import (
     DRIVER_NOT_LOADED,
@@ -51,7 +50,8 @@ class Say(Protocol):
 class Sampler:
     """One life of a child."""
 
-    def __init__(self, orders: Orders, say: Say, around: Surroundings) -> None:
+    def __init__(self, orders: Orders, say: Say, around: Surroundings, asked_to_end: threading.Event) -> None:
+        self._asked_to_end = asked_to_end
         self._orders = orders
         self._say = say
         self._around = around
@@ -62,9 +62,9 @@ class Sampler:
         self._excluded = excluded(orders, around)
 
     def run(self) -> int:
-        """Returns the exit code: only when this process can do no more."""
+        """Returns the exit code: when it was asked to end, or when this process can do no more."""
         delay = BACK_OFF[0]
-        while True:
+        while not self._asked_to_end.is_set():
             self._look_at_bus()
             try:
                 status = start(self._library)
@@ -74,26 +74,33 @@ class Sampler:
                 if self._orders.trial is not None:
                     return self._trial(status, self._orders.trial)
                 self._poll(status)
+                self._let_go()
             except NvmlError as error:
                 self._say(DriverStatus(up=False, error=error.name, remedy=REMEDIES.get(error.code, "see dmesg")))
                 if error.code == VERSION_MISMATCH:
                     return EXIT_MISMATCH
                 self._let_go()
-            time.sleep(delay)
+            self._asked_to_end.wait(delay)
             delay = min(2 * delay, BACK_OFF[1])
+        return 0
 
     def _poll(self, status: DriverStatus) -> None:
+        """Until asked to end."""
         self._polling = poll = self._node_poll(status, self._around.bus)
         due = boot_clock()
-        while True:
-            self._say(*(poll.events.take() if self._orders.events else ()))
+        while not self._asked_to_end.is_set():
+            self._tell_events(poll)
             self._say(poll.poll())
             self._look_at_bus()
             due = max(due + self._orders.interval, boot_clock() - self._orders.interval)
-            time.sleep(max(0.0, due - boot_clock()))
+            self._asked_to_end.wait(max(0.0, due - boot_clock()))
+        self._tell_events(poll)
+
+    def _tell_events(self, poll: NodePoll) -> None:
+        self._say(*(poll.events.take() if self._orders.events else ()))
 
     def _let_go(self) -> None:
-        """The driver went away: without a shutdown the next initialisation would only count one more user."""
+        """Of a driver that went away as well: without it the next initialisation would only count one more user."""
         if self._polling is not None:
             self._polling.close()
             self._polling = None
@@ -137,10 +144,10 @@ class Sampler:
 
 
 def main() -> int:
-    """Read the orders, then sample until the input closes."""
-    orders = Orders.decode(sys.stdin.buffer.readline())
+    """Read the orders, then sample until asked to end, or until the input closes."""
+    orders = Orders.decode(first_line())
     write = frames_only()
-    tie_to(orders.parent)
+    asked_to_end = tie_to(orders.parent)
     log.configure(level=orders.log_level, format=orders.log_format)
 
     def say(*messages: Message) -> None:
@@ -148,7 +155,7 @@ def main() -> int:
 
     say(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
     try:
-        return Sampler(orders, say, await_surroundings(orders, say)).run()
+        return Sampler(orders, say, await_surroundings(orders, say), asked_to_end).run()
     except BrokenPipeError:
         logging.getLogger("gpumon.sampler").info("the daemon is gone")
         return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,12 +12,11 @@ import pynvml
 
 from gpumon.nvml import pci
 from gpumon.sim import SimulationError
+from gpumon.snapshot.bus_id import parsed
 from gpumon.snapshot.orders import Orders, Simulation
 from gpumon.snapshot.snapshot import DriverStatus, Message
 
 log = logging.getLogger("gpumon.sampler")
-
-BUS_ID = re.compile(r"([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 
 AGAIN_SECONDS = 1.0
 
@@ -74,8 +72,8 @@ def excluded(orders: Orders, around: Surroundings) -> frozenset[str]:
     for name in orders.exclude:
         if name.isdigit():
             found.update(ours[int(name) : int(name) + 1])
-        elif BUS_ID.fullmatch(name):
-            found.add(pci.nvml_bus_id(name if name.count(":") > 1 else f"0000:{name}"))
+        elif bus_id := parsed(name):
+            found.add(bus_id)
         elif name in uuids:
             found.add(uuids[name])
         else:

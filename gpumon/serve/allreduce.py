@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -17,7 +16,7 @@ from gpumon.outputs.words import duration
 from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.report import ProbeState
 from gpumon.serve import ask, schema
-from gpumon.serve.answer import reply, sources, stamp
+from gpumon.serve.answer import awaited, reply, sources, stamp
 from gpumon.serve.api import Filter, Nothing
 from gpumon.serve.guard import authorize
 from gpumon.serve.problem import Problem
@@ -79,16 +78,7 @@ async def last(request: Request, wanted: Annotated[Assertion, Query()]) -> Respo
 async def run(request: Request, _: Nothing) -> Response:
     """Needs the token. Location names the run. While one is in progress no second is started: the request joins it."""
     authorize(request)
-    future = asyncio.wrap_future(sources(request).request_probe())
-    await asyncio.wait((future,), timeout=PATIENCE)
-    if not future.done():
-        raise no_answer()
-    return _answered(future.result())
-
-
-def no_answer() -> Problem:
-    detail = f"The main loop did not answer within {PATIENCE:.0f} s."
-    return Problem(503, "Agent busy", detail, "Ask again; see the log.")
+    return _answered(await awaited(sources(request).request_probe(), PATIENCE))
 
 
 def refused(answer: ProbeRequest, headers: Mapping[str, str]) -> Problem:

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
-import re
 from datetime import UTC, datetime
 
+from gpumon import durations
 from gpumon.report import GpuState, Report
 from gpumon.serve.problem import Problem
 
-UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PART = re.compile(r"([0-9]{1,9})(ms|[smhdw])")
 _SHOWN = 40
 """Characters of an unreadable value that the answer repeats."""
 
 
 def duration(name: str, text: str) -> float:
     """Seconds in a duration as Prometheus writes them: 90s, 24h, 1h30m."""
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    seconds = durations.seconds(text)
+    if seconds is None:
         raise _unreadable(name, text, "a duration such as 90s, 24h or 1h30m")
-    return sum(int(number) * UNITS[unit] for number, unit in parts)
+    return seconds
 
 
 def moment(name: str, text: str, now: float) -> float:
     """Seconds since the epoch: given as such, in RFC 3339, or as a duration before now."""
-    if _PART.match(text):
+    if durations.PART.match(text):
         return now - duration(name, text)
     try:
         seconds = float(text)
@@ -37,11 +35,11 @@ def moment(name: str, text: str, now: float) -> float:
 
 
 def gpu(report: Report, text: str) -> GpuState:
-    """By uuid or index."""
-    for state in report.gpus:
-        if text in (state.uuid, str(state.index)):
-            return state
-    raise unknown_gpu(report, text)
+    """By uuid, index or PCI address."""
+    found = report.gpu(text)
+    if found is None:
+        raise unknown_gpu(report, text)
+    return found
 
 
 def unknown_gpu(report: Report, text: str) -> Problem:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from gpumon.alerts.alert import Alert
 from gpumon.outputs.document import Stamp
 from gpumon.probe.result import AllReduce, Measurement, ProbeResult
+from gpumon.release import Release, Window
 from gpumon.report import GpuState, ProbeState, Report
 from gpumon.snapshot.fabric import Fabric
 from gpumon.snapshot.gpu import CLOCK_EVENTS, FAULTS, Gpu
@@ -243,3 +244,9 @@ def _node() -> Node:
         store_up=1.0,
         alerts={"GpuTemperatureHigh,warning,firing": 1.0},
     )
+
+
+def released() -> Report:
+    """The same node while its GPU is released."""
+    one = Window(bus_id=bus_id(0), by="command", since=WALL - 60, until=WALL + 240, deadline=STAMP.boot + 240)
+    return replace(report(), release=Release(windows=(one,)))

@@ -92,6 +92,7 @@ def _environment() -> Environment:
         links=links,
         verdict=document.verdict,
         excluded=document.excluded,
+        released=document.released,
         plot=plot,
         remarks=remarks,
         version=_version,

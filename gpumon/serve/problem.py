@@ -108,7 +108,7 @@ def _allowed(request: Request) -> str:
     routes = request.app.routes
     methods = [
         method
-        for method in ("GET", "POST")
+        for method in ("GET", "POST", "DELETE")
         if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
     ]
     return ", ".join(methods).replace("GET", "GET, HEAD")

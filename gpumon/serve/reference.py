@@ -13,11 +13,13 @@ from fastapi.openapi.utils import get_openapi
 from gpumon.outputs import document
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.result import ProbeRequest
+from gpumon.release import Answer, Holder
 from gpumon.report import ProbeState, Report
-from gpumon.serve import allreduce, api, ask, example, guard, metrics, schema
+from gpumon.serve import allreduce, answer, api, ask, example, guard, metrics, release, schema
 from gpumon.serve.problem import MEDIA_TYPE, Problem
 
 Document = dict[str, Any]
+_RELEASE = tuple((method, "/api/v1/release", "200") for method in ("get", "post", "delete"))
 GPU, RUN = "9", "4e1f0c7a92d3"
 """In the examples of problems."""
 DESCRIPTION = """\
@@ -48,6 +50,7 @@ def examples() -> Mapping[tuple[str, str, str], Any]:
         ("get", "/probe/allreduce", "200"): document.probe(report, stamp),
         ("get", "/probe/allreduce", "202"): document.probe(_before(), stamp),
         ("post", "/probe/allreduce", "202"): {"id": run["id"], "accepted": True},
+        **dict.fromkeys(_RELEASE, document.release(example.released(), stamp)),
         ("get", "/metrics", "200"): _family(report, "gpumon_gpu_temperature_celsius"),
         ("get", "/-/healthy", "200"): metrics.HEALTHY,
         ("get", "/-/ready", "200"): metrics.READY,
@@ -69,7 +72,26 @@ def problems() -> Mapping[tuple[str, str, str], Problem]:
         ("post", "/probe/allreduce", "401"): guard.token_needed(),
         ("post", "/probe/allreduce", "403"): guard.other_origin("http://elsewhere.example"),
         ("post", "/probe/allreduce", "409"): allreduce.refused(busy, {}),
-        ("post", "/probe/allreduce", "503"): allreduce.no_answer(),
+        ("post", "/probe/allreduce", "503"): answer.no_answer(allreduce.PATIENCE),
+        **_release_problems(report, stamp),
+    }
+
+
+def _release_problems(report: Report, stamp: document.Stamp) -> Mapping[tuple[str, str, str], Problem]:
+    path, after = "/api/v1/release", document.release(example.released(), stamp)
+    stuck = Holder(pid=4711, words="sampler 4711 in nvmlDeviceGetTemperature on 00000000:18:00.0", stuck=True)
+    refusal = Answer(refused="7200 s is not between 0 and release.max_seconds, which is 1800.", remedy="Ask for less.")
+    every = {
+        "401": guard.token_needed(),
+        "403": guard.other_origin("http://elsewhere.example"),
+        "404": ask.unknown_gpu(report, GPU),
+        "503": answer.no_answer(release.PATIENCE),
+    }
+    return {
+        **{(method, path, status): one for method in ("post", "delete") for status, one in every.items()},
+        ("post", path, "400"): release.refused(refusal),
+        ("post", path, "409"): release.held(Answer(holders=(stuck,)), after),
+        ("delete", path, "409"): release.marked(after),
     }
 
 

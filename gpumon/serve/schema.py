@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from gpumon.alerts.alert import SEVERITIES
 from gpumon.probe.result import OUTCOMES
 from gpumon.probe.result import AllReduce as AllReduceTable
+from gpumon.release import ASKERS
 from gpumon.snapshot import fabric as fabric_table
 from gpumon.snapshot import gpu as gpu_table
 from gpumon.snapshot import infiniband as infiniband_table
@@ -90,6 +91,28 @@ Build = from_table("Build", Shape, node_table.Build)
 Driver = from_table("Driver", Shape, node_table.Driver)
 
 
+class ReleaseWindow(Shape):
+    """A while for which the agent keeps off one GPU or the whole node."""
+
+    gpu: int | None = Field(description="Index of the GPU; null: the whole node.")
+    uuid: str | None
+    pci_bus_id: str | None
+    by: Literal[ASKERS] = Field(description="Who asked.")  # type: ignore[valid-type]
+    since: str = moment("When it began.")
+    until: str = moment("When it ends by itself.")
+    remaining_seconds: float
+
+
+class Release(Shape):
+    """What the agent keeps off now."""
+
+    released: bool
+    windows: list[ReleaseWindow]
+    holders: list[str] | None = Field(
+        default=None, description="Only with the token: processes of the agent that still hold what is released."
+    )
+
+
 class _NodeBase(Shape):
     host: str
     time: str = moment("When this was answered.")
@@ -98,6 +121,7 @@ class _NodeBase(Shape):
     notices: list[Notice]
     simulated_profile: str | None = Field(description="Profile of a simulated node; null on real GPUs.")
     excluded: list[str] = Field(description="PCI bus ids of the GPUs that the configuration excludes: never opened.")
+    releases: list[ReleaseWindow] = Field(description="What the agent keeps off now, because it was asked to.")
     started: str = moment("When the agent started.")
     booted: str = moment("When the host booted.")
     build: Build  # type: ignore[valid-type]
@@ -124,7 +148,7 @@ C2cLink = from_table("C2cLink", _C2cLinkBase, nvlink_table.C2cLink)
 class _GpuBase(Shape):
     gpu: int = Field(description="NVML index under which it was first seen since boot.")
     uuid: str = Field(description="Identity. pci-<bus id> until the GPU has told its own.")
-    state: Literal[("up", *gpu_table.FAULTS)] = Field(description="up, or the fault.")  # type: ignore[valid-type]
+    state: Literal[("up", *gpu_table.FAULTS, "released")] = Field(description="up, the fault, or released.")  # type: ignore[valid-type]
     detail: str = Field(description="The fault in words; empty without one.")
     since: str | None = moment("When the fault was found.")
     fabric: Fabric | None = Field(description="Its place in an NVLink fabric; null where there is none.")  # type: ignore[valid-type]

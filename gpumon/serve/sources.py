@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpumon.outputs.prometheus import Exposition
 from gpumon.probe.result import ProbeRequest
+from gpumon.release import Answer
 from gpumon.report import Report
 
 
@@ -27,6 +28,10 @@ class Sources:
     """Names in the Host header that are this agent's, besides IP addresses; "*" allows any."""
     request_probe: Callable[[], Future[ProbeRequest]]
     """Asks for a run of the probe now. When it answers, `latest` already names the run, so that its id can be read."""
+    request_release: Callable[[str, float, str], Future[Answer]]
+    """Asks for a release: bus id or NODE, seconds, who asks. Answers when nothing is held, or will not be let go."""
+    end_release: Callable[[str | None, str], Future[Answer]]
+    """Ends one release, None: all that are not the marker's; who asks."""
     wall: Callable[[], float]
     """Seconds since the epoch."""
     boot: Callable[[], float]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpumon.outputs.document import Document, gpus_up
+from gpumon.outputs.document import Document, aside, gpus_up
 from gpumon.outputs.words import ABSENT, bandwidth, celsius, count, duration, seconds_between, share, size, watts
 
 HOT = 0.95
@@ -108,8 +108,9 @@ def outcome_tone(outcome: str) -> str:
 
 def _gpus_tile(document: Document) -> Tile:
     up, expected = gpus_up(document)
-    aside = len(document["node"]["excluded"])
-    suffix = f", {aside} excluded" if aside else ""
+    suffix = "".join(f", {words}" for words in aside(document))
+    if not expected and "released" in suffix:
+        return Tile(label="GPUs up", value="released", note="nobody looks", tone="muted")
     if not expected:
         return Tile(label="GPUs up", value="none", note=f"no GPU is expected here{suffix}", tone="muted")
     lacking = expected - up

@@ -85,8 +85,14 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGTERM)
 
+    def ask_to_end(self) -> None:
+        """Ask it to give back what it holds, and to end by itself. Takes a line of its input, which it always reads."""
+        if self._process.stdin is not None and not self.ended:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(b"end\n")
+
     def close_input(self) -> None:
-        """Ask it to end: children end when their input closes."""
+        """Make it end at once: children end when their input closes."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()

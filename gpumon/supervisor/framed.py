@@ -18,6 +18,9 @@ from gpumon.supervisor.loop import Loop
 
 log = logging.getLogger("gpumon.supervisor")
 
+GRACE_SECONDS = 3.0
+"""How long a child that was asked to end may take to give back what it holds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
@@ -44,6 +47,7 @@ class FramedChild:
         on_abandoned: Callable[[], None],
     ) -> None:
         self.killed_for: str | None = None
+        self._loop = loop
         self._on_message = on_message
         self._started_at = boot_clock()
         self._greeted = False
@@ -97,6 +101,18 @@ class FramedChild:
         if self.killed_for is None:
             self.killed_for = reason
             self._child.kill()
+
+    def let_go(self, reason: str) -> None:
+        """Ask it to shut the driver down and to end, and no longer listen; SIGKILL when that takes too long."""
+        if self.killed_for is None:
+            self.killed_for = reason
+            self._child.ask_to_end()
+            self._loop.call_after(GRACE_SECONDS, self._child.kill)
+
+    @property
+    def abandoned(self) -> bool:
+        """SIGKILL did not end it."""
+        return self._child.abandoned
 
     def close_input(self) -> None:
         self._child.close_input()

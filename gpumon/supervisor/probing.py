@@ -15,6 +15,7 @@ from gpumon.probe.guard import GpuUse, Situation, Skip, intruders, may_run
 from gpumon.probe.plan import Run, make_plan
 from gpumon.probe.probes import Probe
 from gpumon.probe.result import ProbeRequest, ProbeResult
+from gpumon.release import Holder
 from gpumon.report import Report
 from gpumon.supervisor.loop import Loop, Timer
 from gpumon.supervisor.ranks import Ranks
@@ -76,6 +77,11 @@ class Probing:
     def scheduled(self) -> None:
         """From any thread: a run is due."""
         self._loop.post(self._scheduled)
+
+    def holders(self) -> tuple[Holder, ...]:
+        """Ranks that have GPUs open, or may have."""
+        stuck = self._ranks.unkillable
+        return tuple(Holder(pid=pid, words=f"rank {pid} of the probe", stuck=pid in stuck) for pid in self._ranks.pids)
 
     def stop(self) -> None:
         """Kill the run in progress, which then never was, and begin no other."""
@@ -163,6 +169,7 @@ class Probing:
             simulated=report.simulated is not None,
             enabled=self.choices.enabled,
             unkillable=self._ranks.unkillable,
+            released=report.release.end is not None,
         )
 
 

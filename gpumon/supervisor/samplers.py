@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpumon.arrival import Aside, Samplers
+from gpumon.release import NODE, Holder
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import EXIT_MISMATCH, Orders
 from gpumon.snapshot.snapshot import Message, Snapshot, TrialResult, XidEvent
@@ -71,6 +72,7 @@ class SamplerSupervisor:
         """Bus ids that have answered, the last to do so at the end."""
         self._turns = 0
         self._event_failures = 0
+        self._released: frozenset[str] = frozenset()
         self._stopping = False
 
     def start(self) -> None:
@@ -95,6 +97,40 @@ class SamplerSupervisor:
             self._sampler.kill(reason)
         else:
             self._restart(0.0)
+
+    # What is let go of
+
+    def keep_off(self, released: frozenset[str]) -> None:
+        """Hold none of these GPUs from now on, with NODE nothing at all; `holders` tells when that is so."""
+        before, self._released = self._released, released
+        if before == released:
+            return
+        for bus_id in before - released:
+            self._try_at_once(bus_id)
+        if self._trial is not None and _may_hold(self._trial, released):
+            self._trial.kill("release")
+        if self._sampler is not None:
+            self._sampler.let_go("release")
+        else:
+            self._restart(0.0)
+
+    def holders(self, released: frozenset[str]) -> tuple[Holder, ...]:
+        """Children that have one of these GPUs open, or may have."""
+        living = (self._sampler, self._trial, *self._abandoned)
+        return tuple(
+            Holder(pid=child.pid, words=child.name, stuck=child.abandoned)
+            for child in living
+            if child is not None and _may_hold(child, released)
+        )
+
+    def _try_at_once(self, bus_id: str) -> None:
+        """What was stuck may have been repaired meanwhile; only a trial tells."""
+        if bus_id == NODE:
+            for one in self._stuck:
+                self._try_at_once(one)
+        elif bus_id in self._stuck:
+            now = boot_clock()
+            self._stuck[bus_id] = replace(self._stuck[bus_id], since=now, trial_at=now)
 
     # What a look finds
 
@@ -130,9 +166,10 @@ class SamplerSupervisor:
         self._tell()
 
     def _try_again(self) -> None:
-        if self._trial is not None or self._abandoned:
+        if self._trial is not None or self._abandoned or NODE in self._released:
             return
-        due = [bus_id for bus_id, stuck in self._stuck.items() if stuck.trial_at <= boot_clock()]
+        stuck = self._stuck.items()
+        due = [one for one, trouble in stuck if trouble.trial_at <= boot_clock() and one not in self._released]
         if due:
             bus_id = min(due, key=lambda one: self._stuck[one].trial_at)
             self._trial = self._child(lambda page: replace(self._orders(page), trial=bus_id), self._trial_message)
@@ -230,7 +267,7 @@ class SamplerSupervisor:
             self._trial_ended(child)
         elif child is self._sampler:
             self._sampler = None
-            self._restarts["deadline"] += 1
+            self._restarts[child.killed_for if child.killed_for in REASONS else "deadline"] += 1
             self._restart(0.0)
 
     # How they start
@@ -245,7 +282,7 @@ class SamplerSupervisor:
 
     def _start(self) -> None:
         self._starting = None
-        if self._sampler is None and not self._stopping:
+        if self._sampler is None and not self._stopping and NODE not in self._released:
             self._sampler = self._child(self._sampler_orders, self._message)
             if self._sampler is None:
                 self._restart(self._delay)
@@ -257,7 +294,7 @@ class SamplerSupervisor:
         first = tuple(reversed(self._answering))[:: 1 if self._turns % 2 else -1]
         return replace(
             self._orders(page),
-            leave_aside=tuple(self._stuck),
+            leave_aside=(*self._stuck, *self._released),
             first=first,
             events=self._event_failures < MOST_EVENT_FAILURES,
         )
@@ -285,3 +322,11 @@ class SamplerSupervisor:
         if now != self._told:
             self._told = now
             self._on_state(now)
+
+
+def _may_hold(child: SamplerChild, released: frozenset[str]) -> bool:
+    """A sampler may have every GPU open that it was not told to leave aside."""
+    if NODE in released:
+        return True
+    trial = child.orders.trial
+    return trial in released if trial is not None else bool(released.difference(child.orders.leave_aside))

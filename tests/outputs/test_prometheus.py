@@ -141,7 +141,10 @@ def test_a_faulted_gpu_shows_identity_and_fault_and_no_reading() -> None:
 
     assert names == {
         f"gpumon_gpu_{name}"
-        for name in ("info", "up", "fault", "observed_seconds_total", "xid_errors_total", "xid_last_timestamp_seconds")
+        for name in (
+            *("info", "up", "fault", "released"),
+            *("observed_seconds_total", "xid_errors_total", "xid_last_timestamp_seconds"),
+        )
     }
 
 

@@ -14,6 +14,7 @@ import sample_reports as samples
 
 from gpumon.outputs.prometheus import Exposition, Renderer
 from gpumon.probe.result import ProbeRequest
+from gpumon.release import Answer as LetGo
 from gpumon.report import Report
 from gpumon.serve.app import create_app
 from gpumon.serve.server import Server, listen
@@ -34,6 +35,10 @@ class Node:
     """What the main loop says to a request for a run; None says nothing."""
     requests: int = 0
     """Runs asked for."""
+    let_go: LetGo | None = field(default_factory=LetGo)
+    """What the main loop says to a release and to its end; None says nothing."""
+    asked: list[tuple[object, ...]] = field(default_factory=list)
+    """Releases asked for, and ends of them."""
 
     def latest(self) -> Report:
         return self.report
@@ -48,6 +53,19 @@ class Node:
             future.set_result(self.answer)
         return future
 
+    def request_release(self, bus_id: str, seconds: float, by: str) -> Future[LetGo]:
+        return self._let_go(bus_id, seconds, by)
+
+    def end_release(self, bus_id: str | None, by: str) -> Future[LetGo]:
+        return self._let_go(bus_id, by)
+
+    def _let_go(self, *asked: object) -> Future[LetGo]:
+        self.asked.append(asked)
+        future: Future[LetGo] = Future()
+        if self.let_go is not None:
+            future.set_result(self.let_go)
+        return future
+
     def sources(self, allowed_hosts: frozenset[str] = frozenset({"localhost", "gpu-17"})) -> Sources:
         return Sources(
             host="gpu-17",
@@ -57,6 +75,8 @@ class Node:
             token=lambda: self.token,
             allowed_hosts=allowed_hosts,
             request_probe=self.request_probe,
+            request_release=self.request_release,
+            end_release=self.end_release,
             wall=lambda: samples.STAMP.wall,
             boot=lambda: samples.STAMP.boot,
         )

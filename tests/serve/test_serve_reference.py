@@ -69,7 +69,7 @@ def test_every_row_is_described(described: dict[str, Any]) -> None:
 def test_only_writes_need_the_token(described: dict[str, Any]) -> None:
     """As the page says."""
     needing = [(method, path) for method, path, one in reference.operations(described) if "security" in one]
-    assert needing == [("post", "/probe/allreduce")]
+    assert needing == [("post", "/probe/allreduce"), ("post", "/api/v1/release"), ("delete", "/api/v1/release")]
 
 
 def test_page_names_every_operation(port: int, described: dict[str, Any]) -> None:
