@@ -86,7 +86,8 @@ class Loop:
     def turn(self) -> None:
         """One wait and what it brought."""
         for key, _ in self._selector.select(self._wait()):
-            key.data()
+            if self._selector.get_map().get(key.fileobj) == key:  # not unwatched by the one before it
+                key.data()
         while self._posted:
             self._posted.popleft()()
         now = boot_clock()
