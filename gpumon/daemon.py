@@ -193,6 +193,7 @@ class Daemon:
 
     def _tick(self) -> None:
         self._kernel_log.read()
+        self._schedule.follow_clock()
         trouble = self._memories.trouble
         own = {"store": self._memories.notice, "release": self._releasing.notice}
         notices = self._notices | {subject: words for subject, words in own.items() if words}

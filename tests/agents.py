@@ -124,6 +124,19 @@ class Agent:
         """Pids of all processes that descend from the agent, and have this in their command line."""
         return {pid for pid in descendants(self.process.pid) if named.encode() in command_line(pid)}
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Meanwhile no process of the agent runs, as on a host that sleeps; the daemon wakes first."""
+        self.process.send_signal(signal.SIGSTOP)
+        pids = [self.process.pid, *self.children()]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL, to the daemon alone."""
         self.process.send_signal(signal.SIGKILL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,12 @@ from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_J
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
+from gpumon.snapshot.call_page import boot_clock
+
 log = logging.getLogger(__name__)
+
+STEP_SECONDS = 5.0
+"""By which the wall clock must have been stepped for the next run to follow it."""
 
 _TROUBLES = {
     EVENT_JOB_MISSED: "missed",
@@ -37,10 +43,12 @@ class Schedule:
         self._fire = fire
         self._on_trouble = on_trouble
         self._scheduler: Any = None
+        self._booted = _booted()
 
     def start(self, timetable: Timetable) -> None:
         """Begin, or begin anew with another timetable."""
         self.stop()
+        self._booted = _booted()
         self._scheduler = BackgroundScheduler(timezone=UTC)
         self._scheduler.add_listener(self._trouble, sum(_TROUBLES))
         self._scheduler.add_job(
@@ -49,7 +57,7 @@ class Schedule:
             next_run_time=datetime.now(UTC) + timedelta(seconds=timetable.first_after),
             coalesce=True,
             max_instances=1,
-            misfire_grace_time=max(1, int(timetable.interval)),  # the default of one second drops a late run unseen
+            misfire_grace_time=None,  # a late run is better than none
         )
         self._scheduler.start()
 
@@ -57,6 +65,16 @@ class Schedule:
         if self._scheduler is not None:
             self._scheduler.shutdown(wait=False)
             self._scheduler = None
+
+    def follow_clock(self) -> None:
+        """Ask now and then: when the wall clock was stepped, the next run is as far away as it was before."""
+        step = _booted() - self._booted
+        if abs(step) < STEP_SECONDS or self._scheduler is None:
+            return
+        self._booted += step
+        log.warning("the wall clock was stepped; the next probe follows it", extra={"seconds": round(step)})
+        for job in self._scheduler.get_jobs():
+            job.modify(next_run_time=job.next_run_time + timedelta(seconds=step))
 
     def next_run(self) -> float | None:
         """Wall time of the next run, in seconds since the epoch."""
@@ -68,3 +86,8 @@ class Schedule:
         kind = _TROUBLES[event.code]
         log.warning("scheduled probe: %s", kind, exc_info=getattr(event, "exception", None))
         self._on_trouble(kind)
+
+
+def _booted() -> float:
+    """When the host was booted, by its wall clock as it is now."""
+    return time.time() - boot_clock()

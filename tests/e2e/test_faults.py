@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import yaml
-from agents import Agent, Metrics, alive, descendants, eventually, free_port, running
+from agents import Agent, alive, descendants, eventually, free_port, running
+from scrapes import Scrapes, longest_standstill
 
 from gpumon.snapshot.call_page import boot_clock
 
 LOST, HUNG = "3", "5"
+STALE = 10
+"""Seconds after which a reading counts as old."""
 STOP_SECONDS = 10
 """TimeoutStopSec of the unit."""
 OTHERS = {str(gpu) for gpu in range(8)}
@@ -88,43 +90,6 @@ def _json(url: str) -> Any:
         return json.load(answer)
 
 
-class Scrapes:
-    """Scrapes several times a second until stopped, and keeps every page: no moment goes unseen."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._stop = threading.Event()
-        self.pages: list[tuple[float, Metrics]] = []
-        self.failed: list[Exception] = []
-        self._thread = threading.Thread(target=self._scrape)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _scrape(self) -> None:
-        while not self._stop.wait(0.3):
-            try:
-                self.pages.append((boot_clock(), self._agent.metrics()))
-            except (OSError, AssertionError) as error:
-                self.failed.append(error)
-
-
-def _longest_standstill(pages: list[tuple[float, Metrics]], gpu: str) -> float:
-    """Longest time for which this GPU's energy did not grow, in seconds."""
-    grown_at, last, longest = pages[0][0], -1.0, 0.0
-    for at, page in pages:
-        energy = page.gpus("gpumon_gpu_energy_joules_total").get(gpu, last)
-        if energy > last:
-            grown_at, last = at, energy
-        longest = max(longest, at - grown_at)
-    return longest
-
-
 def test_a_lost_gpu_fires_through_alertmanager_while_seven_report(agent: Agent, tmp_path: Path) -> None:
     """GPU 3 is lost: at every scrape the other seven report and grow; GpuLost arrives; healed, it resolves."""
     with Stack(tmp_path, agent.port).up() as stack, Scrapes(agent) as scrapes:
@@ -144,7 +109,7 @@ def test_a_lost_gpu_fires_through_alertmanager_while_seven_report(agent: Agent, 
         assert set(up) == OTHERS
         assert {gpu for gpu, one in up.items() if one} >= OTHERS - {LOST}
         assert set(page.gpus("gpumon_gpu_temperature_celsius")) >= OTHERS - {LOST}
-    assert max(_longest_standstill(scrapes.pages, gpu) for gpu in OTHERS - {LOST}) < 5
+    assert max(longest_standstill(scrapes.pages, gpu) for gpu in OTHERS - {LOST}) < STALE
     stamps = [page.value("gpumon_snapshot_timestamp_seconds") or 0 for _, page in scrapes.pages]
     assert stamps == sorted(stamps)
     assert len(set(stamps)) > len(stamps) / 8
@@ -169,7 +134,7 @@ def test_a_hung_call_costs_one_gpu_and_nothing_that_fires(agent: Agent, tmp_path
             eventually(lambda: (agent.metrics().value("gpumon_sampler_restarts_total", reason="deadline") or 0) >= 1)
             eventually(lambda: ("GpuStuck", HUNG) in stack.firing())
             # Long enough for a trial, which hangs as well, and is ended.
-            eventually(lambda: "trial" in agent.log.read_text(encoding="utf-8") or _age(scrapes) > 12)
+            eventually(lambda: "trial" in agent.log.read_text(encoding="utf-8") or scrapes.age > 12)
             held = stack.firing()
             agent.simulate({"idle": True, "gpus": lost})
             eventually(lambda: agent.metrics().gpus("gpumon_gpu_up")[HUNG] == 1)
@@ -179,11 +144,7 @@ def test_a_hung_call_costs_one_gpu_and_nothing_that_fires(agent: Agent, tmp_path
     assert not scrapes.failed
     seven = OTHERS - {HUNG, LOST}
     assert all(set(page.gpus("gpumon_gpu_temperature_celsius")) >= seven for _, page in scrapes.pages)
-    assert max(_longest_standstill(scrapes.pages, gpu) for gpu in seven) < 10
-
-
-def _age(scrapes: Scrapes) -> float:
-    return scrapes.pages[-1][0] - scrapes.pages[0][0] if scrapes.pages else 0.0
+    assert max(longest_standstill(scrapes.pages, gpu) for gpu in seven) < STALE
 
 
 @pytest.mark.parametrize("state", ["healthy", "hung", "probing"])
@@ -261,11 +222,11 @@ def test_whatever_one_gpu_does_the_other_seven_are_read(agent: Agent, trouble: d
         eventually(lambda: agent.metrics().gpus("gpumon_gpu_up")[HUNG] == 0)
     with Scrapes(agent) as scrapes:
         agent.simulate({"idle": True, "gpus": {int(HUNG): trouble}})
-        eventually(lambda: _age(scrapes) > 15)
+        eventually(lambda: scrapes.age > 15)
 
     seven = OTHERS - {HUNG}
     for _, page in scrapes.pages:
         assert {gpu for gpu, up in page.gpus("gpumon_gpu_up").items() if up} >= seven
         assert set(page.gpus("gpumon_gpu_temperature_celsius")) >= seven
         assert page.value("gpumon_nvml_up") == 1
-    assert max(_longest_standstill(scrapes.pages, gpu) for gpu in seven) < 10
+    assert max(longest_standstill(scrapes.pages, gpu) for gpu in seven) < STALE

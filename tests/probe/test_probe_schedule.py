@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from gpumon.probe.schedule import Schedule, Timetable
 
 
@@ -50,6 +52,21 @@ def test_a_new_timetable_replaces_the_old_one() -> None:
         due = schedule.next_run()
     assert due is not None
     assert due - time.time() > 900
+
+
+@pytest.mark.parametrize("step", [86_400 * 365, -86_400])
+def test_a_step_of_the_wall_clock_moves_no_run(monkeypatch: pytest.MonkeyPatch, step: float) -> None:
+    """A clock that was wrong at boot neither brings the next run forward nor puts it off."""
+    schedule = Schedule(lambda: None)
+    with running(schedule, Timetable(interval=3600, jitter=0, first_after=100)):
+        before = schedule.next_run()
+        wall = time.time
+        monkeypatch.setattr(time, "time", lambda: wall() + step)
+        schedule.follow_clock()
+        after = schedule.next_run()
+        monkeypatch.undo()
+    assert before is not None
+    assert after == pytest.approx(before + step, abs=1.0)
 
 
 def test_a_call_that_fails_is_told() -> None:

@@ -1,0 +1,101 @@
+"""The running agent on a host that sleeps and whose wall clock is stepped: neither is a fault of a GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from agents import Agent, Metrics, eventually
+from scrapes import Scrapes, falls
+from stepped_clock import SteppedClock
+
+from gpumon.daemon import TICK_SECONDS
+
+PAUSE = 12.0
+"""Longer than a reading stays true, than any driver call may take, and than two polls may be apart to be integrated."""
+DAY = 86_400
+AT_WORK = {"busy": True, "delay": {"nvmlDeviceGetUtilizationRates": 0.05}}
+"""The sampler is in a driver call for most of the time."""
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> SteppedClock:
+    return SteppedClock(tmp_path)
+
+
+@pytest.fixture
+def agent(tmp_path: Path, clock: SteppedClock) -> Iterator[Agent]:
+    one = Agent(tmp_path, environment=clock.environment)
+    one.simulate(AT_WORK)
+    one.start()
+    yield one
+    one.stop()
+
+
+def watch(seconds: float) -> None:
+    """Let the agent run for a while, to see what does not happen."""
+    threading.Event().wait(seconds)
+
+
+def assert_undisturbed(agent: Agent, scrapes: Scrapes) -> None:
+    """Every GPU was up and read at every scrape, no child was replaced, no counter fell, no alert came."""
+    pages = [page for _, page in scrapes.pages]
+    assert not scrapes.failed
+    for page in pages:
+        assert list(page.gpus("gpumon_gpu_up").values()) == [1] * 8
+        assert page.value("gpumon_nvml_up") == 1
+        for reading in ("temperature_celsius", "utilization_ratio", "energy_joules_total"):
+            assert len(page.gpus(f"gpumon_gpu_{reading}")) == 8
+        assert all(0 < one <= 1 for one in page.gpus("gpumon_gpu_utilization_ratio").values())
+        restarts = {series: n for series, n in page.values.items() if series[0] == "gpumon_sampler_restarts_total"}
+        assert not any(restarts.values()), restarts
+    assert list(falls(pages)) == []
+    assert agent.get("/api/v1/alerts")["alerts"] == []
+
+
+def assert_no_spike(pages: list[tuple[float, Metrics]]) -> None:
+    """Nothing is counted faster than time goes by, and no GPU is busy for longer than it was watched."""
+    for (earlier, before), (later, after) in pairwise(pages):
+        for gpu, watched in after.gpus("gpumon_gpu_observed_seconds_total").items():
+            gained = watched - before.gpus("gpumon_gpu_observed_seconds_total")[gpu]
+            busy = after.gpus("gpumon_gpu_busy_seconds_total")[gpu] - before.gpus("gpumon_gpu_busy_seconds_total")[gpu]
+            assert busy <= gained + 1e-6
+            assert gained <= later - earlier + 10.0  # a page may be as old as a reading may be
+
+
+def test_a_host_that_slept_has_no_stuck_gpu(agent: Agent) -> None:
+    """After a pause in the middle of driver calls nothing is late, old or replaced, and the gap is not integrated."""
+    eventually(lambda: len(agent.metrics().gpus("gpumon_gpu_busy_seconds_total")) == 8)
+    with Scrapes(agent) as scrapes:
+        watch(1.0)
+        with agent.paused():
+            watch(PAUSE)
+        watch(TICK_SECONDS + 1.0)
+
+    assert_undisturbed(agent, scrapes)
+    assert_no_spike(scrapes.pages)
+    first, last = scrapes.pages[0][1], scrapes.pages[-1][1]
+    for gpu, watched in last.gpus("gpumon_gpu_observed_seconds_total").items():
+        assert watched - first.gpus("gpumon_gpu_observed_seconds_total")[gpu] < scrapes.age - PAUSE + 3.0
+
+
+def test_steps_of_the_wall_clock_disturb_nothing(agent: Agent, clock: SteppedClock) -> None:
+    """A day forward, and two back: readings and counters go on, and the time shown follows."""
+    eventually(lambda: len(agent.metrics().gpus("gpumon_gpu_busy_seconds_total")) == 8)
+    began = agent.metrics().value("gpumon_snapshot_timestamp_seconds") or 0.0
+    with Scrapes(agent) as scrapes:
+        for step in (DAY, -DAY):
+            clock.step(step)
+            eventually(partial(_is_at, agent, began + step))
+            watch(TICK_SECONDS)
+
+    assert_undisturbed(agent, scrapes)
+    assert_no_spike(scrapes.pages)
+
+
+def _is_at(agent: Agent, wall: float) -> bool:
+    return abs((agent.metrics().value("gpumon_snapshot_timestamp_seconds") or 0.0) - wall) < DAY / 2
