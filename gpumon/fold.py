@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from gpumon import inventory, unwatched
+from gpumon import inventory, ports, unwatched
 from gpumon.alerts.alert import Alert
 from gpumon.alerts.evaluate import evaluate
 from gpumon.alerts.history import History
 from gpumon.arrival import (
     Agent,
     Arrival,
+    LinksChild,
     ProbeEnded,
     ProbeProgressed,
     ProbeStarted,
@@ -26,7 +27,7 @@ from gpumon.probe.result import OUTCOMES, SKIP_REASONS
 from gpumon.release import Release
 from gpumon.report import Memory, ProbeState, Report
 from gpumon.shown import past, shown, xids_at
-from gpumon.snapshot.snapshot import DriverStatus, PciBus, Snapshot, XidEvent
+from gpumon.snapshot.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot, XidEvent
 from gpumon.terms import Moment, Terms
 
 MOST_EVENTS = 500
@@ -44,6 +45,8 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
     match arrival:
         case Snapshot():
             report = _polled(previous, arrival, now)
+        case LinksSeen() | LinksChild():
+            report = replace(previous, memory=_links(previous.memory, arrival, now))
         case Samplers() | DriverStatus() | PciBus() | Xids() | Remembered():
             report = replace(previous, memory=_remember(previous.memory, arrival))
         case Release():
@@ -82,6 +85,12 @@ def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus | Xids |
             return replace(memory, xids=_recalled_xids(memory.xids, arrival.xids), recalled=True)
         case _:
             assert_never(arrival)
+
+
+def _links(memory: Memory, arrival: LinksSeen | LinksChild, now: Moment) -> Memory:
+    if isinstance(arrival, LinksSeen):
+        return replace(memory, links=ports.see(memory.links, arrival, now))
+    return replace(memory, links=replace(memory.links, child=arrival))
 
 
 def _count(

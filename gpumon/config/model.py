@@ -289,6 +289,21 @@ class Pci(_Section):
     sysfs: SomePath = setting(Path("/sys"), "Where sysfs is mounted.", restart=True)
 
 
+class Links(_Section):
+    """InfiniBand and RoCE ports, and the services that NVLink needs."""
+
+    sysfs: SomePath | None = setting(
+        None,
+        "Where sysfs is mounted.",
+        default_in_words="as for the PCI bus",
+        example="/host/sys",
+        restart=True,
+    )
+    root: SomePath = setting(
+        Path("/"), "Where the host's root is mounted: its units of systemd say what is installed.", restart=True
+    )
+
+
 class Configuration(_Section):
     """Everything that can be configured, in force and checked."""
 
@@ -305,6 +320,7 @@ class Configuration(_Section):
     release: Release = Release()
     kernel_log: KernelLog = KernelLog()
     pci: Pci = Pci()
+    links: Links = Links()
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     def with_origins(self, origins: Mapping[str, str]) -> Self:

@@ -1,10 +1,11 @@
-"""What a sampler is told, once, as one line of JSON on its input. An order changes by replacing the child."""
+"""What a child is told, once, as one line of JSON on its input. An order changes by replacing the child."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from dataclasses import dataclass
+from typing import Any
 
 EXIT_MISMATCH = 18
 """Exit code of a sampler whose library no longer fits the kernel module: only a new process can load the new one."""
@@ -50,13 +51,43 @@ class Orders:
     log_format: str = "logfmt"
 
     def encode(self) -> bytes:
-        """One line."""
-        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+        return _encode(self)
 
     @staticmethod
     def decode(line: bytes) -> Orders:
-        values = json.loads(line)
-        simulation = values.pop("simulation")
-        for name in ("exclude", "leave_aside", "first"):
-            values[name] = tuple(values[name])
-        return Orders(simulation=simulation and Simulation(**simulation), **values)
+        return Orders(**_decode(line, lists=("exclude", "leave_aside", "first")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkOrders:
+    """For the links child."""
+
+    page: int
+    parent: int
+    leave_aside: tuple[str, ...] = ()
+    """Devices and collectors whose files do not answer."""
+    sysfs: str = "/sys"
+    root: str = "/"
+    """Of the host, for the units of systemd."""
+    simulation: Simulation | None = None
+    log_level: str = "info"
+    log_format: str = "logfmt"
+
+    def encode(self) -> bytes:
+        return _encode(self)
+
+    @staticmethod
+    def decode(line: bytes) -> LinkOrders:
+        return LinkOrders(**_decode(line, lists=("leave_aside",)))
+
+
+def _encode(orders: Orders | LinkOrders) -> bytes:
+    """One line."""
+    return json.dumps(dataclasses.asdict(orders)).encode() + b"\n"
+
+
+def _decode(line: bytes, *, lists: tuple[str, ...]) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(line)
+    simulation = values.pop("simulation")
+    values |= {name: tuple(values[name]) for name in lists}
+    return values | {"simulation": simulation and Simulation(**simulation)}
