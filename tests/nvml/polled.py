@@ -49,15 +49,16 @@ class Poll:
             slot.retry_at = 0.0
         return self.poll()
 
-    def poll_later(self) -> Snapshot:
-        """A fast poll so long after the last one that samples may be taken again."""
+    def poll_later(self, *, all_tiers: bool = False) -> Snapshot:
+        """A poll so long after the last one that samples may be taken again."""
         for slot in self.node._slots.values():
             if slot.reader is not None:
-                monitoring = slot.reader._monitoring
-                monitoring._retry_at = 0.0
-                if monitoring._pair is not None and monitoring._pair._taken_at is not None:
-                    monitoring._pair._taken_at -= 1.0
-        return self.poll()
+                slot.reader._monitoring._retry_at = 0.0
+                for pair in (slot.reader._monitoring._pair, *slot.reader._instances._pairs.values()):
+                    if pair is not None and pair._taken_at is not None:
+                        pair._taken_at -= 1.0
+        self.simulation.now += 1.0
+        return self.poll_all_tiers() if all_tiers else self.poll()
 
     def gpu(self, index: int) -> SeenGpu:
         return self.poll_all_tiers().gpus[index]
