@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from gpumon import __version__
 from gpumon.alerts.rules import rules
@@ -34,11 +35,17 @@ def first_report(configuration: Configuration) -> Report:
     """What is known before anything was seen."""
     return Report(
         started=time.time(),
-        simulated=configuration.simulate.profile,
+        simulated=shown_profile(configuration),
         detailed=configuration.metrics.detailed,
         build=Build(version=__version__, python=platform.python_version(), revision=revision()),
         probe=ProbeState(metrics=INITIAL),
     )
+
+
+def shown_profile(configuration: Configuration) -> str | None:
+    """What is simulated, by its name: of a recording the file's."""
+    profile = configuration.simulate.profile
+    return None if profile is None else Path(profile).name
 
 
 def terms(configuration: Configuration) -> Terms:

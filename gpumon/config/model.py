@@ -194,7 +194,7 @@ class Simulate(_Section):
 
     profile: str | None = setting(
         None,
-        "Name of the profile, or none for the real GPUs.",
+        "Name of the profile, path of a recording (`./node.capture`), or none for the real GPUs.",
         flag="--simulate",
         default_in_words="none",
         example="h100x8",

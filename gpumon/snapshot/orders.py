@@ -11,11 +11,17 @@ EXIT_MISMATCH = 18
 """Exit code of a sampler whose library no longer fits the kernel module: only a new process can load the new one."""
 
 
+def is_recording(profile: str) -> bool:
+    """Whether this is the path of a file and not the name of a profile."""
+    return "/" in profile or "." in profile
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
     """Which simulated node to show instead of the real one."""
 
     profile: str
+    """Its name, or the path of a recording."""
     epoch: float
     """Boot clock; shared, so that every process sees the same node."""
     scenario: str | None = None
@@ -44,6 +50,10 @@ class Orders:
     largest_processes: int = 0
     """How many processes of each GPU to name."""
     trial: str | None = None
+    record: int | None = None
+    """Descriptor to which to write what the driver is asked and answers."""
+    survey: bool = False
+    """With `record`: ask the driver once what polls do not, and end."""
     sysfs: str = "/sys"
     procfs: str = "/proc"
     simulation: Simulation | None = None
