@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from gpumon.nvml.field_ids import field_ids
@@ -19,6 +20,8 @@ from gpumon.sim.signatures import SIGNATURES, signature
 
 Given = tuple[Any, ...]
 
+MORE = 4
+"""Entries of a list that may be added between two calls."""
 ROOM = 96
 """Bytes for a text: as much as NVML asks for at most."""
 
@@ -44,10 +47,23 @@ WITH_INPUT: Mapping[str, Sequence[Given]] = {
     "nvmlDeviceGetTemperatureV": [versioned(12, 1, 0)],
     "nvmlDeviceGetMarginTemperature": [versioned(8, 1)],
     "nvmlDeviceGetMemoryInfo_v2": [versioned(40, 2)],
+    "nvmlDeviceGetPcieThroughput": [(0,), (1,)],
+    "nvmlDeviceGetFanSpeed_v2": [(0,)],
+    "nvmlDeviceGetRetiredPages": [(0,), (1,)],
+    "nvmlDeviceGetTotalEccErrors": list(product(range(2), range(2))),
+    "nvmlDeviceGetMemoryErrorCounter": list(product(range(2), range(2), range(8))),
     "nvmlGpmQueryDeviceSupport": [(struct.pack("<I", 1),)],
 }
 """Questions to each GPU that need more than its handle."""
 
+OF_LINKS = (
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetNvLinkVersion",
+    "nvmlDeviceGetNvLinkRemoteDeviceType",
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+)
+ANSWERS = frozenset({"out", "text", "list", "array", "since", "struct"})
+"""Words for arguments that ask nothing."""
 LINK_COUNT = "NVLINK_LINK_COUNT"
 
 EVERY_FIELD = tuple((number, 0) for number in range(1, 321))
@@ -86,8 +102,8 @@ def _questions() -> Iterator[tuple[str, Given]]:
         known = signature(function)
         if known is None or known.words[:1] != ("handle",):
             continue
-        if function.startswith("nvmlDeviceGet") and all(
-            word.split()[0] in {"out", "text", "list", "struct"} for word in known.words[1:]
+        if function.startswith(("nvmlDeviceGet", "nvmlDeviceIs")) and all(
+            word.split()[0] in ANSWERS for word in known.words[1:]
         ):
             yield function, ()
         yield from ((function, given) for given in WITH_INPUT.get(function, ()))
@@ -99,7 +115,8 @@ def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int
     [(code, count)] = fields(library, handle, ((numbers[LINK_COUNT], 0),), bus_id) or [(1, 0)]
     links = range(count + 1 if not code else 1)
     for link in links:
-        ask(library, "nvmlDeviceGetNvLinkState", (handle, link), bus_id)
+        for function in OF_LINKS:
+            ask(library, function, (handle, link), bus_id)
         fields(library, handle, [(number, link) for number in of_links], bus_id)
     fields(library, handle, [(number, ALL_LINKS) for number in of_links], bus_id)
 
@@ -140,9 +157,10 @@ def ask(library: Library, function: str, given: Given, bus_id: str = "") -> tupl
     if known is None:
         return ()
     arguments, buffers = _arguments(known.words, list(given), entries=0)
-    if any(word.startswith("list") for word in known.words):
+    counts = [buffer for buffer in buffers if isinstance(buffer, _Count)]
+    if counts:
         _succeeds(library, function, *arguments, bus_id=bus_id)
-        arguments, buffers = _arguments(known.words, list(given), entries=buffers[0].value + 4)
+        arguments, buffers = _arguments(known.words, list(given), entries=counts[0].value + MORE)
     if not _succeeds(library, function, *arguments, bus_id=bus_id):
         return ()
     return tuple(buffer.value for buffer in buffers if hasattr(buffer, "value"))
@@ -165,12 +183,19 @@ def _arguments(words: Sequence[str], given: list[Any], *, entries: int) -> tuple
         if word in _NUMBERS:
             arguments.append(_NUMBERS[word](given.pop(0)))
             continue
+        if kind == "since":
+            arguments.append(ctypes.c_ulonglong(0))
+            continue
         memory = _memory(kind, rest, given, entries)
         buffers += memory
         arguments += [ctypes.byref(one) for one in memory]
         if kind == "text":
             arguments.append(ctypes.c_uint(ROOM))
     return arguments, buffers
+
+
+class _Count(ctypes.c_uint):
+    """Of a list: how many there may be, and then how many there are."""
 
 
 _NUMBERS: Mapping[str, Any] = {
@@ -185,8 +210,9 @@ _NUMBERS: Mapping[str, Any] = {
 def _memory(kind: str, rest: Sequence[str], given: list[Any], entries: int) -> list[Any]:
     if kind == "text":
         return [ctypes.create_string_buffer(ROOM)]
-    if kind == "list":
-        return [ctypes.c_uint(entries), ctypes.create_string_buffer(int(rest[0]) * max(1, entries))]
+    if kind in {"list", "array"}:
+        listed = [_Count(entries), ctypes.create_string_buffer(int(rest[0]) * max(1, entries))]
+        return listed if kind == "list" else listed[::-1]
     if kind == "out":
         plain = {"I": ctypes.c_uint, "Q": ctypes.c_ulonglong, "handle": ctypes.c_uint64, "i": ctypes.c_int}
         return [plain[rest[0]]() if rest[0] in plain else ctypes.create_string_buffer(struct.calcsize("<" + rest[0]))]

@@ -95,9 +95,7 @@ def getter(
                 put(pointer, layout, *map(whole, numbers, letters))
                 del numbers[: len(letters)]
 
-        export = device_function(
-            name, *takes, *[POINTER] * len(layouts), since=since, parts=parts, arguments=arguments
-        )
+        export = device_function(name, *takes, *[POINTER] * len(layouts), since=since, parts=parts, arguments=arguments)
         export(answer)
         return written
 

@@ -3,7 +3,8 @@
 One word an argument: `handle`; `u4`, `i4`, `u8` for numbers; `string` for input; `out <layout>` for numbers, as the
 struct module writes them; `out handle`; `struct <size> <inputs>` for bytes of which the first are input; `versioned
 <inputs>` for the same where it begins with its size and version; `object` for what means nothing elsewhere: event sets,
-GPM samples. Two arguments in C have `text` (buffer and its length) and `list <size>` (count and array of entries).
+GPM samples; `since` for a time that is no part of the question. Two arguments in C have `text` (buffer and its length),
+`list <size>` (count and array of entries) and `array <size>` (the same the other way round).
 """
 
 from __future__ import annotations
@@ -40,8 +41,26 @@ SIGNATURES: dict[str, Words] = {
     "nvmlDeviceGetMemoryInfo_v2": ("handle", "versioned 4"),
     "nvmlDeviceGetTemperatureV": ("handle", "versioned 8"),
     "nvmlDeviceGetMarginTemperature": ("handle", "versioned 4"),
+    "nvmlDeviceGetPciInfoExt": ("handle", "versioned 4"),
+    "nvmlDeviceGetSramEccErrorStatus": ("handle", "versioned 4"),
+    "nvmlDeviceGetPlatformInfo": ("handle", "versioned 4"),
+    "nvmlDeviceGetGpuFabricInfo": ("handle", "struct 28 0"),
+    "nvmlDeviceGetGpuFabricInfoV": ("handle", "versioned 4"),
+    "nvmlDeviceGetNvLinkRemoteDeviceType": ("handle", "u4", "out i"),
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2": ("handle", "u4", "struct 68 0"),
+    "nvmlDeviceGetC2cModeInfoV": ("handle", "out I"),
+    "nvmlDeviceGetVirtualizationMode": ("handle", "out i"),
+    "nvmlDeviceValidateInforom": ("handle",),
+    "nvmlDeviceGetRetiredPages": ("handle", "u4", "list 8"),
+    "nvmlDeviceGetMigDeviceHandleByIndex": ("handle", "u4", "out handle"),
+    "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": ("handle", "out handle"),
+    "nvmlDeviceGetComputeRunningProcesses_v2": ("handle", "list 24"),
     "nvmlDeviceGetComputeRunningProcesses_v3": ("handle", "list 24"),
+    "nvmlDeviceGetGraphicsRunningProcesses_v2": ("handle", "list 24"),
     "nvmlDeviceGetGraphicsRunningProcesses_v3": ("handle", "list 24"),
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3": ("handle", "list 24"),
+    "nvmlDeviceGetProcessUtilization": ("handle", "array 32", "since"),
+    "nvmlSystemGetConfComputeState": ("out III",),
     "nvmlDeviceGetFieldValues": ("handle", "i4", "object"),
     "nvmlDeviceRegisterEvents": ("handle", "u8", "object"),
     "nvmlEventSetCreate": ("object",),
@@ -56,8 +75,8 @@ SIGNATURES: dict[str, Words] = {
 }
 """Functions whose decorators do not know: the getters of plain numbers and texts do."""
 
-WITHOUT = frozenset({"nvmlErrorString"})
-"""Functions that say nothing about the node."""
+WITHOUT = frozenset({"nvmlErrorString", "nvmlSystemGetProcessName", "nvmlDeviceGetSamples"})
+"""Functions that are never noted: they say nothing about the node, or name processes, or look back in time."""
 
 
 def words(function: str) -> Words | None:
@@ -192,17 +211,35 @@ class _List(_Argument):
             put((arguments[1] or 0) + n * self._entry.size, self._entry, entry)
 
 
+class _Array(_List):
+    def told(self, arguments: Sequence[Any], name: Name) -> Iterator[Any]:
+        yield from super().told(arguments[::-1], name)
+
+    def put(self, arguments: Sequence[Any], told: Iterator[Any], handle: Callable[[str], int]) -> None:
+        super().put(arguments[::-1], told, handle)
+
+
+class _Since(_Argument):
+    c = (ULONGLONG,)
+
+
 _PLAIN: dict[str, Callable[[], _Argument]] = {
     "object": _Object,
     "handle": _Handle,
     "string": _String,
     "text": _Text,
+    "since": _Since,
     "out handle": _OutHandle,
     "u4": lambda: _Number(UINT),
     "i4": lambda: _Number(ctypes.c_int),
     "u8": lambda: _Number(ULONGLONG),
 }
-_SIZED: dict[str, Callable[..., _Argument]] = {"struct": _Struct, "versioned": _Versioned, "list": _List}
+_SIZED: dict[str, Callable[..., _Argument]] = {
+    "struct": _Struct,
+    "versioned": _Versioned,
+    "list": _List,
+    "array": _Array,
+}
 
 
 def _argument(word: str) -> _Argument:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pynvml
 
-from gpumon.sim.library import Function
+from gpumon.sim.pointers import Function
 
 _kept: list[Any] = []
 """An address outlives no callback."""
