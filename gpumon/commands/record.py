@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from gpumon import __version__, log
+from gpumon import __version__, durations, log
 from gpumon.commands import UserError
-from gpumon.commands.durations import seconds
 from gpumon.commands.settings import add_flags, configuration_to_start
 from gpumon.config.model import Configuration
 from gpumon.record.builder import Builder
@@ -29,7 +28,7 @@ CUT_SHORT = 1
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="recording to write, or to sum up")
-    parser.add_argument("--for", dest="seconds", type=seconds, default=60.0, metavar="TIME", help="how long (60s)")
+    parser.add_argument("--for", dest="lasting", default="60s", metavar="DURATION", help="how long, such as 5m (60s)")
     parser.add_argument("--unmasked", action="store_true", help="leave serials, uuids and process ids as they are")
     parser.add_argument("--summary", action="store_true", help="record nothing: say what FILE holds")
     add_flags(parser)
@@ -39,10 +38,13 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.summary:
         print(_summary(chosen.file), end="")
         return 0
+    wanted = durations.seconds(chosen.lasting)
+    if not wanted:
+        raise UserError(f"--for {chosen.lasting} is no duration: write 90s, 5m or 1h")
     settings = configuration_to_start(chosen)
     log.configure(level="warning", format=settings.log.format)
     _check_writable(chosen.file)
-    return _record(chosen.file, settings, chosen.seconds, masked=not chosen.unmasked)
+    return _record(chosen.file, settings, wanted, masked=not chosen.unmasked)
 
 
 def _summary(path: Path) -> str:
