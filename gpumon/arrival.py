@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from gpumon.probe.account import Progress
 from gpumon.probe.result import ProbeResult
 from gpumon.release import Release
-from gpumon.snapshot.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot, XidEvent
+from gpumon.snapshot.burst import Board, Burst, Change
+from gpumon.snapshot.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot
+from gpumon.store.events import ErrorCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,31 +40,20 @@ class Samplers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinksChild:
-    """How the links child fares, as its supervisor sees it."""
+class Errors:
+    """Errors of GPUs and NVSwitches, after the attempt to make them durable."""
 
-    aside: Mapping[str, Aside] = field(default_factory=dict)
-    """Devices and collectors whose files do not answer."""
-    abandoned: tuple[str, ...] = ()
-    """Names of the children that SIGKILL did not end."""
-    trouble: str = ""
-    """Why there is none, in words."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Xids:
-    """Xids, after the attempt to make them durable."""
-
-    events: tuple[XidEvent, ...]
+    changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
     """What the store still knew at start."""
 
-    xids: Mapping[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
-    """(uuid, xid) -> count, wall time of the last."""
-    events: tuple[XidEvent, ...] = ()
+    counters: tuple[ErrorCounter, ...] = ()
+    events: tuple[Burst, ...] = ()
+    """Newest last."""
+    boards: tuple[Board, ...] = ()
     probe_results: tuple[ProbeResult, ...] = ()
     probe_runs: Mapping[str, float] = field(default_factory=dict)
     probe_skips: Mapping[str, float] = field(default_factory=dict)
@@ -114,10 +105,9 @@ Arrival = (
     | PciBus
     | DriverStatus
     | LinksSeen
-    | LinksChild
     | Samplers
     | Release
-    | Xids
+    | Errors
     | Remembered
     | ProbeStarted
     | ProbeProgressed

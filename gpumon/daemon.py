@@ -10,12 +10,12 @@ import resource
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from gpumon import __version__, log, systemd
 from gpumon.arrival import Agent, Tick
 from gpumon.config.load import ConfigurationError, changes, reloaded
 from gpumon.config.model import Configuration
-from gpumon.kernel_log import KernelLog
 from gpumon.memories import Memories
 from gpumon.monitor import Monitor
 from gpumon.outputs.prometheus import Renderer
@@ -25,18 +25,19 @@ from gpumon.serve.hosts import own_names
 from gpumon.serve.server import Server, listen
 from gpumon.serve.sources import Sources
 from gpumon.serve.token import TokenError, ensure, read, warning
+from gpumon.sightings import Sightings
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.snapshot import DriverStatus, Hello, Message, Snapshot, TrialResult, XidEvent
 from gpumon.store.store import Retention
-from gpumon.supervisor.links import LinksSupervisor
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Probing
 from gpumon.supervisor.releasing import Releasing
 from gpumon.supervisor.samplers import SamplerSupervisor
-from gpumon.wiring import PROBE, choices, first_report, link_orders, orders, same_orders, terms, timetable
+from gpumon.wiring import PROBE, choices, first_report, kernel_log, orders, same_orders, terms, timetable
 
 _log = logging.getLogger("gpumon")
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TICK_SECONDS = 5.0
 """How often rules are evaluated and the agent looks at itself."""
 RELEASE_RECORD = "release.json"
@@ -66,17 +67,20 @@ class Daemon:
             PROBE.name,
             take=self._monitor.take,
             latest=lambda: self._monitor.latest,
+            on_recalled=lambda remembered, position: self._sightings.recalled(remembered.events, position),
+        )
+        self._sightings = Sightings(
+            self._loop,
+            self._memories,
+            kernel_log(configuration),
+            BOOT_ID.read_text(encoding="ascii").strip(),
+            latest=lambda: self._monitor.latest,
+            on_xid=self._note_xid,
         )
         self._samplers = SamplerSupervisor(
             self._loop,
             lambda page: orders(self._configuration, page, epoch),
             on_message=self._message,
-            on_state=self._monitor.take,
-        )
-        self._links = LinksSupervisor(
-            self._loop,
-            lambda page: link_orders(self._configuration, page, epoch),
-            on_seen=self._monitor.take,
             on_state=self._monitor.take,
         )
         self._probing = Probing(
@@ -98,7 +102,6 @@ class Daemon:
             latest=lambda: self._monitor.latest,
             tell=self._monitor.take,
         )
-        self._kernel_log = KernelLog(configuration.kernel_log.path)
         self._socket = listen(*configuration.web.address)
         self._server = Server(create_app(self._sources()))
 
@@ -110,8 +113,8 @@ class Daemon:
         self._make_state_folder()
         self._memories.start()
         self._releasing.start()
+        self._sightings.start()
         self._samplers.start()
-        self._links.start()
         self._serve()
         self._schedule.start(timetable(self._configuration))
         self._loop.every(TICK_SECONDS, self._tick)
@@ -151,6 +154,7 @@ class Daemon:
             request_probe=self._probing.request,
             request_release=self._releasing.request,
             end_release=self._releasing.end,
+            find_events=self._memories.find_events,
             wall=time.time,
             boot=boot_clock,
         )
@@ -178,12 +182,12 @@ class Daemon:
         self._schedule.stop()
         self._releasing.stop()
         self._samplers.stop()
-        self._links.stop()
         self._probing.stop()
         deadline = boot_clock() + STOP_SECONDS
-        while (self._samplers.running or self._links.running or self._probing.running) and boot_clock() < deadline:
+        while (self._samplers.running or self._probing.running) and boot_clock() < deadline:
             self._loop.turn()
         self._server.stop()
+        self._sightings.stop()
         self._memories.close()
         return 0
 
@@ -191,28 +195,33 @@ class Daemon:
 
     def _message(self, message: Message) -> None:
         if isinstance(message, XidEvent):
-            self._memories.keep_xid(message)
+            self._sightings.hear(message)
         elif isinstance(message, (Snapshot, DriverStatus)):
             self._monitor.take(message)
             self._polled |= message.complete if isinstance(message, Snapshot) else not message.up
         elif not isinstance(message, (Hello, TrialResult)):
             self._monitor.take(message)
 
+    def _note_xid(self, bus_id: str, xid: int) -> None:
+        """Of the kernel log: it is told of GPUs that are not ours, too."""
+        if bus_id in self._monitor.latest.memory.inventory:
+            self._samplers.note_xid(bus_id, xid)
+
     # What happens by itself
 
     def _tick(self) -> None:
-        self._kernel_log.read()
         self._schedule.follow_clock()
-        trouble = self._memories.trouble
+        self._memories.keep_boards(self._monitor.latest, time.time())
+        trouble, log_read = self._memories.trouble, self._sightings.log
         own = {"store": self._memories.notice, "release": self._releasing.notice}
         notices = self._notices | {subject: words for subject, words in own.items() if words}
         self._monitor.take(
             Agent(
                 log_messages=log.counts(),
                 store_up=trouble is None,
-                kernel_log_up=self._kernel_log.up,
-                kernel_log_overruns=self._kernel_log.overruns,
-                kernel_log_denied=self._kernel_log.denied,
+                kernel_log_up=log_read.up,
+                kernel_log_overruns=float(log_read.overruns),
+                kernel_log_denied=log_read.denied,
                 next_probe=self._schedule.next_run() if self._configuration.probe.enabled else None,
                 notices=notices,
             )

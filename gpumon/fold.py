@@ -6,31 +6,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from gpumon import inventory, ports, unwatched
+from gpumon import errors, inventory, unwatched
 from gpumon.alerts.alert import Alert
 from gpumon.alerts.evaluate import evaluate
 from gpumon.alerts.history import History
 from gpumon.arrival import (
     Agent,
     Arrival,
-    LinksChild,
+    Errors,
     ProbeEnded,
     ProbeProgressed,
     ProbeStarted,
     Remembered,
     Samplers,
     Tick,
-    Xids,
 )
 from gpumon.probe.metrics import fold_result
 from gpumon.probe.result import OUTCOMES, SKIP_REASONS
 from gpumon.release import Release
 from gpumon.report import Memory, ProbeState, Report
-from gpumon.shown import past, shown, xids_at
-from gpumon.snapshot.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot, XidEvent
+from gpumon.shown import shown
+from gpumon.snapshot.snapshot import DriverStatus, PciBus, Snapshot
 from gpumon.terms import Moment, Terms
 
-MOST_EVENTS = 500
 MOST_RESULTS = 200
 
 
@@ -45,13 +43,15 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
     match arrival:
         case Snapshot():
             report = _polled(previous, arrival, now)
-        case LinksSeen() | LinksChild():
-            report = replace(previous, memory=_links(previous.memory, arrival, now))
-        case Samplers() | DriverStatus() | PciBus() | Xids() | Remembered():
+        case Samplers() | DriverStatus() | PciBus():
             report = replace(previous, memory=_remember(previous.memory, arrival))
         case Release():
             memory = unwatched.released(previous.memory, previous.release, arrival, now.lived)
             report = replace(previous, release=arrival, memory=memory)
+        case Errors():
+            report = errors.take(previous, arrival)
+        case Remembered():
+            report = errors.recall(previous, arrival)
         case _:
             report = previous
     match arrival:
@@ -59,9 +59,6 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
             report = _probe(report, arrival)
         case Agent():
             report = _agent(report, arrival)
-    if isinstance(arrival, (Xids, Remembered)):
-        events = sorted((*report.events, *arrival.events), key=lambda event: event.wall)
-        report = replace(report, events=tuple(events[-MOST_EVENTS:]))
     report = shown(report, now, terms)
     return _evaluated(report, now, terms) if isinstance(arrival, Tick) else report
 
@@ -69,50 +66,19 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
 # What is remembered
 
 
-def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus | Xids | Remembered) -> Memory:
+def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus) -> Memory:
     match arrival:
         case Samplers():
             known = inventory.leave_aside(memory.inventory, arrival.aside, memory.bus or {})
+            known = inventory.recall(known, memory.boards)
             return unwatched.heard(replace(memory, samplers=arrival, inventory=known), arrival)
         case DriverStatus():
             return unwatched.heard(replace(memory, status=arrival), arrival)
         case PciBus():
             known = inventory.release(memory.inventory, arrival.functions, arrival.excluded)
             return replace(memory, bus=arrival.functions, excluded=arrival.excluded, inventory=known)
-        case Xids():
-            return replace(memory, xids=_count(memory.xids, arrival.events))
-        case Remembered():
-            return replace(memory, xids=_recalled_xids(memory.xids, arrival.xids), recalled=True)
         case _:
             assert_never(arrival)
-
-
-def _links(memory: Memory, arrival: LinksSeen | LinksChild, now: Moment) -> Memory:
-    if isinstance(arrival, LinksSeen):
-        return replace(memory, links=ports.see(memory.links, arrival, now))
-    return replace(memory, links=replace(memory.links, child=arrival))
-
-
-def _count(
-    xids: Mapping[str, Mapping[str, tuple[float, float]]], events: Iterable[XidEvent]
-) -> Mapping[str, Mapping[str, tuple[float, float]]]:
-    after = {uuid: dict(counted) for uuid, counted in xids.items()}
-    for event in events:
-        counted = after.setdefault(event.uuid or inventory.UNNAMED + event.bus_id.lower(), {})
-        count, _ = counted.get(str(event.xid), (0.0, 0.0))
-        counted[str(event.xid)] = (count + 1, event.wall)
-    return after
-
-
-def _recalled_xids(
-    now: Mapping[str, Mapping[str, tuple[float, float]]], stored: Mapping[tuple[str, int], tuple[float, float]]
-) -> Mapping[str, Mapping[str, tuple[float, float]]]:
-    """What the store knew, and what was counted before it could be read."""
-    after = {uuid: dict(counted) for uuid, counted in now.items()}
-    for (uuid, xid), (count, last) in stored.items():
-        meanwhile, later = after.setdefault(uuid, {}).get(str(xid), (0.0, 0.0))
-        after[uuid][str(xid)] = (count + meanwhile, max(last, later))
-    return after
 
 
 def _polled(report: Report, snapshot: Snapshot, now: Moment) -> Report:
@@ -124,7 +90,7 @@ def _polled(report: Report, snapshot: Snapshot, now: Moment) -> Report:
     known = inventory.expect(known, report.release.bus_ids, bus)
     if snapshot.complete:
         known = inventory.miss(known, {*snapshot.present, *memory.samplers.aside, *report.release.bus_ids}, bus, now)
-    known = inventory.release(known, bus, memory.excluded)
+    known = inventory.release(inventory.recall(known, memory.boards), bus, memory.excluded)
     memory = unwatched.heard(replace(memory, inventory=known, heard_at=now.lived), snapshot)
     report = replace(report, memory=memory)
     return _tallied(report, snapshot) if snapshot.complete else report
@@ -236,8 +202,8 @@ def _looked_back(report: Report, now: Moment) -> Report:
     if memory.looked_back or not memory.recalled or memory.heard_at is None:
         return report
     history = replace(History(), windows=memory.history.windows)
-    for at in past(now.at):
-        history = history.add(xids_at(report, now.wall - (now.at - at)), at)
+    for at in errors.past(now.at):
+        history = history.add(errors.xids_at(report, now.wall - (now.at - at)), at)
     return replace(report, memory=replace(memory, history=history, looked_back=True))
 
 

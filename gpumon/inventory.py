@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumon.arrival import Aside
 from gpumon.counters import Counts, advance, gained, raw_values, totals
-from gpumon.health.products import Expects, Neighbours, expected, expects
+from gpumon.snapshot.burst import UNNAMED, Board
 from gpumon.snapshot.fabric import Platform
 from gpumon.snapshot.gpu import FAULTS, Gpu
 from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
@@ -16,8 +16,6 @@ from gpumon.snapshot.reading import rows
 from gpumon.snapshot.snapshot import SeenGpu
 from gpumon.terms import Moment
 
-UNNAMED = "pci-"
-"""Begins the stand-in for the uuid of a GPU that has not been opened since the agent's start."""
 MOST_XIDS = 64
 """Different Xids exported for one GPU."""
 
@@ -44,17 +42,16 @@ class KnownGpu:
     link_counts: Mapping[str, Counts] = field(default_factory=dict)
     links: Mapping[str, Nvlink] = field(default_factory=dict)
     """As they are exported: the same objects until one of them is read anew and differs."""
-    expects: Expects = Expects.UNKNOWN
-    """Which of its links should be up."""
-    been_up: frozenset[str] = frozenset()
-    """Links that have been up since the agent's start."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
     platform: Platform | None = None
     """Identity: these stay, whatever becomes of the GPU."""
+    recalled: bool = False
+    """Its name is that of the board that was last seen at this address, in an earlier life of the agent."""
 
     @property
     def named(self) -> bool:
-        return not self.uuid.startswith(UNNAMED)
+        """Whether it has told its own name, and with it its index."""
+        return not self.recalled and not self.uuid.startswith(UNNAMED)
 
 
 Inventory = Mapping[str, KnownGpu]
@@ -66,10 +63,10 @@ Bus = Mapping[str, str]
 def see(known: Inventory, seen: SeenGpu, bus: Bus, now: Moment) -> Inventory:
     """Take one GPU of a poll into the inventory."""
     before = known.get(seen.bus_id) or stranger(known, seen.bus_id, bus)
-    if seen.uuid is not None and before.uuid != seen.uuid:
+    if seen.uuid is not None and (before.uuid != seen.uuid or before.recalled):
         known, before = _name(known, before, seen)
     if seen.gpu is not None:
-        after = _read(before, seen, now.lived, _neighbours(known, bus))
+        after = _read(before, seen, now.lived)
     else:
         after = fail(before, seen.fault or "unknown", seen.error, now.wall)
     return {**known, seen.bus_id: after}
@@ -79,7 +76,9 @@ def _name(known: Inventory, stand_in: KnownGpu, seen: SeenGpu) -> tuple[Inventor
     """A GPU has told its uuid: it was opened for the first time, or moved here, or took another board's place."""
     others = {bus_id: gpu for bus_id, gpu in known.items() if bus_id != seen.bus_id}
     moved = next((gpu for gpu in others.values() if gpu.uuid == seen.uuid), None)
-    if moved is not None:
+    if moved is not None and moved.recalled:  # it was not there after all: who sits there has no name again
+        others[moved.bus_id] = replace(moved, uuid=UNNAMED + moved.bus_id.lower(), identity={}, recalled=False)
+    elif moved is not None:
         del others[moved.bus_id]
         return others, replace(moved, bus_id=seen.bus_id)
     wanted = stand_in.index if seen.index is None else seen.index
@@ -103,6 +102,22 @@ def stranger(known: Inventory, bus_id: str, bus: Bus) -> KnownGpu:
     """A GPU of which only the PCI address is known. NVML counts in the order of the bus: its place is its index."""
     places = sorted({one for one, driver in bus.items() if driver == "nvidia"} | {bus_id})
     return KnownGpu(bus_id=bus_id, uuid=UNNAMED + bus_id.lower(), index=_free(known, places.index(bus_id)))
+
+
+def recall(known: Inventory, boards: Mapping[str, Board]) -> Inventory:
+    """Name those that have not told their names by the boards that were last seen at their addresses."""
+    taken = {gpu.uuid for gpu in known.values()}
+    named = {
+        bus_id: replace(
+            gpu,
+            uuid=board.uuid,
+            identity={"name": board.name, "serial": board.serial, **gpu.identity},
+            recalled=True,
+        )
+        for bus_id, gpu in known.items()
+        if gpu.uuid.startswith(UNNAMED) and (board := boards.get(bus_id)) is not None and board.uuid not in taken
+    }
+    return {**known, **named} if named else known
 
 
 def fail(gpu: KnownGpu, fault: str, detail: str, wall: float) -> KnownGpu:
@@ -145,16 +160,10 @@ def release(known: Inventory, bus: Bus, excluded: Collection[str]) -> Inventory:
     }
 
 
-def _neighbours(known: Inventory, bus: Bus) -> Neighbours:
-    given_away = sum(driver not in {"nvidia", ""} for driver in bus.values())
-    return Neighbours(count=max(len(bus) - given_away, len(known)), given_away=given_away > 0)
-
-
-def _read(gpu: KnownGpu, seen: SeenGpu, at: float, around: Neighbours) -> KnownGpu:
+def _read(gpu: KnownGpu, seen: SeenGpu, at: float) -> KnownGpu:
     assert seen.gpu is not None  # noqa: S101 - the caller looked
-    what = expects(seen.gpu.name, seen.gpu.nvlinks, mig=bool(seen.gpu.mig_mode), around=around)
-    if gpu.seen is None or gpu.seen.links != seen.links or gpu.expects is not what:
-        gpu = _read_links(replace(gpu, expects=what), seen.links)
+    if gpu.seen is None or gpu.seen.links != seen.links:
+        gpu = _read_links(gpu, seen.links)
     return replace(
         gpu,
         identity={
@@ -175,13 +184,8 @@ def _read(gpu: KnownGpu, seen: SeenGpu, at: float, around: Neighbours) -> KnownG
 
 def _read_links(gpu: KnownGpu, links: Mapping[str, Nvlink]) -> KnownGpu:
     counts = {link: advance(gpu.link_counts.get(link, {}), raw_values(one), {}) for link, one in links.items()}
-    been_up = gpu.been_up | {link for link, one in links.items() if one.up}
-    wanted = expected(gpu.expects, links, been_up)
-    shown = {
-        link: replace(one, up=one.up if one.up or link in wanted else None, **totals(one, counts[link], {}))
-        for link, one in links.items()
-    }
-    return replace(gpu, link_counts={**gpu.link_counts, **counts}, links=shown, been_up=been_up)
+    shown = {link: replace(one, **totals(one, counts[link], {})) for link, one in links.items()}
+    return replace(gpu, link_counts={**gpu.link_counts, **counts}, links=shown)
 
 
 def readings(

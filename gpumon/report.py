@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 from gpumon.alerts.alert import Alert
 from gpumon.alerts.history import History
 from gpumon.arrival import Samplers
+from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.inventory import KnownGpu
-from gpumon.ports import KnownLinks
 from gpumon.probe.account import Progress
 from gpumon.probe.result import AllReduce, ProbeResult
 from gpumon.release import Release
+from gpumon.snapshot.burst import Board, Burst
 from gpumon.snapshot.bus_id import parsed
 from gpumon.snapshot.fabric import Fabric, Platform
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Build, Driver, Node
 from gpumon.snapshot.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.snapshot.reading import Labels, Sample, Table, samples
-from gpumon.snapshot.snapshot import DriverStatus, SeenMig, SeenPort, XidEvent
+from gpumon.snapshot.snapshot import DriverStatus, SeenMig, SeenPort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,10 @@ class ProbeState:
     """Wall time of the next scheduled run."""
 
 
+Counted = Mapping[str, Mapping[str, tuple[float, float]]]
+"""Device -> code -> how often, wall time of the last."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """What the next Report needs of this one and no output shows."""
@@ -106,15 +111,16 @@ class Memory:
     resuming: Mapping[str, float] = field(default_factory=dict)
     """What was released and has not been read since, by bus id (NODE for the driver itself), with the moment of
     Moment.lived from which that is no longer the release's doing."""
-    links: KnownLinks = KnownLinks()
     heard_at: float | None = None
     """When a poll, or a part of one, last arrived, on the clock of Moment.lived."""
     recalled: bool = False
     """The store has told what it knew."""
     looked_back: bool = False
     """The history holds what the store knew of the last hour."""
-    xids: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
-    """uuid -> xid -> count, wall time of the last."""
+    xids: Counted = field(default_factory=dict)
+    sxids: Counted = field(default_factory=dict)
+    boards: Mapping[str, Board] = field(default_factory=dict)
+    """Bus id -> the GPU that was last seen there in an earlier life of the agent."""
     history: History = History()
 
 
@@ -138,8 +144,10 @@ class Report:
     """Bus ids of the GPUs that the configuration excludes: on the bus and counted by NVML, and never opened."""
     release: Release = Release()
     """What the agent keeps off now, because it was asked to."""
-    events: tuple[XidEvent, ...] = ()
+    events: tuple[Burst, ...] = ()
     """Newest last, bounded."""
+    catalogue: Catalogue = SHIPPED
+    """What the codes of the events mean, on this host."""
     alerts: tuple[Alert, ...] = ()
     probe: ProbeState = ProbeState()
     notices: Mapping[str, str] = field(default_factory=dict)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpumon import inventory, ports
+from gpumon import errors, inventory
 from gpumon.inventory import KnownGpu
 from gpumon.release import NODE, Release
 from gpumon.report import GpuState, Memory, Report
-from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Driver, Node
-from gpumon.snapshot.reading import Sample
 from gpumon.terms import Moment, Terms
 from gpumon.unwatched import unwatched
 
-PAST, STEP = 3600.0, 15.0
-"""Seconds to look back on after a start, and between two points of it."""
-XIDS = f"{Gpu.PREFIX}xid_errors_total"
 _NOBODY_LOOKS = ("nvml_up", "gpus_visible", "gpus_on_pci_bus", "snapshot_timestamp_seconds")
 """Rows of the node that are absent while nobody looks at the driver: nothing is known, and nothing is wrong."""
 
@@ -36,17 +31,15 @@ def shown(report: Report, now: Moment, terms: Terms) -> Report:
     )
     alive = status is not None and status.up and NODE not in away
     node = _unwatched_node(_node(report, down, terms, fresh=fresh), report.release, away)
-    node = replace(node, **_link_rows(report, now))
-    notices = {"driver": None if node.nvml_up is None else down, "links": ports.notice(memory.links, now)}
-    others = {subject: words for subject, words in report.notices.items() if subject not in notices}
+    notices = {subject: words for subject, words in report.notices.items() if subject != "driver"}
     return replace(
         report,
         gpus=states,
         excluded=memory.excluded,
+        catalogue=terms.catalogue,
         driver=Driver(driver=status.driver, nvml=status.nvml, cuda=status.cuda) if status and alive else Driver(),
         node=node,
-        ports=memory.links.ports if ports.current(memory.links, now) else (),
-        notices={subject: words for subject, words in notices.items() if words} | others,
+        notices=({"driver": down} if down is not None and node.nvml_up is not None else {}) | notices,
     )
 
 
@@ -109,7 +102,7 @@ def _read(gpu: KnownGpu) -> dict[str, Any]:
 
 def _xids(gpu: KnownGpu, memory: Memory, terms: Terms) -> Mapping[str, tuple[float, float]]:
     """Count and last time by code; the critical codes exist from the start."""
-    return {str(xid): (0.0, 0.0) for xid in terms.critical_xids} | dict(memory.xids.get(gpu.uuid, {}))
+    return {str(xid): (0.0, 0.0) for xid in sorted(terms.catalogue.critical)} | dict(memory.xids.get(gpu.uuid, {}))
 
 
 def _node(report: Report, down: str | None, terms: Terms, *, fresh: bool) -> Node:
@@ -122,7 +115,9 @@ def _node(report: Report, down: str | None, terms: Terms, *, fresh: bool) -> Nod
     expected = terms.expected if terms.expected is not None else max(mine, learned, before)
     nothing_here = memory.bus is not None and not mine and not expected
     tried = status is not None or memory.samplers.stuck_seconds or any(memory.samplers.restarts.values())
-    cut = sum(max(0, len(_xids(gpu, memory, terms)) - inventory.MOST_XIDS) for gpu in memory.inventory.values())
+    xids_cut = sum(max(0, len(_xids(gpu, memory, terms)) - inventory.MOST_XIDS) for gpu in memory.inventory.values())
+    sxids, sxids_cut = errors.nvswitch_errors(memory)
+    dropped = report.node.dropped_series_total or {}
     return replace(
         report.node,
         simulated=float(report.simulated is not None),
@@ -132,20 +127,12 @@ def _node(report: Report, down: str | None, terms: Terms, *, fresh: bool) -> Nod
         gpus_visible=report.node.gpus_visible if down is None else None,
         gpus_on_pci_bus=on_bus,
         sampler_restarts_total=dict(memory.samplers.restarts),
-        abandoned_children=float(len(memory.samplers.abandoned) + len(memory.links.child.abandoned)),
+        abandoned_children=float(len(memory.samplers.abandoned)),
         driver_calls_total=memory.samplers.driver_calls,
-        dropped_series_total={"ports": float(memory.links.left_out * ports.SERIES_A_PORT)}
-        | {"xids": max(float(cut), (report.node.dropped_series_total or {}).get("xids", 0.0))},
+        nvswitch_errors_total=sxids,
+        dropped_series_total=dropped
+        | {name: max(float(cut), dropped.get(name, 0.0)) for name, cut in (("xids", xids_cut), ("sxids", sxids_cut))},
     )
-
-
-def _link_rows(report: Report, now: Moment) -> dict[str, Any]:
-    """What the links child knows of the node."""
-    seen = ports.current(report.memory.links, now)
-    before = report.node.collector_denied
-    denied = {name: one for name, one in (before or {}).items() if name not in ports.COLLECTORS}
-    denied |= dict.fromkeys(seen.denied if seen else (), 1.0)
-    return {**ports.services(seen), "collector_denied": None if before is None and not denied else denied}
 
 
 def _by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:
@@ -155,21 +142,3 @@ def _by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:
     for driver in bus.values():
         counted[driver or "none"] = counted.get(driver or "none", 0.0) + 1
     return counted
-
-
-def past(now: float) -> Iterator[float]:
-    """Moments of the boot clock from an hour ago until just now."""
-    for step in range(int(PAST / STEP), 0, -1):
-        yield now - step * STEP
-
-
-def xids_at(report: Report, wall: float) -> Iterator[Sample]:
-    """The Xid counters as they stood then: today's, less the events that came after."""
-    later: dict[tuple[str, str], int] = {}
-    for event in report.events:
-        if event.wall > wall and event.uuid is not None:
-            key = (event.uuid, str(event.xid))
-            later[key] = later.get(key, 0) + 1
-    for state in report.gpus:
-        for xid, count in (state.gpu.xid_errors_total or {}).items():
-            yield Sample(XIDS, (*state.labels, ("xid", xid)), max(0.0, count - later.get((state.uuid, xid), 0)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpumon.alerts.rules import Rule
+from gpumon.health.catalogue import SHIPPED, Catalogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Terms:
     interval: float = 1.0
     expected: int | None = None
     rules: tuple[Rule, ...] = ()
-    critical_xids: tuple[int, ...] = ()
+    catalogue: Catalogue = SHIPPED
+    """What Xids mean, on this host."""
 
     @property
     def stale_after(self) -> float:

@@ -13,13 +13,13 @@ from gpumon import __version__
 from gpumon.alerts.rules import rules
 from gpumon.build import revision
 from gpumon.config.model import Configuration
-from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.probe.metrics import INITIAL
 from gpumon.probe.probes import PROBES
 from gpumon.probe.schedule import Timetable
 from gpumon.report import ProbeState, Report
 from gpumon.snapshot.node import Build
-from gpumon.snapshot.orders import LinkOrders, Orders, Simulation
+from gpumon.snapshot.orders import Orders, Simulation
 from gpumon.supervisor.probing import Choices
 from gpumon.terms import Terms
 
@@ -35,25 +35,31 @@ def first_report(configuration: Configuration) -> Report:
     """What is known before anything was seen."""
     return Report(
         started=time.time(),
-        simulated=shown_profile(configuration),
+        simulated=configuration.simulate.profile,
         detailed=configuration.metrics.detailed,
         build=Build(version=__version__, python=platform.python_version(), revision=revision()),
         probe=ProbeState(metrics=INITIAL),
     )
 
 
-def shown_profile(configuration: Configuration) -> str | None:
-    """What is simulated, by its name: of a recording the file's."""
-    profile = configuration.simulate.profile
-    return None if profile is None else Path(profile).name
+def catalogue(configuration: Configuration) -> Catalogue:
+    """What Xids mean: the shipped table, and the operator's file over it."""
+    return SHIPPED.with_rows(configuration.xid_rows)
+
+
+def kernel_log(configuration: Configuration) -> Path | None:
+    """Where to read the kernel's messages. The host's are not those of a simulated node."""
+    named = configuration.origin("kernel_log.path") != "default"
+    return configuration.kernel_log.path if named or configuration.simulate.profile is None else None
 
 
 def terms(configuration: Configuration) -> Terms:
+    known = catalogue(configuration)
     return Terms(
         interval=configuration.poll.interval_seconds,
         expected=configuration.gpus.expected_count,
-        rules=rules(configuration.alerts.thresholds, CRITICAL_XIDS),
-        critical_xids=tuple(sorted(CRITICAL_XIDS)),
+        rules=rules(configuration.alerts.thresholds, known.critical),
+        catalogue=known,
     )
 
 
@@ -67,19 +73,6 @@ def orders(configuration: Configuration, page: int, epoch: float) -> Orders:
         gpm=configuration.poll.gpm,
         largest_processes=configuration.processes.largest,
         sysfs=str(configuration.pci.sysfs),
-        simulation=_simulation(configuration, epoch),
-        log_level=configuration.log.level,
-        log_format=configuration.log.format,
-    )
-
-
-def link_orders(configuration: Configuration, page: int, epoch: float) -> LinkOrders:
-    """For the links child."""
-    return LinkOrders(
-        page=page,
-        parent=os.getpid(),
-        sysfs=str(configuration.links.sysfs or configuration.pci.sysfs),
-        root=str(configuration.links.root),
         simulation=_simulation(configuration, epoch),
         log_level=configuration.log.level,
         log_format=configuration.log.format,

@@ -13,7 +13,7 @@ from gpumon.snapshot.fabric import CHECKS, Fabric, Platform
 from gpumon.snapshot.gpu import FAULTS, Gpu
 from gpumon.snapshot.node import Driver, Node
 from gpumon.snapshot.nvlink import C2cLink, Nvlink
-from gpumon.snapshot.snapshot import SeenMig, XidEvent
+from gpumon.snapshot.snapshot import SeenMig
 
 STAMP: Stamp = example.STAMP
 MINUTE = 60.0
@@ -43,9 +43,7 @@ def simulated() -> Report:
 def lost(index: int = 3) -> Report:
     """One GPU fell off the bus ten minutes ago; its alert fires."""
     report = faulted(healthy(), index, "lost", "NVML: GPU is lost")
-    event = XidEvent(
-        xid=79, bus_id=example.bus_id(index), uuid=example.uuid(index), at=STAMP.boot - 600, wall=STAMP.wall - 600
-    )
+    event = replace(example.event(), bus_id=example.bus_id(index), uuid=example.uuid(index))
     return replace(report, events=(event,), alerts=(alert("GpuLost", "critical", index, f"GPU {index} is lost."),))
 
 

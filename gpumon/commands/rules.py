@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 
 from gpumon.alerts.render import render
-from gpumon.alerts.rules import rules
 from gpumon.commands.settings import add_flags, configuration
-from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.wiring import terms
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,5 +15,5 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    print(render(rules(configuration(chosen).alerts.thresholds, CRITICAL_XIDS)), end="")
+    print(render(terms(configuration(chosen)).rules), end="")
     return 0

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from gpumon.alerts.rules import THRESHOLDS
 from gpumon.client import Client
 from gpumon.commands import UserError
+from gpumon.config import xid_file
 from gpumon.config.load import ConfigurationError, configuration_file, load
 from gpumon.config.model import Configuration, Simulate
 from gpumon.config.settings import CONFIG_FILE, FLAGS
 from gpumon.sim.profiles import PROFILES
-from gpumon.snapshot.orders import is_recording
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def reader(chosen: argparse.Namespace) -> Callable[[], Configuration]:
     flags = {flag.name: getattr(chosen, flag.name, None) for flag in FLAGS}
     named = flags.pop(CONFIG_FILE.name)
     path = configuration_file(named, os.environ)
-    return lambda: load(path, flags, os.environ, thresholds=THRESHOLDS, profiles=PROFILES)
+    return lambda: load(path, flags, os.environ, thresholds=THRESHOLDS, profiles=PROFILES, xid_rows=xid_file.read)
 
 
 def configuration(chosen: argparse.Namespace) -> Configuration:
@@ -41,21 +41,20 @@ def configuration(chosen: argparse.Namespace) -> Configuration:
 
 
 def configuration_to_start(chosen: argparse.Namespace) -> Configuration:
-    """The same, for what is about to use it: a recording, or a scenario (which is read again later), is good now."""
+    """The same, for what is about to use it: the scenario, which is read again later, has to be good now."""
     settings = configuration(chosen)
-    wrong = _wrong_with_simulation(settings.simulate)
+    wrong = _wrong_with_scenario(settings.simulate)
     if wrong:
-        origin = settings.origin("simulate.scenario" if settings.simulate.scenario else "simulate.profile")
+        origin = settings.origin("simulate.scenario")
         raise UserError(f"the configuration is not good:\n{origin}: {wrong}")
     return settings
 
 
-def _wrong_with_simulation(simulate: Simulate) -> str:
-    """Asked in a process of its own: what reads these files knows NVML's C functions, and the daemon does not."""
-    if simulate.profile is None or (simulate.scenario is None and not is_recording(simulate.profile)):
+def _wrong_with_scenario(simulate: Simulate) -> str:
+    """Asked in a process of its own: what reads a scenario knows NVML's C functions, and the daemon does not."""
+    if simulate.profile is None or simulate.scenario is None:
         return ""
-    question = [sys.executable, "-m", "gpumon.sim.check", simulate.profile]
-    question += [str(simulate.scenario)] if simulate.scenario else []
+    question = [sys.executable, "-m", "gpumon.sim.check", simulate.profile, str(simulate.scenario)]
     asked = subprocess.run(question, check=False, capture_output=True, text=True)
     return asked.stderr.strip() if asked.returncode else ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from gpumon.config.given import CONFIG_FILE_VARIABLE, Given, Problem, did_you_me
 from gpumon.config.model import NEEDS, Configuration
 from gpumon.config.redact import redacted
 from gpumon.config.settings import sections, settings
+from gpumon.health.xids import Xid
 
 DEFAULT_FILE = Path("/etc/gpumon/gpumon.yml")
 
@@ -53,11 +54,13 @@ def load(
     *,
     thresholds: Collection[str] | None = None,
     profiles: Collection[str] | None = None,
+    xid_rows: Callable[[Path], tuple[Mapping[int, Xid], Collection[Problem]]] | None = None,
 ) -> Configuration:
     """The configuration in force.
 
     `flags` holds values by flag name, None for those not given; `thresholds` the names that alerts.thresholds may
-    use, `profiles` those that simulate.profile may, None to take any. Raises ConfigurationError with every problem.
+    use, `profiles` those that simulate.profile may, None to take any; `xid_rows` reads xids.file, None to leave it alone.
+    Raises ConfigurationError with every problem.
     """
     given = Given()
     state = state_directory(environ, root=os.geteuid() == 0)
@@ -71,7 +74,13 @@ def load(
         given.check_thresholds(thresholds)
     if profiles is not None:
         given.check_profile(profiles)
-    return _checked(given)
+    configuration = _checked(given)
+    if xid_rows is None or configuration.xids.file is None:
+        return configuration
+    rows, problems = xid_rows(configuration.xids.file)
+    if problems:
+        raise ConfigurationError(problems)
+    return configuration.with_xid_rows(rows)
 
 
 def _checked(given: Given) -> Configuration:

@@ -23,6 +23,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from gpumon.health.xids import Xid
+
 NEEDS: Final = "needs"
 """Type of pydantic's error for a setting that is good only with another one; its context holds the remedy."""
 
@@ -194,7 +196,7 @@ class Simulate(_Section):
 
     profile: str | None = setting(
         None,
-        "Name of the profile, path of a recording (`./node.capture`), or none for the real GPUs.",
+        "Name of the profile, or none for the real GPUs.",
         flag="--simulate",
         default_in_words="none",
         example="h100x8",
@@ -278,30 +280,30 @@ class Release(_Section):
 
 
 class KernelLog(_Section):
-    """The kernel's messages."""
+    """The kernel's messages, which tell of Xids and of errors of NVSwitches."""
 
-    path: SomePath = setting(Path("/dev/kmsg"), "Device to read.", restart=True)
+    path: SomePath = setting(
+        Path("/dev/kmsg"),
+        "Device to read. On a simulated node the host's is not read unless it is named.",
+        restart=True,
+    )
+
+
+class Xids(_Section):
+    """What the codes of the driver's errors mean."""
+
+    file: SomePath | None = setting(
+        None,
+        "File with rows in place of or beside the shipped ones, see docs/xids.md. Read again at each reload.",
+        default_in_words="none",
+        example="/etc/gpumon/xids.yml",
+    )
 
 
 class Pci(_Section):
     """The PCI bus."""
 
     sysfs: SomePath = setting(Path("/sys"), "Where sysfs is mounted.", restart=True)
-
-
-class Links(_Section):
-    """InfiniBand and RoCE ports, and the services that NVLink needs."""
-
-    sysfs: SomePath | None = setting(
-        None,
-        "Where sysfs is mounted.",
-        default_in_words="as for the PCI bus",
-        example="/host/sys",
-        restart=True,
-    )
-    root: SomePath = setting(
-        Path("/"), "Where the host's root is mounted: its units of systemd say what is installed.", restart=True
-    )
 
 
 class Configuration(_Section):
@@ -319,14 +321,26 @@ class Configuration(_Section):
     alerts: Alerts = Alerts()
     release: Release = Release()
     kernel_log: KernelLog = KernelLog()
+    xids: Xids = Xids()
     pci: Pci = Pci()
-    links: Links = Links()
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
+    _xid_rows: Mapping[int, Xid] = PrivateAttr(default_factory=dict)
 
     def with_origins(self, origins: Mapping[str, str]) -> Self:
         """The same, knowing where each setting came from."""
         told = self.model_copy()
         told._origins = dict(origins)  # noqa: SLF001 - its own
+        return told
+
+    @property
+    def xid_rows(self) -> Mapping[int, Xid]:
+        """What xids.file holds."""
+        return self._xid_rows
+
+    def with_xid_rows(self, rows: Mapping[int, Xid]) -> Self:
+        """The same, knowing what xids.file holds."""
+        told = self.model_copy()
+        told._xid_rows = dict(rows)  # noqa: SLF001 - its own
         return told
 
     def origin(self, name: str) -> str:

@@ -45,6 +45,8 @@ class Xid:
     """What to do at once."""
     if_it_recurs: str
     """What to do when it comes again on the same GPU."""
+    ordered: frozenset[str] = frozenset()
+    """What an operator has written: it stands, whatever the text of a line says."""
 
 
 NOTHING = "nothing"
@@ -239,12 +241,9 @@ TABLE = (
     *_rows((173,), "Chip-to-chip (C2C) link failed for good", CRITICAL, LINK, REBOOT, SUPPORT),
 )
 XIDS = {xid.code: xid for xid in TABLE}
-
 CRITICAL_XIDS = frozenset(xid.code for xid in TABLE if xid.severity is CRITICAL)
-APPLICATION_XIDS = frozenset(xid.code for xid in TABLE if xid.kind is APPLICATION)
 
 
-def describe(code: int) -> Xid:
-    """The code's row. One that is not in the table is a warning."""
-    unknown = Xid(code, "Not known to this version", WARNING, OTHER, "look it up in NVIDIA's Xid catalogue", SUPPORT)
-    return XIDS.get(code, unknown)
+def unknown(code: int) -> Xid:
+    """What stands in for the row of a code that is not in the table: a newer driver has it."""
+    return Xid(code, "Not known to this version", WARNING, OTHER, "look it up in NVIDIA's Xid catalogue", SUPPORT)

@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumon.alerts.alert import Alert
+from gpumon.health.catalogue import RECOVERY_ACTION
 from gpumon.outputs.problems import Problem, fault_words, problems, worst
 from gpumon.outputs.words import duration, rfc3339
 from gpumon.probe.account import Progress
 from gpumon.probe.result import Measurement, ProbeResult
 from gpumon.release import Window
 from gpumon.report import GpuState, Report
+from gpumon.snapshot.burst import SXID, XID, Burst
 from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
 from gpumon.snapshot.reading import Row, Table, labels_of, rows
-from gpumon.snapshot.snapshot import SeenMig, XidEvent
+from gpumon.snapshot.snapshot import SeenMig
 
 Document = dict[str, Any]
 
@@ -155,20 +157,38 @@ def ports(report: Report) -> list[Document]:
     ]
 
 
-def events(report: Report, chosen: Sequence[XidEvent]) -> list[Document]:
-    """Newest first."""
-    index = {state.bus_id: state for state in report.gpus}
-    return [event(one, index.get(one.bus_id)) for one in reversed(chosen)]
+def events(report: Report, chosen: Sequence[Burst]) -> list[Document]:
+    """In reverse: the newest first, where they come newest last."""
+    return [event(report, one) for one in reversed(chosen)]
 
 
-def event(one: XidEvent, state: GpuState | None) -> Document:
+def event(report: Report, one: Burst) -> Document:
+    """An error with what it means. A GPU that is not in the inventory has no index."""
+    states = (state for state in report.gpus if one.uuid == state.uuid or (not one.uuid and one.bus_id == state.bus_id))
+    state = next(states, None) if one.kind == XID else None
+    means = report.catalogue.explain(one)
     return {
-        "time": rfc3339(one.wall),
+        "id": one.id,
+        "kind": one.kind,
+        "time": rfc3339(one.last_wall),
+        "since": rfc3339(one.first_wall),
+        "count": one.count,
+        "severity": str(means.severity),
+        "xid": one.code if one.kind == XID else None,
+        "sxid": one.code if one.kind == SXID else None,
+        "name": means.name,
+        "action": means.action,
+        "if_it_recurs": means.if_it_recurs,
+        "detail": means.detail,
+        "text": one.text if one.code == RECOVERY_ACTION or not one.texts else one.texts[0],
         "gpu": None if state is None else state.index,
         "uuid": one.uuid or (None if state is None else state.uuid),
-        "pci_bus_id": one.bus_id,
-        "xid": one.xid,
-        "source": one.source,
+        "pci_bus_id": one.bus_id or None,
+        "gpu_instance_id": one.gpu_instance_id,
+        "compute_instance_id": one.compute_instance_id,
+        "sources": list(one.sources),
+        "historical": one.historical,
+        "cancelled": rfc3339(one.cancelled_wall),
     }
 
 

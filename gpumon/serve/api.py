@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from gpumon.fold import MOST_EVENTS, MOST_RESULTS
+from gpumon.fold import MOST_RESULTS
 from gpumon.outputs import document
 from gpumon.probe.result import ProbeResult
 from gpumon.serve import ask, schema
@@ -38,13 +38,6 @@ Nothing = Annotated[Filter, Query()]
 
 class LinkFilter(Filter):
     gpu: str | None = GPU
-
-
-class EventFilter(Filter):
-    gpu: str | None = GPU
-    xid: int | None = Field(None, ge=0, description="Only this code.")
-    since: str | None = SINCE
-    limit: int = _limit(MOST_EVENTS)
 
 
 class AlertFilter(Filter):
@@ -94,20 +87,6 @@ async def links(request: Request, chosen: Annotated[LinkFilter, Query()]) -> Res
 @router.get("/ports", response_model=schema.Ports, summary="InfiniBand and RoCE ports")
 async def ports(request: Request, _: Nothing) -> Response:
     return reply({"ports": document.ports(sources(request).latest())})
-
-
-@router.get("/events", response_model=schema.Events, summary="Xid errors")
-async def events(request: Request, chosen: Annotated[EventFilter, Query()]) -> Response:
-    """The newest first."""
-    latest = sources(request).latest()
-    bus_id = None if chosen.gpu is None else ask.gpu(latest, chosen.gpu).bus_id
-    after = _after(request, chosen.since)
-    found = [
-        one
-        for one in latest.events
-        if one.wall > after and bus_id in (None, one.bus_id) and chosen.xid in (None, one.xid)
-    ]
-    return reply({"events": document.events(latest, found[-chosen.limit :])})
 
 
 @router.get("/alerts", response_model=schema.Alerts, summary="Pending, firing and lately resolved alerts")

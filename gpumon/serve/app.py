@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from gpumon import __version__
-from gpumon.serve import allreduce, api, metrics, page, problem, reference, release
+from gpumon.serve import allreduce, api, events, metrics, page, problem, reference, release
 from gpumon.serve.guard import Guard
 from gpumon.serve.sources import Sources
 
@@ -20,7 +20,7 @@ def create_app(sources: Sources) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.sources = sources
-    for router in (metrics.router, allreduce.router, api.router, release.router, page.router):
+    for router in (metrics.router, allreduce.router, api.router, events.router, release.router, page.router):
         app.include_router(router)
     problem.install(app)
     reference.install(app)

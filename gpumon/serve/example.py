@@ -9,13 +9,14 @@ from gpumon.outputs.document import Stamp
 from gpumon.probe.result import AllReduce, Measurement, ProbeResult
 from gpumon.release import Release, Window
 from gpumon.report import GpuState, ProbeState, Report
+from gpumon.snapshot.burst import XID, Burst
 from gpumon.snapshot.fabric import Fabric
 from gpumon.snapshot.gpu import CLOCK_EVENTS, FAULTS, Gpu
 from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
 from gpumon.snapshot.mig import Mig
 from gpumon.snapshot.node import Build, Driver, Node
 from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
-from gpumon.snapshot.snapshot import SeenMig, SeenPort, XidEvent
+from gpumon.snapshot.snapshot import SeenMig, SeenPort
 
 WALL = 1763640000.0
 STAMP = Stamp(host="gpu-17", wall=WALL, boot=864000.0)
@@ -146,8 +147,23 @@ def _readings(index: int) -> Gpu:
     )
 
 
-def event() -> XidEvent:
-    return XidEvent(xid=79, bus_id=bus_id(0), uuid=uuid(0), at=STAMP.boot - 600, wall=WALL - 600)
+def event() -> Burst:
+    return Burst(
+        id="5b1f0c7a92d3",
+        kind=XID,
+        code=79,
+        bus_id=bus_id(0),
+        uuid=uuid(0),
+        boot_id="3c0e1f5e-6d0c-4a51-9d34-0d2f8f1f2b77",
+        first_at=STAMP.boot - 600,
+        last_at=STAMP.boot - 600,
+        first_wall=WALL - 600,
+        last_wall=WALL - 600,
+        nvml=1,
+        kmsg=1,
+        texts=("GPU has fallen off the bus.",),
+        text="GPU has fallen off the bus.",
+    )
 
 
 def alert() -> Alert:

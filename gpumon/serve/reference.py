@@ -42,7 +42,7 @@ def examples() -> Mapping[tuple[str, str, str], Any]:
         ("get", "/api/v1/gpus/{gpu}", "200"): document.gpu(report.gpus[0]),
         ("get", "/api/v1/links", "200"): {"links": document.links(report)[:1]},
         ("get", "/api/v1/ports", "200"): {"ports": document.ports(report)},
-        ("get", "/api/v1/events", "200"): {"events": document.events(report, report.events)},
+        ("get", "/api/v1/events", "200"): {"events": document.events(report, report.events), "complete": True},
         ("get", "/api/v1/alerts", "200"): {"alerts": [document.alert(one) for one in report.alerts]},
         ("get", "/api/v1/probes", "200"): {"probes": [run]},
         ("get", "/api/v1/probes/{run}", "200"): run,

@@ -16,6 +16,7 @@ from gpumon.snapshot import infiniband as infiniband_table
 from gpumon.snapshot import mig as mig_table
 from gpumon.snapshot import node as node_table
 from gpumon.snapshot import nvlink as nvlink_table
+from gpumon.snapshot.burst import KINDS, SOURCES
 from gpumon.snapshot.reading import Row, Table, rows
 
 MOMENT = "RFC 3339, UTC."
@@ -177,14 +178,31 @@ AllReduceMetrics = from_table("AllReduceMetrics", Shape, AllReduceTable)
 
 
 class Event(Shape):
-    """An Xid."""
+    """An error of a GPU or an NVSwitch, however often it came without a pause of three minutes."""
 
-    time: str = moment("When it was seen.")
-    gpu: int | None
-    uuid: str | None
-    pci_bus_id: str
-    xid: int
-    source: str
+    id: str
+    kind: Literal[KINDS] = Field(  # type: ignore[valid-type]
+        description="xid: of a GPU. sxid: of an NVSwitch. overrun: records of the kernel log were lost."
+    )
+    time: str = moment("When it was last seen.")
+    since: str = moment("When it was first seen.")
+    count: int = Field(description="How often it was seen.")
+    severity: Literal[SEVERITIES] = Field(description="What it means now and on this host.")  # type: ignore[valid-type]
+    xid: int | None
+    sxid: int | None
+    name: str = Field(description="The code in words.")
+    action: str = Field(description="What to do at once.")
+    if_it_recurs: str = Field(description="What to do when it comes again.")
+    detail: str = Field(description="What the numbers in the text mean; empty where they say nothing more.")
+    text: str = Field(description="The kernel's words, without names and ids of processes; empty without any.")
+    gpu: int | None = Field(description="Index of the GPU; null for one that is not in the inventory.")
+    uuid: str | None = Field(description="Of the GPU, also of one that was last seen before the host was booted.")
+    pci_bus_id: str | None = Field(description="Of the GPU or NVSwitch.")
+    gpu_instance_id: int | None = Field(description="On a partitioned GPU, where it is known.")
+    compute_instance_id: int | None
+    sources: list[Literal[SOURCES]] = Field(description="Who told it.")  # type: ignore[valid-type]
+    historical: bool = Field(description="It was there before the agent was first installed: counted nowhere.")
+    cancelled: str | None = moment("When another Xid said that it is over.")
 
 
 class Alert(Shape):
@@ -289,6 +307,7 @@ class Ports(Shape):
 
 class Events(Shape):
     events: list[Event] = Field(description="Newest first.")
+    complete: bool = Field(description="False: the store did not answer, and only the newest were searched.")
 
 
 class Alerts(Shape):

@@ -10,6 +10,7 @@ from gpumon.outputs.prometheus import Exposition
 from gpumon.probe.result import ProbeRequest
 from gpumon.release import Answer
 from gpumon.report import Report
+from gpumon.store.events import EventQuery, StoredEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class Sources:
     """Asks for a release: bus id or NODE, seconds, who asks. Answers when nothing is held, or will not be let go."""
     end_release: Callable[[str | None, str], Future[Answer]]
     """Ends one release, None: all that are not the marker's; who asks."""
+    find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]
+    """Asks the store. StoreError in the future when it cannot be read."""
     wall: Callable[[], float]
     """Seconds since the epoch."""
     boot: Callable[[], float]

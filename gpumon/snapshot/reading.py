@@ -170,9 +170,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Sysfs:
-    """Read by the links child from the kernel's own files: no driver call. Of a labelled row, one file a value."""
-
-    files: tuple[str, ...]
+    """Read by the links child from the kernel's own files: no driver call."""
 
 
 Source = (
@@ -194,6 +192,7 @@ Source = (
     | Sysfs
 )
 AGENT = Agent()
+SYSFS = Sysfs()
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,60 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     ),
+    (
+        """
+        CREATE TABLE events (
+            number INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            kind TEXT NOT NULL,
+            code INTEGER NOT NULL,
+            bus_id TEXT NOT NULL,
+            uuid TEXT,
+            boot_id TEXT NOT NULL,
+            first_at REAL NOT NULL,
+            last_at REAL NOT NULL,
+            first_wall REAL NOT NULL,
+            last_wall REAL NOT NULL,
+            nvml INTEGER NOT NULL,
+            kmsg INTEGER NOT NULL,
+            unnumbered INTEGER NOT NULL,
+            texts TEXT NOT NULL,
+            text TEXT NOT NULL,
+            fatal INTEGER,
+            historical INTEGER NOT NULL,
+            gpu_instance_id INTEGER,
+            compute_instance_id INTEGER
+        )
+        """,
+        "CREATE INDEX events_by_wall ON events (last_wall)",
+        "CREATE INDEX events_by_code ON events (code, bus_id)",
+        """
+        INSERT INTO events
+            SELECT id, 'v1-' || id, 'xid', xid, bus_id, uuid, boot_id, at, at, wall, wall,
+                source = 'nvml', source != 'nvml', 0, '[]', '', NULL, 0, NULL, NULL
+            FROM xid_events ORDER BY id
+        """,
+        "DROP TABLE xid_events",
+        """
+        CREATE TABLE sxid_counters (
+            nvswitch TEXT NOT NULL,
+            sxid INTEGER NOT NULL,
+            count INTEGER NOT NULL,
+            last_wall REAL NOT NULL,
+            PRIMARY KEY (nvswitch, sxid)
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE boards (
+            uuid TEXT PRIMARY KEY,
+            bus_id TEXT NOT NULL,
+            serial TEXT NOT NULL,
+            name TEXT NOT NULL,
+            first_wall REAL NOT NULL,
+            last_wall REAL NOT NULL
+        ) WITHOUT ROWID
+        """,
+    ),
 )
 
 

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from gpumon.snapshot.snapshot import XidEvent
+from gpumon.snapshot.burst import Board, Burst, Change, LogPosition
+from gpumon.store import events
 from gpumon.store.errors import told_plainly
+from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
 from gpumon.store.opening import Opened, open_file
 
 DAY = 86400.0
+MOST_BOARDS = 256
+"""GPUs that are remembered: boards are replaced, and a host may live long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +29,6 @@ class Retention:
 
     days: float = 90
     rows: int = 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XidCounter:
-    """How often a GPU has had an Xid since the store was begun."""
-
-    uuid: str
-    """pci-<bus id>, in lower case, where the GPU's own is not known."""
-    xid: int
-    count: int
-    last_wall: float
-    """Seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,28 +43,23 @@ class ProbeCounters:
 class Store:
     """Opened by `open`; used by one thread, and closed by it or by leaving its `with`."""
 
-    def __init__(
-        self, path: Path, opened: Opened, boot_id: str, retention: Retention, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, path: Path, opened: Opened, retention: Retention, clock: Callable[[], float]) -> None:
         self.path = path
         self.moved_aside = opened.moved_aside
         """Where the damaged file went in whose place this one was begun."""
         self._connection = opened.connection
         self._lock = opened.lock
         self._refusal = opened.refusal
-        self._boot_id = boot_id
         self._retention = retention
         self._clock = clock
 
     @classmethod
-    def open(
-        cls, path: Path, *, boot_id: str, retention: Retention | None = None, clock: Callable[[], float] = time.time
-    ) -> Self:
+    def open(cls, path: Path, *, retention: Retention | None = None, clock: Callable[[], float] = time.time) -> Self:
         """Open or create the file. One that cannot be written can be read; then every write raises.
 
-        `boot_id` stands beside each event; `clock` tells the age of rows. Raises StoreError.
+        `clock` tells the age of rows. Raises StoreError.
         """
-        return cls(path, open_file(path), boot_id, retention or Retention(), clock)
+        return cls(path, open_file(path), retention or Retention(), clock)
 
     def __enter__(self) -> Self:
         return self
@@ -94,52 +81,73 @@ class Store:
         with self._transaction():
             self._execute("INSERT OR REPLACE INTO meta VALUES ('written', ?)", (str(self._clock()),))
 
-    def add_xids(self, events: Iterable[XidEvent]) -> tuple[XidEvent, ...]:
-        """Store events and count them. Answers those that were new: one that is stored already is not counted again."""
+    def record(self, changes: Iterable[Change], position: LogPosition | None = None) -> None:
+        """Store bursts as they are now and count what they gained, with how far the kernel log has been told.
+
+        A burst that is stored already counts only what it has more than its row: the same change twice is one.
+        """
         with self._transaction():
-            new = tuple(event for event in events if self._add_xid(event))
-            for event in new:
-                self._count_xid(event)
-            self._prune_xids()
-        return new
+            for change in changes:
+                events.count(self._connection, change.burst, events.write(self._connection, change))
+            self._keep_position(position)
+            self._prune_events()
 
-    def _add_xid(self, event: XidEvent) -> bool:
-        added = self._execute(
-            "INSERT OR IGNORE INTO xid_events (boot_id, bus_id, uuid, xid, at, wall, source)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (self._boot_id, event.bus_id, event.uuid, event.xid, event.at, event.wall, event.source),
-        )
-        return added.rowcount == 1
-
-    def _count_xid(self, event: XidEvent) -> None:
-        self._execute(
-            "INSERT INTO xid_counters VALUES (?, ?, 1, ?) ON CONFLICT DO UPDATE SET"
-            " count = count + 1, last_wall = max(last_wall, excluded.last_wall)",
-            (event.uuid or f"pci-{event.bus_id.lower()}", event.xid, event.wall),
-        )
-
-    def keep_xid_counters(self, counters: Iterable[XidCounter]) -> None:
-        """Raise counters to at least these: what was counted while the store was out of order, or before a loss."""
+    def restore(
+        self, bursts: Iterable[Burst], counters: Iterable[ErrorCounter], position: LogPosition | None = None
+    ) -> None:
+        """What was told while the store was out of order: bursts, and counters raised to at least these."""
         with self._transaction():
-            for one in counters:
+            for burst in bursts:
+                events.write(self._connection, Change(burst, 0))
+            for counter in counters:
+                events.raise_counter(self._connection, counter)
+            self._keep_position(position)
+            self._prune_events()
+
+    def error_counters(self) -> tuple[ErrorCounter, ...]:
+        with told_plainly(self.path):
+            return events.counters(self._connection)
+
+    def recent_events(self, limit: int) -> tuple[Burst, ...]:
+        """Newest last."""
+        return tuple(one.burst for one in reversed(self.events(EventQuery(limit=limit))))
+
+    def events(self, query: EventQuery) -> tuple[StoredEvent, ...]:
+        """Newest first."""
+        with told_plainly(self.path):
+            return events.find(self._connection, query)
+
+    def log_position(self) -> LogPosition | None:
+        """None when no kernel log was ever told."""
+        rows = self._rows("SELECT value FROM meta WHERE key = 'kernel_log'")
+        boot_id, _, sequence = rows[0][0].partition(" ") if rows else ("", "", "")
+        return LogPosition(boot_id, int(sequence)) if rows else None
+
+    def _keep_position(self, position: LogPosition | None) -> None:
+        if position is not None:
+            value = f"{position.boot_id} {position.sequence}"
+            self._execute("INSERT OR REPLACE INTO meta VALUES ('kernel_log', ?)", (value,))
+
+    def keep_boards(self, boards: Iterable[Board]) -> None:
+        """Remember GPUs by uuid; when one was first seen stays."""
+        with self._transaction():
+            for board in boards:
                 self._execute(
-                    "INSERT INTO xid_counters VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-                    " count = max(count, excluded.count), last_wall = max(last_wall, excluded.last_wall)",
-                    (one.uuid, one.xid, one.count, one.last_wall),
+                    "INSERT INTO boards VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET bus_id = excluded.bus_id,"
+                    " serial = excluded.serial, name = excluded.name, last_wall = excluded.last_wall",
+                    (board.uuid, board.bus_id, board.serial, board.name, board.first_wall, board.last_wall),
                 )
+            self._execute(
+                "DELETE FROM boards WHERE uuid NOT IN (SELECT uuid FROM boards ORDER BY last_wall DESC LIMIT ?)",
+                (MOST_BOARDS,),
+            )
 
-    def xid_counters(self) -> tuple[XidCounter, ...]:
-        rows = self._rows("SELECT uuid, xid, count, last_wall FROM xid_counters ORDER BY uuid, xid")
-        return tuple(XidCounter(uuid=uuid, xid=xid, count=count, last_wall=wall) for uuid, xid, count, wall in rows)
-
-    def recent_events(self, limit: int) -> tuple[XidEvent, ...]:
-        """Newest last. `at` is of the boot clock of its time, which may have been an earlier boot's."""
-        rows = self._rows(
-            "SELECT xid, bus_id, uuid, at, wall, source FROM xid_events ORDER BY id DESC LIMIT ?", (limit,)
-        )
+    def boards(self) -> tuple[Board, ...]:
+        """Every GPU that was ever here; of those at one address, the one seen last stands last."""
+        rows = self._rows("SELECT uuid, bus_id, serial, name, first_wall, last_wall FROM boards ORDER BY last_wall")
         return tuple(
-            XidEvent(xid=xid, bus_id=bus_id, uuid=uuid, at=at, wall=wall, source=source)
-            for xid, bus_id, uuid, at, wall, source in reversed(rows)
+            Board(uuid=uuid, bus_id=bus_id, serial=serial, name=name, first_wall=first, last_wall=last)
+            for uuid, bus_id, serial, name, first, last in rows
         )
 
     def add_probe_result(self, document: Mapping[str, Any]) -> bool:
@@ -187,13 +195,13 @@ class Store:
     def prune(self) -> None:
         """Delete what the retention does not keep. Adding does so too."""
         with self._transaction():
-            self._prune_xids()
+            self._prune_events()
             self._prune_probe_results()
 
-    def _prune_xids(self) -> None:
-        self._execute("DELETE FROM xid_events WHERE wall < ?", (self._oldest,))
+    def _prune_events(self) -> None:
+        self._execute("DELETE FROM events WHERE last_wall < ?", (self._oldest,))
         self._execute(
-            "DELETE FROM xid_events WHERE id <= (SELECT max(id) FROM xid_events) - ?",
+            "DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?",
             (self._retention.rows,),
         )
 

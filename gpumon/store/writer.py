@@ -42,7 +42,6 @@ class Writer:
         self,
         path: Path,
         *,
-        boot_id: str,
         retention: Retention | None = None,
         post: Callable[[Callable[[], None]], None],
         on_open: Callable[[Store], None] = lambda _: None,
@@ -54,7 +53,6 @@ class Writer:
         after an error. It reads what must be restored, and posts it.
         """
         self._path = path
-        self._boot_id = boot_id
         self._retention = retention
         self._post = post
         self._on_open = on_open
@@ -118,7 +116,7 @@ class Writer:
         return max(0.0, self._retry_at - boot_clock()) if self._store is None else None
 
     def _open(self) -> None:
-        store = Store.open(self._path, boot_id=self._boot_id, retention=self._retention)
+        store = Store.open(self._path, retention=self._retention)
         if store.moved_aside is not None:
             self.moved_aside = store.moved_aside
             log.error("the store was damaged and is begun anew", extra={"moved_to": str(store.moved_aside)})

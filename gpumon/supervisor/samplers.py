@@ -98,6 +98,13 @@ class SamplerSupervisor:
         else:
             self._restart(0.0)
 
+    def note_xid(self, bus_id: str, xid: int) -> None:
+        """A GPU has had this Xid just now, whoever told it."""
+        if xid in FIRMWARE_SILENT and bus_id not in self._stuck:
+            log.error("the GPU's firmware is silent; leaving it aside", extra={"bus_id": bus_id})
+            self._leave_aside(bus_id, "stuck", f"firmware silent since Xid {xid}")
+            self.replace("deadline")
+
     # What is let go of
 
     def keep_off(self, released: frozenset[str]) -> None:
@@ -188,10 +195,8 @@ class SamplerSupervisor:
         self._on_message(message)
         if isinstance(message, Snapshot):
             self._note_answers(message)
-        if isinstance(message, XidEvent) and message.xid in FIRMWARE_SILENT and message.bus_id:
-            log.error("the GPU's firmware is silent; leaving it aside", extra={"bus_id": message.bus_id})
-            self._leave_aside(message.bus_id, "stuck", f"firmware silent since Xid {message.xid}")
-            self.replace("deadline")
+        if isinstance(message, XidEvent) and message.bus_id:
+            self.note_xid(message.bus_id, message.xid)
 
     def _note_answers(self, snapshot: Snapshot) -> None:
         for gpu in snapshot.gpus:

@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sample_bursts import burst, change
 
 from gpumon.alerts.rules import rules
-from gpumon.arrival import Arrival, Aside, Remembered, Samplers, Tick, Xids
+from gpumon.arrival import Arrival, Aside, Errors, Remembered, Samplers, Tick
 from gpumon.fold import fold, watching
+from gpumon.health.catalogue import Catalogue
+from gpumon.health.xids import XIDS
 from gpumon.report import GpuState, Report
+from gpumon.snapshot.burst import XID
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.nvlink import Nvlink
-from gpumon.snapshot.snapshot import DriverStatus, PciBus, SeenGpu, Snapshot, XidEvent
+from gpumon.snapshot.snapshot import DriverStatus, PciBus, SeenGpu, Snapshot
+from gpumon.store.events import ErrorCounter
 from gpumon.terms import Moment, Terms
 
-TERMS = Terms(interval=1.0, critical_xids=(79,))
+TERMS = Terms(interval=1.0, catalogue=Catalogue({79: XIDS[79]}))
 BUS = tuple(f"00000000:{n:02X}:00.0" for n in (0x1B, 0x43, 0x52))
 UP = DriverStatus(up=True, driver="580.82.07", nvml="13.580.82.07", cuda="13.0")
 
@@ -194,16 +199,19 @@ def test_counters_go_on_over_a_loss() -> None:
     assert of(report, "GPU-0").gpu.observed_seconds_total == 3.0
 
 
-def xid(code: int, index: int = 1) -> XidEvent:
-    return XidEvent(xid=code, bus_id=BUS[index], uuid=f"GPU-{index}", at=100.0, wall=1e9)
+def xids(*codes: int) -> Errors:
+    """Each once, of GPU 1, just now."""
+    return Errors(changes=tuple(change(code, code, bus_id=BUS[1], first_wall=1e9, last_wall=1e9) for code in codes))
 
 
 def test_xids_are_counted_and_outlive_the_gpu() -> None:
     """Counts stay while the GPU is lost, and what the store remembered is added to them."""
-    report = told(Xids(events=(xid(79), xid(13))), polled(lost(1)), report=healthy())
+    report = told(xids(79, 13), polled(lost(1)), report=healthy())
     assert of(report, "GPU-1").gpu.xid_errors_total == {"79": 1.0, "13": 1.0}
 
-    report = told(Remembered(xids={("GPU-1", 79): (4.0, 5.0)}), report=report)
+    report = told(
+        Remembered(counters=(ErrorCounter(kind=XID, device="GPU-1", code=79, count=4, last_wall=5.0),)), report=report
+    )
     assert (of(report, "GPU-1").gpu.xid_errors_total or {})["79"] == 5.0
     assert (of(report, "GPU-1").gpu.xid_last_timestamp_seconds or {})["79"] == 1e9
 
@@ -219,7 +227,7 @@ def test_fold_leaves_the_previous_report_as_it_was() -> None:
     """Replaced whole: an older Report in somebody's hands does not change."""
     before = healthy()
     shown = list(before.samples())
-    told(polled(lost(0), lost(1), at=101.0), Xids(events=(xid(79),)), report=before, at=101.0)
+    told(polled(lost(0), lost(1), at=101.0), xids(79), report=before, at=101.0)
 
     assert list(before.samples()) == shown
 
@@ -303,8 +311,9 @@ def test_a_sampler_that_only_crashes_means_that_nvml_is_down() -> None:
 def test_an_alert_on_xids_survives_a_restart_of_the_agent() -> None:
     """What the store remembers of the last hour is in the history from the first evaluation on."""
     terms = replace(TERMS, rules=rules({}, (79,)))
-    past = XidEvent(xid=79, bus_id=BUS[1], uuid="GPU-1", at=0.0, wall=1e9 - 500)
-    known = Remembered(xids={("GPU-1", 79): (3.0, past.wall)}, events=(past,))
+    past = burst(1, bus_id=BUS[1], first_wall=1e9 - 500, last_wall=1e9 - 500)
+    counter = ErrorCounter(kind=XID, device="GPU-1", code=79, count=3, last_wall=past.last_wall)
+    known = Remembered(counters=(counter,), events=(past,))
     report = told(known, PciBus(functions=dict.fromkeys(BUS, "nvidia")), UP, polled(seen(0), seen(1)), terms=terms)
     report = told(Tick(), report=report, at=101.0, terms=terms)
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 
+from sample_bursts import burst, change
 from test_fold import UP, healthy, lost, polled, seen, told
 
 from gpumon.alerts.rules import rules
-from gpumon.arrival import Tick
+from gpumon.arrival import Errors, Remembered, Tick
 from gpumon.fold import watching
 from gpumon.journal import changes
 from gpumon.report import Report
 from gpumon.snapshot.snapshot import DriverStatus
 from gpumon.terms import Terms
 
-TERMS = Terms(rules=rules({}, (79,)), critical_xids=(79,))
+TERMS = Terms(rules=rules({}, (79,)))
 THREE = (seen(0), seen(1), seen(2))
 
 
@@ -55,3 +56,18 @@ def test_an_alert_is_told_when_it_fires_and_when_it_resolves() -> None:
     (line,) = changes(gone, firing)
     assert (line.words["rule"], line.words["label_gpu"]) == ("GpuLost", "1")
     assert said(back, resolved) == [(logging.INFO, "alert resolved: GPU 1 is lost.")]
+
+
+def test_an_error_is_told_once_a_burst_in_words() -> None:
+    """The level follows the severity; what goes on, what was recalled and what is history is not said again."""
+    well = healthy()
+    news = (change(1, 79), change(2, 13), change(3, 48, historical=True))
+    first = told(Errors(changes=news), report=well, terms=TERMS)
+    more = told(Errors(changes=(change(1, 79, nvml=9),)), report=first, terms=TERMS)
+    recalled = told(Remembered(events=(burst(9, 94),)), report=more, terms=TERMS)
+
+    assert said(well, first) == [
+        (logging.ERROR, "Xid 79: The GPU has fallen off the bus"),
+        (logging.WARNING, "Xid 13: Graphics engine exception"),
+    ]
+    assert said(first, more) == said(more, recalled) == []

@@ -124,8 +124,8 @@ def test_gpu_that_never_told_its_pci_address_has_the_one_it_is_known_by() -> Non
 def test_events_are_newest_first_and_name_their_gpu() -> None:
     """An event of a GPU that is not in the inventory keeps its PCI address."""
     report = samples.healthy()
-    known = replace(example.event(), bus_id=example.bus_id(2), uuid=None, wall=STAMP.wall - 5)
-    strange = replace(example.event(), bus_id="0000:FF:00.0", uuid=None, wall=STAMP.wall - 9)
+    known = replace(example.event(), bus_id=example.bus_id(2), uuid=None, last_wall=STAMP.wall - 5)
+    strange = replace(example.event(), bus_id="0000:FF:00.0", uuid=None, last_wall=STAMP.wall - 9)
     shown = document.events(report, (strange, known))
     assert [(one["gpu"], one["uuid"], one["pci_bus_id"]) for one in shown] == [
         (2, example.uuid(2), example.bus_id(2)),

@@ -15,10 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from simulated import links_seen, simulated
+from simulated import simulated
 
 from gpumon.fold import fold, watching
-from gpumon.health.xids import CRITICAL_XIDS
 from gpumon.inventory import KnownGpu, readings
 from gpumon.nvml.library import Library
 from gpumon.nvml.poll import NodePoll, start
@@ -41,7 +40,7 @@ SECONDS = 200.0
 
 def report_of(profile: str) -> Report:
     """One poll of a simulated node at a fixed moment, folded; what depends on this run's clock is fixed as well."""
-    terms = Terms(critical_xids=tuple(sorted(CRITICAL_XIDS)))
+    terms = Terms()
     first = Report(started=0.0, simulated=profile, build=BUILD, probe=ProbeState(metrics=INITIAL))
     with simulated(profile, now=SECONDS, init=False) as simulation:
         library = Library(call_page.Writer(call_page.create()))
@@ -53,7 +52,7 @@ def report_of(profile: str) -> Report:
         taken = replace(last, gpus=tuple(gpu for part in (*parts, last) for gpu in part.gpus))
         snapshot = replace(taken, ended_at=SECONDS, wall=1.7e9, durations=dict.fromkeys(taken.durations, 0.01))
         report = watching(first, terms)
-        for arrival in (PciBus(functions=bus()), status, snapshot, links_seen(profile, SECONDS)):
+        for arrival in (PciBus(functions=bus()), status, snapshot):
             report = fold(report, arrival, Moment(SECONDS, 1.7e9, SECONDS), terms)
     return report
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import sample_reports as samples
@@ -19,6 +20,9 @@ from gpumon.report import Report
 from gpumon.serve.app import create_app
 from gpumon.serve.server import Server, listen
 from gpumon.serve.sources import Sources
+from gpumon.store.errors import StoreError
+from gpumon.store.events import EventQuery, StoredEvent
+from gpumon.store.store import Store
 
 TOKEN = "a-token-of-this-test"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -39,6 +43,8 @@ class Node:
     """What the main loop says to a release and to its end; None says nothing."""
     asked: list[tuple[object, ...]] = field(default_factory=list)
     """Releases asked for, and ends of them."""
+    store: Path | None = None
+    """A store, which is opened for each question; None: it cannot be read."""
 
     def latest(self) -> Report:
         return self.report
@@ -66,6 +72,15 @@ class Node:
             future.set_result(self.let_go)
         return future
 
+    def find_events(self, query: EventQuery) -> Future[tuple[StoredEvent, ...]]:
+        future: Future[tuple[StoredEvent, ...]] = Future()
+        if self.store is None:
+            future.set_exception(StoreError(Path("/var/lib/gpumon.db"), "the disk failed", "look at it"))
+        else:
+            with Store.open(self.store) as store:
+                future.set_result(store.events(query))
+        return future
+
     def sources(self, allowed_hosts: frozenset[str] = frozenset({"localhost", "gpu-17"})) -> Sources:
         return Sources(
             host="gpu-17",
@@ -77,6 +92,7 @@ class Node:
             request_probe=self.request_probe,
             request_release=self.request_release,
             end_release=self.end_release,
+            find_events=self.find_events,
             wall=lambda: samples.STAMP.wall,
             boot=lambda: samples.STAMP.boot,
         )

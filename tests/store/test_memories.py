@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from loops import turn_until
+from sample_bursts import change
 
 from gpumon.fold import MOST_RESULTS
 from gpumon.memories import Memories
@@ -17,12 +18,9 @@ from gpumon.monitor import Monitor
 from gpumon.probe.metrics import INITIAL
 from gpumon.probe.result import ProbeResult, to_document
 from gpumon.report import ProbeState, Report
-from gpumon.snapshot.snapshot import XidEvent
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
 from gpumon.terms import Terms
-
-BUS_ID = "00000000:61:00.0"
 
 
 def result(name: str, outcome: str = "ok") -> ProbeResult:
@@ -96,7 +94,7 @@ def test_what_came_while_the_disk_was_full_is_stored_when_there_is_room(disk: Pa
             file.write(b"x" * 4096)
     agent.memories.keep_result(result("full", "wrong"))
     agent.memories.keep_result(result("still-full", "skipped"))
-    agent.memories.keep_xid(XidEvent(xid=79, bus_id=BUS_ID, uuid="GPU-1", at=1.0, wall=2e9))
+    agent.memories.keep_errors([change(1)], None)
     full = {"before": 1.0, "full": 1.0, "still-full": 1.0, "xid_79": 1.0, "runs": 3.0}
     agent.knows(**full)
     assert agent.memories.trouble is not None
@@ -114,7 +112,7 @@ def test_what_came_before_the_store_could_be_opened_is_stored_too(tmp_path: Path
     folder = tmp_path / "later"
     agent = Agent(folder / "gpumon.db")
     agent.memories.keep_result(result("early"))
-    agent.memories.keep_xid(XidEvent(xid=79, bus_id=BUS_ID, uuid="GPU-1", at=1.0, wall=2e9))
+    agent.memories.keep_errors([change(1)], None)
     agent.knows(early=1, xid_79=1, runs=1)
     folder.mkdir()
     agent.well()
@@ -130,7 +128,7 @@ def test_the_last_success_is_recalled_over_any_number_of_skips(tmp_path: Path) -
     """A node that was busy for weeks still knows its bandwidth after a restart."""
     path = tmp_path / "gpumon.db"
     skips = [result(f"skip {n}", "skipped") for n in range(MOST_RESULTS)]
-    with Store.open(path, boot_id="earlier") as store:
+    with Store.open(path) as store:
         for one in (result("good"), *skips):
             store.add_probe_result(to_document(one))
 
@@ -167,15 +165,15 @@ def test_a_damaged_store_is_told_for_as_long_as_the_agent_runs(tmp_path: Path) -
 def test_a_store_that_is_damaged_in_mid_work_is_told_again_what_is_known(tmp_path: Path) -> None:
     """The new file gets the results and counters that the agent still knows, so that a restart loses none."""
     path = tmp_path / "gpumon.db"
-    with Store.open(path, boot_id="earlier") as store:  # more than SQLite keeps in its cache
-        store.add_xids(XidEvent(xid=48, bus_id=BUS_ID, uuid="GPU-1", at=n, wall=2e9 + n) for n in range(99_000))
+    with Store.open(path) as store:  # more than SQLite keeps in its cache
+        store.record(change(number, 48) for number in range(99_000))
     agent = Agent(path)
     agent.memories.keep_result(result("before"))
     agent.knows(before=1, xid_48=99_000, runs=1)
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
-    agent.memories.keep_xid(XidEvent(xid=48, bus_id=BUS_ID, uuid="GPU-1", at=50_000.5, wall=2e9))
+    agent.memories.keep_errors([change(50_000, 48, id="new")], None)
     turn_until(agent.loop, lambda: agent.memories.notice is not None and agent.memories.trouble is None)
     agent.knows(before=1, xid_48=99_001, runs=1)
     agent.stop()

@@ -14,19 +14,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sample_bursts import WALL as NOW
+from sample_bursts import burst, change
 
-from gpumon.snapshot.snapshot import XidEvent
+from gpumon.snapshot.burst import XID, Change, LogPosition
 from gpumon.store.errors import StoreError
+from gpumon.store.events import ErrorCounter
 from gpumon.store.schema import MIGRATIONS
-from gpumon.store.store import DAY, Retention, Store, XidCounter
-
-NOW = 1_700_000_000.0
+from gpumon.store.store import DAY, Retention, Store
 
 needs_mounts = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 
 
-def xid(number: int, code: int = 79, uuid: str | None = "GPU-1") -> XidEvent:
-    return XidEvent(xid=code, bus_id="00000000:18:00.0", uuid=uuid, at=float(number), wall=NOW + number)
+def counter(count: int, last: float, device: str = "GPU-1", code: int = 79) -> ErrorCounter:
+    return ErrorCounter(kind=XID, device=device, code=code, count=count, last_wall=NOW + last)
 
 
 def result(number: int, outcome: str = "ok", reason: str = "") -> dict[str, object]:
@@ -35,7 +36,7 @@ def result(number: int, outcome: str = "ok", reason: str = "") -> dict[str, obje
 
 
 def opened(path: Path, retention: Retention | None = None, now: float = NOW) -> Store:
-    return Store.open(path, boot_id="boot-1", retention=retention, clock=lambda: now)
+    return Store.open(path, retention=retention, clock=lambda: now)
 
 
 @contextlib.contextmanager
@@ -54,40 +55,52 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_events_and_counters_survive_a_restart(path: Path) -> None:
-    """What was added is there after closing and opening, with its count and the time of the last event."""
+    """What was recorded is there after closing and opening, with its count and the time of the last event."""
     with opened(path) as store:
-        store.add_xids([xid(1), xid(2), xid(3, code=13), xid(4, uuid=None)])
+        store.record([change(1), change(2), change(3, code=13), change(4, uuid=None)], LogPosition("boot-1", 77))
 
     with opened(path) as store:
-        assert store.recent_events(3) == (xid(2), xid(3, code=13), xid(4, uuid=None))
-        assert store.xid_counters() == (
-            XidCounter(uuid="GPU-1", xid=13, count=1, last_wall=NOW + 3),
-            XidCounter(uuid="GPU-1", xid=79, count=2, last_wall=NOW + 2),
-            XidCounter(uuid="pci-00000000:18:00.0", xid=79, count=1, last_wall=NOW + 4),
+        assert store.recent_events(3) == (burst(2), burst(3, code=13), burst(4, uuid=None))
+        assert store.log_position() == LogPosition("boot-1", 77)
+        assert store.error_counters() == (
+            counter(1, 3, code=13),
+            counter(2, 2),
+            counter(1, 4, device="pci-00000000:18:00.0"),
         )
 
 
-def test_an_event_is_counted_once(path: Path) -> None:
-    """Adding the same event again, even after a reboot, stores and counts nothing; the answer names the new ones."""
+def test_a_burst_that_goes_on_counts_what_it_gained(path: Path) -> None:
+    """Recording a burst again replaces it, and the same state twice counts nothing; what a retry told is not lost."""
     with opened(path) as store:
-        assert store.add_xids([xid(1), xid(1)]) == (xid(1),)
-    with Store.open(path, boot_id="boot-2", clock=lambda: NOW) as store:
-        assert store.add_xids([xid(1), xid(2)]) == (xid(2),)
+        store.record([change(1)])
+        grown = burst(1, nvml=1, kmsg=5, last_at=3.0, last_wall=NOW + 3, texts=("one",), text="two")
+        store.record([Change(grown, 4)])
+        store.record([Change(grown, 4)])
+        store.record([change(1)])
 
-        assert [one.count for one in store.xid_counters()] == [2]
+        assert store.recent_events(9) == (grown,)
+        assert store.error_counters() == (counter(5, 3),)
 
 
-def test_counters_are_raised_never_lowered(path: Path) -> None:
-    """What an agent counted without its store is kept when it is more than the store knows."""
+def test_history_is_on_record_and_not_counted(path: Path) -> None:
+    """What happened before the agent was installed has no counter, and a retry makes none."""
     with opened(path) as store:
-        store.add_xids([xid(1), xid(2)])
-        more = XidCounter(uuid="GPU-1", xid=79, count=5, last_wall=NOW + 9)
-        less = XidCounter(uuid="GPU-1", xid=79, count=1, last_wall=NOW)
-        other = XidCounter(uuid="GPU-2", xid=79, count=1, last_wall=NOW)
+        for _ in range(2):
+            store.record([Change(burst(1, historical=True), 0)])
 
-        store.keep_xid_counters([more, less, other])
+        assert store.recent_events(9) == (burst(1, historical=True),)
+        assert store.error_counters() == ()
 
-        assert store.xid_counters() == (more, other)
+
+def test_what_was_told_without_the_store_is_restored_once(path: Path) -> None:
+    """Bursts are written and counters raised, never lowered; the change that comes late counts nothing more."""
+    with opened(path) as store:
+        store.record([change(1), change(2)])
+        store.restore([burst(3)], [counter(3, 3), counter(1, 0), counter(1, 0, "GPU-2")], LogPosition("boot-1", 9))
+        store.record([change(3)])
+
+        assert store.error_counters() == (counter(3, 3), counter(1, 0, "GPU-2"))
+        assert store.log_position() == LogPosition("boot-1", 9)
 
 
 def test_probe_results_and_their_counters_survive(path: Path) -> None:
@@ -111,39 +124,39 @@ def test_retention_bounds_rows_but_not_counters(path: Path) -> None:
     with opened(path, retention) as store:
         store.add_probe_result(result(0, "wrong"))
         for number in range(30):
-            store.add_xids([xid(number)])
+            store.record([change(number)])
             store.add_probe_result(result(number + 1))
 
-        assert store.recent_events(100) == tuple(xid(number) for number in range(20, 30))
+        assert store.recent_events(100) == tuple(burst(number) for number in range(20, 30))
         kept = [one["id"] for one in store.recent_probe_results(100)]
         assert kept == ["r0", *(f"r{number}" for number in range(21, 31))]
-        assert [one.count for one in store.xid_counters()] == [30]
+        assert [one.count for one in store.error_counters()] == [30]
         assert store.probe_counters("allreduce").outcomes == {"ok": 30, "wrong": 1}
 
 
 def test_retention_bounds_age(path: Path) -> None:
     """What is older than the days to keep is pruned when the store is next written or told to."""
     with opened(path) as store:
-        store.add_xids([xid(1), xid(2)])
+        store.record([change(1), change(2)])
         store.add_probe_result(result(1))
         store.add_probe_result(result(2))
 
     with opened(path, now=NOW + 1.5 + 90 * DAY) as store:
         store.prune()
 
-        assert store.recent_events(10) == (xid(2),)
+        assert store.recent_events(10) == (burst(2),)
         assert [one["id"] for one in store.recent_probe_results(10)] == ["r2"]
 
 
-WRITE_FOR_EVER = """
+WRITE_FOR_EVER = f"""
     import sys, itertools
+    sys.path.append({str(Path(__file__).parents[1])!r})
     from pathlib import Path
-    from gpumon.snapshot.snapshot import XidEvent
+    from sample_bursts import change
     from gpumon.store.store import Store
-    store = Store.open(Path(sys.argv[1]), boot_id="boot-1")
+    store = Store.open(Path(sys.argv[1]))
     for number in itertools.count(int(sys.argv[2])):
-        event = XidEvent(xid=79, bus_id="1", uuid="GPU-1", at=float(number), wall=2e9 + number)
-        store.add_xids([event])
+        store.record([change(number)])
         print(number, flush=True)
 """
 
@@ -166,16 +179,16 @@ def test_kill_loses_nothing_that_was_acknowledged(path: Path) -> None:
 
         with opened(path, now=2e9) as store:
             events = store.recent_events(100_000)
-            (counter,) = store.xid_counters()
-        assert acknowledged in {int(event.at) for event in events[-2:]}
-        assert counter.count == len(events)
-    assert counter.count >= 60
+            (counted,) = store.error_counters()
+        assert acknowledged in {int(event.last_at) for event in events[-2:]}
+        assert counted.count == len(events)
+    assert counted.count >= 60
 
 
 def test_one_agent_at_a_time(path: Path) -> None:
     """A second agent is refused with the process id of the first, and may come when that has gone."""
     with opened(path) as store:
-        store.add_xids([xid(1)])
+        store.record([change(1)])
         with pytest.raises(StoreError, match=f"process {os.getpid()} is using it; end that agent"):
             opened(path)
 
@@ -187,7 +200,7 @@ def test_one_agent_at_a_time(path: Path) -> None:
 def test_a_damaged_file_is_moved_aside(path: Path, damage: str) -> None:
     """Whatever part of it is damaged, the file is kept under a telling name, and a new one works."""
     with opened(path) as store:
-        store.add_xids(xid(number) for number in range(500))
+        store.record(change(number) for number in range(500))
     whole = path.read_bytes()
     damaged = {
         "middle": whole[:4096] + os.urandom(8192) + whole[12288:],
@@ -202,7 +215,8 @@ def test_a_damaged_file_is_moved_aside(path: Path, damage: str) -> None:
         assert store.moved_aside.name.startswith("gpumon.db.corrupt-")
         assert store.moved_aside.read_bytes() == damaged
         assert store.recent_events(10) == ()
-        assert store.add_xids([xid(1)]) == (xid(1),)
+        store.record([change(1)])
+        assert store.recent_events(10) == (burst(1),)
     with opened(path) as store:
         assert store.moved_aside is None
 
@@ -211,7 +225,7 @@ def test_damaged_files_do_not_pile_up(path: Path) -> None:
     """Only the newest few are kept, so that a failing disk is not filled with them."""
     for _ in range(6):
         with opened(path) as store:
-            store.add_xids([xid(1)])
+            store.record([change(1)])
         path.write_bytes(b"\0" * 4096)
     with opened(path) as store:
         newest = store.moved_aside
@@ -265,7 +279,7 @@ def test_a_folder_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
 def test_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
     """On a full disk a write fails as a whole, nothing is counted, and all goes on when there is room again."""
     with mounted(tmp_path / "disk", "size=300k") as folder, opened(folder / "gpumon.db") as store:
-        store.add_xids([xid(0)])
+        store.record([change(0)])
         filler = folder / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
             while True:
@@ -274,12 +288,12 @@ def test_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
         with pytest.raises(
             StoreError, match=r"the disk is full .*; free space on its file system, or set --store.path"
         ):
-            store.add_xids(xid(number) for number in range(1, 2000))
-        assert [one.count for one in store.xid_counters()] == [1]
+            store.record(change(number) for number in range(1, 2000))
+        assert [one.count for one in store.error_counters()] == [1]
 
         filler.unlink()
-        store.add_xids([xid(1)])
-        assert [one.count for one in store.xid_counters()] == [2]
+        store.record([change(1)])
+        assert [one.count for one in store.error_counters()] == [2]
 
 
 @needs_mounts
@@ -299,7 +313,7 @@ def test_full_disk_at_a_later_start_still_restores(tmp_path: Path) -> None:
                 file.write(b"x" * 4096)
 
         with opened(folder / "gpumon.db") as store:
-            assert [one.count for one in store.xid_counters()] == [1]
+            assert [one.count for one in store.error_counters()] == [1]
 
 
 @needs_mounts
@@ -310,9 +324,9 @@ def test_read_only_disk_still_restores(tmp_path: Path) -> None:
         subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
 
         with opened(folder / "gpumon.db") as store:
-            assert [one.count for one in store.xid_counters()] == [1]
+            assert [one.count for one in store.error_counters()] == [1]
             with pytest.raises(StoreError, match=f"it cannot be written; make {folder} writable for uid 0"):
-                store.add_xids([xid(2)])
+                store.record([change(2)])
         with pytest.raises(StoreError, match="it cannot be written"):
             opened(folder / "new.db")
 
@@ -327,7 +341,7 @@ def test_missing_permission_is_told() -> None:
         os.setresgid(65534, 65534, 65534)
         os.setresuid(65534, 65534, 65534)
         try:
-            Store.open(Path(sys.argv[1]), boot_id="b").prove_writable()
+            Store.open(Path(sys.argv[1])).prove_writable()
         except Exception as error:
             print(error)
     """

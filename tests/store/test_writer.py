@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sample_bursts import change
 
-from gpumon.snapshot.snapshot import XidEvent
+from gpumon.snapshot.burst import Change
 from gpumon.store import writer as writer_module
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Store
@@ -22,10 +23,6 @@ SOON = 60.0
 """Seconds after which a test gives up; nothing waits that long when all is well."""
 MORE_THAN_CACHED = 40_000
 """Rows that SQLite cannot keep in its cache of 2 MB."""
-
-
-def xid(number: int) -> XidEvent:
-    return XidEvent(xid=79, bus_id="1", uuid="GPU-1", at=float(number), wall=2e9 + number)
 
 
 class Loop:
@@ -41,14 +38,14 @@ class Loop:
         self._posted.put(callback)
 
     def on_open(self, store: Store) -> None:
-        counts = sum(one.count for one in store.xid_counters())
+        counts = sum(one.count for one in store.error_counters())
         self.post(lambda: self.opened.append(counts))
 
     def turn(self) -> None:
         self._posted.get(timeout=SOON)()
 
-    def add(self, writer: Writer, *events: XidEvent) -> None:
-        writer.submit(lambda store: store.add_xids(events), self.done.append, self.failed.append)
+    def add(self, writer: Writer, *changes: Change) -> None:
+        writer.submit(lambda store: store.record(changes), self.done.append, self.failed.append)
 
 
 @pytest.fixture
@@ -67,7 +64,7 @@ def start(loop: Loop) -> Iterator[Callable[[Path], Writer]]:
 
     def started(path: Path) -> Writer:
         writers.append(
-            Writer(path, boot_id="boot-1", post=loop.post, on_open=loop.on_open, back_off=(0.02, 0.1)),
+            Writer(path, post=loop.post, on_open=loop.on_open, back_off=(0.02, 0.1)),
         )
         return writers[-1]
 
@@ -80,16 +77,16 @@ def test_work_is_durable_when_it_is_told_as_done(path: Path, loop: Loop, start: 
     """What was acknowledged is in the file after closing; work that waits is finished first."""
     writer = start(path)
     for number in range(5):
-        loop.add(writer, xid(number))
+        loop.add(writer, change(number))
 
     assert writer.close(SOON)
     for _ in range(6):
         loop.turn()
 
     assert loop.opened == [0]
-    assert loop.done == [(xid(number),) for number in range(5)]
-    with Store.open(path, boot_id="boot-1", clock=lambda: 2e9) as store:
-        assert [one.count for one in store.xid_counters()] == [5]
+    assert loop.done == [None] * 5
+    with Store.open(path, clock=lambda: 2e9) as store:
+        assert [one.count for one in store.error_counters()] == [5]
 
 
 def test_failures_come_back_and_the_store_is_opened_again(
@@ -98,7 +95,7 @@ def test_failures_come_back_and_the_store_is_opened_again(
     """While the folder is missing work fails at once with the reason; once it exists the store opens by itself."""
     folder = tmp_path / "later"
     writer = start(folder / "gpumon.db")
-    loop.add(writer, xid(1))
+    loop.add(writer, change(1))
     loop.turn()
     assert [error.wrong for error in loop.failed] == ["its folder does not exist"]
     trouble = writer.trouble()
@@ -108,17 +105,17 @@ def test_failures_come_back_and_the_store_is_opened_again(
     folder.mkdir()
     loop.turn()
     assert loop.opened == [0]
-    loop.add(writer, xid(1))
+    loop.add(writer, change(1))
     loop.turn()
 
-    assert loop.done == [(xid(1),)]
+    assert loop.done == [None]
     assert writer.trouble() is None
 
 
 def test_damage_met_in_mid_work_begins_a_new_store(path: Path, loop: Loop, start: Callable[[Path], Writer]) -> None:
     """The work that met the damage fails, the file is moved aside, and the next work succeeds."""
-    with Store.open(path, boot_id="boot-1", clock=lambda: 2e9) as store:
-        store.add_xids(xid(number) for number in range(MORE_THAN_CACHED))
+    with Store.open(path, clock=lambda: 2e9) as store:
+        store.record(change(number) for number in range(MORE_THAN_CACHED))
     writer = start(path)
     loop.turn()
     with path.open("r+b") as file:
@@ -128,12 +125,12 @@ def test_damage_met_in_mid_work_begins_a_new_store(path: Path, loop: Loop, start
     writer.submit(lambda store: store.recent_events(MORE_THAN_CACHED), loop.done.append, loop.failed.append)
     loop.turn()
     loop.turn()
-    loop.add(writer, xid(1))
+    loop.add(writer, change(1))
     loop.turn()
 
     assert [error.damaged for error in loop.failed] == [True]
     assert loop.opened == [MORE_THAN_CACHED, 0]
-    assert loop.done == [(xid(1),)]
+    assert loop.done == [None]
     assert len(list(path.parent.glob("gpumon.db.corrupt-*Z"))) == 1
 
 
@@ -144,11 +141,11 @@ def test_a_mistake_in_the_work_does_not_end_the_thread(path: Path, loop: Loop, s
     writer.submit(lambda store: store.add_probe_result({}), loop.done.append, loop.failed.append)
     loop.turn()
     loop.turn()
-    loop.add(writer, xid(1))
+    loop.add(writer, change(1))
     loop.turn()
 
     assert ["KeyError('probe')" in error.wrong for error in loop.failed] == [True]
-    assert loop.done == [(xid(1),)]
+    assert loop.done == [None]
 
 
 def test_a_hung_disk_keeps_nobody_waiting(
@@ -167,7 +164,7 @@ def test_a_hung_disk_keeps_nobody_waiting(
     writer.submit(hang, loop.done.append, loop.failed.append)
     assert entered.wait(SOON)
     for number in range(LIMIT + 1):
-        loop.add(writer, xid(number))
+        loop.add(writer, change(number))
     loop.turn()
     assert [error.wrong for error in loop.failed] == [f"{LIMIT} pieces of work are waiting already"]
     assert not writer.close(0.1)
@@ -192,15 +189,15 @@ def test_a_full_disk_is_trouble_until_there_is_room(
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", folder], check=True)
     try:
-        with Store.open(folder / "gpumon.db", boot_id="boot-1", clock=lambda: 2e9) as store:
-            store.add_xids([xid(1)])
+        with Store.open(folder / "gpumon.db", clock=lambda: 2e9) as store:
+            store.record([change(1)])
         filler = folder / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
             while True:
                 file.write(b"x" * 4096)
 
         writer = start(folder / "gpumon.db")
-        loop.add(writer, xid(2))
+        loop.add(writer, change(2))
         loop.turn()
         loop.turn()
         assert loop.opened == [1]

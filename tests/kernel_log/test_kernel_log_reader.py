@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.kernel_log import MOST_AT_ONCE, KernelLog, Record
+from gpumon.kernel_log.reader import MOST_AT_ONCE, KernelLog, Record
 
 XID = b"4,812,9001234567,-;NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.\n"
 READ = Record(812, 9001.234567, "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.")
@@ -20,20 +20,58 @@ def append(path: Path, text: bytes) -> None:
         file.write(text)
 
 
-def test_only_what_is_new_is_told(tmp_path: Path) -> None:
-    """Reading begins at the end, and each record is told once."""
+def record(sequence: int, text: str = "x") -> bytes:
+    return b"4,%d,9001000000,-;%s\n" % (sequence, text.encode())
+
+
+def sequences(log: KernelLog) -> list[int]:
+    return [one.sequence for one in log.read()]
+
+
+def test_each_record_is_told_once_from_the_oldest_on(tmp_path: Path) -> None:
+    """What stood there before it was opened comes first, and when that has been read once is known."""
     path = tmp_path / "kmsg"
     path.write_bytes(XID)
     log = KernelLog(path)
-    assert log.read() == ()
+    assert not log.caught_up
+    assert log.read() == (READ,)
+    assert log.caught_up
 
     append(path, b"6,813,9001300000,-;usb 1-1: new device\n")
-    append(path, XID)
 
-    assert log.read() == (Record(813, 9001.3, "usb 1-1: new device"), READ)
+    assert log.read() == (Record(813, 9001.3, "usb 1-1: new device"),)
     assert log.read() == ()
-    assert (log.up, log.denied, log.overruns, log.fileno()) == (True, False, 0, None)
+    assert (log.up, log.denied, log.overruns, log.last, log.fileno()) == (True, False, 0, 813, None)
     log.close()
+
+
+def test_what_the_kernel_escaped_is_read_as_it_was(tmp_path: Path) -> None:
+    """A newline within a message, and letters that are not ASCII."""
+    path = tmp_path / "kmsg"
+    path.write_bytes(rb"4,1,1,-;NVRM: fallen\x0aNVRM: off \xc3\xa9 \x5cx" + b"\n")
+    log = KernelLog(path)
+    (one,) = log.read()
+
+    assert one.text == "NVRM: fallen\nNVRM: off \u00e9 \\x"
+    log.close()
+
+
+def test_a_gap_is_an_overrun(tmp_path: Path) -> None:
+    """Missing numbers are records that were lost; those left out on purpose are not."""
+    path = tmp_path / "kmsg"
+    path.write_bytes(record(1) + record(2) + record(5) + record(6) + record(9))
+    log = KernelLog(path)
+    log.last = 1
+
+    assert sequences(log) == [2, 5, 6, 9]
+    assert (log.overruns, log.lost) == (2, 4)
+    log.close()
+
+
+def test_no_log_is_neither_up_nor_denied() -> None:
+    """Without a path nothing is opened."""
+    log = KernelLog(None)
+    assert (log.read(), log.up, log.denied, log.caught_up, log.fileno()) == ((), None, False, False, None)
 
 
 def test_records_come_whole(tmp_path: Path) -> None:
@@ -72,7 +110,7 @@ def test_a_storm_is_read_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     path.touch()
     log = KernelLog(path)
-    append(path, b"".join(b"4,%d,1,-;x\n" % number for number in range(3 * MOST_AT_ONCE)))
+    append(path, b"".join(record(number) for number in range(3 * MOST_AT_ONCE)))
 
     pieces = [log.read() for _ in range(4)]
 
@@ -136,7 +174,8 @@ def test_an_overrun_is_counted_and_reading_goes_on(tmp_path: Path, monkeypatch: 
     path = tmp_path / "kmsg"
     path.touch()
     log = KernelLog(path)
-    append(path, XID)
+    append(path, record(700))
+    assert sequences(log) == [700]
     answers: list[bytes | OSError] = [
         BrokenPipeError(errno.EPIPE, "overwritten"),
         XID,
@@ -153,7 +192,7 @@ def test_an_overrun_is_counted_and_reading_goes_on(tmp_path: Path, monkeypatch: 
         kernel.setattr(os, "read", read)
         records = log.read()
 
-    assert (records, log.overruns, log.up) == ((READ,), 1, True)
+    assert (records, log.overruns, log.lost, log.up) == ((READ,), 1, 111, True)
     log.close()
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ MOST_AT_ONCE = 2000
 _RECORD_LIMIT = 8192
 """Bytes; the kernel refuses to write a record into less than it needs."""
 _HEADER = re.compile(rb"(\d+),(\d+),(\d+),[^;]*;(.*)")
+_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +30,25 @@ class Record:
 
 
 class KernelLog:
-    """Tells what was written after it was opened. Where it cannot be opened, `read` tries again."""
+    """Tells each record once, beginning with the oldest that is there. Where it cannot be opened, `read` tries again.
 
-    def __init__(self, path: Path) -> None:
+    Without a path there is no log.
+    """
+
+    def __init__(self, path: Path | None) -> None:
         self.path = path
         self.up: bool | None = None
         """Whether it can be read; None where there is none."""
         self.denied = False
         """Whether the permission is missing: CAP_SYSLOG, or the file's own mode."""
-        self.overruns = 0.0
+        self.caught_up = False
+        """Whether what stood there at first has been read to its end."""
+        self.overruns = 0
         """How often the kernel had overwritten records before they were read."""
+        self.lost = 0
+        """How many those were."""
+        self.last: int | None = None
+        """Sequence of the newest record read."""
         self._descriptor: int | None = None
         self._rest = b""
         self._open()
@@ -54,32 +64,47 @@ class KernelLog:
         if self._descriptor is None:
             self._open()
         records: list[Record] = []
-        while len(records) < MOST_AT_ONCE and (chunk := self._chunk()):
+        while len(records) < MOST_AT_ONCE:
+            chunk = self._chunk()
+            if not chunk:
+                self.caught_up |= self._descriptor is not None
+                break
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             records += [record for line in lines if (record := _parse(line)) is not None]
-        return tuple(records)
+        return tuple(self._new(records))
 
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def _new(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Those not told yet: a log that was opened again begins with its oldest."""
+        for record in records:
+            last = record.sequence - 1 if self.last is None else self.last
+            if record.sequence <= last:
+                continue
+            gap = record.sequence - last - 1
+            self.overruns += gap > 0
+            self.lost += gap
+            self.last = record.sequence
+            yield record
+
     def _open(self) -> None:
-        self.up, self.denied = False, False
+        self.up, self.denied, self._rest = None, False, b""
+        if self.path is None:
+            return
         try:
             # A FIFO opened for writing too never comes to its end, which a selector would report without pause.
             access = os.O_RDWR if self.path.is_fifo() else os.O_RDONLY
             self._descriptor = os.open(self.path, access | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
-            self.up = None
+            return
         except PermissionError:
             self.denied = True
         except OSError:
-            return
-        else:
-            self.up = True
-            with contextlib.suppress(OSError):  # a FIFO has no end to go to
-                os.lseek(self._descriptor, 0, os.SEEK_END)
+            pass
+        self.up = self._descriptor is not None
 
     def _chunk(self) -> bytes:
         """One record of /dev/kmsg, or some bytes of a file; empty when there is no more, or none can be read."""
@@ -88,8 +113,8 @@ class KernelLog:
                 return os.read(self._descriptor, _RECORD_LIMIT)
             except BlockingIOError:
                 break
-            except BrokenPipeError:  # the next read goes on with the oldest that is left
-                self.overruns += 1
+            except BrokenPipeError:  # overwritten meanwhile: the next read goes on with the oldest that is left
+                continue
             except OSError:
                 self.up = False
                 self.close()
@@ -102,4 +127,6 @@ def _parse(line: bytes) -> Record | None:
     if match is None:
         return None
     _, sequence, microseconds, text = match.groups()
+    if b"\\x" in text:  # how the kernel writes a newline, and any byte that is not printable
+        text = _ESCAPED.sub(lambda escaped: bytes((int(escaped[1], 16),)), text)
     return Record(int(sequence), int(microseconds) / 1e6, text.decode(errors="replace"))

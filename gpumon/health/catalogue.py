@@ -1,0 +1,128 @@
+"""What an error means on this host: the shipped table, an operator's rows over it, and what a line's own text adds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from gpumon.health import nvlink5, registers
+from gpumon.health.xids import NOTHING, REBOOT, RESET, SUPPORT, XIDS, Severity, Xid, unknown
+from gpumon.snapshot.burst import CANCELLED_BY, OVERRUN, SXID, Burst
+
+_WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """An error in words for people."""
+
+    name: str
+    severity: Severity
+    action: str
+    if_it_recurs: str
+    detail: str = ""
+    """What the line's registers and numbers say, in sentences; empty where they say nothing."""
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Rows by code."""
+
+    rows: Mapping[int, Xid]
+
+    @cached_property
+    def critical(self) -> frozenset[int]:
+        return frozenset(code for code, row in self.rows.items() if row.severity is Severity.CRITICAL)
+
+    def xid(self, code: int) -> Xid:
+        """The code's row. One that nobody knows is a warning."""
+        return self.rows.get(code) or unknown(code)
+
+    def with_rows(self, rows: Mapping[int, Xid]) -> Catalogue:
+        """The same with these in place of its own."""
+        return Catalogue({**self.rows, **rows})
+
+    def explain(self, burst: Burst) -> Explanation:
+        if burst.kind == SXID:
+            return _sxid(burst)
+        if burst.kind == OVERRUN:
+            return OVERRUN_EXPLAINED
+        row = self.xid(burst.code)
+        texts = [burst.text] if burst.code == RECOVERY_ACTION else [*burst.texts, burst.text]
+        read = [explain(row, text) for text in dict.fromkeys(texts)]
+        worst = min(read, key=lambda one: _WORST_FIRST.index(one.severity))
+        return worst if burst.cancelled_wall is None else _cancelled(worst, burst.code)
+
+
+SHIPPED = Catalogue(XIDS)
+
+RECOVERY_ACTION, NVLINK, FOLLOWER = 154, 74, 45
+"""Xids of whose text more is understood than the table says."""
+
+
+@lru_cache(1024)
+def explain(row: Xid, text: str) -> Explanation:
+    """A code and its text, as the kernel log has it after the number."""
+    plain = Explanation(name=row.name, severity=row.severity, action=row.action, if_it_recurs=row.if_it_recurs)
+    read = plain
+    if row.code == RECOVERY_ACTION:
+        read = _recovery(plain, text)
+    elif row.code == NVLINK and (bits := registers.decode(text)) is not None:
+        read = replace(plain, detail=bits.words, action=bits.action)
+    elif row.code in nvlink5.CODES and (link := nvlink5.decode(row.code, text)) is not None:
+        read = replace(
+            plain, detail=link.words, severity=link.severity, action=link.action, if_it_recurs=link.if_it_recurs
+        )
+    elif row.code == FOLLOWER and (cause := _CAUSE.search(text)) is not None:
+        read = replace(plain, detail=f"It follows Xid {cause[1]}.", action=f"see Xid {cause[1]} of this GPU")
+    return replace(read, **{name: getattr(row, name) for name in row.ordered if name in _ORDERED})
+
+
+_ORDERED = frozenset({"severity", "action", "if_it_recurs"})
+_CAUSE = re.compile(r"caused by previous Xid (\d{1,6})")
+_CHANGED = re.compile(r"\bto 0x([0-9a-f]{1,8})\s*(?:\(([^)]{1,60})\))?", re.IGNORECASE)
+DRAIN = "stop the jobs that use this GPU's links"
+_RECOVERY = {
+    0: (Severity.INFO, NOTHING),
+    1: (Severity.CRITICAL, RESET),
+    2: (Severity.CRITICAL, REBOOT),
+    3: (Severity.WARNING, DRAIN),
+    4: (Severity.CRITICAL, f"{DRAIN}, then {RESET}"),
+}
+"""By NVML's number of the recovery action."""
+
+
+def _recovery(plain: Explanation, text: str) -> Explanation:
+    match = _CHANGED.search(text)
+    if match is None:
+        return plain
+    number, words = int(match[1], 16), match[2] or "without a name"
+    severity, action = _RECOVERY.get(number, (Severity.WARNING, f"do what it says: {words}"))
+    return replace(plain, severity=severity, action=action, detail=f"The driver now asks for: {words}.")
+
+
+def _sxid(burst: Burst) -> Explanation:
+    grade = {True: "fatal", False: "not fatal", None: "of unknown gravity"}[burst.fatal]
+    return Explanation(
+        name=f"NVSwitch error, {grade}",
+        severity=Severity.CRITICAL if burst.fatal else Severity.WARNING,
+        action="drain the node and reboot it: its GPUs and NVSwitches have to be reset together"
+        if burst.fatal
+        else "watch the NVLinks of all GPUs",
+        if_it_recurs=SUPPORT,
+    )
+
+
+OVERRUN_EXPLAINED = Explanation(
+    name="Records of the kernel log were lost",
+    severity=Severity.WARNING,
+    action="look for Xids of that time in the journal: journalctl -k -g 'Xid|SXid'",
+    if_it_recurs="enlarge the kernel's buffer: boot with log_buf_len=4M",
+)
+
+
+def _cancelled(read: Explanation, code: int) -> Explanation:
+    over = f"Xid {CANCELLED_BY[code]} says that it is over."
+    return replace(read, severity=Severity.INFO, action=NOTHING, detail=" ".join(filter(None, (read.detail, over))))

@@ -1,0 +1,95 @@
+"""TABLE: the registers in the text of an Xid 74, bit by bit: NVLink up to Hopper. NVIDIA's workflow in our words.
+
+NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a bit says, and what it asks for."""
+
+    words: str
+    action: str
+
+
+CONNECTION = Finding(
+    "perhaps a fault of the link's hardware", "check the link's connections and reseat; run diagnostics"
+)
+SIGNAL = Finding(
+    "the channel's signal is marginal",
+    "resolve the other errors of this GPU first; none: check the link's connections and run diagnostics",
+)
+PARITY = Finding(
+    "an ECC or parity error in the link's hardware", "replace the GPU when it comes a third time on this link"
+)
+DIAGNOSE = Finding("harmful when it comes repeatedly", "run diagnostics and open a case with the vendor when it recurs")
+REPORT = Finding("harmful when it comes repeatedly", "open a case with the vendor when it recurs")
+UNEXPECTED = Finding("not expected in production", "open a case with the vendor")
+FABRIC = Finding(
+    "follows another error", "resolve the other error, and reset the fabric: all GPUs and NVSwitches together"
+)
+SECONDARY = Finding("follows another error", "resolve the other error; when there is none, open a case with the vendor")
+THRESHOLD = Finding("corrected errors have become many", "nothing; run diagnostics when convenient")
+HARMLESS = Finding("harmless", "nothing")
+
+WORST_FIRST = (
+    CONNECTION, PARITY, SIGNAL, UNEXPECTED, DIAGNOSE, REPORT, FABRIC, SECONDARY, THRESHOLD, HARMLESS,
+)  # fmt: skip
+
+TABLE: Mapping[int, Mapping[int, Finding]] = {
+    1: {
+        **dict.fromkeys((0, 23, 30), HARMLESS),
+        **dict.fromkeys((1, 20), SECONDARY),
+        **dict.fromkeys((4, 5), PARITY),
+        **dict.fromkeys((8, 9, 12, 16, 17, 24, 28), CONNECTION),
+        **dict.fromkeys((21, 22), SIGNAL),
+        **dict.fromkeys((27, 29), REPORT),
+    },
+    3: {
+        **dict.fromkeys((0, 1, 2, 6), PARITY),
+        **dict.fromkeys((16, 19), DIAGNOSE),
+        **dict.fromkeys((17, 18), REPORT),
+    },
+    4: {16: SECONDARY, 17: SECONDARY, 18: FABRIC},
+    5: {
+        **dict.fromkeys((18, 19, 21, 22, 24, 25, 27, 28), PARITY),
+        **dict.fromkeys((20, 23, 26, 29), THRESHOLD),
+    },
+}
+"""Register, counted from 1 -> bit -> finding. All other bits are unexpected."""
+
+_LINE = re.compile(r"\blink\s+(?P<link>\d+)\s*\((?P<registers>\s*0x[^)]*)\)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What the registers say, and what the worst of them asks for."""
+
+    words: str
+    action: str
+
+
+def decode(text: str) -> Decoded | None:
+    """None for a text without registers."""
+    match = _LINE.search(text)
+    if match is None:
+        return None
+    found = list(_findings(match["registers"]))
+    if not found:
+        return Decoded(f"Link {match['link']}: no bit is set.", UNEXPECTED.action)
+    words = "; ".join(f"register {register}, bit {bit}: {finding.words}" for register, bit, finding in found)
+    worst = min((finding for _, _, finding in found), key=WORST_FIRST.index)
+    return Decoded(f"Link {match['link']}: {words}.", worst.action)
+
+
+def _findings(registers: str) -> Iterator[tuple[int, int, Finding]]:
+    for register, text in enumerate(re.findall(r"0x([0-9a-f]{1,8})\b", registers, re.IGNORECASE), 1):
+        for bit in range(32):
+            if int(text, 16) >> bit & 1:
+                yield register, bit, TABLE.get(register, {}).get(bit, UNEXPECTED)

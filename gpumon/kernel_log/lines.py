@@ -1,0 +1,113 @@
+"""What the NVIDIA drivers say in the kernel log. Never raises; a text that comes out names no process."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gpumon.snapshot.burst import FALLEN_OFF, SXID, XID
+
+MOST_TEXT = 300
+"""Characters of a text that are kept."""
+_KNOWN_LINES = 512
+"""In a storm the same lines come again and again."""
+_LONGEST = 1024
+"""Characters of a record that are looked at."""
+
+_PCI = (
+    r"(?:PCI:)?(?:(?P<domain>[0-9a-f]{1,8}):)?(?P<bus>[0-9a-f]{1,2}):(?P<device>[0-9a-f]{1,2})"
+    r"(?:\.(?P<function>[0-7]))?"
+)
+_MIG = r"(?:\s+GPU-I:(?P<gpu_instance>\d{1,4}))?(?:\s+GPU-CI:(?P<compute_instance>\d{1,4}))?"
+_XID = re.compile(
+    rf"NVRM: Xid \({_PCI}{_MIG}[^)]{{0,40}}\):\s*(?P<code>\d{{1,6}})(?:[,:]\s*(?P<text>.*))?",
+    re.IGNORECASE | re.DOTALL,
+)
+_SXID = re.compile(
+    rf"nvidia-nvswitch\d*: SXid \({_PCI}\):\s*(?P<code>\d{{1,6}}),\s*(?P<text>.*)", re.IGNORECASE | re.DOTALL
+)
+_SXID_DETAIL = re.compile(r"(Severity\s+\d|Data\s*\{)", re.IGNORECASE)
+"""The lines below an SXid repeat its number: they are the same error."""
+_FATAL = {"fatal": True, "non-fatal": False, "nonfatal": False}
+_OFF_THE_BUS = re.compile(rf"NVRM:.{{0,80}}?\b{_PCI}.{{0,200}}fallen\s+off\s+the\s+bus", re.IGNORECASE | re.DOTALL)
+_NEXT_LINE = re.compile(r"\s*\n(?:NVRM:\s*)?")
+# A name may hold commas. It has 15 characters at most where it is a task's own: the text after it begins no later than
+# at the last comma among them.
+_NAME = r"""name\s*=\s*(?:.{0,15}(?=,)|[^,]*)"""
+_PROCESS = re.compile(
+    rf"(?:pid\s*[=:]\s*(?:'[^']*'|<[^>]*>|\w*)(?:,\s*{_NAME})?|\b{_NAME})(?:,\s*|\s+|$)", re.IGNORECASE
+)
+_WORD_OF_PROCESS = re.compile(r"\bprocess\s+\d+(?:\s*\([^)]*\))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """An error that a line of the kernel log tells of."""
+
+    kind: str
+    code: int
+    bus_id: str
+    """A GPU's as NVML writes it, an NVSwitch's as the kernel does."""
+    text: str
+    numbered: bool = True
+    """False where the line says in words alone what the code stands for."""
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+    fatal: bool | None = None
+
+
+@lru_cache(_KNOWN_LINES)
+def parse(text: str) -> Line | None:
+    """The error in a record's text; None for all else the kernel has to say."""
+    if "NVRM" in text:
+        return _xid(text[:_LONGEST]) or _off_the_bus(text[:_LONGEST])
+    return _sxid(text[:_LONGEST]) if "SXid" in text else None
+
+
+def without_processes(text: str) -> str:
+    """One line, bounded, printable, and without the ids and names of processes."""
+    line = _WORD_OF_PROCESS.sub("a process", _PROCESS.sub("", _NEXT_LINE.sub(" ", text[:_LONGEST])))
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line).strip(" ,")[:MOST_TEXT]
+
+
+def _xid(text: str) -> Line | None:
+    match = _XID.search(text)
+    if match is None:
+        return None
+    instance, compute = match["gpu_instance"], match["compute_instance"]
+    return Line(
+        kind=XID,
+        code=int(match["code"]),
+        bus_id=_nvml_bus_id(match),
+        text=without_processes(match["text"] or ""),
+        gpu_instance_id=None if instance is None else int(instance),
+        compute_instance_id=None if compute is None else int(compute),
+    )
+
+
+def _off_the_bus(text: str) -> Line | None:
+    match = _OFF_THE_BUS.search(text)
+    if match is None:
+        return None
+    words = without_processes(text.partition("NVRM:")[2])
+    return Line(kind=XID, code=FALLEN_OFF, bus_id=_nvml_bus_id(match), text=words, numbered=False)
+
+
+def _sxid(text: str) -> Line | None:
+    match = _SXID.search(text)
+    if match is None or _SXID_DETAIL.match(match["text"]):
+        return None
+    domain, bus, device = (int(match[part] or "0", 16) for part in ("domain", "bus", "device"))
+    return Line(
+        kind=SXID,
+        code=int(match["code"]),
+        bus_id=f"{domain:04x}:{bus:02x}:{device:02x}.{match['function'] or 0}",
+        text=without_processes(match["text"]),
+        fatal=_FATAL.get(match["text"].partition(",")[0].strip().lower()),
+    )
+
+
+def _nvml_bus_id(match: re.Match[str]) -> str:
+    domain, bus, device = (int(match[part] or "0", 16) for part in ("domain", "bus", "device"))
+    return f"{domain:08X}:{bus:02X}:{device:02X}.0"

@@ -1,0 +1,142 @@
+"""Reads the kernel log from the main loop, and tells which of its errors are news and which are history."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from gpumon.kernel_log.clock import KernelClock
+from gpumon.kernel_log.lines import Line, parse
+from gpumon.kernel_log.reader import KernelLog, Record
+from gpumon.snapshot.burst import KMSG, OVERRUN, LogPosition, Sighting
+from gpumon.snapshot.call_page import boot_clock
+
+log = logging.getLogger("gpumon.kernel_log")
+
+MOST_HELD = 20_000
+"""Errors that wait until it is known which of them were told in an earlier life."""
+
+
+class KernelLogWatch:
+    """Use from the loop's thread. Nothing is read before `resume` or `begin`: the kernel keeps it for us."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        boot_id: str,
+        tell: Callable[[tuple[Sighting, ...]], None],
+        *,
+        now: Callable[[], float] = boot_clock,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.log = KernelLog(path)
+        self._boot_id = boot_id
+        self._tell = tell
+        self._now = now
+        self._wall = wall
+        self._clock = KernelClock(now)
+        self._held: list[tuple[Record, Line]] = []
+        self._begun = False
+        self._resumed = False
+        self._history = False
+        """What is read now stood there before the agent was ever installed."""
+        self._overruns = 0
+        self._was_up: bool | None = None
+
+    @property
+    def position(self) -> LogPosition | None:
+        """Where an agent after this one is to go on; None while that is not known."""
+        last = self.log.last
+        return None if last is None or not self._resumed else LogPosition(self._boot_id, last)
+
+    def resume(self, told: LogPosition | None) -> None:
+        """Go on from there: what this boot has said since is news. None: nothing was ever told, what stands is history.
+
+        In a boot that is not the one of `told`, all is news.
+        """
+        if self._resumed:
+            return
+        self._resumed = True
+        here = told.sequence if told is not None and told.boot_id == self._boot_id else None
+        if not self._begun:
+            self.log.last = here
+        self._begun = True
+        self._history = told is None and not self.log.caught_up
+        held = [(record, line) for record, line in self._held if here is None or record.sequence > here]
+        self._held = []
+        if held:
+            self._tell(self._sightings(held, historical=told is None))
+
+    def begin(self) -> None:
+        """It is not known where to go on, and no longer waited for. What stands in the log is held until it is."""
+        self._begun = True
+
+    def read(self) -> None:
+        """Take what there is, in one bounded go."""
+        if not self._begun:
+            return
+        was_caught_up = self.log.caught_up
+        records = self.log.read()
+        self._note_state()
+        if records and was_caught_up and self.log.caught_up:
+            self._clock.fresh(records[-1].seconds)
+        errors = [(record, line) for record in records if (line := parse(record.text)) is not None]
+        if not self._resumed and not was_caught_up:
+            self._held += errors[: MOST_HELD - len(self._held)]
+        elif errors:
+            self._tell(self._sightings(errors, historical=self._history))
+        self._history &= not self.log.caught_up
+        self._tell_overruns()
+
+    def close(self) -> None:
+        self.log.close()
+
+    def _sightings(self, errors: Iterable[tuple[Record, Line]], *, historical: bool) -> tuple[Sighting, ...]:
+        """Equal lines are one, so that a storm costs little more than its reading."""
+        by_line: dict[Line, list[Record]] = {}
+        for record, line in errors:
+            by_line.setdefault(line, []).append(record)
+        return tuple(self._sighting(line, records, historical=historical) for line, records in by_line.items())
+
+    def _sighting(self, line: Line, records: list[Record], *, historical: bool) -> Sighting:
+        at = self._clock.at(records[-1].seconds)
+        return Sighting(
+            kind=line.kind,
+            code=line.code,
+            bus_id=line.bus_id,
+            at=at,
+            since=min(at, self._clock.at(records[0].seconds)),
+            wall=self._wall() - (self._now() - at),
+            source=KMSG,
+            times=len(records),
+            text=line.text,
+            numbered=line.numbered,
+            gpu_instance_id=line.gpu_instance_id,
+            compute_instance_id=line.compute_instance_id,
+            fatal=line.fatal,
+            historical=historical,
+        )
+
+    def _tell_overruns(self) -> None:
+        times = self.log.overruns - self._overruns
+        if not times or not self._resumed:
+            return
+        self._overruns = self.log.overruns
+        lost, self.log.lost = self.log.lost, 0
+        at = self._now()
+        words = f"{lost} records of the kernel log were overwritten before they were read"
+        overrun = Sighting(
+            kind=OVERRUN, code=0, bus_id="", at=at, since=at, wall=self._wall(), source=KMSG, times=times, text=words
+        )
+        self._tell((overrun,))
+
+    def _note_state(self) -> None:
+        up = self.log.up
+        if up is False and self._was_up is not False:
+            reason = "CAP_SYSLOG is missing" if self.log.denied else "it cannot be read"
+            log.warning("no kernel log: Xids come from NVML alone", extra={"path": str(self.log.path), "error": reason})
+        elif up and self._was_up is False:
+            log.info("the kernel log can be read", extra={"path": str(self.log.path)})
+        self._was_up = up

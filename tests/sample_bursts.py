@@ -1,0 +1,45 @@
+"""Errors as the store and the Report hold them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gpumon.snapshot.burst import KMSG, NVML, XID, Burst, Change, Sighting
+
+WALL = 2e9
+BUS_ID = "00000000:18:00.0"
+
+
+def burst(number: int, code: int = 79, uuid: str | None = "GPU-1", **values: Any) -> Burst:
+    """One Xid, `number` seconds after the boot."""
+    at, wall = float(number), WALL + number
+    plain = Burst(
+        id=f"b{number}",
+        kind=XID,
+        code=code,
+        bus_id=BUS_ID,
+        uuid=uuid,
+        boot_id="boot-1",
+        first_at=at,
+        last_at=at,
+        first_wall=wall,
+        last_wall=wall,
+        nvml=1,
+    )
+    return replace(plain, **values)
+
+
+def change(number: int, code: int = 79, uuid: str | None = "GPU-1", **values: Any) -> Change:
+    """A burst that is new."""
+    one = burst(number, code, uuid, **values)
+    return Change(one, one.count)
+
+
+def sighting(at: float, source: str = NVML, code: int = 79, **values: Any) -> Sighting:
+    """One sighting of one Xid, in NVML or with its text in the kernel log."""
+    text = "GPU has fallen off the bus." if source == KMSG else ""
+    plain = Sighting(
+        kind=XID, code=code, bus_id=BUS_ID, at=at, since=at, wall=WALL + at, source=source, text=text, uuid="GPU-1"
+    )
+    return replace(plain, **values)
