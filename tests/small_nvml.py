@@ -9,7 +9,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parent / "sim" / "small_nvml.c"
 NAME = "libnvidia-ml.so.1"
 FAULTS = "SMALL_NVML_FAULTS"
-"""Environment variable that names a file of lines `hang FUNCTION GPU` and `crash FUNCTION GPU`."""
+"""Environment variable that names a file of lines `hang FUNCTION GPU`, `crash FUNCTION GPU`, `module VERSION N`."""
 
 
 def build(folder: Path, texts: Mapping[str, str] | None = None) -> Path:

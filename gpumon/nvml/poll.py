@@ -42,6 +42,8 @@ OPEN_FAULTS = {
     NO_PERMISSION: "no_permission",
     OPERATING_SYSTEM: "no_permission",  # a cgroup that does not let us near the device node
 }
+NAMELESS_FAULTS = frozenset({"unknown", "init_failed"})
+"""Of which the driver cannot say what they are."""
 
 
 def start(library: Library) -> DriverStatus:
@@ -118,11 +120,15 @@ class NodePoll:
         self._bound = 0
         self._counted: int | None = None
         self.events = Events(library)
+        self.bus_changed = False
+        """Whoever has seen another PCI bus sets this, so that the next poll looks at it too."""
+        self.blind_since: float | None = None
+        """Since when no GPU answers, for no reason that the driver could name: its module may have been reloaded."""
 
     def poll(self) -> Snapshot:
         """Read what is due. Raises NvmlError only when the driver itself is gone."""
         tiers = self._tiers_due()
-        if RARE in tiers or SLOW in tiers or not self._slots:
+        if RARE in tiers or SLOW in tiers or self.bus_changed or not self._slots:
             self._enumerate()
         tally = _Tally(tiers)
         self._counted = _count(self._library)
@@ -134,8 +140,16 @@ class NodePoll:
             if boot_clock() - told_at > TELL_SECONDS or (RARE in tiers and len(self._slots) > 1):
                 self._partial(self._snapshot(seen, tally, complete=False))
                 seen, told_at = [], boot_clock()
+        self._note_blindness()
         self.events.prepare()
         return self._snapshot(seen, tally, complete=True)
+
+    def _note_blindness(self) -> None:
+        faults = {slot.fault for slot in self._slots.values() if slot.visible}
+        if not faults or not faults <= NAMELESS_FAULTS:
+            self.blind_since = None
+        elif self.blind_since is None:
+            self.blind_since = boot_clock()
 
     def _snapshot(self, seen: Sequence[SeenGpu], tally: _Tally, *, complete: bool) -> Snapshot:
         return Snapshot(
@@ -159,6 +173,7 @@ class NodePoll:
 
     def _enumerate(self) -> None:
         """Look at the PCI bus: a GPU bound to another driver, excluded or left aside is never opened."""
+        self.bus_changed = False
         bound = sorted(bus_id for bus_id, driver in self._bus().items() if driver == "nvidia")
         self._bound = len(bound)
         wanted = [bus_id for bus_id in bound if bus_id not in self._leave_aside]

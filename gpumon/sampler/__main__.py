@@ -29,9 +29,13 @@ from gpumon.snapshot.call_page import Writer, boot_clock
 from gpumon.snapshot.orders import EXIT_MISMATCH, Orders
 from gpumon.snapshot.snapshot import DriverStatus, Hello, Message, PciBus, TrialResult
 
+_log = logging.getLogger("gpumon.sampler")
+
 BACK_OFF = (1.0, 30.0)
 """Seconds between attempts to initialise: drivers get installed later."""
 BUS_SECONDS = 5.0
+BLIND_SECONDS = (6.0, 600.0)
+"""How long no GPU may answer until the driver is initialised anew, doubling from the first to the second."""
 
 REMEDIES = {
     LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not installed: install the NVIDIA driver",
@@ -60,6 +64,7 @@ class Sampler:
         self._bus: Mapping[str, str] = {}
         self._bus_at = 0.0
         self._excluded = excluded(orders, around)
+        self._blind_seconds = BLIND_SECONDS[0]
 
     def run(self) -> int:
         """Returns the exit code: when it was asked to end, or when this process can do no more."""
@@ -85,16 +90,28 @@ class Sampler:
         return 0
 
     def _poll(self, status: DriverStatus) -> None:
-        """Until asked to end."""
+        """Until asked to end, or until a new initialisation is worth a try."""
         self._polling = poll = self._node_poll(status, self._around.bus)
         due = boot_clock()
         while not self._asked_to_end.is_set():
             self._tell_events(poll)
             self._say(poll.poll())
+            if self._is_blind(poll.blind_since):
+                _log.warning("no GPU answers; initialising the driver anew")
+                break
             self._look_at_bus()
             due = max(due + self._orders.interval, boot_clock() - self._orders.interval)
             self._asked_to_end.wait(max(0.0, due - boot_clock()))
         self._tell_events(poll)
+
+    def _is_blind(self, since: float | None) -> bool:
+        """Whether no GPU has answered for so long that the fault may lie in what was opened."""
+        if since is None:
+            self._blind_seconds = BLIND_SECONDS[0]
+        elif boot_clock() - since > self._blind_seconds:
+            self._blind_seconds = min(2 * self._blind_seconds, BLIND_SECONDS[1])
+            return True
+        return False
 
     def _tell_events(self, poll: NodePoll) -> None:
         self._say(*(poll.events.take() if self._orders.events else ()))
@@ -140,6 +157,8 @@ class Sampler:
         bus = dict(self._around.bus())
         if bus != self._bus or not self._bus:
             self._bus = bus
+            if self._polling is not None:
+                self._polling.bus_changed = True
             self._say(PciBus(functions=bus, excluded=tuple(sorted(self._excluded))))
 
 
@@ -157,7 +176,7 @@ def main() -> int:
     try:
         return Sampler(orders, say, await_surroundings(orders, say), asked_to_end).run()
     except BrokenPipeError:
-        logging.getLogger("gpumon.sampler").info("the daemon is gone")
+        _log.info("the daemon is gone")
         return 0
 
 

@@ -271,9 +271,15 @@ def test_a_driver_that_goes_away_and_comes_back(agent: Agent) -> None:
     assert all(after[gpu] >= energy[gpu] for gpu in energy)
 
 
-def test_a_gpu_that_leaves_the_bus_is_missing_and_one_for_vfio_is_not(agent: Agent) -> None:
-    """The count shrinks: the GPU is missing and still expected. Given to vfio-pci it is nobody's loss."""
+def test_gpus_that_come_to_the_bus_and_leave_it(agent: Agent) -> None:
+    """One that comes is read and expected; one that leaves is missing; given to vfio-pci it is nobody's loss."""
+    agent.simulate({"idle": True, "gpus": {7: {"absent": True}}})
     agent.start(quiet(agent))
+    assert agent.metrics().value("gpumon_gpus_expected") == 7
+    agent.simulate({"idle": True})
+    eventually(lambda: agent.metrics().gpus("gpumon_gpu_up") == {str(n): 1 for n in range(8)})
+    assert agent.metrics().value("gpumon_gpus_expected") == 8
+
     agent.simulate({"idle": True, "gpus": {6: {"absent": True}, 7: {"bound": "vfio-pci"}}})
     eventually(lambda: agent.metrics().value("gpumon_gpu_fault", gpu="6", fault="missing") == 1)
     page = eventually(lambda: _without(agent, "7"))

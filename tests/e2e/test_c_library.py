@@ -42,6 +42,11 @@ class Host:
     def start(self) -> None:
         self.agent.start("--config.file", str(self.agent.folder / "gpumon.yml"))
 
+    def restarts(self) -> dict[str, float]:
+        """Replacements of the sampler, by reason."""
+        page = self.agent.metrics().values.items()
+        return {dict(labels)["reason"]: n for (name, labels), n in page if name == "gpumon_sampler_restarts_total"}
+
     def suffer(self, *lines: str) -> None:
         self.faults.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
 
@@ -110,3 +115,26 @@ def test_a_library_that_crashes_on_one_gpu_costs_that_gpu_only(host: Host) -> No
 
     host.suffer()
     eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
+
+
+def test_a_driver_that_is_reloaded_and_one_that_is_upgraded_are_opened_anew(host: Host, tmp_path: Path) -> None:
+    """What was opened before answers "unknown" for ever: it is let go of.
+
+    The same module again is read by the same process; another one, with another library file, by a new process: the
+    old one has its library mapped until it ends.
+    """
+    small_nvml.build(host.library)
+    host.start()
+    host.suffer("module 580.173.02 1")
+    eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 0, "1": 0})
+    eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
+    assert not any(host.restarts().values())
+
+    installed = tmp_path / "installed"
+    installed.mkdir()
+    small_nvml.build(installed, {"DRIVER": "580.200.01"})
+    host.suffer("module 580.200.01 2")
+    (installed / small_nvml.NAME).rename(host.library / small_nvml.NAME)
+    eventually(lambda: host.agent.metrics().value("gpumon_driver_info", driver="580.200.01") == 1)
+    eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
+    assert {reason: n for reason, n in host.restarts().items() if n} == {"mismatch": 1}

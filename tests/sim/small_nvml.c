@@ -4,6 +4,8 @@
  *
  * Two GPUs that never change. SMALL_NVML_FAULTS may name a file of lines "hang FUNCTION GPU" and "crash FUNCTION GPU"
  * (GPU -1 for functions that concern none); it is looked at in every call, and a call that hangs ends with its line.
+ * A line "module VERSION NUMBER" is the kernel module: a library of another version does not initialise, and what was
+ * initialised before the module was loaded that many times answers no more.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +31,7 @@
 
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-    VERSION_MISMATCH = 25
+    LIB_RM_VERSION_MISMATCH = 18, VERSION_MISMATCH = 25, UNKNOWN = 999
 };
 
 typedef struct gpu { unsigned int index; const char *bus_id, *uuid; unsigned int bus; } *device_t;
@@ -59,20 +61,42 @@ typedef struct {
 } field_value_t;
 
 static struct gpu gpus[GPUS] = {{0, "00000000:1B:00.0", UUID_0, 0x1B}, {1, "00000000:43:00.0", UUID_1, 0x43}};
-static int users;
+static int users, loaded;
 
-static int faulty(const char *kind, const char *function, int gpu)
+typedef struct { char kind[16], name[64]; int number; } line_t;
+
+static int find(int (*wanted)(const line_t *, const line_t *), const line_t *like, line_t *found)
 {
     const char *path = getenv("SMALL_NVML_FAULTS");
     FILE *file = path ? fopen(path, "r") : NULL;
-    char what[16], name[64];
-    int which, found = 0;
+    int is = 0;
     if (!file)
         return 0;
-    while (!found && fscanf(file, "%15s %63s %d", what, name, &which) == 3)
-        found = which == gpu && !strcmp(what, kind) && !strcmp(name, function);
+    while (!is && fscanf(file, "%15s %63s %d", found->kind, found->name, &found->number) == 3)
+        is = wanted(found, like);
     fclose(file);
-    return found;
+    return is;
+}
+
+static int same(const line_t *one, const line_t *other)
+{
+    return one->number == other->number && !strcmp(one->kind, other->kind) && !strcmp(one->name, other->name);
+}
+
+static int same_kind(const line_t *one, const line_t *other) { return !strcmp(one->kind, other->kind); }
+
+static int faulty(const char *kind, const char *function, int gpu)
+{
+    line_t like = {.number = gpu}, found;
+    strncpy(like.kind, kind, sizeof like.kind - 1);
+    strncpy(like.name, function, sizeof like.name - 1);
+    return find(same, &like, &found);
+}
+
+static line_t module(void)
+{
+    line_t like = {.kind = "module"}, found;
+    return find(same_kind, &like, &found) ? found : (line_t){"module", DRIVER, 0};
 }
 
 static void suffer(const char *function, int gpu)
@@ -84,17 +108,21 @@ static void suffer(const char *function, int gpu)
         nanosleep(&moment, NULL);
 }
 
-#define ENTER(gpu)                    \
-    do {                              \
-        if (!users)                   \
-            return UNINITIALIZED;     \
-        suffer(__func__, gpu);        \
+#define ENTER(gpu)                            \
+    do {                                      \
+        if (!users)                           \
+            return UNINITIALIZED;             \
+        if (module().number != loaded)        \
+            return UNKNOWN;                   \
+        suffer(__func__, gpu);                \
     } while (0)
 
 #define ENTER_GPU(device)                                       \
     do {                                                        \
         if (!users)                                             \
             return UNINITIALIZED;                               \
+        if (module().number != loaded)                          \
+            return UNKNOWN;                                     \
         if ((device) != &gpus[0] && (device) != &gpus[1])       \
             return INVALID_ARGUMENT;                            \
         suffer(__func__, (int)(device)->index);                 \
@@ -112,9 +140,13 @@ static int text(char *out, unsigned int length, const char *from)
 
 EXPORT int nvmlInitWithFlags(unsigned int flags)
 {
+    line_t now = module();
     (void)flags;
     suffer(__func__, -1);
-    users++;
+    if (strcmp(now.name, DRIVER))
+        return LIB_RM_VERSION_MISMATCH;
+    if (!users++)
+        loaded = now.number;
     return SUCCESS;
 }
 
@@ -122,7 +154,9 @@ EXPORT int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 
 EXPORT int nvmlShutdown(void)
 {
-    ENTER(-1);
+    if (!users)
+        return UNINITIALIZED;
+    suffer(__func__, -1);
     users--;
     return SUCCESS;
 }
@@ -166,6 +200,8 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned int index, device_t *out)
 {
     if (!users)
         return UNINITIALIZED;
+    if (module().number != loaded)
+        return UNKNOWN;
     if (index >= GPUS)
         return INVALID_ARGUMENT;
     suffer(__func__, (int)index);
@@ -177,6 +213,8 @@ EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, device_t *out)
 {
     if (!users)
         return UNINITIALIZED;
+    if (module().number != loaded)
+        return UNKNOWN;
     for (int n = 0; n < GPUS; n++)
         if (!strcasecmp(bus_id, gpus[n].bus_id) || !strcasecmp(bus_id, gpus[n].bus_id + 4)) {
             suffer(__func__, n);
