@@ -40,6 +40,18 @@ class Samplers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinksChild:
+    """How the links child fares, as its supervisor sees it."""
+
+    aside: Mapping[str, Aside] = field(default_factory=dict)
+    """Devices and collectors whose files do not answer."""
+    abandoned: tuple[str, ...] = ()
+    """Names of the children that SIGKILL did not end."""
+    trouble: str = ""
+    """Why there is none, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
     """Errors of GPUs and NVSwitches, after the attempt to make them durable."""
 
@@ -105,6 +117,7 @@ Arrival = (
     | PciBus
     | DriverStatus
     | LinksSeen
+    | LinksChild
     | Samplers
     | Release
     | Errors

@@ -29,11 +29,22 @@ from gpumon.sightings import Sightings
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.snapshot import DriverStatus, Hello, Message, Snapshot, TrialResult, XidEvent
 from gpumon.store.store import Retention
+from gpumon.supervisor.links import LinksSupervisor
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Probing
 from gpumon.supervisor.releasing import Releasing
 from gpumon.supervisor.samplers import SamplerSupervisor
-from gpumon.wiring import PROBE, choices, first_report, kernel_log, orders, same_orders, terms, timetable
+from gpumon.wiring import (
+    PROBE,
+    choices,
+    first_report,
+    kernel_log,
+    link_orders,
+    orders,
+    same_orders,
+    terms,
+    timetable,
+)
 
 _log = logging.getLogger("gpumon")
 
@@ -83,6 +94,12 @@ class Daemon:
             on_message=self._message,
             on_state=self._monitor.take,
         )
+        self._links = LinksSupervisor(
+            self._loop,
+            lambda page: link_orders(self._configuration, page, epoch),
+            on_seen=self._monitor.take,
+            on_state=self._monitor.take,
+        )
         self._probing = Probing(
             self._loop,
             PROBE,
@@ -115,6 +132,7 @@ class Daemon:
         self._releasing.start()
         self._sightings.start()
         self._samplers.start()
+        self._links.start()
         self._serve()
         self._schedule.start(timetable(self._configuration))
         self._loop.every(TICK_SECONDS, self._tick)
@@ -182,9 +200,10 @@ class Daemon:
         self._schedule.stop()
         self._releasing.stop()
         self._samplers.stop()
+        self._links.stop()
         self._probing.stop()
         deadline = boot_clock() + STOP_SECONDS
-        while (self._samplers.running or self._probing.running) and boot_clock() < deadline:
+        while (self._samplers.running or self._links.running or self._probing.running) and boot_clock() < deadline:
             self._loop.turn()
         self._server.stop()
         self._sightings.stop()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from gpumon import errors, inventory, unwatched
+from gpumon import errors, inventory, ports, unwatched
 from gpumon.alerts.alert import Alert
 from gpumon.alerts.evaluate import evaluate
 from gpumon.alerts.history import History
@@ -14,6 +14,7 @@ from gpumon.arrival import (
     Agent,
     Arrival,
     Errors,
+    LinksChild,
     ProbeEnded,
     ProbeProgressed,
     ProbeStarted,
@@ -26,7 +27,7 @@ from gpumon.probe.result import OUTCOMES, SKIP_REASONS
 from gpumon.release import Release
 from gpumon.report import Memory, ProbeState, Report
 from gpumon.shown import shown
-from gpumon.snapshot.snapshot import DriverStatus, PciBus, Snapshot
+from gpumon.snapshot.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot
 from gpumon.terms import Moment, Terms
 
 MOST_RESULTS = 200
@@ -43,6 +44,8 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
     match arrival:
         case Snapshot():
             report = _polled(previous, arrival, now)
+        case LinksSeen() | LinksChild():
+            report = replace(previous, memory=_links(previous.memory, arrival, now))
         case Samplers() | DriverStatus() | PciBus():
             report = replace(previous, memory=_remember(previous.memory, arrival))
         case Release():
@@ -79,6 +82,12 @@ def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus) -> Memo
             return replace(memory, bus=arrival.functions, excluded=arrival.excluded, inventory=known)
         case _:
             assert_never(arrival)
+
+
+def _links(memory: Memory, arrival: LinksSeen | LinksChild, now: Moment) -> Memory:
+    if isinstance(arrival, LinksSeen):
+        return replace(memory, links=ports.see(memory.links, arrival, now))
+    return replace(memory, links=replace(memory.links, child=arrival))
 
 
 def _polled(report: Report, snapshot: Snapshot, now: Moment) -> Report:

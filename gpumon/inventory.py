@@ -8,6 +8,7 @@ from typing import Any
 
 from gpumon.arrival import Aside
 from gpumon.counters import Counts, advance, gained, raw_values, totals
+from gpumon.health.products import Expects, Neighbours, expected, expects
 from gpumon.snapshot.burst import UNNAMED, Board
 from gpumon.snapshot.fabric import Platform
 from gpumon.snapshot.gpu import FAULTS, Gpu
@@ -42,6 +43,10 @@ class KnownGpu:
     link_counts: Mapping[str, Counts] = field(default_factory=dict)
     links: Mapping[str, Nvlink] = field(default_factory=dict)
     """As they are exported: the same objects until one of them is read anew and differs."""
+    expects: Expects = Expects.UNKNOWN
+    """Which of its links should be up."""
+    been_up: frozenset[str] = frozenset()
+    """Links that have been up since the agent's start."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
     platform: Platform | None = None
     """Identity: these stay, whatever becomes of the GPU."""
@@ -66,7 +71,7 @@ def see(known: Inventory, seen: SeenGpu, bus: Bus, now: Moment) -> Inventory:
     if seen.uuid is not None and (before.uuid != seen.uuid or before.recalled):
         known, before = _name(known, before, seen)
     if seen.gpu is not None:
-        after = _read(before, seen, now.lived)
+        after = _read(before, seen, now.lived, _neighbours(known, bus))
     else:
         after = fail(before, seen.fault or "unknown", seen.error, now.wall)
     return {**known, seen.bus_id: after}
@@ -160,10 +165,16 @@ def release(known: Inventory, bus: Bus, excluded: Collection[str]) -> Inventory:
     }
 
 
-def _read(gpu: KnownGpu, seen: SeenGpu, at: float) -> KnownGpu:
+def _neighbours(known: Inventory, bus: Bus) -> Neighbours:
+    given_away = sum(driver not in {"nvidia", ""} for driver in bus.values())
+    return Neighbours(count=max(len(bus) - given_away, len(known)), given_away=given_away > 0)
+
+
+def _read(gpu: KnownGpu, seen: SeenGpu, at: float, around: Neighbours) -> KnownGpu:
     assert seen.gpu is not None  # noqa: S101 - the caller looked
-    if gpu.seen is None or gpu.seen.links != seen.links:
-        gpu = _read_links(gpu, seen.links)
+    what = expects(seen.gpu.name, seen.gpu.nvlinks, mig=bool(seen.gpu.mig_mode), around=around)
+    if gpu.seen is None or gpu.seen.links != seen.links or gpu.expects is not what:
+        gpu = _read_links(replace(gpu, expects=what), seen.links)
     return replace(
         gpu,
         identity={
@@ -184,8 +195,13 @@ def _read(gpu: KnownGpu, seen: SeenGpu, at: float) -> KnownGpu:
 
 def _read_links(gpu: KnownGpu, links: Mapping[str, Nvlink]) -> KnownGpu:
     counts = {link: advance(gpu.link_counts.get(link, {}), raw_values(one), {}) for link, one in links.items()}
-    shown = {link: replace(one, **totals(one, counts[link], {})) for link, one in links.items()}
-    return replace(gpu, link_counts={**gpu.link_counts, **counts}, links=shown)
+    been_up = gpu.been_up | {link for link, one in links.items() if one.up}
+    wanted = expected(gpu.expects, links, been_up)
+    shown = {
+        link: replace(one, up=one.up if one.up or link in wanted else None, **totals(one, counts[link], {}))
+        for link, one in links.items()
+    }
+    return replace(gpu, link_counts={**gpu.link_counts, **counts}, links=shown, been_up=been_up)
 
 
 def readings(

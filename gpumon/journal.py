@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
 from gpumon.report import GpuState, Report
 from gpumon.snapshot.burst import SXID, XID
+from gpumon.snapshot.snapshot import SeenPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,10 @@ def changes(before: Report, after: Report) -> Iterator[Change]:
         known = {state.bus_id: state for state in before.gpus}
         for state in after.gpus:
             yield from _gpu(known.get(state.bus_id), state)
+            yield from _nvlinks(known.get(state.bus_id), state)
+    if before.memory.links is not after.memory.links:
+        yield from _ports(before.memory.links.ports, after.memory.links.ports)
+    yield from _blindness(before.notices.get("links"), after.notices.get("links"))
     if before.events is not after.events and before.memory.recalled is after.memory.recalled:
         yield from _errors(before, after)
     if before.alerts is not after.alerts:
@@ -54,6 +59,49 @@ def _gpu(before: GpuState | None, after: GpuState) -> Iterator[Change]:
         yield Change(logging.WARNING, "the GPU answers again", words)
     else:
         yield Change(logging.ERROR, "the GPU does not answer", words | {"fault": after.fault, "detail": after.detail})
+
+
+def _nvlinks(before: GpuState | None, after: GpuState) -> Iterator[Change]:
+    if before is None or before.links is after.links:
+        return
+    words: dict[str, object] = {"gpu": after.index, "uuid": after.uuid}
+    changed: dict[float, list[str]] = {0.0: [], 1.0: []}
+    for link, one in after.links.items():
+        was = before.links.get(link)
+        if was is not None and None not in (was.up, one.up) and was.up != one.up:
+            changed[float(bool(one.up))].append(link)
+    if changed[0.0]:
+        yield Change(logging.WARNING, "NVLinks are down", words | {"links": ",".join(changed[0.0])})
+    if changed[1.0]:
+        yield Change(logging.INFO, "NVLinks are up again", words | {"links": ",".join(changed[1.0])})
+
+
+def _ports(before: Sequence[SeenPort], after: Sequence[SeenPort]) -> Iterator[Change]:
+    known, now = ({(one.device, one.port): one for one in ports} for ports in (before, after))
+    for (device, number), port in now.items():
+        was = known.get((device, number))
+        if was is not None and was is not port:
+            yield from _port(was, port, {"device": device, "port": number})
+    for device, number in known.keys() - now.keys():
+        yield Change(logging.WARNING, "the port is gone", {"device": device, "port": number})
+
+
+def _port(before: SeenPort, after: SeenPort, words: dict[str, object]) -> Iterator[Change]:
+    was, up = before.link.port_up, after.link.port_up
+    flaps = (after.counts.link_downs_total or 0.0) - (before.counts.link_downs_total or 0.0)
+    if was == 1 and up == 0:
+        yield Change(logging.WARNING, "the port is down", words)
+    elif was == 0 and up == 1:
+        yield Change(logging.INFO, "the port is up again", words)
+    elif was == up == 1 and flaps > 0 and before.counts.link_downs_total is not None:
+        yield Change(logging.WARNING, "the port was down for a moment", words | {"times": int(flaps)})
+
+
+def _blindness(before: str | None, after: str | None) -> Iterator[Change]:
+    if after and not before:
+        yield Change(logging.WARNING, "not all of the links can be read", {"detail": after})
+    elif before and not after:
+        yield Change(logging.INFO, "all of the links can be read again", {})
 
 
 def _errors(before: Report, after: Report) -> Iterator[Change]:

@@ -10,6 +10,7 @@ from gpumon.alerts.history import History
 from gpumon.arrival import Samplers
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.inventory import KnownGpu
+from gpumon.ports import KnownLinks
 from gpumon.probe.account import Progress
 from gpumon.probe.result import AllReduce, ProbeResult
 from gpumon.release import Release
@@ -111,6 +112,7 @@ class Memory:
     resuming: Mapping[str, float] = field(default_factory=dict)
     """What was released and has not been read since, by bus id (NODE for the driver itself), with the moment of
     Moment.lived from which that is no longer the release's doing."""
+    links: KnownLinks = KnownLinks()
     heard_at: float | None = None
     """When a poll, or a part of one, last arrived, on the clock of Moment.lived."""
     recalled: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpumon import errors, inventory
+from gpumon import errors, inventory, ports
 from gpumon.inventory import KnownGpu
 from gpumon.release import NODE, Release
 from gpumon.report import GpuState, Memory, Report
@@ -31,7 +31,9 @@ def shown(report: Report, now: Moment, terms: Terms) -> Report:
     )
     alive = status is not None and status.up and NODE not in away
     node = _unwatched_node(_node(report, down, terms, fresh=fresh), report.release, away)
-    notices = {subject: words for subject, words in report.notices.items() if subject != "driver"}
+    node = replace(node, **_link_rows(report, now))
+    notices = {"driver": None if node.nvml_up is None else down, "links": ports.notice(memory.links, now)}
+    others = {subject: words for subject, words in report.notices.items() if subject not in notices}
     return replace(
         report,
         gpus=states,
@@ -39,7 +41,8 @@ def shown(report: Report, now: Moment, terms: Terms) -> Report:
         catalogue=terms.catalogue,
         driver=Driver(driver=status.driver, nvml=status.nvml, cuda=status.cuda) if status and alive else Driver(),
         node=node,
-        notices=({"driver": down} if down is not None and node.nvml_up is not None else {}) | notices,
+        ports=memory.links.ports if ports.current(memory.links, now) else (),
+        notices={subject: words for subject, words in notices.items() if words} | others,
     )
 
 
@@ -127,12 +130,22 @@ def _node(report: Report, down: str | None, terms: Terms, *, fresh: bool) -> Nod
         gpus_visible=report.node.gpus_visible if down is None else None,
         gpus_on_pci_bus=on_bus,
         sampler_restarts_total=dict(memory.samplers.restarts),
-        abandoned_children=float(len(memory.samplers.abandoned)),
+        abandoned_children=float(len(memory.samplers.abandoned) + len(memory.links.child.abandoned)),
         driver_calls_total=memory.samplers.driver_calls,
         nvswitch_errors_total=sxids,
         dropped_series_total=dropped
+        | {"ports": float(memory.links.left_out * ports.SERIES_A_PORT)}
         | {name: max(float(cut), dropped.get(name, 0.0)) for name, cut in (("xids", xids_cut), ("sxids", sxids_cut))},
     )
+
+
+def _link_rows(report: Report, now: Moment) -> dict[str, Any]:
+    """What the links child knows of the node."""
+    seen = ports.current(report.memory.links, now)
+    before = report.node.collector_denied
+    denied = {name: one for name, one in (before or {}).items() if name not in ports.COLLECTORS}
+    denied |= dict.fromkeys(seen.denied if seen else (), 1.0)
+    return {**ports.services(seen), "collector_denied": None if before is None and not denied else denied}
 
 
 def _by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:

@@ -19,7 +19,7 @@ from gpumon.probe.probes import PROBES
 from gpumon.probe.schedule import Timetable
 from gpumon.report import ProbeState, Report
 from gpumon.snapshot.node import Build
-from gpumon.snapshot.orders import Orders, Simulation
+from gpumon.snapshot.orders import LinkOrders, Orders, Simulation
 from gpumon.supervisor.probing import Choices
 from gpumon.terms import Terms
 
@@ -35,11 +35,17 @@ def first_report(configuration: Configuration) -> Report:
     """What is known before anything was seen."""
     return Report(
         started=time.time(),
-        simulated=configuration.simulate.profile,
+        simulated=shown_profile(configuration),
         detailed=configuration.metrics.detailed,
         build=Build(version=__version__, python=platform.python_version(), revision=revision()),
         probe=ProbeState(metrics=INITIAL),
     )
+
+
+def shown_profile(configuration: Configuration) -> str | None:
+    """What is simulated, by its name: of a recording the file's."""
+    profile = configuration.simulate.profile
+    return None if profile is None else Path(profile).name
 
 
 def catalogue(configuration: Configuration) -> Catalogue:
@@ -73,6 +79,19 @@ def orders(configuration: Configuration, page: int, epoch: float) -> Orders:
         gpm=configuration.poll.gpm,
         largest_processes=configuration.processes.largest,
         sysfs=str(configuration.pci.sysfs),
+        simulation=_simulation(configuration, epoch),
+        log_level=configuration.log.level,
+        log_format=configuration.log.format,
+    )
+
+
+def link_orders(configuration: Configuration, page: int, epoch: float) -> LinkOrders:
+    """For the links child."""
+    return LinkOrders(
+        page=page,
+        parent=os.getpid(),
+        sysfs=str(configuration.links.sysfs or configuration.pci.sysfs),
+        root=str(configuration.links.root),
         simulation=_simulation(configuration, epoch),
         log_level=configuration.log.level,
         log_format=configuration.log.format,

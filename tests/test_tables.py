@@ -36,6 +36,7 @@ from gpumon.snapshot.reading import (
     Row,
     Slowest,
     Source,
+    Sysfs,
     Table,
     labels_of,
     rows,
@@ -162,9 +163,11 @@ def test_details_are_values_of_the_label(table: type[Table], name: str, row: Row
     """What is a detail of a labelled row is among its values, and not all of them."""
     del table, name
     if isinstance(row.detail, tuple):
-        source = row.source
-        assert isinstance(source, Each | Bits)
-        assert set(row.detail) < set(source.sources if isinstance(source, Each) else source.bits)
+        match row.source:
+            case Each(sources=values) | Bits(bits=values) | Sysfs(files=values):
+                assert set(row.detail) < set(values)
+            case _:
+                raise AssertionError("such a source does not say its values")
 
 
 def test_rules_read_no_details() -> None:

@@ -340,19 +340,9 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
         ),
         Rule(
             name="NvlinkDown",
-            # A board without a bridge has links that never come up: on its node no link is active.
-            # Links of the neighbours go down with a GPU that is released and reset.
-            expression=Combine(
-                Combine(
-                    Compare(Reading("gpumon_nvlink_up"), "==", 0),
-                    "and",
-                    Compare(Reading("gpumon_gpu_nvlinks_active"), ">", 0),
-                    on=NODE,
-                ),
-                "unless",
-                _RELEASED,
-                on=NODE,
-            ),
+            # 0 is said only of a link that should be up: see health/products.py. Links of the neighbours go down with a
+            # GPU that is released and reset.
+            expression=Combine(Compare(Reading("gpumon_nvlink_up"), "==", 0), "unless", _RELEASED, on=NODE),
             for_=2 * MINUTE,
             keep_firing_for=HANG,
             severity="critical",

@@ -19,13 +19,16 @@ from gpumon.outputs import document, terminal
 from gpumon.outputs.prometheus import Renderer
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
-from gpumon.snapshot.snapshot import DriverStatus, Hello, Message, Snapshot, TrialResult, XidEvent
+from gpumon.snapshot.snapshot import DriverStatus, Hello, LinksSeen, Message, Snapshot, TrialResult, XidEvent
+from gpumon.supervisor.links import LinksSupervisor
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.samplers import CRASHES_A_GPU, SamplerSupervisor
-from gpumon.wiring import first_report, orders, terms
+from gpumon.wiring import first_report, link_orders, orders, terms
 
 DEADLINE_SECONDS = 75.0
 """Longer than the slowest driver may take to open its GPUs."""
+LINKS_SECONDS = 5.0
+"""How long the links may take beyond the GPUs: sick ports are told of by the agent, not awaited here."""
 NOT_WELL = 1
 
 
@@ -51,18 +54,27 @@ class Look:
     def __init__(self, settings: Configuration) -> None:
         self.failure: str | None = f"nothing could be read within {DEADLINE_SECONDS:g} s"
         """Why the report says nothing of the GPUs; None when it does."""
+        self._linked = False
         self._loop = Loop()
         self._monitor = Monitor(first_report(settings), terms(settings))
         epoch = boot_clock()
         self._samplers = SamplerSupervisor(
             self._loop, lambda page: orders(settings, page, epoch), on_message=self._take, on_state=self._supervise
         )
+        self._links = LinksSupervisor(
+            self._loop,
+            lambda page: link_orders(settings, page, epoch),
+            on_seen=self._see_links,
+            on_state=self._monitor.take,
+        )
 
     def run(self) -> Report:
         self._loop.call_after(DEADLINE_SECONDS, self._loop.stop)
         self._samplers.start()
+        self._links.start()
         self._loop.run()
         self._samplers.stop()
+        self._links.stop()
         return self._monitor.latest
 
     def _take(self, message: Message) -> None:
@@ -79,9 +91,18 @@ class Look:
         if crashes > CRASHES_A_GPU * (1 + len(state.aside)):
             self._end(f"the sampler ended {crashes} times before it had read anything; what it said stands above")
 
+    def _see_links(self, seen: LinksSeen) -> None:
+        self._monitor.take(seen)
+        self._linked = True
+        if self.failure is None:
+            self._loop.stop()
+
     def _end(self, failure: str | None) -> None:
         self.failure = failure
-        self._loop.stop()
+        if failure is not None or self._linked:
+            self._loop.stop()
+        else:
+            self._loop.call_after(LINKS_SECONDS, self._loop.stop)
 
 
 def _rendered(report: Report, form: str) -> str:

@@ -16,6 +16,7 @@ from gpumon.config.load import ConfigurationError, configuration_file, load
 from gpumon.config.model import Configuration, Simulate
 from gpumon.config.settings import CONFIG_FILE, FLAGS
 from gpumon.sim.profiles import PROFILES
+from gpumon.snapshot.orders import is_recording
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -41,20 +42,21 @@ def configuration(chosen: argparse.Namespace) -> Configuration:
 
 
 def configuration_to_start(chosen: argparse.Namespace) -> Configuration:
-    """The same, for what is about to use it: the scenario, which is read again later, has to be good now."""
+    """The same, for what is about to use it: a recording, or a scenario (which is read again later), is good now."""
     settings = configuration(chosen)
-    wrong = _wrong_with_scenario(settings.simulate)
+    wrong = _wrong_with_simulation(settings.simulate)
     if wrong:
-        origin = settings.origin("simulate.scenario")
+        origin = settings.origin("simulate.scenario" if settings.simulate.scenario else "simulate.profile")
         raise UserError(f"the configuration is not good:\n{origin}: {wrong}")
     return settings
 
 
-def _wrong_with_scenario(simulate: Simulate) -> str:
-    """Asked in a process of its own: what reads a scenario knows NVML's C functions, and the daemon does not."""
-    if simulate.profile is None or simulate.scenario is None:
+def _wrong_with_simulation(simulate: Simulate) -> str:
+    """Asked in a process of its own: what reads these files knows NVML's C functions, and the daemon does not."""
+    if simulate.profile is None or (simulate.scenario is None and not is_recording(simulate.profile)):
         return ""
-    question = [sys.executable, "-m", "gpumon.sim.check", simulate.profile, str(simulate.scenario)]
+    question = [sys.executable, "-m", "gpumon.sim.check", simulate.profile]
+    question += [str(simulate.scenario)] if simulate.scenario else []
     asked = subprocess.run(question, check=False, capture_output=True, text=True)
     return asked.stderr.strip() if asked.returncode else ""
 

@@ -12,6 +12,7 @@ from typing import Any
 from gpumon.config import yaml_file
 from gpumon.config.settings import CONFIG_FILE, FLAGS, sections, settings
 from gpumon.config.yaml_file import Key, YamlError
+from gpumon.snapshot.orders import is_recording
 
 CONFIG_FILE_VARIABLE = "GPUMON_CONFIG__FILE"
 
@@ -116,7 +117,7 @@ class Given:
     def check_profile(self, known: Collection[str]) -> None:
         key = ("simulate", "profile")
         name = self.values.get("simulate", {}).get("profile")
-        if isinstance(name, str) and name not in known:
+        if isinstance(name, str) and name not in known and not is_recording(name):
             self._complain(self.origin(key), key, f"{name!r} is not known", did_you_mean(name, known))
 
     def origin(self, key: Key) -> str:

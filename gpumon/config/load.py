@@ -59,8 +59,8 @@ def load(
     """The configuration in force.
 
     `flags` holds values by flag name, None for those not given; `thresholds` the names that alerts.thresholds may
-    use, `profiles` those that simulate.profile may, None to take any; `xid_rows` reads xids.file, None to leave it alone.
-    Raises ConfigurationError with every problem.
+    use, `profiles` those that simulate.profile may, None to take any; `xid_rows` reads xids.file, None to leave it
+    unread. Raises ConfigurationError with every problem.
     """
     given = Given()
     state = state_directory(environ, root=os.geteuid() == 0)

@@ -196,7 +196,7 @@ class Simulate(_Section):
 
     profile: str | None = setting(
         None,
-        "Name of the profile, or none for the real GPUs.",
+        "Name of the profile, path of a recording (`./node.capture`), or none for the real GPUs.",
         flag="--simulate",
         default_in_words="none",
         example="h100x8",
@@ -306,6 +306,21 @@ class Pci(_Section):
     sysfs: SomePath = setting(Path("/sys"), "Where sysfs is mounted.", restart=True)
 
 
+class Links(_Section):
+    """InfiniBand and RoCE ports, and the services that NVLink needs."""
+
+    sysfs: SomePath | None = setting(
+        None,
+        "Where sysfs is mounted.",
+        default_in_words="as for the PCI bus",
+        example="/host/sys",
+        restart=True,
+    )
+    root: SomePath = setting(
+        Path("/"), "Where the host's root is mounted: its units of systemd say what is installed.", restart=True
+    )
+
+
 class Configuration(_Section):
     """Everything that can be configured, in force and checked."""
 
@@ -323,6 +338,7 @@ class Configuration(_Section):
     kernel_log: KernelLog = KernelLog()
     xids: Xids = Xids()
     pci: Pci = Pci()
+    links: Links = Links()
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
     _xid_rows: Mapping[int, Xid] = PrivateAttr(default_factory=dict)
 

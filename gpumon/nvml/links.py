@@ -11,6 +11,7 @@ from gpumon.nvml.device import AbsentError, Device
 from gpumon.nvml.fields import Scoped
 from gpumon.nvml.library import UNSUPPORTED, NvmlError
 from gpumon.nvml.table import plausible, rows_of, scaled, unpacked, words
+from gpumon.snapshot import bus_id
 from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
 from gpumon.snapshot.reading import ONCE, RARE, Each, Field, LinkCall, LinkField, Source, Table, Tier, rows
 
@@ -156,4 +157,5 @@ class PeerReader:
         value = self._device.link_call(source.name, link)
         if source.attribute is not None:
             value = getattr(value, source.attribute)
-        return source.words.get(value) if source.words is not None else words("", value) or None
+        # A switch that is no PCI function of this host has an address of all ones.
+        return source.words.get(value) if source.words is not None else bus_id.parsed(words("", value))

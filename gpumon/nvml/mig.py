@@ -40,7 +40,7 @@ class Instances:
         self._pairs: dict[int, SamplePair] = {}
         """By GPU instance."""
         self._refusals: dict[int, NvmlError] = {}
-        self._layout: tuple[tuple[str, int, int, str], ...] = ()
+        self._layout: tuple[tuple[str, int, int, str], ...] | None = None
         self.seen: tuple[SeenMig, ...] = ()
 
     def read(self) -> None:
@@ -56,11 +56,12 @@ class Instances:
         for pair in self._pairs.values():
             pair.free()
         self._pairs.clear()
-        self._layout, self.seen = (), ()
+        self._layout, self.seen = None, ()
 
     def _note_layout(self, layout: tuple[tuple[str, int, int, str], ...]) -> None:
         if layout != self._layout:
-            log.info("the MIG layout changed", extra={"bus_id": self._gpu.bus_id, "instances": len(layout)})
+            if self._layout is not None:
+                log.info("the MIG layout changed", extra={"bus_id": self._gpu.bus_id, "instances": len(layout)})
             self.close()  # what was sampled before may have been of another instance
             self._layout = layout
 

@@ -205,18 +205,17 @@ def _words(source: Source) -> Iterator[str]:  # noqa: C901, PLR0912 - one case a
             yield from (*_words(first), *_words(second))
         case Agent():
             yield AGENT_WORDS
-        case Sysfs():
-            yield SYSFS_WORDS
+        case Sysfs(files=files):
+            yield from (f"sysfs {name}" for name in files)
         case _:
             assert_never(source)
 
 
-AGENT_WORDS, SYSFS_WORDS = "the agent", "sysfs"
-_PLAIN = frozenset({AGENT_WORDS, SYSFS_WORDS})
+AGENT_WORDS = "the agent"
 
 
 def _code(source: str) -> str:
-    return source if source in _PLAIN else f"`{source}`"
+    return source if source == AGENT_WORDS else f"`{source}`"
 
 
 def _remark(entry: Entry) -> str:

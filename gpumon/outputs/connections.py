@@ -72,6 +72,14 @@ def fabric_trouble(gpu: Document) -> str:
     return f"fabric unhealthy: {', '.join(bad)}" if bad else ""
 
 
+SERVICES = {"fabric_manager_up": "NVIDIA fabric manager", "imex_up": "NVIDIA IMEX daemon"}
+
+
+def services(node: Document) -> list[str]:
+    """A sentence for each service that is installed and does not run."""
+    return [f"The {name} does not run." for row, name in SERVICES.items() if node[row] == 0]
+
+
 def ports(document: Document) -> list[str]:
     """How many InfiniBand and RoCE ports are up in a sentence, then one for each that is not."""
     there = document["ports"]

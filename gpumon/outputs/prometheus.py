@@ -34,7 +34,7 @@ TABLES: tuple[type[Table], ...] = (
     AllReduce,
 )
 """In the order of the page."""
-KEPT = (Nvlink, NvlinkPeer, C2cLink, Platform)
+KEPT = (Nvlink, NvlinkPeer, C2cLink, Platform, InfinibandLink, InfinibandPort)
 """Tables of which most Reports have the same objects as the one before: their lines are kept."""
 EXACT = 1e15
 """Below this every digit of a float is exact, and a whole number is written as one."""

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpumon.outputs.connections import nvlinks, ports
+from gpumon.outputs.connections import nvlinks, ports, services
 from gpumon.outputs.document import Document, aside, excluded, gpus_up, released, verdict
 from gpumon.outputs.remarks import remarks
 from gpumon.outputs.words import (
@@ -180,10 +180,10 @@ def _connection_lines(document: Document, width: int) -> Iterator[str]:
         for gpu in document["gpus"]
         if gpu["state"] == "up" and (found := remarks(gpu))
     ]
-    links, there = nvlinks(document), ports(document)
-    for line in (*said, *links, *there):
+    lines = [*said, *services(document["node"]), *nvlinks(document), *ports(document)]
+    for line in lines:
         yield from _wrapped(printable(line), width, indent="")
-    if said or links or there:
+    if lines:
         yield ""
 
 

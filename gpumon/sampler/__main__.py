@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+import pynvml
+
 from gpumon import __version__, log
 from gpumon.life import first_line, frames_only, tie_to
 from gpumon.nvml.gpu import Extent
@@ -76,6 +78,8 @@ class Sampler:
                 self._excluded = excluded(self._orders, self._around)  # now the kernel module may know more of them
                 self._say(status)
                 delay = BACK_OFF[0]
+                if self._orders.survey:
+                    return self._survey(status)
                 if self._orders.trial is not None:
                     return self._trial(status, self._orders.trial)
                 self._poll(status)
@@ -129,6 +133,13 @@ class Sampler:
         only = {bus_id: self._around.bus().get(bus_id, "")}
         self._node_poll(status, lambda: only, patience=float("inf")).poll()
         self._say(TrialResult(bus_id=bus_id))
+        return 0
+
+    def _survey(self, status: DriverStatus) -> int:
+        from gpumon.sampler.survey import survey  # noqa: PLC0415 - only a recorder asks so much
+
+        bound = sorted(bus_id for bus_id, driver in self._around.bus().items() if driver == "nvidia")
+        survey(self._library, pynvml.nvmlLib, status.driver or "", [one for one in bound if one not in self._excluded])
         return 0
 
     def _node_poll(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ import pynvml
 from gpumon.nvml import pci
 from gpumon.sim import SimulationError
 from gpumon.snapshot.bus_id import parsed
+from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import Orders, Simulation
 from gpumon.snapshot.snapshot import DriverStatus, Message
 
@@ -36,8 +38,10 @@ class Surroundings:
 def surroundings(orders: Orders) -> Surroundings:
     """Of a simulated node this puts its library in the place of the driver's."""
     if orders.simulation is None:
-        return Surroundings(lambda: pci.functions(Path(orders.sysfs)), lambda: pci.uuids(Path(orders.procfs)))
-    return _simulate(orders.simulation)
+        around = Surroundings(lambda: pci.functions(Path(orders.sysfs)), lambda: pci.uuids(Path(orders.procfs)))
+    else:
+        around = _simulate(orders.simulation)
+    return around if orders.record is None else _record(around, orders.record)
 
 
 def await_surroundings(orders: Orders, say: Callable[[Message], None]) -> Surroundings:
@@ -51,9 +55,9 @@ def await_surroundings(orders: Orders, say: Callable[[Message], None]) -> Surrou
 
 
 def _simulate(simulation: Simulation) -> Surroundings:
-    from gpumon.sim.library import open_node  # noqa: PLC0415 - a real node has no use for it, nor for its memory
+    from gpumon.sim.opening import open_simulated  # noqa: PLC0415 - a real node has no use for it, nor for its memory
 
-    node = open_node(
+    node = open_simulated(
         simulation.profile,
         scenario=Path(simulation.scenario) if simulation.scenario else None,
         epoch=simulation.epoch,
@@ -61,6 +65,35 @@ def _simulate(simulation: Simulation) -> Surroundings:
     )
     pynvml.nvmlLib = node.library
     return Surroundings(node.pci_functions, node.uuids)
+
+
+def _record(around: Surroundings, descriptor: int) -> Surroundings:
+    """Have all that the driver answers noted, and what is known of its GPUs without it."""
+    from gpumon.sampler.recording import Notes, Recorder  # noqa: PLC0415 - the same
+    from gpumon.sim.capture import BUS, UUIDS  # noqa: PLC0415 - the same
+
+    notes = Notes(descriptor)
+    library = pynvml.nvmlLib or _driver()
+    if library is not None:
+        pynvml.nvmlLib = Recorder(library, notes)
+
+    def noted(what: str, look: NvidiaBus) -> NvidiaBus:
+        def looked() -> Mapping[str, str]:
+            seen = dict(look())
+            notes.write(what, boot_clock(), seen)
+            return seen
+
+        return looked
+
+    return Surroundings(noted(BUS, around.bus), noted(UUIDS, around.uuids))
+
+
+def _driver() -> ctypes.CDLL | None:
+    """As pynvml loads it; None where there is none, which pynvml then says."""
+    try:
+        return ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
 
 
 def excluded(orders: Orders, around: Surroundings) -> frozenset[str]:

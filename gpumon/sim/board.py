@@ -131,6 +131,18 @@ class Platform:
     """By GPU."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The node's InfiniBand or RoCE devices, all alike and with one port each."""
+
+    count: int
+    gigabits: float
+    """A second, each way."""
+    generation: str
+    """As sysfs has it: EDR, HDR, NDR."""
+    link_layer: str = "InfiniBand"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Profile:
     """One kind of node, all of whose GPUs are alike."""
@@ -157,6 +169,9 @@ class Profile:
     """Quantities that such GPUs have elsewhere, and not on this node."""
     mig: tuple[tuple[str, ...] | None, ...] = ()
     """By GPU, the names of its MIG profiles; None where MIG is off."""
+    ports: Ports | None = None
+    services: tuple[str, ...] = ()
+    """Those that are installed and run: fabric_manager, imex."""
 
     def peer(self, gpu: int, link: int) -> tuple[int, str]:
         """What a link leads to: NVML's type, and the PCI address."""

@@ -1,4 +1,4 @@
-"""`python -m gpumon.sim.check PROFILE SCENARIO`: whether this could be simulated; if not, says why and exits with 1."""
+"""`python -m gpumon.sim.check PROFILE [SCENARIO]`: whether it can be simulated; if not, says why and exits with 1."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 from gpumon.sim import SimulationError
-from gpumon.sim.library import open_node
+from gpumon.sim.opening import open_simulated
 
 
-def main(profile: str, scenario: str) -> int:
+def main(profile: str, scenario: str = "") -> int:
     try:
-        open_node(profile, scenario=Path(scenario), epoch=0.0)
+        open_simulated(profile, scenario=Path(scenario) if scenario else None, epoch=0.0)
     except SimulationError as error:
         sys.stderr.write(f"{error}\n")
         return 1

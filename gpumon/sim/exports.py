@@ -19,6 +19,7 @@ Version = tuple[int, ...]
 POINTER = ctypes.c_void_p
 UINT = ctypes.c_uint
 ULONGLONG = ctypes.c_ulonglong
+_NUMBERS = {UINT: "u4", ctypes.c_int: "i4", ULONGLONG: "u8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Export:
     gives: Any = ctypes.c_int
     since: Version = ()
     """First driver version that has it."""
+    arguments: tuple[str, ...] | None = None
+    """In the words of signatures, where the decorator knows them."""
 
 
 EXPORTS: dict[str, Export] = {}
@@ -53,7 +56,9 @@ class Devices(Protocol):
     def device(self, function: str, handle: int | None, *, parts: bool) -> Any: ...
 
 
-def device_function(name: str, *takes: Any, since: Version = (), parts: bool = False) -> Callable[[Any], Any]:
+def device_function(
+    name: str, *takes: Any, since: Version = (), parts: bool = False, arguments: tuple[str, ...] | None = None
+) -> Callable[[Any], Any]:
     """Export a function whose first argument is a device handle: `f(device, *arguments)`.
 
     With `parts`, the handle of a MIG device will do; to any other function it is an invalid argument.
@@ -63,7 +68,7 @@ def device_function(name: str, *takes: Any, since: Version = (), parts: bool = F
         def enter(node: Devices, handle: int | None, *arguments: Any) -> None:
             written(node.device(name, handle, parts=parts), *arguments)
 
-        EXPORTS[name] = Export(name, enter, (POINTER, *takes), since=since)
+        EXPORTS[name] = Export(name, enter, (POINTER, *takes), since=since, arguments=arguments)
         return written
 
     return export
@@ -77,6 +82,7 @@ def getter(
     One layout (of the struct module) for each pointer that the caller hands in; None is "not supported".
     """
     packed = [(struct.Struct("<" + layout), layout) for layout in layouts]
+    arguments = ("handle", *(_NUMBERS[kind] for kind in takes), *(f"out {layout}" for layout in layouts))
 
     def export(written: Callable[..., Any]) -> Callable[..., Any]:
         def answer(device: Any, *arguments: Any) -> None:
@@ -89,7 +95,8 @@ def getter(
                 put(pointer, layout, *map(whole, numbers, letters))
                 del numbers[: len(letters)]
 
-        device_function(name, *takes, *[POINTER] * len(layouts), since=since, parts=parts)(answer)
+        export = device_function(name, *takes, *[POINTER] * len(layouts), since=since, parts=parts, arguments=arguments)
+        export(answer)
         return written
 
     return export
@@ -102,7 +109,7 @@ def text_getter(name: str, *, parts: bool = False) -> Callable[[Any], Any]:
         def answer(device: Any, buffer: int | None, length: int) -> None:
             put_text(buffer, length, written(device))
 
-        device_function(name, POINTER, UINT, parts=parts)(answer)
+        device_function(name, POINTER, UINT, parts=parts, arguments=("handle", "text"))(answer)
         return written
 
     return export

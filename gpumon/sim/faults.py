@@ -17,6 +17,7 @@ from gpumon.sim.fields import NAMES, TYPES
 from gpumon.sim.gpm import METRICS
 from gpumon.sim.mig import Wanted
 from gpumon.sim.physics import Workload
+from gpumon.sim.ports import PORTS_SHAPE, SERVICES_SHAPE
 from gpumon.sim.state import QUANTITIES
 
 
@@ -268,6 +269,20 @@ FAULTS: Mapping[str, Fault] = {
             help="Types of value that single fields of a batch answer with, by name.",
             shape=shapes.by_key(_field, _type),
             alter=lambda types, state, _: replace(state, field_types={**state.field_types, **types}),
+        ),
+        Fault(
+            key="ports",
+            help="By InfiniBand device or '*': state, rate, counters; unreadable, hanging or absent.",
+            shape=PORTS_SHAPE,
+            gpu=False,
+            node=True,
+        ),
+        Fault(
+            key="services",
+            help="fabric_manager, imex: running, stopped or not_installed.",
+            shape=SERVICES_SHAPE,
+            gpu=False,
+            node=True,
         ),
         Fault(key="xids", help="Xids, each delivered once, or many a second.", shape=shapes.listing(_xid)),
         Fault(

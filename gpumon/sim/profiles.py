@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpumon.sim.board import Fabric, Platform, Profile
+from gpumon.sim.board import Fabric, Platform, Ports, Profile
 from gpumon.sim.boards import A100_SXM, B200_SXM, GB200, H100_PCIE, H100_SXM, H200_SXM, L40S, T4
 
 
@@ -19,6 +19,8 @@ def _switches(*links: int) -> dict[str, int]:
     return {f"00000000:{5 + n:02X}:00.0": count for n, count in enumerate(links)}
 
 
+_NDR = Ports(count=8, gigabits=400, generation="NDR")
+
 _HGX = ("1B", "43", "52", "61", "9D", "C3", "D1", "DF")
 
 H100X8 = Profile(
@@ -30,6 +32,8 @@ H100X8 = Profile(
     bus_ids=_addresses(*_HGX),
     switches=_switches(5, 4, 4, 5),
     fabric=Fabric(),
+    ports=_NDR,
+    services=("fabric_manager",),
 )
 
 H200X8 = replace(
@@ -51,6 +55,8 @@ B200X8 = Profile(
     bus_ids=_addresses("1B", "29", "45", "4E", "8F", "9B", "B7", "CF"),
     fabric=Fabric(health=2 << 6, summary=1),
     platform=Platform(modules=(1, 3, 2, 4, 6, 8, 5, 7)),
+    ports=_NDR,
+    services=("fabric_manager",),
 )
 
 GB200X4 = Profile(
@@ -63,6 +69,8 @@ GB200X4 = Profile(
     fabric=Fabric(health=0b10101010, summary=1, clique=2, several_nodes=True),
     platform=Platform(chassis="1820000000001", slot=14, tray=4, modules=(2, 1, 4, 3)),
     numa_nodes=(2, 10, 18, 26),
+    ports=replace(_NDR, count=4),
+    services=("imex",),
 )
 
 A100X8 = Profile(
@@ -73,6 +81,8 @@ A100X8 = Profile(
     board=A100_SXM,
     bus_ids=_addresses("07", "0F", "47", "4E", "87", "90", "B7", "BD"),
     switches=_switches(2, 2, 2, 2, 2, 2),
+    ports=Ports(count=8, gigabits=200, generation="HDR"),
+    services=("fabric_manager",),
 )
 
 L40SX4 = Profile(
@@ -82,6 +92,7 @@ L40SX4 = Profile(
     cuda=13020,
     board=L40S,
     bus_ids=_addresses("01", "41", "81", "C1"),
+    ports=Ports(count=2, gigabits=100, generation="EDR", link_layer="Ethernet"),
 )
 
 H100PCIEX2 = Profile(
@@ -129,6 +140,8 @@ H100GUESTX2 = replace(
     links_active=False,
     fabric=Fabric(state=0),
     guest=True,
+    ports=None,
+    services=(),
     without=("energy", "pcie_replays", "pcie_errors"),
 )
 

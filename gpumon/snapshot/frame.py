@@ -53,7 +53,8 @@ def decode(line: bytes) -> Message:
         if kind is snapshot.Snapshot:
             return _snapshot(values)
         if kind is snapshot.LinksSeen:
-            return snapshot.LinksSeen(**values | {"ports": tuple(_port(one) for one in values["ports"])})
+            ports = tuple(_port(one) for one in values["ports"])
+            return snapshot.LinksSeen(**values | {"ports": ports, "denied": tuple(values["denied"])})
         if kind is snapshot.PciBus:
             return snapshot.PciBus(functions=values["functions"], excluded=tuple(values["excluded"]))
         return kind(**values)  # type: ignore[no-any-return]

@@ -7,6 +7,9 @@ from typing import ClassVar
 
 from gpumon.snapshot.reading import AGENT, agent, identity
 
+UNITS = {"fabric_manager_up": "nvidia-fabricmanager.service", "imex_up": "nvidia-imex.service"}
+"""Rows of Node, and the units of systemd that they are about."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:

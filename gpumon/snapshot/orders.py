@@ -1,13 +1,19 @@
-"""What a sampler is told, once, as one line of JSON on its input. An order changes by replacing the child."""
+"""What a child is told, once, as one line of JSON on its input. An order changes by replacing the child."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from dataclasses import dataclass
+from typing import Any
 
 EXIT_MISMATCH = 18
 """Exit code of a sampler whose library no longer fits the kernel module: only a new process can load the new one."""
+
+
+def is_recording(profile: str) -> bool:
+    """Whether this is the path of a file and not the name of a profile."""
+    return "/" in profile or "." in profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +21,7 @@ class Simulation:
     """Which simulated node to show instead of the real one."""
 
     profile: str
+    """Its name, or the path of a recording."""
     epoch: float
     """Boot clock; shared, so that every process sees the same node."""
     scenario: str | None = None
@@ -43,6 +50,10 @@ class Orders:
     largest_processes: int = 0
     """How many processes of each GPU to name."""
     trial: str | None = None
+    record: int | None = None
+    """Descriptor to which to write what the driver is asked and answers."""
+    survey: bool = False
+    """With `record`: ask the driver once what polls do not, and end."""
     sysfs: str = "/sys"
     procfs: str = "/proc"
     simulation: Simulation | None = None
@@ -50,13 +61,43 @@ class Orders:
     log_format: str = "logfmt"
 
     def encode(self) -> bytes:
-        """One line."""
-        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+        return _encode(self)
 
     @staticmethod
     def decode(line: bytes) -> Orders:
-        values = json.loads(line)
-        simulation = values.pop("simulation")
-        for name in ("exclude", "leave_aside", "first"):
-            values[name] = tuple(values[name])
-        return Orders(simulation=simulation and Simulation(**simulation), **values)
+        return Orders(**_decode(line, lists=("exclude", "leave_aside", "first")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkOrders:
+    """For the links child."""
+
+    page: int
+    parent: int
+    leave_aside: tuple[str, ...] = ()
+    """Devices and collectors whose files do not answer."""
+    sysfs: str = "/sys"
+    root: str = "/"
+    """Of the host, for the units of systemd."""
+    simulation: Simulation | None = None
+    log_level: str = "info"
+    log_format: str = "logfmt"
+
+    def encode(self) -> bytes:
+        return _encode(self)
+
+    @staticmethod
+    def decode(line: bytes) -> LinkOrders:
+        return LinkOrders(**_decode(line, lists=("leave_aside",)))
+
+
+def _encode(orders: Orders | LinkOrders) -> bytes:
+    """One line."""
+    return json.dumps(dataclasses.asdict(orders)).encode() + b"\n"
+
+
+def _decode(line: bytes, *, lists: tuple[str, ...]) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(line)
+    simulation = values.pop("simulation")
+    values |= {name: tuple(values[name]) for name in lists}
+    return values | {"simulation": simulation and Simulation(**simulation)}

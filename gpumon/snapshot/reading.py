@@ -170,7 +170,9 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Sysfs:
-    """Read by the links child from the kernel's own files: no driver call."""
+    """Read by the links child from the kernel's own files: no driver call. Of a labelled row, one file a value."""
+
+    files: tuple[str, ...]
 
 
 Source = (
@@ -192,7 +194,6 @@ Source = (
     | Sysfs
 )
 AGENT = Agent()
-SYSFS = Sysfs()
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,10 @@ class LinksSeen:
     """Unit name -> whether it runs; units that are not installed are left out."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """By collector, in words: what could not be read."""
+    denied: tuple[str, ...] = ()
+    """Collectors that lacked permission."""
+    left_out: int = 0
+    """Ports beyond the most that are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

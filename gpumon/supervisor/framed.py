@@ -32,6 +32,8 @@ class Launch:
     silence: float
     """Longest in seconds that it may say nothing while in no call."""
     deadline: Callable[[InCall], float] = deadline
+    descriptors: tuple[int, ...] = ()
+    """That it inherits besides its call page."""
 
 
 class FramedChild:
@@ -62,7 +64,7 @@ class FramedChild:
                     name=self._launch.name,
                     arguments=(sys.executable, "-m", self._launch.module),
                     orders=self._launch.orders,
-                    descriptors=(descriptor,),
+                    descriptors=(descriptor, *self._launch.descriptors),
                     on_output=lines.feed,
                     on_exit=on_end,
                     on_abandoned=on_abandoned,

@@ -188,6 +188,18 @@ CASES: tuple[Case, ...] = (
         summary="NVLink 11 of GPU 7 is down.",
     ),
     Case(
+        rule="NvlinkDown",
+        # No link of the node is up: a dead fabric manager, not a lack of bridges.
+        changes=(
+            Change("gpumon_nvlink_up", gpu(7, link="11"), during(10, 20, 0)),
+            Change("gpumon_nvlink_up", {}, lambda _recorded, _minute: None),
+        ),
+        firing=13,
+        recovered=36,
+        carries=("gpu", "uuid", "link"),
+        summary="NVLink 11 of GPU 7 is down.",
+    ),
+    Case(
         rule="AllReduceBandwidthLow",
         changes=(Change("gpumon_probe_allreduce_busbw_bytes_per_second", {"backend": "gloo"}, during(10, 20, 0.5)),),
         firing=10,

@@ -6,12 +6,12 @@ import ctypes
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FunctionType
-from typing import Any, cast
+from inspect import signature
+from typing import Any
 
 import pynvml
 
-from gpumon.sim.library import Function
+from gpumon.sim.pointers import Function
 
 _kept: list[Any] = []
 """An address outlives no callback."""
@@ -34,7 +34,7 @@ class Overlay:
 def overlaid(functions: Mapping[str, Any]) -> Iterator[None]:
     """C functions by name, put in front for a while. A Python function is wrapped: it gets integers and addresses."""
     below = pynvml.nvmlLib
-    made = {name: wrapped(one) if isinstance(one, FunctionType) else one for name, one in functions.items()}
+    made = {name: wrapped(one) if not isinstance(one, Function) else one for name, one in functions.items()}
     pynvml._nvmlGetFunctionPointer_cache.clear()
     pynvml.nvmlLib = Overlay(below, made)
     try:
@@ -44,9 +44,9 @@ def overlaid(functions: Mapping[str, Any]) -> Iterator[None]:
         pynvml._nvmlGetFunctionPointer_cache.clear()
 
 
-def wrapped(function: FunctionType) -> Any:
+def wrapped(function: Callable[..., int]) -> Function:
     """A C function that converts and checks no argument, as ctypes hands out those of a library."""
-    callback = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * function.__code__.co_argcount)(function)
+    callback = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * len(signature(function).parameters))(function)
     _kept.append(callback)
     return Function(ctypes.cast(callback, ctypes.c_void_p).value or 0)
 
@@ -69,4 +69,4 @@ def answering(change: Callable[[int, int], tuple[int, int, int, bytes] | None]) 
                 ctypes.memmove(where, ENTRY.pack(number, scope, timestamp, latency, kind, result, value), ENTRY.size)
         return code
 
-    return wrapped(cast("FunctionType", field_values))
+    return wrapped(field_values)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from simulated import Simulation, simulated
 
+from gpumon.nvml.gpu import Extent
 from gpumon.nvml.library import Library
 from gpumon.nvml.poll import NodePoll, start
 from gpumon.snapshot import call_page
@@ -18,7 +19,7 @@ from gpumon.snapshot.snapshot import SeenGpu, Snapshot
 class Poll:
     """A NodePoll and the node it looks at."""
 
-    def __init__(self, simulation: Simulation, leave_aside: Collection[str]) -> None:
+    def __init__(self, simulation: Simulation, leave_aside: Collection[str], extent: Extent) -> None:
         self.simulation = simulation
         self.page = call_page.Writer(call_page.create())
         self.library = Library(self.page)
@@ -31,6 +32,7 @@ class Poll:
             leave_aside=leave_aside,
             interval=1.0,
             partial=self.parts.append,
+            extent=extent,
         )
 
     def poll(self) -> Snapshot:
@@ -47,15 +49,31 @@ class Poll:
             slot.retry_at = 0.0
         return self.poll()
 
+    def poll_later(self, *, all_tiers: bool = False) -> Snapshot:
+        """A poll so long after the last one that samples may be taken again."""
+        for slot in self.node._slots.values():
+            if slot.reader is not None:
+                slot.reader._monitoring._retry_at = 0.0
+                for pair in (slot.reader._monitoring._pair, *slot.reader._instances._pairs.values()):
+                    if pair is not None and pair._taken_at is not None:
+                        pair._taken_at -= 1.0
+        self.simulation.now += 1.0
+        return self.poll_all_tiers() if all_tiers else self.poll()
+
     def gpu(self, index: int) -> SeenGpu:
         return self.poll_all_tiers().gpus[index]
 
 
 @contextmanager
 def polled(
-    profile: str = "h100x8", text: str = "", *, folder: Path | None = None, leave_aside: Collection[str] = ()
+    profile: str = "h100x8",
+    text: str = "",
+    *,
+    folder: Path | None = None,
+    leave_aside: Collection[str] = (),
+    extent: Extent | None = None,
 ) -> Iterator[Poll]:
     """Open the node and its poll. `text` is the scenario, which needs a folder."""
     scenario = None if folder is None else folder / "scenario.yml"
     with simulated(profile, scenario, text=text, now=100.0, init=False) as simulation:
-        yield Poll(simulation, leave_aside)
+        yield Poll(simulation, leave_aside, extent or Extent())

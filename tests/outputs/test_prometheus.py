@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from simulated import simulated
+from simulated import links_seen, simulated
 
 from gpumon.fold import fold, watching
 from gpumon.inventory import KnownGpu, readings
@@ -52,7 +52,7 @@ def report_of(profile: str) -> Report:
         taken = replace(last, gpus=tuple(gpu for part in (*parts, last) for gpu in part.gpus))
         snapshot = replace(taken, ended_at=SECONDS, wall=1.7e9, durations=dict.fromkeys(taken.durations, 0.01))
         report = watching(first, terms)
-        for arrival in (PciBus(functions=bus()), status, snapshot):
+        for arrival in (PciBus(functions=bus()), status, snapshot, links_seen(profile, SECONDS)):
             report = fold(report, arrival, Moment(SECONDS, 1.7e9, SECONDS), terms)
     return report
 

@@ -1,0 +1,117 @@
+"""TABLE: the NVLinks that a product has in use. A link that is down is a fault only where it should be up."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """One row: GPUs of one or more names that are wired alike."""
+
+    names: str
+    """Regular expression for the whole product name, as NVML gives it."""
+    links: int
+    boards: tuple[int, ...] = ()
+    """How many GPUs are soldered together with all their links. None: links come with a bridge that is sold apart."""
+    source: str
+
+
+PRODUCTS = (
+    Product(
+        names=r"NVIDIA B[23]00.*",
+        links=18,
+        boards=(8,),
+        source="NVLink 5: 1.8 TB/s of 100 GB/s a link; DGX B200 and B300 have eight GPUs on NVSwitch",
+    ),
+    Product(
+        names=r"NVIDIA GB[23]00.*",
+        links=18,
+        boards=(4,),
+        source="as B200; a compute tray of an NVL72 has four GPUs, whose links go to switches of the rack",
+    ),
+    Product(
+        names=r"NVIDIA (H100 \d+GB HBM3|H200)",
+        links=18,
+        boards=(4, 8),
+        source="NVLink 4: 900 GB/s of 50 GB/s a link; HGX boards with four or eight GPUs",
+    ),
+    Product(names=r"NVIDIA H20(-.*)?", links=18, boards=(8,), source="NVLink 4: 900 GB/s; HGX H20"),
+    Product(names=r"NVIDIA H800", links=8, boards=(8,), source="NVLink 4: 400 GB/s"),
+    Product(
+        names=r"NVIDIA A100-SXM4-\d+GB",
+        links=12,
+        boards=(4, 8, 16),
+        source="NVLink 3: 600 GB/s of 50 GB/s a link; HGX boards with four, eight and two times eight GPUs",
+    ),
+    Product(names=r"NVIDIA A800-SXM4-\d+GB", links=8, boards=(8,), source="NVLink 3: 400 GB/s"),
+    Product(
+        names=r"(Tesla|NVIDIA) V100-SXM[23]-\d+GB",
+        links=6,
+        boards=(8, 16),
+        source="NVLink 2: 300 GB/s of 50 GB/s a link; DGX-1 and DGX-2. On boards with four some links go to the CPU",
+    ),
+    Product(
+        names=r"NVIDIA H100 (PCIe|NVL)",
+        links=12,
+        source="600 GB/s over three bridges; NVML counts 18, six stay down (Azure/azurehpc-health-checks #162)",
+    ),
+    Product(names=r"NVIDIA H200 NVL", links=18, source="900 GB/s over a bridge for two or four boards"),
+    Product(names=r"NVIDIA A100(-PCIE-40GB| 80GB PCIe)", links=12, source="600 GB/s over three bridges"),
+    Product(names=r"NVIDIA (A30|A40|RTX A5000|RTX A6000)", links=4, source="112.5 to 200 GB/s over one bridge"),
+    Product(
+        names=r"(Tesla T4|NVIDIA (A2|A10|A10G|A16|L4|L20|L40|L40S|T4|RTX PRO .*|RTX .* Ada Generation))",
+        links=0,
+        source="data sheets: PCIe alone",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """The GPUs around one."""
+
+    count: int
+    """All that this host has, itself included."""
+    given_away: bool
+    """Some belong to virtual machines: the fabric may be divided."""
+
+
+class Expects(enum.Enum):
+    """Which links of a GPU should be up."""
+
+    ALL = "all"
+    ALL_OR_NONE = "all, once one of them has been up"
+    SEEN = "those that have been up"
+    UNKNOWN = "nobody can tell"
+
+
+def expects(name: str | None, nvlinks: float | None, *, mig: bool, around: Neighbours) -> Expects:
+    """What can be expected of a GPU that has so many links by NVML's count.
+
+    A part of a board is a guest's or a container's: its links may be switched off. With MIG on, no link is used.
+    """
+    if mig:
+        return Expects.UNKNOWN
+    product = _product(name or "")
+    if product is None or product.links != nvlinks:
+        return Expects.SEEN
+    if around.count in product.boards and not around.given_away:
+        return Expects.ALL
+    return Expects.SEEN if product.boards else Expects.ALL_OR_NONE
+
+
+def expected(what: Expects, links: Collection[str], been_up: Collection[str]) -> Collection[str]:
+    """The links that should be up, given those that have been up since the agent's start."""
+    if what is Expects.ALL or (what is Expects.ALL_OR_NONE and been_up):
+        return links
+    return () if what is Expects.UNKNOWN else been_up
+
+
+@cache
+def _product(name: str) -> Product | None:
+    return next((one for one in PRODUCTS if re.fullmatch(one.names, name)), None)

@@ -1,0 +1,119 @@
+"""`python -m gpumon.links`: look at ports and services, say what was seen, for ever."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpumon import __version__, log
+from gpumon.life import frames_only, tie_to
+from gpumon.links.files import Files, Paged, Reach, Tree
+from gpumon.links.infiniband import COLLECTOR as INFINIBAND
+from gpumon.links.infiniband import Infiniband
+from gpumon.links.services import COLLECTOR as SERVICES
+from gpumon.links.services import Services
+from gpumon.sim import SimulationError
+from gpumon.snapshot import frame
+from gpumon.snapshot.call_page import Writer, boot_clock
+from gpumon.snapshot.infiniband import LOOK_SECONDS
+from gpumon.snapshot.orders import LinkOrders, Simulation
+from gpumon.snapshot.reading import SLOW
+from gpumon.snapshot.snapshot import Hello, LinksSeen, Message
+
+AGAIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """The files to read."""
+
+    sysfs: Files
+    root: Files
+
+
+class Links:
+    """One life of a child."""
+
+    def __init__(self, orders: LinkOrders, trees: Trees) -> None:
+        page = Writer(orders.page)
+
+        def reach(files: Files) -> Reach:
+            return lambda subject: Paged(files, page, subject)
+
+        self._infiniband = Infiniband(reach(trees.sysfs), orders.leave_aside)
+        self._services = Services(reach(trees.sysfs), reach(trees.root), orders.leave_aside)
+        self._count_at = 0.0
+
+    def look(self) -> LinksSeen:
+        """Ports and services as they stand; counters are read every slow tick, states at every look."""
+        counting = boot_clock() >= self._count_at
+        if counting:
+            self._count_at = boot_clock() + SLOW.value
+        ports, services = self._infiniband.look(counting=counting), self._services.look()
+        troubles = {SERVICES: self._services.troubles, INFINIBAND: self._infiniband.troubles}
+        return LinksSeen(
+            ended_at=boot_clock(),
+            ports=ports,
+            services=services,
+            errors={collector: found.words for collector, found in troubles.items() if found.words},
+            denied=tuple(collector for collector, found in troubles.items() if found.denied),
+            left_out=self._infiniband.left_out,
+        )
+
+
+def run(links: Links, say: Callable[[Message], None]) -> None:
+    """Until whoever listens is gone."""
+    due = boot_clock()
+    while True:
+        say(links.look())
+        due = max(due + LOOK_SECONDS, boot_clock())
+        time.sleep(max(0.0, due - boot_clock()))
+
+
+def trees(orders: LinkOrders) -> Trees:
+    """Of this host, or of a simulated one: that as soon as there is one, for a scenario that is bad may be mended."""
+    if orders.simulation is None:
+        return Trees(Tree(Path(orders.sysfs)), Tree(Path(orders.root)))
+    while True:
+        try:
+            return _simulated(orders.simulation)
+        except SimulationError:  # the sampler says so
+            time.sleep(AGAIN_SECONDS)
+
+
+def _simulated(simulation: Simulation) -> Trees:
+    from gpumon.sim.infiniband import open_tree  # noqa: PLC0415 - a real node has no use for it, nor for its memory
+
+    tree = open_tree(
+        simulation.profile,
+        scenario=Path(simulation.scenario) if simulation.scenario else None,
+        epoch=simulation.epoch,
+    )
+    return Trees(tree, tree)
+
+
+def main() -> int:
+    """Read the orders, then look until the input closes."""
+    orders = LinkOrders.decode(sys.stdin.buffer.readline())
+    write = frames_only()
+    tie_to(orders.parent)
+    log.configure(level=orders.log_level, format=orders.log_format)
+
+    def say(message: Message) -> None:
+        write(frame.encode(message))
+
+    say(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
+    try:
+        run(Links(orders, trees(orders)), say)
+    except BrokenPipeError:
+        logging.getLogger("gpumon.links").info("the daemon is gone")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

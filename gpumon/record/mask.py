@@ -1,0 +1,109 @@
+"""Masks what tells one host from another: alike becomes alike, in the form it had, so that lookups still work.
+
+TABLE: where such things stand. Bus ids, models and versions are left: without them a recording is of no use.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+TEXTS = frozenset({"nvmlDeviceGetSerial"})
+"""Functions whose texts are masked letter by letter. A uuid is masked wherever it stands."""
+NUMBERS = frozenset({"nvmlDeviceGetBoardId"})
+BYTES: Mapping[str, Sequence[slice]] = {
+    "nvmlDeviceGetPlatformInfo": (slice(0, 16), slice(16, 32)),  # GUID of the port, serial of the chassis or rack
+    "nvmlDeviceGetGpuFabricInfoV": (slice(0, 16),),  # uuid of the cluster
+    "nvmlDeviceGetGpuFabricInfo": (slice(0, 16),),
+}
+"""By function: bytes of its struct, behind the version."""
+PROCESSES = re.compile(r"nvmlDeviceGet\w*Processes\w*|nvmlDeviceGetProcess\w*|nvmlDeviceGetAccountingPids")
+"""Functions whose lists begin each entry with a process id."""
+FIRST_PID = 1 << 22
+"""No Linux has processes from here on: a masked one is nobody's."""
+
+
+class Mask:
+    """One secret, one mask; without a secret nothing is masked."""
+
+    def __init__(self, secret: bytes | None) -> None:
+        self._secret = secret
+
+    def given(self, given: Any) -> Any:
+        """What was asked, or anything else that may hold uuids."""
+        return self._anywhere(given)
+
+    def told(self, function: str, told: Sequence[Any]) -> tuple[Any, ...]:
+        """What a function answered."""
+        if self._secret is None:
+            return tuple(told)
+        return tuple(self._one(function, value) for value in told)
+
+    def _one(self, function: str, value: Any) -> Any:
+        if function in TEXTS and isinstance(value, str):
+            return self._characters(value)
+        if function in NUMBERS and isinstance(value, int):
+            return self._number(value)
+        if function in BYTES and isinstance(value, str):
+            return self._bytes(bytes.fromhex(value), BYTES[function]).hex()
+        if PROCESSES.fullmatch(function) and isinstance(value, (list, tuple)):
+            return tuple(self._process(bytes.fromhex(entry)).hex() for entry in value)
+        return self._anywhere(value)
+
+    def _anywhere(self, value: Any) -> Any:
+        if self._secret is None:
+            return value
+        if isinstance(value, str):
+            return _UUID.sub(lambda found: self._uuid(found[0]), value)
+        if isinstance(value, dict):
+            return {self._anywhere(key): self._anywhere(one) for key, one in value.items()}
+        return tuple(self._anywhere(one) for one in value) if isinstance(value, (list, tuple)) else value
+
+    def _digest(self, value: bytes) -> bytes:
+        return hmac.digest(self._secret or b"", value, "sha256")
+
+    def _uuid(self, uuid: str) -> str:
+        hexadecimal = self._digest(uuid.lower().encode()).hex()
+        return "-".join(
+            (hexadecimal[:8], hexadecimal[8:12], hexadecimal[12:16], hexadecimal[16:20], hexadecimal[20:32])
+        )
+
+    def _characters(self, text: str) -> str:
+        """A digit becomes a digit and a letter a letter: "0" and "N/A" say that there is none, and stay."""
+        if text == "N/A" or all(one == "0" for one in text if one.isalnum()):
+            return text
+        digest = self._digest(text.encode())
+        return "".join(_alike(one, digest[n % len(digest)]) for n, one in enumerate(text))
+
+    def _number(self, number: int) -> int:
+        return int.from_bytes(self._digest(str(number).encode())[:4], "little")
+
+    def _bytes(self, struct: bytes, secret: Sequence[slice]) -> bytes:
+        masked = bytearray(struct)
+        for part in secret:
+            masked[part] = self._part(struct[part])
+        return bytes(masked)
+
+    def _part(self, part: bytes) -> bytes:
+        """Text stays text; none stays none."""
+        text = part.rstrip(b"\0")
+        if text.isascii() and text.decode("ascii").isprintable():
+            return self._characters(text.decode()).encode().ljust(len(part), b"\0")
+        return self._digest(part)[: len(part)]
+
+    def _process(self, entry: bytes) -> bytes:
+        pid = int.from_bytes(entry[:4], "little")
+        masked = FIRST_PID + int.from_bytes(self._digest(str(pid).encode())[:4], "little") % FIRST_PID
+        return masked.to_bytes(4, "little") + entry[4:]
+
+
+def _alike(one: str, chance: int) -> str:
+    if one.isdigit():
+        return str(chance % 10)
+    if one.isalpha():
+        return chr(ord("A" if one.isupper() else "a") + chance % 26)
+    return one

@@ -1,0 +1,242 @@
+"""Recordings of what NVML answered: the file, and what it holds. docs/captures.md describes the format.
+
+A recording is a set of timelines: for each question that was asked, its answers in time, an answer that did not change
+stored once. Questions are functions of NVML with what they were given, and a few things that are no function: the names
+below that begin with a small letter and hold a space.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpumon.sim import SimulationError
+
+VERSION = 1
+"""Of the format. A reader takes this one and those before."""
+LARGEST = 512 * 1024 * 1024
+"""Bytes of a recording, unpacked: more is no recording of ours."""
+
+FIELD = "one field"
+"""(device, number, scope) -> code, type, value as the number that its 8 bytes are, 1 when it bore a time."""
+METRIC = "one metric"
+"""Of GPM: (device, GPU instance or null, number) -> code, value."""
+EVENT = "one event"
+"""() -> code, device, type, datum, GPU instance, compute instance; alike ones are told as often as they came."""
+BUS = "pci functions"
+"""() -> code, {bus id: driver bound}."""
+UUIDS = "known uuids"
+"""() -> code, {bus id: uuid} as the kernel module shows them."""
+HANGS = -1
+"""In place of NVML's code: the call did not return."""
+INITIALISATIONS = ("nvmlInitWithFlags", "nvmlInit_v2")
+
+Answer = tuple[Any, ...]
+"""The code, and for success what was written."""
+
+
+class Question(NamedTuple):
+    """What was asked: a function of NVML and what it was given."""
+
+    function: str
+    given: tuple[Any, ...] = ()
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The answers to one question; each holds until the next. Times are seconds since the recording began."""
+
+    times: list[float] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+    def add(self, time: float, answer: Answer, *, anyway: bool = False) -> None:
+        """An answer that is like the one before is left out."""
+        if anyway or not self.answers or self.answers[-1] != answer:
+            self.times.append(round(time, 3))
+            self.answers.append(answer)
+
+    def at(self, time: float) -> Answer:
+        """The answer then; before the first, the first."""
+        return self.answers[max(0, bisect_right(self.times, time) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """How often a function was called, and how long it took, in microseconds."""
+
+    calls: int
+    median: float
+    p90: float
+    p99: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """How a recording was made."""
+
+    gpumon: str
+    """Version that made it."""
+    wall: str
+    """When, in UTC."""
+    seconds: float
+    interval: float
+    simulated: str | None
+    """Profile that stood in for a host; None for a real one."""
+    masked: bool
+    root: bool
+    """Whether the recorder ran as root: others are refused some calls."""
+    bindings: str
+    """Version of pynvml."""
+    remarks: tuple[str, ...] = ()
+    """What went wrong meanwhile."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Capture:
+    """A recording."""
+
+    header: Header
+    signatures: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By function that was called: its arguments in the words of signatures."""
+    costs: dict[str, Cost] = field(default_factory=dict)
+    answers: dict[Question, Timeline] = field(default_factory=dict)
+    handles: tuple[str, ...] = ()
+    """Named by the lookup that gave them."""
+    missing: tuple[str, ...] = ()
+    """Functions that the library did not have."""
+    unrecorded: tuple[str, ...] = ()
+    """Functions that were called, and whose arguments nobody has written down."""
+    findings: tuple[tuple[str, str, str], ...] = ()
+    """What was asked, of which GPU (bus id), and what was learned, in words."""
+
+    def timeline(self, function: str, *given: Any) -> Timeline | None:
+        return self.answers.get(Question(function, given))
+
+    def questions(self, function: str) -> Iterator[tuple[tuple[Any, ...], Timeline]]:
+        """All that a function was given, and its answers."""
+        return ((one.given, timeline) for one, timeline in self.answers.items() if one.function == function)
+
+
+_LISTS = ("handles", "missing", "unrecorded", "findings")
+
+
+def write(capture: Capture, path: Path) -> int:
+    """Write the file whole or not at all. Returns its size in bytes. Raises OSError."""
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in _lines(capture))
+    packed = gzip.compress(text.encode(), mtime=0)
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_bytes(packed)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+    return len(packed)
+
+
+def _lines(capture: Capture) -> Iterator[dict[str, Any]]:
+    yield {"gpumon_capture": VERSION, **asdict(capture.header)}
+    count = 2
+    for name, takes in sorted(capture.signatures.items()):
+        cost = capture.costs.get(name)
+        yield {"function": name, "takes": takes} | ({"cost": asdict(cost)} if cost else {})
+        count += 1
+    yield {name: getattr(capture, name) for name in _LISTS}
+    for (function, given), timeline in capture.answers.items():
+        answers = [[time, *answer] for time, answer in zip(timeline.times, timeline.answers, strict=True)]
+        yield {"asked": function, "given": given, "answers": answers}
+        count += 1
+    yield {"lines": count}
+
+
+def read(path: Path) -> Capture:
+    """Raises SimulationError, which names the file and the remedy."""
+    try:
+        lines = list(_unpacked(path))
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        raise SimulationError(f"recording {path}: {_wrong(error)}") from error
+    try:
+        version = lines[0]["gpumon_capture"]
+    except (IndexError, TypeError, KeyError) as error:
+        raise SimulationError(f"recording {path}: {_FOREIGN}") from error
+    if version != VERSION:
+        raise SimulationError(
+            f"recording {path}: of format {version}, and gpumon here reads format {VERSION}: use a later gpumon"
+        )
+    if lines[-1] != {"lines": len(lines) - 1}:
+        raise SimulationError(f"recording {path}: {_TRUNCATED}")
+    try:
+        return _capture(lines)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise SimulationError(f"recording {path}: damaged ({error!r}): copy it again, or record again") from error
+
+
+_FOREIGN = "not a recording of gpumon: name a file that `gpumon record` wrote"
+_TRUNCATED = "it ends too early: copy it again, or record again"
+
+
+def _wrong(error: Exception) -> str:
+    if isinstance(error, (EOFError, zlib.error)):
+        return _TRUNCATED
+    if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+        return f"cannot be read ({error.strerror or error}): name a file that `gpumon record` wrote"
+    return _FOREIGN
+
+
+def _unpacked(path: Path) -> Iterator[Any]:
+    size = 0
+    with gzip.open(path) as file:
+        for line in file:
+            size += len(line)
+            if size > LARGEST:
+                raise ValueError("too large")
+            yield json.loads(line)
+
+
+def _capture(lines: list[dict[str, Any]]) -> Capture:
+    first = {name: value for name, value in lines[0].items() if name != "gpumon_capture"}
+    capture = Capture(header=Header(**first | {"remarks": tuple(first["remarks"])}))
+    for line in lines[1:-1]:
+        if "asked" in line:
+            capture.answers[Question(line["asked"], _tuple(line["given"]))] = _timeline(line["answers"])
+        elif "function" in line:
+            capture.signatures[line["function"]] = tuple(line["takes"])
+            if "cost" in line:
+                capture.costs[line["function"]] = Cost(**line["cost"])
+        else:
+            for name in _LISTS:
+                setattr(capture, name, _tuple(line[name]))
+    return capture
+
+
+def _timeline(answers: Iterable[Any]) -> Timeline:
+    timeline = Timeline()
+    for time, *answer in answers:
+        timeline.times.append(float(time))
+        timeline.answers.append(_tuple(answer))
+    if not timeline.times or timeline.times != sorted(timeline.times):
+        raise ValueError("answers out of order")
+    return timeline
+
+
+def _tuple(values: Iterable[Any]) -> tuple[Any, ...]:
+    """JSON has lists only."""
+    return tuple(_tuple(one) if isinstance(one, list) else one for one in values)
+
+
+def bus(capture: Capture, time: float) -> Mapping[str, str]:
+    """The PCI functions then."""
+    timeline = capture.timeline(BUS)
+    return timeline.at(time)[1] if timeline else {}
+
+
+def uuids(capture: Capture, time: float) -> Mapping[str, str]:
+    """The uuids that the kernel module knew then."""
+    timeline = capture.timeline(UUIDS)
+    return timeline.at(time)[1] if timeline else {}

@@ -1,0 +1,161 @@
+"""The simulated node's ports and services, as the files in which a kernel shows them. Read like real ones."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpumon.sim import SimulationError
+from gpumon.sim.board import Profile
+from gpumon.sim.effects import RECHECK
+from gpumon.sim.node import body
+from gpumon.sim.physics import Course
+from gpumon.sim.ports import (
+    COUNTERS,
+    FILES,
+    HARDWARE_COUNTERS,
+    NOT_INSTALLED,
+    RUNNING,
+    SERVICES,
+    STATES,
+    TRAFFIC,
+    devices,
+)
+from gpumon.sim.profiles import PROFILES
+from gpumon.sim.scenario import Scenario, ScenarioFile
+from gpumon.snapshot.call_page import boot_clock
+
+CLASS = "class/infiniband"
+CGROUPS = "fs/cgroup/system.slice"
+UNITS = "usr/lib/systemd/system"
+
+LOAD_SHARE = 0.35
+"""Of a port's speed, under full load of the GPU beside it."""
+WORD = 4
+
+Text = Callable[[], str]
+
+
+class SimulatedTree:
+    """One process's view: the same in every process that has the same inputs. Paths of sysfs and of the host's root."""
+
+    def __init__(self, profile: Profile, file: ScenarioFile, epoch: float, clock: Callable[[], float]) -> None:
+        self._profile = profile
+        self._file = file
+        self._epoch = epoch
+        self._clock = clock
+        self._built: tuple[Scenario, Mapping[str, Text]] | None = None
+
+    def names(self, folder: str) -> list[str]:
+        files, inside = self._files(), f"{folder}/"
+        found = {path[len(inside) :].partition("/")[0] for path in files if path.startswith(inside)}
+        if not found:
+            raise _error(errno.ENOENT, folder)
+        return sorted(found)
+
+    def read(self, path: str) -> str:
+        self._hang(path)
+        text = self._files().get(path)
+        if text is None:
+            raise _error(errno.ENOENT, path)
+        return text()
+
+    def exists(self, path: str) -> bool:
+        return any(one == path or one.startswith(f"{path}/") for one in self._files())
+
+    def _files(self) -> Mapping[str, Text]:
+        self._file.refresh()
+        scenario = self._file.current
+        if self._built is None or self._built[0] is not scenario:
+            self._built = scenario, dict(self._make(scenario))
+        return self._built[1]
+
+    def _make(self, scenario: Scenario) -> Iterator[tuple[str, Text]]:
+        yield from self._services(scenario)
+        for number, device in enumerate(devices(self._profile)):
+            fault = self._fault(scenario, device)
+            if not fault.get("absent"):
+                for name, text in self._port(scenario, number, fault):
+                    path = f"{CLASS}/{device}/ports/1/{FILES[name]}"
+                    yield path, (_failing(path) if name in fault.get("unreadable", ()) else text)
+
+    def _services(self, scenario: Scenario) -> Iterator[tuple[str, Text]]:
+        wanted = _wanted(scenario, "services")
+        yield f"{CGROUPS}/cgroup.events", lambda: "populated 1"
+        for service, unit in SERVICES.items():
+            state = wanted.get(service, RUNNING if service in self._profile.services else NOT_INSTALLED)
+            if state != NOT_INSTALLED:
+                yield f"{UNITS}/{unit}", lambda: "[Service]"
+            if state == RUNNING:
+                yield f"{CGROUPS}/{unit}/cgroup.events", lambda: "populated 1\nfrozen 0"
+
+    def _port(self, scenario: Scenario, number: int, fault: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
+        ports = self._profile.ports
+        assert ports is not None  # noqa: S101 - it has devices
+        state, physical = STATES[fault.get("state", "active")]
+        yield "state", lambda: state
+        yield "phys_state", lambda: physical
+        yield "rate", lambda: f"{fault.get('rate', ports.gigabits):g} Gb/sec (4X {ports.generation})"
+        yield "link_layer", lambda: ports.link_layer
+        traffic = self._traffic(scenario, number % len(self._profile.bus_ids), ports.gigabits)
+        counts: Mapping[str, Any] = fault.get("counters", {})
+        for name in (*TRAFFIC, *COUNTERS, *HARDWARE_COUNTERS):
+            yield name, self._growing(counts[name].at) if name in counts else traffic if name in TRAFFIC else _zero
+
+    def _growing(self, at: Callable[[float], float]) -> Text:
+        return lambda: str(int(at(self._time())))
+
+    def _traffic(self, scenario: Scenario, gpu: int, gigabits: float) -> Text:
+        course = Course(body(self._profile.board, scenario.identities[gpu]), scenario.workloads[gpu])
+        words = gigabits * 1e9 / 8 * LOAD_SHARE / WORD
+        return lambda: str(int(course.at(self._time()).point.load_seconds * words))
+
+    def _time(self) -> float:
+        """Seconds since the epoch."""
+        return self._clock() - self._epoch
+
+    def _hang(self, path: str) -> None:
+        while path.startswith(CLASS) and self._fault(self._now(), path.split("/")[2]).get("hang"):
+            time.sleep(RECHECK)
+
+    def _now(self) -> Scenario:
+        self._file.refresh()
+        return self._file.current
+
+    @staticmethod
+    def _fault(scenario: Scenario, device: str) -> Mapping[str, Any]:
+        wanted = _wanted(scenario, "ports")
+        return {**wanted.get("*", {}), **wanted.get(device, {})}
+
+
+def open_tree(
+    profile: str, *, scenario: Path | None, epoch: float, clock: Callable[[], float] = boot_clock
+) -> SimulatedTree:
+    """Raises SimulationError for a profile or scenario that cannot be used. `epoch`: seconds of CLOCK_BOOTTIME."""
+    if profile not in PROFILES:
+        raise SimulationError(f"no profile {profile!r} to simulate: choose one of {', '.join(PROFILES)}")
+    kind = PROFILES[profile]
+    return SimulatedTree(kind, ScenarioFile(scenario, kind), epoch, clock)
+
+
+def _wanted(scenario: Scenario, key: str) -> Mapping[str, Any]:
+    return next((value for fault, value in scenario.node if fault.key == key), {})
+
+
+def _zero() -> str:
+    return "0"
+
+
+def _failing(path: str) -> Text:
+    def read() -> str:
+        raise _error(errno.EIO, path)
+
+    return read
+
+
+def _error(code: int, path: str) -> OSError:
+    return OSError(code, os.strerror(code), path)

@@ -1,0 +1,65 @@
+"""Opens what is named to be simulated: a profile, or a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from gpumon.sim import SimulationError, capture
+from gpumon.sim.library import open_node
+from gpumon.sim.pointers import Library
+from gpumon.sim.replay import Replay
+from gpumon.sim.replay_calls import find
+from gpumon.sim.trace import Trace
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.snapshot.orders import is_recording
+
+
+class Simulated(Protocol):
+    """What a child needs of a host that is not there."""
+
+    library: Library
+    """For `pynvml.nvmlLib`; has to be kept as long as any of its functions is."""
+
+    def pci_functions(self) -> dict[str, str]:
+        """GPUs on the PCI bus: bus id -> driver bound, "" for none."""
+
+    def uuids(self) -> dict[str, str]:
+        """Bus id -> uuid, as a kernel module knows them without opening a GPU."""
+
+
+class ReplayedNode:
+    """A recorded host."""
+
+    def __init__(self, replay: Replay, trace: Trace) -> None:
+        self._replay = replay
+        self.library = Library(partial(find, replay), trace)
+
+    def pci_functions(self) -> dict[str, str]:
+        return dict(capture.bus(self._replay.recorded, self._replay.time()))
+
+    def uuids(self) -> dict[str, str]:
+        return dict(capture.uuids(self._replay.recorded, self._replay.time()))
+
+
+def open_simulated(
+    name: str,
+    *,
+    scenario: Path | None,
+    epoch: float,
+    trace: Path | None = None,
+    clock: Callable[[], float] = boot_clock,
+) -> Simulated:
+    """Open one process's view, the same in every process that names the same inputs: see open_node.
+
+    Raises SimulationError.
+    """
+    if not is_recording(name):
+        return open_node(name, scenario=scenario, epoch=epoch, trace=trace, clock=clock)
+    if scenario is not None:
+        raise SimulationError(
+            f"scenario {scenario}: a recording plays what was recorded: name a profile, or no scenario"
+        )
+    return ReplayedNode(Replay(capture.read(Path(name)), epoch, clock), Trace(trace))

@@ -1,0 +1,66 @@
+"""What stands where pynvml keeps its `CDLL`: C function pointers, made on first use."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import time
+from _ctypes import FUNCFLAG_CDECL, CFuncPtr
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.trace import Trace
+
+_logger = logging.getLogger(__name__)
+
+
+class Function(CFuncPtr):
+    """A plain C function that answers an int, as ctypes.CDLL hands it out: no argument is converted or checked."""
+
+    _flags_ = FUNCFLAG_CDECL
+    _restype_ = ctypes.c_int
+
+
+class Entry(NamedTuple):
+    """What a function calls. It answers None for success, or raises Refusal."""
+
+    call: Callable[..., Any]
+    takes: Sequence[Any]
+    """C types of the arguments: integers, and addresses (None for NULL)."""
+    gives: Any = ctypes.c_int
+
+
+class Library:
+    """`find` gives the entry of a name, or raises AttributeError as `CDLL` does for what a driver lacks."""
+
+    def __init__(self, find: Callable[[str], Entry], trace: Trace) -> None:
+        self._find = find
+        self._trace = trace
+        self._callbacks: list[Any] = []
+
+    def __getattr__(self, name: str) -> Function:
+        entry = self._find(name)
+        callback = ctypes.CFUNCTYPE(entry.gives, *entry.takes)(self._called(name, entry.call))
+        self._callbacks.append(callback)  # the address outlives no callback
+        function = Function(ctypes.cast(callback, ctypes.c_void_p).value or 0)
+        setattr(self, name, function)
+        return function
+
+    def _called(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            started, cpu_started = time.perf_counter(), time.thread_time()
+            self._trace.entered(name)
+            try:
+                answer = call(*arguments)
+            except Refusal as refusal:
+                return refusal.code
+            except Exception:
+                _logger.exception("simulated %s", name)
+                return Code.UNKNOWN
+            else:
+                return Code.SUCCESS if answer is None else answer
+            finally:
+                self._trace.left(time.perf_counter() - started, time.thread_time() - cpu_started)
+
+        return called

@@ -1,0 +1,174 @@
+"""Plays a recording back behind the same C functions. What it answers follows from the file and the time alone.
+
+An answer holds until the recording has the next one; past its end the last ones stay, so no counter falls, and none
+grows. A function that was never recorded is missing, as in a driver that lacks it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from gpumon.sim.capture import HANGS, INITIALISATIONS, Answer, Capture, Question, Timeline
+from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.signatures import Signature
+
+_logger = logging.getLogger(__name__)
+
+_HANDLES, _OBJECTS = 0x7E5C_0000_0000, 0x7E5D_0000_0000
+VERSION_DIGITS = 8
+"""A struct's version is its first four bytes, in hexadecimal."""
+LOOKUPS = "nvmlDeviceGetHandleBy"
+WHOLE_GPU_CODES = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
+"""What every call on a GPU answers from then on, whichever call was the first to be told."""
+
+
+class EventSet:
+    """What a set waits for: by device, the types and since when; and what it has been told."""
+
+    def __init__(self) -> None:
+        self.registered: dict[str, tuple[int, float]] = {}
+        self.delivered: set[int] = set()
+
+
+class Sample(NamedTuple):
+    """Of GPM: of a device, or one of its GPU instances, at a moment."""
+
+    device: str
+    instance: int | None
+    taken: float
+
+
+class Replay:
+    """One process's view of the recorded host. Another process with the same epoch sees the same."""
+
+    def __init__(self, recorded: Capture, epoch: float, clock: Callable[[], float]) -> None:
+        self.recorded = recorded
+        self._epoch = epoch
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._users = 0
+        self._objects = 0
+        self.event_sets: dict[int, EventSet] = {}
+        self.samples: dict[int, Sample | None] = {}
+        """Both by pointer."""
+        self.signatures = {name: Signature(words) for name, words in recorded.signatures.items()}
+        self._numbers = {name: _HANDLES | n << 8 for n, name in enumerate(recorded.handles)}
+        self._names = {number: name for name, number in self._numbers.items()}
+        self._faults = _faults(recorded)
+        self.unanswered: Counter[str] = Counter()
+        """Questions that the recording does not answer, by function."""
+
+    def time(self) -> float:
+        """Seconds since the recording began."""
+        return self._clock() - self._epoch
+
+    # Handles
+
+    def handle(self, name: str) -> int:
+        return self._numbers.get(name, 0)
+
+    def name(self, handle: int | None) -> str:
+        """Raises Refusal for a handle that was never given out."""
+        if handle not in self._names:
+            raise Refusal(Code.INVALID_ARGUMENT)
+        return self._names[handle]
+
+    def object(self) -> int:
+        """A pointer to something new."""
+        with self._lock:
+            self._objects += 1
+            return _OBJECTS | self._objects << 8
+
+    # Initialisation
+
+    def initialise(self) -> None:
+        """As the recorder was answered, whichever of the initialisations it called."""
+        for function in INITIALISATIONS:
+            for _, timeline in self.recorded.questions(function):
+                self.succeed(timeline.at(self.time()))
+        self._users += 1
+
+    def shut_down(self) -> None:
+        self.need_initialised()
+        self._users -= 1
+        if not self._users:
+            self.event_sets.clear()
+            self.samples.clear()
+
+    def need_initialised(self) -> None:
+        if not self._users:
+            raise Refusal(Code.UNINITIALIZED)
+
+    # Answers
+
+    def ask(self, function: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What was written then. Raises Refusal with the code that was answered, or when nobody asked this."""
+        timeline = self.recorded.answers.get(Question(function, given))
+        if timeline is None:
+            raise Refusal(self._unknown(function, given))
+        return self.succeed(timeline.at(self.time()))
+
+    def is_of_another_version(self, function: str, given: tuple[Any, ...]) -> bool:
+        """Whether a struct was handed in that says a version which the recorder never used."""
+        if not any(word.startswith("versioned") for word in self.signatures[function].words):
+            return False
+        return all(
+            one[-1][:VERSION_DIGITS] != given[-1][:VERSION_DIGITS] for one, _ in self.recorded.questions(function)
+        )
+
+    def succeed(self, answer: Answer) -> tuple[Any, ...]:
+        """The answer without its code. Raises Refusal when it is none."""
+        code, *told = answer
+        while code == HANGS:
+            time.sleep(3600)
+        if code:
+            raise Refusal(code)
+        return tuple(told)
+
+    def need_answering(self, device: str) -> None:
+        """Raises Refusal while the GPU is lost or has to be reset."""
+        timeline = self._faults.get(device)
+        if timeline is not None:
+            self.succeed(timeline.at(self.time()))
+
+    def _unknown(self, function: str, given: tuple[Any, ...]) -> Code:
+        self.unanswered[function] += 1
+        if self.unanswered[function] == 1:
+            _logger.info(
+                "the recording does not answer this; not supported", extra={"function": function, "given": given}
+            )
+        return Code.NOT_SUPPORTED
+
+
+def _faults(recorded: Capture) -> Mapping[str, Timeline]:
+    """By handle: when its GPU as a whole was told to be lost or in need of a reset, and when it answered again."""
+    told: dict[str, list[tuple[float, int]]] = {name: [] for name in recorded.handles}
+    for question, timeline in recorded.answers.items():
+        for moment, answer in zip(timeline.times, timeline.answers, strict=True):
+            device = _device(question, answer)
+            if device in told:
+                told[device].append((moment, answer[0]))
+    return {
+        device: _fault_timeline(sorted(codes))
+        for device, codes in told.items()
+        if any(code in WHOLE_GPU_CODES for _, code in codes)
+    }
+
+
+def _device(question: Question, answer: Answer) -> str:
+    """The handle whose GPU this answer is of: the one that was asked, or the one that a lookup gave."""
+    if question.function.startswith(LOOKUPS):
+        return answer[1] if len(answer) > 1 else ""
+    return question.given[0] if question.given and isinstance(question.given[0], str) else ""
+
+
+def _fault_timeline(codes: list[tuple[float, int]]) -> Timeline:
+    timeline = Timeline([0.0], [(Code.SUCCESS,)])
+    for moment, code in codes:
+        timeline.add(moment, (code if code in WHOLE_GPU_CODES else Code.SUCCESS,))
+    return timeline

@@ -1,0 +1,247 @@
+"""What in a replayed library is more than a question and its answer: functions that begin, end or gather things."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from gpumon.sim.capture import EVENT, FIELD, METRIC, Question
+from gpumon.sim.cmemory import put, take
+from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.exports import EXPORTS
+from gpumon.sim.layouts import EVENT_DATA, FIELD_VALUE, METRIC_ANSWER, METRICS_HEAD
+from gpumon.sim.layouts import METRIC as METRIC_VALUE
+from gpumon.sim.layouts import POINTER as ADDRESS
+from gpumon.sim.pointers import Entry
+from gpumon.sim.replay import EventSet, Replay, Sample
+from gpumon.sim.signatures import SIGNATURES, Signature
+
+_LOOK_EVERY = 0.05
+_VALUE = struct.Struct("<Q")
+
+
+class _Special(NamedTuple):
+    call: Callable[..., None]
+    signature: Signature
+    needs: str
+    """Present when the recording has this function."""
+
+
+_SPECIAL: dict[str, _Special] = {}
+_ALWAYS = ""
+
+
+def _special(name: str, needs: str = _ALWAYS) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def note(written: Callable[..., None]) -> Callable[..., None]:
+        _SPECIAL[name] = _Special(written, Signature(SIGNATURES[name]), needs)
+        return written
+
+    return note
+
+
+def find(replay: Replay, name: str) -> Entry:
+    """Raises AttributeError for what the recorded host did not have, or was never asked."""
+    if name == "nvmlErrorString":
+        export = EXPORTS[name]
+        return Entry(partial(export.function, None), export.takes, export.gives)
+    special = _SPECIAL.get(name)
+    if special is not None and (not special.needs or special.needs in replay.signatures):
+        return Entry(partial(special.call, replay), special.signature.c_types)
+    if special is not None or name not in replay.signatures:
+        raise AttributeError(f"the recording has no {name}")
+    signature = replay.signatures[name]
+    return Entry(partial(_generic, replay, name, signature), signature.c_types)
+
+
+def _generic(replay: Replay, name: str, signature: Signature, *arguments: Any) -> None:
+    replay.need_initialised()
+    given = signature.given(arguments, replay.name)
+    if signature.words[:1] == ("handle",):
+        replay.need_answering(given[0])
+    if replay.is_of_another_version(name, given):
+        raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
+    signature.put(arguments, replay.ask(name, given), replay.handle)
+
+
+# Library
+
+
+@_special("nvmlInitWithFlags")
+def init_with_flags(replay: Replay, _flags: int) -> None:
+    replay.initialise()
+
+
+@_special("nvmlInit_v2")
+def init(replay: Replay) -> None:
+    replay.initialise()
+
+
+@_special("nvmlShutdown")
+def shutdown(replay: Replay) -> None:
+    replay.shut_down()
+
+
+# Fields
+
+
+@_special("nvmlDeviceGetFieldValues", needs="nvmlDeviceGetFieldValues")
+def field_values(replay: Replay, handle: int | None, count: int, address: int | None) -> None:
+    """Any batch of fields that were asked one way or another; a field that never was is not supported."""
+    replay.need_initialised()
+    device = replay.name(handle)
+    replay.need_answering(device)
+    replay.ask("nvmlDeviceGetFieldValues", (device,))
+    if count <= 0 or not address:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    batch = bytearray(ctypes.string_at(address, count * FIELD_VALUE.size))
+    stamp = time.time_ns() // 1000
+    for at in range(0, len(batch), FIELD_VALUE.size):
+        number, scope, _, latency, kind, _, before = FIELD_VALUE.unpack_from(batch, at)
+        try:
+            kind, value, stamped = replay.ask(FIELD, (device, number, scope))
+        except Refusal as refusal:
+            FIELD_VALUE.pack_into(batch, at, number, scope, stamp, latency, kind, refusal.code, before)
+        else:
+            FIELD_VALUE.pack_into(batch, at, number, scope, stamp * stamped, latency, kind, 0, _VALUE.pack(value))
+    ctypes.memmove(address, bytes(batch), len(batch))
+
+
+# Events
+
+
+@_special("nvmlEventSetCreate", needs="nvmlEventSetCreate")
+def create(replay: Replay, out: int | None) -> None:
+    replay.need_initialised()
+    replay.ask("nvmlEventSetCreate", ())
+    pointer = replay.object()
+    put(out, ADDRESS, pointer)
+    replay.event_sets[pointer] = EventSet()
+
+
+@_special("nvmlEventSetFree", needs="nvmlEventSetCreate")
+def free(replay: Replay, pointer: int | None) -> None:
+    _set(replay, pointer)
+    del replay.event_sets[pointer or 0]
+
+
+@_special("nvmlDeviceRegisterEvents", needs="nvmlDeviceRegisterEvents")
+def register(replay: Replay, handle: int | None, types: int, pointer: int | None) -> None:
+    registered = _set(replay, pointer).registered
+    device = replay.name(handle)
+    replay.need_answering(device)
+    replay.ask("nvmlDeviceRegisterEvents", (device,))
+    if types & ~replay.ask("nvmlDeviceGetSupportedEventTypes", (device,))[0]:
+        raise Refusal(Code.NOT_SUPPORTED)
+    before, since = registered.get(device, (0, replay.time()))
+    registered[device] = before | types, since
+
+
+@_special("nvmlEventSetWait_v2", needs="nvmlEventSetWait_v2")
+def wait(replay: Replay, pointer: int | None, out: int | None, milliseconds: int) -> None:
+    """The next recorded event of a registered GPU, else what waiting answered then: TIMEOUT, or an error at once."""
+    deadline = time.monotonic() + milliseconds / 1000
+    while True:
+        event = _next(replay, _set(replay, pointer))
+        if event is not None:
+            device, *datum = event
+            put(out, EVENT_DATA, replay.handle(device), *datum)
+            return
+        _fail_as_recorded(replay)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Refusal(Code.TIMEOUT)
+        time.sleep(min(_LOOK_EVERY, left))
+
+
+def _fail_as_recorded(replay: Replay) -> None:
+    timeline = replay.recorded.timeline("nvmlEventSetWait_v2")
+    answer = timeline.at(replay.time()) if timeline else (Code.TIMEOUT,)
+    if answer[0] != Code.TIMEOUT:
+        replay.succeed(answer)
+
+
+def _set(replay: Replay, pointer: int | None) -> EventSet:
+    replay.need_initialised()
+    if pointer not in replay.event_sets:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    return replay.event_sets[pointer]
+
+
+def _next(replay: Replay, waiting: EventSet) -> tuple[Any, ...] | None:
+    """Device, type, datum and instances of the first event that is due and has not been delivered."""
+    timeline = replay.recorded.timeline(EVENT)
+    for n, moment in enumerate(timeline.times if timeline else ()):
+        _, *event = timeline.answers[n] if timeline else ()
+        types, since = waiting.registered.get(event[0], (0, 0.0))
+        if types & event[1] and since < moment <= replay.time() and n not in waiting.delivered:
+            waiting.delivered.add(n)
+            return tuple(event)
+    return None
+
+
+# GPM
+
+
+@_special("nvmlGpmSampleAlloc", needs="nvmlGpmSampleAlloc")
+def sample_alloc(replay: Replay, out: int | None) -> None:
+    replay.need_initialised()
+    replay.ask("nvmlGpmSampleAlloc", ())
+    pointer = replay.object()
+    put(out, ADDRESS, pointer)
+    replay.samples[pointer] = None
+
+
+@_special("nvmlGpmSampleFree", needs="nvmlGpmSampleAlloc")
+def sample_free(replay: Replay, pointer: int | None) -> None:
+    if pointer not in replay.samples:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    del replay.samples[pointer]
+
+
+@_special("nvmlGpmSampleGet", needs="nvmlGpmSampleGet")
+def sample_get(replay: Replay, handle: int | None, pointer: int | None) -> None:
+    device = replay.name(handle)
+    _sample(replay, "nvmlGpmSampleGet", (device,), Sample(device, None, replay.time()), pointer)
+
+
+@_special("nvmlGpmMigSampleGet", needs="nvmlGpmMigSampleGet")
+def mig_sample_get(replay: Replay, handle: int | None, instance: int, pointer: int | None) -> None:
+    device = replay.name(handle)
+    taken = Sample(device, instance, replay.time())
+    _sample(replay, "nvmlGpmMigSampleGet", (device, instance), taken, pointer)
+
+
+def _sample(replay: Replay, function: str, given: tuple[Any, ...], taken: Sample, pointer: int | None) -> None:
+    replay.need_initialised()
+    replay.need_answering(taken.device)
+    if pointer not in replay.samples:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    replay.ask(function, given)
+    replay.samples[pointer] = taken
+
+
+@_special("nvmlGpmMetricsGet", needs="nvmlGpmMetricsGet")
+def metrics_get(replay: Replay, address: int | None) -> None:
+    """The metrics as they were computed when the second sample was taken."""
+    replay.need_initialised()
+    _, count, *pointers = take(address, METRICS_HEAD)
+    first, second = (replay.samples.get(pointer) for pointer in pointers)
+    if first is None or second is None or first[:2] != second[:2]:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    replay.ask("nvmlGpmMetricsGet", second[:2])
+    for n in range(count):
+        at = (address or 0) + METRICS_HEAD.size + n * METRIC_VALUE.size
+        (number, *_) = take(at, METRIC_VALUE)
+        put(at + 4, METRIC_ANSWER, *_metric(replay, second, number))
+
+
+def _metric(replay: Replay, sample: Sample, number: int) -> tuple[int, float]:
+    timeline = replay.recorded.answers.get(Question(METRIC, (sample.device, sample.instance, number)))
+    if timeline is None:
+        return Code.NOT_SUPPORTED, 0.0
+    code, *value = timeline.at(sample.taken)
+    return code, value[0] if value else 0.0

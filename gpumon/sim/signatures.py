@@ -1,0 +1,283 @@
+"""TABLE: what NVML's functions are handed, in words: enough to note a call, and to answer it elsewhere from the note.
+
+One word an argument: `handle`; `u4`, `i4`, `u8` for numbers; `string` for input; `out <layout>` for numbers, as the
+struct module writes them; `out handle`; `struct <size> <inputs>` for bytes of which the first are input; `versioned
+<inputs>` for the same where it begins with its size and version; `object` for what means nothing elsewhere: event sets,
+GPM samples; `since` for a time that is no part of the question. Two arguments in C have `text` (buffer and its length),
+`list <size>` (count and array of entries) and `array <size>` (the same the other way round).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from gpumon.sim.cmemory import put, put_text, take
+from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.exports import POINTER, UINT, ULONGLONG
+from gpumon.sim.library import exports
+
+Words = tuple[str, ...]
+Name = Callable[[int | None], str]
+"""Of a handle."""
+
+SIGNATURES: dict[str, Words] = {
+    "nvmlInitWithFlags": ("u4",),
+    "nvmlInit_v2": (),
+    "nvmlShutdown": (),
+    "nvmlSystemGetDriverVersion": ("text",),
+    "nvmlSystemGetNVMLVersion": ("text",),
+    "nvmlSystemGetCudaDriverVersion": ("out i",),
+    "nvmlSystemGetCudaDriverVersion_v2": ("out i",),
+    "nvmlDeviceGetCount_v2": ("out I",),
+    "nvmlDeviceGetHandleByIndex_v2": ("u4", "out handle"),
+    "nvmlDeviceGetHandleByPciBusId_v2": ("string", "out handle"),
+    "nvmlDeviceGetHandleByUUID": ("string", "out handle"),
+    "nvmlDeviceGetIndex": ("handle", "out I"),
+    "nvmlDeviceGetPciInfo_v3": ("handle", "struct 68 0"),
+    "nvmlDeviceGetMemoryInfo_v2": ("handle", "versioned 4"),
+    "nvmlDeviceGetTemperatureV": ("handle", "versioned 8"),
+    "nvmlDeviceGetMarginTemperature": ("handle", "versioned 4"),
+    "nvmlDeviceGetPciInfoExt": ("handle", "versioned 4"),
+    "nvmlDeviceGetSramEccErrorStatus": ("handle", "versioned 4"),
+    "nvmlDeviceGetPlatformInfo": ("handle", "versioned 4"),
+    "nvmlDeviceGetGpuFabricInfo": ("handle", "struct 28 0"),
+    "nvmlDeviceGetGpuFabricInfoV": ("handle", "versioned 4"),
+    "nvmlDeviceGetNvLinkRemoteDeviceType": ("handle", "u4", "out i"),
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2": ("handle", "u4", "struct 68 0"),
+    "nvmlDeviceGetC2cModeInfoV": ("handle", "out I"),
+    "nvmlDeviceGetVirtualizationMode": ("handle", "out i"),
+    "nvmlDeviceValidateInforom": ("handle",),
+    "nvmlDeviceGetRetiredPages": ("handle", "u4", "list 8"),
+    "nvmlDeviceGetMigDeviceHandleByIndex": ("handle", "u4", "out handle"),
+    "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": ("handle", "out handle"),
+    "nvmlDeviceGetComputeRunningProcesses_v2": ("handle", "list 24"),
+    "nvmlDeviceGetComputeRunningProcesses_v3": ("handle", "list 24"),
+    "nvmlDeviceGetGraphicsRunningProcesses_v2": ("handle", "list 24"),
+    "nvmlDeviceGetGraphicsRunningProcesses_v3": ("handle", "list 24"),
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3": ("handle", "list 24"),
+    "nvmlDeviceGetProcessUtilization": ("handle", "array 32", "since"),
+    "nvmlSystemGetConfComputeState": ("out III",),
+    "nvmlDeviceGetFieldValues": ("handle", "i4", "object"),
+    "nvmlDeviceRegisterEvents": ("handle", "u8", "object"),
+    "nvmlEventSetCreate": ("object",),
+    "nvmlEventSetFree": ("object",),
+    "nvmlEventSetWait_v2": ("object", "object", "u4"),
+    "nvmlGpmQueryDeviceSupport": ("handle", "struct 8 4"),
+    "nvmlGpmSampleAlloc": ("object",),
+    "nvmlGpmSampleFree": ("object",),
+    "nvmlGpmSampleGet": ("handle", "object"),
+    "nvmlGpmMigSampleGet": ("handle", "u4", "object"),
+    "nvmlGpmMetricsGet": ("object",),
+}
+"""Functions whose decorators do not know: the getters of plain numbers and texts do."""
+
+WITHOUT = frozenset({"nvmlErrorString", "nvmlSystemGetProcessName", "nvmlDeviceGetSamples"})
+"""Functions that are never noted: they say nothing about the node, or name processes, or look back in time."""
+
+
+def words(function: str) -> Words | None:
+    """Signature of a function; None for one that nobody has written down."""
+    export = exports().get(function)
+    known = export.arguments if export is not None else None
+    return known if known is not None else SIGNATURES.get(function)
+
+
+class _Argument:
+    """A word. `given` and `told` give what JSON can hold; `put` writes what was told into the caller's memory."""
+
+    c: tuple[Any, ...] = (POINTER,)
+
+    def given(self, _arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+        yield from ()
+
+    def told(self, _arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+        yield from ()
+
+    def put(self, _arguments: Sequence[Any], _told: Iterator[Any], _handle: Callable[[str], int]) -> None:
+        return
+
+
+class _Object(_Argument):
+    pass
+
+
+class _Number(_Argument):
+    def __init__(self, c: Any) -> None:
+        self.c = (c,)
+
+    def given(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+        yield arguments[0]
+
+
+class _Handle(_Argument):
+    def given(self, arguments: Sequence[Any], name: Name) -> Iterator[Any]:
+        yield name(arguments[0])
+
+
+class _String(_Argument):
+    c = (ctypes.c_char_p,)
+
+    def given(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+        yield (arguments[0] or b"").decode(errors="replace")
+
+
+class _Out(_Argument):
+    def __init__(self, layout: str) -> None:
+        self._layout = struct.Struct("<" + layout)
+
+    def told(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+        yield from take(arguments[0], self._layout)
+
+    def put(self, arguments: Sequence[Any], told: Iterator[Any], _handle: Callable[[str], int]) -> None:
+        put(arguments[0], self._layout, *(next(told) for _ in range(len(self._layout.format) - 1)))
+
+
+class _OutHandle(_Argument):
+    _layout = struct.Struct("<Q")
+
+    def told(self, arguments: Sequence[Any], name: Name) -> Iterator[Any]:
+        yield name(*take(arguments[0], self._layout))
+
+    def put(self, arguments: Sequence[Any], told: Iterator[Any], handle: Callable[[str], int]) -> None:
+        put(arguments[0], self._layout, handle(next(told)))
+
+
+class _Text(_Argument):
+    c = (POINTER, UINT)
+
+    def told(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+        buffer, length = arguments
+        yield ctypes.string_at(buffer, length).partition(b"\0")[0].decode(errors="replace")
+
+    def put(self, arguments: Sequence[Any], told: Iterator[Any], _handle: Callable[[str], int]) -> None:
+        buffer, length = arguments
+        put_text(buffer, length, next(told))
+
+
+class _Struct(_Argument):
+    def __init__(self, size: int, inputs: int) -> None:
+        self._size = size
+        self._inputs = inputs
+
+    def _bytes(self, address: int | None) -> bytes:
+        if not address:
+            raise Refusal(Code.INVALID_ARGUMENT)
+        return ctypes.string_at(address, self._size)
+
+    def given(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+        if self._inputs:
+            yield self._bytes(arguments[0])[: self._inputs].hex()
+
+    def told(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+        yield self._bytes(arguments[0])[self._inputs :].hex()
+
+    def put(self, arguments: Sequence[Any], told: Iterator[Any], _handle: Callable[[str], int]) -> None:
+        written = bytes.fromhex(next(told))[: len(self._bytes(arguments[0])) - self._inputs]
+        put((arguments[0] or 0) + self._inputs, struct.Struct(f"{len(written)}s"), written)
+
+
+class _Versioned(_Struct):
+    def __init__(self, inputs: int) -> None:
+        super().__init__(0, inputs)
+
+    def _bytes(self, address: int | None) -> bytes:
+        (version,) = take(address, struct.Struct("<I"))
+        return ctypes.string_at(address or 0, max(version & 0xFFFFFF, self._inputs))
+
+
+class _List(_Argument):
+    c = (POINTER, POINTER)
+    _count = struct.Struct("<I")
+
+    def __init__(self, size: int) -> None:
+        self._entry = struct.Struct(f"{size}s")
+
+    def told(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
+        (count,) = take(arguments[0], self._count)
+        written = ctypes.string_at(arguments[1], count * self._entry.size) if count else b""
+        yield [one.hex() for (one,) in self._entry.iter_unpack(written)]
+
+    def put(self, arguments: Sequence[Any], told: Iterator[Any], _handle: Callable[[str], int]) -> None:
+        entries = [bytes.fromhex(one) for one in next(told)]
+        (room,) = take(arguments[0], self._count)
+        put(arguments[0], self._count, len(entries))
+        if len(entries) > room:
+            raise Refusal(Code.INSUFFICIENT_SIZE)
+        for n, entry in enumerate(entries):
+            put((arguments[1] or 0) + n * self._entry.size, self._entry, entry)
+
+
+class _Array(_List):
+    def told(self, arguments: Sequence[Any], name: Name) -> Iterator[Any]:
+        yield from super().told(arguments[::-1], name)
+
+    def put(self, arguments: Sequence[Any], told: Iterator[Any], handle: Callable[[str], int]) -> None:
+        super().put(arguments[::-1], told, handle)
+
+
+class _Since(_Argument):
+    c = (ULONGLONG,)
+
+
+_PLAIN: dict[str, Callable[[], _Argument]] = {
+    "object": _Object,
+    "handle": _Handle,
+    "string": _String,
+    "text": _Text,
+    "since": _Since,
+    "out handle": _OutHandle,
+    "u4": lambda: _Number(UINT),
+    "i4": lambda: _Number(ctypes.c_int),
+    "u8": lambda: _Number(ULONGLONG),
+}
+_SIZED: dict[str, Callable[..., _Argument]] = {
+    "struct": _Struct,
+    "versioned": _Versioned,
+    "list": _List,
+    "array": _Array,
+}
+
+
+def _argument(word: str) -> _Argument:
+    if word in _PLAIN:
+        return _PLAIN[word]()
+    kind, *rest = word.split()
+    return _Out(*rest) if kind == "out" else _SIZED[kind](*map(int, rest))
+
+
+class Signature:
+    """A function's arguments. What goes in and comes out are flat lists of numbers, texts, and lists of texts."""
+
+    def __init__(self, words: Words) -> None:
+        """Raises ValueError, KeyError, TypeError or struct.error for words that are none."""
+        self.words = words
+        self._arguments: list[tuple[_Argument, slice]] = []
+        self.c_types: list[Any] = []
+        for argument in map(_argument, words):
+            self._arguments.append((argument, slice(len(self.c_types), len(self.c_types) + len(argument.c))))
+            self.c_types += argument.c
+
+    def given(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
+        """What the caller asks. Raises Refusal for NULL."""
+        return tuple(item for one, at in self._arguments for item in one.given(arguments[at], name))
+
+    def told(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
+        """What a call that succeeded has written."""
+        return tuple(item for one, at in self._arguments for item in one.told(arguments[at], name))
+
+    def put(self, arguments: Sequence[Any], told: Sequence[Any], handle: Callable[[str], int]) -> None:
+        """Write it. Raises Refusal for NULL and for too little room."""
+        rest = iter(told)
+        for one, at in self._arguments:
+            one.put(arguments[at], rest, handle)
+
+
+@cache
+def signature(function: str) -> Signature | None:
+    """Of a function, when it is written down."""
+    known = words(function)
+    return None if known is None else Signature(known)

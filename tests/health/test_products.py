@@ -1,0 +1,155 @@
+"""Which NVLinks should be up: by product, board, MIG and what has been seen."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+
+import pytest
+from test_fold import TERMS, told
+from test_journal import said
+
+from gpumon.fold import watching
+from gpumon.health.products import PRODUCTS
+from gpumon.report import GpuState, Report
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.snapshot import PciBus, SeenGpu, Snapshot
+
+SXM, PCIE = "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"
+
+
+def bus(count: int, *, given_away: int = 0) -> PciBus:
+    drivers = ["nvidia"] * count + ["vfio-pci"] * given_away
+    return PciBus(functions={f"00000000:{n:02X}:00.0": driver for n, driver in enumerate(drivers)})
+
+
+def gpu(number: int, name: str, up: tuple[float, ...], *, mig: float = 0.0) -> SeenGpu:
+    return SeenGpu(
+        bus_id=f"00000000:{number:02X}:00.0",
+        uuid=f"GPU-{number}",
+        index=number,
+        gpu=Gpu(name=name, nvlinks=float(len(up)), mig_mode=mig, temperature_celsius=30.0),
+        links={str(link): Nvlink(up=one, errors_total={"crc": 0.0}) for link, one in enumerate(up)},
+    )
+
+
+def poll(*gpus: SeenGpu) -> Snapshot:
+    present = tuple(one.bus_id for one in gpus)
+    return Snapshot(ended_at=0.0, wall=0.0, durations={"fast": 0.01}, gpus=gpus, present=present)
+
+
+def node(count: int, name: str, up: tuple[float, ...], *, given_away: int = 0, mig: float = 0.0) -> Report:
+    gpus = poll(*(gpu(number, name, up, mig=mig) for number in range(count)))
+    return told(bus(count, given_away=given_away), gpus, gpus)
+
+
+def shown(state: GpuState) -> set[float | None]:
+    return {link.up for link in state.links.values()}
+
+
+@pytest.mark.parametrize(
+    ("name", "links", "count"),
+    [
+        (SXM, 18, 8),
+        (SXM, 18, 4),
+        ("NVIDIA H200", 18, 8),
+        ("NVIDIA B200", 18, 8),
+        ("NVIDIA GB200", 18, 4),
+        ("NVIDIA A100-SXM4-80GB", 12, 8),
+        ("NVIDIA A100-SXM4-40GB", 12, 16),
+        ("Tesla V100-SXM2-32GB", 6, 8),
+    ],
+)
+def test_on_a_whole_board_every_link_should_be_up(name: str, links: int, count: int) -> None:
+    """All of them down, from the first look on, is a fault of every GPU."""
+    report = node(count, name, (0.0,) * links)
+
+    assert [shown(state) for state in report.gpus] == [{0.0}] * count
+    assert {state.gpu.nvlinks_active for state in report.gpus} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "links", "count"),
+    [
+        (SXM, 18, 1),
+        (SXM, 18, 2),
+        (SXM, 16, 8),
+        (PCIE, 18, 2),
+        ("NVIDIA A100 80GB PCIe", 12, 2),
+        ("NVIDIA L40S", 4, 4),
+        ("NVIDIA GH200 480GB", 18, 1),
+        ("GRID A100X-40C", 12, 8),
+    ],
+)
+def test_elsewhere_links_that_never_came_up_are_not_known(name: str, links: int, count: int) -> None:
+    """A guest with a part of the board, a board without a bridge, a product that nobody knows."""
+    report = node(count, name, (0.0,) * links)
+
+    assert [shown(state) for state in report.gpus] == [{None}] * count
+    assert {state.gpu.nvlinks_active for state in report.gpus} == {None}
+    assert {state.gpu.nvlinks for state in report.gpus} == {float(links)}
+
+
+def test_a_board_of_which_virtual_machines_have_a_part_is_divided() -> None:
+    """Four GPUs are left of eight, which looks like a board of four."""
+    assert [shown(state) for state in node(4, SXM, (0.0,) * 18, given_away=4).gpus] == [{None}] * 4
+
+
+def test_with_mig_on_no_link_is_known_to_be_down() -> None:
+    """Not even one that was up before; with MIG off again it counts."""
+    report = node(8, SXM, (1.0,) * 18)
+    on = told(poll(*(gpu(n, SXM, (0.0,) * 18, mig=1.0) for n in range(8))), report=report)
+    off = told(poll(*(gpu(n, SXM, (0.0,) * 18) for n in range(8))), report=on)
+
+    assert [shown(state) for state in on.gpus] == [{None}] * 8
+    assert [shown(state) for state in off.gpus] == [{0.0}] * 8
+
+
+def test_a_link_that_was_up_is_missed_on_any_board() -> None:
+    """Twelve of the eighteen that NVML counts are wired by the bridges; one of them fails, six were never there."""
+    wired = (1.0,) * 4 + (0.0,) * 2 + (1.0,) * 4 + (0.0,) * 2 + (1.0,) * 4 + (0.0,) * 2
+    report = node(2, PCIE, wired)
+    assert [link for link, one in report.gpus[0].links.items() if one.up is None] == ["4", "5", "10", "11", "16", "17"]
+    assert report.gpus[0].gpu.nvlinks_active == 12.0
+
+    broken = told(poll(gpu(0, PCIE, (0.0, *wired[1:])), gpu(1, PCIE, wired)), report=report)
+    assert [link for link, one in broken.gpus[0].links.items() if one.up == 0.0] == ["0"]
+    assert broken.gpus[0].gpu.nvlinks_active == 11.0
+
+
+def test_a_bridge_that_is_half_up_is_half_down() -> None:
+    """Where NVML counts just the links that bridges wire, one that is up says that there are bridges."""
+    report = node(2, "NVIDIA A100 80GB PCIe", (1.0,) * 8 + (0.0,) * 4)
+
+    assert [one.up for one in report.gpus[0].links.values()] == [1.0] * 8 + [0.0] * 4
+
+
+def test_links_that_go_down_are_one_line_in_the_log() -> None:
+    """A GPU at a time, not a link; so is their recovery."""
+    report = watching(node(8, SXM, (1.0,) * 18), TERMS)
+    others = [gpu(n, SXM, (1.0,) * 18) for n in range(1, 8)]
+    down = told(poll(gpu(0, SXM, (0.0, 0.0) + (1.0,) * 16), *others), report=report)
+
+    assert said(report, down) == [(logging.WARNING, "NVLinks are down")]
+    assert said(down, replace(down)) == []
+    again = told(poll(gpu(0, SXM, (1.0,) * 18), *others), report=down)
+    assert said(down, again) == [(logging.INFO, "NVLinks are up again")]
+
+
+def test_no_two_products_share_a_name() -> None:
+    """The first row that fits would hide the other."""
+    names = [
+        SXM,
+        PCIE,
+        "NVIDIA H100 NVL",
+        "NVIDIA H200",
+        "NVIDIA H200 NVL",
+        "NVIDIA H20",
+        "NVIDIA B200",
+        "NVIDIA B300 SXM6 AC",
+    ]
+    names += ["NVIDIA GB200", "NVIDIA GB300", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"]
+    names += ["NVIDIA A30", "NVIDIA L40S", "NVIDIA L4", "Tesla T4", "NVIDIA H800", "NVIDIA A800-SXM4-80GB"]
+    assert [sum(bool(re.fullmatch(one.names, name)) for one in PRODUCTS) for name in names] == [1] * len(names)

@@ -1,0 +1,97 @@
+"""The simulated node's ports and services: files that agree with its load, its scenario and each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpumon.sim import SimulationError
+from gpumon.sim.infiniband import CGROUPS, CLASS, UNITS, SimulatedTree, open_tree
+from gpumon.sim.ports import SERVICES
+from gpumon.sim.profiles import PROFILES
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def opened(folder: Path, text: str = "", profile: str = "h100x8", now: float = 0.0) -> SimulatedTree:
+    scenario = folder / "scenario.yml"
+    scenario.write_text(text)
+    clock = Clock()
+    clock.now = now
+    return open_tree(profile, scenario=scenario, epoch=0.0, clock=clock)
+
+
+def read(tree: SimulatedTree, name: str, device: str = "mlx5_0") -> str:
+    return tree.read(f"{CLASS}/{device}/ports/1/{name}")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_each_profile_has_its_ports_and_services(profile: str, tmp_path: Path) -> None:
+    """As many devices as it says, and the units of the services that it says, running."""
+    tree, kind = opened(tmp_path, profile=profile), PROFILES[profile]
+
+    assert tree.exists(CLASS) == bool(kind.ports)
+    if kind.ports:
+        assert len(tree.names(CLASS)) == kind.ports.count
+        assert read(tree, "rate").startswith(f"{kind.ports.gigabits:g} Gb/sec (4X ")
+    running = {service for service, unit in SERVICES.items() if tree.exists(f"{CGROUPS}/{unit}")}
+    assert running == set(kind.services)
+
+
+def test_traffic_moves_with_the_load(tmp_path: Path) -> None:
+    """Idle at first, then a share of the speed; the same at the same time, whoever asks."""
+    job = "jobs: [{start: 100, end: 200, load: 1.0, gpus: [0]}]"
+    words = {now: int(read(opened(tmp_path, job, now=now), "counters/port_xmit_data")) for now in (50, 150, 200, 900)}
+
+    assert words[50] == 0
+    assert 0.1 < words[200] * 4 / (100 * 50e9) < 1
+    assert words[150] == pytest.approx(words[200] / 2, rel=0.01)
+    assert words[900] == words[200]
+    assert read(opened(tmp_path, job, now=900), "counters/port_xmit_data", "mlx5_1") == "0"
+
+
+def test_a_scenario_sets_states_speeds_and_counters(tmp_path: Path) -> None:
+    """What stands under a device comes after what stands under all."""
+    text = """
+ports:
+  "*": {counters: {symbol_error: 5}}
+  mlx5_2: {state: down, rate: 200, counters: {link_downed: {value: 1, rate: 0.5, from: 10}}}
+"""
+    tree = opened(tmp_path, text, now=14.0)
+
+    assert (read(tree, "state"), read(tree, "counters/symbol_error")) == ("4: ACTIVE", "5")
+    assert (read(tree, "state", "mlx5_2"), read(tree, "phys_state", "mlx5_2")) == ("1: DOWN", "2: Polling")
+    assert read(tree, "rate", "mlx5_2") == "200 Gb/sec (4X NDR)"
+    assert read(tree, "counters/link_downed", "mlx5_2") == "3"
+
+
+@pytest.mark.parametrize(("state", "unit", "runs"), [("stopped", True, False), ("not_installed", False, False)])
+def test_a_service_can_be_stopped_or_missing(tmp_path: Path, state: str, *, unit: bool, runs: bool) -> None:
+    """Stopped, its unit is there and its cgroup is not."""
+    tree = opened(tmp_path, f"services: {{fabric_manager: {state}}}")
+
+    assert tree.exists(f"{UNITS}/{SERVICES['fabric_manager']}") == unit
+    assert tree.exists(f"{CGROUPS}/{SERVICES['fabric_manager']}") == runs
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ports: {mlx5_9: {state: down}}", "no port 'mlx5_9'; there are mlx5_0 to mlx5_7, and '*' for all"),
+        ("ports: {mlx5_1: {state: up}}", "must be one of 'active', 'init', 'down', 'disabled'"),
+        ("ports: {mlx5_1: {counters: {crc: 1}}}", "must be one of"),
+        ("services: {fabric_manager: dead}", "must be one of 'running', 'stopped', 'not_installed'"),
+        ("gpus: {0: {ports: {}}}", "unknown key 'ports'"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(text: str, problem: str, tmp_path: Path) -> None:
+    """As everywhere in a scenario."""
+    with pytest.raises(SimulationError, match=r"scenario\.yml:1: .*") as caught:
+        opened(tmp_path, text)
+    assert problem in str(caught.value)
