@@ -12,9 +12,13 @@ from gpumon.sim.device import Device
 from gpumon.sim.exports import POINTER, device_function
 from gpumon.sim.fields import Row, rows_of
 
-_ENTRY = struct.Struct("<IIqqiI8s")  # number, scope, timestamp, latency (µs), type, return code, value
+_ENTRY = 40
+"""Bytes of one nvmlFieldValue_t: the question, and the answer."""
+_QUESTION = struct.Struct("<II")  # number, scope
+_ANSWER = struct.Struct("<qqiI8s")  # timestamp, latency (µs), type, return code, value
 _LETTERS = "dIQQqiH"
 """Of the struct module, by NVML's type of value."""
+_VALUES = [struct.Struct(f"<{letter}{8 - struct.calcsize('<' + letter)}x") for letter in _LETTERS]
 _UNDEFINED = b"\xa5" * 8
 """What stands in the value of a field that failed: nothing that may be read."""
 _LATENCY = 3
@@ -25,28 +29,27 @@ def field_values(device: Device, count: int, address: int | None) -> None:
     """Answer a batch in place; the call succeeds whatever its fields do."""
     if count <= 0 or not address:
         raise Refusal(Code.INVALID_ARGUMENT)
-    batch = bytearray(ctypes.string_at(address, count * _ENTRY.size))
+    batch = bytearray(ctypes.string_at(address, count * _ENTRY))
     rows, stamp = rows_of(device.driver), time.time_ns() // 1000
-    for at in range(0, len(batch), _ENTRY.size):
-        number, scope, *_ = _ENTRY.unpack_from(batch, at)
-        kind, code, value = _answer(rows.get(number), device, scope)
-        _ENTRY.pack_into(batch, at, number, scope, stamp, _LATENCY, kind, code, value)
+    for at in range(0, len(batch), _ENTRY):
+        number, scope = _QUESTION.unpack_from(batch, at)
+        _ANSWER.pack_into(batch, at + _QUESTION.size, stamp, _LATENCY, *_answer(rows.get(number), device, scope))
     ctypes.memmove(address, bytes(batch), len(batch))
 
 
 def _answer(row: Row | None, device: Device, scope: int) -> tuple[int, int, bytes]:
+    """Type, return code, value."""
     if row is None:
         return 0, Code.NOT_SUPPORTED, _UNDEFINED
-    refused = device.state.field_codes.get(row.name)
-    if refused is not None:
-        return 0, refused, _UNDEFINED
+    state = device.state
+    if row.name in state.field_codes:
+        return 0, state.field_codes[row.name], _UNDEFINED
     try:
         value = row.read(device, scope)
     except Refusal as refusal:
         return 0, refusal.code, _UNDEFINED
     if value is None:
         return 0, Code.NOT_SUPPORTED, _UNDEFINED
-    kind = device.state.field_types.get(row.name, row.kind)
+    kind = state.field_types.get(row.name, row.kind)
     letter = _LETTERS[kind]
-    stored = struct.pack("<d", value) if letter == "d" else struct.pack("<" + letter, whole(value, letter))
-    return kind, Code.SUCCESS, stored.ljust(8, b"\0")
+    return kind, Code.SUCCESS, _VALUES[kind].pack(value if letter == "d" else whole(value, letter))

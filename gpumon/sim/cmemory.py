@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from typing import Any
 
 from gpumon.sim.codes import Code, Refusal
 
 _UINT = struct.Struct("<I")
-_SIZES = {letter: 8 * struct.calcsize("<" + letter) for letter in "bBhHiIqQ"}
-"""Bits; small letters are signed."""
+_RANGES = {
+    letter: (-(1 << bits - 1), (1 << bits - 1) - 1) if letter.islower() else (0, (1 << bits) - 1)
+    for letter, bits in ((letter, 8 * struct.calcsize("<" + letter)) for letter in "BHiIqQ")
+}
+"""What integers can hold; small letters are signed."""
 
 
 def put(address: int | None, layout: struct.Struct, *values: Any) -> None:
@@ -25,11 +29,12 @@ def take(address: int | None, layout: struct.Struct) -> tuple[Any, ...]:
 
 def whole(number: float, letter: str) -> int:
     """A number as C would store it in an integer of this letter of the struct module: what does not fit wraps."""
-    size = _SIZES[letter]
-    if number != number or number in {float("inf"), -float("inf")}:  # noqa: PLR0124 - only NaN differs from itself
-        return -(1 << size - 1) if letter.islower() else 1 << size - 1
-    number = round(number) & (1 << size) - 1
-    return number - (1 << size) if letter.islower() and number >> size - 1 else number
+    low, high = _RANGES[letter]
+    if low <= number <= high:
+        return round(number)
+    if not math.isfinite(number):
+        return low or high // 2 + 1
+    return (round(number) - low) % (high - low + 1) + low
 
 
 def put_text(buffer: int | None, length: int, text: str) -> None:

@@ -143,9 +143,8 @@ def packed(ratio: float) -> int:
     """A bit error rate as NVML packs it: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
     if ratio <= 0:
         return 15 << 8 | 255  # as good as none: 15e-255
-    exponent = min(255, math.ceil(-math.log10(ratio)))
-    mantissa: int = min(15, round(ratio * 10.0**exponent))
-    return mantissa << 8 | exponent
+    exponent = min(255, math.floor(math.log10(15 / ratio) + 1e-9))
+    return round(ratio * 10.0**exponent) << 8 | exponent
 
 
 def _speed(device: Device, scope: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 
-from gpumon.sim.cmemory import put, take
+from gpumon.sim.cmemory import check_version, put, take
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import Device
 from gpumon.sim.exports import POINTER, ULONGLONG, device_function
@@ -13,6 +13,8 @@ from gpumon.sim.state import Process
 
 _UINT = struct.Struct("<I")
 _PROCESS = struct.Struct("<I4xQII")
+_DETAIL = struct.Struct("<I4xQIIQ")
+_DETAILS = struct.Struct("<III4xQ")  # version, mode, number of entries, array
 _UTILIZATION = struct.Struct("<I4xQIIII")  # pid, time (µs), multiprocessors, memory, encoder, decoder
 
 
@@ -44,6 +46,19 @@ _SINCE = (510,)
 device_function("nvmlDeviceGetComputeRunningProcesses_v3", POINTER, POINTER, since=_SINCE, parts=True)(_compute)
 device_function("nvmlDeviceGetGraphicsRunningProcesses_v3", POINTER, POINTER, since=_SINCE, parts=True)(_none)
 device_function("nvmlDeviceGetMPSComputeRunningProcesses_v3", POINTER, POINTER, since=_SINCE, parts=True)(_none)
+
+
+@device_function("nvmlDeviceGetRunningProcessDetailList", POINTER, since=(535,), parts=True)
+def process_details(device: Device, out: int | None) -> None:
+    """The same list with what is protected in confidential computing, which is off."""
+    check_version(out, 1, _DETAILS.size)
+    version, mode, room, array = take(out, _DETAILS)
+    running = [] if mode else _running(device)
+    put(out, _DETAILS, version, mode, len(running), array)
+    if len(running) > room:
+        raise Refusal(Code.INSUFFICIENT_SIZE)
+    for n, process in enumerate(running):
+        put(array + n * _DETAIL.size, _DETAIL, *process, 0)
 
 
 @device_function("nvmlDeviceGetProcessUtilization", POINTER, POINTER, ULONGLONG)

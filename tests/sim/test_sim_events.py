@@ -119,3 +119,42 @@ def test_sets_end_by_being_freed_or_with_the_library() -> None:
         assert answer(pynvml.nvmlEventSetWait_v2, kept, 0) == pynvml.NVML_ERROR_UNINITIALIZED
         pynvml.nvmlInit()
         assert answer(pynvml.nvmlEventSetWait_v2, kept, 0) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+
+
+def test_xids_may_name_the_instance_they_happened_in(scenario: Path) -> None:
+    """On a GPU that is cut up, the driver often knows."""
+    with simulated("h100migx8", scenario, now=1.0) as simulation:
+        waiting = event_set(simulation.handles())
+        simulation.now = 2.0
+        simulation.edit("gpus: {4: {xids: [{xid: 94, gpu_instance: 2, compute_instance: 0}]}}")
+        event = pynvml.nvmlEventSetWait_v2(waiting, 0)
+        assert (event.eventData, event.gpuInstanceId, event.computeInstanceId) == (94, 2, 0)
+
+
+def test_a_storm_goes_on_as_long_as_it_is_said_to(scenario: Path) -> None:
+    """Thousands a second from one time to another; those who wait see each that came since they registered."""
+    text = "gpus: {2: {xids: [{xid: 95, rate: 1000, at: 10, until: 10.5}]}}"
+    with simulated(scenario=scenario, text=text, now=1.0) as simulation:
+        waiting = event_set(simulation.handles())
+        simulation.now = 10.25
+        late = event_set(simulation.handles())
+        assert drain(waiting) == [(2, 95)] * 250
+        simulation.now = 100.0
+        assert drain(waiting) == drain(late) == [(2, 95)] * 250
+        assert drain(waiting) == []
+
+
+def test_of_a_storm_that_nobody_reads_the_driver_keeps_the_end(scenario: Path) -> None:
+    """What a set holds is bounded: the rest is lost without a word."""
+    text = "gpus: {2: {xids: [{xid: 95, rate: 5000, at: 10}]}}"
+    with simulated(scenario=scenario, text=text, now=1.0) as simulation:
+        waiting = event_set(simulation.handles())
+        simulation.now = 12.0
+        assert len(drain(waiting)) == 1000
+
+
+def test_waiting_may_fail_at_once_and_every_time(scenario: Path) -> None:
+    """A reader that asks again without a pause would spin."""
+    with simulated(scenario=scenario, text="fail: {nvmlEventSetWait_v2: UNKNOWN}") as simulation:
+        waiting = event_set(simulation.handles())
+        assert [answer(pynvml.nvmlEventSetWait_v2, waiting, 60_000) for _ in range(3)] == [999] * 3

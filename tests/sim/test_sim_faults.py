@@ -364,6 +364,77 @@ def test_calls_are_counted_in_the_trace(start: Start, scenario: Path, tmp_path: 
     assert 0 < counts["cpu_seconds"] < counts["seconds"] - 0.1, "a call that waits was counted as work"
 
 
+def test_numbers_can_be_what_no_gpu_can_have(scenario: Path) -> None:
+    """Out of every bound, as far as the type in C goes; what does not fit wraps."""
+    text = """
+gpus:
+  1:
+    garbage:
+      utilization: 300
+      temperature: 65535
+      power: -1
+      memory_used: 200000000000
+      memory_temperature: .nan
+      energy: {value: 1000, rate: -10, from: 100}
+"""
+    with simulated(scenario=scenario, text=text, now=100.0) as simulation:
+        handle = simulation.handles()[1]
+        assert pynvml.nvmlDeviceGetUtilizationRates(handle).gpu == 300
+        assert pynvml.nvmlDeviceGetTemperatureV(handle, 0) == 65535
+        assert pynvml.nvmlDeviceGetPowerUsage(handle) == 2**32 - 1000
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+        assert memory.used == 200_000_000_000 > memory.total
+        assert pynvml.nvmlDeviceGetFieldValues(handle, [82])[0].value.uiVal == 2**31
+        before = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        simulation.now = 110.0
+        assert pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) == before - 100_000
+
+
+def test_a_field_can_come_with_another_type(scenario: Path) -> None:
+    """The number is the same, stored as another type says; a reader that believes the old one reads something else."""
+    text = "gpus: {1: {set: {power: 250}, field_types: {POWER_AVERAGE: double, POWER_INSTANT: unsigned_short}}}"
+    with simulated(scenario=scenario, text=text) as simulation:
+        mean, instant, energy = pynvml.nvmlDeviceGetFieldValues(simulation.handles()[1], [185, 186, 83])
+        assert (mean.valueType, mean.value.dVal) == (pynvml.NVML_VALUE_TYPE_DOUBLE, 250_000.0)
+        assert (instant.valueType, instant.value.usVal) == (pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT, 250_000 % 65536)
+        assert energy.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+
+
+def test_errors_of_the_pcie_link_have_fields_each(scenario: Path) -> None:
+    """By kind, and only on Hopper and later."""
+    text = "gpus: {0: {pcie_errors: {fatal: 1, correctable: {rate: 2, from: 50}, l0_to_recovery: 4}}}"
+    with simulated(scenario=scenario, text=text, now=60.0) as simulation:
+        fields = pynvml.nvmlDeviceGetFieldValues(simulation.handles()[0], [169, *range(173, 184)])
+        assert {f.fieldId: f.value.uiVal for f in fields if f.value.uiVal} == {169: 4, 173: 20, 180: 1}
+    with simulated("a100x8") as simulation:
+        fields = pynvml.nvmlDeviceGetFieldValues(simulation.handles()[0], [169, 173, 183])
+        assert {f.nvmlReturn for f in fields} == {pynvml.NVML_ERROR_NOT_SUPPORTED}
+
+
+def test_a_gpu_that_appears_later_moves_the_indices_of_others(scenario: Path) -> None:
+    """The count grows; who is behind it on the bus has another index, and the same uuid."""
+    with simulated(scenario=scenario, text="gpus: {2: {absent: true}}") as simulation:
+        before = [pynvml.nvmlDeviceGetUUID(handle) for handle in simulation.handles()]
+        simulation.edit("")
+        after = [pynvml.nvmlDeviceGetUUID(handle) for handle in simulation.handles()]
+        assert (len(before), len(after)) == (7, 8)
+        assert before == after[:2] + after[3:]
+
+
+def test_a_driver_that_was_exchanged_needs_another_process(scenario: Path) -> None:
+    """The library that is loaded does not match the new module, initialised again or not; a new one does."""
+    with simulated(scenario=scenario) as simulation:
+        handle = simulation.handles()[0]
+        simulation.edit("driver: not_loaded")
+        assert power(handle) == pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+        simulation.edit('driver_version: "610.43.02"')
+        assert power(handle) == pynvml.NVML_ERROR_UNKNOWN
+        pynvml.nvmlShutdown()
+        assert answer(pynvml.nvmlInit) == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    with simulated(scenario=scenario, text='driver_version: "610.43.02"'):
+        assert pynvml.nvmlSystemGetDriverVersion() == "610.43.02"
+
+
 def test_every_fault_is_described() -> None:
     """The page on the simulation shows each row of the table."""
     page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()

@@ -1,0 +1,183 @@
+"""GPU performance monitoring: what lies between two samples."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from simulated import Simulation, answer, simulated
+
+SM, OCCUPANCY, TENSOR, DRAM, NVLINK = 2, 3, 5, 10, 60
+ENGINES = (1, 2, 3, 4, 5, 10, 11, 12, 13)
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    return tmp_path / "scenario.yml"
+
+
+def asked(earlier: Any, later: Any, metrics: Sequence[int]) -> Any:
+    question = pynvml.c_nvmlGpmMetricsGet_t()
+    question.version, question.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(metrics)
+    question.sample1, question.sample2 = earlier, later
+    for entry, metric in zip(question.metrics, metrics, strict=False):
+        entry.metricId = metric
+    return question
+
+
+def between(earlier: Any, later: Any, *metrics: int) -> list[Any]:
+    """Values, or the code of a metric that has none."""
+    answered = pynvml.nvmlGpmMetricsGet(asked(earlier, later, metrics))
+    return [f"code {m.nvmlReturn}" if m.nvmlReturn else m.value for m in answered.metrics[: len(metrics)]]
+
+
+def sample(handle: Any) -> Any:
+    return pynvml.nvmlGpmSampleGet(handle, pynvml.nvmlGpmSampleAlloc())
+
+
+def later(simulation: Simulation, handle: Any, seconds: float) -> list[Any]:
+    """Two samples, so far apart."""
+    first = sample(handle)
+    simulation.now += seconds
+    return [first, sample(handle)]
+
+
+def test_values_are_the_mean_between_two_samples(scenario: Path) -> None:
+    """Half of the time a full load: half of what a full load is; without any, nothing; all 0 to 100."""
+    text = "jobs: [{start: 10, end: 20, load: 1.0}]"
+    with simulated(scenario=scenario, text=text) as simulation:
+        handle = simulation.handles()[0]
+        simulation.now = 12.0
+        full = between(*later(simulation, handle, 5.0), *ENGINES)
+        simulation.now = 15.0
+        half = between(*later(simulation, handle, 10.0), *ENGINES)
+        none = between(*later(simulation, handle, 1.0), *ENGINES)
+    assert all(0 < value <= 100 for value in full)
+    assert half == pytest.approx([value / 2 for value in full])
+    assert none == [0.0] * len(ENGINES)
+
+
+def test_one_call_answers_each_metric_by_itself() -> None:
+    """What the driver does not know is a code in its own entry; names and units come along."""
+    with simulated(now=100.0) as simulation:
+        pair = later(simulation, simulation.handles()[0], 1.0)
+        assert [type(value) for value in between(*pair, SM, 999, DRAM)] == [float, str, float]
+        names = pynvml.nvmlGpmMetricsGet(asked(*pair, [SM, NVLINK])).metrics
+        assert [(m.metricInfo.shortName, m.metricInfo.unit) for m in names[:2]] == [
+            (b"sm_util", b"%"),
+            (b"nvlink_total_rx_per_sec", b"MiB/s"),
+        ]
+
+
+def test_traffic_is_that_of_the_counters() -> None:
+    """MiB a second over all NVLinks, as the counters of the same time say."""
+    with simulated(now=100.0) as simulation:
+        handle = simulation.handles()[0]
+
+        def received() -> int:
+            return int(pynvml.nvmlDeviceGetFieldValues(handle, [(139, 0xFFFFFFFF)])[0].value.ullVal)
+
+        before = received()
+        [rate] = between(*later(simulation, handle, 2.0), NVLINK)
+        assert rate == pytest.approx((received() - before) / 1024 / 2, rel=1e-6)
+
+
+def test_no_time_between_samples_is_not_a_number() -> None:
+    """Success and NaN, which a reader has to look for."""
+    with simulated(now=100.0) as simulation:
+        [value] = between(*later(simulation, simulation.handles()[0], 0.0), SM)
+        assert math.isnan(value)
+
+
+def test_metrics_can_be_silent_wrong_or_missing(scenario: Path) -> None:
+    """All engines at 0 while kernels run; more than there is; no number; not supported."""
+    text = """
+busy: true
+gpus:
+  0: {gpm: {"*": 0}}
+  1: {gpm: {sm_util: 300, dram_bw_util: .nan, any_tensor_util: null}}
+  2: {set: {utilization: 50}}
+"""
+    with simulated(scenario=scenario, text=text, now=100.0) as simulation:
+        silent, wrong, half = (later(simulation, handle, 1.0) for handle in simulation.handles()[:3])
+        assert between(*silent, *ENGINES) == [0.0] * len(ENGINES)
+        assert pynvml.nvmlDeviceGetUtilizationRates(simulation.handles()[0]).gpu > 90
+        high, nothing, lacking, usual = between(*wrong, SM, DRAM, TENSOR, OCCUPANCY)
+        assert high == 300
+        assert math.isnan(nothing)
+        assert lacking == "code 3"
+        assert 0 < usual <= 100
+        assert between(*half, SM) == [46.0]
+
+
+@pytest.mark.parametrize(("profile", "supported"), [("h100x8", 1), ("b200x8", 1), ("a100x8", 0), ("h100guestx2", 0)])
+def test_hopper_and_later_have_it_but_not_guests(profile: str, supported: int) -> None:
+    """Whether it is supported can be asked; where it is not, no sample can be taken."""
+    with simulated(profile) as simulation:
+        handle = simulation.handles()[0]
+        assert pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice == supported
+        assert answer(sample, handle) == (0 if supported else pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def test_samples_die_with_their_initialisation() -> None:
+    """What was allocated before is an invalid argument; a freed sample too."""
+    with simulated() as simulation:
+        old = sample(simulation.handles()[0])
+        pynvml.nvmlShutdown()
+        pynvml.nvmlInit()
+        handle = simulation.handles()[0]
+        assert answer(pynvml.nvmlGpmSampleGet, handle, old) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+        freed = sample(handle)
+        pynvml.nvmlGpmSampleFree(freed)
+        assert answer(pynvml.nvmlGpmSampleGet, handle, freed) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+        assert answer(pynvml.nvmlGpmSampleFree, freed) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+
+
+def test_wrong_questions_are_refused() -> None:
+    """Another version is 25; samples of two GPUs, one never taken, and more metrics than there are, are wrong."""
+    with simulated() as simulation:
+        first, second = (sample(handle) for handle in simulation.handles()[:2])
+        question = asked(first, first, [SM])
+        question.version = 2
+        assert answer(pynvml.nvmlGpmMetricsGet, question) == pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+        invalid = pynvml.NVML_ERROR_INVALID_ARGUMENT
+        assert answer(pynvml.nvmlGpmMetricsGet, asked(first, second, [SM])) == invalid
+        assert answer(pynvml.nvmlGpmMetricsGet, asked(first, pynvml.nvmlGpmSampleAlloc(), [SM])) == invalid
+        question = asked(first, first, [SM])
+        question.numMetrics = 211
+        assert answer(pynvml.nvmlGpmMetricsGet, question) == invalid
+
+
+def test_permission_may_be_lacking(scenario: Path) -> None:
+    """As in some containers: the call fails for one GPU, and the others go on."""
+    text = "gpus: {1: {fail: {nvmlGpmSampleGet: NO_PERMISSION}}}"
+    with simulated(scenario=scenario, text=text) as simulation:
+        assert [answer(sample, handle) for handle in simulation.handles()[:3]] == [0, 4, 0]
+
+
+def test_instances_have_their_own(scenario: Path) -> None:
+    """By the GPU's handle and the instance's number, or by the handle of the MIG device; none of what is not there."""
+    text = "busy: true\ngpus: {0: {mig: [3g.40gb, {profile: 2g.20gb, compute: []}]}}"
+    with simulated(scenario=scenario, text=text, now=100.0) as simulation:
+        gpu = simulation.handles()[0]
+        part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)
+        number = pynvml.nvmlDeviceGetGpuInstanceId(part)
+
+        def of_instance(instance: int) -> Any:
+            return pynvml.nvmlGpmMigSampleGet(gpu, ctypes.c_uint(instance), pynvml.nvmlGpmSampleAlloc())
+
+        before = [of_instance(number), sample(part), of_instance(3)]
+        simulation.now += 1.0
+        after = [of_instance(number), sample(part), of_instance(3)]
+        by_number, by_handle, empty = (between(*pair, SM) for pair in zip(before, after, strict=True))
+        assert by_number == by_handle
+        assert 50 < by_number[0] <= 100
+        assert empty == [f"code {pynvml.NVML_ERROR_NO_DATA}"]
+        assert answer(of_instance, 9) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+        whole = simulation.handles()[1]
+        assert answer(pynvml.nvmlGpmMigSampleGet, whole, ctypes.c_uint(0), before[0]) == pynvml.NVML_ERROR_NOT_SUPPORTED
