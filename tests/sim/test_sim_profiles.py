@@ -1,0 +1,108 @@
+"""Every profile under every driver: it opens, its answers agree with each other, and a poll of it is a poll."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from simulated import simulated
+
+from gpumon.nvml.library import Library
+from gpumon.nvml.poll import NodePoll, start
+from gpumon.sim.codes import Code
+from gpumon.sim.exports import EXPORTS
+from gpumon.sim.fields import ROWS
+from gpumon.sim.profiles import PROFILES
+from gpumon.snapshot import call_page
+
+DRIVERS = ("535.183.01", "550.54.15", "570.148.08", "580.65.06", "580.82.07", "610.43.02")
+NODES = [name for name in PROFILES if name not in {"h100x1", "h100x16"}]
+MEMBERS = {0: "dVal", 1: "uiVal", 3: "ullVal", 5: "siVal"}
+EXPECTED = {Code.SUCCESS, Code.NOT_SUPPORTED, Code.INVALID_ARGUMENT, Code.ARGUMENT_VERSION_MISMATCH, Code.NOT_FOUND}
+EXPECTED |= {Code.INSUFFICIENT_SIZE}
+
+every_node = pytest.mark.parametrize("profile", NODES)
+every_driver = pytest.mark.parametrize("driver", DRIVERS)
+
+
+def fields(handle: Any) -> dict[int, Any]:
+    """Values of all fields there are, by number, that this GPU supports; of links those of the first."""
+    batch = pynvml.nvmlDeviceGetFieldValues(handle, sorted({row.number for row in ROWS}))
+    return {f.fieldId: getattr(f.value, MEMBERS[f.valueType]) for f in batch if not f.nvmlReturn}
+
+
+def read(call: Any, *arguments: Any) -> Any:
+    """None for what is not supported or not there."""
+    try:
+        return call(*arguments)
+    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+        return None
+
+
+@every_node
+@every_driver
+def test_answers_agree(tmp_path: Path, profile: str, driver: str) -> None:
+    """What can be asked in two ways has one answer, on a node of any kind under any driver."""
+    with simulated(
+        profile, tmp_path / "s.yml", text=f'driver_version: "{driver}"\nbusy: true', now=100.0
+    ) as simulation:
+        assert pynvml.nvmlSystemGetDriverVersion() == driver
+        for index, handle in enumerate(simulation.handles()):
+            found = fields(handle)
+            assert pynvml.nvmlDeviceGetIndex(handle) == index
+            agreeing = [
+                (found.get(83), read(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)),
+                (found.get(190), read(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
+                (found.get(185), read(pynvml.nvmlDeviceGetPowerUsage, handle)),
+                (found.get(94), read(pynvml.nvmlDeviceGetPcieReplayCounter, handle)),
+                (found.get(4), read(pynvml.nvmlDeviceGetTotalEccErrors, handle, 1, 0)),
+                (found.get(142), (read(pynvml.nvmlDeviceGetRemappedRows, handle) or [None])[0]),
+                (found.get(1), (read(pynvml.nvmlDeviceGetEccMode, handle) or [None])[0]),
+            ]
+            assert [one for one, other in agreeing if one is not None and one != other] == []
+            temperature = pynvml.nvmlDeviceGetTemperature(handle, 0)
+            assert read(pynvml.nvmlDeviceGetTemperatureV, handle, 0) in {None, temperature}
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+            assert memory.used + memory.free + memory.reserved == memory.total
+            held = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            assert sum(process.usedGpuMemory for process in held) == memory.used
+
+
+@every_node
+@every_driver
+def test_no_function_breaks(tmp_path: Path, profile: str, driver: str) -> None:
+    """Each getter of a GPU, asked with room to answer, gives an answer or a refusal: never an error of its own."""
+    room = ctypes.create_string_buffer(4096)
+    with simulated(profile, tmp_path / "s.yml", text=f'driver_version: "{driver}"', now=100.0) as simulation:
+        library, handle = simulation.node.library, simulation.handles()[0]
+        for name in [name for name in EXPORTS if name.startswith("nvmlDeviceGet") and hasattr(library, name)]:
+            takes = EXPORTS[name].takes[1:]
+            if name.startswith("nvmlDeviceGetHandleBy") or name in {
+                "nvmlDeviceGetCount_v2",
+                "nvmlDeviceGetPcieThroughput",
+            }:
+                continue
+            arguments = [room if one is ctypes.c_void_p else one(1) for one in takes]
+            code = getattr(library, name)(handle, *arguments)
+            assert code in EXPECTED, name
+
+
+@every_node
+@every_driver
+def test_a_poll_sees_every_gpu(tmp_path: Path, profile: str, driver: str) -> None:
+    """The agent's own reader finds all GPUs well, and nothing on them that fails."""
+    text = f'driver_version: "{driver}"'
+    with simulated(profile, tmp_path / "s.yml", text=text, now=100.0, init=False) as simulation:
+        library = Library(call_page.Writer(call_page.create()))
+        assert start(library).driver == driver
+        parts: list[Any] = []
+        bus = simulation.node.pci_functions
+        node = NodePoll(library, driver, bus=bus, leave_aside=(), interval=1.0, partial=parts.append)
+        last = node.poll()
+        seen = [gpu for part in (*parts, last) for gpu in part.gpus]
+        assert len(seen) == len(bus())
+        assert [gpu.fault for gpu in seen] == [None] * len(seen)
+        assert dict(last.errors) == {}
