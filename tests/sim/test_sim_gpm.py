@@ -40,11 +40,11 @@ def sample(handle: Any) -> Any:
     return pynvml.nvmlGpmSampleGet(handle, pynvml.nvmlGpmSampleAlloc())
 
 
-def later(simulation: Simulation, handle: Any, seconds: float) -> list[Any]:
+def later(simulation: Simulation, handle: Any, seconds: float) -> tuple[Any, Any]:
     """Two samples, so far apart."""
     first = sample(handle)
     simulation.now += seconds
-    return [first, sample(handle)]
+    return first, sample(handle)
 
 
 def test_values_are_the_mean_between_two_samples(scenario: Path) -> None:
