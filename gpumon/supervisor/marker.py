@@ -43,16 +43,22 @@ def look(path: Path) -> Marker | None:
         if error.errno in NONE:
             return None
         return Marker(identity=(error.errno or 0,), problem=f"cannot be read: {error.strerror}")
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
-        about = os.fstat(descriptor)
-        identity = (about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size)
-        if not stat.S_ISREG(about.st_mode):
-            return Marker(identity=identity, problem="is no regular file")
-        try:
-            asked = _asked(file.read(LONGEST + 1) or b"")
-        except (MarkerError, OSError) as error:
-            return Marker(identity=identity, modified=about.st_mtime, problem=str(error))
-        return Marker(identity=identity, modified=about.st_mtime, asked=asked)
+    try:
+        return _read(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int) -> Marker:
+    about = os.fstat(descriptor)
+    identity = (about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size)
+    if not stat.S_ISREG(about.st_mode):
+        return Marker(identity=identity, problem="is no regular file")
+    try:
+        asked = _asked(os.read(descriptor, LONGEST + 1))
+    except (MarkerError, OSError) as error:
+        return Marker(identity=identity, modified=about.st_mtime, problem=str(error))
+    return Marker(identity=identity, modified=about.st_mtime, asked=asked)
 
 
 def _asked(content: bytes) -> Asked:

@@ -1,0 +1,146 @@
+"""A simulated node with all that a release concerns: real samplers, the probe, the marker file, the Report."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from agents import alive, descendants
+from loops import turn_until
+
+from gpumon.alerts.rules import rules
+from gpumon.arrival import Arrival, Tick
+from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.monitor import Monitor
+from gpumon.probe.probes import PROBES
+from gpumon.probe.result import ProbeResult
+from gpumon.release import NODE, Answer
+from gpumon.report import GpuState, Report
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.snapshot.orders import Orders, Simulation
+from gpumon.snapshot.snapshot import DriverStatus, Message, PciBus, Snapshot
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.probing import Choices, Probing
+from gpumon.supervisor.releasing import Releasing
+from gpumon.supervisor.samplers import SamplerSupervisor
+from gpumon.terms import Terms
+
+EVERY = set(range(8))
+RANK = "import sys; sys.stdin.read()\n"
+"""A rank that does nothing until its input closes."""
+
+
+class ReleasedNode:
+    """Begins with a first complete poll; `stop` ends every child."""
+
+    def __init__(self, folder: Path, *, most: float = 60.0) -> None:
+        self.folder = folder
+        self.scenario, self.marker, self.done = (folder / one for one in ("scenario.yml", "release", "release.done"))
+        self.loop = Loop()
+        self.reports: list[Report] = []
+        self.kept: list[ProbeResult] = []
+        self.simulate({})
+        simulation = Simulation(profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario))
+        shipped = rules({}, CRITICAL_XIDS)
+        self.monitor = Monitor(Report(started=time.time(), simulated="h100x8"), Terms(rules=shipped))
+        self.samplers = SamplerSupervisor(
+            self.loop,
+            lambda page: Orders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
+            on_message=self._message,
+            on_state=self.take,
+        )
+        worker = folder / "rank.py"
+        worker.write_text(RANK, encoding="ascii")
+        self.probing = Probing(
+            self.loop,
+            replace(PROBES["allreduce"], worker=worker),
+            Choices(python=sys.executable, deadline=60.0),
+            latest=lambda: self.monitor.latest,
+            tell=self.take,
+            keep=self.kept.append,
+        )
+        self.most = most
+        self.releasing = self.another()
+
+    def another(self) -> Releasing:
+        """As the agent makes one at its start: knowing no more than what is on record."""
+        return Releasing(
+            self.loop,
+            most=self.most,
+            marker=self.marker,
+            record=self.folder / "release.json",
+            samplers=self.samplers,
+            probing=self.probing,
+            latest=lambda: self.monitor.latest,
+            tell=self.take,
+        )
+
+    def start(self) -> ReleasedNode:
+        self.releasing.start()
+        self.samplers.start()
+        self.loop.every(1.0, lambda: self.take(Tick()))
+        return self
+
+    def stop(self) -> None:
+        children = descendants(os.getpid())
+        self.releasing.stop()
+        self.probing.stop()
+        self.samplers.stop()
+        self.until(lambda: not alive(children) and not self.samplers.running and not self.probing.running)
+
+    # What a test does
+
+    def simulate(self, gpus: Mapping[Any, Any], **node: object) -> None:
+        written = self.scenario.with_suffix(".new")
+        written.write_text(yaml.safe_dump({"idle": True, "gpus": dict(gpus), **node}), encoding="ascii")
+        written.rename(self.scenario)
+
+    def release(self, seconds: float, bus_id: str = NODE, by: str = "api") -> Answer:
+        """Ask, and wait for the answer."""
+        return self.answered(self.releasing.request(bus_id, seconds, by))
+
+    def answered(self, future: Future[Answer]) -> Answer:
+        self.until(future.done, 30.0)
+        return future.result()
+
+    def until(self, done: Callable[[], object], seconds: float = 60.0) -> None:
+        turn_until(self.loop, lambda: bool(done()), seconds)
+
+    # What is so
+
+    def samplers_now(self) -> set[int]:
+        """Pids of living samplers and trials."""
+        found = set()
+        for pid in alive(descendants(os.getpid())):
+            try:
+                if b"gpumon.sampler" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.add(pid)
+            except OSError:  # ended meanwhile
+                continue
+        return found
+
+    @property
+    def report(self) -> Report:
+        return self.monitor.latest
+
+    def gpu(self, index: int) -> GpuState:
+        return next(state for state in self.report.gpus if state.index == index)
+
+    def up(self) -> set[int]:
+        """GPUs that answer."""
+        return {state.index for state in self.report.gpus if state.gpu.up == 1}
+
+    def take(self, arrival: Arrival) -> None:
+        self.monitor.take(arrival)
+        self.reports.append(self.monitor.latest)
+
+    def _message(self, message: Message) -> None:
+        if isinstance(message, (Snapshot, DriverStatus, PciBus)):
+            self.take(message)
