@@ -15,7 +15,7 @@ from gpumon.nvml.table import NOBODY, Processes, TableReader, rows_of
 from gpumon.snapshot.fabric import Fabric, Platform
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.nvlink import C2cLink, NvlinkPeer
-from gpumon.snapshot.reading import FAST, SLOW, Call, Gpm, Tier
+from gpumon.snapshot.reading import FAST, RARE, SLOW, Call, Gpm, Tier
 
 VIRTUALIZATION = Call("VirtualizationMode")
 GUESTS = frozenset({1, 2})
@@ -94,6 +94,7 @@ class GpuReader:
         """With MIG on a GPU supports other things than without."""
         if self._mig is not None:
             self.device.forget()
+            self.device.missed.add(RARE)
             self.close()
         self._mig = on
 

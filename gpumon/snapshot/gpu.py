@@ -47,6 +47,8 @@ CLOCK_EVENTS: Mapping[str, int] = {
     "hw_thermal": 0x040,
     "hw_power_brake": 0x080,
     "display_clocks": 0x100,
+    "board_limit": 0x200,
+    "reliability": 0x400,
 }
 
 _SELDOM = ("sync_boost", "display_clocks")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from polled import polled
 
+from gpumon.nvml.gpu import Extent
 from gpumon.nvml.library import ERROR_NAMES, NvmlError
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.reading import SLOW, Agent, Gpm, Integral, rows
@@ -14,32 +15,70 @@ from gpumon.snapshot.reading import SLOW, Agent, Gpm, Integral, rows
 FAST_CALLS_H100X8 = 42
 """Five a GPU, the count, and one look at the event set."""
 
-NOT_ON_H100 = {
-    "ecc_sram_threshold_exceeded",
+ENGINES = {name for name, row in rows(Gpu).items() if isinstance(row.source, Gpm)}
+NVLINK = {name for name in rows(Gpu) if name.startswith("nvlink") and name != "nvlinks_active"}
+NOT_ON_HOPPER = {
     "fan_speed_ratio",
-    "jpeg_utilization_ratio",
     "module_power_watts",
-    "ofa_utilization_ratio",
-    "pcie_errors_total",
     "process_memory_bytes",
     "retired_pages",
     "retired_pages_pending",
-    "row_remap_banks",
 }
+"""No fan, no processor on the module, processes only when they are asked for, and pages only before Ampere."""
+THRESHOLDS = {"temperature_slowdown_celsius", "temperature_shutdown_celsius", "memory_temperature_max_celsius"}
+REMAPPING = {"rows_remapped_total", "row_remap_pending", "row_remap_failed", "row_remap_banks"}
+MODES = {"mig_mode", "mig_mode_pending"}
+UP_TO_550 = {
+    "recovery_action",
+    "thermal_margin_celsius",
+    "clock_event_seconds_total",
+    "pcie_receive_bytes_total",
+    "pcie_transmit_bytes_total",
+}
+LACKING = {
+    "h100x8": NOT_ON_HOPPER,
+    "h200x8": NOT_ON_HOPPER,
+    "b200x8": NOT_ON_HOPPER | THRESHOLDS,
+    "gb200x4": (NOT_ON_HOPPER | THRESHOLDS) - {"module_power_watts"},
+    "a100x8": NOT_ON_HOPPER | ENGINES | {"thermal_margin_celsius", "memory_power_watts", "pcie_errors_total"},
+    "l40sx4": NOT_ON_HOPPER
+    | ENGINES
+    | NVLINK
+    | MODES
+    | {"memory_temperature_celsius", "memory_temperature_max_celsius", "memory_power_watts", "pcie_errors_total"},
+    "h100pciex2": NOT_ON_HOPPER | UP_TO_550,
+    "t4x1": (NOT_ON_HOPPER - {"retired_pages", "retired_pages_pending"})
+    | ENGINES
+    | NVLINK
+    | MODES
+    | REMAPPING
+    | UP_TO_550
+    | {"memory_temperature_celsius", "memory_temperature_max_celsius", "memory_power_watts", "pcie_errors_total"}
+    | {"ecc_sram_threshold_exceeded", "jpeg_utilization_ratio", "ofa_utilization_ratio"},
+    "h100migx8": NOT_ON_HOPPER
+    | REMAPPING
+    | {"utilization_ratio", "memory_utilization_ratio", "ecc_errors_total", "nvlink_speed_bytes_per_second"}
+    | {f"{engine}_utilization_ratio" for engine in ("encoder", "decoder", "jpeg", "ofa")},
+    "h100guestx2": NOT_ON_HOPPER
+    | ENGINES
+    | {"energy_joules_total", "clock_event_seconds_total", "pcie_replays_total", "pcie_errors_total"}
+    | {"nvlink_speed_bytes_per_second"},
+}
+"""What each kind of node does not have, and so does not show; the rest of the rows it shows."""
 
 
-def test_a_healthy_h100_gives_every_row() -> None:
-    """Nothing that an H100 has is missing, and nothing of it is an error."""
-    with polled() as poll:
-        snapshot = poll.poll()
+@pytest.mark.parametrize("profile", LACKING)
+def test_every_row_is_read_where_it_exists_and_absent_elsewhere(profile: str) -> None:
+    """Decided for each kind of node; and what is absent for good is no error."""
+    with polled(profile) as poll:
+        poll.poll()
+        snapshot = poll.poll_later()
         gpu = snapshot.gpus[0].gpu
 
     assert gpu is not None
-    driver_rows = {name for name, row in rows(Gpu).items() if not isinstance(row.source, Agent)}
-    of_two_polls = {name for name, row in rows(Gpu).items() if isinstance(row.source, Gpm | Integral)}
-    assert {name for name in driver_rows if getattr(gpu, name) is None} <= of_two_polls | NOT_ON_H100
-    assert len(snapshot.gpus[0].links) == 18
-    assert (snapshot.errors, snapshot.denied, snapshot.visible) == ({}, (), 8)
+    driver_rows = {name for name, row in rows(Gpu).items() if not isinstance(row.source, Agent | Integral)}
+    assert {name for name in driver_rows if getattr(gpu, name) is None} == LACKING[profile]
+    assert (snapshot.errors, snapshot.denied, snapshot.visible) == ({}, (), len(snapshot.gpus))
 
 
 def test_what_an_old_board_lacks_is_absent_and_no_error() -> None:
@@ -58,8 +97,8 @@ def test_what_an_old_board_lacks_is_absent_and_no_error() -> None:
 
 
 def test_a_fast_poll_costs_five_calls_a_gpu() -> None:
-    """What a GPU does not support is asked once, and fields go in one batch."""
-    with polled() as poll:
+    """What a GPU does not support is asked once, and fields go in one batch; performance monitoring is apart."""
+    with polled(extent=Extent(gpm=False)) as poll:
         poll.poll()
         before = poll.page.calls
         poll.node.events.take()
