@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from gpumon.snapshot.snapshot import SeenGpu, Snapshot
 class Poll:
     """A NodePoll and the node it looks at."""
 
-    def __init__(self, simulation: Simulation, leave_aside: Collection[str], extent: Extent) -> None:
+    def __init__(self, simulation: Simulation, leave_aside: Collection[str], extent: Extent, patience: float) -> None:
         self.simulation = simulation
         self.page = call_page.Writer(call_page.create())
         self.library = Library(self.page)
@@ -33,6 +34,7 @@ class Poll:
             interval=1.0,
             partial=self.parts.append,
             extent=extent,
+            patience=patience,
         )
 
     def poll(self) -> Snapshot:
@@ -72,8 +74,9 @@ def polled(
     folder: Path | None = None,
     leave_aside: Collection[str] = (),
     extent: Extent | None = None,
+    patience: float = math.inf,
 ) -> Iterator[Poll]:
-    """Open the node and its poll. `text` is the scenario, which needs a folder."""
+    """Open the node and its poll. `text` is the scenario, which needs a folder. No GPU is slow unless told so."""
     scenario = None if folder is None else folder / "scenario.yml"
     with simulated(profile, scenario, text=text, now=100.0, init=False) as simulation:
-        yield Poll(simulation, leave_aside, extent or Extent())
+        yield Poll(simulation, leave_aside, extent or Extent(), patience)
