@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpumon import errors, inventory, ports
+from gpumon.health.architectures import possible
 from gpumon.inventory import KnownGpu
 from gpumon.release import NODE, Release
 from gpumon.report import GpuState, Memory, Report
@@ -104,8 +105,10 @@ def _read(gpu: KnownGpu) -> dict[str, Any]:
 
 
 def _xids(gpu: KnownGpu, memory: Memory, terms: Terms) -> Mapping[str, tuple[float, float]]:
-    """Count and last time by code; the critical codes exist from the start."""
-    return {str(xid): (0.0, 0.0) for xid in sorted(terms.catalogue.critical)} | dict(memory.xids.get(gpu.uuid, {}))
+    """Count and last time by code; the critical codes that this GPU can have exist from the start."""
+    has_links = gpu.seen is not None and bool(gpu.seen.c2c_links)
+    can = possible(sorted(terms.catalogue.critical), gpu.identity.get("architecture"), chip_to_chip=has_links)
+    return {str(xid): (0.0, 0.0) for xid in can} | dict(memory.xids.get(gpu.uuid, {}))
 
 
 def _node(report: Report, down: str | None, terms: Terms, *, fresh: bool) -> Node:

@@ -13,6 +13,7 @@ from gpumon.alerts.rules import rules
 from gpumon.config.reference import reference, sample
 from gpumon.health.xids import CRITICAL_XIDS
 from gpumon.outputs.catalogue import markdown
+from scripts.reference import findings
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,7 +22,7 @@ def generated() -> Mapping[str, str]:
     """Contents by path."""
     table = rules({}, CRITICAL_XIDS)
     return {
-        "docs/metrics.md": markdown(),
+        "docs/metrics.md": markdown(findings()),
         "docs/configuration.md": reference(),
         "docs/alerts.md": runbook(table),
         "deploy/gpumon.yml": sample(),

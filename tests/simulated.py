@@ -11,11 +11,7 @@ from typing import Any
 
 import pynvml
 
-from gpumon.links.infiniband import Infiniband
-from gpumon.links.services import Services
-from gpumon.sim.infiniband import open_tree
 from gpumon.sim.library import SimulatedNode, open_node
-from gpumon.snapshot.snapshot import LinksSeen
 
 
 @dataclass
@@ -37,13 +33,6 @@ class Simulation:
         self.scenario.write_text(text)
         os.utime(self.scenario, (0, 1_000_000 + self.edits))
         self.node._node._file._next_check = 0.0
-
-
-def links_seen(profile: str, now: float) -> LinksSeen:
-    """What a links child would see of the node, `now` seconds after its epoch."""
-    tree = open_tree(profile, scenario=None, epoch=0.0, clock=lambda: now)
-    ports, services = Infiniband(lambda _: tree), Services(lambda _: tree, lambda _: tree)
-    return LinksSeen(ended_at=now, ports=ports.look(counting=True), services=services.look())
 
 
 @contextmanager

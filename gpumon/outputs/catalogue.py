@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, assert_never
 
 from gpumon.outputs.prometheus import TABLES
@@ -97,9 +97,19 @@ def text(entries: Iterable[Entry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def markdown() -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What the reference page says besides the tables: known to who reads the driver, and found by asking."""
+
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """Of a field or a metric of performance monitoring, by its words in `Entry.sources`."""
+    seen_on: Mapping[str, str] = field(default_factory=dict)
+    """Simulated nodes that have a metric, in words, by its name."""
+
+
+def markdown(findings: Findings) -> str:
     """docs/metrics.md: a section for each table."""
-    return "\n".join((_INTRODUCTION, *(line for table in TABLES for line in _section(table))))
+    return "\n".join((_INTRODUCTION, *(line for table in TABLES for line in _section(table, findings))))
 
 
 _INTRODUCTION = f"""\
@@ -116,26 +126,41 @@ them through `rate()` or `increase()`.
 
 How often: fast is every poll ({Tier.FAST.value:g} s unless configured), slow every {Tier.SLOW.value:g} s,
 rare every {Tier.RARE.value:g} s, once at the first sight of a GPU. `nvmlDeviceGet...` is a function of NVML,
-`field ...` one of the fields of `nvmlDeviceGetFieldValues`, whose numbers per driver version stand in
-gpumon/nvml/field_ids.py. Where several are named for one value, the first that GPU and driver support is taken.
+`field ...` one of the fields of `nvmlDeviceGetFieldValues` and `GPM ...` a metric of GPU performance monitoring, both
+with their numbers, and the drivers that have them where not all do. Where several are named for one value, the first
+that GPU and driver support is taken.
+
+Seen on: the simulated nodes that have it, polled when this page was made. They are made after published figures of
+Turing (t4), Ampere (a100), Ada (l40s), Hopper (h100, h200) and Blackwell (b200, gb200) GPUs.
 
 What is called a detail, a metric or some values of its label, is in the API and on the page always, and on `/metrics`
 only with `{DETAILED}: true`.
 """
 
 
-def _section(table: type[Table]) -> Iterator[str]:
+def _section(table: type[Table], findings: Findings) -> Iterator[str]:
     yield f"## {_title(table)}\n"
     if table.LABELS:
         yield f"Labels of every series: {', '.join(f'`{label}`' for label in table.LABELS)}.\n"
-    yield "| metric | type | unit | more labels | meaning | read from | how often |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    of_gpus = "gpu" in table.LABELS
+    columns = ["metric", "type", "more labels", "meaning", "read from", "how often", *(["seen on"] if of_gpus else [])]
+    yield _line(columns)
+    yield _line(["---"] * len(columns))
     for entry in _entries(table):
-        more = ", ".join(f"`{label}`" for label in entry.labels if label not in table.LABELS)
-        sources = ", ".join(_code(source) for source in entry.sources)
-        meaning = html.escape(entry.help + _remark(entry), quote=False)
-        yield f"| `{entry.name}` | {entry.type} | {entry.unit} | {more} | {meaning} | {sources} | {entry.tier} |"
+        cells = [
+            f"`{entry.name}`",
+            ", ".join(filter(None, (entry.type, entry.unit))),
+            ", ".join(f"`{label}`" for label in entry.labels if label not in table.LABELS),
+            html.escape(entry.help + _remark(entry), quote=False),
+            ", ".join(_code(source, findings.numbers) for source in entry.sources),
+            entry.tier,
+        ]
+        yield _line([*cells, findings.seen_on.get(entry.name, "")] if of_gpus else cells)
     yield ""
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _title(table: type[Table]) -> str:
@@ -214,8 +239,11 @@ def _words(source: Source) -> Iterator[str]:  # noqa: C901, PLR0912 - one case a
 AGENT_WORDS = "the agent"
 
 
-def _code(source: str) -> str:
-    return source if source == AGENT_WORDS else f"`{source}`"
+def _code(source: str, numbers: Mapping[str, str]) -> str:
+    if source == AGENT_WORDS:
+        return source
+    parts = source.split(" - ")
+    return " - ".join(f"`{part}`" + (f" {numbers[part]}" if part in numbers else "") for part in parts)
 
 
 def _remark(entry: Entry) -> str:

@@ -65,7 +65,7 @@ def facts(gpu: Document) -> list[Fact]:
         Fact(label="Power", bar=_measured(gpu["power_watts"], gpu["power_limit_watts"], watts)),
         Fact(
             label="Temperature",
-            bar=_heat("", gpu["temperature_celsius"], gpu["temperature_slowdown_celsius"]),
+            bar=_core_heat(gpu),
             parts=_memory_heat(gpu),
         ),
     ]
@@ -129,9 +129,8 @@ def _hottest(gpus: list[Document]) -> Tile:
     if not known:
         return Tile(label="Hottest", value=ABSENT)
     top = max(known, key=lambda gpu: gpu["temperature_celsius"])
-    heat = _ratio(top["temperature_celsius"], top["temperature_slowdown_celsius"]) or 0.0
-    tone = "warning" if heat >= HOT else ""
-    return Tile(label="Hottest", value=celsius(top["temperature_celsius"]), note=f"GPU {top['gpu']}", tone=tone)
+    heat = _core_heat(top)
+    return Tile(label="Hottest", value=heat.text, note=f"GPU {top['gpu']}", tone=heat.tone)
 
 
 def _memory(gpus: list[Document]) -> Tile:
@@ -181,6 +180,13 @@ def _activity(one: Document) -> tuple[Bar, ...]:
 def _memory_heat(gpu: Document) -> tuple[Bar, ...]:
     temperature = gpu["memory_temperature_celsius"]
     return () if temperature is None else (_heat("memory ", temperature, gpu["memory_temperature_max_celsius"]),)
+
+
+def _core_heat(gpu: Document) -> Bar:
+    """Against what the driver's margin leaves, or where it tells none against the threshold."""
+    temperature, margin = gpu["temperature_celsius"], gpu["thermal_margin_celsius"]
+    known = temperature is not None and margin is not None
+    return _heat("", temperature, temperature + margin if known else gpu["temperature_slowdown_celsius"])
 
 
 def _heat(label: str, temperature: float | None, slowdown: float | None) -> Bar:

@@ -51,8 +51,8 @@ CLOCK_EVENTS: Mapping[str, int] = {
     "reliability": 0x400,
 }
 
-_SELDOM = ("sync_boost", "display_clocks")
-"""Reasons that GPUs for computing hardly ever have."""
+_SELDOM = ("applications_clocks", "sync_boost", "display_clocks")
+"""Reasons that GPUs for computing hardly ever have, or that somebody has set."""
 
 # The header gives these counters in nanoseconds; nvidia-smi prints them as microseconds. Not yet seen on hardware.
 _CLOCK_EVENT_SOURCES = {
@@ -94,10 +94,10 @@ def _clocks(call: str) -> Each:
     return Each({domain: Call(call, (n,), scale=1e6) for n, domain in enumerate(DOMAINS)})
 
 
-def _engine(name: str, *, detail: bool = False) -> Any:
+def _engine(name: str) -> Any:
     text = f"Share of time in which the {name} engine worked."
     short = {"encoder": "Encoder", "decoder": "Decoder", "jpeg": "Jpg", "ofa": "Ofa"}[name]
-    return reading(text, Call(f"{short}Utilization", attribute=0, scale=0.01), every=SLOW, detail=detail)
+    return reading(text, Call(f"{short}Utilization", attribute=0, scale=0.01), every=SLOW, detail=True)
 
 
 def _limit(text: str, field: str, *, every: Tier = RARE, detail: bool = False) -> Any:
@@ -165,7 +165,7 @@ class Gpu:
     sm_occupancy_ratio: float | None = _gpm("Resident warps, as a share of what would fit.", "SM_OCCUPANCY")
     tensor_active_ratio: float | None = _gpm("Share of time in which the tensor cores worked.", "ANY_TENSOR_UTIL")
     dram_active_ratio: float | None = _gpm("Share of the memory bandwidth in use.", "DRAM_BW_UTIL")
-    graphics_active_ratio: float | None = _gpm("Share of time in which any engine worked.", "GRAPHICS_UTIL")
+    graphics_active_ratio: float | None = _gpm("Share of time with any engine at work.", "GRAPHICS_UTIL", detail=True)
     fp16_active_ratio: float | None = _gpm("Share of time in which the FP16 pipes worked.", "FP16_UTIL", detail=True)
     fp32_active_ratio: float | None = _gpm("Share of time in which the FP32 pipes worked.", "FP32_UTIL", detail=True)
     fp64_active_ratio: float | None = _gpm("Share of time in which the FP64 pipes worked.", "FP64_UTIL", detail=True)
@@ -177,7 +177,7 @@ class Gpu:
     dram_active_seconds_total: float | None = accumulated("Memory bandwidth in use.", of="dram_active_ratio")
     memory_total_bytes: float | None = reading("Size of the GPU's memory.", _memory("total"))
     memory_used_bytes: float | None = reading("Memory allocated.", _memory("used"))
-    memory_free_bytes: float | None = reading("Memory free.", _memory("free"))
+    memory_free_bytes: float | None = reading("Memory free.", _memory("free"), detail=True)
     memory_reserved_bytes: float | None = reading(
         "Memory the driver keeps for itself.", Call("MemoryInfo", (MEMORY_V2,), "reserved")
     )
@@ -226,7 +226,7 @@ class Gpu:
         note="Grace hosts.",
     )
     memory_power_watts: float | None = reading(
-        "Mean power of the memory.", Field("POWER_AVERAGE", scale=1e-3, scope=2), note="Hopper and later."
+        "Mean power of the memory.", Field("POWER_AVERAGE", scale=1e-3, scope=2), note="Hopper and later.", detail=True
     )
     power_limit_watts: float | None = reading(
         "Power limit enforced.",
@@ -265,7 +265,7 @@ class Gpu:
         detail=("sync_boost",),
     )
     performance_state: float | None = reading(
-        "Performance state, 0 (highest) to 15.", Call("PerformanceState", unknown=32), every=SLOW
+        "Performance state, 0 (highest) to 15.", Call("PerformanceState", unknown=32), every=SLOW, detail=True
     )
     ecc_mode: float | None = reading("1 when ECC is on.", Field("ECC_CURRENT"), every=RARE)
     ecc_mode_pending: float | None = reading(
@@ -358,8 +358,8 @@ class Gpu:
     )
     encoder_utilization_ratio: float | None = _engine("encoder")
     decoder_utilization_ratio: float | None = _engine("decoder")
-    jpeg_utilization_ratio: float | None = _engine("jpeg", detail=True)
-    ofa_utilization_ratio: float | None = _engine("ofa", detail=True)
+    jpeg_utilization_ratio: float | None = _engine("jpeg")
+    ofa_utilization_ratio: float | None = _engine("ofa")
     processes: float | None = reading("Compute and graphics processes holding the GPU.", Distinct(_LISTS), every=SLOW)
     process_memory_bytes: dict[str, float] | None = reading(
         "GPU memory of a process.",

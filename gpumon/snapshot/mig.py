@@ -42,7 +42,7 @@ class Mig:
     sm_occupancy_ratio: float | None = _gpm("Resident warps, as a share of what would fit.", "SM_OCCUPANCY")
     tensor_active_ratio: float | None = _gpm("Share of time in which the tensor cores worked.", "ANY_TENSOR_UTIL")
     dram_active_ratio: float | None = _gpm("Share of the memory bandwidth in use.", "DRAM_BW_UTIL")
-    graphics_active_ratio: float | None = _gpm("Share of time in which any engine worked.", "GRAPHICS_UTIL")
+    graphics_active_ratio: float | None = _gpm("Share of time with any engine at work.", "GRAPHICS_UTIL", detail=True)
     fp16_active_ratio: float | None = _gpm("Share of time in which the FP16 pipes worked.", "FP16_UTIL", detail=True)
     fp32_active_ratio: float | None = _gpm("Share of time in which the FP32 pipes worked.", "FP32_UTIL", detail=True)
     fp64_active_ratio: float | None = _gpm("Share of time in which the FP64 pipes worked.", "FP64_UTIL", detail=True)

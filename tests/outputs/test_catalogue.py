@@ -9,6 +9,7 @@ from gpumon.outputs.catalogue import catalogue, document, markdown, text
 from gpumon.outputs.prometheus import TABLES
 from gpumon.report import Report
 from gpumon.snapshot.reading import rows
+from scripts.reference import findings
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -52,4 +53,4 @@ def test_text_and_json_list_every_metric() -> None:
 
 def test_reference_page_is_fresh() -> None:
     """docs/metrics.md is what the tables say now; `make generate` writes it again."""
-    assert PAGE.read_text() == markdown()
+    assert PAGE.read_text() == markdown(findings())

@@ -1,0 +1,127 @@
+"""What the agent knows of each simulated node, polled in this process: for the reference page and the golden pages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pynvml
+
+from gpumon.fold import fold, watching
+from gpumon.links.infiniband import Infiniband
+from gpumon.links.services import Services
+from gpumon.nvml.gpm import LEAST_SECONDS
+from gpumon.nvml.library import Library
+from gpumon.nvml.poll import NodePoll, start
+from gpumon.outputs.prometheus import TABLES
+from gpumon.probe.metrics import INITIAL
+from gpumon.report import ProbeState, Report
+from gpumon.sim.infiniband import open_tree
+from gpumon.sim.library import SimulatedNode, open_node
+from gpumon.sim.profiles import PROFILES
+from gpumon.snapshot import call_page
+from gpumon.snapshot.node import Build
+from gpumon.snapshot.reading import Table, rows
+from gpumon.snapshot.snapshot import LinksSeen, PciBus, SeenGpu, Snapshot
+from gpumon.terms import Moment, Terms
+
+BUILD = Build(version="0.1.0", python="3.11.7", revision="000000000000")
+AT, WALL = 200.0, 1.7e9
+"""After the node's beginning, when a job runs; and the time of day."""
+
+Row = tuple[type[Table], str]
+"""A table and the name of one of its rows."""
+
+
+def of_gpus() -> tuple[Row, ...]:
+    """All rows that a GPU may have or not."""
+    return tuple((table, name) for table in TABLES if "gpu" in table.LABELS for name in rows(table))
+
+
+def read_on() -> Mapping[str, frozenset[Row]]:
+    """By profile: the rows that any of its GPUs has a value for."""
+    return {profile: frozenset(_valued(report_of(profile))) for profile in PROFILES}
+
+
+def _valued(report: Report) -> Iterator[Row]:
+    for table, _ in report.tables():
+        for name in rows(type(table)):
+            if getattr(table, name) is not None:
+                yield type(table), name
+
+
+def report_of(profile: str, scenario: Path | None = None) -> Report:
+    """Two polls of everything, folded at fixed moments; what depends on the clocks of this run is fixed as well."""
+    terms = Terms()
+    first = Report(started=0.0, simulated=profile, build=BUILD, probe=ProbeState(metrics=INITIAL))
+    report, clock = watching(first, terms), [AT]
+    with _simulated(profile, scenario, clock) as node:
+        library = Library(call_page.Writer(call_page.create()))
+        status = start(library)
+        parts: list[Snapshot] = []
+        poll = NodePoll(
+            library,
+            status.driver or "",
+            bus=node.pci_functions,
+            leave_aside=(),
+            interval=1.0,
+            partial=parts.append,
+        )
+        for arrival in (PciBus(functions=node.pci_functions()), status):
+            report = fold(report, arrival, _moment(AT), terms)
+        for clock[0] in (AT, AT + 1):
+            parts.clear()
+            poll._due = dict.fromkeys(poll._due, 0.0)  # all tiers, without waiting for them
+            last = poll.poll()
+            for seen in (_fixed((*parts, last), clock[0]), _links_seen(profile, scenario, clock[0])):
+                report = fold(report, seen, _moment(clock[0]), terms)
+            time.sleep(1.1 * LEAST_SECONDS)  # performance monitoring goes by a clock of this host
+    return report
+
+
+def _links_seen(profile: str, scenario: Path | None, now: float) -> LinksSeen:
+    tree = open_tree(profile, scenario=scenario, epoch=0.0, clock=lambda: now)
+    ports, services = Infiniband(lambda _: tree), Services(lambda _: tree, lambda _: tree)
+    return LinksSeen(ended_at=now, ports=ports.look(counting=True), services=services.look())
+
+
+def _moment(at: float) -> Moment:
+    return Moment(at, WALL + at - AT, at)
+
+
+def _fixed(parts: Sequence[Snapshot], at: float) -> Snapshot:
+    """One snapshot of them all, exactly a second after the one before."""
+    last, gpus = parts[-1], tuple(_after_a_second(gpu) for part in parts for gpu in part.gpus)
+    return replace(last, gpus=gpus, ended_at=at, wall=_moment(at).wall, durations=dict.fromkeys(last.durations, 0.01))
+
+
+def _after_a_second(seen: SeenGpu) -> SeenGpu:
+    if not seen.watched:
+        return seen
+
+    def rate(gained: float) -> float:
+        return round(gained / seen.watched, 6)
+
+    increments = {
+        name: {key: rate(one) for key, one in gained.items()} if isinstance(gained, Mapping) else rate(gained)
+        for name, gained in seen.increments.items()
+    }
+    return replace(seen, watched=1.0, increments=increments)
+
+
+@contextmanager
+def _simulated(profile: str, scenario: Path | None, clock: list[float]) -> Iterator[SimulatedNode]:
+    """The node below pynvml, and things put back."""
+    before, cached = pynvml.nvmlLib, dict(pynvml._nvmlGetFunctionPointer_cache)
+    node = open_node(profile, scenario=scenario, epoch=0.0, clock=lambda: clock[0])
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    pynvml.nvmlLib = node.library
+    try:
+        yield node
+    finally:
+        pynvml.nvmlLib = before
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+        pynvml._nvmlGetFunctionPointer_cache.update(cached)
