@@ -72,6 +72,7 @@ ABSENCES = (
         "nobody can say that they should be up",
     ),
     Absence(("nvlink_recoveries_total", "nvlink_bit_error_ratio"), (*AMPERE, *HOPPER), "Blackwell and later"),
+    Absence(("nvlink_peer_peer",), BLACKWELL, "its switches are on no bus of this host"),
     Absence(("fabric_*",), BEFORE_HOPPER, "Hopper and later"),
     Absence(("fabric_status",), ("h100pcie", "h100guest"), "not in a fabric"),
     Absence(("fabric_health",), HOPPER, "these GPUs support no check"),

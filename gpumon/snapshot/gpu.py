@@ -219,7 +219,9 @@ class Gpu:
         Either(Field("POWER_AVERAGE", scale=1e-3), Call("PowerUsage", scale=1e-3)),
         note="Before Ampere, and on GA100: power at the moment. Prefer rate(gpumon_gpu_energy_joules_total).",
     )
-    power_instant_watts: float | None = reading("Power at this moment.", Field("POWER_INSTANT", scale=1e-3))
+    power_instant_watts: float | None = reading(
+        "Power at this moment.", Field("POWER_INSTANT", scale=1e-3), detail=True
+    )
     module_power_watts: float | None = reading(
         "Mean power of the module, CPU included.",
         Field("POWER_AVERAGE", scale=1e-3, scope=1),

@@ -25,6 +25,8 @@ from gpumon.snapshot.reading import metric_type
 from scripts.profiles import report_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+PARTS = {"link", "mig_uuid"}
+"""Labels of what is not the GPU's own."""
 Families = defaultdict[str, dict[frozenset[tuple[str, str]], float]]
 
 
@@ -144,13 +146,15 @@ def test_what_is_gone_is_not_remembered() -> None:
     assert sum(remembered) < 200
 
 
-def test_series_stay_within_the_budget() -> None:
-    """At most 110 series a GPU besides those of links, and 2,000 on h100x8."""
-    samples = list(report_of("h100x8").samples())
-    of_one_gpu = [s for s in samples if ("gpu", "0") in s.labels and "link" not in dict(s.labels)]
-
-    assert len(of_one_gpu) <= 110
-    assert len(samples) <= 2000
+@pytest.mark.parametrize("profile", sorted(PROFILES.keys() - {"h100x16"}))
+def test_series_stay_within_the_budget(profile: str) -> None:
+    """At most 110 series a GPU besides those of links and instances, and 2,000 on h100x8."""
+    report = report_of(profile)
+    samples = list(report.samples())
+    for state in report.gpus:
+        own = [one for one in samples if ("uuid", state.uuid) in one.labels and not PARTS & set(dict(one.labels))]
+        assert len(own) <= 110
+    assert profile != "h100x8" or len(samples) <= 2000
 
 
 def test_importing_the_renderer_loads_no_driver_and_no_server() -> None:
