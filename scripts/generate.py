@@ -13,6 +13,7 @@ from gpumon.alerts.rules import rules
 from gpumon.config.reference import reference, sample
 from gpumon.health.xids import CRITICAL_XIDS
 from gpumon.outputs.catalogue import markdown
+from gpumon.sim.reference import fill
 from scripts.reference import findings
 
 ROOT = Path(__file__).parents[1]
@@ -25,6 +26,7 @@ def generated() -> Mapping[str, str]:
         "docs/metrics.md": markdown(findings()),
         "docs/configuration.md": reference(),
         "docs/alerts.md": runbook(table),
+        "docs/simulation.md": fill((ROOT / "docs/simulation.md").read_text(encoding="utf-8")),
         "deploy/gpumon.yml": sample(),
         "alert_rules/gpumon.yml": render(table),
         **{f"dashboards/{name}": text for name, text in dashboards().items()},

@@ -10,10 +10,11 @@ from gpumon.sim.cmemory import whole
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import Device
 from gpumon.sim.exports import POINTER, device_function
-from gpumon.sim.fields import Row, rows_of
+from gpumon.sim.fields import ECC_TOTALS, NVLINK5_COUNTERS, Row, rows_of
 
 _ENTRY = 40
 """Bytes of one nvmlFieldValue_t: the question, and the answer."""
+_NUMBERS = struct.Struct("<I36x")
 _QUESTION = struct.Struct("<II")  # number, scope
 _ANSWER = struct.Struct("<qqiI8s")  # timestamp, latency (µs), type, return code, value
 _LETTERS = "dIQQqiH"
@@ -31,6 +32,8 @@ def field_values(device: Device, count: int, address: int | None) -> None:
         raise Refusal(Code.INVALID_ARGUMENT)
     batch = bytearray(ctypes.string_at(address, count * _ENTRY))
     rows, stamp = rows_of(device.driver), time.time_ns() // 1000
+    if device.board.nvlink5 and any(number in NVLINK5_COUNTERS for number, *_ in _NUMBERS.iter_unpack(batch)):
+        rows = {number: row for number, row in rows.items() if number not in ECC_TOTALS}
     for at in range(0, len(batch), _ENTRY):
         number, scope = _QUESTION.unpack_from(batch, at)
         _ANSWER.pack_into(batch, at + _QUESTION.size, stamp, _LATENCY, *_answer(rows.get(number), device, scope))

@@ -152,6 +152,8 @@ class Profile:
     nvml: str
     cuda: int
     """As NVML gives it: 13000 for 13.0."""
+    note: str
+    """What is worth knowing of it, for the page on the simulation."""
     board: Board
     bus_ids: tuple[str, ...]
     switches: Mapping[str, int] = field(default_factory=dict)

@@ -111,14 +111,15 @@ def _replaced(values: Numbers, state: State, number: Callable[[str, shapes.Growt
 Alter = Callable[[Any, State, float], State]
 
 
-def section(prefix: str) -> tuple[shapes.Shape, Alter]:
-    """The quantities whose names start alike, as a key of their own."""
+def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
+    """The quantities whose names start alike, as a key of their own: in words, their shape, and what they do."""
     known = {name.removeprefix(prefix): growable(name) for name in QUANTITIES if name.startswith(prefix)}
 
     def alter(values: Mapping[str, Any], state: State, now: float) -> State:
         return set_numbers({prefix + name: value for name, value in values.items()}, state, now)
 
-    return shapes.fields(known), alter
+    words = ", ".join(f"`{name}`" for name in known) + ": number"
+    return words, shapes.fields(known), alter
 
 
 def growable(name: str) -> shapes.Shape:

@@ -279,6 +279,8 @@ ROWS = (
     Row(270, "HW_THERM_SLOWDOWN", _ULL, _plain("hw_thermal_seconds", _NANO), _RENUMBERED),
     Row(271, "HW_POWER_BRAKE", _ULL, _plain("hw_power_brake_seconds", _NANO), _RENUMBERED),
 )
+ECC_TOTALS, NVLINK5_COUNTERS = range(3, 7), range(201, 223)
+"""Numbers of fields of which Blackwell was seen to refuse the former in a batch with the latter."""
 NAMES = frozenset(row.name for row in ROWS)
 
 

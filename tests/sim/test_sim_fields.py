@@ -87,6 +87,16 @@ gpus: {{0: {{set: {{sw_thermal_seconds: 1, hw_thermal_seconds: 2, hw_power_brake
         assert values(handle, *presets) == [100, 200, 300]
 
 
+def test_blackwell_counts_no_ecc_errors_beside_those_of_links() -> None:
+    """In one batch with counters of NVLink 5, the totals are not supported; by themselves they are, and on Hopper."""
+    with simulated("b200x8") as simulation:
+        handle = simulation.handles()[0]
+        assert values(handle, 3, 4, (208, 0)) == ["code 3", "code 3", 0]
+        assert values(handle, 3, 4, 91) == [0, 0, 18]
+    with simulated() as simulation:
+        assert values(simulation.handles()[0], 3, (161, 0)) == [0, 0]
+
+
 def test_an_empty_batch_is_an_invalid_argument() -> None:
     """Nothing asked, or nowhere to answer, is an error of the caller."""
     with simulated() as simulation:

@@ -1,0 +1,89 @@
+"""What single entries of a scenario look like: an Xid, a job, a MIG instance, a field, a driver's version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpumon.sim import shapes
+from gpumon.sim.arrivals import Xid
+from gpumon.sim.fields import NAMES, TYPES
+from gpumon.sim.mig import Wanted
+from gpumon.sim.workload import Run
+
+_TIME = shapes.number(0, 1e12, "seconds after the epoch")
+_XID = shapes.whole(1, 2**31, "an Xid")
+_INSTANCE = shapes.whole(0, 255, "number of an instance")
+_XID_PARTS = shapes.fields(
+    {
+        "xid": _XID,
+        "at": _TIME,
+        "until": _TIME,
+        "rate": shapes.number(0, 1e5, "Xids a second"),
+        "gpu_instance": _INSTANCE,
+        "compute_instance": _INSTANCE,
+    }
+)
+
+
+def xid(value: Any, path: shapes.Path) -> Xid:
+    """A number, or that and more about it."""
+    return Xid(**_with("xid", _XID_PARTS, value, path)) if isinstance(value, dict) else Xid(_XID(value, path))
+
+
+def _with(key: str, parts: shapes.Shape, value: Any, path: shapes.Path) -> dict[str, Any]:
+    """Parts of which one may not be missing."""
+    found: dict[str, Any] = parts(value, path)
+    if key not in found:
+        raise shapes.ShapeError(path, f"needs a key {key!r}")
+    return found
+
+
+_RUN = shapes.fields(
+    {
+        "start": _TIME,
+        "end": _TIME,
+        "load": shapes.number(0, 1),
+        "memory": shapes.number(0, 1, "share of the GPU's memory"),
+        "gpus": shapes.listing(shapes.whole(0, 1023, "index")),
+    }
+)
+
+
+def job(value: Any, path: shapes.Path) -> Run:
+    run = Run(**_RUN(value, path))
+    if run.end <= run.start:
+        raise shapes.ShapeError(path, "ends before it starts")
+    return run
+
+
+def _profile(value: Any, path: shapes.Path) -> str:
+    if not isinstance(value, str):
+        raise shapes.ShapeError(path, "must be the name of a MIG profile, such as 3g.40gb")
+    return value
+
+
+_WANTED = shapes.fields({"profile": _profile, "compute": shapes.listing(shapes.whole(1, 7, "compute slices"))})
+
+
+def instance(value: Any, path: shapes.Path) -> Wanted:
+    """The name of a MIG profile, or that and how its compute slices are divided."""
+    return (
+        Wanted(**_with("profile", _WANTED, value, path)) if isinstance(value, dict) else Wanted(_profile(value, path))
+    )
+
+
+def field(value: Any, path: shapes.Path) -> str:
+    """The name of a field."""
+    if value not in NAMES:
+        raise shapes.ShapeError(path, f"unknown field {value!r}; known are " + ", ".join(sorted(NAMES)))
+    return str(value)
+
+
+def field_type(value: Any, path: shapes.Path) -> int:
+    return TYPES[shapes.one_of(*TYPES)(value, path)]
+
+
+def driver_version(value: Any, path: shapes.Path) -> str:
+    if not isinstance(value, str) or not all(part.isdigit() for part in value.split(".")):
+        raise shapes.ShapeError(path, "must be a driver version in quotes, such as '580.65.06'")
+    return value

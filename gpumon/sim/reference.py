@@ -1,0 +1,66 @@
+"""The tables of docs/simulation.md, made from those of the code."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from gpumon.sim.effects import HEALTH
+from gpumon.sim.faults import FAULTS
+from gpumon.sim.gpm import METRICS
+from gpumon.sim.profiles import PROFILES
+from gpumon.sim.state import QUANTITIES, Link
+
+_SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_WITH_KEYS_OF_THEIR_OWN = ("ecc_", "remap_", "pcie_errors_", "fabric_")
+"""Quantities that a scenario sets by keys of their own."""
+
+
+def fill(page: str) -> str:
+    """The page with its generated parts as they are now."""
+    parts = sections()
+    return _SECTION.sub(lambda found: found[1] + parts[found[2]] + found[3], page)
+
+
+def sections() -> Mapping[str, str]:
+    """Text by the name that the page gives it."""
+    return {
+        "profiles": _table(("profile", "GPUs", "NVLinks each", "driver", "worth knowing"), _profiles()),
+        "faults": _table(("at the top", "below a GPU", "value", "effect"), _faults()),
+        "quantities": _table(("unit", "quantities"), _quantities()),
+        "counters": _names(name for name in Link._fields if name != "state"),
+        "metrics": _names(METRICS),
+        "health": _names(HEALTH),
+    }
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(head), ["---"] * len(list(head)), *map(list, rows)]
+    return "".join(f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in lines)
+
+
+def _names(names: Iterable[str]) -> str:
+    return textwrap.fill(", ".join(f"`{name}`" for name in names), width=119) + "\n"
+
+
+def _profiles() -> Iterable[tuple[str, ...]]:
+    for profile in PROFILES.values():
+        board = profile.board
+        gpus = f"{len(profile.bus_ids)} {board.product.removeprefix('NVIDIA ')}"
+        yield f"`{profile.name}`", gpus, str(board.links or "none"), profile.driver, profile.note
+
+
+def _faults() -> Iterable[tuple[str, ...]]:
+    for fault in FAULTS.values():
+        key = f"`{fault.key}`"
+        yield key if fault.node else "", key if fault.gpu else "", fault.value, fault.help
+
+
+def _quantities() -> Iterable[tuple[str, str]]:
+    by_unit = defaultdict(list)
+    for name, quantity in QUANTITIES.items():
+        if not name.startswith(_WITH_KEYS_OF_THEIR_OWN):
+            by_unit[quantity.unit or "number"].append(f"`{name}`")
+    return ((unit, ", ".join(names)) for unit, names in by_unit.items())
