@@ -59,8 +59,9 @@ class Device:
         """By Key."""
         self._constants: dict[Call, Any] = {}
         self._batches: dict[tuple[Scoped, ...], list[Batch]] = {}
-        self._no_link_has: set[str] = set()
-        """Fields that no link answers."""
+        self._links_have: set[str] = set()
+        self._links_lack: set[str] = set()
+        """Fields that some link has answered, and that none does."""
         self._doubted: dict[Tier, dict[str, float]] = {}
         """Rows whose last reading cannot be true, and what it was."""
         self._doubted_before: Mapping[str, float] = {}
@@ -99,7 +100,8 @@ class Device:
         self._unsupported.clear()
         self._known.clear()
         self._constants.clear()
-        self._no_link_has.clear()
+        self._links_have.clear()
+        self._links_lack.clear()
         self._batches.clear()
 
     def is_plausible(self, row: str, value: float) -> bool:
@@ -116,9 +118,9 @@ class Device:
 
     # Calls
 
-    def call(self, call: Call, *more: int) -> Any:
+    def call(self, call: Call) -> Any:
         """What this getter answers, asked once a tier. Raises AbsentError, NvmlError, GpuFaultError."""
-        key = (call.name, call.arguments + more)
+        key = call.name, call.arguments
         if key in self._unsupported:
             raise AbsentError
         if key not in self._answers:
@@ -190,12 +192,15 @@ class Device:
             answers = batch.read(self.library, self.handle, self.bus_id)
         except NvmlError as error:
             self.judge(error, EVERY_FIELD)
+            self._answers.update(dict.fromkeys(batch.scoped, error))
             return
         self._known.add(EVERY_FIELD)
         self._answers.update(answers)
         for key, answer in answers.items():
             if not isinstance(answer, NvmlError):
                 self._known.add(key)
+                if key.link:
+                    self._links_have.add(key.name)
             # Of a link that is down the driver knows little: that tells nothing of what the GPU supports.
             elif not key.link or answer.code not in UNSUPPORTED:
                 self.judge(answer, key)
@@ -210,8 +215,9 @@ class Device:
         return float(answer)
 
     def leave_out(self, name: str) -> None:
-        """Ask no link for this field again."""
-        self._no_link_has.add(name)
+        """Ask no link for this field again, if none has ever answered it."""
+        if name not in self._links_have:
+            self._links_lack.add(name)
 
     def lacks(self, source: Source) -> bool:
         """Whether it is known not to support this."""
@@ -232,7 +238,7 @@ class Device:
             scoped.name not in self._field_ids
             or scoped in self._unsupported
             or EVERY_FIELD in self._unsupported
-            or (scoped.link and scoped.name in self._no_link_has)
+            or (scoped.link and scoped.name in self._links_lack)
         )
 
 

@@ -1,4 +1,4 @@
-"""A batch of fields of one GPU: one driver call, decoded without one Python object a field."""
+"""A batch of fields of one GPU: one driver call, on memory of our own that is used again and again."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class Batch:
     def __init__(self, scoped: Sequence[Scoped], numbers: Mapping[str, int]) -> None:
         # The driver leaves alone what it does not know: each entry starts out as failed.
         entries = (_LAYOUT.pack(numbers[one.name], one.scope, 0, 0, 0, UNKNOWN, b"") for one in scoped)
-        self._scoped = tuple(scoped)
+        self.scoped = tuple(scoped)
         self._question = b"".join(entries)
         self._buffer = ctypes.create_string_buffer(self._question, len(self._question))
 
     def read(self, library: Library, handle: Any, bus_id: str) -> dict[Scoped, Answer]:
         """What each field answers. Raises NvmlError when the call itself fails."""
         ctypes.memmove(self._buffer, self._question, len(self._question))
-        library.raw("nvmlDeviceGetFieldValues", handle, len(self._scoped), self._buffer, bus_id=bus_id)
+        library.raw("nvmlDeviceGetFieldValues", handle, len(self.scoped), self._buffer, bus_id=bus_id)
         return {
             scoped: _answer(timestamp, kind, value) if not code else NvmlError(code, f"field {scoped.name}")
             for scoped, (_, _, timestamp, _, kind, code, value) in zip(
-                self._scoped, _LAYOUT.iter_unpack(self._buffer), strict=True
+                self.scoped, _LAYOUT.iter_unpack(self._buffer), strict=True
             )
         }
 

@@ -112,9 +112,9 @@ class Library:
         finally:
             self._page.leave()
 
-    def raw(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> None:
+    def raw(self, function: str, *arguments: Any, bus_id: str) -> None:
         """Call the library's own function, on structs of ours: those of pynvml have changed size between versions."""
-        self._page.enter(function + note, bus_id)
+        self._page.enter(function, bus_id)
         try:
             code = getattr(pynvml.nvmlLib, function)(*arguments)
         except AttributeError:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gpumon.nvml.device import AbsentError, Device
 from gpumon.nvml.gpm import SamplePair, is_supported
-from gpumon.nvml.library import NOT_FOUND, UNSUPPORTED, NvmlError
+from gpumon.nvml.library import NO_PERMISSION, NOT_FOUND, UNSUPPORTED, NvmlError
 from gpumon.nvml.table import GpmValues, TableReader, words
 from gpumon.snapshot.mig import Mig
 from gpumon.snapshot.reading import SLOW
@@ -101,7 +101,9 @@ class Instances:
         return device.library.call(function, device.handle, *arguments, bus_id=device.bus_id)
 
     def _judge(self, error: NvmlError) -> None:
-        if error.code not in EMPTY_SLOT:
+        if error.code == NO_PERMISSION:
+            self._gpu.denied.add("mig_instances")
+        elif error.code not in EMPTY_SLOT:
             self._gpu.judge(error)
 
     def _sample(self, gpu_instances: Iterable[int]) -> None:

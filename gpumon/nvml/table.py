@@ -203,13 +203,14 @@ class TableReader:
 
     def _each(self, sources: Mapping[str, Source]) -> dict[str, Any]:
         values = {}
+        failure: Exception = AbsentError()
         for key, source in sources.items():
             try:
                 values[key] = self._value(source)
-            except (AbsentError, NvmlError):
-                continue
+            except (AbsentError, NvmlError) as error:
+                failure = error
         if not values:
-            raise AbsentError
+            raise failure.with_traceback(None)
         return values
 
     def _bits(self, source: Bits) -> dict[str, float]:

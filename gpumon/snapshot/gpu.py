@@ -83,7 +83,10 @@ PCIE_ERRORS = {
 
 _SPARE_ROWS = ("max", "high", "partial", "low", "none")
 _LISTS = (Call("ComputeRunningProcesses"), Call("GraphicsRunningProcesses"))
-_GPM_NOTE = "Hopper and later, from GPU performance monitoring; absent on guests with a share of a GPU."
+_GPM_NOTE = (
+    "Hopper and later, from GPU performance monitoring; absent on guests with a share of a GPU, and while all engines "
+    "are said to be idle though kernels run."
+)
 
 
 def _gpm(text: str, metric: str, *, detail: bool = False) -> Any:

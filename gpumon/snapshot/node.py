@@ -69,7 +69,8 @@ class Node:
     poll_errors_total: dict[str, float] | None = agent(
         "Driver calls and fields that failed.",
         label=("tier", "error"),
-        note="Not counted: what a GPU does not support.",
+        note="By NVML's names; also Implausible (cannot be true) and SilentZero (engines idle while kernels run). Not "
+        "counted: what a GPU does not support, and what is denied.",
     )
     sampler_restarts_total: dict[str, float] | None = agent("Replacements of the sampler.", label="reason")
     release_end_timestamp_seconds: float | None = agent(

@@ -6,11 +6,16 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from overlay import answering, overlaid
 from polled import Poll, polled
 
 from gpumon.snapshot.nvlink import Nvlink
 from gpumon.snapshot.snapshot import SeenGpu
 
+CRC_0 = 163, 0
+REFUSED = 0, 3, 3, bytes(8)
+"""Not supported, as a field of a batch says it."""
+KINDS = {"replay", "recovery", "crc"}
 DOWN = 'gpus: {"*": {nvlinks: {3: {state: down}}}}'
 
 
@@ -70,6 +75,18 @@ def test_links_that_come_up_late_are_known_in_full(tmp_path: Path) -> None:
     assert lit.peers["5"].peer_type == "switch"
     assert lit.gpu is not None
     assert lit.gpu.nvlink_speed_bytes_per_second == 26562e6
+
+
+def test_a_passing_refusal_of_one_link_costs_no_other_its_counters(tmp_path: Path) -> None:
+    """What links have once answered is asked again, whatever the first of them says now."""
+    with polled("h100x1", folder=tmp_path) as poll:
+        slow(poll)
+        with overlaid({"nvmlDeviceGetFieldValues": answering(lambda n, link: REFUSED if (n, link) == CRC_0 else None)}):
+            refused = slow(poll).links
+        again = slow(poll).links
+
+    assert [set(one.errors_total or {}) for one in (refused["0"], refused["1"])] == [{"replay", "recovery"}, KINDS]
+    assert set(again["0"].errors_total or {}) == KINDS
 
 
 def test_peers_are_told_once() -> None:

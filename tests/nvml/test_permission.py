@@ -32,6 +32,27 @@ def test_what_is_for_root_is_denied_and_no_error(tmp_path: Path) -> None:
     assert (first.errors, slow.errors, after) == ({}, {}, before)
 
 
+def test_a_batch_that_is_denied_is_told_by_its_rows(tmp_path: Path) -> None:
+    """The fields fail together: their rows are named, and nothing is counted as an error."""
+    with polled("h100x1", "fail: {nvmlDeviceGetFieldValues: NO_PERMISSION}", folder=tmp_path) as poll:
+        snapshot = poll.poll()
+
+    assert {"power_instant_watts", "ecc_errors_total", "energy_joules_total"} <= set(snapshot.denied)
+    assert snapshot.errors == {}
+
+
+def test_instances_that_may_not_be_opened_are_named(tmp_path: Path) -> None:
+    """MIG devices have permissions of their own."""
+    text = "gpus: {0: {mig: [7g.80gb], fail: {nvmlDeviceGetMigDeviceHandleByIndex: NO_PERMISSION}}}"
+    with polled("h100x1", text, folder=tmp_path) as poll:
+        denied = poll.poll()
+        poll.simulation.edit("gpus: {0: {mig: [7g.80gb]}}")
+        allowed = poll.poll_all_tiers()
+
+    assert (denied.denied, denied.gpus[0].migs, denied.errors) == (("mig_instances",), (), {})
+    assert (allowed.denied, len(allowed.gpus[0].migs)) == ((), 1)
+
+
 def processes(tmp_path: Path, largest: int) -> dict[str, float]:
     """What is told of the processes on GPU 0; the second of them is known to this host."""
     text = "jobs: [{memory: 0.1}, {memory: 0.3}, {memory: 0.2}]"
