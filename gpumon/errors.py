@@ -14,8 +14,6 @@ from gpumon.snapshot.reading import Sample
 
 MOST_EVENTS = 500
 """Events that the Report holds; the store knows more."""
-MOST_SXIDS = 64
-"""Different errors exported for all NVSwitches."""
 PAST, STEP = 3600.0, 15.0
 """Seconds to look back on after a start, and between two points of it."""
 XIDS = f"{Gpu.PREFIX}xid_errors_total"
@@ -52,10 +50,10 @@ def recall(report: Report, remembered: Remembered) -> Report:
     return replace(report, memory=memory, events=_events(remembered.events, report.events))
 
 
-def nvswitch_errors(memory: Memory) -> tuple[dict[str, float] | None, int]:
-    """By nvswitch and sxid, and how many the cap cut."""
+def nvswitch_errors(memory: Memory) -> dict[str, float] | None:
+    """By nvswitch and sxid."""
     counts = {f"{switch},{code}": count for switch, codes in memory.sxids.items() for code, (count, _) in codes.items()}
-    return dict(list(counts.items())[:MOST_SXIDS]) or None, max(0, len(counts) - MOST_SXIDS)
+    return counts or None
 
 
 def past(now: float) -> Iterator[float]:

@@ -17,9 +17,6 @@ from gpumon.snapshot.reading import rows
 from gpumon.snapshot.snapshot import SeenGpu
 from gpumon.terms import Moment
 
-MOST_XIDS = 64
-"""Different Xids exported for one GPU."""
-
 _IDENTITY = tuple(name for name, row in rows(Gpu).items() if row.identity)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpumon import errors, inventory, ports
+from gpumon.caps import capped
 from gpumon.health.architectures import possible
 from gpumon.inventory import KnownGpu
 from gpumon.release import NODE, Release
@@ -35,7 +36,7 @@ def shown(report: Report, now: Moment, terms: Terms) -> Report:
     node = replace(node, **_link_rows(report, now))
     notices = {"driver": None if node.nvml_up is None else down, "links": ports.notice(memory.links, now)}
     others = {subject: words for subject, words in report.notices.items() if subject not in notices}
-    return replace(
+    known = replace(
         report,
         gpus=states,
         excluded=memory.excluded,
@@ -45,6 +46,7 @@ def shown(report: Report, now: Moment, terms: Terms) -> Report:
         ports=memory.links.ports if ports.current(memory.links, now) else (),
         notices={subject: words for subject, words in notices.items() if words} | others,
     )
+    return capped(known)
 
 
 def _down(memory: Memory, *, fresh: bool, terms: Terms) -> str | None:
@@ -71,7 +73,7 @@ def _state(gpu: KnownGpu, memory: Memory, down: str | None, now: Moment, terms: 
     fault, detail = gpu.fault, gpu.detail
     if fault is None and not released:
         fault, detail = _unread(gpu, down, now, terms)
-    xids = dict(list(_xids(gpu, memory, terms).items())[: inventory.MOST_XIDS])
+    xids = _xids(gpu, memory, terms)
     return GpuState(
         bus_id=gpu.bus_id,
         uuid=gpu.uuid,
@@ -121,9 +123,6 @@ def _node(report: Report, down: str | None, terms: Terms, *, fresh: bool) -> Nod
     expected = terms.expected if terms.expected is not None else max(mine, learned, before)
     nothing_here = memory.bus is not None and not mine and not expected
     tried = status is not None or memory.samplers.stuck_seconds or any(memory.samplers.restarts.values())
-    xids_cut = sum(max(0, len(_xids(gpu, memory, terms)) - inventory.MOST_XIDS) for gpu in memory.inventory.values())
-    sxids, sxids_cut = errors.nvswitch_errors(memory)
-    dropped = report.node.dropped_series_total or {}
     return replace(
         report.node,
         simulated=float(report.simulated is not None),
@@ -135,10 +134,11 @@ def _node(report: Report, down: str | None, terms: Terms, *, fresh: bool) -> Nod
         sampler_restarts_total=dict(memory.samplers.restarts),
         abandoned_children=float(len(memory.samplers.abandoned) + len(memory.links.child.abandoned)),
         driver_calls_total=memory.samplers.driver_calls,
-        nvswitch_errors_total=sxids,
-        dropped_series_total=dropped
-        | {"ports": float(memory.links.left_out * ports.SERIES_A_PORT)}
-        | {name: max(float(cut), dropped.get(name, 0.0)) for name, cut in (("xids", xids_cut), ("sxids", sxids_cut))},
+        nvswitch_errors_total=errors.nvswitch_errors(memory),
+        dropped_series_total={
+            **(report.node.dropped_series_total or {}),
+            "ports": float(memory.links.left_out * ports.SERIES_A_PORT),
+        },
     )
 
 

@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gpumon.health.xids import Xid
+from gpumon.snapshot.caps import MOST
 
 NEEDS: Final = "needs"
 """Type of pydantic's error for a setting that is good only with another one; its context holds the remedy."""
@@ -164,7 +165,7 @@ class Processes(_Section):
         "How many of each GPU to show with pid, name and memory, the largest first. "
         "0 shows none: names of processes are not for everyone.",
         ge=0,
-        le=64,
+        le=MOST["processes"],
     )
 
 

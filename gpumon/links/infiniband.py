@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 
 from gpumon.links.files import Files, Reach, Troubles
+from gpumon.snapshot.caps import MOST
 from gpumon.snapshot.infiniband import (
     DATA_BITS,
     DOWNED_BITS,
@@ -21,7 +22,7 @@ log = logging.getLogger("gpumon.links")
 
 CLASS = "class/infiniband"
 COLLECTOR = "infiniband"
-MOST_PORTS = 64
+MOST_PORTS = MOST["ports"]
 """A host that gives each of its virtual machines a port must not flood the page; the first by name are read."""
 
 WORD = 4
