@@ -10,7 +10,7 @@ import logging
 import time
 from typing import Any
 
-from gpumon.nvml.library import TIMEOUT, Library, NvmlError
+from gpumon.nvml.library import GONE, GPU_IS_LOST, TIMEOUT, Library, NvmlError
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.snapshot import XidEvent
 
@@ -102,12 +102,22 @@ class Events:
     def _register(self, handle: Any, bus_id: str, uuid: str | None) -> None:
         try:
             supported = self._library.call("nvmlDeviceGetSupportedEventTypes", handle, bus_id=bus_id)
-            # An unsupported bit would leave the GPU without any event at all.
-            if supported & WANTED:
-                self._library.call("nvmlDeviceRegisterEvents", handle, supported & WANTED, self._set, bus_id=bus_id)
+            if self._ask_for(handle, supported, bus_id):
                 self._gpus[_address(handle)] = (bus_id, uuid)
         except NvmlError as error:
             log.warning("no Xid events from this GPU", extra={"bus_id": bus_id, "error": error.name})
+
+    def _ask_for(self, handle: Any, supported: int, bus_id: str) -> bool:
+        """An unsupported bit would leave the GPU without any event; so might one that is not for this user."""
+        every, least = supported & WANTED, supported & XID_ERROR
+        try:
+            if every:
+                self._library.call("nvmlDeviceRegisterEvents", handle, every, self._set, bus_id=bus_id)
+        except NvmlError as error:
+            if not least or every == least or error.code in GONE or error.code == GPU_IS_LOST:
+                raise
+            self._library.call("nvmlDeviceRegisterEvents", handle, least, self._set, bus_id=bus_id)
+        return bool(every)
 
     def _xid(self, event: Any) -> XidEvent:
         bus_id, uuid = self._gpus.get(_address(event.device), ("", None))

@@ -114,7 +114,8 @@ class Instances:
                 if self._gpm is None:
                     self._gpm = is_supported(self._gpu)
                 if self._gpm:
-                    self._pairs.setdefault(one, SamplePair(self._gpu, one)).read()
+                    pair = self._pairs[one] = self._pairs.get(one) or SamplePair(self._gpu, one)
+                    pair.read()
             except NvmlError as error:
                 self._judge(error)
                 self._refusals[one] = error

@@ -17,7 +17,7 @@ from polled import Poll, polled
 DATA = struct.Struct("<QQQII")  # nvmlEventData_t: device, type, datum, GPU instance, compute instance
 XID, CLOCK, MIG, UNAVAILABLE, RECOVERY = 0x8, 0x10, 0x100, 0x4000, 0x8000
 ALL_ONES = 0xFFFFFFFF
-TIMEOUT, UNKNOWN = 10, 999
+NO_PERMISSION, TIMEOUT, UNKNOWN = 4, 10, 999
 
 
 def answers(*events: tuple[int, ...], then: int = TIMEOUT) -> Callable[..., int]:
@@ -52,6 +52,20 @@ def test_only_what_a_gpu_supports_is_asked_for(profile: str, asked: int) -> None
         poll.poll()
 
     assert set(registered) == {asked}
+
+
+def test_xids_are_told_where_the_rest_is_refused() -> None:
+    """Some events may be for root alone; Xids are asked for by themselves then."""
+    registered: list[int] = []
+
+    def register(_handle: int, types: int, _set: int) -> int:
+        registered.append(types)
+        return 0 if types == XID else NO_PERMISSION
+
+    with polled("h100x1") as poll, overlaid({"nvmlDeviceRegisterEvents": register}):
+        poll.poll()
+
+    assert registered == [XID | MIG, XID]
 
 
 def test_an_xid_tells_its_instance_where_the_driver_knows_it() -> None:
