@@ -70,7 +70,7 @@ class Recording:
         lines = Lines(LINE_LIMIT, self._builder.take, lambda: self._stop("a line too long"))
 
         def launch(page: int) -> Launch:
-            orders = replace(self._orders(page), record=writer, survey=survey)
+            orders = replace(self._orders(page), record=writer, survey=survey, log_level="warning")
             name = "survey" if survey else "sampler"
             return Launch(
                 name=name,

@@ -60,8 +60,9 @@ class Notes:
 class Recorder:
     """Stands at `pynvml.nvmlLib`, in front of the library that was there or would have been loaded."""
 
-    def __init__(self, library: Any, notes: Notes) -> None:
+    def __init__(self, library: Any, notes: Notes, clock: Callable[[], float] = boot_clock) -> None:
         self._library = library
+        self._clock = clock
         self._notes = notes
         self._pointers = Library(self._entry, Trace(None))
         self._handles: dict[int, str] = {}
@@ -119,7 +120,7 @@ class Recorder:
         began = time.perf_counter()
         code = real(*arguments)
         seconds = time.perf_counter() - began
-        at = boot_clock()
+        at = self._clock()
         if code == 0 and name in INITIALISATIONS:
             self._handles.clear()  # they died with the initialisation before
         told = self._what_was_told(name, known, given, arguments) if code == 0 else ()

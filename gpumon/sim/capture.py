@@ -174,10 +174,11 @@ def read(path: Path) -> Capture:
     try:
         return _capture(lines)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise SimulationError(f"recording {path}: damaged ({error!r}): copy it again, or record again") from error
+        raise SimulationError(f"recording {path}: {DAMAGED} ({error!r})") from error
 
 
 _FOREIGN = "not a recording of gpumon: name a file that `gpumon record` wrote"
+DAMAGED = "damaged: copy it again, or record again"
 _TRUNCATED = "it ends too early: copy it again, or record again"
 
 

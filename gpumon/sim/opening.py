@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -62,4 +63,8 @@ def open_simulated(
         raise SimulationError(
             f"scenario {scenario}: a recording plays what was recorded: name a profile, or no scenario"
         )
-    return ReplayedNode(Replay(capture.read(Path(name)), epoch, clock), Trace(trace))
+    recorded = capture.read(Path(name))
+    try:
+        return ReplayedNode(Replay(recorded, epoch, clock), Trace(trace))
+    except (KeyError, TypeError, ValueError, struct.error) as error:
+        raise SimulationError(f"recording {name}: {capture.DAMAGED} ({error!r})") from error

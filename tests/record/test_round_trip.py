@@ -1,0 +1,111 @@
+"""What is recorded is played back: polls and other clients see the same, on every profile and with faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pynvml
+import pytest
+from recorded import BEGAN, noted, poll_of, recording, replayed, still, stored
+from simulated import answer
+
+from gpumon.sim.profiles import PROFILES
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_polls_of_a_replay_see_what_the_recorded_polls_saw(profile: str, tmp_path: Path) -> None:
+    """The file holds all that a poll of any tier needs, of GPUs, links and instances."""
+    with recording(profile) as one:
+        one.polls(3)
+        capture = stored(one.capture(), tmp_path)
+
+    with replayed(capture) as node:
+        poll = poll_of(node)
+        snapshots = [poll.poll_later(all_tiers=True) for _ in one.snapshots]
+
+    assert still(snapshots) == still(one.snapshots)
+    assert any(seen.gpu is not None for seen in snapshots[-1].gpus)
+    assert not capture.unrecorded
+
+
+@pytest.mark.parametrize("profile", [name for name in PROFILES if name != "h100x16"])
+def test_a_recording_of_a_replay_is_the_recording(profile: str, tmp_path: Path) -> None:
+    """All questions of the survey, which are those of other clients, are answered as they were."""
+    with recording(profile) as one:
+        one.survey()
+        one.polls(1)
+        capture = stored(one.capture(), tmp_path)
+
+    with replayed(capture) as node, noted(node) as again:
+        again.survey()
+        again.polls(1)
+        second = again.capture()
+
+    assert second.answers == capture.answers
+    assert (second.signatures, second.handles) == (capture.signatures, capture.handles)
+    assert second.findings == capture.findings
+
+
+LOST = "gpus: {3: {lost: true, xids: [79]}}"
+
+
+def test_a_gpu_that_was_lost_is_lost_at_the_same_moment_in_a_replay(tmp_path: Path) -> None:
+    """Its Xid comes once, its neighbours go on, and whoever asks it from then on is told that it is lost."""
+    with recording("h100x8", tmp_path / "scenario.yml") as one:
+        one.survey()
+        one.polls(2)
+        one.edit(LOST)
+        one.polls(3)
+        capture = stored(one.capture(), tmp_path)
+
+    with replayed(capture) as node:
+        poll = poll_of(node)
+        snapshots, xids = [], []
+        for _ in one.snapshots:
+            snapshots.append(poll.poll_later(all_tiers=True))
+            xids.append([event.xid for event in poll.node.events.take()])
+        handle = pynvml.nvmlDeviceGetHandleByIndex(3)
+
+        assert still(snapshots) == still(one.snapshots)
+        assert [snapshot.gpus[3].fault for snapshot in snapshots] == [None, None, "lost", "lost", "lost"]
+        assert sorted(xids) == [[], [], [], [], [79]]
+        assert answer(pynvml.nvmlDeviceGetName, handle) == pynvml.NVML_ERROR_GPU_IS_LOST  # the recorder never asked
+        assert answer(pynvml.nvmlDeviceGetName, pynvml.nvmlDeviceGetHandleByIndex(4)) == 0
+
+
+def test_past_its_end_a_recording_stands_still(tmp_path: Path) -> None:
+    """No counter falls; one that grew to the last stays at its last value, in every process."""
+    with recording("h100x1", tmp_path / "scenario.yml", "busy: true") as one:
+        one.polls(4)
+        capture = stored(one.capture(), tmp_path)
+
+    energy = []
+    with replayed(capture) as node:
+        poll = poll_of(node)
+        for moment in (0.0, 2.0, 4.0, 5.0, 3600.0):
+            node.now = BEGAN + moment
+            [gpu] = poll.poll_all_tiers().gpus
+            assert gpu.gpu is not None
+            energy.append(gpu.gpu.energy_joules_total or 0.0)
+
+    assert energy == sorted(energy)
+    assert energy[1] < energy[2]
+    assert energy[-1] == energy[-2]
+
+
+def test_what_was_never_asked_is_missing_or_not_supported() -> None:
+    """As in a driver that lacks it: a function is not found; another question to a known one is not supported."""
+    with recording("h100x1") as one:
+        one.polls(1)
+        capture = one.capture()
+
+    with replayed(capture) as node:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByPciBusId(next(iter(node.node.pci_functions())).encode())
+        assert answer(pynvml.nvmlDeviceGetBoardId, handle) == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+        assert answer(pynvml.nvmlDeviceGetClockInfo, handle, 9) == pynvml.NVML_ERROR_NOT_SUPPORTED
+        assert answer(pynvml.nvmlDeviceGetClockInfo, None, 0) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+        [value] = pynvml.nvmlDeviceGetFieldValues(handle, [7777])
+        assert value.nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED
+        pynvml.nvmlShutdown()
+        assert answer(pynvml.nvmlDeviceGetCount) == pynvml.NVML_ERROR_UNINITIALIZED
