@@ -21,7 +21,7 @@ from gpumon.sim import SimulationError
 from gpumon.snapshot import frame
 from gpumon.snapshot.call_page import Writer, boot_clock
 from gpumon.snapshot.infiniband import LOOK_SECONDS
-from gpumon.snapshot.orders import LinkOrders, Simulation
+from gpumon.snapshot.orders import LinkOrders, Simulation, is_recording
 from gpumon.snapshot.reading import SLOW
 from gpumon.snapshot.snapshot import Hello, LinksSeen, Message
 
@@ -87,8 +87,10 @@ def trees(orders: LinkOrders) -> Trees:
 
 
 def _simulated(simulation: Simulation) -> Trees:
-    from gpumon.sim.infiniband import open_tree  # noqa: PLC0415 - a real node has no use for it, nor for its memory
+    from gpumon.sim.infiniband import EmptyTree, open_tree  # noqa: PLC0415 - a real node has no use for it, nor for its memory
 
+    if is_recording(simulation.profile):
+        return Trees(EmptyTree(), EmptyTree())
     tree = open_tree(
         simulation.profile,
         scenario=Path(simulation.scenario) if simulation.scenario else None,

@@ -132,6 +132,19 @@ class SimulatedTree:
         return {**wanted.get("*", {}), **wanted.get(device, {})}
 
 
+class EmptyTree:
+    """Of a recording, which says nothing of files."""
+
+    def names(self, folder: str) -> list[str]:
+        raise _error(errno.ENOENT, folder)
+
+    def read(self, path: str) -> str:
+        raise _error(errno.ENOENT, path)
+
+    def exists(self, _path: str) -> bool:
+        return False
+
+
 def open_tree(
     profile: str, *, scenario: Path | None, epoch: float, clock: Callable[[], float] = boot_clock
 ) -> SimulatedTree:

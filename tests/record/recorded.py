@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -118,7 +119,7 @@ def replayed(capture: Capture) -> Iterator[Replayed]:
 
 
 def poll_of(simulation: Simulation | Replayed) -> Poll:
-    return Poll(cast("Simulation", simulation), (), Extent())
+    return Poll(cast("Simulation", simulation), (), Extent(), math.inf)
 
 
 def stored(capture: Capture, folder: Path) -> Capture:

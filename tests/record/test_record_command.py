@@ -14,12 +14,8 @@ from agents import Agent, Metrics, eventually
 from gpumon.sim import capture
 from gpumon.sim.capture import HANGS
 
-SCENARIO = """
-busy: true
-gpus:
-  1:
-    {fault}
-"""
+OF_THE_KERNEL = ("gpumon_infiniband_", "gpumon_fabric_manager_up")
+"""Not told by NVML, and so in no recording."""
 
 
 def gpumon(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -69,7 +65,7 @@ def series(page: Metrics) -> set[Any]:
     return {
         (name, frozenset((label, value) for label, value in labels if label not in masked))
         for name, labels in page.values
-        if not name.startswith(("gpumon_build_info", "gpumon_port", "gpumon_service", "gpumon_link"))
+        if not name.startswith(OF_THE_KERNEL)
     }
 
 
