@@ -66,8 +66,8 @@ ANSWERS = frozenset({"out", "text", "list", "array", "since", "struct"})
 """Words for arguments that ask nothing."""
 LINK_COUNT = "NVLINK_LINK_COUNT"
 
-EVERY_FIELD = tuple((number, 0) for number in range(1, 321))
-"""All numbers that any driver so far has given out: what each means, and whether it answers, differs."""
+EVERY_FIELD = tuple(range(1, 32)), tuple(range(32, 321))
+"""All numbers that any driver so far has given out, ECC apart: what each means, and whether it answers, differs."""
 ALL_LINKS = 0xFFFFFFFF
 
 
@@ -83,17 +83,18 @@ def survey(library: Library, recorder: Recorder, driver: str, bus_ids: Sequence[
         ask(library, "nvmlDeviceGetHandleByIndex_v2", (index,))
 
 
-def _gpu(library: Library, recorder: Recorder, handle: int, bus_id: str, numbers: Mapping[str, int]) -> None:
+def _gpu(library: Library, recorder: Recorder, handle: int, bus_id: str, known: Mapping[str, int]) -> None:
     for function, given in _questions():
         ask(library, function, (handle, *given), bus_id)
     uuid = ask(library, "nvmlDeviceGetUUID", (handle,), bus_id)
     if uuid:
         ask(library, "nvmlDeviceGetHandleByUUID", (uuid[-1],), bus_id)
-    fields(library, handle, EVERY_FIELD, bus_id)
-    _links(library, handle, bus_id, numbers)
+    for numbers in EVERY_FIELD:
+        fields(library, handle, [(number, 0) for number in numbers], bus_id)
+    _links(library, handle, bus_id, known)
     _migs(library, handle, bus_id)
     with recorder.aside():
-        recorder.find("ECC and NVLink fields in one batch", bus_id, _mixed(library, handle, bus_id, numbers))
+        recorder.find("ECC and NVLink fields in one batch", bus_id, _mixed(library, handle, bus_id, known))
 
 
 def _questions() -> Iterator[tuple[str, Given]]:

@@ -43,7 +43,6 @@ def test_a_recording_of_a_replay_is_the_recording(profile: str, tmp_path: Path) 
 
     assert second.answers == capture.answers
     assert (second.signatures, second.handles) == (capture.signatures, capture.handles)
-    assert second.findings == capture.findings
 
 
 LOST = "gpus: {3: {lost: true, xids: [79]}}"
