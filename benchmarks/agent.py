@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,7 @@ AIMS = {
     "scrape, idle": "p99 5 ms",
     "driver calls a second": "60",
     "CPU without driver": "0.6 s/min",
-    "resident, both": "80 MB",
+    "resident, all": "80 MB",
     "start to first complete scrape": "2 s",
 }
 
@@ -63,10 +63,10 @@ class Run:
     started: float
 
     @property
-    def sampler(self) -> int:
-        """Pid of the sampler."""
-        [pid] = self.agent.children("gpumon.sampler")
-        return pid
+    def processes(self) -> Mapping[str, int]:
+        """Pids of those that run all the time."""
+        children = {name: self.agent.children(f"gpumon.{name}") for name in ("sampler", "links")}
+        return {"daemon": self.agent.process.pid} | {name: pid for name, (pid,) in children.items()}
 
     def traced(self) -> Traced:
         """All children so far."""
@@ -154,24 +154,25 @@ def resident_megabytes(pid: int) -> float:
 
 def watch(run: Run) -> Iterator[tuple[str, str]]:
     """What the processes cost by themselves, while nobody scrapes."""
-    daemon, sampler = run.agent.process.pid, run.sampler
+    processes = run.processes
     time.sleep(3.0)  # past the start, whose calls are not those of a second
     before = run.traced()
-    cpu = cpu_seconds(daemon), cpu_seconds(sampler)
+    cpu = {name: cpu_seconds(pid) for name, pid in processes.items()}
     began = boot_clock()
     time.sleep(WATCH_SECONDS)
     elapsed = boot_clock() - began
     after = run.traced()
-    daemon_cpu, sampler_cpu = cpu_seconds(daemon) - cpu[0], cpu_seconds(sampler) - cpu[1]
+    spent = {name: cpu_seconds(pid) - cpu[name] for name, pid in processes.items()}
     minute = 60 / elapsed
     yield "driver calls a second", f"{(after.calls - before.calls) / elapsed:.1f}"
-    yield "CPU, daemon", f"{daemon_cpu * minute:.2f} s/min"
-    yield "CPU, sampler", f"{sampler_cpu * minute:.2f} s/min"
+    for name, seconds in spent.items():
+        yield f"CPU, {name}", f"{seconds * minute:.2f} s/min"
     driver_cpu = after.cpu_seconds - before.cpu_seconds
-    yield "CPU without driver", f"{(daemon_cpu + sampler_cpu - driver_cpu) * minute:.2f} s/min"
-    yield "resident, daemon", f"{resident_megabytes(daemon):.0f} MB"
-    yield "resident, sampler", f"{resident_megabytes(sampler):.0f} MB"
-    yield "resident, both", f"{resident_megabytes(daemon) + resident_megabytes(sampler):.0f} MB"
+    yield "CPU without driver", f"{(sum(spent.values()) - driver_cpu) * minute:.2f} s/min"
+    resident = {name: resident_megabytes(pid) for name, pid in processes.items()}
+    for name, megabytes in resident.items():
+        yield f"resident, {name}", f"{megabytes:.0f} MB"
+    yield "resident, all", f"{sum(resident.values()):.0f} MB"
 
 
 def poll_times(run: Run) -> Iterator[tuple[str, str]]:
