@@ -95,7 +95,5 @@ def _troubles(known: KnownLinks, now: Moment) -> Iterator[str]:
     seen = current(known, now)
     if seen is not None:
         yield from (f"{collector}: {words}" for collector, words in seen.errors.items())
-        if seen.left_out:
-            yield f"infiniband: {seen.left_out} ports more than can be shown"
     elif known.seen is not None:
         yield f"nothing was read for more than {STALE_SECONDS:g} s"

@@ -61,6 +61,8 @@ class Infiniband:
 
     def _places(self, troubles: Troubles) -> list[tuple[str, str]]:
         """Device and port, in the order in which people count."""
+        if COLLECTOR in self._leave_aside:
+            return []
         devices = _names(self._reach(COLLECTOR), CLASS, troubles)
         return [
             (device, port)
@@ -108,7 +110,7 @@ class Infiniband:
     def _number(self, files: Files, path: str, bits: int | None = None) -> float | None:
         """None as well for a counter that is full: it says no more."""
         text = _text(files, path, self._count_troubles)
-        if text is None or not text.isdigit():  # a port without counters says "N/A (no PMA)"
+        if text is None or not text.isdecimal():  # a port without counters says "N/A (no PMA)"
             return None
         full = bits is not None and int(text) == (1 << bits) - 1
         if full and path not in self._full:
@@ -134,7 +136,7 @@ def _link(files: Files, folder: str, troubles: Troubles) -> InfinibandLink:
 def _code(text: str | None) -> int | None:
     """The number before the name, as in "4: ACTIVE"."""
     number = (text or "").partition(":")[0]
-    return int(number) if number.isdigit() else None
+    return int(number) if number.isdecimal() else None
 
 
 def _speed(text: str | None) -> float | None:
@@ -161,4 +163,4 @@ def _text(files: Files, path: str, troubles: Troubles) -> str | None:
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
     """Orders mlx5_10 after mlx5_9."""
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]

@@ -119,7 +119,7 @@ def test_ports_that_were_too_many_are_counted() -> None:
     report = told(links(port(), left_out=3))
     dropped = (report.node.dropped_series_total or {})["ports"]
     assert dropped > 3
-    assert "3 ports more" in report.notices["links"]
+    assert report.notices == {}
     assert (told(links(port()), report=report).node.dropped_series_total or {})["ports"] == dropped
 
 

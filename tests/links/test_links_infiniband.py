@@ -10,7 +10,7 @@ import pytest
 from sysfs import add_port, write
 
 from gpumon.links.files import Tree, Troubles
-from gpumon.links.infiniband import MOST_PORTS, Infiniband
+from gpumon.links.infiniband import COLLECTOR, MOST_PORTS, Infiniband
 from gpumon.sim.infiniband import open_tree
 from gpumon.snapshot.snapshot import SeenPort
 
@@ -207,6 +207,7 @@ def test_what_is_left_aside_is_not_touched(tmp_path: Path) -> None:
     add_port(tmp_path, "mlx5_1")
 
     assert names(reader(tmp_path, "mlx5_0").look(counting=True)) == ["mlx5_1/1"]
+    assert names(reader(tmp_path, COLLECTOR).look(counting=True)) == []
 
 
 def test_a_lack_of_permission_is_told_apart() -> None:
