@@ -9,6 +9,7 @@ from gpumon.alerts.alert import Alert
 from gpumon.outputs.document import Stamp
 from gpumon.report import GpuState, ProbeState, Report
 from gpumon.serve import example
+from gpumon.snapshot.burst import OVERRUN, SXID, Burst
 from gpumon.snapshot.fabric import CHECKS, Fabric, Platform
 from gpumon.snapshot.gpu import FAULTS, Gpu
 from gpumon.snapshot.node import Driver, Node
@@ -86,6 +87,7 @@ def troubled() -> Report:
     return replace(
         report,
         gpus=gpus,
+        events=(*some_events(), *report.events),
         alerts=(
             *report.alerts,
             alert("GpuTemperatureHigh", "warning", 1, "GPU 1 is hot."),
@@ -153,6 +155,19 @@ def disconnected() -> Report:
     gpus = tuple(replace(one, fabric=fabrics.get(one.index, one.fabric)) for one in report.gpus)
     down = replace(report.ports[3], link=replace(report.ports[3].link, port_up=0.0))
     return replace(report, gpus=gpus, ports=(*report.ports[:3], down, *report.ports[4:]))
+
+
+def some_events() -> tuple[Burst, ...]:
+    """A storm that is over, an NVSwitch's error, one that was there before, records that were lost."""
+    base = replace(example.event(), bus_id=example.bus_id(1), uuid=example.uuid(1))
+    hours = STAMP.wall - 3 * 3600
+    return (
+        replace(base, id="1", code=163, nvml=0, kmsg=1, last_wall=hours, cancelled_wall=hours + 5, text="", texts=()),
+        replace(base, id="2", kind=SXID, code=20034, bus_id="0000:05:00.0", uuid=None, last_wall=hours + 60, text=""),
+        replace(base, id="3", code=48, historical=True, last_wall=hours + 120, text="", texts=()),
+        replace(base, id="4", code=31, nvml=812, kmsg=9000, gpu_instance_id=2, last_wall=hours + 600, text=""),
+        replace(base, id="5", kind=OVERRUN, code=0, bus_id="", uuid=None, last_wall=hours + 900, text="", texts=()),
+    )
 
 
 def excluding(index: int) -> Report:

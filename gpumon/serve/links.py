@@ -34,7 +34,7 @@ class Line:
 
     gpu: int
     cells: tuple[Cell | None, ...]
-    """By number; None where the GPU has no such link and another has."""
+    """By number; None where the GPU has no such link and another has. None at all where no link is known."""
     up: str
     remarks: tuple[tuple[str, str], ...]
     """Words with their tone: fabric, chip-to-chip links."""
@@ -55,7 +55,8 @@ def matrix(document: Document) -> list[Line]:
     by_gpu: dict[str, list[Document]] = {}
     for link in document["links"]:
         by_gpu.setdefault(link["uuid"], []).append(link)
-    most = max((link["link"] + 1 for link in document["links"]), default=0)
+    known = any(link["up"] is not None for link in document["links"])
+    most = max((link["link"] + 1 for link in document["links"] if known), default=0)
     gpus = (gpu for gpu in document["gpus"] if gpu["uuid"] in by_gpu or gpu["c2c_links"] or _fabric(gpu))
     return [_line(gpu, by_gpu.get(gpu["uuid"], []), most) for gpu in gpus]
 
@@ -66,6 +67,11 @@ def shared(lines: list[Line]) -> list[str]:
         return []
     first, *others = lines
     return [words for words, tone in first.remarks if not tone and all((words, tone) in one.remarks for one in others)]
+
+
+def worth_drawing(lines: list[Line], same: list[str]) -> bool:
+    """Whether the matrix says more than what is said of every GPU."""
+    return any(line.cells or {words for words, _ in line.remarks} - set(same) for line in lines)
 
 
 def services(node: Document) -> list[tuple[str, str]]:
@@ -84,12 +90,10 @@ def ports(document: Document) -> list[Port]:
 def _line(gpu: Document, links: list[Document], most: int) -> Line:
     cells = {link["link"]: _cell(link) for link in links}
     known = [link["up"] for link in links if link["up"] is not None]
-    return Line(
-        gpu=gpu["gpu"],
-        cells=tuple(cells.get(number) for number in range(most)),
-        up=f"{count(sum(known))} of {len(links)}" if known else "not known" if links else "",
-        remarks=tuple(_remarks(gpu)),
-    )
+    up = f"{count(sum(known))} of {len(links)}" if known else "not known" if links and most else ""
+    unknown = ((f"{len(links)} NVLinks, not known to be up or down", ""),) if links and not most else ()
+    cells_of_all = tuple(cells.get(number) for number in range(most))
+    return Line(gpu=gpu["gpu"], cells=cells_of_all, up=up, remarks=(*unknown, *_remarks(gpu)))
 
 
 def _cell(link: Document) -> Cell:

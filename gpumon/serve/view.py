@@ -77,6 +77,21 @@ def instance(mig: Document) -> Fact:
     return Fact(label=mig["profile"], bar=memory, parts=_activity(mig)[:2])
 
 
+def event_code(event: Document) -> str:
+    """Xid 79, SXid 20034; the loss of records has no code."""
+    if event["xid"] is not None:
+        return f"Xid {event['xid']}"
+    return "kernel log" if event["sxid"] is None else f"SXid {event['sxid']}"
+
+
+def event_place(event: Document) -> str:
+    """The GPU by its index, with its instance; else the address of what has none."""
+    if event["gpu"] is None:
+        return event["pci_bus_id"] or ""
+    instance = event["gpu_instance_id"]
+    return f"GPU {event['gpu']}" + ("" if instance is None else f" MIG {instance}")
+
+
 def ago(moment: str | None, now: str) -> str:
     """How long since, in words."""
     lasting = seconds_between(moment, now)

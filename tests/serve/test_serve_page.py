@@ -17,6 +17,7 @@ from gpumon.serve import example
 from gpumon.serve.page import prose
 from gpumon.serve.plot import plot
 from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.nvlink import Nvlink
 
 EVIL = """"><script>alert(1)</script><img src=x onerror='alert(2)'>`<marquee>`&"""
 
@@ -196,6 +197,26 @@ def test_fabric_and_ports_are_told(node: Node, port: int) -> None:
         assert text.count(trouble) == 2
     assert "mlx5_3:1 down 400 Gb/s, InfiniBand" in text
     assert "mlx5_4:1 up 400 Gb/s, InfiniBand" in text
+
+
+def test_errors_are_told_in_words(node: Node, port: int) -> None:
+    """What each code is, where, how often, and what to do; what is over or was there before asks for nothing."""
+    text = words(page(node, port, samples.troubled()))
+    assert "10 min ago Xid 79 GPU 3 The GPU has fallen off the bus. Reboot the node." in text
+    assert "Xid 31 9000 times GPU 1 MIG 2 Memory page fault: an address that is not mapped." in text
+    assert "SXid 20034 0000:05:00.0 NVSwitch error" in text
+    assert "kernel log Records of the kernel log were lost." in text
+    assert "Xid 163 GPU 1 Power smoothing is lost. It is over." in text
+    assert "Xid 48 GPU 1 Uncorrectable memory error (double bit). It was there before the agent." in text
+
+
+def test_links_of_which_none_is_known_are_not_drawn(node: Node, port: int) -> None:
+    """On a guest nobody can say what should be up: a sentence, and no matrix of question marks."""
+    report = samples.healthy(2)
+    dark = replace(report, gpus=tuple(replace(one, links=dict.fromkeys(one.links, Nvlink())) for one in report.gpus))
+    html = page(node, port, dark)
+    assert "every GPU: 18 NVLinks, not known to be up or down; in the fabric" in words(html)
+    assert 'class="matrix"' not in html
 
 
 def test_services_that_the_links_need_are_told(node: Node, port: int) -> None:
