@@ -47,7 +47,8 @@ def nvlinks(document: Document) -> list[str]:
     for link in links:
         by_gpu.setdefault(link["gpu"], []).append(link)
     details = ((gpu, "; ".join(_troubles(own))) for gpu, own in by_gpu.items())
-    return [f"NVLinks: {up} of {len(known)} up{unknown}.", *(f"GPU {gpu}: {words}." for gpu, words in details if words)]
+    words = f"{up} of {len(known)} up{unknown}" if known else f"{len(links)}, whose state is not known"
+    return [f"NVLinks: {words}.", *(f"GPU {gpu}: {words}." for gpu, words in details if words)]
 
 
 def _troubles(links: list[Document]) -> Iterator[str]:

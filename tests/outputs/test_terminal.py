@@ -100,6 +100,16 @@ def test_links_are_summed_up_and_the_bad_ones_named() -> None:
     assert "NVLink" not in table(samples.without_gpus())
 
 
+def test_links_of_which_nothing_is_known_are_no_score() -> None:
+    """Links with MIG on are not zero of zero; a service that does not run is said."""
+    dark = example.gpu(0)
+    dark = replace(dark, links={link: replace(one, up=None) for link, one in dark.links.items()})
+    report = samples.healthy()
+    said = table(replace(report, gpus=(dark,), node=replace(report.node, fabric_manager_up=0.0, imex_up=1.0)))
+    assert "\nThe NVIDIA fabric manager does not run.\nNVLinks: 18, whose state is not known.\n" in said
+    assert "IMEX" not in said
+
+
 def test_excluded_gpu_is_no_silent_one() -> None:
     """It is named, and neither counted as up nor missed."""
     report = samples.excluding(3)
