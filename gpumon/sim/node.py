@@ -185,12 +185,15 @@ class Node:
 
     def counted(self) -> list[int]:
         """The GPUs that NVML counts, in the order of its indices."""
-        states = [(gpu, self.state(gpu)) for gpu in range(len(self.profile.bus_ids))]
-        return [gpu for gpu, state in states if state.counted and _seen(state)]
+        return [gpu for gpu in range(len(self.profile.bus_ids)) if self._well(gpu) or _counted(self.state(gpu))]
 
     def gone(self, gpu: int) -> bool:
         """Lost, or no longer NVML's."""
-        return _gone(self.state(gpu))
+        return not self._well(gpu) and _gone(self.state(gpu))
+
+    def _well(self, gpu: int) -> bool:
+        """The scenario has nothing against it: its state need not be worked out."""
+        return not self.scenario().gpus[gpu]
 
     def unloaded(self) -> bool:
         """There is no kernel driver."""
@@ -237,6 +240,10 @@ def version(driver: str) -> Version:
 def _seen(state: State) -> bool:
     """NVML has the GPU."""
     return state.on_bus and state.bound == "nvidia"
+
+
+def _counted(state: State) -> bool:
+    return state.counted and _seen(state)
 
 
 def _gone(state: State) -> bool:

@@ -37,7 +37,7 @@ def samples(node: Node, handle: int | None, kind: int, since: int, *pointers: in
     device = node.device("nvmlDeviceGetSamples", handle)
     kind_of_value, size, array = pointers
     read = _READS.get(kind)
-    if read is None or device.state.utilization is None:
+    if read is None or (kind != _POWER and device.state.utilization is None):
         raise Refusal(Code.NOT_SUPPORTED)
     put(kind_of_value, _UINT, _UNSIGNED_INT)
     if not array:
