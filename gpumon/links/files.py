@@ -19,7 +19,7 @@ UNSUPPORTED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.EOPNOT
 
 
 class Files(Protocol):
-    """A tree of small files; paths are relative to its root. All of it raises OSError."""
+    """A tree of small files; paths are relative to its root. `names` and `read` raise OSError."""
 
     def names(self, folder: str) -> list[str]: ...
 
@@ -49,7 +49,7 @@ class Tree:
             os.close(descriptor)
 
     def exists(self, path: str) -> bool:
-        return (self._root / path).exists()
+        return os.path.exists(self._root / path)  # noqa: PTH110 - that of pathlib raises for some errors
 
 
 class Paged:
