@@ -111,6 +111,7 @@ def _nvlink_traffic(way: str, up_to_hopper: str, from_blackwell: str) -> Any:
     return reading(
         f"Payload {way} over all NVLinks.",
         Either(Field(up_to_hopper, scale=1024, scope=ALL_LINKS), Field(from_blackwell, scope=ALL_LINKS)),
+        note="Without the protocol's own bytes. Ampere and Hopper count in steps of 1024.",
     )
 
 
@@ -151,12 +152,12 @@ class Gpu:
     recovery_action: float | None = reading(
         "The driver's own advice: 0 none, 1 reset, 2 reboot, 3 drain peer to peer, 4 drain and reset.",
         Field("RECOVERY_ACTION"),
-        note="Ampere and later, driver 570 and later.",
+        note="Ampere and later, driver 570 and later. Newer drivers add 5 (IMEX), 6 (bus reset) and 7 (reboot).",
     )
     utilization_ratio: float | None = reading(
         "Share of time in which a kernel ran, however small.",
         Call("UtilizationRates", attribute="gpu", scale=0.01),
-        note="Not the share of the GPU in use. Absent with MIG on.",
+        note="Not the share of the GPU in use: one thread makes it 1. Absent with MIG on.",
     )
     memory_utilization_ratio: float | None = reading(
         "Share of time in which memory was read or written.",
@@ -179,7 +180,11 @@ class Gpu:
     tensor_active_seconds_total: float | None = accumulated("Tensor core time in use.", of="tensor_active_ratio")
     dram_active_seconds_total: float | None = accumulated("Memory bandwidth in use.", of="dram_active_ratio")
     memory_total_bytes: float | None = reading("Size of the GPU's memory.", _memory("total"))
-    memory_used_bytes: float | None = reading("Memory allocated.", _memory("used"))
+    memory_used_bytes: float | None = reading(
+        "Memory allocated.",
+        _memory("used"),
+        note="Without what the driver keeps for itself; before driver 510 with it.",
+    )
     memory_free_bytes: float | None = reading("Memory free.", _memory("free"), detail=True)
     memory_reserved_bytes: float | None = reading(
         "Memory the driver keeps for itself.", Call("MemoryInfo", (MEMORY_V2,), "reserved")
@@ -200,10 +205,16 @@ class Gpu:
         "Memory temperature.", Field("MEMORY_TEMP"), note="Boards with HBM or GDDR6X."
     )
     thermal_margin_celsius: float | None = reading(
-        "Degrees left until the GPU slows down.", Call("MarginTemperature"), every=SLOW, note="Driver 570 and later."
+        "Degrees left until the GPU slows down.",
+        Call("MarginTemperature"),
+        every=SLOW,
+        note="Ada and later, driver 570 and later. Of the hottest spot, so not threshold less core temperature.",
     )
     temperature_slowdown_celsius: float | None = reading(
-        "Core temperature at which the GPU slows down.", Call("TemperatureThreshold", (1,)), every=RARE
+        "Core temperature at which the GPU slows down.",
+        Call("TemperatureThreshold", (1,)),
+        every=RARE,
+        note="Up to Hopper; then there is the margin alone.",
     )
     temperature_shutdown_celsius: float | None = reading(
         "Core temperature at which the GPU shuts down.", Call("TemperatureThreshold", (0,)), every=RARE, detail=True
@@ -237,6 +248,7 @@ class Gpu:
         "Power limit enforced.",
         Either(Field("POWER_CURRENT_LIMIT", scale=1e-3), Call("EnforcedPowerLimit", scale=1e-3)),
         every=SLOW,
+        note="Lower than what was asked for when a cap from outside, such as the BMC's, holds.",
     )
     power_limit_requested_watts: float | None = _limit(
         "Power limit asked for.", "POWER_REQUESTED_LIMIT", every=SLOW, detail=True
@@ -247,7 +259,8 @@ class Gpu:
     energy_joules_total: float | None = reading(
         "Energy since the driver was loaded.",
         Either(Field("TOTAL_ENERGY", scale=1e-3), Integral("power_watts")),
-        note="Before Volta and on some guests: power integrated by the agent since its start.",
+        note="Before Volta and on some guests: power integrated by the agent since its start. Else it starts anew with "
+        "the driver.",
     )
     clock_hertz: dict[str, float] | None = reading(
         "Current clock.", _clocks("ClockInfo"), every=SLOW, label="domain", detail=_LIKE_SM
@@ -277,7 +290,11 @@ class Gpu:
         "1 when ECC will be on after a reset.", Field("ECC_PENDING"), every=RARE, detail=True
     )
     ecc_errors_total: dict[str, float] | None = reading(
-        "ECC errors since the driver was loaded.", _ecc("VOL"), every=SLOW, label=("severity", "location")
+        "ECC errors since the driver was loaded.",
+        _ecc("VOL"),
+        every=SLOW,
+        label=("severity", "location"),
+        note="Absent with ECC off, and with MIG on.",
     )
     ecc_errors_lifetime_total: dict[str, float] | None = reading(
         "ECC errors over the life of the board.",
@@ -300,10 +317,16 @@ class Gpu:
         note="Ampere and later.",
     )
     row_remap_pending: float | None = reading(
-        "1 when a row waits for a reset to be replaced.", Field("REMAPPED_PENDING"), every=SLOW
+        "1 when a row waits for a reset to be replaced.",
+        Field("REMAPPED_PENDING"),
+        every=SLOW,
+        note="Ampere and later.",
     )
     row_remap_failed: float | None = reading(
-        "1 when a row could not be replaced: the board has to go.", Field("REMAPPED_FAILURE"), every=SLOW
+        "1 when a row could not be replaced: the board has to go.",
+        Field("REMAPPED_FAILURE"),
+        every=SLOW,
+        note="Ampere and later.",
     )
     row_remap_banks: dict[str, float] | None = reading(
         "Memory banks by the spare rows they have left.",
@@ -365,7 +388,12 @@ class Gpu:
     decoder_utilization_ratio: float | None = _engine("decoder")
     jpeg_utilization_ratio: float | None = _engine("jpeg")
     ofa_utilization_ratio: float | None = _engine("ofa")
-    processes: float | None = reading("Compute and graphics processes holding the GPU.", Distinct(_LISTS), every=SLOW)
+    processes: float | None = reading(
+        "Compute and graphics processes holding the GPU.",
+        Distinct(_LISTS),
+        every=SLOW,
+        note="The slowest of the driver's calls: milliseconds a GPU.",
+    )
     process_memory_bytes: dict[str, float] | None = reading(
         "GPU memory of a process.",
         ProcessMemory(_LISTS),
@@ -374,7 +402,10 @@ class Gpu:
         note="Only with processes.largest set: names of processes are not for everyone.",
     )
     persistence_mode: float | None = reading(
-        "1 when the driver keeps the GPU initialised.", Call("PersistenceMode"), every=RARE
+        "1 when the driver keeps the GPU initialised.",
+        Call("PersistenceMode"),
+        every=RARE,
+        note="Off, whoever comes first waits 1 to 3 s for each GPU.",
     )
     compute_mode: float | None = reading(
         "0 default, 1 one thread, 2 no compute, 3 one process.", Call("ComputeMode"), every=RARE, detail=True
@@ -383,10 +414,15 @@ class Gpu:
     mig_mode_pending: float | None = reading(
         "1 when MIG will be on after a reset.", Call("MigMode", attribute=1), every=SLOW, detail=True
     )
-    nvlinks: float | None = reading("NVLinks that the GPU has.", Field("NVLINK_LINK_COUNT"), every=RARE)
+    nvlinks: float | None = reading(
+        "NVLinks that the GPU has.", Field("NVLINK_LINK_COUNT"), every=RARE, note="Of a board without a bridge as well."
+    )
     nvlinks_active: float | None = agent("NVLinks that carry traffic (active or asleep).")
     nvlink_speed_bytes_per_second: float | None = reading(
-        "Speed of its slowest NVLink, each way.", Slowest(LinkField("NVLINK_GET_SPEED", scale=1e6)), every=SLOW
+        "Speed of its slowest NVLink, each way.",
+        Slowest(LinkField("NVLINK_GET_SPEED", scale=1e6)),
+        every=SLOW,
+        note="25 GB/s on A100, 26.6 on H100, 53.1 on Blackwell.",
     )
     nvlink_receive_bytes_total: float | None = _nvlink_traffic(
         "received", "NVLINK_THROUGHPUT_DATA_RX", "NVLINK_COUNT_RCV_BYTES"
