@@ -11,10 +11,8 @@ import contextlib
 import gzip
 import http.client
 import json
-import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from agents import Agent, eventually
+from agents import Agent, all_cores_busy, cpu_seconds, eventually
 
 from gpumon.snapshot.call_page import boot_clock
 
@@ -131,22 +129,6 @@ def percentiles(times: list[float]) -> str:
     return f"p50 {statistics.median(times) * 1e3:.1f} ms, p99 {times[int(len(times) * 0.99)] * 1e3:.1f} ms"
 
 
-@contextlib.contextmanager
-def both_cores_busy() -> Iterator[None]:
-    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
-    try:
-        yield
-    finally:
-        for burner in burners:
-            burner.kill()
-            burner.wait()
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def resident_megabytes(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1e3
@@ -194,7 +176,7 @@ def measure(run: Run) -> Iterator[tuple[str, str]]:
     yield from poll_times(run)
     yield "series", f"{run.agent.metrics().value('gpumon_exposed_series') or 0:.0f}"
     yield "scrape, idle", percentiles(scrape_times(run.agent.port))
-    with both_cores_busy():
+    with all_cores_busy():
         yield "scrape, both cores busy", percentiles(scrape_times(run.agent.port))
     run.agent.simulate({"busy": True, "gpus": {run.gpus - 1: {"hang": ["nvmlDeviceGetTemperature*"]}}})
     times = scrape_times_while_stuck(run.agent.port)

@@ -217,6 +217,24 @@ def alive(pids: set[int]) -> set[int]:
 
 
 @contextlib.contextmanager
+def all_cores_busy() -> Iterator[None]:
+    """Somebody else computes, on every core."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has computed so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
 def running(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A server under test, ended with the block."""
     with log.open("wb") as output:

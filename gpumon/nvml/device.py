@@ -55,8 +55,9 @@ class Device:
         self._unsupported: set[Key] = set()
         self._known: set[Key] = set()
         """What has answered before: when it fails now, that will pass."""
+        self._answers_of: dict[Tier, dict[Any, Any]] = {}
         self._answers: dict[Any, Any] = {}
-        """By Key."""
+        """Those of the tier that is being read, by Key."""
         self._constants: dict[Call, Any] = {}
         self._batches: dict[tuple[Scoped, ...], list[Batch]] = {}
         self._links_have: set[str] = set()
@@ -64,7 +65,7 @@ class Device:
         """Fields that some link has answered, and that none does."""
         self._doubted: dict[Tier, dict[str, float]] = {}
         """Rows whose last reading cannot be true, and what it was."""
-        self._doubted_before: Mapping[str, float] = {}
+        self._doubted_before: dict[Tier, Mapping[str, float]] = {}
         self.tier = FAST
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
@@ -81,18 +82,23 @@ class Device:
 
     def begin(self, tier: Tier) -> None:
         """Forget what was answered for the tier before."""
-        self.tier = tier
-        self._answers.clear()
+        self._answers_of[tier] = {}
+        self.turn_to(tier)
         self.missed.discard(tier)
-        self._doubted_before, self._doubted[tier] = self._doubted.get(tier, {}), {}
+        self._doubted_before[tier], self._doubted[tier] = self._doubted.get(tier, {}), {}
+
+    def turn_to(self, tier: Tier) -> None:
+        """Go on with a tier that was begun, after another one was read in between."""
+        self.tier = tier
+        self._answers = self._answers_of[tier]
 
     def end(self) -> None:
         """Say which rows have begun to talk nonsense, and which have ceased to."""
-        now = self._doubted[self.tier]
-        for row in now.keys() - self._doubted_before.keys():
+        now, before = self._doubted[self.tier], self._doubted_before[self.tier]
+        for row in now.keys() - before.keys():
             told = {"bus_id": self.bus_id, "row": row, "value": now[row]}
             log.warning("this reading cannot be true and is left out", extra=told)
-        for row in self._doubted_before.keys() - now.keys():
+        for row in before.keys() - now.keys():
             log.info("this reading is plausible again", extra={"bus_id": self.bus_id, "row": row})
 
     def forget(self) -> None:

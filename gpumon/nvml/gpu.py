@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,25 +52,34 @@ class GpuReader:
         self._instances = Instances(self.device, gpm=extent.gpm)
         self._mig: bool | None = None
 
-    def read(self, tier: Tier) -> None:
-        """Read the rows of a tier. Raises GpuFaultError."""
-        device, tables = self.device, (self._gpu, self._fabric, self._platform)
-        links = self._nvlinks, self._c2c_links
-        device.begin(tier)
+    def read(self, tier: Tier) -> Iterator[None]:
+        """Read the rows of a tier, in steps of few calls, between which others may be read. Raises GpuFaultError."""
+        self.device.begin(tier)
+        for _ in self._steps(tier):
+            yield
+            self.device.turn_to(tier)
+        self.device.end()
+
+    def _steps(self, tier: Tier) -> Iterator[None]:
+        tables, links = (self._gpu, self._fabric, self._platform), (self._nvlinks, self._c2c_links)
         if tier is FAST and self._extent.gpm:
             self._monitoring.read()
-        device.ask_fields(one for reader in (*tables, *links) for one in reader.fields(tier))
-        answered = [reader.read(tier) for reader in tables]
+            yield
+        self.device.ask_fields(one for reader in (*tables, *links) for one in reader.fields(tier))
+        yield
+        answered = False
+        for table in tables:
+            answered |= yield from table.read(tier)
         for reader in links:
             reader.read(tier)
         if tier is FAST:
-            self._after_fast(answered=any(answered))
+            self._after_fast(answered=answered)
         elif tier is SLOW:
-            self._after_slow()
+            yield from self._after_slow()
         else:
             self._gpu.links = self._nvlinks.count
-            self._read_peers()
-        device.end()
+        if tier is RARE:
+            yield from self._read_peers()
 
     def _after_fast(self, *, answered: bool) -> None:
         if not answered:
@@ -80,12 +89,12 @@ class GpuReader:
                 if isinstance(row.source, Gpm):
                     self._gpu.values.pop(name, None)
 
-    def _after_slow(self) -> None:
+    def _after_slow(self) -> Iterator[None]:
         mode = self._gpu.values.get("mig_mode")
         if mode is not None and bool(mode) != self._mig:
             self._change_mode(on=bool(mode))
         if self._mig:
-            self._instances.read()
+            yield from self._instances.read()
         guest = self.device.constant(VIRTUALIZATION, otherwise=0) in GUESTS
         wired = is_wired(self._gpu.values.get("name"), self._fabric.values.get("state"), guest=guest)
         self._nvlinks.judge(wired=wired, mig=bool(self._mig))
@@ -98,8 +107,8 @@ class GpuReader:
             self.close()
         self._mig = on
 
-    def _read_peers(self) -> None:
-        if self._peers.read(self._nvlinks.count):
+    def _read_peers(self) -> Iterator[None]:
+        if (yield from self._peers.read(self._nvlinks.count)):
             self._new_peers = self._peers.peers
 
     def seen(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
@@ -134,10 +134,13 @@ class PeerReader:
         self._device = device
         self.peers: dict[str, NvlinkPeer] = {}
 
-    def read(self, links: int) -> bool:
-        """Ask for the peers that are not known yet. Whether any is new."""
-        unknown = [link for link in range(links) if str(link) not in self.peers]
-        found = {str(link): peer for link in unknown if (peer := self._peer(link)) is not None}
+    def read(self, links: int) -> Generator[None, None, bool]:
+        """Ask for the peers that are not known yet, link by link. Whether any is new."""
+        found: dict[str, NvlinkPeer] = {}
+        for link in range(links):
+            if str(link) not in self.peers and (peer := self._peer(link)) is not None:
+                found[str(link)] = peer
+            yield
         self.peers = self.peers | found
         return bool(found)
 

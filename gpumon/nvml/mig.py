@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from gpumon.nvml.device import AbsentError, Device
@@ -43,13 +43,20 @@ class Instances:
         self._layout: tuple[tuple[str, int, int, str], ...] | None = None
         self.seen: tuple[SeenMig, ...] = ()
 
-    def read(self) -> None:
-        """All instances that there are now. Raises GpuFaultError."""
+    def read(self) -> Iterator[None]:
+        """All instances that there are now, one after the other. Raises GpuFaultError."""
         self._gpu.denied -= {name for name in self._gpu.denied if name.startswith("mig_")}
-        found = [one for slot in range(self._slots()) if (one := self._open(slot)) is not None]
+        found: list[Instance] = []
+        for slot in range(self._slots()):
+            one = self._open(slot)
+            found += [] if one is None else [one]
+            yield
         self._note_layout(tuple(one[1:] for one in found))
         self._sample({one.gpu_instance for one in found})
-        self.seen = tuple(self._seen(one) for one in found)
+        seen: tuple[SeenMig, ...] = ()
+        for one in found:
+            seen = (*seen, (yield from self._seen(one)))
+        self.seen = seen
 
     def close(self) -> None:
         """Give all samples back, and know no instance any more."""
@@ -120,9 +127,9 @@ class Instances:
                 self._judge(error)
                 self._refusals[one] = error
 
-    def _seen(self, one: Instance) -> SeenMig:
+    def _seen(self, one: Instance) -> Generator[None, None, SeenMig]:
         reader = TableReader(Mig, one.device, gpm=self._gpm_values(one.gpu_instance))
-        reader.read(SLOW)
+        yield from reader.read(SLOW)
         return SeenMig(
             uuid=one.uuid,
             gpu_instance_id=one.gpu_instance,

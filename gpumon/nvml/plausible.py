@@ -12,8 +12,13 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "hertz": (0, 100e9),
     "bytes": (0, 2**60),
     "second": (0, 1e15),
+    "joules_total": (0, 1e14),
+    "seconds_total": (0, 1e10),
 }
-"""Lowest and highest, by the last word of a name. Counters and plain numbers: any that is finite and not negative."""
+"""Lowest and highest, by the last word of a name, of a counter the last two. Of decades, for what grows with time.
+
+Plain numbers, and what else is counted: any that is finite and not negative.
+"""
 
 EXCEPTIONS: Mapping[str, tuple[float, float]] = {"fan_speed_ratio": (0, 1.2)}
 """Rows that know better: a fan may be asked for more than its nominal speed."""
@@ -23,5 +28,6 @@ OPEN = (0.0, math.inf)
 
 def is_plausible(row: str, value: float) -> bool:
     """Whether this row of a table can have this value; NaN and infinity never."""
-    low, high = EXCEPTIONS.get(row) or BOUNDS.get(row.rpartition("_")[2], OPEN)
+    unit = "_".join(row.split("_")[-2 if row.endswith("_total") else -1 :])
+    low, high = EXCEPTIONS.get(row) or BOUNDS.get(unit, OPEN)
     return low <= value <= high and math.isfinite(value)

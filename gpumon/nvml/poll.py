@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from gpumon.nvml.device import GpuFaultError
 from gpumon.nvml.events import Events
@@ -29,12 +29,14 @@ REOPEN_SECONDS = 5.0
 """How long a GPU that could not be opened or read is left in peace."""
 
 SLOW_SECONDS = 0.5
-"""A GPU whose part of a poll takes longer is slow: its neighbours must not wait for it."""
+"""A GPU whose part of a poll takes longer is slow: it goes on at the next poll, for its neighbours must not wait."""
 TELL_SECONDS = 1.0
 """After which a poll tells what it has read so far."""
-ALL_TIERS = (FAST, SLOW, RARE, ONCE)
+ALL_TIERS = (SLOW, RARE, FAST, ONCE)
 """What is read of a GPU that has just been opened, from the last to the first. Rare comes before slow: it counts the
 links that slow reads."""
+AT_ONCE = frozenset({FAST, ONCE})
+"""Tiers that go on before others when they could not be read in one turn."""
 
 OPEN_FAULTS = {
     GPU_IS_LOST: "lost",
@@ -72,6 +74,8 @@ class _Slot:
         self.read_at: float | None = None
         self.todo: list[Tier] = []
         """Tiers that are due, the next one last."""
+        self.begun: dict[Tier, Iterator[None]] = {}
+        """Of these, the ones whose reading was interrupted."""
         self.rest_until = 0.0
 
 
@@ -195,31 +199,47 @@ class NodePoll:
             if slot.reader is None and now >= slot.retry_at:
                 self._open(slot)
             if slot.reader is not None:
-                return (self._read(slot, slot.reader, tally),)
+                return (self._seen(slot, slot.reader),) if self._read(slot, slot.reader, tally) else ()
         except GpuFaultError as fault:
             self._blame(slot, fault, tally)
         return (_fault(slot),) if slot.visible and slot.fault is not None else ()
 
-    def _read(self, slot: _Slot, reader: GpuReader, tally: _Tally) -> SeenGpu:
-        """Read its tiers that are due. A slow GPU gets one tier a turn, and rests as long as it took."""
-        began = boot_clock()
+    def _read(self, slot: _Slot, reader: GpuReader, tally: _Tally) -> bool:
+        """Read its tiers that are due. Whether the fast one was read to its end: only then is anything told."""
+        began, told = boot_clock(), False
         slot.todo[:0] = [tier for tier in tally.durations if tier not in slot.todo]
         if SLOW in tally.durations:
             slot.todo += [tier for tier in (ONCE, RARE) if tier in reader.device.missed and tier not in slot.todo]
         try:
-            while slot.todo:
+            while slot.todo and not self._is_over(slot, began):
                 tier, started = slot.todo.pop(), boot_clock()
-                reader.read(tier)
+                ended = self._advance(slot, reader, tier, began)
+                told |= ended and tier is FAST
                 counted = tier if tier in tally.durations else FAST
                 tally.durations[counted] += boot_clock() - started
-                if boot_clock() - began > self._patience:
-                    slot.rest_until = boot_clock() + min(boot_clock() - began, self._gap)
-                    break
         finally:
             tally.errors.update(reader.device.errors)
             tally.denied.update(reader.device.denied)
             reader.device.errors.clear()
-        return self._seen(slot, reader)
+        return told
+
+    def _advance(self, slot: _Slot, reader: GpuReader, tier: Tier, began: float) -> bool:
+        """Go on with a tier for as long as this turn lasts. Whether it has been read to its end."""
+        steps = slot.begun.pop(tier, None) or reader.read(tier)
+        for _ in steps:
+            if self._is_over(slot, began):
+                slot.begun[tier] = steps
+                slot.todo.insert(len(slot.todo) if tier in AT_ONCE else 0, tier)
+                return False
+        return True
+
+    def _is_over(self, slot: _Slot, began: float) -> bool:
+        """Whether a GPU has had its turn. One that is so slow rests for as long as it took."""
+        took = boot_clock() - began
+        if took <= self._patience:
+            return False
+        slot.rest_until = boot_clock() + min(took, self._gap)
+        return True
 
     def _blame(self, slot: _Slot, fault: GpuFaultError, tally: _Tally) -> None:
         if fault.error.code in GONE:
@@ -270,6 +290,7 @@ class NodePoll:
 
     def _let_go(self, slot: _Slot) -> None:
         self.events.forget(slot.bus_id)
+        slot.begun.clear()
         if slot.reader is not None:
             slot.reader.close()
             slot.reader = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -104,8 +104,8 @@ class TableReader:
         for row in rows_of(self._table, tier).values():
             yield from self._fields(row.source)
 
-    def read(self, tier: Tier) -> bool:
-        """Read the rows of a tier, whose fields have been asked. Whether any has a value."""
+    def read(self, tier: Tier) -> Generator[None, None, bool]:
+        """Read the rows of a tier, whose fields have been asked, row by row. Whether any has a value."""
         answered = False
         for name, row in rows_of(self._table, tier).items():
             value = self._row(name, row)
@@ -114,6 +114,7 @@ class TableReader:
             else:
                 self.values[name] = value
                 answered = True
+            yield
         return answered
 
     def made(self) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from polled import polled
+from polled import Poll, polled
 
 from gpumon.nvml.gpu import Extent
 from gpumon.nvml.library import ERROR_NAMES, NvmlError
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.reading import SLOW, Agent, Gpm, Integral, rows
+from gpumon.snapshot.snapshot import SeenGpu
 
 FAST_CALLS_H100X8 = 42
 """Five a GPU, the count, and one look at the event set."""
@@ -294,3 +295,46 @@ def test_a_passing_refusal_is_not_remembered(tmp_path: Path) -> None:
     assert without is not None
     assert again is not None
     assert (without.utilization_ratio, again.utilization_ratio is not None) == (None, True)
+
+
+def test_a_gpu_whose_calls_are_slow_is_read_over_several_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its neighbours are read at every poll, and wait for few of its calls; in the end every tier of it is read."""
+    with polled(extent=Extent(gpm=False)) as poll:
+        whole = poll.poll().gpus[3]
+    with polled(extent=Extent(gpm=False), patience=0.5) as poll:
+        clock = SlowCalls(poll, SLOW_BUS_ID, seconds=0.2)
+        monkeypatch.setattr("gpumon.nvml.poll.boot_clock", lambda: clock.now)
+        seen = [clock.poll() for _ in range(60)]
+
+    assert all({one.index for one in gpus if one.gpu is not None} >= {0, 1, 2, 4, 5, 6, 7} for gpus, _ in seen)
+    assert max(seconds for _, seconds in seen) <= 10 * clock.seconds
+    told = [one for gpus, _ in seen for one in gpus if one.index == 3]
+    assert len(told) > 10
+    assert all(one.gpu is not None and one.gpu.temperature_celsius is not None for one in told)
+    assert told[-1].gpu == whole.gpu
+    assert told[-1].links == whole.links
+
+
+SLOW_BUS_ID = "00000000:61:00.0"
+
+
+class SlowCalls:
+    """A clock that goes on by so many seconds with each call on one GPU, and by a second from poll to poll."""
+
+    def __init__(self, poll: Poll, bus_id: str, seconds: float) -> None:
+        self.now = 1000.0
+        self.seconds = seconds
+        self._poll, self._bus_id = poll, bus_id
+        self._enter = poll.page.enter
+        poll.page.enter = self._slow_enter  # type: ignore[method-assign]
+
+    def poll(self) -> tuple[tuple[SeenGpu, ...], float]:
+        """What a poll told, and how long it took."""
+        self.now += 1.0
+        began = self.now
+        return self._poll.poll().gpus, self.now - began
+
+    def _slow_enter(self, call: str, bus_id: str) -> None:
+        if bus_id == self._bus_id:
+            self.now += self.seconds
+        self._enter(call, bus_id)
