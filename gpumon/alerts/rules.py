@@ -203,7 +203,7 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
                 Combine(
                     Compare(_fault("lost", "missing", "reset_required", "init_failed"), "==", 1),
                     "or",
-                    Combine(Compare(_fault("unknown"), "==", 1), "and", Compare(_NVML_UP, "==", 1), on=NODE),
+                    Combine(Compare(_fault("unknown"), "==", 1), "unless", Compare(_NVML_UP, "==", 0), on=NODE),
                 ),
                 without=("fault",),
             ),
