@@ -20,6 +20,7 @@ from gpumon.memories import Memories
 from gpumon.monitor import Monitor
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.schedule import Schedule
+from gpumon.release import NODE
 from gpumon.serve.app import create_app
 from gpumon.serve.hosts import own_names
 from gpumon.serve.server import Server, listen
@@ -166,7 +167,7 @@ class Daemon:
             host=platform.node(),
             latest=lambda: self._monitor.latest,
             exposition=renderer.exposition,
-            ready=lambda: self._polled or boot_clock() > self._first_poll_by,
+            ready=self._is_ready,
             token=self._token,
             allowed_hosts=own_names(host) | {name.lower() for name in self._configuration.web.allowed_hosts},
             request_probe=self._probing.request,
@@ -176,6 +177,11 @@ class Daemon:
             wall=time.time,
             boot=boot_clock,
         )
+
+    def _is_ready(self) -> bool:
+        """A first poll has ended, will not come for now, or has taken too long to be waited for."""
+        released = self._monitor.latest.release.covers(NODE)
+        return self._polled or released or boot_clock() > self._first_poll_by
 
     def _serve(self) -> None:
         self._make_token()

@@ -92,7 +92,8 @@ class Agent:
             raise RuntimeError(f"the agent ended: {self.log.read_text(encoding='utf-8')[-2000:]}")
         page = self.metrics()
         polled = page.value("gpumon_snapshot_timestamp_seconds") is not None
-        return self.status("/-/ready") == 200 and (polled or page.value("gpumon_nvml_up") == 0)
+        released = page.value("gpumon_release_end_timestamp_seconds") is not None
+        return self.status("/-/ready") == 200 and (polled or released or page.value("gpumon_nvml_up") == 0)
 
     def ask(self, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)

@@ -112,7 +112,7 @@ def _heading(document: Document, *, color: bool) -> str:
 def _gpus_up(document: Document) -> str:
     up, expected = gpus_up(document)
     others = aside(document)
-    if expected or not others:
+    if expected or not (others or document["node"]["releases"]):
         others.insert(0, f"{up} of {expected} GPUs up" if expected else "no GPU expected")
     return ", ".join(others)
 

@@ -1,0 +1,178 @@
+"""Letting go of the GPUs, as an operator's script meets it: the command, the running agent, kill -9 and restart."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+from agents import Agent, Metrics, alive, eventually
+from unkillable import build, held
+
+SAMPLER = "gpumon.sampler"
+EVERY = {str(gpu) for gpu in range(8)}
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    one = Agent(tmp_path)
+    one.simulate({"idle": True})
+    configure(one)
+    yield one
+    one.stop()
+
+
+def configure(agent: Agent, **settings: object) -> None:
+    release = {"marker": str(agent.folder / "release"), "max_seconds": 600} | settings
+    configuration = {"probe": {"first_after_seconds": 3600}, "release": release}
+    (agent.folder / "gpumon.yml").write_text(json.dumps(configuration), encoding="ascii")
+
+
+def started(agent: Agent) -> Agent:
+    return agent.start(f"--config.file={agent.folder / 'gpumon.yml'}")
+
+
+def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
+    flags = [f"--web.listen-address=127.0.0.1:{agent.port}", f"--web.token-file={agent.folder / 'token'}"]
+    command = [sys.executable, "-m", "gpumon", *arguments, *flags]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+
+
+def all_up(agent: Agent) -> bool:
+    up = agent.metrics().gpus("gpumon_gpu_up")
+    return set(up) == EVERY and set(up.values()) == {1}
+
+
+class Watch:
+    """Scrapes again and again until stopped; keeps what was wrong on any page."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._scrape)
+        self.wrong: list[str] = []
+        self.pages = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _scrape(self) -> None:
+        while not self._stop.wait(0.1):
+            try:
+                self._judge(self._agent.metrics())
+            except OSError:  # killed, and not yet started again
+                continue
+
+    def _judge(self, page: Metrics) -> None:
+        self.pages += 1
+        if page.value("gpumon_nvml_up") == 0:
+            self.wrong.append("nvml_up")
+        for (name, labels), value in page.values.items():
+            down = name == "gpumon_gpu_up" and value == 0
+            if down or (value and name in {"gpumon_gpu_fault", "gpumon_alerts"}):
+                self.wrong.append(f"{name} {dict(labels)}")
+
+
+def test_a_node_is_let_go_of_until_it_is_taken_up_again(agent: Agent) -> None:
+    """No process holds anything, over a reload and a kill -9 in the window; at its end a fresh one reads all GPUs."""
+    started(agent)
+    eventually(lambda: all_up(agent))
+    with Watch(agent) as watch:
+        asked = gpumon(agent, "release", "--for", "5m")
+        assert (asked.returncode, asked.stderr) == (0, "")
+        assert asked.stdout.startswith("Every GPU is released until ")
+        assert asked.stdout.endswith("No process of gpumon holds it any more.\n")
+        assert agent.children(SAMPLER) == set()
+        page = agent.metrics()
+        assert page.value("gpumon_nvml_up") is None
+        assert page.gpus("gpumon_gpu_released") == dict.fromkeys(EVERY, 1)
+        assert not page.gpus("gpumon_gpu_temperature_celsius")
+        assert set(page.gpus("gpumon_gpu_info")) == EVERY
+        end = page.value("gpumon_release_end_timestamp_seconds")
+        assert end is not None
+        assert agent.get("/api/v1/node")["releases"][0]["by"] == "command"
+        assert "Every GPU is released until" in gpumon(agent, "status").stdout
+        assert "Every GPU is released until" in agent.ask("/")[1].decode()
+        assert agent.post("/probe/allreduce")[1]["reason"] == "maintenance"
+
+        configure(agent, max_seconds=60)
+        agent.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "key=release.max_seconds" in agent.log.read_text())
+        assert agent.post("/api/v1/release?for_seconds=61")[0] == 400
+        assert agent.children(SAMPLER) == set()
+        agent.kill()
+        configure(agent)
+        started(agent)
+        assert agent.children(SAMPLER) == set()
+        assert agent.metrics().value("gpumon_release_end_timestamp_seconds") == end
+        assert agent.status("/-/ready") == 200
+
+        assert gpumon(agent, "release", "--end").stdout == "No GPU is released.\n"
+        eventually(lambda: all_up(agent))
+        assert agent.metrics().value("gpumon_release_end_timestamp_seconds") is None
+    assert watch.pages > 10
+    assert watch.wrong == []
+    told = [line for line in agent.log.read_text().splitlines() if "logger=gpumon.release" in line]
+    assert ['msg="released: the agent keeps off"' in line for line in told] == [True, True, False]  # once each start
+    assert 'msg="the release has ended"' in told[2]
+    assert 'ended="by command"' in told[2]
+
+
+def test_what_cannot_be_ended_fails_the_script(agent: Agent) -> None:
+    """The command names the process and exits with 1; the marker's own file is not made; both wait for its end."""
+    started(agent)
+    eventually(lambda: all_up(agent))
+    (sampler,) = agent.children(SAMPLER)
+    marker, done = agent.folder / "release", agent.folder / "release.done"
+    with held(build(agent.folder), sampler):
+        agent.simulate({"idle": True, "gpus": {5: {"hang": ["nvmlDeviceGetUtilizationRates"]}}})
+        eventually(lambda: agent.metrics().value("gpumon_nvml_stuck_seconds"))
+        asked = gpumon(agent, "release", "--for", "5m")
+        assert asked.returncode == 1
+        assert f"Still held by sampler {sampler} in nvmlDeviceGetUtilizationRates on" in asked.stderr
+        assert "Reboot the node" in asked.stderr
+        marker.touch()
+        eventually(lambda: any(one["subject"] == "release" for one in agent.get("/api/v1/node")["notices"]))
+        assert not done.exists()
+        agent.simulate({"idle": True})
+    eventually(done.exists)
+    assert gpumon(agent, "release", "--for", "5m").returncode == 0
+    assert alive(agent.children(SAMPLER)) == set()
+
+    assert gpumon(agent, "release", "--end").returncode == 1  # the marker is still there
+    assert agent.children(SAMPLER) == set()
+    marker.unlink()
+    eventually(lambda: all_up(agent))
+    assert not done.exists()
+
+
+def test_a_window_ends_while_the_agent_is_dead(agent: Agent) -> None:
+    """What is on record counts no longer than it was meant to; the token of nobody ends it earlier."""
+    started(agent)
+    eventually(lambda: all_up(agent))
+    assert agent.ask("/api/v1/release?for_seconds=5", method="POST")[0] == 401
+    assert agent.post("/api/v1/release?for_seconds=2&gpu=3")[0] == 200
+    assert agent.ask("/api/v1/release", method="DELETE")[0] == 401
+    agent.kill()
+    record = agent.folder / "release.json"
+    eventually(lambda: record.stat().st_mtime + 2.5 < _now(record))
+    started(agent)
+    eventually(lambda: all_up(agent))
+
+
+def _now(beside: Path) -> float:
+    """As the file system counts."""
+    clock = beside.with_name("clock")
+    clock.write_text("")
+    return clock.stat().st_mtime
