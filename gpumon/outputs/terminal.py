@@ -106,7 +106,7 @@ def _heading(document: Document, *, color: bool) -> str:
     ]
     if node["simulated_profile"]:
         parts.insert(1, _paint(f"SIMULATED {node['simulated_profile']}", YELLOW, color=color))
-    return " · ".join(parts)
+    return " · ".join(filter(None, parts))
 
 
 def _gpus_up(document: Document) -> str:
