@@ -30,6 +30,7 @@ COMMANDS = (
     Command("status", "status", "what is wrong on this node, and what to do"),
     Command("probe", "probe", "run the all-reduce probe of the running agent"),
     Command("release", "release", "let go of the GPUs for a while, for a reset or a driver upgrade"),
+    Command("simulate", "simulate", "run another Python program, such as nvitop, on a simulated node"),
     Command("record", "record", "write down what NVML answers here, to be played back elsewhere"),
     Command("metrics", "metrics", "the catalogue of metrics"),
     Command("rules", "rules", "the alert rules"),

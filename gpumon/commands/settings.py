@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from gpumon.alerts.rules import THRESHOLDS
 from gpumon.client import Client
 from gpumon.commands import UserError
 from gpumon.config import xid_file
 from gpumon.config.load import ConfigurationError, configuration_file, load
-from gpumon.config.model import Configuration, Simulate
+from gpumon.config.model import Configuration
 from gpumon.config.settings import CONFIG_FILE, FLAGS
 from gpumon.sim.profiles import PROFILES
 from gpumon.snapshot.orders import is_recording
@@ -44,19 +45,19 @@ def configuration(chosen: argparse.Namespace) -> Configuration:
 def configuration_to_start(chosen: argparse.Namespace) -> Configuration:
     """The same, for what is about to use it: a recording, or a scenario (which is read again later), is good now."""
     settings = configuration(chosen)
-    wrong = _wrong_with_simulation(settings.simulate)
+    simulate = settings.simulate
+    wrong = wrong_with_simulation(simulate.profile, simulate.scenario) if simulate.profile else ""
     if wrong:
-        origin = settings.origin("simulate.scenario" if settings.simulate.scenario else "simulate.profile")
+        origin = settings.origin("simulate.scenario" if simulate.scenario else "simulate.profile")
         raise UserError(f"the configuration is not good:\n{origin}: {wrong}")
     return settings
 
 
-def _wrong_with_simulation(simulate: Simulate) -> str:
+def wrong_with_simulation(profile: str, scenario: Path | None) -> str:
     """Asked in a process of its own: what reads these files knows NVML's C functions, and the daemon does not."""
-    if simulate.profile is None or (simulate.scenario is None and not is_recording(simulate.profile)):
+    if scenario is None and not is_recording(profile):
         return ""
-    question = [sys.executable, "-m", "gpumon.sim.check", simulate.profile]
-    question += [str(simulate.scenario)] if simulate.scenario else []
+    question = [sys.executable, "-m", "gpumon.sim.check", profile, *([str(scenario)] if scenario else [])]
     asked = subprocess.run(question, check=False, capture_output=True, text=True)
     return asked.stderr.strip() if asked.returncode else ""
 

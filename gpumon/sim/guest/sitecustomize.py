@@ -1,0 +1,109 @@
+"""Puts the simulated library below pynvml, when a program of somebody else's imports it.
+
+Runs at the start of every Python that `gpumon simulate` starts and of their children, in their own environment: it
+adds no package to what they can import, but gpumon and, where there is none, the YAML reader of scenarios.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # Pythons that are not ours may be old
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+SIMULATION = "GPUMON_SIMULATION"
+"""Environment: what is simulated, and where gpumon and its YAML reader are installed."""
+BINDINGS = ("pynvml", "pynvml.nvml")
+"""Modules that hold `nvmlLib`: the second one in an older distribution of that name."""
+OLDEST = 3, 11
+HERE = str(Path(__file__).parent)
+
+
+class Finder:
+    """Finds packages where they are said to be."""
+
+    def __init__(self, folders: dict[str, str]) -> None:
+        self._folders = folders
+
+    def find_spec(self, name: str, _path: Sequence[str] | None = None, _target: object = None) -> ModuleSpec | None:
+        folder = self._folders.get(name)
+        if folder is None:
+            return None
+        return importlib.util.spec_from_file_location(
+            name, str(Path(folder, "__init__.py")), submodule_search_locations=[folder]
+        )
+
+
+class BindingsFinder:
+    """Finds pynvml as the other finders do, and has its library replaced as soon as it has been loaded."""
+
+    def __init__(self, simulation: dict[str, str]) -> None:
+        self._simulation = simulation
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        if name not in BINDINGS:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _Loader(spec.loader, self._simulation)
+                return spec
+        return None
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, loader: Any, simulation: dict[str, str]) -> None:
+        self._loader = loader
+        self._simulation = simulation
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)  # type: ignore[no-any-return]
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        if hasattr(module, "nvmlLib"):
+            vars(module)["nvmlLib"] = _library(self._simulation)
+
+
+def _library(simulation: dict[str, str]) -> object:
+    if sys.version_info < OLDEST:
+        raise ImportError("gpumon simulate: the simulated node needs Python 3.11 or later, and this is " + sys.version)
+    from gpumon.sim.opening import open_simulated  # noqa: PLC0415 - a program that asks for no GPU has no use for it
+
+    scenario = simulation.get("scenario")
+    node = open_simulated(
+        simulation["profile"],
+        scenario=Path(scenario) if scenario else None,
+        epoch=float(simulation["epoch"]),
+        trace=Path(simulation["trace"]) if simulation.get("trace") else None,
+    )
+    return node.library
+
+
+def _install() -> None:
+    simulation = json.loads(os.environ[SIMULATION])
+    sys.meta_path.insert(0, BindingsFinder(simulation))
+    sys.meta_path.insert(0, Finder({"gpumon": simulation["gpumon"]}))
+    sys.meta_path.append(Finder({"yaml": simulation["yaml"]}))
+
+
+def _run_the_other() -> None:
+    """The environment's own sitecustomize, which this one stands in front of."""
+    sys.path[:] = [folder for folder in sys.path if folder != HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if SIMULATION in os.environ:
+    _install()
+    _run_the_other()
