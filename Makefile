@@ -4,6 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check -c requirements/constraints.txt
 STATE := .gpumon
 TORCH := 2.13.0
+PEERS := nvitop nvitop-exporter gpustat
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check generate bench lock build clean
@@ -16,7 +17,7 @@ run: .venv/.run ## Start the agent on 127.0.0.1:10400, on a simulated h100x8 whe
 	@exec $(BIN)/gpumon serve --simulate.fallback h100x8 \
 	    --store.path $(STATE)/gpumon.db --web.token-file $(STATE)/token $(ARGS)
 
-test: .venv/.test ## Run all tests (ARGS: for pytest)
+test: .venv/.test .venv/.peers ## Run all tests (ARGS: for pytest)
 	@scripts/debian.sh prometheus prometheus-alertmanager chromium gcc docker-compose systemd-sysusers:systemd
 	$(BIN)/pytest $(ARGS)
 
@@ -30,12 +31,14 @@ check: .venv/.test ## Format, lint, types, layers, and whether generated files a
 generate: .venv/.test ## Write again what is made from code: reference pages, alert rules, dashboards
 	$(BIN)/python -m scripts.generate
 
-bench: .venv/.test ## Measure scrapes, polls, memory and start on simulated nodes
+bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on simulated nodes
 	$(BIN)/python -m benchmarks.agent $(ARGS)
 
 lock: .venv/.test ## Pin the newest versions that fit together
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/lock.json -e '.[probe,dev]' torch==$(TORCH)
 	$(BIN)/python -m scripts.lock .venv/lock.json > requirements/constraints.txt
+	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/peers.json $(PEERS)
+	$(BIN)/python -m scripts.lock .venv/peers.json > requirements/peers.txt
 
 build: .venv/.test ## Make the wheel and the source archive in dist/, stamped with the revision
 	@trap 'rm -f gpumon/REVISION' EXIT; git rev-parse --short=12 HEAD > gpumon/REVISION && \
@@ -53,6 +56,12 @@ clean: ## Delete what these commands made, but not the agent's state in .gpumon/
 .venv/.run: .venv/.made pyproject.toml requirements/constraints.txt
 	$(INSTALL) setuptools
 	$(INSTALL) --no-build-isolation -e '.[probe]'
+	@touch $@
+
+# Other people's clients of NVML, in an environment of their own: what they need must not hold back what we do.
+.venv/.peers: .venv/.made requirements/peers.txt
+	$(PYTHON) -m venv .venv/peers
+	.venv/peers/bin/pip install --disable-pip-version-check --quiet -r requirements/peers.txt
 	@touch $@
 
 .venv/.test: .venv/.run

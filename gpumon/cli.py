@@ -22,6 +22,8 @@ class Command:
     name: str
     module: str
     help: str
+    runs: bool = False
+    """What stands behind `--` is a program and its arguments, none of them ours."""
 
 
 COMMANDS = (
@@ -30,7 +32,7 @@ COMMANDS = (
     Command("status", "status", "what is wrong on this node, and what to do"),
     Command("probe", "probe", "run the all-reduce probe of the running agent"),
     Command("release", "release", "let go of the GPUs for a while, for a reset or a driver upgrade"),
-    Command("simulate", "simulate", "run another Python program, such as nvitop, on a simulated node"),
+    Command("simulate", "simulate", "run another Python program, such as nvitop, on a simulated node", runs=True),
     Command("record", "record", "write down what NVML answers here, to be played back elsewhere"),
     Command("metrics", "metrics", "the catalogue of metrics"),
     Command("rules", "rules", "the alert rules"),
@@ -38,14 +40,19 @@ COMMANDS = (
 )
 
 USAGE_ERROR = 2
+SEPARATOR = "--"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand. Returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser(given)
-    chosen = parser.parse_args(given)
+    ends = given.index(SEPARATOR) if SEPARATOR in given else len(given)
+    parser = _parser(given[:ends])
+    chosen = parser.parse_args(given[:ends])
     command = next(one for one in COMMANDS if one.name == chosen.command)
+    chosen.program = given[ends + 1 :]
+    if chosen.program and not command.runs:
+        parser.error(f"{command.name} runs no program: {SEPARATOR} {chosen.program[0]}")
     try:
         return int(_module(command).run(chosen))
     except UserError as error:

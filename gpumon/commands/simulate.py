@@ -16,6 +16,7 @@ from typing import NamedTuple, NoReturn
 import yaml
 
 import gpumon
+from gpumon import durations
 from gpumon.commands import UserError
 from gpumon.commands.settings import wrong_with_simulation
 from gpumon.config.given import did_you_mean
@@ -44,28 +45,38 @@ class Program(NamedTuple):
 
 
 def add(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "gpumon simulate [-h] [--scenario FILE] [--at DURATION] PROFILE -- PROGRAM [ARGUMENT ...]"
     parser.add_argument("profile", metavar="PROFILE", help="name of a profile, or path of a recording")
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="what happens on the node")
-    parser.add_argument("program", nargs="+", metavar="-- PROGRAM", help="a Python program and its arguments")
+    parser.add_argument("--at", metavar="DURATION", help="how long the node has been running, such as 5m")
 
 
 def run(chosen: argparse.Namespace) -> NoReturn:
     """Becomes the program: its exit code, and the signals it gets, are its own."""
+    if not chosen.program:
+        raise UserError(f"name a program behind --, as in: gpumon simulate {chosen.profile} -- nvitop -1")
     program = found(chosen.program[0], chosen.program[1:])
     _check_interpreter(program.python, chosen.program[0])
     _check_simulation(chosen.profile, chosen.scenario)
     environment = dict(os.environ)
     folders = [str(Path(guest.__file__).parent), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
-    environment[SIMULATION] = json.dumps(_simulation(chosen.profile, chosen.scenario))
+    environment[SIMULATION] = json.dumps(_simulation(chosen.profile, chosen.scenario, _age(chosen.at)))
     os.execve(program.python, [program.python, *program.arguments], environment)  # noqa: S606 - no shell is wanted
 
 
-def _simulation(profile: str, scenario: Path | None) -> dict[str, str]:
+def _age(at: str | None) -> float:
+    seconds = 0.0 if at is None else durations.seconds(at)
+    if seconds is None:
+        raise UserError(f"--at {at} is no duration: write 90s, 5m or 1h")
+    return seconds
+
+
+def _simulation(profile: str, scenario: Path | None, age: float) -> dict[str, str]:
     named = {
         "profile": str(Path(profile).absolute()) if is_recording(profile) else profile,
         "scenario": str(scenario.absolute()) if scenario else "",
-        "epoch": str(boot_clock()),
+        "epoch": str(boot_clock() - age),
         "trace": os.environ.get(TRACE, ""),
     }
     return named | {
@@ -87,8 +98,8 @@ def _check_interpreter(python: str, name: str) -> None:
         asked = subprocess.run(
             [python, "-c", QUESTION], check=True, capture_output=True, text=True, timeout=LOOK_SECONDS
         )
-        *version, has_bindings = asked.stdout.split()
-    except (OSError, subprocess.SubprocessError) as error:
+        *version, has_bindings = asked.stdout.splitlines()[-1].split()
+    except (OSError, subprocess.SubprocessError, IndexError) as error:
         raise UserError(f"{name} cannot be simulated: its interpreter {python} does not run ({error})") from error
     if tuple(map(int, version)) < OLDEST:
         told = f"{python} is Python {'.'.join(version)}, and the simulated node needs 3.11 or later"
