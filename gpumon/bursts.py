@@ -6,14 +6,12 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from gpumon.snapshot.burst import NVML, Burst, Sighting
+from gpumon.snapshot.burst import MOST_TEXTS, NVML, Burst, Sighting
 
 PAUSE = 180.0
 """Seconds without the error after which the next one is another."""
 MOST_OPEN = 1000
 """Bursts that may go on at once; of more, the one that was silent longest is ended early."""
-MOST_TEXTS = 3
-"""Different lines that are kept of a burst, beside the newest."""
 
 Key = tuple[str, str, int, bool]
 
@@ -87,11 +85,11 @@ def _with(burst: Burst, seen: Sighting) -> Burst:
         nvml=burst.nvml + (seen.times if seen.source == NVML else 0),
         kmsg=burst.kmsg + logged,
         unnumbered=burst.unnumbered or not seen.numbered,
-        texts=_texts(burst.texts, seen.text),
+        texts=_texts(burst.texts, (*seen.texts, seen.text)),
         text=seen.text or burst.text,
         fatal=seen.fatal if burst.fatal is None else burst.fatal or bool(seen.fatal),
     )
 
 
-def _texts(texts: tuple[str, ...], text: str) -> tuple[str, ...]:
-    return texts if not text or text in texts or len(texts) == MOST_TEXTS else (*texts, text)
+def _texts(texts: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*texts, *filter(None, more))))[:MOST_TEXTS]

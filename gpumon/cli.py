@@ -36,6 +36,7 @@ COMMANDS = (
     Command("record", "record", "write down what NVML answers here, to be played back elsewhere"),
     Command("metrics", "metrics", "the catalogue of metrics"),
     Command("rules", "rules", "the alert rules"),
+    Command("xid", "xid", "what an Xid means, and what to do about it"),
     Command("config", "config", "check or show the configuration"),
 )
 

@@ -60,6 +60,7 @@ class Sightings:
         self._kept: LogPosition | None = None
         self._under_way = False
         self._update_due = False
+        self._read_due = False
         self._watched: int | None = None
 
     @property
@@ -77,9 +78,10 @@ class Sightings:
         stored = tuple(events)
         self._bursts.recall(stored)
         self._told = {burst.id: burst.count for burst in stored} | self._told
+        self._kept = told
         self._watch.resume(told)
         self._wait_no_more()
-        self._read()
+        self._keep_position()
 
     def hear(self, event: XidEvent) -> None:
         """From NVML."""
@@ -103,6 +105,8 @@ class Sightings:
         """Hand over what is not stored yet."""
         self._under_way = False
         self._flush()
+        self._under_way = False
+        self._keep_position()
         self._watch.close()
 
     # The kernel log
@@ -116,11 +120,21 @@ class Sightings:
             if descriptor is not None:
                 self._loop.watch(descriptor, self._read)
             self._watched = descriptor
+        if self.log.more and descriptor is None and not self._read_due:
+            self._read_due = True
+            self._loop.call_after(0.0, self._read_on)
+
+    def _read_on(self) -> None:
+        self._read_due = False
+        self._read()
 
     def _housekeeping(self) -> None:
         going_on = self._bursts.end(boot_clock())
         self._told = {name: count for name, count in self._told.items() if name in going_on or name in self._changed}
-        if self._watch.position != self._kept:
+        self._keep_position()
+
+    def _keep_position(self) -> None:
+        if self._watch.position not in (None, self._kept):
             self._flush(even_if_nothing=True)
 
     # From sightings to what is told
@@ -130,6 +144,7 @@ class Sightings:
         self._watch.begin()
         if waiting:
             self._hear(waiting)
+        self._read()
 
     def _hear(self, sightings: Sequence[Sighting]) -> None:
         if self._waiting is not None:

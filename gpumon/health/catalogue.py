@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -45,15 +45,19 @@ class Catalogue:
         return Catalogue({**self.rows, **rows})
 
     def explain(self, burst: Burst) -> Explanation:
-        if burst.kind == SXID:
-            return _sxid(burst)
-        if burst.kind == OVERRUN:
+        """A burst by the worst of its lines; advice on recovery by the newest."""
+        texts = (burst.text,) if burst.code == RECOVERY_ACTION else (*burst.texts, burst.text)
+        read = self.read(burst.kind, burst.code, texts, fatal=burst.fatal)
+        return read if burst.cancelled_wall is None else _cancelled(read, burst.code)
+
+    def read(self, kind: str, code: int, texts: Sequence[str] = ("",), *, fatal: bool | None = None) -> Explanation:
+        """A code with the texts of its lines. `fatal`: what the line of an NVSwitch says."""
+        if kind == SXID:
+            return _sxid(fatal=fatal)
+        if kind == OVERRUN:
             return OVERRUN_EXPLAINED
-        row = self.xid(burst.code)
-        texts = [burst.text] if burst.code == RECOVERY_ACTION else [*burst.texts, burst.text]
-        read = [explain(row, text) for text in dict.fromkeys(texts)]
-        worst = min(read, key=lambda one: _WORST_FIRST.index(one.severity))
-        return worst if burst.cancelled_wall is None else _cancelled(worst, burst.code)
+        row = self.xid(code)
+        return min((explain(row, text) for text in texts), key=lambda one: _WORST_FIRST.index(one.severity))
 
 
 SHIPPED = Catalogue(XIDS)
@@ -103,13 +107,13 @@ def _recovery(plain: Explanation, text: str) -> Explanation:
     return replace(plain, severity=severity, action=action, detail=f"The driver now asks for: {words}.")
 
 
-def _sxid(burst: Burst) -> Explanation:
-    grade = {True: "fatal", False: "not fatal", None: "of unknown gravity"}[burst.fatal]
+def _sxid(*, fatal: bool | None) -> Explanation:
+    grade = {True: "fatal", False: "not fatal", None: "of unknown gravity"}[fatal]
     return Explanation(
         name=f"NVSwitch error, {grade}",
-        severity=Severity.CRITICAL if burst.fatal else Severity.WARNING,
+        severity=Severity.CRITICAL if fatal else Severity.WARNING,
         action="drain the node and reboot it: its GPUs and NVSwitches have to be reset together"
-        if burst.fatal
+        if fatal
         else "watch the NVLinks of all GPUs",
         if_it_recurs=SUPPORT,
     )

@@ -43,6 +43,8 @@ class KernelLog:
         """Whether the permission is missing: CAP_SYSLOG, or the file's own mode."""
         self.caught_up = False
         """Whether what stood there at first has been read to its end."""
+        self.more = False
+        """Whether the last read ended before the log did."""
         self.overruns = 0
         """How often the kernel had overwritten records before they were read."""
         self.lost = 0
@@ -64,9 +66,11 @@ class KernelLog:
         if self._descriptor is None:
             self._open()
         records: list[Record] = []
+        self.more = True
         while len(records) < MOST_AT_ONCE:
             chunk = self._chunk()
             if not chunk:
+                self.more = False
                 self.caught_up |= self._descriptor is not None
                 break
             *lines, self._rest = (self._rest + chunk).split(b"\n")

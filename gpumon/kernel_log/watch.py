@@ -10,7 +10,7 @@ from pathlib import Path
 from gpumon.kernel_log.clock import KernelClock
 from gpumon.kernel_log.lines import Line, parse
 from gpumon.kernel_log.reader import KernelLog, Record
-from gpumon.snapshot.burst import KMSG, OVERRUN, LogPosition, Sighting
+from gpumon.snapshot.burst import KMSG, MOST_TEXTS, OVERRUN, LogPosition, Sighting
 from gpumon.snapshot.call_page import boot_clock
 
 log = logging.getLogger("gpumon.kernel_log")
@@ -48,8 +48,9 @@ class KernelLogWatch:
     @property
     def position(self) -> LogPosition | None:
         """Where an agent after this one is to go on; None while that is not known."""
-        last = self.log.last
-        return None if last is None or not self._resumed else LogPosition(self._boot_id, last)
+        if not self._resumed or not (self.log.caught_up or self.log.last is not None):
+            return None
+        return LogPosition(self._boot_id, -1 if self.log.last is None else self.log.last)
 
     def resume(self, told: LogPosition | None) -> None:
         """Go on from there: what this boot has said since is news. None: nothing was ever told, what stands is history.
@@ -80,7 +81,7 @@ class KernelLogWatch:
         was_caught_up = self.log.caught_up
         records = self.log.read()
         self._note_state()
-        if records and was_caught_up and self.log.caught_up:
+        if records and was_caught_up and not self.log.more:
             self._clock.fresh(records[-1].seconds)
         errors = [(record, line) for record in records if (line := parse(record.text)) is not None]
         if not self._resumed and not was_caught_up:
@@ -94,28 +95,30 @@ class KernelLogWatch:
         self.log.close()
 
     def _sightings(self, errors: Iterable[tuple[Record, Line]], *, historical: bool) -> tuple[Sighting, ...]:
-        """Equal lines are one, so that a storm costs little more than its reading."""
-        by_line: dict[Line, list[Record]] = {}
+        """Of one device and code there is one, so that a storm costs little more than its reading."""
+        alike: dict[tuple[object, ...], list[tuple[Record, Line]]] = {}
         for record, line in errors:
-            by_line.setdefault(line, []).append(record)
-        return tuple(self._sighting(line, records, historical=historical) for line, records in by_line.items())
+            alike.setdefault((line.kind, line.bus_id, line.code, line.numbered), []).append((record, line))
+        return tuple(self._sighting(each, historical=historical) for each in alike.values())
 
-    def _sighting(self, line: Line, records: list[Record], *, historical: bool) -> Sighting:
-        at = self._clock.at(records[-1].seconds)
+    def _sighting(self, errors: list[tuple[Record, Line]], *, historical: bool) -> Sighting:
+        (first, _), (last, line) = errors[0], errors[-1]
+        at = self._clock.at(last.seconds)
         return Sighting(
             kind=line.kind,
             code=line.code,
             bus_id=line.bus_id,
             at=at,
-            since=min(at, self._clock.at(records[0].seconds)),
+            since=min(at, self._clock.at(first.seconds)),
             wall=self._wall() - (self._now() - at),
             source=KMSG,
-            times=len(records),
+            times=len(errors),
             text=line.text,
+            texts=tuple(dict.fromkeys(each.text for _, each in errors))[:MOST_TEXTS],
             numbered=line.numbered,
             gpu_instance_id=line.gpu_instance_id,
             compute_instance_id=line.compute_instance_id,
-            fatal=line.fatal,
+            fatal=_fatal(errors),
             historical=historical,
         )
 
@@ -140,3 +143,9 @@ class KernelLogWatch:
         elif up and self._was_up is False:
             log.info("the kernel log can be read", extra={"path": str(self.log.path)})
         self._was_up = up
+
+
+def _fatal(errors: list[tuple[Record, Line]]) -> bool | None:
+    """Of several, whether one is; None where none says so."""
+    said = {line.fatal for _, line in errors} - {None}
+    return any(said) if said else None

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gpumon.alerts.alert import Alert
-from gpumon.health.catalogue import RECOVERY_ACTION
+from gpumon.outputs import events
 from gpumon.outputs.problems import Problem, fault_words, problems, worst
 from gpumon.outputs.words import duration, rfc3339
 from gpumon.probe.account import Progress
 from gpumon.probe.result import Measurement, ProbeResult
 from gpumon.release import Window
 from gpumon.report import GpuState, Report
-from gpumon.snapshot.burst import SXID, XID, Burst
 from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
 from gpumon.snapshot.reading import Row, Table, labels_of, rows
 from gpumon.snapshot.snapshot import SeenMig
@@ -51,7 +50,7 @@ def whole(report: Report, stamp: Stamp) -> Document:
         "links": links(report),
         "ports": ports(report),
         "alerts": [alert(one) for one in report.alerts],
-        "events": events(report, report.events),
+        "events": events.documents(report, report.events),
         "probe": probe(report, stamp),
         "probes": [probe_result(one) for one in reversed(report.probe.history)],
     }
@@ -155,41 +154,6 @@ def ports(report: Report) -> list[Document]:
         }
         for one in report.ports
     ]
-
-
-def events(report: Report, chosen: Sequence[Burst]) -> list[Document]:
-    """In reverse: the newest first, where they come newest last."""
-    return [event(report, one) for one in reversed(chosen)]
-
-
-def event(report: Report, one: Burst) -> Document:
-    """An error with what it means. A GPU that is not in the inventory has no index."""
-    states = (state for state in report.gpus if one.uuid == state.uuid or (not one.uuid and one.bus_id == state.bus_id))
-    state = next(states, None) if one.kind == XID else None
-    means = report.catalogue.explain(one)
-    return {
-        "id": one.id,
-        "kind": one.kind,
-        "time": rfc3339(one.last_wall),
-        "since": rfc3339(one.first_wall),
-        "count": one.count,
-        "severity": str(means.severity),
-        "xid": one.code if one.kind == XID else None,
-        "sxid": one.code if one.kind == SXID else None,
-        "name": means.name,
-        "action": means.action,
-        "if_it_recurs": means.if_it_recurs,
-        "detail": means.detail,
-        "text": one.text if one.code == RECOVERY_ACTION or not one.texts else one.texts[0],
-        "gpu": None if state is None else state.index,
-        "uuid": one.uuid or (None if state is None else state.uuid),
-        "pci_bus_id": one.bus_id or None,
-        "gpu_instance_id": one.gpu_instance_id,
-        "compute_instance_id": one.compute_instance_id,
-        "sources": list(one.sources),
-        "historical": one.historical,
-        "cancelled": rfc3339(one.cancelled_wall),
-    }
 
 
 def alert(one: Alert) -> Document:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from gpumon.outputs import events
 from gpumon.outputs.connections import nvlinks, ports, services
 from gpumon.outputs.document import Document, aside, excluded, gpus_up, released, verdict
 from gpumon.outputs.remarks import remarks
@@ -27,7 +28,7 @@ SEVERITY_COLORS = {"critical": RED, "warning": YELLOW, "info": DIM}
 STATE_COLORS = {"critical": RED, "warning": YELLOW, "ok": GREEN}
 OUTCOME_COLORS = {"ok": GREEN, "degraded": YELLOW, "skipped": DIM}
 GAP = "  "
-STATUS = ("node", "gpus", "links", "ports", "probe")
+STATUS = ("node", "gpus", "links", "ports", "events", "probe")
 """The parts of a document that `status` shows."""
 
 
@@ -87,6 +88,7 @@ def status(document: Document, width: int, *, color: bool) -> str:
     for problem in node["problems"]:
         lines += [*_problem_lines(problem, node["time"], width, color=color), ""]
     lines += [*_gpu_lines(document, width, color=color), "", *_connection_lines(document, width)]
+    lines += _event_lines(document, width, color=color)
     lines += _probe_lines(document["probe"], width, color=color)
     return "\n".join((_heading(document, color=color), *lines)) + "\n"
 
@@ -125,6 +127,21 @@ def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> I
     for label, text in (("", problem["detail"]), ("Do: ", problem["action"]), ("Runbook: ", problem["runbook_url"])):
         if text:
             yield from _wrapped(label + printable(text), width, indent="  ")
+
+
+def _event_lines(document: Document, width: int, *, color: bool) -> Iterator[str]:
+    found = events.recent(document["events"], document["node"]["time"])
+    if found:
+        yield "Errors of the last day, the newest first:"
+    for event in found[: events.MOST_SHOWN]:
+        severity = _paint(event["severity"].upper(), SEVERITY_COLORS[event["severity"]], color=color)
+        yield f"{severity}{GAP}{printable(events.title(event))}"
+        for text in (events.when(event), *events.advice(event)):
+            yield from _wrapped(printable(text), width, indent="  ")
+    if len(found) > events.MOST_SHOWN:
+        yield f"{len(found) - events.MOST_SHOWN} more: /api/v1/events?since=1d"
+    if found:
+        yield ""
 
 
 def _gpu_lines(document: Document, width: int, *, color: bool) -> Iterator[str]:

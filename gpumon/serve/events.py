@@ -12,7 +12,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gpumon.alerts.alert import SEVERITIES
-from gpumon.outputs import document
+from gpumon.outputs.events import documents
 from gpumon.report import Report
 from gpumon.serve import ask, schema
 from gpumon.serve.answer import reply, sources
@@ -56,7 +56,7 @@ async def events(request: Request, chosen: Annotated[EventFilter, Query()]) -> R
     found = {burst.id: burst for burst in latest.events if query.matches(burst) and wanted(burst)}
     complete = await _search(request, query, chosen.limit, wanted, found)
     newest = sorted(found.values(), key=lambda burst: burst.last_wall)[-chosen.limit :]
-    return reply({"events": document.events(latest, newest), "complete": complete})
+    return reply({"events": documents(latest, newest), "complete": complete})
 
 
 async def _search(

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from gpumon.outputs import document
+from gpumon.outputs import document, events
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.result import ProbeRequest
 from gpumon.release import Answer, Holder
@@ -42,7 +42,7 @@ def examples() -> Mapping[tuple[str, str, str], Any]:
         ("get", "/api/v1/gpus/{gpu}", "200"): document.gpu(report.gpus[0]),
         ("get", "/api/v1/links", "200"): {"links": document.links(report)[:1]},
         ("get", "/api/v1/ports", "200"): {"ports": document.ports(report)},
-        ("get", "/api/v1/events", "200"): {"events": document.events(report, report.events), "complete": True},
+        ("get", "/api/v1/events", "200"): {"events": events.documents(report, report.events), "complete": True},
         ("get", "/api/v1/alerts", "200"): {"alerts": [document.alert(one) for one in report.alerts]},
         ("get", "/api/v1/probes", "200"): {"probes": [run]},
         ("get", "/api/v1/probes/{run}", "200"): run,

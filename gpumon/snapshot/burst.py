@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 XID, SXID, OVERRUN = "xid", "sxid", "overrun"
+MOST_TEXTS = 3
+"""Different lines that are kept of one error, beside the newest."""
 KINDS = (XID, SXID, OVERRUN)
 """Of a GPU; of an NVSwitch; records of the kernel log that were lost, and Xids perhaps with them."""
 NVML, KMSG = "nvml", "kmsg"
@@ -36,7 +38,9 @@ class Sighting:
     source: str
     times: int = 1
     text: str = ""
-    """The kernel's words; names no process."""
+    """The kernel's words, of the last time; names no process."""
+    texts: tuple[str, ...] = ()
+    """Different words of the times before it, the first ones."""
     numbered: bool = True
     """False: the kernel said in words alone that the GPU fell off the bus, and may say it with its number too."""
     uuid: str | None = None

@@ -13,7 +13,7 @@ from gpumon.alerts.alert import Alert
 from gpumon.alerts.faults import FAULTS as ADVICE
 from gpumon.alerts.rules import rules
 from gpumon.health.xids import CRITICAL_XIDS
-from gpumon.outputs import document
+from gpumon.outputs import document, events
 from gpumon.outputs.problems import problems
 from gpumon.probe.result import AllReduce
 from gpumon.report import ProbeState, Report
@@ -126,7 +126,7 @@ def test_events_are_newest_first_and_name_their_gpu() -> None:
     report = samples.healthy()
     known = replace(example.event(), bus_id=example.bus_id(2), uuid=None, last_wall=STAMP.wall - 5)
     strange = replace(example.event(), bus_id="0000:FF:00.0", uuid=None, last_wall=STAMP.wall - 9)
-    shown = document.events(report, (strange, known))
+    shown = events.documents(report, (strange, known))
     assert [(one["gpu"], one["uuid"], one["pci_bus_id"]) for one in shown] == [
         (2, example.uuid(2), example.bus_id(2)),
         (None, None, "0000:FF:00.0"),

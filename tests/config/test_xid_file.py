@@ -1,0 +1,99 @@
+"""An operator's file on Xids: read whole or refused with file, line and remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpumon.config import xid_file
+from gpumon.config.load import ConfigurationError, load
+from gpumon.health.catalogue import SHIPPED
+from gpumon.health.xids import XIDS, Class, Severity
+from gpumon.wiring import catalogue, terms
+
+GOOD = """
+79:
+  severity: warning
+  action: page the hardware team
+13: {severity: critical}
+901: {name: "Firmware of our own", severity: critical, class: firmware, action: reset the GPU, if_it_recurs: call us}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "xids.yml"
+
+
+def test_rows_stand_in_place_of_and_beside_the_shipped(path: Path) -> None:
+    """What is not written stays as shipped; a new code is known; critical ones follow."""
+    path.write_text(GOOD)
+    rows, problems = xid_file.read(path)
+    known = SHIPPED.with_rows(rows)
+
+    assert problems == ()
+    fallen = known.xid(79)
+    assert (fallen.severity, fallen.action) == (Severity.WARNING, "page the hardware team")
+    assert (fallen.name, fallen.ordered) == (XIDS[79].name, frozenset({"severity", "action"}))
+    assert (known.xid(901).name, known.xid(901).kind) == ("Firmware of our own", Class.FIRMWARE)
+    assert known.critical == (SHIPPED.critical - {79}) | {13, 901}
+
+
+def test_the_configuration_brings_it_into_force(path: Path) -> None:
+    """Counters at 0, rules and words follow the file that the configuration names."""
+    path.write_text(GOOD)
+    configuration = load(None, {}, {"GPUMON_XIDS__FILE": str(path)}, xid_rows=xid_file.read)
+
+    assert catalogue(configuration).critical == terms(configuration).catalogue.critical
+    assert 901 in terms(configuration).catalogue.critical
+    (rule,) = (one for one in terms(configuration).rules if one.name == "GpuXidCritical")
+    assert "'901'" in repr(rule.expression)
+    assert "'79'" not in repr(rule.expression)
+
+
+def test_an_empty_file_changes_nothing(path: Path) -> None:
+    """So that one may be laid out before it is needed."""
+    path.write_text("# nothing yet\n")
+    assert xid_file.read(path) == ({}, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("79: {severity: fatal}", "{path}:1: 79.severity: 'fatal' is not known; one of: critical, warning, info"),
+        ("\n79:\n  serverity: info", "{path}:3: 79.serverity: is not known; did you mean severity?"),
+        ("79: {class: wetware}", "{path}:1: 79.class: 'wetware' is not known; one of: application,"),
+        ("79: {action: 7}", "{path}:1: 79.action: should be text, not 7; for example action:"),
+        ('79: {name: " "}', "{path}:1: 79.name: should be text, not ' '; for example name:"),
+        ("xid79: {severity: info}", "{path}:1: xid79: is not the number of an Xid; for example 79"),
+        ("1000000: {severity: info}", "{path}:1: 1000000: is not the number of an Xid; for example 79"),
+        ("79: critical", "{path}:1: 79: should hold one or more keys and their values; known here: name, severity,"),
+        ("79: {severity: info}\n79: {severity: info}", "{path}:2: 79: stands in line 1 too; delete one of them"),
+        ("- 79", "{path}:1: should hold codes and what to think of each; for example 79:"),
+        ("79: [", "{path}:1: is not YAML"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line_and_remedy(path: Path, text: str, told: str) -> None:
+    """And nothing of the file is taken."""
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as refused:
+        load(None, {}, {"GPUMON_XIDS__FILE": str(path)}, xid_rows=xid_file.read)
+
+    assert told.format(path=path) in str(refused.value)
+    assert xid_file.read(path)[0] == {}
+
+
+def test_all_mistakes_are_told_at_once(path: Path) -> None:
+    """Each on its own line."""
+    path.write_text("79: {severity: fatal}\n80: {sevreity: info}\n81: {severity: info}\n")
+    assert len(xid_file.read(path)[1]) == 2
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """Missing, or no text."""
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    missing, binary = (xid_file.read(tmp_path / name)[1][0] for name in ("missing", "binary"))
+
+    assert str(missing) == f"{tmp_path}/missing: cannot be read (No such file or directory); correct xids.file"
+    assert str(binary) == f"{tmp_path}/binary: is not UTF-8 at byte 0; save it as UTF-8"

@@ -1,0 +1,212 @@
+"""What a line's own text says is understood: recovery actions, registers, NVLink 5, followers, and what is over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_bursts import burst
+
+from gpumon.health import nvlink5, registers
+from gpumon.health.catalogue import SHIPPED, Explanation, explain
+from gpumon.health.xids import NOTHING, REBOOT, RESET, XIDS, Severity
+from gpumon.snapshot.burst import OVERRUN, SXID, XID
+
+CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
+
+
+def read(code: int, text: str) -> Explanation:
+    return SHIPPED.read(XID, code, (text,))
+
+
+def judged(code: int, text: str) -> tuple[Severity, str]:
+    means = read(code, text)
+    return means.severity, means.action
+
+
+@pytest.mark.parametrize(
+    ("to", "severity", "action"),
+    [
+        ("0x0 (None)", INFO, NOTHING),
+        ("0x1 (GPU Reset Required)", CRITICAL, RESET),
+        ("0x1 (PF FLR)", CRITICAL, RESET),
+        ("0x2 (Node Reboot Required)", CRITICAL, REBOOT),
+        ("0x2 (OS Reboot)", CRITICAL, REBOOT),
+        ("0x3 (Drain P2P)", WARNING, "stop the jobs that use this GPU's links"),
+        ("0x4 (Drain and Reset)", CRITICAL, f"stop the jobs that use this GPU's links, then {RESET}"),
+        ("0x9 (Sing To It)", WARNING, "do what it says: Sing To It"),
+    ],
+)
+def test_advice_on_recovery_is_followed_by_its_number(to: str, severity: Severity, action: str) -> None:
+    """Its name differs between drivers; an unknown one is quoted."""
+    assert judged(154, f"GPU recovery action changed from 0x0 (None) to {to}") == (severity, action)
+    assert judged(154, "something else") == (INFO, XIDS[154].action)
+
+
+def test_of_several_advices_the_newest_counts() -> None:
+    """When the driver takes its advice back, it is over."""
+    changed = "GPU recovery action changed from"
+    texts = (f"{changed} 0x0 (None) to 0x1 (GPU Reset Required)", f"{changed} 0x1 (GPU Reset Required) to 0x0 (None)")
+    advice = burst(1, 154, texts=texts, text=texts[0])
+
+    assert SHIPPED.explain(advice).severity is CRITICAL
+    assert SHIPPED.explain(replace(advice, text=texts[1])).severity is INFO
+
+
+def nvlink(*values: int) -> str:
+    return f"NVLink: fatal error detected on link 14({', '.join(hex(value) for value in values)})"
+
+
+@pytest.mark.parametrize(
+    ("values", "finding"),
+    [
+        ((1 << 8, 0, 0, 0, 0, 0, 0), registers.CONNECTION),
+        ((1 << 4, 0, 0, 0, 0, 0, 0), registers.PARITY),
+        ((1 << 21, 0, 0, 0, 0, 0, 0), registers.SIGNAL),
+        ((1 << 30, 0, 0, 0, 0, 0, 0), registers.HARMLESS),
+        ((0, 0, 1 << 16, 0, 0, 0, 0), registers.DIAGNOSE),
+        ((0, 0, 1 << 13, 0, 0, 0, 0), registers.UNEXPECTED),
+        ((0, 0, 0, 1 << 18, 0, 0, 0), registers.FABRIC),
+        ((0, 0, 0, 0, 1 << 20, 0, 0), registers.THRESHOLD),
+        ((0, 0x1, 0, 0, 0, 0, 0), registers.UNEXPECTED),
+        ((1 << 30 | 1 << 20, 0, 0, 1 << 16, 1 << 27, 0, 0), registers.PARITY),
+    ],
+)
+def test_registers_of_an_nvlink_error_say_what_to_do(values: tuple[int, ...], finding: registers.Finding) -> None:
+    """The worst bit decides; each is named with its link, register and meaning."""
+    means = read(74, nvlink(*values))
+
+    assert (means.severity, means.action) == (CRITICAL, finding.action)
+    assert means.detail.startswith("Link 14: register ")
+    assert finding.words in means.detail
+
+
+def test_every_bit_has_one_finding_and_every_finding_a_rank() -> None:
+    """No bit is written twice under different findings, and none is left without a place in the order."""
+    used = {finding for bits in registers.TABLE.values() for finding in bits.values()}
+    assert used | {registers.UNEXPECTED} == set(registers.WORST_FIRST)
+    assert all(0 <= bit < 32 for bits in registers.TABLE.values() for bit in bits)
+
+
+# NVLink 5
+
+
+def line(unit: str, info: int, status: int = 0, *, fatal: bool = False, link: str = "13") -> str:
+    words = f"{info:#010x} {status:#010x} 0x00000001 0x00000000 0x00100000 0x00000004"
+    return f"{unit} {'Fatal' if fatal else 'Nonfatal'} XC0 i0 Link {link} ({words})"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "severity", "action"),
+    [
+        (144, "SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008 0x00000000)", INFO, NOTHING),
+        (145, "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001 0x0)", INFO, NOTHING),
+        (145, line("RLW_REMAP", 4, 0x40, fatal=True), CRITICAL, RESET),
+        (145, line("RLW_REMAP", 4, 0x1), WARNING, nvlink5.FOLLOW_154),
+        (145, line("RLW_RXPIPE", 6, 0x1), INFO, NOTHING),
+        (145, line("RLW_RXPIPE", 6 | 1 << 7, 0x1, fatal=True), CRITICAL, RESET),
+        (145, line("RLW_RXPIPE", 6 << 5 | 2 | 1 << 10, 0x1, fatal=True), CRITICAL, RESET),
+        (146, line("TLW_RX_PIPE1", 11, 0x4, fatal=True), CRITICAL, RESET),
+        (146, line("TLW_RX", 10 << 5 | 3, 0x4, fatal=True), CRITICAL, RESET),
+        (149, "NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000000)", CRITICAL, RESET),
+        (149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000 0x00000000)", CRITICAL, RESET),
+        (149, line("NETIR_LINK_DOWN", 0b101010 << 20 | 17, fatal=True), CRITICAL, RESET),
+        (149, line("NETIR_LINK_DOWN", 0b101000 << 20 | 17, fatal=True), WARNING, NOTHING),
+        (149, line("NETIR_BER_EVENT", 19, 2), INFO, NOTHING),
+        (150, line("MSE_WATCHDOG", 0, 0, fatal=True), CRITICAL, RESET),
+        (149, "NETIR_LINK_EVT Fatal XC 1 i 2 Link 01 [0x000001c6]", CRITICAL, RESET),
+        # What the table does not have
+        (145, line("RLW_REMAP", 4, 0x1000), WARNING, nvlink5.READ_IT),
+        (145, line("RLW_REMAP", 4, 0x1000, fatal=True), CRITICAL, nvlink5.READ_IT),
+        (145, line("RLW_NEWPART", 44, 0x1), WARNING, nvlink5.READ_IT),
+        (145, line("RLW_REMAP", 77, 0x1), WARNING, nvlink5.READ_IT),
+        (145, line("RLW_REMAP", 1 << 20 | 4, 0x1), WARNING, nvlink5.READ_IT),
+        (149, line("NETIR_LINK_DOWN", 0b111111 << 20 | 17), WARNING, nvlink5.READ_IT),
+    ],
+)
+def test_nvlink_5_lines_are_decoded(code: int, text: str, severity: Severity, action: str) -> None:
+    """In the coding before R575 and the one since; what matches no rule is a warning, never nothing to do."""
+    assert judged(code, text) == (severity, action)
+
+
+def test_the_link_and_the_drivers_own_word_are_told() -> None:
+    """Where there is a link."""
+    assert read(145, line("RLW_REMAP", 4, 0x40, fatal=True)).detail == "RLW_REMAP of link 13: fatal."
+    assert read(149, line("NETIR", 24, link="-1")).detail == "NETIR: not fatal."
+
+
+def test_a_text_of_another_form_leaves_the_row_as_it_is() -> None:
+    """NVML gives no text at all."""
+    for text in ("", "NVLink error"):
+        assert read(149, text).action == XIDS[149].action
+        assert read(74, text).action == XIDS[74].action
+
+
+def test_no_line_has_two_meanings() -> None:
+    """A first register of one coding is never one of the other with another outcome: no driver's version is needed."""
+    for unit in nvlink5.TABLE:
+        old = unit.before << 5 | unit.group
+        assert old & 0x7F not in unit.since or (unit.xid == 150 and not unit.promoted)
+
+
+def test_the_table_is_nvidias() -> None:
+    """As many rules for each Xid as its decode table has; MSE's two, and where one unit became two."""
+    rules = dict.fromkeys(nvlink5.CODES, 0)
+    for unit in nvlink5.TABLE:
+        rules[unit.xid] += len(unit.by_reason or unit.by_status) * len(unit.since)
+    assert rules == {144: 6, 145: 33, 146: 20, 147: 2, 148: 1, 149: 31, 150: 2}
+
+
+@given(st.sampled_from([45, 74, 144, 145, 146, 147, 148, 149, 150, 154]), st.text())
+def test_nothing_is_too_strange(code: int, text: str) -> None:
+    """Whatever stands in a line, it is explained without an error."""
+    start = {74: "link 1(0x1", 154: "to 0x", 45: "caused by previous Xid "}.get(
+        code, "RLW_CTRL Fatal XC0 i0 Link 1 (0x3 "
+    )
+    for one in (text, start + text, start + text + ")"):
+        assert explain(XIDS[code], one).action
+
+
+# What follows, what is over, and what is no Xid
+
+
+def test_a_follower_points_to_its_cause_and_stays_harmless() -> None:
+    """Alone, too, an Xid 45 is information: it once took three nodes out of service 672 times."""
+    means = read(45, "Ch 00000001 caused by previous Xid 149")
+    assert (means.severity, means.action) == (INFO, "see Xid 149 of this GPU")
+    assert read(45, "Ch 00000001").severity is INFO
+
+
+def test_what_another_xid_ends_is_over() -> None:
+    """Lost power smoothing is a warning until it works again."""
+    lost = burst(1, 163)
+    assert SHIPPED.explain(lost).severity is WARNING
+    over = SHIPPED.explain(replace(lost, cancelled_wall=2.0))
+    assert (over.severity, over.action, over.detail) == (INFO, NOTHING, "Xid 162 says that it is over.")
+
+
+def test_the_worst_line_of_a_burst_stands_for_it() -> None:
+    """A harmless line before or after changes nothing."""
+    harmless, bad = line("RLW_CTRL", 3, 0x8000_0000), line("RLW_RSPCOL", 5, 0x2, fatal=True)
+    for texts in ((harmless, bad), (bad, harmless)):
+        assert SHIPPED.explain(burst(1, 145, texts=texts, text=harmless)).action == RESET
+
+
+@pytest.mark.parametrize(("fatal", "severity"), [(True, CRITICAL), (False, WARNING), (None, WARNING)])
+def test_switch_errors_are_as_grave_as_their_line_says(*, fatal: bool | None, severity: Severity) -> None:
+    """A fatal one takes the node out of service."""
+    assert SHIPPED.explain(burst(1, 20034, kind=SXID, fatal=fatal)).severity is severity
+
+
+def test_lost_records_are_a_warning() -> None:
+    """They may have held an Xid."""
+    assert SHIPPED.explain(burst(1, 0, kind=OVERRUN)).severity is WARNING
+
+
+def test_an_operators_word_stands() -> None:
+    """Whatever a line says; what he did not write comes from the line."""
+    ordered = replace(XIDS[149], severity=INFO, ordered=frozenset({"severity"}))
+    means = SHIPPED.with_rows({149: ordered}).read(XID, 149, (line("NETIR_LINK_DOWN", 17, fatal=True),))
+    assert (means.severity, means.action) == (INFO, RESET)

@@ -1,0 +1,152 @@
+"""Events are found by what is asked, boards are remembered, and the store of an earlier version is taken over."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sample_bursts import BUS_ID, WALL, burst, change
+
+from gpumon.snapshot.burst import KINDS, OVERRUN, SOURCES, SXID, XID, Board, Burst, Change
+from gpumon.store import store as store_module
+from gpumon.store.events import ErrorCounter, EventQuery
+from gpumon.store.schema import APPLICATION_ID, MIGRATIONS
+from gpumon.store.store import Retention, Store
+
+OTHER = "00000000:2A:00.0"
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[Burst, ...]]:
+    """A store of many different events, and those, oldest first."""
+    path = tmp_path_factory.mktemp("store") / "gpumon.db"
+    bursts = tuple(
+        burst(
+            number,
+            (13, 79)[number % 2],
+            ("GPU-1", "GPU-2", None)[number % 3],
+            kind=(XID, XID, XID, SXID, OVERRUN)[number % 5],
+            bus_id=(BUS_ID, OTHER)[number % 7 % 2],
+            nvml=number % 2,
+            kmsg=(number + 1) % 2,
+            unnumbered=number % 11 == 0,
+            first_wall=WALL + number - number % 4,
+        )
+        for number in range(200)
+    )
+    with Store.open(path, clock=lambda: WALL) as store:
+        store.record(Change(one, one.count) for one in bursts)
+    return path, bursts
+
+
+maybe = st.none()
+queries = st.builds(
+    EventQuery,
+    uuid=maybe | st.sampled_from(["GPU-1", "GPU-2", "GPU-9"]),
+    bus_id=maybe | st.sampled_from([BUS_ID, OTHER]),
+    kind=maybe | st.sampled_from(KINDS),
+    code=maybe | st.sampled_from([13, 79, 48]),
+    source=maybe | st.sampled_from(SOURCES),
+    since=maybe | st.integers(-1, 210).map(lambda at: WALL + at),
+    until=maybe | st.integers(-1, 210).map(lambda at: WALL + at),
+    limit=st.integers(1, 70),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(query=queries)
+def test_the_store_and_the_report_find_the_same(filled: tuple[Path, tuple[Burst, ...]], query: EventQuery) -> None:
+    """Whatever is asked: page after page, the newest first, none twice and none left out."""
+    path, bursts = filled
+    found: list[Burst] = []
+    with Store.open(path, clock=lambda: WALL) as store:
+        while page := store.events(query):
+            found += [one.burst for one in page]
+            query = replace(query, before=page[-1].place)
+
+    assert found == [one for one in reversed(bursts) if query.matches(one)]
+
+
+def test_what_is_over_is_told_wherever_it_is_found(tmp_path: Path) -> None:
+    """Xid 162 ends the 163 before it, of its own GPU, and not the one after it."""
+    lost = [burst(1, 163), burst(2, 163, bus_id=OTHER, uuid="GPU-2"), burst(9, 163)]
+    with Store.open(tmp_path / "gpumon.db", clock=lambda: WALL) as store:
+        store.record(Change(one, 1) for one in (*lost, burst(5, 162), burst(6, 162)))
+        found = store.events(EventQuery(code=163))
+
+    assert [one.burst.cancelled_wall for one in found] == [None, None, WALL + 5]
+
+
+def board(number: int, bus_id: str = BUS_ID, last: float = 0.0) -> Board:
+    return Board(
+        uuid=f"GPU-{number}", bus_id=bus_id, serial="165422", name="H100", first_wall=WALL, last_wall=WALL + last
+    )
+
+
+def test_boards_are_remembered_by_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When one was first seen stays, where it was last seen follows it, and the number of them is bounded."""
+    monkeypatch.setattr(store_module, "MOST_BOARDS", 3)
+    with Store.open(tmp_path / "gpumon.db") as store:
+        store.keep_boards([board(1), board(2, last=1)])
+        store.keep_boards([replace(board(1, OTHER, last=5), first_wall=WALL + 5)])
+        assert store.boards() == (board(2, last=1), board(1, OTHER, last=5))
+
+        store.keep_boards(board(number, last=10 + number) for number in range(3, 6))
+    with Store.open(tmp_path / "gpumon.db") as store:
+        assert [one.uuid for one in store.boards()] == ["GPU-3", "GPU-4", "GPU-5"]
+
+
+def made_by_0_1(path: Path) -> None:
+    """As version 0.1 left it: statements of a released migration never change."""
+    with contextlib.closing(sqlite3.connect(path)) as old:
+        old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        old.execute("PRAGMA journal_mode = WAL")
+        old.execute("CREATE TABLE migrations (version INTEGER PRIMARY KEY, applied REAL NOT NULL)")
+        for statement in MIGRATIONS[0]:
+            old.execute(statement)
+        old.execute("INSERT INTO migrations VALUES (1, 0)")
+        insert = "INSERT INTO xid_events (boot_id, bus_id, uuid, xid, at, wall, source) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        old.execute(insert, ("boot-1", BUS_ID, "GPU-1", 79, 10.0, WALL + 10, "nvml"))
+        old.execute(insert, ("boot-1", OTHER, None, 13, 11.0, WALL + 11, "nvml"))
+        old.execute("INSERT INTO xid_counters VALUES ('GPU-1', 79, 7, ?)", (WALL + 10,))
+        old.execute("INSERT INTO probe_results VALUES (1, 'r1', 'allreduce', ?, 'ok', '{\"id\": \"r1\"}')", (WALL,))
+        old.execute("INSERT INTO probe_counters VALUES ('allreduce', 'ok', '', 4)")
+        old.commit()
+
+
+def test_a_store_of_version_0_1_is_upgraded_in_place(tmp_path: Path) -> None:
+    """Events become bursts of one, counters and results stay, and all that is new works."""
+    path = tmp_path / "gpumon.db"
+    made_by_0_1(path)
+    counter = ErrorCounter(kind=XID, device="GPU-1", code=79, count=7, last_wall=WALL + 10)
+
+    for _ in range(2):
+        with Store.open(path, clock=lambda: WALL) as store:
+            assert store.moved_aside is None
+            assert store.recent_events(10) == (
+                burst(10, id="v1-1"),
+                burst(11, 13, None, id="v1-2", bus_id=OTHER),
+            )
+            assert store.error_counters() == (counter,)
+            assert store.probe_counters("allreduce").outcomes == {"ok": 4}
+            assert store.recent_probe_results(1) == ({"id": "r1"},)
+            assert (store.log_position(), store.boards()) == (None, ())
+
+    with Store.open(path, clock=lambda: WALL) as store:
+        store.record([change(20), change(21, 20034, None, kind=SXID, bus_id="0000:c1:00.0")])
+        assert [one.count for one in store.error_counters()] == [8, 1]
+
+
+def test_a_burst_that_goes_on_outlives_the_rows_after_it(tmp_path: Path) -> None:
+    """Retention keeps the newest rows; one that was pruned while it went on is written anew and counts its gain."""
+    with Store.open(tmp_path / "gpumon.db", retention=Retention(rows=5), clock=lambda: WALL) as store:
+        store.record(change(number) for number in range(10))
+        store.record([Change(burst(0, nvml=4), 3)])
+
+        assert len(store.recent_events(100)) == 5
+        assert [one.count for one in store.error_counters()] == [13]
