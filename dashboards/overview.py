@@ -46,6 +46,10 @@ def _rate(metric: str) -> str:
     return f"rate({series(metric)}[$__rate_interval])"
 
 
+def _both_ways(prefix: str) -> str:
+    return f"{_rate(f'{prefix}_receive_bytes_total')} + {_rate(f'{prefix}_transmit_bytes_total')}"
+
+
 def _max(by: str, expression: str) -> str:
     return f"max by ({by}) ({expression})"
 
@@ -58,6 +62,7 @@ _FIRING, _NOT_IDLE = (
 )
 _LANES, _MOST_LANES = series("gpumon_gpu_pcie_link_width"), series("gpumon_gpu_pcie_link_width_max")
 _UP = series("gpumon_gpu_up")
+_WATCHED = _rate("gpumon_gpu_observed_seconds_total")
 
 SECTIONS = (
     Section(
@@ -159,7 +164,7 @@ SECTIONS = (
             graph(
                 "Time busy",
                 f"Share of the watched time in which a kernel ran, not share of the GPU in use. {SHOWN}",
-                _highest(f"{_rate('gpumon_gpu_busy_seconds_total')} / {_rate('gpumon_gpu_observed_seconds_total')}"),
+                _highest(f"{_rate('gpumon_gpu_busy_seconds_total')} / {_WATCHED}"),
                 GPU,
                 unit="percentunit",
                 minimum=0,
@@ -173,6 +178,36 @@ SECTIONS = (
                 unit="percentunit",
                 minimum=0,
                 maximum=1,
+            ),
+            graph(
+                "Multiprocessors busy",
+                f"Share of the watched time and of the multiprocessors with work, on Hopper and later. {SHOWN}",
+                _highest(f"{_rate('gpumon_gpu_sm_active_seconds_total')} / {_WATCHED}"),
+                GPU,
+                unit="percentunit",
+                minimum=0,
+                maximum=1,
+            ),
+            graph(
+                "Tensor cores busy",
+                f"Share of the watched time, on Hopper and later: low where there is little matrix work. {SHOWN}",
+                _highest(f"{_rate('gpumon_gpu_tensor_active_seconds_total')} / {_WATCHED}"),
+                GPU,
+                unit="percentunit",
+                minimum=0,
+                maximum=1,
+            ),
+            graph(
+                "MIG instances: memory used",
+                f"Share of the instance's memory that is allocated. {SHOWN}",
+                _highest(f"{series('gpumon_mig_memory_used_bytes')} / {series('gpumon_mig_memory_total_bytes')}"),
+                f"{GPU} {{{{profile}}}} {{{{gpu_instance_id}}}}/{{{{compute_instance_id}}}}",
+                unit="percentunit",
+                minimum=0,
+                maximum=1,
+                quiet=True,
+                width=24,
+                height=6,
             ),
         ),
     ),
@@ -191,6 +226,13 @@ SECTIONS = (
                 "The driver's margin, else slowdown threshold less core temperature. At 0 the GPU slows down. "
                 f"The {MOST} smallest at each moment.",
                 f"bottomk({MOST}, {_MARGIN})",
+                GPU,
+                unit="celsius",
+            ),
+            graph(
+                "Memory temperature",
+                f"Of boards with HBM. {SHOWN}",
+                _highest(series("gpumon_gpu_memory_temperature_celsius")),
                 GPU,
                 unit="celsius",
             ),
@@ -270,7 +312,7 @@ SECTIONS = (
         ),
     ),
     Section(
-        title="NVLink",
+        title="Links",
         panels=(
             graph(
                 "NVLinks that carry no traffic",
@@ -287,6 +329,40 @@ SECTIONS = (
                 f"{GPU} {{{{kind}}}}",
                 minimum=0,
                 bars=True,
+            ),
+            graph(
+                "NVLink traffic",
+                f"Payload of all links of a GPU, both ways. {SHOWN}",
+                _highest(_both_ways("gpumon_gpu_nvlink")),
+                GPU,
+                unit="Bps",
+                minimum=0,
+            ),
+            graph(
+                "InfiniBand and RoCE traffic",
+                f"Of a port, both ways. {SHOWN}",
+                _highest(_both_ways("gpumon_infiniband")),
+                "{{instance}} {{device}}:{{port}}",
+                unit="Bps",
+                minimum=0,
+            ),
+            table(
+                "GPUs that are not in their NVLink fabric",
+                "State 1: not started, 2: in progress; 3 with a code other than 0: failed. Such a GPU runs no job that "
+                "needs the others.",
+                [
+                    f"({_max(EACH_GPU, series('gpumon_fabric_state'))} > 0) < 3",
+                    f"{_max(EACH_GPU, series('gpumon_fabric_status'))} > 0",
+                ],
+                {**GPU_COLUMNS, "Value #A": "state", "Value #B": "code", "uuid": "uuid"},
+                quiet=True,
+            ),
+            table(
+                "InfiniBand and RoCE ports that are down",
+                "Jobs over several nodes are slow or fail.",
+                [f"{_max('instance, device, port, link_layer', series('gpumon_infiniband_port_up'))} == 0"],
+                {"instance": "node", "device": "device", "port": "port", "link_layer": "network"},
+                quiet=True,
             ),
         ),
     ),

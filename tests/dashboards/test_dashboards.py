@@ -33,14 +33,16 @@ HEALTHY: Mapping[str, Any] = {"idle": True}
 SICK: Mapping[str, Any] = {
     "idle": True,
     "gpus": {
-        0: {"xids": [48]},
+        0: {"xids": [48], "fabric": {"status": 999}},
         1: {"remap": {"uncorrectable": 1, "pending": 1, "failed": 1}},
         2: {"set": {"pcie_width": 8}},
         3: {"lost": True},
         4: {"set": {"temperature": 88}},
         5: {"hang": ["nvmlDeviceGetTemperature*"]},
-        6: {"fail": {"nvmlDeviceGetUtilizationRates": "UNKNOWN"}},
+        6: {"fail": {"nvmlDeviceGetUtilizationRates": "UNKNOWN"}, "fabric": {"state": 2}},
+        7: {"mig": ["3g.40gb", "3g.40gb"]},
     },
+    "ports": {"mlx5_3": {"state": "down"}},
 }
 """Something for every panel that shows only what is wrong."""
 

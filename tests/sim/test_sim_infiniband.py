@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,19 @@ def test_a_mistake_is_named_with_its_line(text: str, problem: str, tmp_path: Pat
     with pytest.raises(SimulationError, match=r"scenario\.yml:1: .*") as caught:
         opened(tmp_path, text)
     assert problem in str(caught.value)
+
+
+def test_faults_of_functions_are_none_of_the_files_business(tmp_path: Path) -> None:
+    """The child that reads files alone loads no library, and takes patterns of functions all the same."""
+    scenario = tmp_path / "scenario.yml"
+    scenario.write_text('gpus: {5: {hang: ["nvmlDeviceGetTemperature*"]}}\nports: {mlx5_3: {state: down}}\n')
+    child = f"""
+import subprocess
+import sys
+from pathlib import Path
+from gpumon.sim.infiniband import open_tree
+tree = open_tree("h100x8", scenario=Path({str(scenario)!r}), epoch=0.0)
+print(tree.read("class/infiniband/mlx5_3/ports/1/state"))
+"""
+    answer = subprocess.run([sys.executable, "-c", child], capture_output=True, check=True, timeout=60, text=True)
+    assert answer.stdout.strip() == "1: DOWN"
