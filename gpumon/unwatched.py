@@ -28,7 +28,10 @@ def heard(memory: Memory, arrival: Snapshot | DriverStatus | Samplers) -> Memory
     """Somebody looked, or failed to: whatever this says counts from now on."""
     if not memory.resuming:
         return memory
-    return replace(memory, resuming={one: until for one, until in memory.resuming.items() if not _says(arrival, one)})
+    left = {one: until for one, until in memory.resuming.items() if not _says(arrival, one)}
+    if isinstance(arrival, Snapshot) and memory.heard_at is not None:  # the first poll gets on, one GPU after another
+        left = dict.fromkeys(left, memory.heard_at + RESUME_SECONDS)
+    return replace(memory, resuming=left)
 
 
 def unwatched(memory: Memory, release: Release, lived: float) -> Collection[str]:

@@ -16,6 +16,7 @@ from gpumon.serve.answer import awaited, reply, sources, stamp
 from gpumon.serve.api import Filter, Nothing
 from gpumon.serve.guard import authorize, is_authorized
 from gpumon.serve.problem import Problem
+from gpumon.snapshot.bus_id import parsed
 
 router = APIRouter(prefix="/api/v1", tags=["release"])
 
@@ -80,7 +81,7 @@ async def begin(request: Request, wanted: Annotated[Wanted, Query()]) -> Respons
 async def end(request: Request, wanted: Annotated[Ended, Query()]) -> Response:
     """Needs the token. Without a GPU it ends all releases but that of the marker file, which ends with the file."""
     authorize(request)
-    bus_id = None if wanted.gpu is None else _bus_id(request, wanted.gpu)
+    bus_id = None if wanted.gpu is None else _ending(request, wanted.gpu)
     answer = await awaited(sources(request).end_release(bus_id, _by(request)), PATIENCE)
     if answer.refused:
         raise refused(answer)
@@ -119,6 +120,13 @@ def _document(request: Request) -> document.Document:
 
 def _bus_id(request: Request, gpu: str | None) -> str:
     return NODE if gpu is None else ask.gpu(sources(request).latest(), gpu).bus_id
+
+
+def _ending(request: Request, gpu: str) -> str:
+    """A GPU that was given to another driver meanwhile is known by its address alone."""
+    address = parsed(gpu)
+    released = address is not None and address in sources(request).latest().release.bus_ids
+    return address if released and address else _bus_id(request, gpu)
 
 
 def _by(request: Request) -> str:

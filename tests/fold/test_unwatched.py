@@ -59,6 +59,9 @@ def test_each_gpu_is_back_with_its_own_first_reading() -> None:
     assert [(state.uuid, state.gpu.up) for state in report.gpus] == [("GPU-0", 1.0), ("GPU-1", None), ("GPU-2", None)]
     assert report.node.nvml_up == 1.0
     assert report.node.snapshot_timestamp_seconds is None
+    slow = told(replace(polled(seen(1)), complete=False), report=report, at=370.0)
+    slow = told(replace(polled(seen(0)), complete=False), report=slow, at=400.0)
+    assert [(state.uuid, state.gpu.up) for state in slow.gpus if state.released] == [("GPU-2", None)]
 
 
 def test_the_first_complete_poll_judges_them_all() -> None:

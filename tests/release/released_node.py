@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -46,8 +47,11 @@ class ReleasedNode:
         self.loop = Loop()
         self.reports: list[Report] = []
         self.kept: list[ProbeResult] = []
+        self.trace = folder / "trace"
         self.simulate({})
-        simulation = Simulation(profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario))
+        simulation = Simulation(
+            profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario), trace=str(self.trace)
+        )
         shipped = rules({}, CRITICAL_XIDS)
         self.monitor = Monitor(Report(started=time.time(), simulated="h100x8"), Terms(rules=shipped))
         self.samplers = SamplerSupervisor(
@@ -125,6 +129,11 @@ class ReleasedNode:
             except OSError:  # ended meanwhile
                 continue
         return found
+
+    def calls(self, function: str) -> int:
+        """How often samplers have called this, as far as is written."""
+        files = self.folder.glob(f"{self.trace.name}-*.json")
+        return sum(json.loads(file.read_text())["calls"].get(function, 0) for file in files)
 
     @property
     def report(self) -> Report:

@@ -16,11 +16,9 @@ from unkillable import build, held
 from gpumon.alerts.alert import FIRING
 from gpumon.release import NODE
 from gpumon.report import Report
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.reading import rows
-from gpumon.supervisor import samplers
-from gpumon.supervisor.framed import GRACE_SECONDS
+from gpumon.supervisor import framed, samplers
 
 BUS_3 = "00000000:61:00.0"
 HANG = "nvmlDeviceGetUtilizationRates"
@@ -84,23 +82,22 @@ def test_a_released_node_has_no_sampler_and_ends_by_itself(node: ReleasedNode) -
     assert not wrong(node.reports)
 
 
-@pytest.mark.parametrize(
-    ("trouble", "least", "most"),
-    [
-        ({"delay": {"nvmlEventSetFree": 0.6, "nvmlShutdown": 0.6}}, 1.2, GRACE_SECONDS),
-        ({"hang": ["nvmlShutdown"]}, GRACE_SECONDS, 30.0),
-    ],
-    ids=["slow", "hanging"],
-)
-def test_the_driver_is_shut_down_in_order_if_it_lets_itself_be(
-    node: ReleasedNode, trouble: dict[str, object], least: float, most: float
-) -> None:
-    """The event set is freed and NVML shut down, which may take its time; a shutdown that hangs is ended by SIGKILL."""
-    node.simulate({}, **trouble)
+def test_the_driver_is_shut_down_in_order(node: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event set is freed and NVML shut down before the sampler ends."""
+    monkeypatch.setattr(framed, "GRACE_SECONDS", 60.0)
+    node.simulate({}, delay={"nvmlShutdown": 1.1})  # the trace is written once a second
     turn_for(node.loop, 1.5)  # until the sampler has read the scenario
-    began = boot_clock()
     assert node.release(50.0).holders == ()
-    assert least <= boot_clock() - began <= most
+    assert (node.calls("nvmlEventSetFree"), node.calls("nvmlShutdown")) == (1, 1)
+
+
+def test_a_shutdown_that_hangs_is_ended(node: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By SIGKILL, after a while."""
+    monkeypatch.setattr(framed, "GRACE_SECONDS", 0.5)
+    node.simulate({}, hang=["nvmlShutdown"])
+    turn_for(node.loop, 1.5)
+    assert node.release(50.0).holders == ()
+    assert not node.samplers_now()
     node.simulate({})
     node.answered(node.releasing.end(None, "api"))
     node.until(lambda: node.up() == EVERY)

@@ -88,6 +88,15 @@ def test_a_gpu_is_named_by_index_uuid_or_address(node: Node, port: int, name: st
     assert node.asked[1:] == [(example.bus_id(3), "api")]
 
 
+def test_a_gpu_that_was_given_away_is_ended_by_its_address(node: Node, port: int) -> None:
+    """Another driver has it: it is no longer in the inventory, but its release still is."""
+    report = released(window(example.bus_id(3)))
+    node.report = replace(report, gpus=tuple(one for one in report.gpus if one.index != 3))
+    assert is_problem(ask(port, f"{PATH}?gpu=3", "DELETE", BEARER), 404)
+    assert ask(port, f"{PATH}?gpu=0000:30:00.0", "DELETE", BEARER).status == 200
+    assert node.asked == [(example.bus_id(3), "api")]
+
+
 def test_without_a_gpu_the_whole_node_is_meant(node: Node, port: int) -> None:
     """And for an end, every release."""
     ask(port, f"{PATH}?for_seconds=0.5", "POST", BEARER)
