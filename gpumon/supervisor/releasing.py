@@ -71,7 +71,7 @@ class Releasing:
         self._told = Release()
         self._complained: set[int] = set()
         self._let_go = False
-        """Nothing was held any more at some time in these windows."""
+        """Of what is released now, nothing was held any more at some time."""
         self._waiting: list[_Waiting] = []
         self._stopping = False
 
@@ -141,7 +141,8 @@ class Releasing:
         bus_ids = Release(windows=windows).bus_ids
         self._samplers.keep_off(bus_ids)
         holders = self._holders(bus_ids)
-        self._complain(windows, holders)
+        self._let_go = not holders or (self._let_go and bus_ids == self._told.bus_ids)
+        self._complain(holders)
         if (windows, holders) != (before, self._told.holders):
             self._told = Release(windows=windows, holders=holders)
             self._tell(self._told)
@@ -175,12 +176,11 @@ class Releasing:
             if held:
                 yield Holder(pid=pid, words=f"process {pid} of the agent, which has {', '.join(held)} open")
 
-    def _complain(self, windows: tuple[Window, ...], holders: tuple[Holder, ...]) -> None:
+    def _complain(self, holders: tuple[Holder, ...]) -> None:
         """Of what SIGKILL does not end, and of what took hold again."""
-        self._let_go = bool(windows) and (self._let_go or not holders)
         wrong = {one.pid: one.words for one in holders if one.stuck or self._let_go}
         for pid in wrong.keys() - self._complained:
-            log.error("released, and yet held", extra={"by": wrong[pid]})
+            log.error("released, and yet held", extra={"holder": wrong[pid]})
         self._complained = set(wrong)
 
     def _answer(self) -> None:

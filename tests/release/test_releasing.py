@@ -207,6 +207,7 @@ def test_asked_again_a_release_begins_anew_and_ends_at_once_when_told_to(
         assert [round(one.until - one.since) for one in node.report.release.windows] == [40]
         node.release(30.0, BUS_3)
         assert len(node.report.release.windows) == 2
+        assert node.releasing.notice is None
         node.answered(node.releasing.end(NODE, "api"))
         node.until(lambda: node.up() == OTHERS)
         node.answered(node.releasing.end(None, "command"))
@@ -220,6 +221,17 @@ def test_asked_again_a_release_begins_anew_and_ends_at_once_when_told_to(
         ("the release has ended", "api", "3 ("),
     ]
     assert [one.__dict__["ended"] for one in caplog.records[3:]] == ["by api", "by command"]
+
+
+def test_a_release_may_grow(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
+    """From one GPU to the node: the sampler that went on for the others is no trouble while it ends."""
+    assert node.release(50.0, BUS_3).holders == ()
+    node.until(lambda: node.up() == OTHERS)
+    assert node.release(50.0).holders == ()
+    assert not node.samplers_now()
+    assert not caplog.records
+    node.answered(node.releasing.end(None, "api"))
+    node.until(lambda: node.up() == EVERY)
 
 
 def test_a_change_of_configuration_starts_no_sampler(node: ReleasedNode) -> None:
