@@ -1,0 +1,6 @@
+"""Measurements, run by hand: `make bench`. They start agents as the tests do."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -10,24 +10,21 @@ from __future__ import annotations
 import contextlib
 import gzip
 import http.client
-import json
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
 from agents import Agent, all_cores_busy, cpu_seconds, eventually
 
+from benchmarks import exporter
+from benchmarks.measures import neighbours_read, percentiles, resident_megabytes, scrape, scrape_times, traced
 from gpumon.snapshot.call_page import boot_clock
 
 PROFILES = {"h100x1": 1, "h100x8": 8, "h100x16": 16}
-SCRAPES = 300
 WATCH_SECONDS = 30.0
 STUCK_SECONDS = 20.0
 """Deadline for a call to hang and be given up."""
@@ -40,15 +37,6 @@ AIMS = {
     "resident, all": "80 MB",
     "start to first complete scrape": "2 s",
 }
-
-
-@dataclass(frozen=True)
-class Traced:
-    """Calls into the simulated library, and what was spent inside, in seconds."""
-
-    calls: float
-    seconds: float
-    cpu_seconds: float
 
 
 @dataclass
@@ -66,12 +54,6 @@ class Run:
         children = {name: self.agent.children(f"gpumon.{name}") for name in ("sampler", "links")}
         return {"daemon": self.agent.process.pid} | {name: pid for name, (pid,) in children.items()}
 
-    def traced(self) -> Traced:
-        """All children so far."""
-        counts = [json.loads(path.read_text()) for path in self.trace.parent.glob(f"{self.trace.name}-*.json")]
-        calls, seconds, cpu = (sum(one[name] for one in counts) for name in ("total", "seconds", "cpu_seconds"))
-        return Traced(calls, seconds, cpu)
-
 
 @contextlib.contextmanager
 def agent_on(profile: str, gpus: int) -> Iterator[Run]:
@@ -86,25 +68,6 @@ def agent_on(profile: str, gpus: int) -> Iterator[Run]:
             yield Run(agent, gpus, trace, boot_clock() - began)
         finally:
             agent.stop()
-
-
-def scrape_times(port: int) -> list[float]:
-    """Seconds of each scrape over one kept connection, gzip as Prometheus asks for it, spread over several Reports."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    times = []
-    for _ in range(SCRAPES):
-        times.append(scrape(connection)[0])
-        time.sleep(0.02)
-    connection.close()
-    return sorted(times)
-
-
-def scrape(connection: http.client.HTTPConnection) -> tuple[float, bytes]:
-    """Seconds it took, and the page as it came."""
-    began = time.perf_counter()
-    connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
-    page = connection.getresponse().read()
-    return time.perf_counter() - began, page
 
 
 def scrape_times_while_stuck(port: int) -> list[float]:
@@ -125,25 +88,16 @@ def scrape_times_while_stuck(port: int) -> list[float]:
     return sorted(times)
 
 
-def percentiles(times: list[float]) -> str:
-    return f"p50 {statistics.median(times) * 1e3:.1f} ms, p99 {times[int(len(times) * 0.99)] * 1e3:.1f} ms"
-
-
-def resident_megabytes(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1e3
-
-
 def watch(run: Run) -> Iterator[tuple[str, str]]:
     """What the processes cost by themselves, while nobody scrapes."""
     processes = run.processes
     time.sleep(3.0)  # past the start, whose calls are not those of a second
-    before = run.traced()
+    before = traced(run.trace)
     cpu = {name: cpu_seconds(pid) for name, pid in processes.items()}
     began = boot_clock()
     time.sleep(WATCH_SECONDS)
     elapsed = boot_clock() - began
-    after = run.traced()
+    after = traced(run.trace)
     spent = {name: cpu_seconds(pid) - cpu[name] for name, pid in processes.items()}
     minute = 60 / elapsed
     yield "driver calls a second", f"{(after.calls - before.calls) / elapsed:.1f}"
@@ -159,14 +113,14 @@ def watch(run: Run) -> Iterator[tuple[str, str]]:
 
 def poll_times(run: Run) -> Iterator[tuple[str, str]]:
     """How long a fast poll takes, and how much of it is the simulated driver's own time."""
-    inside = run.traced().seconds
+    inside = traced(run.trace).seconds
     before = run.agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0
     durations = []
     for _ in range(POLLS):
         time.sleep(1.0)
         durations.append(run.agent.metrics().value("gpumon_poll_duration_seconds", tier="fast") or 0.0)
     polls = (run.agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0) - before
-    whole, driver = statistics.mean(durations), (run.traced().seconds - inside) / polls
+    whole, driver = statistics.mean(durations), (traced(run.trace).seconds - inside) / polls
     yield "fast poll without driver", f"{max(0.0, whole - driver) * 1e3:.2f} ms of {whole * 1e3:.2f} ms"
 
 
@@ -181,15 +135,32 @@ def measure(run: Run) -> Iterator[tuple[str, str]]:
     run.agent.simulate({"busy": True, "gpus": {run.gpus - 1: {"hang": ["nvmlDeviceGetTemperature*"]}}})
     times = scrape_times_while_stuck(run.agent.port)
     yield "scrape, a driver call hangs", f"{percentiles(times)} ({len(times)} scrapes)"
+    if run.gpus > 1:
+        yield "neighbours read, a call hangs", neighbours_read(run.agent.metrics, "gpu", run.gpus - 1, run.gpus)
 
 
 def main() -> None:
     for profile, gpus in PROFILES.items():
         print(f"\n{gpus} GPU{'s' * (gpus > 1)} with 18 links each (simulated {profile}), polled every second")
+        ours = {}
         with agent_on(profile, gpus) as run:
             for name, figure in measure(run):
+                ours[name] = figure
                 aim = f"   aim {AIMS[name]}" if gpus == 8 and name in AIMS else ""
                 print(f"  {name:32}{figure}{aim}", flush=True)
+        if gpus == 8:
+            compare(profile, gpus, ours)
+
+
+def compare(profile: str, gpus: int, ours: Mapping[str, str]) -> None:
+    """The same of somebody else's exporter, beside ours."""
+    if not exporter.PROGRAM.exists():
+        print(f"\n{exporter.NAME}: not measured, {exporter.PROGRAM} is not installed: make .venv/.peers")
+        return
+    print(f"\n{exporter.NAME} on the same node ({' '.join(exporter.version())}), beside ours")
+    with exporter.exporter_on(profile, gpus) as run:
+        for name, figure in exporter.measure(run):
+            print(f"  {name:32}{figure:32}{ours[name]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,70 @@
+"""Measures that are the same whoever is measured: scrapes, memory, calls into the simulated library, who is read."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agents import Metrics
+
+SCRAPES = 300
+BETWEEN_SECONDS = 5.0
+"""Between two pages that are compared: more than one interval of anybody."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Calls into the simulated library, and what was spent inside, in seconds."""
+
+    calls: float
+    seconds: float
+    cpu_seconds: float
+
+
+def traced(trace: Path) -> Traced:
+    """By all processes so far that count their calls there."""
+    counts = [json.loads(path.read_text()) for path in trace.parent.glob(f"{trace.name}-*.json")]
+    calls, seconds, cpu = (sum(one[name] for one in counts) for name in ("total", "seconds", "cpu_seconds"))
+    return Traced(calls, seconds, cpu)
+
+
+def scrape_times(port: int) -> list[float]:
+    """Seconds of each scrape over one kept connection, gzip as Prometheus asks for it, spread over several polls."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    times = []
+    for _ in range(SCRAPES):
+        times.append(scrape(connection)[0])
+        time.sleep(0.02)
+    connection.close()
+    return sorted(times)
+
+
+def scrape(connection: http.client.HTTPConnection) -> tuple[float, bytes]:
+    """Seconds it took, and the page as it came."""
+    began = time.perf_counter()
+    connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
+    page = connection.getresponse().read()
+    return time.perf_counter() - began, page
+
+
+def percentiles(times: list[float]) -> str:
+    return f"p50 {statistics.median(times) * 1e3:.1f} ms, p99 {times[int(len(times) * 0.99)] * 1e3:.1f} ms"
+
+
+def resident_megabytes(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1e3
+
+
+def neighbours_read(page: Callable[[], Metrics], label: str, hung: int, gpus: int) -> str:
+    """How many of the other GPUs have any value that moves, while one hangs. `label` holds the index."""
+    before = page().values
+    time.sleep(BETWEEN_SECONDS)
+    after = page().values
+    moved = {dict(key[1]).get(label) for key, value in after.items() if abs(value - before.get(key, value)) > 0}
+    return f"{len(moved - {None, str(hung)})} of {gpus - 1}"
