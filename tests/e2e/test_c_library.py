@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -38,14 +41,24 @@ class Host:
         (folder / "gpumon.yml").write_text(f"pci: {{sysfs: {sysfs}}}\nprobe: {{enabled: false}}\n", encoding="utf-8")
         environment = {"LD_LIBRARY_PATH": str(self.library), small_nvml.FAULTS: str(self.faults)}
         self.agent = Agent(folder, profile=None, environment=environment)
+        self.started = False
 
     def start(self) -> None:
+        self.started = True
         self.agent.start("--config.file", str(self.agent.folder / "gpumon.yml"))
 
     def restarts(self) -> dict[str, float]:
         """Replacements of the sampler, by reason."""
         page = self.agent.metrics().values.items()
         return {dict(labels)["reason"]: n for (name, labels), n in page if name == "gpumon_sampler_restarts_total"}
+
+    @staticmethod
+    def command(*arguments: str, environment: Mapping[str, str] | None = None, code: int = 0) -> str:
+        """What a command of gpumon prints, which has to end with this code."""
+        command = [sys.executable, "-m", "gpumon", *arguments]
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
+        assert ended.returncode == code, ended.stderr
+        return ended.stdout
 
     def suffer(self, *lines: str) -> None:
         self.faults.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
@@ -55,7 +68,8 @@ class Host:
 def host(tmp_path: Path) -> Iterator[Host]:
     one = Host(tmp_path)
     yield one
-    one.agent.stop()
+    if one.started:
+        one.agent.stop()
 
 
 def test_what_the_compiler_laid_out_is_read_right(host: Host) -> None:
@@ -138,3 +152,32 @@ def test_a_driver_that_is_reloaded_and_one_that_is_upgraded_are_opened_anew(host
     eventually(lambda: host.agent.metrics().value("gpumon_driver_info", driver="580.200.01") == 1)
     eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
     assert {reason: n for reason, n in host.restarts().items() if n} == {"mismatch": 1}
+
+
+def test_what_a_compiled_library_answers_is_recorded_and_played_back(host: Host, tmp_path: Path) -> None:
+    """`gpumon record` on a host: the file alone shows the same GPUs, on a machine without the library."""
+    small_nvml.build(host.library)
+    path, config = tmp_path / "host.capture", str(tmp_path / "gpumon.yml")
+    record = ["record", str(path), "--for", "1s", "--unmasked", "--config.file", config]
+    told = host.command(*record, environment=host.agent.environment)
+    once = json.loads(host.command("once", "--simulate", str(path), "--format", "json"))
+
+    assert "2 GPUs" in told
+    assert "NOT masked" in told
+    assert [gpu["uuid"][:12] for gpu in once["gpus"]] == ["GPU-00000000", "GPU-11111111"]
+    assert [gpu["pci_bus_id"] for gpu in once["gpus"]] == ["00000000:1B:00.0", "00000000:43:00.0"]
+    assert once["gpus"][0]["energy_joules_total"] is not None
+    assert once["gpus"][0]["performance_state"] is None
+
+
+def test_a_library_that_crashes_ends_a_recording_which_keeps_what_came_before(host: Host, tmp_path: Path) -> None:
+    """The command itself goes on, names the call, and writes the file."""
+    small_nvml.build(host.library)
+    host.suffer("crash nvmlDeviceGetTemperatureV 1")
+    path = tmp_path / "host.capture"
+    config = ["--config.file", str(tmp_path / "gpumon.yml")]
+    told = host.command("record", str(path), *config, environment=host.agent.environment, code=1)
+
+    assert "crashed" in told
+    assert "nvmlDeviceGetTemperatureV" in told
+    assert "Temperature" in host.command("record", str(path), "--summary")
