@@ -277,6 +277,8 @@ class Daemon:
         for change in changes(before, read):
             note = "at the next start" if change.restart else "now"
             _log.info("configuration changed", extra={"key": change.name, "value": change.after, "effect": note})
+        if before.xid_rows != after.xid_rows:
+            _log.info("what Xids mean has changed", extra={"file": str(after.xids.file)})
         log.configure(level=after.log.level, format=after.log.format)
         self._monitor.change(terms(after))
         self._probing.choices = choices(after)

@@ -12,6 +12,7 @@ from gpumon.alerts.render import render, runbook
 from gpumon.alerts.rules import rules
 from gpumon.config.reference import reference, sample
 from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.outputs import xid_page
 from gpumon.outputs.catalogue import markdown
 from gpumon.sim.reference import fill
 from scripts.reference import findings
@@ -24,6 +25,7 @@ def generated() -> Mapping[str, str]:
     table = rules({}, CRITICAL_XIDS)
     return {
         "docs/metrics.md": markdown(findings()),
+        "docs/xids.md": xid_page.markdown(),
         "docs/configuration.md": reference(),
         "docs/alerts.md": runbook(table),
         "docs/simulation.md": fill((ROOT / "docs/simulation.md").read_text(encoding="utf-8")),

@@ -260,8 +260,8 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
             description="GPU {gpu} ({uuid}) reported Xid {xid} within the last hour.",
             action="""\
 1. Drain the node: memory, link, firmware or bus of this GPU are at fault, not the job.
-2. `gpumon status` and `dmesg | grep -i xid` give the message; NVIDIA's Xid catalogue says what each code asks for. Most
-   ask for a reset of the GPU, 79 for a power cycle, 64 for a new board.
+2. `gpumon status` names the errors of the last day and what each asks for, `gpumon xid` explains any code or line of
+   the kernel log. Most ask for a reset of the GPU, 79 for a power cycle, 64 for a new board.
 3. The same code after the reset: run the vendor's diagnostics and replace the board.
 """,
         ),

@@ -35,6 +35,8 @@ Outcome = tuple[str, str]
 _OVER: Outcome = (NOTHING, NOTHING)
 _NOTED: Outcome = (NOTHING, SUPPORT)
 _RESET: Outcome = (RESET, SUPPORT)
+PROMOTED = _RESET
+"""Of an error that the driver has made a fatal one, where the unit has a bit that says so."""
 _HANDLED: Outcome = (FOLLOW_154, NOTHING)
 _STOPPED: Outcome = (FOLLOW_154, SUPPORT)
 _LINK: Outcome = (FOLLOW_154, LINK_FAILURE)
@@ -221,7 +223,7 @@ def _of_unit(unit: Unit, reason: int, status: int, *, promoted: bool) -> Outcome
         return unit.by_reason.get(reason)
     if reason:
         return None
-    return _RESET if promoted and status in unit.promoted else unit.by_status.get(status)
+    return PROMOTED if promoted and status in unit.promoted else unit.by_status.get(status)
 
 
 def _severity(action: str, *, fatal: bool) -> Severity:

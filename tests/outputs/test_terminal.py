@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gpumon.outputs import document, terminal
 from gpumon.report import Report
 from gpumon.serve import example
+from gpumon.snapshot.burst import SXID
 from gpumon.snapshot.gpu import Gpu
 
 ALL = {
@@ -163,3 +164,38 @@ def test_status_is_the_same_over_http(name: str) -> None:
 def test_time_of_the_first_run_is_told() -> None:
     """Before any run, the reader learns when there will be one."""
     assert "The first is due at 2025-11-20T12:00:07" in status(samples.before_any_run(samples.healthy()))
+
+
+def test_recent_errors_are_told_in_words() -> None:
+    """Newest first, with how often, what it means and what to do; history and what is over are left out."""
+    event = example.event()
+    often = replace(event, id="often", code=13, kmsg=812, last_wall=samples.STAMP.wall - 5)
+    switch = replace(event, id="switch", kind=SXID, code=20034, bus_id="0000:c1:00.0", uuid=None, fatal=True)
+    left_out = (
+        replace(event, id="history", code=48, historical=True),
+        replace(event, id="over", code=163, cancelled_wall=samples.STAMP.wall),
+        replace(event, id="old", code=62, first_wall=1e9, last_wall=1e9),
+    )
+    text = status(replace(samples.healthy(), events=(*left_out, switch, event, often)))
+
+    assert (
+        "Errors of the last day, the newest first:\n"
+        "WARNING  Xid 13 on GPU 0: Graphics engine exception\n"
+        "  812 times from 2025-11-20 11:50:00 to 2025-11-20 11:59:55 UTC\n"
+        "  Do: restart the application\n"
+        "CRITICAL  Xid 79 on GPU 0: The GPU has fallen off the bus\n"
+        "  2025-11-20 11:50:00 UTC\n"
+        "  Do: reboot the node\n"
+        "CRITICAL  SXid 20034 on NVSwitch 0000:c1:00.0: NVSwitch error, fatal\n"
+    ) in text
+    assert not any(f"Xid {code} " in text for code in (48, 163, 62))
+
+
+def test_of_many_errors_the_newest_are_told() -> None:
+    """And where the others are found."""
+    events = tuple(replace(example.event(), id=str(code), code=code) for code in range(8))
+    text = status(replace(samples.healthy(), events=events))
+
+    assert text.count(" on GPU 0: ") == 5
+    assert "3 more: /api/v1/events?since=1d" in text
+    assert "Errors of the last day" not in status(samples.healthy())

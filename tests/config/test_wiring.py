@@ -1,0 +1,25 @@
+"""From the configuration to the values that rooms take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpumon.config.load import load
+from gpumon.wiring import kernel_log
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({}, Path("/dev/kmsg")),
+        ({"GPUMON_KERNEL_LOG__PATH": "/tmp/kmsg"}, Path("/tmp/kmsg")),
+        ({"GPUMON_SIMULATE__PROFILE": "h100x8"}, None),
+        ({"GPUMON_SIMULATE__PROFILE": "h100x8", "GPUMON_KERNEL_LOG__PATH": "/tmp/kmsg"}, Path("/tmp/kmsg")),
+        ({"GPUMON_SIMULATE__PROFILE": "h100x8", "GPUMON_KERNEL_LOG__PATH": "/dev/kmsg"}, Path("/dev/kmsg")),
+    ],
+)
+def test_the_hosts_log_is_not_a_simulated_nodes(tmp_path: Path, given: dict[str, str], read: Path | None) -> None:
+    """It is read there only when it is named."""
+    assert kernel_log(load(None, {}, {"STATE_DIRECTORY": str(tmp_path)} | given)) == read

@@ -1,0 +1,110 @@
+"""Xids on a running agent: NVML and the kernel log, killed in between, explained as the operator wants."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import Agent, eventually
+
+from gpumon.snapshot.call_page import boot_clock
+
+FALLEN = "79, pid=4242, name=secret-job, GPU has fallen off the bus."
+TIMED_OUT = "119, pid=4242, name=secret-job, Timeout after 6s of waiting for RPC response from GPU2 GSP!"
+SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)"
+
+
+class Node:
+    """An agent beside a kernel log of this boot."""
+
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / "kmsg"
+        self._sequence = 0
+        self.overrides = folder / "xids.yml"
+        self.overrides.write_text("")
+        named = {"GPUMON_KERNEL_LOG__PATH": str(self._log), "GPUMON_XIDS__FILE": str(self.overrides)}
+        self.agent = Agent(folder, environment=named)
+        self.agent.simulate({"idle": True})
+        self.says("usb 1-1: new device")
+
+    def says(self, *texts: str) -> None:
+        with self._log.open("a") as log:
+            for text in texts:
+                log.write(f"4,{self._sequence},{int(boot_clock() * 1e6)},-;{text}\n")
+                self._sequence += 1
+
+    def xid(self, gpu: int, text: str) -> None:
+        domain, bus, device = self.bus_id(gpu).lower().split(":")
+        self.says(f"NVRM: Xid (PCI:{domain[-4:]}:{bus}:{device[:2]}): {text}")
+
+    def bus_id(self, gpu: int) -> str:
+        return str(self.agent.get("/api/v1/gpus")["gpus"][gpu]["pci_bus_id"])
+
+    def count(self, xid: int, gpu: int) -> float | None:
+        return self.agent.metrics().value("gpumon_gpu_xid_errors_total", xid=str(xid), gpu=str(gpu))
+
+    def events(self, query: str = "") -> list[dict[str, Any]]:
+        found = self.agent.get(f"/api/v1/events?{query}")
+        assert found["complete"]
+        return list(found["events"])
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    one = Node(tmp_path)
+    one.agent.start()
+    yield one
+    one.agent.stop()
+
+
+def test_each_error_counts_once_whatever_becomes_of_the_agent(node: Node) -> None:
+    """Told by both sources, by the kernel while no agent ran, and read again by the next agent."""
+    assert eventually(lambda: node.count(79, 3) == 0.0)
+    node.agent.simulate({"idle": True, "gpus": {3: {"xids": [79]}}})
+    eventually(lambda: node.count(79, 3) == 1)
+    node.xid(3, FALLEN)
+    (event,) = eventually(lambda: [one for one in node.events("xid=79") if one["text"]])
+    assert (event["count"], event["gpu"], event["sources"]) == (1, 3, ["nvml", "kmsg"])
+    assert (event["text"], event["severity"]) == ("GPU has fallen off the bus.", "critical")
+    assert node.agent.metrics().value("gpumon_kernel_log_up") == 1
+
+    node.agent.kill()
+    node.agent.simulate({"idle": True})
+    node.says(SWITCH)
+    node.agent.start()
+    eventually(lambda: node.agent.metrics().value("gpumon_nvswitch_errors_total", sxid="12028") == 1)
+    assert node.count(79, 3) == 1
+    (switch,) = node.events("sxid=12028")
+    assert (switch["pci_bus_id"], switch["severity"], switch["gpu"]) == ("0000:c1:00.0", "warning", None)
+
+    pages = (node.agent.ask(path)[1] for path in ("/", "/metrics", "/api/v1/report", "/api/v1/events"))
+    assert not any(b"secret-job" in page or b"4242" in page for page in pages)
+
+
+def test_the_kernels_word_alone_leaves_a_silent_gpu_aside(node: Node) -> None:
+    """A GSP that times out is often no event of NVML: no call is made on the GPU until a trial has shown it answers."""
+    node.xid(2, TIMED_OUT)
+    restarts = "gpumon_sampler_restarts_total"
+    eventually(lambda: node.agent.metrics().value(restarts, reason="readmit") == 1)
+
+    assert node.count(119, 2) == 1
+    assert node.agent.metrics().value("gpumon_gpu_up", gpu="2") == 1
+
+
+def test_an_operators_opinion_is_in_force_after_a_reload(node: Node) -> None:
+    """Counters at 0, severity and words follow the file; a file that is not good changes nothing and is told."""
+    node.overrides.write_text("13: {severity: critical, action: call the owner of the job}\n")
+    node.agent.process.send_signal(signal.SIGHUP)
+    eventually(lambda: node.count(13, 0) == 0.0)
+    node.xid(0, "13, Graphics SM Warp Exception")
+    (event,) = eventually(lambda: node.events("severity=critical"))
+    assert (event["xid"], event["action"]) == (13, "call the owner of the job")
+
+    node.overrides.write_text("13: {severity: fatal}\n")
+    node.agent.process.send_signal(signal.SIGHUP)
+    notices = eventually(lambda: node.agent.get("/api/v1/node")["notices"])
+    assert f"{node.overrides}:1: 13.severity: 'fatal' is not known" in notices[0]["message"]
+    assert node.events("severity=critical")
