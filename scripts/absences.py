@@ -5,7 +5,9 @@ A test holds it against what is read: a new row and a new profile fail until the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 TURING, AMPERE, ADA = ("t4",), ("a100",), ("l40s",)
 BLACKWELL = ("b200", "gb200")
@@ -60,6 +62,7 @@ ABSENCES = (
     Absence(
         ("gpu_rows_remapped_total", "gpu_row_remap_*", "gpu_ecc_sram_threshold_exceeded"), TURING, "Ampere and later"
     ),
+    Absence(("gpu_rows_remapped_total", "gpu_row_remap_*"), ("h100mig",), "with instances, NVML does not say"),
     Absence(("gpu_retired_pages", "gpu_retired_pages_pending"), _but("t4"), "before Ampere"),
     Absence(("gpu_xid_last_timestamp_seconds",), ALL, "no Xid has been seen"),
     Absence(("gpu_process_memory_bytes",), ALL, "only when asked for"),
@@ -80,3 +83,9 @@ ABSENCES = (
     Absence(("platform_*",), _but("gb200"), "not in a rack that tells"),
     Absence(("c2c_link_up",), _but("gb200"), "Grace hosts"),
 )
+
+
+def absent(kind: str, metrics: Iterable[str]) -> set[str]:
+    """Those of these metrics that a kind of node is decided to lack."""
+    patterns = [f"gpumon_{metric}" for one in ABSENCES if kind in one.kinds for metric in one.metrics]
+    return {metric for metric in metrics if any(fnmatchcase(metric, pattern) for pattern in patterns)}

@@ -42,15 +42,14 @@ def of_gpus() -> tuple[Row, ...]:
 
 
 def read_on() -> Mapping[str, frozenset[Row]]:
-    """By profile: the rows that any of its GPUs has a value for."""
+    """By profile: the rows that its first GPU has a value for."""
     return {profile: frozenset(_valued(report_of(profile))) for profile in PROFILES}
 
 
 def _valued(report: Report) -> Iterator[Row]:
-    for table, _ in report.tables():
-        for name in rows(type(table)):
-            if getattr(table, name) is not None:
-                yield type(table), name
+    for table, labels in report.tables():
+        if dict(labels).get("gpu") == "0":
+            yield from ((type(table), name) for name in rows(type(table)) if getattr(table, name) is not None)
 
 
 def report_of(profile: str, scenario: Path | None = None) -> Report:

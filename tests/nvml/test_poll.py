@@ -9,76 +9,35 @@ from polled import Poll, polled
 
 from gpumon.nvml.gpu import Extent
 from gpumon.nvml.library import ERROR_NAMES, NvmlError
+from gpumon.outputs.catalogue import AGENT_WORDS, catalogue
+from gpumon.sim.profiles import PROFILES
 from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.reading import SLOW, Agent, Gpm, Integral, rows
+from gpumon.snapshot.reading import SLOW, rows
 from gpumon.snapshot.snapshot import SeenGpu
+from scripts.absences import absent
+from scripts.reference import kind
 
 FAST_CALLS_H100X8 = 42
 """Five a GPU, the count, and one look at the event set."""
 
-ENGINES = {name for name, row in rows(Gpu).items() if isinstance(row.source, Gpm)}
-NVLINK = {name for name in rows(Gpu) if name.startswith("nvlink") and name != "nvlinks_active"}
-NOT_ON_HOPPER = {
-    "fan_speed_ratio",
-    "module_power_watts",
-    "process_memory_bytes",
-    "retired_pages",
-    "retired_pages_pending",
+BY_THE_DRIVER = {
+    entry.name
+    for entry in catalogue()
+    if not any(source == AGENT_WORDS or source.startswith("integral of") for source in entry.sources)
 }
-"""No fan, no processor on the module, processes only when they are asked for, and pages only before Ampere."""
-THRESHOLDS = {"temperature_slowdown_celsius", "temperature_shutdown_celsius", "memory_temperature_max_celsius"}
-REMAPPING = {"rows_remapped_total", "row_remap_pending", "row_remap_failed", "row_remap_banks"}
-MODES = {"mig_mode", "mig_mode_pending"}
-UP_TO_550 = {
-    "recovery_action",
-    "thermal_margin_celsius",
-    "clock_event_seconds_total",
-    "pcie_receive_bytes_total",
-    "pcie_transmit_bytes_total",
-}
-LACKING = {
-    "h100x8": NOT_ON_HOPPER,
-    "h200x8": NOT_ON_HOPPER,
-    "b200x8": NOT_ON_HOPPER | THRESHOLDS,
-    "gb200x4": (NOT_ON_HOPPER | THRESHOLDS) - {"module_power_watts"},
-    "a100x8": NOT_ON_HOPPER | ENGINES | {"thermal_margin_celsius", "memory_power_watts", "pcie_errors_total"},
-    "l40sx4": NOT_ON_HOPPER
-    | ENGINES
-    | NVLINK
-    | MODES
-    | {"memory_temperature_celsius", "memory_temperature_max_celsius", "memory_power_watts", "pcie_errors_total"},
-    "h100pciex2": NOT_ON_HOPPER | UP_TO_550,
-    "t4x1": (NOT_ON_HOPPER - {"retired_pages", "retired_pages_pending"})
-    | ENGINES
-    | NVLINK
-    | MODES
-    | REMAPPING
-    | UP_TO_550
-    | {"memory_temperature_celsius", "memory_temperature_max_celsius", "memory_power_watts", "pcie_errors_total"}
-    | {"ecc_sram_threshold_exceeded", "jpeg_utilization_ratio", "ofa_utilization_ratio"},
-    "h100migx8": NOT_ON_HOPPER
-    | REMAPPING
-    | {"utilization_ratio", "memory_utilization_ratio", "ecc_errors_total", "nvlink_speed_bytes_per_second"}
-    | {f"{engine}_utilization_ratio" for engine in ("encoder", "decoder", "jpeg", "ofa")},
-    "h100guestx2": NOT_ON_HOPPER
-    | ENGINES
-    | {"energy_joules_total", "clock_event_seconds_total", "pcie_replays_total", "pcie_errors_total"}
-    | {"nvlink_speed_bytes_per_second"},
-}
-"""What each kind of node does not have, and so does not show; the rest of the rows it shows."""
 
 
-@pytest.mark.parametrize("profile", LACKING)
+@pytest.mark.parametrize("profile", PROFILES)
 def test_every_row_is_read_where_it_exists_and_absent_elsewhere(profile: str) -> None:
-    """Decided for each kind of node; and what is absent for good is no error."""
+    """As decided for each kind of node; and what is absent for good is no error. What the daemon adds is apart."""
     with polled(profile) as poll:
         poll.poll()
         snapshot = poll.poll_later()
         gpu = snapshot.gpus[0].gpu
 
     assert gpu is not None
-    driver_rows = {name for name, row in rows(Gpu).items() if not isinstance(row.source, Agent | Integral)}
-    assert {name for name in driver_rows if getattr(gpu, name) is None} == LACKING[profile]
+    read = {Gpu.PREFIX + name: getattr(gpu, name) for name in rows(Gpu) if Gpu.PREFIX + name in BY_THE_DRIVER}
+    assert {metric for metric, value in read.items() if value is None} == absent(kind(profile), read)
     assert (snapshot.errors, snapshot.denied, snapshot.visible) == ({}, (), len(snapshot.gpus))
 
 
