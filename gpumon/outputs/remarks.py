@@ -22,6 +22,11 @@ def _recovery(gpu: Document) -> str:
     return f"the driver advises {RECOVERY.get(action, f'action {count(action)}')}" if action else ""
 
 
+def _chip_to_chip(gpu: Document) -> str:
+    down = [str(link["link"]) for link in gpu["c2c_links"] if link["up"] == 0]
+    return f"chip-to-chip link{'s' if len(down) > 1 else ''} {', '.join(down)} down" if down else ""
+
+
 def _slowed(gpu: Document) -> str:
     reasons = [reason for reason in SLOWING if (gpu["clock_event_active"] or {}).get(reason)]
     return f"slowed by {', '.join(reasons)}" if reasons else ""
@@ -51,6 +56,7 @@ def _xids(gpu: Document) -> str:
 REMARKS: tuple[Callable[[Document], str], ...] = (
     _recovery,
     fabric_trouble,
+    _chip_to_chip,
     _slowed,
     _uncorrected,
     _remap,

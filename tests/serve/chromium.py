@@ -36,12 +36,13 @@ class Browser:
         self.console: list[str] = []
         self._expired = False
 
-    def open(self, url: str, seconds: float) -> str:
+    def open(self, url: str, seconds: float, width: int = 1280) -> str:
         """The page's HTML after its scripts have run for so many seconds of a clock that leaps over waiting."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Log", "Runtime", "Network", "Page"):
             self._call(f"{domain}.enable")
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self._call("Page.navigate", url=url)
         budget = {"policy": "pauseIfNetworkFetchesPending", "budget": seconds * 1000}
         self._call("Emulation.setVirtualTimePolicy", **budget)

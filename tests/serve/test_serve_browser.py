@@ -82,6 +82,26 @@ def test_page_recovers(tmp_path: Path) -> None:
     assert "<body class=" not in seen.html.replace('<body class="">', "")
 
 
+def test_telephone_needs_no_sideways_scrolling(tmp_path: Path) -> None:
+    """Nor is anything cut off: 18 links of 8 GPUs, instances, errors and figures fit 400 pixels."""
+    for name in ("troubled", "partitioned"):
+        folder = tmp_path / name
+        with serving(Node(report=getattr(samples, name)())) as port, chromium(folder) as browser:
+            browser.open(f"http://127.0.0.1:{port}/", 0.1, width=400)
+            assert browser.evaluate("document.documentElement.scrollWidth") <= 400
+            wider = (
+                "[...document.querySelectorAll('.matrix, .figures, .list')].filter(e => e.scrollWidth > e.clientWidth)"
+            )
+            assert browser.evaluate(f"{wider}.length") == 0, name
+
+
+def test_links_appear_without_a_reload(tmp_path: Path) -> None:
+    """A page that was opened before the first poll shows all when it has ended."""
+    seen = look(Changing(reports=[samples.without_driver(), samples.healthy()]), tmp_path)
+    assert 'title="NVLink 17: up, to switch 00000000:06:00.0"' in seen.html
+    assert re.search(r'<section id="links"[^>]*hidden', seen.html) is None
+
+
 def test_names_from_outside_run_nothing(tmp_path: Path) -> None:
     """Nor when they come with an update, which the script puts into the page."""
     evil = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
