@@ -75,6 +75,16 @@ def test_traffic_goes_on_from_one_child_to_the_next() -> None:
     assert 1e12 < found[0] <= found[1]
 
 
+def test_faults_of_the_driver_are_no_mistake_to_it(tmp_path: Path) -> None:
+    """It has none of the driver's functions: a scenario that names some is good all the same."""
+    scenario = tmp_path / "scenario.yml"
+    scenario.write_text("hang: ['nvmlInit*']\nports: {mlx5_3: {state: down}}\n")
+    with child(simulation=Simulation(profile="h100x8", epoch=EPOCH, scenario=str(scenario))) as process:
+        seen = first_look(process)
+
+    assert {port.device for port in seen.ports if not port.link.port_up} == {"mlx5_3"}
+
+
 def test_it_reads_the_host_that_it_is_told_to_read(tmp_path: Path) -> None:
     """Where sysfs and the root of the host are mounted is the operator's to say."""
     add_port(tmp_path / "host" / "sys", "mlx5_7")
