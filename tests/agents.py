@@ -75,6 +75,12 @@ class Agent:
 
     def start(self, *flags: str) -> Agent:
         """Start it, and wait until it has looked at its GPUs."""
+        self.launch(*flags)
+        eventually(self._has_looked)
+        return self
+
+    def launch(self, *flags: str) -> None:
+        """Start it, and wait for nothing."""
         arguments = [sys.executable, "-m", "gpumon", "serve", f"--web.listen-address=127.0.0.1:{self.port}"]
         arguments += [f"--store.path={self.folder / 'gpumon.db'}", f"--web.token-file={self.folder / 'token'}"]
         if self.profile is not None:
@@ -83,8 +89,6 @@ class Agent:
             self.process = subprocess.Popen(
                 [*arguments, *flags], env=self.environment, stderr=log, stdin=subprocess.DEVNULL
             )
-        eventually(self._has_looked)
-        return self
 
     def _has_looked(self) -> bool:
         """Ready alone may also mean that the first poll took too long to be waited for."""

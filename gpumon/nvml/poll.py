@@ -35,8 +35,12 @@ TELL_SECONDS = 1.0
 ALL_TIERS = (SLOW, RARE, FAST, ONCE)
 """What is read of a GPU that has just been opened, from the last to the first. Rare comes before slow: it counts the
 links that slow reads."""
-AT_ONCE = frozenset({FAST, ONCE})
-"""Tiers that go on before others when they could not be read in one turn."""
+LAST = {FAST: 1, ONCE: 2}
+"""Where tiers stand in the order of what is due, of which the last is read first; others stand before them."""
+FAST_TURNS = 2.5
+"""How many times as long a turn may last for the fast tier: all that is told of a GPU waits for it."""
+CALL_SECONDS = 1e-3
+"""A step that took longer has made a driver call, and a slow one."""
 
 OPEN_FAULTS = {
     GPU_IS_LOST: "lost",
@@ -208,10 +212,12 @@ class NodePoll:
         """Read its tiers that are due. Whether the fast one was read to its end: only then is anything told."""
         began, told = boot_clock(), False
         slot.todo[:0] = [tier for tier in tally.durations if tier not in slot.todo]
+        slot.todo.sort(key=lambda tier: LAST.get(tier, 0))
         if SLOW in tally.durations:
             slot.todo += [tier for tier in (ONCE, RARE) if tier in reader.device.missed and tier not in slot.todo]
         try:
-            while slot.todo and not self._is_over(slot, began):
+            ended = True
+            while slot.todo and ended:
                 tier, started = slot.todo.pop(), boot_clock()
                 ended = self._advance(slot, reader, tier, began)
                 told |= ended and tier is FAST
@@ -224,21 +230,18 @@ class NodePoll:
         return told
 
     def _advance(self, slot: _Slot, reader: GpuReader, tier: Tier, began: float) -> bool:
-        """Go on with a tier for as long as this turn lasts. Whether it has been read to its end."""
+        """Go on with a tier, by a call at least, for as long as this turn lasts. Whether it was read to its end."""
         steps = slot.begun.pop(tier, None) or reader.read(tier)
+        most = self._patience * (FAST_TURNS if tier is FAST else 1)
+        stepped = boot_clock()
         for _ in steps:
-            if self._is_over(slot, began):
+            before, stepped = stepped, boot_clock()
+            took = stepped - began
+            if took > most and stepped - before > CALL_SECONDS:
+                slot.rest_until = boot_clock() + min(took, self._gap)
                 slot.begun[tier] = steps
-                slot.todo.insert(len(slot.todo) if tier in AT_ONCE else 0, tier)
+                slot.todo.insert(0, tier)
                 return False
-        return True
-
-    def _is_over(self, slot: _Slot, began: float) -> bool:
-        """Whether a GPU has had its turn. One that is so slow rests for as long as it took."""
-        took = boot_clock() - began
-        if took <= self._patience:
-            return False
-        slot.rest_until = boot_clock() + min(took, self._gap)
         return True
 
     def _blame(self, slot: _Slot, fault: GpuFaultError, tally: _Tally) -> None:

@@ -263,12 +263,12 @@ def test_a_gpu_whose_calls_are_slow_is_read_over_several_polls(monkeypatch: pyte
     with polled(extent=Extent(gpm=False), patience=0.5) as poll:
         clock = SlowCalls(poll, SLOW_BUS_ID, seconds=0.2)
         monkeypatch.setattr("gpumon.nvml.poll.boot_clock", lambda: clock.now)
-        seen = [clock.poll() for _ in range(60)]
+        seen = [clock.poll() for _ in range(150)]
 
     assert all({one.index for one in gpus if one.gpu is not None} >= {0, 1, 2, 4, 5, 6, 7} for gpus, _ in seen)
-    assert max(seconds for _, seconds in seen) <= 10 * clock.seconds
+    assert max(seconds for _, seconds in seen) <= 12 * clock.seconds
     told = [one for gpus, _ in seen for one in gpus if one.index == 3]
-    assert len(told) > 10
+    assert len(told) > 50
     assert all(one.gpu is not None and one.gpu.temperature_celsius is not None for one in told)
     assert told[-1].gpu == whole.gpu
     assert told[-1].links == whole.links
