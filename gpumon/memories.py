@@ -55,6 +55,7 @@ class Memories:
         self._latest = latest
         self._on_recalled = on_recalled
         self._recalled = False
+        self._failing = False
         self._unstored: dict[str, ProbeResult] = {}
         """Results that were told and, as far as is known, are not stored; by id."""
         self._unstored_bursts: dict[str, Burst] = {}
@@ -109,7 +110,7 @@ class Memories:
             lambda store: store.record(changes, position),
             lambda _: told,
             told,
-            lambda: self._unstored_bursts.update((change.burst.id, change.burst) for change in changes),
+            lambda: self._keep_bursts_for_later(change.burst for change in changes),
             take=tell,
         )
 
@@ -168,10 +169,13 @@ class Memories:
             not_done()
 
         def failed(error: StoreError) -> None:
-            log.error("not stored; counted in memory", extra={"error": str(error)})
+            if not self._failing:
+                log.error("not stored; counted in memory", extra={"error": str(error)})
+            self._failing = True
             wait_no_more()
 
         def done(result: Any) -> None:
+            self._failing = False
             tell(told(result))
             self._store_what_waits()
 
@@ -185,6 +189,12 @@ class Memories:
         self._unstored[result.id] = result
         for oldest in list(self._unstored)[:-MOST_RESULTS]:
             del self._unstored[oldest]
+
+    def _keep_bursts_for_later(self, bursts: Iterable[Burst]) -> None:
+        """Of too many the oldest are given up; their counters are not."""
+        self._unstored_bursts |= {burst.id: burst for burst in bursts}
+        for oldest in list(self._unstored_bursts)[:-MOST_EVENTS]:
+            del self._unstored_bursts[oldest]
 
     def _store_what_waits(self) -> None:
         """Once the store can be written again. What was told already is not told again."""

@@ -103,10 +103,8 @@ class Sightings:
 
     def stop(self) -> None:
         """Hand over what is not stored yet."""
-        self._under_way = False
-        self._flush()
-        self._under_way = False
-        self._keep_position()
+        self._under_way = False  # it comes before this in the store's queue
+        self._flush(even_if_nothing=self._has_moved())
         self._watch.close()
 
     # The kernel log
@@ -134,8 +132,11 @@ class Sightings:
         self._keep_position()
 
     def _keep_position(self) -> None:
-        if self._watch.position not in (None, self._kept):
+        if self._has_moved():
             self._flush(even_if_nothing=True)
+
+    def _has_moved(self) -> bool:
+        return self._watch.position not in (None, self._kept)
 
     # From sightings to what is told
 

@@ -11,7 +11,7 @@ from gpumon.commands import UserError
 from gpumon.commands.settings import add_flags, configuration
 from gpumon.config.xid_file import KEYS
 from gpumon.health.catalogue import Catalogue, Explanation
-from gpumon.kernel_log.lines import parse, without_processes
+from gpumon.kernel_log.lines import parse_quoted, without_processes
 from gpumon.snapshot.burst import SXID, XID
 from gpumon.wiring import catalogue
 
@@ -45,7 +45,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _asked(known: Catalogue, code: str | None, text: str | None) -> Asked:
-    line = None if text is None else parse(text)
+    line = None if text is None else parse_quoted(text)
     if code is None and line is None:
         raise UserError("that line names no error: give its number too, as in `gpumon xid 149 --text ...`")
     if code is not None and not code.isdecimal():

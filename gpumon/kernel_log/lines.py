@@ -31,6 +31,7 @@ _SXID_DETAIL = re.compile(r"(Severity\s+\d|Data\s*\{)", re.IGNORECASE)
 """The lines below an SXid repeat its number: they are the same error."""
 _FATAL = {"fatal": True, "non-fatal": False, "nonfatal": False}
 _OFF_THE_BUS = re.compile(rf"NVRM:.{{0,80}}?\b{_PCI}.{{0,200}}fallen\s+off\s+the\s+bus", re.IGNORECASE | re.DOTALL)
+_BEGIN = re.compile(r"NVRM:|nvidia-nvswitch\d")
 _NEXT_LINE = re.compile(r"\s*\n(?:NVRM:\s*)?")
 # A name may hold commas. It has 15 characters at most where it is a task's own: the text after it begins no later than
 # at the last comma among them.
@@ -59,10 +60,16 @@ class Line:
 
 @lru_cache(_KNOWN_LINES)
 def parse(text: str) -> Line | None:
-    """The error in a record's text; None for all else the kernel has to say."""
-    if "NVRM" in text:
+    """The error in a record's text; None for all else the kernel has to say, and for who quotes the driver."""
+    if text.startswith("NVRM:"):
         return _xid(text[:_LONGEST]) or _off_the_bus(text[:_LONGEST])
-    return _sxid(text[:_LONGEST]) if "SXid" in text else None
+    return _sxid(text[:_LONGEST]) if text.startswith("nvidia-nvswitch") else None
+
+
+def parse_quoted(text: str) -> Line | None:
+    """The same of a line as people have it, with a time and a host before it."""
+    begin = _BEGIN.search(text)
+    return None if begin is None else parse(text[begin.start() :])
 
 
 def without_processes(text: str) -> str:
@@ -72,7 +79,7 @@ def without_processes(text: str) -> str:
 
 
 def _xid(text: str) -> Line | None:
-    match = _XID.search(text)
+    match = _XID.match(text)
     if match is None:
         return None
     instance, compute = match["gpu_instance"], match["compute_instance"]
@@ -87,7 +94,7 @@ def _xid(text: str) -> Line | None:
 
 
 def _off_the_bus(text: str) -> Line | None:
-    match = _OFF_THE_BUS.search(text)
+    match = _OFF_THE_BUS.match(text)
     if match is None:
         return None
     words = without_processes(text.partition("NVRM:")[2])
@@ -95,7 +102,7 @@ def _off_the_bus(text: str) -> Line | None:
 
 
 def _sxid(text: str) -> Line | None:
-    match = _SXID.search(text)
+    match = _SXID.match(text)
     if match is None or _SXID_DETAIL.match(match["text"]):
         return None
     domain, bus, device = (int(match[part] or "0", 16) for part in ("domain", "bus", "device"))

@@ -61,6 +61,8 @@ has the words, the NVSwitches, what NVML never reports, and what was said while 
 - A GPU that has not been seen since boot is named by the board that was last seen at its address.
 - Names and ids of processes are taken out of the kernel's words before anything is stored.
 
+To try what an Xid sets off, as root: `echo 'NVRM: Xid (PCI:0000:1b:00): 94, a drill' > /dev/kmsg`. It counts.
+
 Where the kernel log cannot be read (`gpumon_kernel_log_up` 0), NVML counts alone, and there are no SXids. On a
 simulated node the host's log is not read unless `kernel_log.path` is set.
 

@@ -47,8 +47,8 @@ class Node:
         return self.agent.metrics().value("gpumon_gpu_xid_errors_total", xid=str(xid), gpu=str(gpu))
 
     def events(self, query: str = "") -> list[dict[str, Any]]:
-        found = self.agent.get(f"/api/v1/events?{query}")
-        assert found["complete"]
+        """Of the store: it may be slow on a busy machine."""
+        found = eventually(lambda: (one := self.agent.get(f"/api/v1/events?{query}"))["complete"] and one)
         return list(found["events"])
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpumon.kernel_log.lines import MOST_TEXT, Line, parse, without_processes
+from gpumon.kernel_log.lines import MOST_TEXT, Line, parse, parse_quoted, without_processes
 from gpumon.snapshot.burst import SXID, XID
 
 GPU = "00000000:1B:00.0"
@@ -25,7 +25,7 @@ def xid(code: int, text: str, **values: object) -> Line:
             xid(79, "GPU has fallen off the bus."),
         ),
         ("NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.", xid(79, "GPU has fallen off the bus.")),
-        ("[  12.3] NVRM: Xid (PCI:0000:1B:00): 43, pid=812, name=ray::IDLE, Ch 00000008", xid(43, "Ch 00000008")),
+        ("NVRM: Xid (PCI:0000:1B:00): 43, pid=812, name=ray::IDLE, Ch 00000008", xid(43, "Ch 00000008")),
         ("NVRM: Xid (0000:1b:00): 14, Channel 00000001", xid(14, "Channel 00000001")),
         ("NVRM: Xid (1b:00): 14, Channel 00000001", xid(14, "Channel 00000001")),
         ("NVRM: Xid (PCI:0000:1b:00): 63", xid(63, "")),
@@ -102,11 +102,21 @@ def test_each_form_is_understood(printed: str, line: Line) -> None:
         "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Severity 0 Engine instance 60 Sub-engine instance 00",
         "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Data {0x0000003c, 0x0000003c, 0x00000000}",
         "my-program: SXid is a word",
+        "my-program: I saw NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.",
     ],
 )
 def test_all_else_is_left_alone(printed: str) -> None:
     """What names no device or no error, and the lines below an SXid, which are the same error."""
     assert parse(printed) is None
+
+
+def test_a_line_as_people_have_it_is_understood_too() -> None:
+    """With what dmesg or the journal put before it."""
+    line = xid(79, "GPU has fallen off the bus.")
+    printed = "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."
+    for before in ("", "[ 12.345678] ", "Nov 20 16:04:01 gpu-17 kernel: "):
+        assert parse_quoted(before + printed) == line
+    assert parse_quoted("usb 1-1: new device") is None
 
 
 printable = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), min_size=1, max_size=15)
@@ -141,7 +151,7 @@ words = st.sampled_from(
 @given(st.lists(st.one_of(words, st.text(), st.from_regex(r"pid=.{0,9}, name=.{0,9},"))).map("".join))
 def test_nothing_is_too_strange(printed: str) -> None:
     """Whatever a line holds, parsing does not raise, and what comes out is short and printable."""
-    line = parse(printed)
+    line = parse(printed) or parse_quoted(printed)
     texts = [without_processes(printed), line.text if line is not None else ""]
 
     assert all(text.isprintable() and len(text) <= MOST_TEXT for text in texts)
