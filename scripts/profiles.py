@@ -31,6 +31,8 @@ from gpumon.terms import Moment, Terms
 BUILD = Build(version="0.1.0", python="3.11.7", revision="000000000000")
 AT, WALL = 200.0, 1.7e9
 """After the node's beginning, when a job runs; and the time of day."""
+PATIENCE = 3600.0
+"""Seconds in which no poll is slow and none is late, however busy this host is."""
 
 Row = tuple[type[Table], str]
 """A table and the name of one of its rows."""
@@ -66,7 +68,8 @@ def report_of(profile: str, scenario: Path | None = None) -> Report:
             status.driver or "",
             bus=node.pci_functions,
             leave_aside=(),
-            interval=1.0,
+            interval=PATIENCE,
+            patience=PATIENCE,
             partial=parts.append,
         )
         for arrival in (PciBus(functions=node.pci_functions()), status):
