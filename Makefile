@@ -7,7 +7,7 @@ TORCH := 2.13.0
 PEERS := nvitop nvitop-exporter gpustat
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check generate bench lock build clean
+.PHONY: help run test check generate captures bench lock build clean
 
 help: ## List these commands
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
@@ -30,6 +30,9 @@ check: .venv/.test ## Format, lint, types, layers, and whether generated files a
 
 generate: .venv/.test ## Write again what is made from code: reference pages, alert rules, dashboards
 	$(BIN)/python -m scripts.generate
+
+captures: .venv/.test ## Record the captures of captures/ anew, from the simulation; takes two minutes
+	$(BIN)/python -m scripts.captures
 
 bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on simulated nodes
 	$(BIN)/python -m benchmarks.agent $(ARGS)

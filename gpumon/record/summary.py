@@ -195,4 +195,4 @@ OPEN_QUESTIONS: dict[str, Callable[[Capture], str]] = {
 
 
 def _row(name: str, told: str) -> str:
-    return f"  {name:32}{told}"
+    return f"  {name:36}{told}"

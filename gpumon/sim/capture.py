@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from gpumon.sim import SimulationError
 
-VERSION = 1
-"""Of the format. A reader takes this one and those before."""
+FORMAT, VERSION = "gpumon capture", 1
+"""The first key of a file, and its value. A reader takes this version and those before."""
 LARGEST = 512 * 1024 * 1024
 """Bytes of a recording, unpacked: more is no recording of ours."""
 
@@ -141,7 +141,7 @@ def write(capture: Capture, path: Path) -> int:
 
 
 def _lines(capture: Capture) -> Iterator[dict[str, Any]]:
-    yield {"gpumon_capture": VERSION, **asdict(capture.header)}
+    yield {FORMAT: VERSION, **asdict(capture.header)}
     count = 2
     for name, takes in sorted(capture.signatures.items()):
         cost = capture.costs.get(name)
@@ -162,7 +162,7 @@ def read(path: Path) -> Capture:
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise SimulationError(f"recording {path}: {_wrong(error)}") from error
     try:
-        version = lines[0]["gpumon_capture"]
+        version = lines[0][FORMAT]
     except (IndexError, TypeError, KeyError) as error:
         raise SimulationError(f"recording {path}: {_FOREIGN}") from error
     if version != VERSION:
@@ -201,7 +201,7 @@ def _unpacked(path: Path) -> Iterator[Any]:
 
 
 def _capture(lines: list[dict[str, Any]]) -> Capture:
-    first = {name: value for name, value in lines[0].items() if name != "gpumon_capture"}
+    first = {name: value for name, value in lines[0].items() if name != FORMAT}
     capture = Capture(header=Header(**first | {"remarks": tuple(first["remarks"])}))
     for line in lines[1:-1]:
         if "asked" in line:

@@ -84,7 +84,8 @@ def _take(node: Node, device: Device, pointer: int | None, instance: int | None)
     if instance is not None and instance not in compute:
         raise Refusal(Code.INVALID_ARGUMENT)
     empty = instance is not None and not compute[instance]
-    node.samples[pointer or 0] = Sample(device.identity.number, instance, node.tick(), device.state, empty)
+    gpu = device.identity.number
+    node.samples[pointer or 0] = Sample(gpu, instance, node.seen_at(gpu), device.state, empty)
 
 
 @function("nvmlGpmMetricsGet", POINTER)

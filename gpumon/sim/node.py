@@ -211,6 +211,10 @@ class Node:
         self._states[gpu] = tick, scenario, state
         return state
 
+    def seen_at(self, gpu: int) -> float:
+        """Tick of the state that was last asked for: the next one may have begun since."""
+        return self._states[gpu][0]
+
     def _altered(self, scenario: Scenario, gpu: int, state: State, tick: float) -> State:
         """What is set decides what follows from it; and what follows may itself be set, hence the second time."""
 

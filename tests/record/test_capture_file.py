@@ -53,7 +53,7 @@ def test_a_value_that_does_not_change_is_stored_once() -> None:
         (lambda _: gzip.compress(b'{"some": "thing"}\n'), "not a recording of gpumon"),
         (lambda _: gzip.compress(b""), "not a recording of gpumon"),
         (lambda whole: gzip.compress(b"\n".join(gzip.decompress(whole).split(b"\n")[:5])), "ends too early"),
-        (lambda whole: _changed(whole, 0, gpumon_capture=2), "of format 2"),
+        (lambda whole: _changed(whole, 0, **{capture.FORMAT: 2}), "of format 2"),
         (lambda whole: _changed(whole, -2, answers=[]), "damaged"),
         (lambda whole: _changed(whole, 1, takes=["what"]), "damaged"),
     ],

@@ -1,0 +1,44 @@
+"""The captures of this repository: they are read by today's gpumon, and say what they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recorded import BEGAN, poll_of, replayed
+
+from gpumon.sim import capture
+from gpumon.sim.profiles import PROFILES
+
+FOLDER = Path(__file__).parents[2] / "captures"
+FILES = sorted(FOLDER.glob("*.capture"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_a_shipped_capture_is_read_and_says_what_it_was_made_from(path: Path) -> None:
+    """Small, masked, uncut, in the list; and a poll of today's sees all of its GPUs, with a power and a name."""
+    recorded = capture.read(path)
+
+    assert recorded.header.masked
+    assert not recorded.header.remarks
+    assert recorded.header.simulated is None or recorded.header.simulated in PROFILES
+    assert f"| `{path.name}` |" in (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert path.stat().st_size < 500_000
+    with replayed(recorded) as node:
+        gpus = poll_of(node).poll_all_tiers().gpus
+        assert len(gpus) == len(node.node.pci_functions())
+        assert all(one.gpu is not None and one.gpu.name for one in gpus)
+
+
+def test_the_lost_gpu_of_a_shipped_capture_is_lost() -> None:
+    """After ten seconds, with its Xid, to whoever had registered before."""
+    with replayed(capture.read(FOLDER / "h100x8-lost.capture")) as node:
+        poll = poll_of(node)
+        before = poll.poll_all_tiers()
+        node.now = BEGAN + 30
+        after, xids = poll.poll_all_tiers(), [(one.xid, one.bus_id) for one in poll.node.events.take()]
+
+    lost = after.gpus[3]
+    assert [one.fault for one in before.gpus] == [None] * 8
+    assert [one.fault for one in after.gpus] == [None] * 3 + ["lost"] + [None] * 4
+    assert xids == [(79, lost.bus_id)]
