@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import logging
 
+from folded import UP, healthy, lost, polled, said, seen, told
 from sample_bursts import burst, change
-from test_fold import UP, healthy, lost, polled, seen, told
 
 from gpumon.alerts.rules import rules
 from gpumon.arrival import Errors, Remembered, Tick
 from gpumon.fold import watching
 from gpumon.journal import changes
-from gpumon.report import Report
 from gpumon.snapshot.snapshot import DriverStatus
 from gpumon.terms import Terms
 
 TERMS = Terms(rules=rules({}, (79,)))
 THREE = (seen(0), seen(1), seen(2))
-
-
-def said(before: Report, after: Report) -> list[tuple[int, str]]:
-    return [(one.level, one.message) for one in changes(before, after)]
 
 
 def test_a_loss_and_its_end_are_each_told_once() -> None:

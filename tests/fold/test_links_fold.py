@@ -6,8 +6,7 @@ import logging
 from dataclasses import replace
 
 import pytest
-from test_fold import healthy, polled, seen, told
-from test_journal import said
+from folded import healthy, polled, said, seen, told
 
 from gpumon.arrival import Aside, LinksChild, Tick
 from gpumon.journal import changes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_fold import BUS, TERMS, UP, healthy, lost, of, polled, seen, told
+from folded import BUS, TERMS, UP, healthy, lost, of, polled, seen, told
 
 from gpumon.arrival import Aside, Samplers
 from gpumon.release import NODE, Release, Window

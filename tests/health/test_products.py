@@ -7,8 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from test_fold import TERMS, told
-from test_journal import said
+from folded import TERMS, said, told
 
 from gpumon.fold import watching
 from gpumon.health.products import PRODUCTS

@@ -1,0 +1,66 @@
+"""A node of three GPUs as fold is told of it, and what is known after that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpumon.arrival import Arrival
+from gpumon.fold import fold, watching
+from gpumon.health.catalogue import Catalogue
+from gpumon.health.xids import XIDS
+from gpumon.journal import changes
+from gpumon.report import GpuState, Report
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.snapshot import DriverStatus, PciBus, SeenGpu, Snapshot
+from gpumon.terms import Moment, Terms
+
+TERMS = Terms(interval=1.0, catalogue=Catalogue({79: XIDS[79]}))
+BUS = tuple(f"00000000:{n:02X}:00.0" for n in (0x1B, 0x43, 0x52))
+UP = DriverStatus(up=True, driver="580.82.07", nvml="13.580.82.07", cuda="13.0")
+
+
+def seen(index: int, **values: object) -> SeenGpu:
+    """GPU `index` as a poll sees it while it is well."""
+    gpu = Gpu(name="NVIDIA H100", temperature_celsius=40.0 + index, utilization_ratio=0.5, energy_joules_total=100.0)
+    whole = SeenGpu(
+        bus_id=BUS[index],
+        uuid=f"GPU-{index}",
+        index=index,
+        gpu=gpu,
+        links={"0": Nvlink(up=1.0, errors_total={"crc": 0.0})},
+        watched=1.0,
+        increments={"busy_seconds_total": 0.5},
+    )
+    return replace(whole, **values)  # type: ignore[arg-type]
+
+
+def lost(index: int, **values: object) -> SeenGpu:
+    return seen(index, gpu=None, links={}, fault="lost", error="GPU is lost", watched=0.0, increments={}, **values)
+
+
+def polled(*gpus: SeenGpu, at: float = 100.0) -> Snapshot:
+    present = tuple(gpu.bus_id for gpu in gpus)
+    return Snapshot(ended_at=at, wall=1e9 + at, durations={"fast": 0.01}, gpus=gpus, present=present, visible=len(gpus))
+
+
+def told(*arrivals: Arrival, at: float = 100.0, report: Report | None = None, terms: Terms = TERMS) -> Report:
+    """The Report after these arrivals, all at one moment."""
+    report = report or watching(Report(started=0.0), terms)
+    for arrival in arrivals:
+        report = fold(report, arrival, Moment(at, 1e9 + at, at), terms)
+    return report
+
+
+def healthy() -> Report:
+    bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
+    return told(bus, UP, polled(seen(0), seen(1), seen(2)))
+
+
+def of(report: Report, uuid: str) -> GpuState:
+    return next(state for state in report.gpus if state.uuid == uuid)
+
+
+def said(before: Report, after: Report) -> list[tuple[int, str]]:
+    """Level and message of each line that the log gets."""
+    return [(one.level, one.message) for one in changes(before, after)]
