@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
+from gpumon.nvml.field_ids import field_ids
+from gpumon.nvml.library import UNSUPPORTED
 from gpumon.sim.capture import EVENT, FIELD, Capture, Timeline
 from gpumon.sim.codes import Code
 
-UNSUPPORTED = frozenset({Code.NOT_SUPPORTED, Code.INVALID_ARGUMENT, Code.ARGUMENT_VERSION_MISMATCH, Code.DEPRECATED})
-CLOCK_EVENTS = {74: "power cap", 76: "sync boost"} | dict.fromkeys((251, 252, 253, 269, 270, 271), "slowdown")
-"""Fields that count the time of clock-event reasons; which of the last six do depends on the driver."""
-LINK_COUNT, LINK_STATE = 91, 165
+CLOCK_EVENTS = "CLOCKS_EVENT_"
+"""Begins the names of fields that count the time under a clock-event reason."""
+LINK_COUNT, LINK_STATE = "NVLINK_LINK_COUNT", "NVLINK_GET_STATE"
 LOOKUP = "nvmlDeviceGetHandleByPciBusId_v2"
 
 
@@ -36,11 +37,10 @@ def summary(capture: Capture) -> str:
 def _host(capture: Capture) -> Iterator[str]:
     header = capture.header
     user = "root" if header.root else "an ordinary user"
-    driver = capture.timeline("nvmlSystemGetDriverVersion")
     products = {str(timeline.answers[0][1]) for _, timeline in _succeeded(capture, "nvmlDeviceGetName")}
     yield _row("recorded", f"{header.wall} by gpumon {header.gpumon} (nvidia-ml-py {header.bindings}), as {user}")
     yield _row("of", f"the simulated {header.simulated}: no hardware" if header.simulated else "a host")
-    yield _row("driver", str(driver.answers[0][1]) if driver and not driver.answers[0][0] else "unknown")
+    yield _row("driver", _driver(capture) or "unknown")
     yield _row("GPUs", f"{len(_gpus(capture))}: {', '.join(sorted(products))}")
     yield _row("time", f"{header.seconds:.0f} s, a poll every {header.interval:g} s")
     yield _row(
@@ -48,6 +48,16 @@ def _host(capture: Capture) -> Iterator[str]:
     )
     for remark in header.remarks:
         yield _row("cut short", remark)
+
+
+def _driver(capture: Capture) -> str:
+    timeline = capture.timeline("nvmlSystemGetDriverVersion")
+    return str(timeline.answers[0][1]) if timeline and _answered(timeline) else ""
+
+
+def _fields(capture: Capture) -> Mapping[str, int]:
+    """Numbers of the fields of this driver."""
+    return field_ids(_driver(capture))
 
 
 def _calls(capture: Capture) -> Iterator[str]:
@@ -100,10 +110,11 @@ def _open_questions(capture: Capture) -> Iterator[str]:
 
 
 def _clock_event_unit(capture: Capture) -> str:
+    counters = {number for name, number in _fields(capture).items() if name.startswith(CLOCK_EVENTS)}
     rates = [
         (later[1] - earlier[1]) / seconds
         for given, timeline in capture.questions(FIELD)
-        if given[1] in CLOCK_EVENTS
+        if given[1] in counters
         for seconds, earlier, later in _steps(timeline)
     ]
     fastest = max(rates, default=0.0)
@@ -139,13 +150,13 @@ def _gpm(capture: Capture) -> str:
 
 
 def _past_the_last_link(capture: Capture) -> str:
-    told = []
+    told, numbers = [], _fields(capture)
     for device in _gpus(capture)[:1]:
-        count = capture.timeline(FIELD, device, LINK_COUNT, 0)
+        count = capture.timeline(FIELD, device, numbers[LINK_COUNT], 0)
         links = count.answers[0][2] if count and count.answers[0][0] == 0 else 0
         for name, timeline in (
             ("nvmlDeviceGetNvLinkState", capture.timeline("nvmlDeviceGetNvLinkState", device, links)),
-            ("the field", capture.timeline(FIELD, device, LINK_STATE, links)),
+            ("the field", capture.timeline(FIELD, device, numbers[LINK_STATE], links)),
         ):
             told.append(f"{name} {_codes([timeline] if timeline else [])}")
     return ", ".join(told) or "no GPU"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import logging
+import math
 import os
 import struct
 import threading
@@ -193,4 +194,5 @@ def _metrics(arguments: Sequence[Any]) -> Sequence[Any]:
     """Of each metric: number, code, value."""
     _, count, *_ = take(arguments[0], METRICS_HEAD)
     entries = ctypes.string_at(arguments[0] + METRICS_HEAD.size, count * METRIC.size)
-    return [one if one[2] == one[2] else (*one[:2], None) for one in METRIC.iter_unpack(entries)]  # NaN is no JSON
+    found = (one[:3] for one in METRIC.iter_unpack(entries))
+    return [(number, code, None if math.isnan(value) else value) for number, code, value in found]

@@ -76,11 +76,20 @@ def survey(library: Library, recorder: Recorder, driver: str, bus_ids: Sequence[
     for function in NODE:
         ask(library, function, ())
     for bus_id in bus_ids:
-        found = ask(library, "nvmlDeviceGetHandleByPciBusId_v2", (bus_id.encode(),), bus_id)
-        if found:
-            _gpu(library, recorder, found[-1], bus_id, field_ids(driver))
+        handle = _opened(library, bus_id)
+        if handle is not None:
+            _gpu(library, recorder, handle, bus_id, field_ids(driver))
     for index in range(len(bus_ids)):
         ask(library, "nvmlDeviceGetHandleByIndex_v2", (index,))
+
+
+def _opened(library: Library, bus_id: str) -> int | None:
+    """As a poll looks it up, which may take long the first time."""
+    try:
+        found = library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id)
+    except NvmlError:
+        return None
+    return ctypes.cast(found, ctypes.c_void_p).value
 
 
 def _gpu(library: Library, recorder: Recorder, handle: int, bus_id: str, known: Mapping[str, int]) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 import time
 
 from gpumon.sim.arrivals import Arrival, EventSet
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import POINTER, UINT, ULONGLONG, function, getter
+from gpumon.sim.layouts import EVENT_DATA
+from gpumon.sim.layouts import POINTER as ADDRESS
 from gpumon.sim.node import Node
 
-_DATA = struct.Struct("<QQQII")  # device, type, datum, GPU instance, compute instance
-_POINTER = struct.Struct("<Q")
 _SETS = 0x7E5B_0000_0000
 _LOOK_EVERY = 0.05
 
@@ -24,7 +23,7 @@ getter("nvmlDeviceGetSupportedEventTypes", "Q")(lambda device: device.board.even
 def create(node: Node, out: int | None) -> None:
     node.enter("nvmlEventSetCreate")
     pointer = _SETS | node.serial() << 8
-    put(out, _POINTER, pointer)
+    put(out, ADDRESS, pointer)
     node.event_sets[pointer] = EventSet()
 
 
@@ -56,7 +55,7 @@ def wait(node: Node, pointer: int | None, out: int | None, milliseconds: int) ->
         arrival = _next(node, waiting)
         if arrival is not None:
             _, gpu, *words, _ = arrival
-            put(out, _DATA, node.handle(gpu), *words)
+            put(out, EVENT_DATA, node.handle(gpu), *words)
             return
         if any(node.gone(gpu) for gpu in waiting.registered):
             raise Refusal(Code.GPU_IS_LOST)

@@ -12,12 +12,11 @@ from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import Device
 from gpumon.sim.exports import POINTER, UINT, device_function, function
 from gpumon.sim.gpm import Sample
+from gpumon.sim.layouts import METRIC, METRICS_HEAD
+from gpumon.sim.layouts import POINTER as ADDRESS
 from gpumon.sim.node import Node
 
-_POINTER = struct.Struct("<Q")
 _SUPPORT = struct.Struct("<II")  # version, supported
-_HEAD = struct.Struct("<IIQQ")  # version, number of metrics, two samples
-_METRIC = struct.Struct("<IidQQQ")  # number, return code, value; short name, long name, unit
 _VERSION = 1
 """Of both structs: a bare number, without the size that other structs carry."""
 _SAMPLES = 0x7E5C_0000_0000
@@ -43,7 +42,7 @@ def _supported(device: Device) -> bool:
 def allocate(node: Node, out: int | None) -> None:
     node.enter("nvmlGpmSampleAlloc")
     pointer = _SAMPLES | node.serial() << 8
-    put(out, _POINTER, pointer)
+    put(out, ADDRESS, pointer)
     node.samples[pointer] = None
 
 
@@ -92,16 +91,16 @@ def _take(node: Node, device: Device, pointer: int | None, instance: int | None)
 def metrics(node: Node, address: int | None) -> None:
     """Answer in place; the call succeeds whatever its metrics do."""
     node.need_initialised()
-    version, count, *pointers = take(address, _HEAD)
+    version, count, *pointers = take(address, METRICS_HEAD)
     _check(version)
     earlier, later = (_known(node, pointer) for pointer in pointers)
     if earlier is None or later is None or earlier[:2] != later[:2] or count > gpm.highest(node.driver):
         raise Refusal(Code.INVALID_ARGUMENT)
     node.gate("nvmlGpmMetricsGet", later.gpu)
     for n in range(count):
-        place = (address or 0) + _HEAD.size + n * _METRIC.size
-        number, *_ = take(place, _METRIC)
-        put(place, _METRIC, number, *_answer(number, earlier, later))
+        place = (address or 0) + METRICS_HEAD.size + n * METRIC.size
+        number, *_ = take(place, METRIC)
+        put(place, METRIC, number, *_answer(number, earlier, later))
 
 
 def _answer(number: int, earlier: Sample, later: Sample) -> tuple[int, float, int, int, int]:

@@ -11,7 +11,7 @@ EVENT_DATA = struct.Struct("<QQQII")
 """Device, type, datum, GPU instance, compute instance."""
 METRICS_HEAD = struct.Struct("<IIQQ")
 """Version, number of metrics, first and second sample."""
-METRIC = struct.Struct("<IId24x")
-"""Number, return code, value; then pointers to its names, which are the library's own."""
+METRIC = struct.Struct("<IidQQQ")
+"""Number, return code, value; pointers to short name, long name and unit, which are the library's own."""
 METRIC_ANSWER = struct.Struct("<Id")
 """What of a metric is answered."""

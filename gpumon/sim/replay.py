@@ -138,10 +138,10 @@ class Replay:
 
     def _unknown(self, function: str, given: tuple[Any, ...]) -> Code:
         self.unanswered[function] += 1
-        if self.unanswered[function] == 1:
-            _logger.info(
-                "the recording does not answer this; not supported", extra={"function": function, "given": given}
-            )
+        times = self.unanswered[function]
+        if times == 10 ** (len(str(times)) - 1):  # the first, the tenth, the hundredth
+            told = {"function": function, "given": given, "times": times}
+            _logger.info("the recording does not answer this; not supported", extra=told)
         return Code.NOT_SUPPORTED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 import time
 from collections.abc import Callable
@@ -244,4 +245,6 @@ def _metric(replay: Replay, sample: Sample, number: int) -> tuple[int, float]:
     if timeline is None:
         return Code.NOT_SUPPORTED, 0.0
     code, *value = timeline.at(sample.taken)
-    return code, value[0] if value else 0.0
+    if code:
+        return code, 0.0
+    return code, math.nan if value[0] is None else value[0]

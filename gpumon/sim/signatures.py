@@ -75,8 +75,15 @@ SIGNATURES: dict[str, Words] = {
 }
 """Functions whose decorators do not know: the getters of plain numbers and texts do."""
 
-WITHOUT = frozenset({"nvmlErrorString", "nvmlSystemGetProcessName", "nvmlDeviceGetSamples"})
-"""Functions that are never noted: they say nothing about the node, or name processes, or look back in time."""
+WITHOUT = frozenset(
+    {
+        "nvmlErrorString",  # says nothing about the node
+        "nvmlSystemGetProcessName",  # names processes
+        "nvmlDeviceGetSamples",  # looks back in time
+        "nvmlDeviceGetRunningProcessDetailList",  # a struct that points to another; RunningProcesses tells the same
+    }
+)
+"""Functions that are never noted, and that a replayed library lacks."""
 
 
 def words(function: str) -> Words | None:
@@ -170,7 +177,8 @@ class _Struct(_Argument):
 
     def given(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         if self._inputs:
-            yield self._bytes(arguments[0])[: self._inputs].hex()
+            (inputs,) = take(arguments[0], struct.Struct(f"{self._inputs}s"))
+            yield inputs.hex()
 
     def told(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         yield self._bytes(arguments[0])[self._inputs :].hex()
