@@ -113,12 +113,13 @@ class Done:
     def __init__(self, marker: Path) -> None:
         self.path = marker.with_name(f"{marker.name}.done")
         self._said: bool | None = None
+        self._made = False
 
     def say(self, *, done: bool) -> None:
         """Make the file, or take it away."""
-        if done == self._said:
+        if done == self._said and not self._is_gone():
             return
-        self._said = done
+        self._said, self._made = done, False
         try:
             self._make() if done else self.path.unlink(missing_ok=True)
         except OSError as error:
@@ -126,7 +127,12 @@ class Done:
                 words = {"path": str(self.path), "error": error.strerror, "hint": "make its folder writable for gpumon"}
                 log.warning("who waits for this file waits in vain", extra=words)
 
+    def _is_gone(self) -> bool:
+        """A script deleted it, to wait for it afresh. What could not be made was told, and is not tried again."""
+        return self._made and not self.path.exists()
+
     def _make(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
         os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+        self._made = True

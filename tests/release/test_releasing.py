@@ -339,6 +339,8 @@ def test_the_marker_file_releases_while_it_is_there(node: ReleasedNode) -> None:
     assert not node.samplers_now()
     assert [(one.by, one.bus_id) for one in node.report.release.windows] == [("marker", NODE)]
 
+    node.done.unlink()  # by a script that means to wait for it
+    node.until(node.done.exists)
     node.answered(node.releasing.end(None, "api"))  # it is the file's to end
     assert node.report.release.windows
     node.marker.unlink()
