@@ -49,6 +49,20 @@ def test_a_counter_that_begins_anew_twice_adds_up() -> None:
     assert counts[ENERGY][""].total == 1000.0 + 100.0 + 3.0
 
 
+def test_a_counter_that_runs_backwards_gains_nothing() -> None:
+    """However far it falls, nothing was counted meanwhile."""
+    counts = exported(*({ENERGY: {"": float(raw)}} for raw in range(1000, 0, -10)))
+
+    assert counts[ENERGY][""].total == 1000.0
+
+
+def test_what_is_counted_long_after_a_reset_is_counted() -> None:
+    """Two errors, a reset, and much later one more: three, though the driver's own count is half of what it was."""
+    counts = exported(*({ENERGY: {"": raw}} for raw in (2.0, 0.0, 0.0, 0.0, 1.0)))
+
+    assert counts[ENERGY][""] == Count(3.0, 1.0)
+
+
 def test_a_small_step_back_is_held_until_it_is_made_good() -> None:
     """Jitter of the driver neither falls nor counts twice."""
     counts = exported({ENERGY: {"": 1000.0}}, {ENERGY: {"": 999.0}}, {ENERGY: {"": 1001.0}})
