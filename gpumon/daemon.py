@@ -28,7 +28,7 @@ from gpumon.serve.sources import Sources
 from gpumon.serve.token import TokenError, ensure, read, warning
 from gpumon.sightings import Sightings
 from gpumon.snapshot.call_page import boot_clock
-from gpumon.snapshot.snapshot import DriverStatus, Hello, Message, Snapshot, TrialResult, XidEvent
+from gpumon.snapshot.snapshot import DriverStatus, Hello, Logged, Message, Snapshot, TrialResult, XidEvent
 from gpumon.store.store import Retention
 from gpumon.supervisor.links import LinksSupervisor
 from gpumon.supervisor.loop import Loop
@@ -224,7 +224,7 @@ class Daemon:
         elif isinstance(message, (Snapshot, DriverStatus)):
             self._monitor.take(message)
             self._polled |= message.complete if isinstance(message, Snapshot) else not message.up
-        elif not isinstance(message, (Hello, TrialResult)):
+        elif not isinstance(message, (Hello, Logged, TrialResult)):
             self._monitor.take(message)
 
     def _note_xid(self, bus_id: str, xid: int) -> None:

@@ -42,8 +42,21 @@ def configure(*, level: str, format: str) -> None:  # noqa: A002 - as the settin
 
 
 def counts() -> Mapping[str, float]:
-    """Messages by level since the process began, those that nobody could read too."""
+    """Messages by level since the process began, those that nobody could read too; with those of its children."""
     return dict(_counts)
+
+
+def add(messages: Mapping[str, float]) -> None:
+    """Count what a child has logged."""
+    for level, more in messages.items():
+        _counts[level] += more
+
+
+def take() -> Mapping[str, float]:
+    """What has been counted since this was last called: a child's, to be counted by whoever started it."""
+    taken = {level: count for level, count in _counts.items() if count}
+    add({level: -count for level, count in taken.items()})
+    return taken
 
 
 class _StandardError(logging.Handler):

@@ -19,7 +19,7 @@ from gpumon.outputs import document, terminal
 from gpumon.outputs.prometheus import Renderer
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
-from gpumon.snapshot.snapshot import DriverStatus, Hello, LinksSeen, Message, Snapshot, TrialResult, XidEvent
+from gpumon.snapshot.snapshot import DriverStatus, Hello, LinksSeen, Logged, Message, Snapshot, TrialResult, XidEvent
 from gpumon.supervisor.links import LinksSupervisor
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.samplers import CRASHES_A_GPU, SamplerSupervisor
@@ -78,7 +78,7 @@ class Look:
         return self._monitor.latest
 
     def _take(self, message: Message) -> None:
-        if not isinstance(message, (Hello, TrialResult, XidEvent)):
+        if not isinstance(message, (Hello, Logged, TrialResult, XidEvent)):
             self._monitor.take(message)
         polled = isinstance(message, Snapshot) and message.complete
         if polled or (isinstance(message, DriverStatus) and not message.up):

@@ -23,7 +23,7 @@ from gpumon.snapshot.call_page import Writer, boot_clock
 from gpumon.snapshot.infiniband import LOOK_SECONDS
 from gpumon.snapshot.orders import LinkOrders, Simulation, is_recording
 from gpumon.snapshot.reading import SLOW
-from gpumon.snapshot.snapshot import Hello, LinksSeen, Message
+from gpumon.snapshot.snapshot import Hello, LinksSeen, Logged, Message
 
 AGAIN_SECONDS = 1.0
 
@@ -108,6 +108,8 @@ def main() -> int:
 
     def say(message: Message) -> None:
         write(frame.encode(message))
+        if logged := log.take():
+            write(frame.encode(Logged(messages=logged)))
 
     say(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
     try:

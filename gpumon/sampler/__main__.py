@@ -29,7 +29,7 @@ from gpumon.sampler.node import Surroundings, await_surroundings, excluded
 from gpumon.snapshot import frame
 from gpumon.snapshot.call_page import Writer, boot_clock
 from gpumon.snapshot.orders import EXIT_MISMATCH, Orders
-from gpumon.snapshot.snapshot import DriverStatus, Hello, Message, PciBus, TrialResult
+from gpumon.snapshot.snapshot import DriverStatus, Hello, Logged, Message, PciBus, TrialResult
 
 _log = logging.getLogger("gpumon.sampler")
 
@@ -181,7 +181,8 @@ def main() -> int:
     log.configure(level=orders.log_level, format=orders.log_format)
 
     def say(*messages: Message) -> None:
-        write(b"".join(map(frame.encode, messages)))
+        logged = log.take()
+        write(b"".join(map(frame.encode, (*messages, Logged(messages=logged)) if logged else messages)))
 
     say(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
     try:

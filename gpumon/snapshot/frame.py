@@ -15,7 +15,7 @@ from gpumon.snapshot.mig import Mig
 from gpumon.snapshot.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.snapshot.snapshot import Message
 
-SCHEMA = 2
+SCHEMA = 3
 """Raised whenever a message changes its shape: daemon and child of different installs must not talk."""
 
 LIMIT = 16 * 1024 * 1024
@@ -25,6 +25,7 @@ _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         snapshot.Hello,
+        snapshot.Logged,
         snapshot.PciBus,
         snapshot.DriverStatus,
         snapshot.Snapshot,

@@ -160,4 +160,12 @@ class TrialResult:
     bus_id: str
 
 
-Message = Hello | PciBus | DriverStatus | Snapshot | XidEvent | TrialResult | LinksSeen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """What a child has logged since it last said so."""
+
+    messages: Mapping[str, float]
+    """By level."""
+
+
+Message = Hello | Logged | PciBus | DriverStatus | Snapshot | XidEvent | TrialResult | LinksSeen

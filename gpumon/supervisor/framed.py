@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpumon import __version__
+from gpumon.log import add as count_logged
 from gpumon.snapshot import call_page, frame
 from gpumon.snapshot.call_page import InCall, boot_clock
-from gpumon.snapshot.snapshot import Hello, Message, XidEvent
+from gpumon.snapshot.snapshot import Hello, Logged, Message, XidEvent
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.lateness import Lateness, deadline
 from gpumon.supervisor.lines import Lines
@@ -129,6 +130,8 @@ class FramedChild:
             return
         if isinstance(message, Hello):
             self._greet(message)
+        elif isinstance(message, Logged):
+            count_logged(message.messages)
         elif self._greeted and (self.killed_for is None or isinstance(message, XidEvent)):
             self._on_message(message)  # an Xid that was told before the end is true after it
 

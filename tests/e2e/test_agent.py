@@ -338,3 +338,21 @@ def test_two_agents_on_one_address_tell_each_other_apart(agent: Agent) -> None:
     assert second.returncode == 2
     assert f"127.0.0.1:{agent.port}" in second.stderr
     assert "--web.listen-address" in second.stderr
+
+
+def test_what_the_children_log_is_counted(agent: Agent) -> None:
+    """A warning of the sampler and one of the links child stand in the log, and in the counter of log messages."""
+
+    def warnings() -> float:
+        return agent.metrics().value("gpumon_log_messages_total", level="warning") or 0.0
+
+    agent.simulate({"idle": True})
+    agent.start(quiet(agent))
+    before = warnings()
+    full = {"mlx5_0": {"counters": {"symbol_error": 65_535}}}
+    agent.simulate({"idle": True, "gpus": {1: {"garbage": {"temperature": 65_535}}}, "ports": full})
+    eventually(lambda: warnings() >= before + 2)
+
+    told = agent.log.read_text(encoding="utf-8")
+    assert "this reading cannot be true" in told
+    assert "a counter is full" in told
