@@ -87,6 +87,20 @@ def test_traffic_is_that_of_the_counters() -> None:
         assert rate == pytest.approx((received() - before) / 1024 / 2, rel=1e-6)
 
 
+def test_a_sample_is_of_one_moment(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long its taking lasts: under a full load no engine is ever busier than all of the time."""
+    with simulated(scenario=scenario, text="jobs: [{load: 1.0}]", now=100.0) as simulation:
+        handle = simulation.handles()[0]
+        before = sample(handle)
+        simulation.now += 1.0
+        passing = iter(range(1_000_000))  # the clock goes on with every look at it
+        started = simulation.now
+        monkeypatch.setattr(simulation.node._node, "_clock", lambda: started + next(passing) * 0.15)
+        after = sample(handle)
+        monkeypatch.undo()
+        assert between(before, after, 1) == pytest.approx([100.0])
+
+
 def test_no_time_between_samples_is_not_a_number() -> None:
     """Success and NaN, which a reader has to look for."""
     with simulated(now=100.0) as simulation:
