@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -94,15 +96,28 @@ def test_a_call_that_hangs_ends_the_recording_and_hangs_in_the_replay(tmp_path: 
     ]
     assert len(held) == 1
 
-    agent = Agent(tmp_path, profile=str(path))
-    agent.scenario.unlink()
+    agent = Agent(tmp_path, profile=None)
     try:
-        agent.profile = None
         agent.start("--simulate", str(path))
         eventually(lambda: agent.metrics().value("gpumon_gpu_fault", gpu="1", fault="stuck") == 1)
         assert agent.metrics().value("gpumon_gpu_up", gpu="0") == 1
     finally:
         agent.stop()
+
+
+def test_what_is_recorded_until_it_is_interrupted_stands(tmp_path: Path) -> None:
+    """^C ends a recording early: the file holds what came before, and says so."""
+    path, trace = tmp_path / "short.capture", tmp_path / "trace"
+    command = [sys.executable, "-m", "gpumon", "record", str(path), "--for", "10m", "--simulate", "t4x1"]
+    environment = {**os.environ, "GPUMON_SIMULATION_TRACE": str(trace)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as recorder:
+        eventually(lambda: any("nvmlEventSetWait_v2" in one.read_text() for one in tmp_path.glob("trace-*.json")))
+        recorder.send_signal(signal.SIGINT)
+        told, _ = recorder.communicate(timeout=60)
+
+    assert recorder.returncode == 1
+    assert "cut short: ended by hand" in told
+    assert capture.read(path).costs["nvmlEventSetWait_v2"].calls > 0
 
 
 def test_where_nothing_can_be_recorded_the_remedy_is_told(tmp_path: Path) -> None:
