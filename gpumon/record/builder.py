@@ -59,14 +59,11 @@ class Builder:
             case _:  # what is known without the driver
                 self._add(Question(BUS if kind == BUS else UUIDS), rest[0], (0, self._mask.given(rest[1])))
 
-    def child_ended(self, hung_since: float | None) -> str | None:
-        """The calls it was in did not return: it was stopped in them, or since then hung. Returns the one that hung."""
+    def child_ended(self, hung_since: float | None) -> None:
+        """The call that it was in did not return: it was stopped in it, or the call hung since then."""
         left, self._calls = self._calls, {}
-        if hung_since is None:
-            return None
-        for function, given in left.values():
-            self._add(Question(function, given), hung_since, (HANGS,))
-        return next((function for function, _ in left.values()), None)
+        for function, given in left.values() if hung_since is not None else ():
+            self._add(Question(function, given), hung_since or 0.0, (HANGS,))
 
     def capture(self, header: Header) -> Capture:
         return Capture(
@@ -104,7 +101,7 @@ class Builder:
 def _fields(given: tuple[Any, ...], told: Sequence[Any]) -> list[tuple[Question, Answer]]:
     return [
         (Question(FIELD, (given[0], number, scope)), (0, kind, value, stamped) if not code else (code,))
-        for number, scope, code, kind, value, stamped, _ in told
+        for number, scope, code, kind, value, stamped in told
     ]
 
 

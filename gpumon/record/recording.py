@@ -67,7 +67,7 @@ class Recording:
     def _start(self, *, survey: bool) -> None:
         self._survey = survey
         reader, writer = os.pipe2(os.O_CLOEXEC)
-        lines = Lines(LINE_LIMIT, self._builder.take, lambda: self._stop("a line too long"))
+        lines = Lines(LINE_LIMIT, self._builder.take, lambda: self._fail("the driver told more than can be noted"))
 
         def launch(page: int) -> Launch:
             orders = replace(self._orders(page), record=writer, survey=survey, log_level="warning")
@@ -86,7 +86,7 @@ class Recording:
             launch,
             on_message=self._take,
             on_end=lambda code: self._ended(child, code, reader, lines),
-            on_abandoned=lambda: self._abandoned(reader),
+            on_abandoned=lambda: self._abandoned(child, reader),
         )
         os.close(writer)
         limit = SURVEY_SECONDS if survey else OPENING_SECONDS
@@ -126,17 +126,17 @@ class Recording:
         hung = child.killed_for == "late" and child.call.running
         self._builder.child_ended(child.call.since if hung else None)
         if child.killed_for is None and code:
-            self.outcome.remarks.append(f"the sampler crashed (code {code}) in {child.call.call or 'no call'}")
+            self.outcome.remarks.append(f"{child.name} crashed (code {code})")
         if self._survey and not self._over:
             self._start(survey=False)
         else:
             self._loop.stop()
 
-    def _abandoned(self, reader: int) -> None:
+    def _abandoned(self, child: FramedChild, reader: int) -> None:
         """SIGKILL does not end it: it is in the kernel, where a sick driver holds it."""
-        self.outcome.remarks.append("the sampler cannot be killed: the driver holds it in the kernel")
+        self.outcome.remarks.append(f"{child.name} cannot be killed: the driver holds it in the kernel")
         self._close(reader)
-        self._builder.child_ended(None)
+        self._builder.child_ended(child.call.since)
         self._loop.stop()
 
     def _close(self, reader: int) -> None:

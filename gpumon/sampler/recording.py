@@ -100,8 +100,10 @@ class Recorder:
     def aside(self) -> Iterator[None]:
         """Calls meanwhile are not recorded: asked to learn something, they would spoil the answers to others."""
         self._aside = True
-        yield
-        self._aside = False
+        try:
+            yield
+        finally:
+            self._aside = False
 
     def find(self, what: str, bus_id: str, found: str) -> None:
         """Note in words what has been learned so."""
@@ -181,12 +183,12 @@ def _function(known: Signature) -> Any:
 
 
 def _fields(arguments: Sequence[Any]) -> Sequence[Any]:
-    """Of each field: number, scope, code, type, value, whether it bore a time, latency in microseconds."""
+    """Of each field: number, scope, code, type, value, whether it bore a time."""
     _, count, address = arguments
     entries = FIELD_VALUE.iter_unpack(ctypes.string_at(address, count * FIELD_VALUE.size))
     return [
-        (number, scope, code, kind, int.from_bytes(value, "little"), int(stamp != 0), latency)
-        for number, scope, stamp, latency, kind, code, value in entries
+        (number, scope, code, kind, int.from_bytes(value, "little"), int(stamp != 0))
+        for number, scope, stamp, _latency, kind, code, value in entries
     ]
 
 

@@ -60,6 +60,7 @@ class Replay:
         self._numbers = {name: _HANDLES | n << 8 for n, name in enumerate(recorded.handles)}
         self._names = {number: name for name, number in self._numbers.items()}
         self._faults = _faults(recorded)
+        self._versions = _versions(recorded)
         self.unanswered: Counter[str] = Counter()
         """Questions that the recording does not answer, by function."""
 
@@ -115,11 +116,8 @@ class Replay:
 
     def is_of_another_version(self, function: str, given: tuple[Any, ...]) -> bool:
         """Whether a struct was handed in that says a version which the recorder never used."""
-        if not any(word.startswith("versioned") for word in self.signatures[function].words):
-            return False
-        return all(
-            one[-1][:VERSION_DIGITS] != given[-1][:VERSION_DIGITS] for one, _ in self.recorded.questions(function)
-        )
+        known = self._versions.get(function)
+        return known is not None and given[-1][:VERSION_DIGITS] not in known
 
     def succeed(self, answer: Answer) -> tuple[Any, ...]:
         """The answer without its code. Raises Refusal when it is none."""
@@ -143,6 +141,12 @@ class Replay:
             told = {"function": function, "given": given, "times": times}
             _logger.info("the recording does not answer this; not supported", extra=told)
         return Code.NOT_SUPPORTED
+
+
+def _versions(recorded: Capture) -> Mapping[str, set[str]]:
+    """Of the structs that the recorder handed in, by function."""
+    versioned = (name for name, words in recorded.signatures.items() if any(w.startswith("versioned") for w in words))
+    return {name: {given[-1][:VERSION_DIGITS] for given, _ in recorded.questions(name)} for name in versioned}
 
 
 def _faults(recorded: Capture) -> Mapping[str, Timeline]:
