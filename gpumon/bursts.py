@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from gpumon.snapshot.burst import MOST_TEXTS, NVML, Burst, Sighting
+from gpumon.snapshot.burst import MOST_TEXTS, NVML, Burst, Sighting, common
 
 PAUSE = 180.0
 """Seconds without the error after which the next one is another."""
@@ -87,8 +87,15 @@ def _with(burst: Burst, seen: Sighting) -> Burst:
         unnumbered=burst.unnumbered or not seen.numbered,
         texts=_texts(burst.texts, (*seen.texts, seen.text)),
         text=seen.text or burst.text,
+        gpu_instance_id=_narrowed(burst.gpu_instance_id, seen.gpu_instance_id),
+        compute_instance_id=_narrowed(burst.compute_instance_id, seen.compute_instance_id),
         fatal=seen.fatal if burst.fatal is None else burst.fatal or bool(seen.fatal),
     )
+
+
+def _narrowed(known: int | None, seen: int | None) -> int | None:
+    """Once several instances were named, none is again."""
+    return None if known is None else common((known, seen))
 
 
 def _texts(texts: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:

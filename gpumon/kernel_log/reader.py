@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MOST_AT_ONCE = 2000
-"""Records of one read: a storm must not hold up the loop."""
+"""Records, or lines of what is no kernel log, of one read: neither a storm nor a wrong path must hold up the loop."""
 
 _RECORD_LIMIT = 8192
 """Bytes; the kernel refuses to write a record into less than it needs."""
@@ -66,15 +66,18 @@ class KernelLog:
         if self._descriptor is None:
             self._open()
         records: list[Record] = []
+        looked_at = 0
         self.more = True
-        while len(records) < MOST_AT_ONCE:
+        while looked_at < MOST_AT_ONCE:
             chunk = self._chunk()
             if not chunk:
                 self.more = False
                 self.caught_up |= self._descriptor is not None
                 break
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            *lines, rest = (self._rest + chunk).split(b"\n")
+            self._rest = rest[-_RECORD_LIMIT:]
             records += [record for line in lines if (record := _parse(line)) is not None]
+            looked_at += max(1, len(lines))
         return tuple(self._new(records))
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpumon.kernel_log.clock import KernelClock
 from gpumon.kernel_log.lines import Line, parse
 from gpumon.kernel_log.reader import KernelLog, Record
-from gpumon.snapshot.burst import KMSG, MOST_TEXTS, OVERRUN, LogPosition, Sighting
+from gpumon.snapshot.burst import KMSG, MOST_TEXTS, OVERRUN, LogPosition, Sighting, common
 from gpumon.snapshot.call_page import boot_clock
 
 log = logging.getLogger("gpumon.kernel_log")
@@ -116,8 +116,8 @@ class KernelLogWatch:
             text=line.text,
             texts=tuple(dict.fromkeys(each.text for _, each in errors))[:MOST_TEXTS],
             numbered=line.numbered,
-            gpu_instance_id=line.gpu_instance_id,
-            compute_instance_id=line.compute_instance_id,
+            gpu_instance_id=common(each.gpu_instance_id for _, each in errors),
+            compute_instance_id=common(each.compute_instance_id for _, each in errors),
             fatal=_fatal(errors),
             historical=historical,
         )

@@ -198,7 +198,7 @@ class Event(Shape):
     gpu: int | None = Field(description="Index of the GPU; null for one that is not in the inventory.")
     uuid: str | None = Field(description="Of the GPU, also of one that was last seen before the host was booted.")
     pci_bus_id: str | None = Field(description="Of the GPU or NVSwitch.")
-    gpu_instance_id: int | None = Field(description="On a partitioned GPU, where it is known.")
+    gpu_instance_id: int | None = Field(description="On a partitioned GPU, where it is known, and it is one.")
     compute_instance_id: int | None
     sources: list[Literal[SOURCES]] = Field(description="Who told it.")  # type: ignore[valid-type]
     historical: bool = Field(description="It was there before the agent was first installed: counted nowhere.")

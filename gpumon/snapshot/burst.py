@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 XID, SXID, OVERRUN = "xid", "sxid", "overrun"
@@ -101,6 +102,12 @@ class Burst:
     def sources(self) -> tuple[str, ...]:
         heard = {NVML: self.nvml, KMSG: self.kmsg or self.unnumbered}
         return tuple(source for source in SOURCES if heard[source])
+
+
+def common(instances: Iterable[int | None]) -> int | None:
+    """The MIG instance that all those name who name one; None for several, which are told as an error of the GPU."""
+    named = set(instances) - {None}
+    return named.pop() if len(named) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,17 @@ def test_devices_codes_and_history_have_bursts_of_their_own() -> None:
     assert [one.count for one in after(*seen, *seen)] == [2] * len(seen)
 
 
+def test_errors_of_several_instances_are_the_gpus() -> None:
+    """One instance is named while nobody names another; once two were, none is."""
+    first, second = ({"gpu_instance_id": instance, "compute_instance_id": 0} for instance in (1, 2))
+    seen = [sighting(100.0, **first), sighting(101.0, KMSG), sighting(102.0, KMSG, **first)]
+    (one,) = after(*seen)
+    (several,) = after(*seen, sighting(103.0, KMSG, **second), sighting(104.0, KMSG, **first))
+
+    assert (one.gpu_instance_id, one.compute_instance_id) == (1, 0)
+    assert several.gpu_instance_id is None
+
+
 def test_a_burst_knows_its_ends_and_some_of_its_words() -> None:
     """First and last time by the sources' clocks, the first different lines, and the newest."""
     seen = [sighting(100.0 + number, KMSG, text=f"line {number % 7}") for number in range(14)]

@@ -119,6 +119,22 @@ def test_a_storm_is_read_in_pieces(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("content", [b"Nov 20 17:00:00 host kernel: usb\n" * 10 * MOST_AT_ONCE, b"\0" * (1 << 25)])
+def test_what_is_no_kernel_log_is_read_in_pieces_as_well(content: bytes, tmp_path: Path) -> None:
+    """A wrong path may name anything: no read takes all of it, and nothing of it is kept."""
+    path = tmp_path / "syslog"
+    path.write_bytes(content)
+    log = KernelLog(path)
+
+    assert log.read() == ()
+    assert log.more
+    while log.more:
+        log.read()
+    append(path, b"\n" + XID)
+    assert log.read() == (READ,)
+    log.close()
+
+
 def test_absence_is_not_a_lack_of_permission(tmp_path: Path) -> None:
     """Where there is no kernel log nothing is up or denied; it is read as soon as there is one."""
     path = tmp_path / "kmsg"

@@ -133,6 +133,19 @@ def test_equal_lines_are_told_together(life: Life, path: Path) -> None:
     assert life.told[-1].at - life.told[0].since == pytest.approx(storm / 1000, abs=0.1)
 
 
+def test_lines_of_several_instances_name_none(life: Life, path: Path) -> None:
+    """An error of two parts of a GPU is not pinned on one of them."""
+    life.resumed(LogPosition(BOOT, 12))
+    with path.open("a") as log:
+        for sequence, instance in ((13, "02"), (14, "02"), (15, "01 GPU-CI:00")):
+            text = f"NVRM: Xid (PCI:0000:1b:00 GPU-I:{instance}): {94 if sequence < 15 else 95}, Contained"
+            log.write(f"4,{sequence},{round(NOW * 1e6)},-;{text}\n")
+        log.write(f"4,16,{round(NOW * 1e6)},-;NVRM: Xid (PCI:0000:1b:00 GPU-I:02): 95, Uncontained\n")
+    life.read()
+
+    assert [(one.code, one.times, one.gpu_instance_id) for one in life.told] == [(94, 2, 2), (95, 2, None)]
+
+
 def test_a_line_is_dated_by_the_kernel(life: Life, path: Path) -> None:
     """Not by when it was read: a paused agent reads late."""
     life.resumed(LogPosition(BOOT, 12))
