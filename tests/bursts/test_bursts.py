@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -87,10 +88,11 @@ def test_devices_codes_and_history_have_bursts_of_their_own() -> None:
 
 def test_errors_of_several_instances_are_the_gpus() -> None:
     """One instance is named while nobody names another; once two were, none is."""
-    first, second = ({"gpu_instance_id": instance, "compute_instance_id": 0} for instance in (1, 2))
-    seen = [sighting(100.0, **first), sighting(101.0, KMSG), sighting(102.0, KMSG, **first)]
+    first = partial(sighting, gpu_instance_id=1, compute_instance_id=0)
+    second = partial(sighting, gpu_instance_id=2, compute_instance_id=0)
+    seen = [first(100.0), sighting(101.0, KMSG), first(102.0, KMSG)]
     (one,) = after(*seen)
-    (several,) = after(*seen, sighting(103.0, KMSG, **second), sighting(104.0, KMSG, **first))
+    (several,) = after(*seen, second(103.0, KMSG), first(104.0, KMSG))
 
     assert (one.gpu_instance_id, one.compute_instance_id) == (1, 0)
     assert several.gpu_instance_id is None
