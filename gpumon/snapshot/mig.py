@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from gpumon.snapshot.gpu import MEMORY_V2
-from gpumon.snapshot.reading import SLOW, Call, Either, Gpm, agent, reading
+from gpumon.snapshot.gpu import MEMORY_V2, Gpu
+from gpumon.snapshot.reading import SLOW, Call, Either, agent, reading, rows
 
 
-def _gpm(text: str, metric: str, *, detail: bool = False) -> Any:
-    return reading(text, Gpm(metric), every=SLOW, note="Hopper and later; of the whole GPU instance.", detail=detail)
+def _as_of_the_gpu(name: str) -> Any:
+    """The row that the whole GPU has, asked of a GPU instance."""
+    row = replace(rows(Gpu)[name], every=SLOW, note="Hopper and later; of the whole GPU instance.")
+    return field(default=None, metadata={"row": row})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +40,12 @@ class Mig:
         Either(Call("MemoryInfo", (MEMORY_V2,), "used"), Call("MemoryInfo", (), "used")),
         every=SLOW,
     )
-    sm_active_ratio: float | None = _gpm("Share of time and multiprocessors with a warp resident.", "SM_UTIL")
-    sm_occupancy_ratio: float | None = _gpm("Resident warps, as a share of what would fit.", "SM_OCCUPANCY")
-    tensor_active_ratio: float | None = _gpm("Share of time in which the tensor cores worked.", "ANY_TENSOR_UTIL")
-    dram_active_ratio: float | None = _gpm("Share of the memory bandwidth in use.", "DRAM_BW_UTIL")
-    graphics_active_ratio: float | None = _gpm("Share of time with any engine at work.", "GRAPHICS_UTIL", detail=True)
-    fp16_active_ratio: float | None = _gpm("Share of time in which the FP16 pipes worked.", "FP16_UTIL", detail=True)
-    fp32_active_ratio: float | None = _gpm("Share of time in which the FP32 pipes worked.", "FP32_UTIL", detail=True)
-    fp64_active_ratio: float | None = _gpm("Share of time in which the FP64 pipes worked.", "FP64_UTIL", detail=True)
-    integer_active_ratio: float | None = _gpm(
-        "Share of time in which the integer pipes worked.", "INTEGER_UTIL", detail=True
-    )
+    sm_active_ratio: float | None = _as_of_the_gpu("sm_active_ratio")
+    sm_occupancy_ratio: float | None = _as_of_the_gpu("sm_occupancy_ratio")
+    tensor_active_ratio: float | None = _as_of_the_gpu("tensor_active_ratio")
+    dram_active_ratio: float | None = _as_of_the_gpu("dram_active_ratio")
+    graphics_active_ratio: float | None = _as_of_the_gpu("graphics_active_ratio")
+    fp16_active_ratio: float | None = _as_of_the_gpu("fp16_active_ratio")
+    fp32_active_ratio: float | None = _as_of_the_gpu("fp32_active_ratio")
+    fp64_active_ratio: float | None = _as_of_the_gpu("fp64_active_ratio")
+    integer_active_ratio: float | None = _as_of_the_gpu("integer_active_ratio")
