@@ -9,7 +9,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "ratio": (0, 1),
     "celsius": (-100, 200),
     "watts": (0, 20_000),
-    "hertz": (0, 100e9),
+    "hertz": (0, 50e9),
     "bytes": (0, 2**60),
     "second": (0, 1e15),
     "joules_total": (0, 1e14),
@@ -20,8 +20,24 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 Plain numbers, and what else is counted: any that is finite and not negative.
 """
 
-EXCEPTIONS: Mapping[str, tuple[float, float]] = {"fan_speed_ratio": (0, 1.2)}
-"""Rows that know better: a fan may be asked for more than its nominal speed."""
+_YES_OR_NO = (
+    *("ecc_mode", "ecc_mode_pending", "ecc_sram_threshold_exceeded", "row_remap_pending", "row_remap_failed"),
+    *("retired_pages_pending", "persistence_mode", "mig_mode", "mig_mode_pending"),
+)
+EXCEPTIONS: Mapping[str, tuple[float, float]] = {
+    "fan_speed_ratio": (0, 1.2),
+    "recovery_action": (0, 31),
+    "performance_state": (0, 15),
+    "compute_mode": (0, 3),
+    "pcie_link_generation": (0, 15),
+    "pcie_link_generation_max": (0, 15),
+    "pcie_link_width": (0, 32),
+    "pcie_link_width_max": (0, 32),
+    "nvlinks": (0, 255),
+    **dict.fromkeys(_YES_OR_NO, (0, 1)),
+}
+"""Rows that know better: a fan may be asked for more than its nominal speed, and numbers that stand for something end
+somewhere, if with room for those that newer drivers add."""
 
 OPEN = (0.0, math.inf)
 

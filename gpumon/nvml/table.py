@@ -214,8 +214,10 @@ class TableReader:
             raise failure.with_traceback(None)
         return values
 
-    def _bits(self, source: Bits) -> dict[str, float]:
+    def _bits(self, source: Bits) -> Any:
         mask = self._device.call(source.mask)
+        if mask in ALL_ONES:
+            return NONSENSE
         known = ~0 if source.supported is None else self._device.constant(source.supported, otherwise=~0)
         return {key: float(bool(mask & bit)) for key, bit in source.bits.items() if known & bit}
 

@@ -48,6 +48,12 @@ def read(poll: Poll, number: int, kind: int, value: bytes, *, timestamp: int = N
         ("nvlink_receive_bytes_total", 1e19, True),
         ("energy_joules_total", -1, False),
         ("nvlink_speed_bytes_per_second", 26562e6, True),
+        ("clock_hertz", 65535e6, False),
+        ("mig_mode", 2, False),
+        ("performance_state", 65535, False),
+        ("pcie_link_width_max", 16, True),
+        ("recovery_action", 7, True),
+        ("recovery_action", 65535, False),
     ],
 )
 def test_bounds_follow_the_unit(row: str, value: float, expected: bool) -> None:  # noqa: FBT001 - a column
@@ -94,6 +100,27 @@ def test_a_field_that_cannot_be_true_is_absent(kind: int, value: bytes) -> None:
     """A value out of bounds, NVML's way to write "no value", and a type that the field never has."""
     with polled() as poll:
         assert read(poll, MEMORY_TEMPERATURE, kind, value).memory_temperature_celsius is None
+
+
+def test_a_mask_of_all_ones_is_no_reason(tmp_path: Path) -> None:
+    """A GPU on its way out says that everything holds its clocks down: nothing is known of what does."""
+    with polled(text="gpus: {1: {garbage: {clock_events: -1}}}", folder=tmp_path) as poll:
+        snapshot = poll.poll()
+
+    assert snapshot.gpus[1].gpu is not None
+    assert snapshot.gpus[1].gpu.clock_event_active is None
+    assert snapshot.errors == {"fast,Implausible": 1.0}
+
+
+def test_a_mode_that_is_none_changes_nothing(tmp_path: Path) -> None:
+    """MIG mode 77 is absent, and the GPU is read as before."""
+    with polled(text="busy: true\ngpus: {1: {garbage: {mig_mode: 77}}}", folder=tmp_path) as poll:
+        gpu = poll.poll().gpus[1].gpu
+
+    assert gpu is not None
+    assert gpu.mig_mode is None
+    assert gpu.utilization_ratio is not None
+    assert gpu.nvlinks == 18
 
 
 @pytest.mark.parametrize("ones", [struct.pack("<I4x", 0xFFFFFFFF), struct.pack("<Q", 2**64 - 1)])
