@@ -18,6 +18,7 @@ from gpumon.nvml.library import (
     NOT_FOUND,
     OPERATING_SYSTEM,
     RESET_REQUIRED,
+    UNKNOWN,
     Library,
     NvmlError,
 )
@@ -149,6 +150,8 @@ class NodePoll:
                 self._partial(self._snapshot(seen, tally, complete=False))
                 seen, told_at = [], boot_clock()
         self._note_blindness()
+        if self.blind_since is not None and self._counted is None:
+            raise NvmlError(UNKNOWN, "every call")  # which GPUs there are is no GPU's to say: the driver is gone
         self.events.prepare()
         return self._snapshot(seen, tally, complete=True)
 

@@ -67,17 +67,16 @@ class Sampler:
         self._bus_at = 0.0
         self._excluded = excluded(orders, around)
         self._blind_seconds = BLIND_SECONDS[0]
+        self._delay = BACK_OFF[0]
 
     def run(self) -> int:
         """Returns the exit code: when it was asked to end, or when this process can do no more."""
-        delay = BACK_OFF[0]
         while not self._asked_to_end.is_set():
             self._look_at_bus()
             try:
                 status = start(self._library)
                 self._excluded = excluded(self._orders, self._around)  # now the kernel module may know more of them
                 self._say(status)
-                delay = BACK_OFF[0]
                 if self._orders.survey:
                     return self._survey(status)
                 if self._orders.trial is not None:
@@ -89,8 +88,8 @@ class Sampler:
                 if error.code == VERSION_MISMATCH:
                     return EXIT_MISMATCH
                 self._let_go()
-            self._asked_to_end.wait(delay)
-            delay = min(2 * delay, BACK_OFF[1])
+            self._asked_to_end.wait(self._delay)
+            self._delay = min(2 * self._delay, BACK_OFF[1])
         return 0
 
     def _poll(self, status: DriverStatus) -> None:
@@ -100,6 +99,7 @@ class Sampler:
         while not self._asked_to_end.is_set():
             self._tell_events(poll)
             self._say(poll.poll())
+            self._delay = BACK_OFF[0]
             if self._is_blind(poll.blind_since):
                 _log.warning("no GPU answers; initialising the driver anew")
                 break

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from agents import Agent, Metrics, eventually
+from scrapes import Scrapes
 
 
 @pytest.fixture
@@ -269,6 +270,20 @@ def test_a_driver_that_goes_away_and_comes_back(agent: Agent) -> None:
     eventually(lambda: set(agent.metrics().gpus("gpumon_gpu_up").values()) == {1})
     after = agent.metrics().gpus("gpumon_gpu_energy_joules_total")
     assert all(after[gpu] >= energy[gpu] for gpu in energy)
+
+
+def test_a_driver_that_is_upgraded_under_the_agent_loses_no_gpu(agent: Agent) -> None:
+    """The library that is loaded answers nothing any more: NVML is down until a new sampler has the new one."""
+    agent.start(quiet(agent))
+    with Scrapes(agent) as scrapes:
+        agent.simulate({"idle": True, "driver_version": "610.43.02"})
+        eventually(lambda: agent.metrics().value("gpumon_driver_info", driver="610.43.02") == 1)
+        eventually(lambda: set(agent.metrics().gpus("gpumon_gpu_up").values()) == {1})
+
+    assert any(page.value("gpumon_nvml_up") == 0 for _, page in scrapes.pages)
+    assert not agent.get("/api/v1/alerts")["alerts"]
+    assert "is lost" not in agent.log.read_text(encoding="utf-8")
+    assert agent.metrics().value("gpumon_sampler_restarts_total", reason="mismatch") == 1
 
 
 def test_gpus_that_come_to_the_bus_and_leave_it(agent: Agent) -> None:

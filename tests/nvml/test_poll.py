@@ -181,6 +181,15 @@ def test_a_driver_that_goes_away_ends_the_poll(tmp_path: Path) -> None:
             poll.poll()
 
 
+def test_a_driver_that_knows_nothing_any_more_ends_the_poll(tmp_path: Path) -> None:
+    """Upgraded under its library, every call fails, the count of GPUs too: that is no fault of eight GPUs."""
+    with polled(folder=tmp_path) as poll:
+        poll.poll()
+        poll.simulation.edit('driver_version: "610.43.02"')
+        with pytest.raises(NvmlError, match="Unknown"):
+            poll.poll()
+
+
 def test_an_xid_is_told_once_with_its_gpu(tmp_path: Path) -> None:
     """An Xid that appears after the first poll arrives with bus id and uuid, and only once."""
     with polled(folder=tmp_path) as poll:
