@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import signal
 import time
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -61,6 +62,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _record(path: Path, settings: Configuration, wanted: float, *, masked: bool) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a unit or a batch job that is stopped ends as by ^C
     began, wall = boot_clock(), time.time()
     builder = Builder(Mask(secrets.token_bytes(32) if masked else None), began)
     recording = Recording(builder, lambda page: orders(settings, page, began), began=began, seconds=wanted)
