@@ -51,6 +51,7 @@ class GpuReader:
         self._new_peers: Mapping[str, NvlinkPeer] = {}
         self._instances = Instances(self.device, gpm=extent.gpm)
         self._mig: bool | None = None
+        self._parted: bool | None = None
 
     def read(self, tier: Tier) -> Iterator[None]:
         """Read the rows of a tier, in steps of few calls, between which others may be read. Raises GpuFaultError."""
@@ -94,7 +95,7 @@ class GpuReader:
         if mode is not None and bool(mode) != self._mig:
             self._change_mode(on=bool(mode))
         if self._mig:
-            yield from self._instances.read()
+            yield from self._read_instances()
         guest = self.device.constant(VIRTUALIZATION, otherwise=0) in GUESTS
         wired = is_wired(self._gpu.values.get("name"), self._fabric.values.get("state"), guest=guest)
         self._nvlinks.judge(wired=wired, mig=bool(self._mig))
@@ -105,7 +106,16 @@ class GpuReader:
             self.device.forget()
             self.device.missed.add(RARE)
             self.close()
-        self._mig = on
+        self._mig, self._parted = on, None
+
+    def _read_instances(self) -> Iterator[None]:
+        """With instances a GPU supports other things than with none."""
+        yield from self._instances.read()
+        parted = bool(self._instances.seen)
+        if self._parted not in {None, parted}:
+            self.device.forget()
+            self.device.missed.add(RARE)
+        self._parted = parted
 
     def _read_peers(self) -> Iterator[None]:
         if (yield from self._peers.read(self._nvlinks.count)):

@@ -200,6 +200,8 @@ class NodePoll:
             self.events.announced.discard(slot.bus_id)
             slot.rest_until = 0.0
             slot.todo += [SLOW] if SLOW not in slot.todo else []
+            if slot.reader is not None:
+                slot.reader.device.forget()  # cut another way, it may support other things
         if slot.rest_until > now:
             return ()
         try:
