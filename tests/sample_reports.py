@@ -163,7 +163,9 @@ def some_events() -> tuple[Burst, ...]:
     hours = STAMP.wall - 3 * 3600
     return (
         replace(base, id="1", code=163, nvml=0, kmsg=1, last_wall=hours, cancelled_wall=hours + 5, text="", texts=()),
-        replace(base, id="2", kind=SXID, code=20034, bus_id="0000:05:00.0", uuid=None, last_wall=hours + 60, text=""),
+        replace(
+            base, id="2", kind=SXID, code=20034, bus_id="00000000:05:00.0", uuid=None, last_wall=hours + 60, text=""
+        ),
         replace(base, id="3", code=48, historical=True, last_wall=hours + 120, text="", texts=()),
         replace(base, id="4", code=31, nvml=812, kmsg=9000, gpu_instance_id=2, last_wall=hours + 600, text=""),
         replace(base, id="5", kind=OVERRUN, code=0, bus_id="", uuid=None, last_wall=hours + 900, text="", texts=()),

@@ -49,7 +49,7 @@ class Line:
     kind: str
     code: int
     bus_id: str
-    """A GPU's as NVML writes it, an NVSwitch's as the kernel does."""
+    """As NVML writes it, of an NVSwitch as well: it is the peer of NVLinks."""
     text: str
     numbered: bool = True
     """False where the line says in words alone what the code stands for."""
@@ -105,11 +105,10 @@ def _sxid(text: str) -> Line | None:
     match = _SXID.match(text)
     if match is None or _SXID_DETAIL.match(match["text"]):
         return None
-    domain, bus, device = (int(match[part] or "0", 16) for part in ("domain", "bus", "device"))
     return Line(
         kind=SXID,
         code=int(match["code"]),
-        bus_id=f"{domain:04x}:{bus:02x}:{device:02x}.{match['function'] or 0}",
+        bus_id=_nvml_bus_id(match),
         text=without_processes(match["text"]),
         fatal=_FATAL.get(match["text"].partition(",")[0].strip().lower()),
     )

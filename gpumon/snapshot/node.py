@@ -83,7 +83,7 @@ class Node:
     nvswitch_errors_total: dict[str, float] | None = agent(
         "SXid errors of the NVSwitches, counted over restarts of the agent.",
         label=("nvswitch", "sxid"),
-        note="From the kernel log; the switch is named by its PCI address.",
+        note="From the kernel log; the switch is named by its PCI address, as `peer` of gpumon_nvlink_peer_info is.",
     )
     abandoned_children: float | None = agent("Children that SIGKILL did not end.")
     driver_calls_total: float | None = agent("Entries into NVML since the agent's start.")

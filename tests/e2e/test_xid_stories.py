@@ -84,7 +84,7 @@ def test_each_error_counts_once_whatever_becomes_of_the_agent(node: Node) -> Non
     assert node.count(79, 3) == 1
     assert node.agent.metrics().value("gpumon_nvswitch_errors_total", sxid="22013") is None
     (switch,) = node.events("sxid=12028")
-    assert (switch["pci_bus_id"], switch["severity"], switch["gpu"]) == ("0000:c1:00.0", "warning", None)
+    assert (switch["pci_bus_id"], switch["severity"], switch["gpu"]) == ("00000000:C1:00.0", "warning", None)
 
     pages = (node.agent.ask(path)[1] for path in ("/", "/metrics", "/api/v1/report", "/api/v1/events"))
     assert not any(b"secret-job" in page or b"4242" in page for page in pages)

@@ -72,8 +72,8 @@ def test_a_count_of_what_was_cut_does_not_fall() -> None:
 def test_errors_of_switches_are_cut_to_the_most_frequent() -> None:
     """Of all NVSwitches together."""
     report = samples.healthy(1)
-    counts = {f"0000:05:00.0,{sxid}": float(sxid) for sxid in range(100)}
+    counts = {f"00000000:05:00.0,{sxid}": float(sxid) for sxid in range(100)}
     after = capped(replace(report, node=replace(report.node, nvswitch_errors_total=counts)))
     assert len(after.node.nvswitch_errors_total or ()) == MOST["sxids"]
-    assert "0000:05:00.0,99" in (after.node.nvswitch_errors_total or {})
+    assert "00000000:05:00.0,99" in (after.node.nvswitch_errors_total or {})
     assert dropped(after) == {"sxids": 36.0}

@@ -10,7 +10,7 @@ from gpumon.kernel_log.lines import MOST_TEXT, Line, parse, parse_quoted, withou
 from gpumon.snapshot.burst import SXID, XID
 
 GPU = "00000000:1B:00.0"
-SWITCH = "0000:c1:00.0"
+SWITCH = "00000000:C1:00.0"
 
 
 def xid(code: int, text: str, **values: object) -> Line:

@@ -126,14 +126,14 @@ def test_an_event_says_what_it_means_and_what_to_do(node: Node, port: int) -> No
 
 def test_events_of_switches_and_of_the_log_are_of_no_gpu(node: Node, port: int) -> None:
     """Each has its number, and none the other's."""
-    switch = replace(event(1, 60), kind=SXID, code=12028, bus_id="0000:c1:00.0", uuid=None, fatal=False)
+    switch = replace(event(1, 60), kind=SXID, code=12028, bus_id="00000000:C1:00.0", uuid=None, fatal=False)
     overrun = replace(event(2, 30), kind=OVERRUN, code=0, bus_id="", uuid=None)
     node.report = replace(samples.healthy(), events=(switch, overrun))
     shown = ask(port, "/api/v1/events").document["events"]
 
     assert [(one["xid"], one["sxid"], one["gpu"], one["pci_bus_id"]) for one in shown] == [
         (None, None, None, None),
-        (None, 12028, None, "0000:c1:00.0"),
+        (None, 12028, None, "00000000:C1:00.0"),
     ]
     assert found(port, "sxid=12028") == found(port, "kind=sxid") == ["e1"]
     assert found(port, "kind=overrun") == ["e2"]

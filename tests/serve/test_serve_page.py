@@ -204,7 +204,7 @@ def test_errors_are_told_in_words(node: Node, port: int) -> None:
     text = words(page(node, port, samples.troubled()))
     assert "10 min ago Xid 79 GPU 3 The GPU has fallen off the bus. Reboot the node." in text
     assert "Xid 31 9000 times GPU 1 MIG 2 Memory page fault: an address that is not mapped." in text
-    assert "SXid 20034 0000:05:00.0 NVSwitch error" in text
+    assert "SXid 20034 00000000:05:00.0 NVSwitch error" in text
     assert "kernel log Records of the kernel log were lost." in text
     assert "Xid 163 GPU 1 Power smoothing is lost. It is over." in text
     assert "Xid 48 GPU 1 Uncorrectable memory error (double bit). It was there before the agent." in text

@@ -190,12 +190,12 @@ def test_killed_anywhere_it_counts_once(start: Callable[..., Agent], log: Log) -
     log.say(SWITCH)
 
     agent = start()
-    agent.knows({"79": 1.0, "48": 3.0, "0000:c1:00.0,20034": 1.0})
+    agent.knows({"79": 1.0, "48": 3.0, "00000000:C1:00.0,20034": 1.0})
     agent.stop()
 
     agent = start()
     turn_for(agent.loop, 0.5)
-    agent.knows({"79": 1.0, "48": 3.0, "0000:c1:00.0,20034": 1.0})
+    agent.knows({"79": 1.0, "48": 3.0, "00000000:C1:00.0,20034": 1.0})
     assert len(agent.monitor.latest.events) == 3
 
 
@@ -332,6 +332,6 @@ def test_events_of_switches_are_named_by_their_address(start: Callable[..., Agen
     log.say(
         SWITCH, SWITCH.replace("Fatal, Link 48", "Severity 1 Engine instance 48"), SWITCH.replace("Fatal", "Data {")
     )
-    agent.knows({"0000:c1:00.0,20034": 1.0})
+    agent.knows({"00000000:C1:00.0,20034": 1.0})
     (event,) = agent.monitor.latest.events
-    assert (event.kind, event.fatal, event.bus_id, event.uuid) == (SXID, True, "0000:c1:00.0", None)
+    assert (event.kind, event.fatal, event.bus_id, event.uuid) == (SXID, True, "00000000:C1:00.0", None)

@@ -138,7 +138,7 @@ def test_a_store_of_version_0_1_is_upgraded_in_place(tmp_path: Path) -> None:
             assert (store.log_position(), store.boards()) == (None, ())
 
     with Store.open(path, clock=lambda: WALL) as store:
-        store.record([change(20), change(21, 20034, None, kind=SXID, bus_id="0000:c1:00.0")])
+        store.record([change(20), change(21, 20034, None, kind=SXID, bus_id="00000000:C1:00.0")])
         assert [one.count for one in store.error_counters()] == [8, 1]
 
 
