@@ -4,6 +4,8 @@ BIN := .venv/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check -c requirements/constraints.txt
 STATE := .gpumon
 TORCH := 2.13.0
+# Tests mostly wait for processes of theirs: more at a time than there are cores.
+WORKERS ?= 4
 PEERS := nvitop nvitop-exporter gpustat
 
 .DEFAULT_GOAL := help
@@ -19,7 +21,7 @@ run: .venv/.run ## Start the agent on 127.0.0.1:10400, on a simulated h100x8 whe
 
 test: .venv/.test .venv/.peers ## Run all tests (ARGS: for pytest)
 	@scripts/debian.sh prometheus prometheus-alertmanager chromium gcc docker-compose systemd-sysusers:systemd
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: .venv/.test ## Format, lint, types, layers, and whether generated files are fresh
 	$(BIN)/ruff format --check

@@ -109,7 +109,8 @@ def test_a_call_that_hangs_ends_the_recording_and_hangs_in_the_replay(tmp_path: 
 def test_what_is_recorded_until_it_is_interrupted_stands(how: signal.Signals, tmp_path: Path) -> None:
     """^C and the end of a batch job end a recording early: the file holds what came before, and says so."""
     path, trace = tmp_path / "short.capture", tmp_path / "trace"
-    command = [sys.executable, "-m", "gpumon", "record", str(path), "--for", "10m", "--simulate", "t4x1"]
+    plain = ["env", "--default-signal=INT"]  # what runs in a shell's background is deaf to ^C
+    command = [*plain, sys.executable, "-m", "gpumon", "record", str(path), "--for", "10m", "--simulate", "t4x1"]
     environment = {**os.environ, "GPUMON_SIMULATION_TRACE": str(trace)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as recorder:
         eventually(lambda: any("nvmlEventSetWait_v2" in one.read_text() for one in tmp_path.glob("trace-*.json")))
