@@ -9,7 +9,7 @@ WORKERS ?= 4
 PEERS := nvitop nvitop-exporter gpustat
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check generate captures bench lock build clean
+.PHONY: help run test check generate captures bench soak lock build clean
 
 help: ## List these commands
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
@@ -38,6 +38,9 @@ captures: .venv/.test ## Record the captures of captures/ anew, from the simulat
 
 bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on simulated nodes
 	$(BIN)/python -m benchmarks.agent $(ARGS)
+
+soak: .venv/.test ## Everything that can go wrong, at random, for 10 minutes (SOAK_MINUTES; ARGS: --seed N)
+	$(BIN)/python -m benchmarks.soak $(ARGS)
 
 lock: .venv/.test ## Pin the newest versions that fit together
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/lock.json -e '.[probe,dev]' torch==$(TORCH)

@@ -115,9 +115,9 @@ class Agent:
         """The JSON document at this path."""
         return json.loads(self.ask(path)[1])
 
-    def post(self, path: str) -> tuple[int, Any]:
+    def post(self, path: str, *, method: str = "POST") -> tuple[int, Any]:
         token = (self.folder / "token").read_text(encoding="ascii").strip()
-        status, body = self.ask(path, method="POST", headers={"Authorization": f"Bearer {token}"})
+        status, body = self.ask(path, method=method, headers={"Authorization": f"Bearer {token}"})
         return status, json.loads(body)
 
     def metrics(self) -> Metrics:

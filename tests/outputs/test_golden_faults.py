@@ -19,7 +19,6 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "faults"
 SCENARIOS: Mapping[str, str] = {
     "absent": "gpus: {7: {absent: true}}",
     "bound": "gpus: {7: {bound: vfio-pci}}",
-    "c2c_links": "gpus: {1: {c2c_links: {2: down}}}",
     "delay": "delay: {nvmlDeviceGetPowerUsage: 0.001}",
     "driver_version": 'driver_version: "535.183.01"',
     "ecc": "gpus: {3: {ecc: {uncorrected_dram: 2, corrected_sram: 7, lifetime_uncorrected_dram: 3, pending: 0}}}",
@@ -51,8 +50,24 @@ WITHOUT = {
     **dict.fromkeys(("busy", "idle", "jobs", "seed"), "is other work, and no fault"),
 }
 """Those that have no golden page, and why."""
-ELSEWHERE = {"c2c_links": "gb200x4"}
-"""Faults of what an h100x8 has not."""
+ELSEWHERE: Mapping[tuple[str, str], str] = {
+    ("c2c_links", "gb200x4"): "gpus: {1: {c2c_links: {2: down}}}",
+    ("driver_version", "a100x8"): 'driver_version: "580.105.08"',
+    ("ecc", "h100migx8"): "gpus: {3: {ecc: {uncorrected_dram: 2, lifetime_uncorrected_dram: 3}}}",
+    ("fabric", "gb200x4"): "gpus: {1: {fabric: {state: 2}}, 2: {fabric: {clique: 7, health: {degraded_bandwidth: 1}}}}",
+    ("fail_fields", "t4x1"): "gpus: {0: {fail_fields: {TOTAL_ENERGY_CONSUMPTION: NOT_SUPPORTED}}}",
+    ("lost", "h100guestx2"): "gpus: {1: {lost: true}}",
+    ("lost", "h100migx8"): "gpus: {3: {lost: true}}",
+    ("mig", "a100x8"): "gpus: {3: {mig: [4g.40gb, 2g.20gb]}}",
+    ("nvlinks", "a100x8"): "gpus: {3: {nvlinks: {4: {state: down}, 7: {crc: 12, recovery: 3}}}}",
+    ("nvlinks", "b200x8"): "gpus: {3: {nvlinks: {4: {state: down}, 7: {symbol: 12, recovery_failed: 1}}}}",
+    ("nvlinks", "h100migx8"): "gpus: {3: {nvlinks: {4: {state: down}}}}",
+    ("nvlinks", "h100pciex2"): 'gpus: {0: {nvlinks: {"*": {state: down}}}}',
+    ("services", "gb200x4"): "services: {imex: stopped}",
+    ("set", "t4x1"): "gpus: {0: {set: {retired_pending: 1, retired_uncorrected: 2, power: 69, temperature: 94}}}",
+}
+"""What an h100x8 has not, and what means something else there."""
+CASES = {(fault, "h100x8"): text for fault, text in SCENARIOS.items()} | dict(ELSEWHERE)
 
 
 @cache
@@ -67,11 +82,15 @@ def changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
-@pytest.mark.parametrize("fault", SCENARIOS)
-def test_each_fault_changes_what_it_is_said_to(fault: str, tmp_path: Path) -> None:
+def golden_of(fault: str, profile: str) -> Path:
+    return GOLDEN / (f"{fault}.diff" if profile == "h100x8" else f"{fault}.{profile}.diff")
+
+
+@pytest.mark.parametrize(("fault", "profile"), CASES)
+def test_each_fault_changes_what_it_is_said_to(fault: str, profile: str, tmp_path: Path) -> None:
     """Line by line; UPDATE_GOLDEN=1 writes it anew, and then the diff is the review."""
-    profile, scenario, golden = ELSEWHERE.get(fault, "h100x8"), tmp_path / "scenario.yml", GOLDEN / f"{fault}.diff"
-    scenario.write_text(SCENARIOS[fault], encoding="utf-8")
+    scenario, golden = tmp_path / "scenario.yml", golden_of(fault, profile)
+    scenario.write_text(CASES[fault, profile], encoding="utf-8")
     changed = changes(page(profile), page(profile, scenario))
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(changed, encoding="utf-8")
@@ -81,6 +100,7 @@ def test_each_fault_changes_what_it_is_said_to(fault: str, tmp_path: Path) -> No
 
 def test_every_fault_is_decided() -> None:
     """A new fault has a golden page, or a reason why it can have none; and none is left behind."""
-    assert SCENARIOS.keys() | WITHOUT.keys() == FAULTS.keys()
-    assert not SCENARIOS.keys() & WITHOUT.keys()
-    assert {path.stem for path in GOLDEN.iterdir()} == set(SCENARIOS)
+    decided = {fault for fault, _ in CASES}
+    assert decided | WITHOUT.keys() == FAULTS.keys()
+    assert not decided & WITHOUT.keys()
+    assert set(GOLDEN.iterdir()) == {golden_of(*case) for case in CASES}

@@ -1,0 +1,365 @@
+"""`make soak`: an agent on a simulated h100x8 while everything goes wrong at random; ends with figures and a verdict.
+
+Turmoil and calm take turns. In a turmoil faults come and go, processes are killed and stopped, the configuration is
+read again, GPUs are released. In a calm all is healed, and must be well again. All of it follows from the seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import queue
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TextIO
+
+from agents import Agent, alive, descendants
+
+from benchmarks.measures import resident_megabytes
+from benchmarks.stage import GPUS, HEALED_SECONDS, Stage
+from benchmarks.turmoil import undecided
+from benchmarks.witness import READING, Scraper, Witness
+from gpumon.snapshot.call_page import boot_clock
+
+TURMOIL_SECONDS, CALM_SECONDS = 45.0, 10.0
+RECOVERY_SECONDS = 2 * HEALED_SECONDS
+"""How long a calm may wait until all is well."""
+PAUSE_SECONDS = 60.0
+WEIGH_SECONDS = 5.0
+WARM_SECONDS, LEAST_SIZES = 60.0, 12
+"""Age from which the sizes of a process are compared, and how many of them it takes."""
+DAEMON_GROWTH, CHILD_GROWTH = 1.0, 1.0
+"""Most growth in MB a minute. The daemon remembers an hour of what rules look back on, and so grows for an hour."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a process holds."""
+
+    at: float
+    role: str
+    pid: int
+    megabytes: float
+    descriptors: int
+
+
+@dataclass
+class Soak:
+    """One run."""
+
+    agent: Agent
+    chance: Random
+    journal: TextIO
+    sizes: list[Size] = field(default_factory=list)
+    restarts: int = 0
+    failures: list[str] = field(default_factory=list)
+    seen: set[int] = field(default_factory=set)
+    """Every process that was the agent's."""
+    asleep: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when a process was stopped."""
+    down: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when no daemon may have answered."""
+
+    def __post_init__(self) -> None:
+        self.began = boot_clock()
+        self.stage = Stage(self.agent, self.chance, self.tell)
+        self.start()
+        self.witness = Witness(self.stage, _uuids(self.agent))
+        self.scraper = Scraper(self.agent.port)
+
+    def tell(self, words: str) -> None:
+        self.journal.write(f"{boot_clock() - self.began:7.1f} {words}\n")
+        self.journal.flush()
+
+    # What is done
+
+    def run(self, seconds: float) -> None:
+        """Turmoil and calm until the time is over; the daemon is not restarted in the second half."""
+        end, half = boot_clock() + seconds, boot_clock() + seconds / 2
+        self.calm("the beginning")
+        if seconds >= 5 * PAUSE_SECONDS:
+            self.sleep(PAUSE_SECONDS)
+            self.calm(f"a pause of {PAUSE_SECONDS:g} s")
+        while boot_clock() < end and not self.failures:
+            self.turmoil(min(boot_clock() + TURMOIL_SECONDS, end), with_restarts=boot_clock() < half)
+            self.calm("a turmoil")
+        self.scraper.stop()
+        self.watch(0.0)
+
+    def turmoil(self, end: float, *, with_restarts: bool) -> None:
+        weights: dict[Callable[[], None], float] = {
+            lambda: self.stage.harm(node=False): 12,
+            lambda: self.stage.harm(node=True): 1,
+            self.stage.heal: 5,
+            self.stage.send_xid: 3,
+            lambda: self.kill("gpumon.sampler"): 1,
+            lambda: self.kill("gpumon.links"): 0.5,
+            self.stop_sampler: 0.5,
+            lambda: self.sleep(self.chance.uniform(1, 12)): 0.5,
+            self.reload: 1,
+            self.release: 1,
+            self.probe: 0.5,
+            lambda: self.restart(signal.SIGKILL): 0.7 * with_restarts,
+            lambda: self.restart(signal.SIGTERM): 0.4 * with_restarts,
+        }
+        while boot_clock() < end:
+            self.chance.choices(list(weights), list(weights.values()))[0]()
+            self.watch(self.chance.uniform(0.3, 3))
+
+    def calm(self, after: str) -> None:
+        """Heal everything; all must be well after a while, and stay so."""
+        self.stage.heal(everything=True)
+        self.agent.post("/api/v1/release", method="DELETE")
+        began, wrong = boot_clock(), ["not looked"]
+        while wrong and boot_clock() < began + RECOVERY_SECONDS:
+            self.watch(1.0)
+            wrong = self.not_well()
+        if wrong:
+            self.failures.append(f"not well {RECOVERY_SECONDS:g} s after {after}: {'; '.join(wrong)}")
+        self.stage.settle()
+        self.tell(f"calm after {after}: well after {boot_clock() - began:.0f} s")
+        self.watch(CALM_SECONDS)
+
+    def not_well(self) -> list[str]:
+        """What is still wrong, in words."""
+        page = self.agent.metrics()
+        up, readings = page.gpus("gpumon_gpu_up"), page.gpus(READING)
+        wrong = [f"GPU {gpu} is not up" for gpu, is_up in up.items() if not is_up]
+        wrong += [f"{len(up)} GPUs are known"] if len(up) != GPUS else []
+        wrong += [f"{len(readings)} GPUs have a temperature"] if len(readings) != GPUS else []
+        wrong += ["NVML is down"] if page.value("gpumon_nvml_up") != 1 else []
+        wrong += [f"{n} {name} run" for name in ("sampler", "links") if (n := len(self.children(name))) != 1]
+        return wrong
+
+    def start(self) -> None:
+        self.agent.start("--config.file", str(self.configure(interval=1.0)))
+
+    def restart(self, how: signal.Signals) -> None:
+        """The daemon alone is killed, or stopped as systemd does."""
+        self.tell(f"daemon: {how.name}")
+        began = boot_clock()
+        children = self.agent.children()
+        if how == signal.SIGKILL:
+            self.agent.kill()
+        elif (code := self.agent.stop()) != 0:
+            self.failures.append(f"a stop ended with code {code}")
+        self.watch(0.0)
+        self.watch(1.0)
+        if left := alive(children):
+            self.failures.append(f"{len(left)} children outlived the daemon by a second")
+        self.witness.restarted()
+        self.restarts += 1
+        self.start()
+        self.down.append((began, boot_clock()))
+        self.stage.unsettle(HEALED_SECONDS)
+
+    def kill(self, module: str) -> None:
+        for pid in self.children(module):
+            self.tell(f"{module} {pid}: SIGKILL")
+            os.kill(pid, signal.SIGKILL)
+            self.stage.unsettle(HEALED_SECONDS)
+
+    def stop_sampler(self) -> None:
+        """A while in which it gets no processor is no fault of the driver."""
+        pids = self.children("gpumon.sampler")
+        self.tell(f"sampler: stopped {pids}")
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        self.watch(self.chance.uniform(1, 8))
+        for pid in pids & alive(pids):
+            os.kill(pid, signal.SIGCONT)
+        self.stage.unsettle(HEALED_SECONDS)
+
+    def sleep(self, seconds: float) -> None:
+        """The whole agent, as on a host that is paused."""
+        self.tell(f"agent: asleep for {seconds:.1f} s")
+        self.watch(0.0)
+        restarts, began = self.agent.metrics(), boot_clock()
+        with self.agent.paused():
+            time.sleep(seconds)
+        self.asleep.append((began, boot_clock() + 1.0))
+        self.stage.slept(seconds)
+        if seconds == PAUSE_SECONDS:
+            self.watch(CALM_SECONDS)
+            after = self.agent.metrics()
+            changed = {
+                series: n - restarts.values.get(series, 0.0)
+                for series, n in after.values.items()
+                if series[0] == "gpumon_sampler_restarts_total" and n != restarts.values.get(series)
+            }
+            alerts = [one["rule"] for one in self.agent.get("/api/v1/alerts?state=firing")["alerts"]]
+            if changed or alerts or self.not_well():
+                self.failures.append(
+                    f"a pause of {seconds:g} s: restarts {changed}, alerts {alerts}, {self.not_well()}"
+                )
+
+    def reload(self) -> None:
+        interval = self.chance.choice((0.5, 1.0, 1.0))
+        self.tell(f"daemon: SIGHUP, interval {interval}")
+        self.configure(interval=interval)
+        self.agent.process.send_signal(signal.SIGHUP)
+        self.stage.unsettle(HEALED_SECONDS)
+
+    def configure(self, *, interval: float) -> Path:
+        path = self.agent.folder / "gpumon.yml"
+        settings = {
+            "poll": {"interval_seconds": interval},
+            "probe": {"first_after_seconds": 100_000},
+            "release": {"marker": str(self.agent.folder / "release")},
+            "log": {"level": self.chance.choice(("info", "debug", "warning"))},
+        }
+        path.write_text(json.dumps(settings), encoding="utf-8")
+        return path
+
+    def release(self) -> None:
+        """Of one GPU or the node, for a few seconds, or taken back at once."""
+        gpu = self.chance.choice(("", f"&gpu={self.chance.randrange(GPUS)}"))
+        seconds = self.chance.randint(3, 12)
+        self.stage.unsettle(seconds + HEALED_SECONDS)
+        status, _ = self.agent.post(f"/api/v1/release?for_seconds={seconds}{gpu}")
+        self.tell(f"release of {gpu or 'the node'} for {seconds} s: {status}")
+        if self.chance.random() < 0.5:
+            self.watch(self.chance.uniform(0, 5))
+            self.agent.post("/api/v1/release", method="DELETE")
+        self.stage.unsettle(HEALED_SECONDS)
+
+    def probe(self) -> None:
+        status, _ = self.agent.post("/probe/allreduce")
+        self.tell(f"probe asked for: {status}")
+
+    # What is seen
+
+    def watch(self, seconds: float) -> None:
+        """For so long, and take in what was scraped meanwhile."""
+        end = boot_clock() + seconds
+        while True:
+            self.seen |= descendants(self.agent.process.pid)
+            self.weigh()
+            try:
+                one = self.scraper.scrapes.get(timeout=max(0.0, end - boot_clock()))
+            except queue.Empty:
+                return
+            span = one.at, one.at + one.seconds
+            down = any(_overlap(span, other) for other in self.down) or self.agent.process.poll() is not None
+            self.witness.take(one, down=down, asleep=any(_overlap(span, other) for other in self.asleep))
+
+    def children(self, name: str) -> set[int]:
+        return self.agent.children(f"gpumon.{name.removeprefix('gpumon.')}")
+
+    def weigh(self) -> None:
+        """Now and then."""
+        if self.sizes and boot_clock() - self.sizes[-1].at < WEIGH_SECONDS:
+            return
+        roles = {
+            "daemon": {self.agent.process.pid},
+            "sampler": self.children("sampler"),
+            "links": self.children("links"),
+        }
+        for role, pids in roles.items():
+            for pid in pids:
+                with contextlib.suppress(OSError, IndexError):  # it ends just now
+                    descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+                    self.sizes.append(Size(boot_clock(), role, pid, resident_megabytes(pid), descriptors))
+
+
+def _uuids(agent: Agent) -> list[str]:
+    """By number; every GPU of the node is there at the beginning."""
+    found = [dict(labels) for name, labels in agent.metrics().values if name == "gpumon_gpu_up"]
+    return [one["uuid"] for one in sorted(found, key=lambda one: int(one["gpu"]))]
+
+
+def _overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return one[0] <= other[1] and other[0] <= one[1]
+
+
+# What comes of it
+
+
+def growth(sizes: list[Size], role: str, of: Callable[[Size], float]) -> float | None:
+    """Per minute, at the median of all lives long enough to tell; None where there is none."""
+    slopes = []
+    for pid in {one.pid for one in sizes if one.role == role}:
+        mine = [one for one in sizes if one.pid == pid]
+        warm = [one for one in mine if one.at - mine[0].at >= WARM_SECONDS]
+        if len(warm) >= LEAST_SIZES:
+            times, values = [one.at / 60 for one in warm], [of(one) for one in warm]
+            slopes.append(statistics.linear_regression(times, values).slope)
+    return statistics.median(slopes) if slopes else None
+
+
+def verdict(soak: Soak, left: set[int], log: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Figures for people, and the reasons why the run failed."""
+    witness, failed = soak.witness, list(soak.failures)
+    figures = [
+        ("scrapes", f"{witness.answered}, slowest {witness.slowest * 1e3:.1f} ms"),
+        ("scrapes over 100 ms", _slow(soak)),
+        (
+            "pages judged",
+            f"{witness.judged_well} times a healthy GPU, {witness.judged_hidden} times one that cannot be read",
+        ),
+        ("restarts of the daemon", f"{soak.restarts}; {witness.refused} scrapes found nobody"),
+    ]
+    for role in ("daemon", "sampler", "links"):
+        sizes = [one for one in soak.sizes if one.role == role]
+        slope = growth(soak.sizes, role, lambda one: one.megabytes)
+        words = "too short to tell" if slope is None else f"{slope:+.2f} MB a minute"
+        descriptors = sorted({one.descriptors for one in sizes})
+        figures.append(
+            (role, f"{sizes[-1].megabytes:.0f} MB, {words}; descriptors {descriptors[0]} to {descriptors[-1]}")
+        )
+        if slope is not None and slope > (DAEMON_GROWTH if role == "daemon" else CHILD_GROWTH):
+            failed.append(f"the {role} grew by {slope:.2f} MB a minute")
+        rise = growth(soak.sizes, role, lambda one: one.descriptors)
+        if rise is not None and rise > 0.5 and descriptors[-1] - descriptors[0] > 3:
+            failed.append(f"descriptors of the {role} grew by {rise:.1f} a minute")
+    tracebacks = [line for line in log.splitlines() if "Traceback" in line or "exception=" in line]
+    figures += [("processes left", str(len(left))), ("unhandled exceptions", str(len(tracebacks)))]
+    failed += [f"processes left: {sorted(left)}"] if left else []
+    failed += [f"an exception: {tracebacks[0][:300]}"] if tracebacks else []
+    failed += [f"{problem}, {n} times, first: {witness.first[problem]}" for problem, n in witness.problems.items()]
+    return figures, failed
+
+
+def _slow(soak: Soak) -> str:
+    slow = soak.witness.slow
+    if not slow:
+        return "none"
+    worst = max(slow, key=lambda one: one.seconds)
+    starved = sum(one.seconds - one.starved <= 0.1 for one in slow)
+    return f"{len(slow)}, of which {starved} while processors were short; the worst at {worst.at - soak.began:.0f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make soak ARGS=...", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=float(os.environ.get("SOAK_MINUTES", "10")))
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    chosen = parser.parse_args()
+    if unknown := undecided():
+        parser.error(f"faults without a row in benchmarks/turmoil.py: {', '.join(sorted(unknown))}")
+    folder = Path(tempfile.mkdtemp(prefix="gpumon-soak-"))
+    print(f"{chosen.minutes:g} minutes on a simulated h100x8, seed {chosen.seed}; what happens when: {folder}/journal")
+    with (folder / "journal").open("w", encoding="utf-8") as journal:
+        agent = Agent(folder)
+        try:
+            soak = Soak(agent, Random(chosen.seed), journal)  # noqa: S311 - to be repeated, not to be secret
+            soak.run(60 * chosen.minutes)
+        finally:
+            agent.stop()
+    figures, failed = verdict(soak, alive(soak.seen), agent.log.read_text(encoding="utf-8"))
+    for name, words in figures:
+        print(f"  {name:24}{words}")
+    print("\n".join(f"FAILED: {reason}" for reason in failed) or "passed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Scrapes an agent every second as Prometheus does, and holds each page against what may be so."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import http.client
+import queue
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.measures import scrape
+from benchmarks.stage import Stage
+from gpumon.snapshot.call_page import boot_clock
+
+SCRAPE_LIMIT = 0.1
+PRESSURE = Path("/proc/pressure/cpu")
+DURABLE = (
+    *("gpumon_gpu_xid_errors_total", "gpumon_nvswitch_errors_total"),
+    *("gpumon_probe_allreduce_runs_total", "gpumon_probe_allreduce_skips_total"),
+)
+"""Counters that a restart of the daemon does not set back."""
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "_ratio": (0.0, 1.2),
+    "_celsius": (-100.0, 200.0),
+    "_watts": (0.0, 5000.0),
+    "_hertz": (0.0, 1e10),
+    "_up": (0.0, 1.0),
+}
+"""What a gauge can be, by the end of its name."""
+READING = "gpumon_gpu_temperature_celsius"
+"""Of a GPU that answers it is there in every scenario but one that garbles it."""
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+Page = dict[str, float]
+"""By series, as it is written."""
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """One page, when it was asked for, and how long it took; no page where nobody answered."""
+
+    at: float
+    seconds: float
+    starved: float
+    """For how many of these seconds somebody on this machine waited for a processor."""
+    page: Page | None
+
+
+class Scraper:
+    """Asks every second, from a thread of its own, over a connection that it keeps."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scraper")
+        self.scrapes: queue.Queue[Scrape] = queue.Queue()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=120)
+        while not self._stop.wait(1.0):
+            at, waited = boot_clock(), waited_for_processors()
+            try:
+                seconds, page = scrape(connection)
+            except (OSError, http.client.HTTPException):
+                connection.close()
+                self.scrapes.put(Scrape(at, 0.0, 0.0, None))
+            else:
+                self.scrapes.put(Scrape(at, seconds, waited_for_processors() - waited, parse(page)))
+        connection.close()
+
+
+def parse(page: bytes) -> Page:
+    lines = gzip.decompress(page).decode().splitlines()
+    values = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {series: float(value) for series, _, value in values}
+
+
+def waited_for_processors() -> float:
+    """Seconds, so far, in which some process was ready and had none; 0 where the kernel does not count them."""
+    with contextlib.suppress(OSError):
+        return int(PRESSURE.read_text().splitlines()[0].rpartition("total=")[2]) / 1e6
+    return 0.0
+
+
+@dataclass
+class Witness:
+    """What the scrapes have shown so far."""
+
+    stage: Stage
+    uuids: list[str]
+    """By the number that the GPU has in the scenario."""
+    problems: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+    """By problem, when and with which values it was seen first."""
+    answered: int = 0
+    refused: int = 0
+    slow: list[Scrape] = field(default_factory=list)
+    slowest: float = 0.0
+    judged_well: int = 0
+    judged_hidden: int = 0
+    """How often a GPU was looked at of which it was known what its page must be."""
+    _counters: Page = field(default_factory=dict)
+
+    def restarted(self) -> None:
+        """The daemon is another one: what is not durable begins again."""
+        self._counters = {series: n for series, n in self._counters.items() if series.startswith(DURABLE)}
+
+    def take(self, one: Scrape, *, down: bool, asleep: bool) -> None:
+        """`down`: nobody could answer then; `asleep`: who should have been stopped."""
+        if one.page is None:
+            self.refused += 1
+            if not down:
+                self._note("a scrape was refused", f"at {one.at:.1f}")
+            return
+        self.answered += 1
+        if not asleep:
+            self._judge_time(one)
+        for problem, words in self._wrong(one.page, one.at):
+            self._note(problem, words)
+
+    def _judge_time(self, one: Scrape) -> None:
+        self.slowest = max(self.slowest, one.seconds)
+        if one.seconds > SCRAPE_LIMIT:
+            self.slow.append(one)
+            if one.seconds - one.starved > SCRAPE_LIMIT:
+                self._note("a scrape took over 100 ms", f"{one.seconds * 1e3:.0f} ms at {one.at:.1f}")
+
+    def _note(self, problem: str, words: str) -> None:
+        if problem not in self.problems:
+            self.stage.tell(f"PROBLEM: {problem}: {words}")
+            self.first[problem] = words
+        self.problems[problem] += 1
+
+    def _wrong(self, page: Page, at: float) -> Iterator[tuple[str, str]]:
+        yield from _implausible(page)
+        ups, readings = by_uuid(page, "gpumon_gpu_up"), by_uuid(page, READING)
+        self._forget({uuid for gpu, uuid in enumerate(self.uuids) if gpu in self.stage.given_away and uuid not in ups})
+        for gpu, uuid in enumerate(self.uuids):
+            up, reading = ups.get(uuid), readings.get(uuid)
+            if self.stage.is_hidden(gpu, at):
+                self.judged_hidden += 1
+                if up == 1:
+                    yield "a GPU that cannot be read is up", f"GPU {gpu} at {at:.1f}"
+                if reading is not None:
+                    yield "a GPU that cannot be read has a reading", f"GPU {gpu} at {at:.1f}: {reading}"
+            elif self.stage.is_well(gpu, at):
+                self.judged_well += 1
+                if up != 1 or reading is None:
+                    yield "a healthy GPU is not read", f"GPU {gpu} at {at:.1f}: up {up}, temperature {reading}"
+        yield from self._falls(page)
+        yield from self._too_many_xids(page)
+
+    def _falls(self, page: Page) -> Iterator[tuple[str, str]]:
+        for series, value in page.items():
+            name = series.partition("{")[0]
+            if name.endswith("_total"):
+                if value < self._counters.get(series, value):
+                    yield f"{name} fell", f"{series} from {self._counters[series]} to {value}"
+                self._counters[series] = value
+
+    def _forget(self, gone: set[str]) -> None:
+        """What was counted for GPUs that are another driver's now."""
+        if gone:
+            kept = (
+                one
+                for one in self._counters.items()
+                if one[0].startswith(DURABLE) or not any(g in one[0] for g in gone)
+            )
+            self._counters = dict(kept)
+
+    def _too_many_xids(self, page: Page) -> Iterator[tuple[str, str]]:
+        sent = self.stage.sent()
+        for series, count in page.items():
+            if count and series.startswith("gpumon_gpu_xid_errors_total{"):
+                labels = dict(_LABEL.findall(series))
+                gpu = self.uuids.index(labels["uuid"]) if labels["uuid"] in self.uuids else None
+                if gpu is not None and count > sent[gpu, int(labels["xid"])]:
+                    yield "an Xid was counted more often than it came", f"{series} {count}"
+
+
+def _implausible(page: Page) -> Iterator[tuple[str, str]]:
+    for series, value in page.items():
+        name = series.partition("{")[0]
+        limits = next((limits for end, limits in LIMITS.items() if name.endswith(end)), None)
+        if value != value or value in {float("inf"), float("-inf")}:  # noqa: PLR0124 - only NaN is not itself
+            yield f"{name} is no number", f"{series} {value}"
+        elif limits is not None and not limits[0] <= value <= limits[1]:
+            yield f"{name} cannot be", f"{series} {value}"
+
+
+def by_uuid(page: Page, name: str) -> dict[str, float]:
+    """The values of a metric that each GPU has once."""
+    return {dict(_LABEL.findall(series))["uuid"]: n for series, n in page.items() if series.startswith(name + "{")}

@@ -1,0 +1,27 @@
+"""The table of a soak: it knows every fault of the simulation, and all that it may write can be simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import yaml
+
+from benchmarks.turmoil import TROUBLES, Trouble, undecided
+from gpumon.sim.library import open_node
+
+
+def test_a_soak_decides_every_fault() -> None:
+    """A new row has a trouble in benchmarks/turmoil.py, or a reason there why it can have none."""
+    assert undecided() == set()
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda one: f"{one.key}{'-node' * one.node}")
+def test_every_trouble_can_be_simulated(trouble: Trouble, tmp_path: Path) -> None:
+    """Whatever chance makes of it: a scenario that is refused would be a calm."""
+    scenario = tmp_path / "scenario.yml"
+    for seed in range(20):
+        mapping = {trouble.key: trouble.value(Random(seed))}  # noqa: S311 - the same every time
+        scenario.write_text(yaml.safe_dump(mapping if trouble.node else {"gpus": {3: mapping}}), encoding="utf-8")
+        open_node("h100x8", scenario=scenario, epoch=0.0)
