@@ -15,7 +15,7 @@ class Count(NamedTuple):
     total: float
     raw: float | None
     fallen: float | None = None
-    """The driver's last value when it was far below `raw`: begun anew, or nonsense. The next one that is more tells."""
+    """The driver's last value when it was below `raw`. One that is more, and comes after it, tells whether it was true."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]
@@ -24,9 +24,9 @@ Values = Mapping[str, Mapping[str, float]]
 """One poll's values in the same shape."""
 
 RESET_SHARE = 0.5
-"""What falls below this share of the last value, and counts on there, began anew; a smaller step back is jitter."""
+"""What falls below this share of the last value, and counts on there, began anew."""
 JITTER_SHARE = 0.99
-"""The same for one that had fallen: what rises to less of the last value counts from a new beginning."""
+"""What falls to less, and counts on there, has lost a part: a sum over links, of which one went down."""
 
 
 @cache
@@ -73,12 +73,13 @@ def advance(counts: Counts, raws: Values, gains: Values) -> Counts:
 def _advance(count: Count, last: float, raw: float) -> Count:
     if raw >= last:
         return Count(count.total + (raw - last), raw)
-    if raw >= last * (RESET_SHARE if count.fallen is None else JITTER_SHARE):
+    if raw >= last * JITTER_SHARE:
         return Count(count.total, last)
     # Taken for a beginning, one wrong value would have the next count all twice; and what falls on does not count.
     if count.fallen is None or raw <= count.fallen:
         return Count(count.total, last, fallen=raw)
-    return Count(count.total + raw, raw)
+    begun_at = 0.0 if count.fallen < last * RESET_SHARE else count.fallen
+    return Count(count.total + raw - begun_at, raw)
 
 
 def totals(table: Table, counts: Counts, gains: Values) -> dict[str, Any]:

@@ -70,6 +70,13 @@ def test_a_small_step_back_is_held_until_it_is_made_good() -> None:
     assert counts[ENERGY][""].total == 1001.0
 
 
+def test_a_sum_that_loses_a_part_counts_on() -> None:
+    """A link of eighteen goes down, and its bytes with it: those of the others go on being counted at once."""
+    counts = exported(*({ENERGY: {"": raw}} for raw in (1800.0, 1702.0, 1704.0, 1710.0)))
+
+    assert counts[ENERGY][""] == Count(1808.0, 1710.0)
+
+
 def test_a_counter_never_goes_from_driver_to_integral() -> None:
     """Once the driver has counted, an integral of the same row is ignored, and the other way round."""
     driver_first = advance(advance({}, {ENERGY: {"": 10.0}}, {}), {}, {ENERGY: {"": 5.0}})
