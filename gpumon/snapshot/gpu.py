@@ -253,7 +253,9 @@ class Gpu:
     power_limit_requested_watts: float | None = _limit(
         "Power limit asked for.", "POWER_REQUESTED_LIMIT", every=SLOW, detail=True
     )
-    power_limit_default_watts: float | None = _limit("Power limit of the board as it is sold.", "POWER_DEFAULT_LIMIT")
+    power_limit_default_watts: float | None = _limit(
+        "Power limit of the board as it is sold.", "POWER_DEFAULT_LIMIT", detail=True
+    )
     power_limit_min_watts: float | None = _limit("Lowest limit that can be asked for.", "POWER_MIN_LIMIT", detail=True)
     power_limit_max_watts: float | None = _limit("Highest limit that can be asked for.", "POWER_MAX_LIMIT", detail=True)
     energy_joules_total: float | None = reading(
