@@ -15,7 +15,7 @@ class Count(NamedTuple):
     total: float
     raw: float | None
     fallen: float | None = None
-    """The driver's last value when it was below `raw`. One that is more, and comes after it, tells whether it was true."""
+    """The driver's last value when it was below `raw`; one that is more, and comes next, tells whether it was true."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]

@@ -17,7 +17,7 @@ from gpumon.arrival import Agent, Tick
 from gpumon.config.load import ConfigurationError, changes, reloaded
 from gpumon.config.model import Configuration
 from gpumon.memories import Memories
-from gpumon.monitor import Monitor
+from gpumon.monitor import BEAT_SECONDS, Monitor
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.schedule import Schedule
 from gpumon.release import NODE
@@ -136,6 +136,7 @@ class Daemon:
         self._links.start()
         self._serve()
         self._schedule.start(timetable(self._configuration))
+        self._loop.every(BEAT_SECONDS, self._monitor.beat)
         self._loop.every(TICK_SECONDS, self._tick)
         self._feed_watchdog()
         systemd.notify("READY=1")

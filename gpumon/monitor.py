@@ -14,8 +14,9 @@ from gpumon.terms import Moment, Terms
 
 log = logging.getLogger("gpumon")
 
-LONGEST_PAUSE = 6.0
-"""Seconds between two arrivals, of which one comes every five, after which the daemon itself was stopped."""
+BEAT_SECONDS = 1.0
+LONGEST_PAUSE = 2 * BEAT_SECONDS
+"""Seconds between two looks at the clock after which the daemon itself was stopped."""
 
 
 class Monitor:
@@ -38,6 +39,10 @@ class Monitor:
         self.latest = fold(before, arrival, self._now(), self.terms)
         for change in changes(before, self.latest):
             log.log(change.level, change.message, extra=change.words)
+
+    def beat(self) -> None:
+        """To be called every BEAT_SECONDS, whatever arrives: time goes by while the daemon runs."""
+        self._now()
 
     def _now(self) -> Moment:
         at = boot_clock()
