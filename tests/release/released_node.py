@@ -106,6 +106,11 @@ class ReleasedNode:
         written.write_text(yaml.safe_dump({"idle": True, "gpus": dict(gpus), **node}), encoding="ascii")
         written.rename(self.scenario)
 
+    def suffer(self, **node: object) -> None:
+        """The same of the whole node, and wait until the sampler has read it: a temperature tells."""
+        self.simulate({0: {"set": {"temperature": 77}}}, **node)
+        self.until(lambda: self.gpu(0).gpu.temperature_celsius == 77)
+
     def release(self, seconds: float, bus_id: str = NODE, by: str = "api") -> Answer:
         """Ask, and wait for the answer."""
         return self.answered(self.releasing.request(bus_id, seconds, by))

@@ -85,8 +85,7 @@ def test_a_released_node_has_no_sampler_and_ends_by_itself(node: ReleasedNode) -
 def test_the_driver_is_shut_down_in_order(node: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The event set is freed and NVML shut down before the sampler ends."""
     monkeypatch.setattr(framed, "GRACE_SECONDS", 60.0)
-    node.simulate({}, delay={"nvmlShutdown": 1.1})  # the trace is written once a second
-    turn_for(node.loop, 1.5)  # until the sampler has read the scenario
+    node.suffer(delay={"nvmlShutdown": 1.1})  # the trace is written once a second
     assert node.release(50.0).holders == ()
     assert (node.calls("nvmlEventSetFree"), node.calls("nvmlShutdown")) == (1, 1)
 
@@ -94,8 +93,7 @@ def test_the_driver_is_shut_down_in_order(node: ReleasedNode, monkeypatch: pytes
 def test_a_shutdown_that_hangs_is_ended(node: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """By SIGKILL, after a while."""
     monkeypatch.setattr(framed, "GRACE_SECONDS", 0.5)
-    node.simulate({}, hang=["nvmlShutdown"])
-    turn_for(node.loop, 1.5)
+    node.suffer(hang=["nvmlShutdown"])
     assert node.release(50.0).holders == ()
     assert not node.samplers_now()
     node.simulate({})
