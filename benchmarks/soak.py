@@ -1,18 +1,18 @@
 """`make soak`: an agent on a simulated h100x8 while everything goes wrong at random; ends with figures and a verdict.
 
 Turmoil and calm take turns. In a turmoil faults come and go, processes are killed and stopped, the configuration is
-read again, GPUs are released. In a calm all is healed, and must be well again. All of it follows from the seed.
+read again, GPUs are released. In a calm all is healed, and must be well again. What happens follows from the seed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import queue
 import signal
-import statistics
 import sys
 import tempfile
 import time
@@ -27,6 +27,7 @@ from agents import Agent, alive, descendants
 from benchmarks.measures import resident_megabytes
 from benchmarks.stage import GPUS, HEALED_SECONDS, Stage
 from benchmarks.turmoil import undecided
+from benchmarks.verdict import Size, verdict
 from benchmarks.witness import READING, Scraper, Witness
 from gpumon.snapshot.call_page import boot_clock
 
@@ -35,21 +36,6 @@ RECOVERY_SECONDS = 2 * HEALED_SECONDS
 """How long a calm may wait until all is well."""
 PAUSE_SECONDS = 60.0
 WEIGH_SECONDS = 5.0
-WARM_SECONDS, LEAST_SIZES = 60.0, 12
-"""Age from which the sizes of a process are compared, and how many of them it takes."""
-DAEMON_GROWTH, CHILD_GROWTH = 1.0, 1.0
-"""Most growth in MB a minute. The daemon remembers an hour of what rules look back on, and so grows for an hour."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """What a process holds."""
-
-    at: float
-    role: str
-    pid: int
-    megabytes: float
-    descriptors: int
 
 
 @dataclass
@@ -57,8 +43,9 @@ class Soak:
     """One run."""
 
     agent: Agent
-    chance: Random
+    seed: int
     journal: TextIO
+    chance: Random = field(default_factory=Random)
     sizes: list[Size] = field(default_factory=list)
     restarts: int = 0
     failures: list[str] = field(default_factory=list)
@@ -89,7 +76,10 @@ class Soak:
         if seconds >= 5 * PAUSE_SECONDS:
             self.sleep(PAUSE_SECONDS)
             self.calm(f"a pause of {PAUSE_SECONDS:g} s")
-        while boot_clock() < end and not self.failures:
+        for number in itertools.count():
+            if boot_clock() > end or self.failures:
+                break
+            self.chance.seed(f"{self.seed}/{number}")  # so that none depends on how long those before it took
             self.turmoil(min(boot_clock() + TURMOIL_SECONDS, end), with_restarts=boot_clock() < half)
             self.calm("a turmoil")
         self.scraper.stop()
@@ -281,63 +271,6 @@ def _overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return one[0] <= other[1] and other[0] <= one[1]
 
 
-# What comes of it
-
-
-def growth(sizes: list[Size], role: str, of: Callable[[Size], float]) -> float | None:
-    """Per minute, at the median of all lives long enough to tell; None where there is none."""
-    slopes = []
-    for pid in {one.pid for one in sizes if one.role == role}:
-        mine = [one for one in sizes if one.pid == pid]
-        warm = [one for one in mine if one.at - mine[0].at >= WARM_SECONDS]
-        if len(warm) >= LEAST_SIZES:
-            times, values = [one.at / 60 for one in warm], [of(one) for one in warm]
-            slopes.append(statistics.linear_regression(times, values).slope)
-    return statistics.median(slopes) if slopes else None
-
-
-def verdict(soak: Soak, left: set[int], log: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """Figures for people, and the reasons why the run failed."""
-    witness, failed = soak.witness, list(soak.failures)
-    figures = [
-        ("scrapes", f"{witness.answered}, slowest {witness.slowest * 1e3:.1f} ms"),
-        ("scrapes over 100 ms", _slow(soak)),
-        (
-            "pages judged",
-            f"{witness.judged_well} times a healthy GPU, {witness.judged_hidden} times one that cannot be read",
-        ),
-        ("restarts of the daemon", f"{soak.restarts}; {witness.refused} scrapes found nobody"),
-    ]
-    for role in ("daemon", "sampler", "links"):
-        sizes = [one for one in soak.sizes if one.role == role]
-        slope = growth(soak.sizes, role, lambda one: one.megabytes)
-        words = "too short to tell" if slope is None else f"{slope:+.2f} MB a minute"
-        descriptors = sorted({one.descriptors for one in sizes})
-        figures.append(
-            (role, f"{sizes[-1].megabytes:.0f} MB, {words}; descriptors {descriptors[0]} to {descriptors[-1]}")
-        )
-        if slope is not None and slope > (DAEMON_GROWTH if role == "daemon" else CHILD_GROWTH):
-            failed.append(f"the {role} grew by {slope:.2f} MB a minute")
-        rise = growth(soak.sizes, role, lambda one: one.descriptors)
-        if rise is not None and rise > 0.5 and descriptors[-1] - descriptors[0] > 3:
-            failed.append(f"descriptors of the {role} grew by {rise:.1f} a minute")
-    tracebacks = [line for line in log.splitlines() if "Traceback" in line or "exception=" in line]
-    figures += [("processes left", str(len(left))), ("unhandled exceptions", str(len(tracebacks)))]
-    failed += [f"processes left: {sorted(left)}"] if left else []
-    failed += [f"an exception: {tracebacks[0][:300]}"] if tracebacks else []
-    failed += [f"{problem}, {n} times, first: {witness.first[problem]}" for problem, n in witness.problems.items()]
-    return figures, failed
-
-
-def _slow(soak: Soak) -> str:
-    slow = soak.witness.slow
-    if not slow:
-        return "none"
-    worst = max(slow, key=lambda one: one.seconds)
-    starved = sum(one.seconds - one.starved <= 0.1 for one in slow)
-    return f"{len(slow)}, of which {starved} while processors were short; the worst at {worst.at - soak.began:.0f} s"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make soak ARGS=...", description=__doc__)
     parser.add_argument("--minutes", type=float, default=float(os.environ.get("SOAK_MINUTES", "10")))
@@ -350,13 +283,16 @@ def main() -> int:
     with (folder / "journal").open("w", encoding="utf-8") as journal:
         agent = Agent(folder)
         try:
-            soak = Soak(agent, Random(chosen.seed), journal)  # noqa: S311 - to be repeated, not to be secret
+            soak = Soak(agent, chosen.seed, journal)
             soak.run(60 * chosen.minutes)
         finally:
             agent.stop()
-    figures, failed = verdict(soak, alive(soak.seen), agent.log.read_text(encoding="utf-8"))
+    log = agent.log.read_text(encoding="utf-8")
+    figures, failed = verdict(soak.witness, soak.sizes, alive(soak.seen), log)
+    figures.append(("restarts of the daemon", str(soak.restarts)))
+    failed += soak.failures
     for name, words in figures:
-        print(f"  {name:24}{words}")
+        print(f"  {name:34}{words}")
     print("\n".join(f"FAILED: {reason}" for reason in failed) or "passed")
     return 1 if failed else 0
 

@@ -1,0 +1,80 @@
+"""What comes of a soak: figures for people, and the reasons why it failed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.witness import SCRAPE_LIMIT, Witness
+
+WARM_SECONDS, LEAST_SIZES = 60.0, 12
+"""Age from which the sizes of a process are compared, and how many of them it takes."""
+MOST_GROWTH = 1.0
+"""MB a minute. The daemon remembers an hour of what rules look back on, and so grows for an hour."""
+MOST_DESCRIPTORS = 4
+"""More than at the beginning: a connection or two, and a child that is just being started."""
+
+Figure = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a process holds."""
+
+    at: float
+    role: str
+    pid: int
+    megabytes: float
+    descriptors: int
+
+
+def verdict(witness: Witness, sizes: Sequence[Size], left: set[int], log: str) -> tuple[list[Figure], list[str]]:
+    """`left`: processes of the agent that outlived it; `log`: everything that it and its children said."""
+    figures = [
+        ("scrapes", f"{witness.answered}, slowest {witness.slowest * 1e3:.1f} ms; {witness.refused} found nobody"),
+        ("scrapes over 100 ms", _slow(witness)),
+        ("healthy GPUs judged", f"{witness.judged_well} times"),
+        ("GPUs judged that cannot be read", f"{witness.judged_hidden} times"),
+    ]
+    failed = [f"{problem}, {n} times, first: {witness.first[problem]}" for problem, n in witness.problems.items()]
+    for role in dict.fromkeys(one.role for one in sizes):
+        mine = [one for one in sizes if one.role == role]
+        figures.append((role, _held(mine)))
+        failed += (f"the {role} {reason}" for reason in _grown(mine))
+    tracebacks = [line for line in log.splitlines() if "Traceback" in line or "exception=" in line]
+    figures += [("processes left", str(len(left))), ("unhandled exceptions", str(len(tracebacks)))]
+    failed += [f"processes left: {sorted(left)}"] if left else []
+    failed += [f"an exception: {tracebacks[0][:300]}"] if tracebacks else []
+    return figures, failed
+
+
+def _slow(witness: Witness) -> str:
+    starved = sum(one.seconds - one.starved <= SCRAPE_LIMIT for one in witness.slow)
+    return f"{len(witness.slow)}" + (f", {starved} of them while processors were short" if witness.slow else "")
+
+
+def _held(sizes: Sequence[Size]) -> str:
+    slope = growth(sizes, lambda one: one.megabytes)
+    words = "too short to tell its growth" if slope is None else f"{slope:+.2f} MB a minute"
+    descriptors = [one.descriptors for one in sizes]
+    return f"{sizes[-1].megabytes:.0f} MB, {words}; {descriptors[0]} descriptors, then {descriptors[-1]}"
+
+
+def _grown(sizes: Sequence[Size]) -> Iterable[str]:
+    slope = growth(sizes, lambda one: one.megabytes)
+    if slope is not None and slope > MOST_GROWTH:
+        yield f"grew by {slope:.2f} MB a minute"
+    if sizes[-1].descriptors > sizes[0].descriptors + MOST_DESCRIPTORS:
+        yield f"ended with {sizes[-1].descriptors} descriptors, and began with {sizes[0].descriptors}"
+
+
+def growth(sizes: Sequence[Size], of: Callable[[Size], float]) -> float | None:
+    """A minute, at the median of all lives of this role that are long enough to tell; None where there is none."""
+    slopes = []
+    for pid in {one.pid for one in sizes}:
+        mine = [one for one in sizes if one.pid == pid]
+        warm = [one for one in mine if one.at - mine[0].at >= WARM_SECONDS]
+        if len(warm) >= LEAST_SIZES:
+            slopes.append(statistics.linear_regression([one.at / 60 for one in warm], [of(one) for one in warm]).slope)
+    return statistics.median(slopes) if slopes else None
