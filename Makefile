@@ -5,7 +5,7 @@ INSTALL := $(BIN)/pip install --disable-pip-version-check -c requirements/constr
 STATE := .gpumon
 TORCH := 2.13.0
 # Tests mostly wait for processes of theirs: more at a time than there are cores.
-WORKERS ?= 4
+WORKERS ?= 3
 PEERS := nvitop nvitop-exporter gpustat
 
 .DEFAULT_GOAL := help
