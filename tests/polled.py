@@ -54,9 +54,10 @@ class Poll:
     def poll_later(self, *, all_tiers: bool = False) -> Snapshot:
         """A poll so long after the last one that samples may be taken again."""
         for slot in self.node._slots.values():
-            if slot.reader is not None:
-                slot.reader._monitoring._retry_at = 0.0
-                for pair in (slot.reader._monitoring._pair, *slot.reader._instances._pairs.values()):
+            if slot.turns is not None:
+                reader = slot.turns.reader
+                reader._monitoring._retry_at = 0.0
+                for pair in (reader._monitoring._pair, *reader._instances._pairs.values()):
                     if pair is not None and pair._taken_at is not None:
                         pair._taken_at -= 1.0
         self.simulation.now += 1.0

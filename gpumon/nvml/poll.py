@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpumon.nvml.device import GpuFaultError
 from gpumon.nvml.events import Events
@@ -22,26 +21,16 @@ from gpumon.nvml.library import (
     Library,
     NvmlError,
 )
+from gpumon.nvml.turns import SLOW_SECONDS, Tally, Turns
 from gpumon.snapshot.call_page import AGAIN, boot_clock
-from gpumon.snapshot.reading import FAST, ONCE, RARE, SLOW, Tier
+from gpumon.snapshot.reading import FAST, RARE, SLOW, Tier
 from gpumon.snapshot.snapshot import DriverStatus, SeenGpu, Snapshot
 
 REOPEN_SECONDS = 5.0
 """How long a GPU that could not be opened or read is left in peace."""
 
-SLOW_SECONDS = 0.5
-"""A GPU whose part of a poll takes longer is slow: it goes on at the next poll, for its neighbours must not wait."""
 TELL_SECONDS = 1.0
 """After which a poll tells what it has read so far."""
-ALL_TIERS = (SLOW, RARE, FAST, ONCE)
-"""What is read of a GPU that has just been opened, from the last to the first. Rare comes before slow: it counts the
-links that slow reads."""
-LAST = {FAST: 1, ONCE: 2}
-"""Where tiers stand in the order of what is due, of which the last is read first; others stand before them."""
-FAST_TURNS = 2.5
-"""How many times as long a turn may last for the fast tier: all that is told of a GPU waits for it."""
-CALL_SECONDS = 1e-3
-"""A step that took longer has made a driver call, and a slow one."""
 
 OPEN_FAULTS = {
     GPU_IS_LOST: "lost",
@@ -69,7 +58,7 @@ class _Slot:
 
     def __init__(self, bus_id: str) -> None:
         self.bus_id = bus_id
-        self.reader: GpuReader | None = None
+        self.turns: Turns | None = None
         self.uuid: str | None = None
         self.index: int | None = None
         self.fault: str | None = None
@@ -77,20 +66,6 @@ class _Slot:
         self.visible = True
         self.retry_at = 0.0
         self.read_at: float | None = None
-        self.todo: list[Tier] = []
-        """Tiers that are due, the next one last."""
-        self.begun: dict[Tier, Iterator[None]] = {}
-        """Of these, the ones whose reading was interrupted."""
-        self.rest_until = 0.0
-
-
-class _Tally:
-    """What one poll adds up over its GPUs."""
-
-    def __init__(self, tiers: Sequence[Tier]) -> None:
-        self.durations: dict[Tier, float] = dict.fromkeys(tiers, 0.0)
-        self.errors: Counter[str] = Counter()
-        self.denied: set[str] = set()
 
 
 class NodePoll:
@@ -139,7 +114,7 @@ class NodePoll:
         tiers = self._tiers_due()
         if RARE in tiers or SLOW in tiers or self.bus_changed or not self._slots:
             self._enumerate()
-        tally = _Tally(tiers)
+        tally = Tally(tiers)
         self._counted = _count(self._library)
         seen: list[SeenGpu] = []
         told_at = boot_clock()
@@ -162,7 +137,7 @@ class NodePoll:
         elif self.blind_since is None:
             self.blind_since = boot_clock()
 
-    def _snapshot(self, seen: Sequence[SeenGpu], tally: _Tally, *, complete: bool) -> Snapshot:
+    def _snapshot(self, seen: Sequence[SeenGpu], tally: Tally, *, complete: bool) -> Snapshot:
         return Snapshot(
             ended_at=boot_clock(),
             wall=time.time(),
@@ -193,63 +168,25 @@ class NodePoll:
             self._let_go(self._slots[bus_id])
         self._slots = {bus_id: self._slots.get(bus_id) or _Slot(bus_id) for bus_id in wanted}
 
-    def _gpu(self, slot: _Slot, tally: _Tally) -> Sequence[SeenGpu]:
+    def _gpu(self, slot: _Slot, tally: Tally) -> Sequence[SeenGpu]:
         """This GPU's part of the poll; empty while it rests, or is not ours to see."""
         now = boot_clock()
         if slot.bus_id in self.events.announced:
             self.events.announced.discard(slot.bus_id)
-            slot.rest_until = 0.0
-            slot.todo += [SLOW] if SLOW not in slot.todo else []
-            if slot.reader is not None:
-                slot.reader.device.forget()  # cut another way, it may support other things
-        if slot.rest_until > now:
+            if slot.turns is not None:
+                slot.turns.hurry()  # cut another way, it may support other things
+        if slot.turns is not None and slot.turns.rest_until > now:
             return ()
         try:
-            if slot.reader is None and now >= slot.retry_at:
+            if slot.turns is None and now >= slot.retry_at:
                 self._open(slot)
-            if slot.reader is not None:
-                return (self._seen(slot, slot.reader),) if self._read(slot, slot.reader, tally) else ()
+            if slot.turns is not None:
+                return (self._seen(slot, slot.turns.reader),) if slot.turns.take(tally) else ()
         except GpuFaultError as fault:
             self._blame(slot, fault, tally)
         return (_fault(slot),) if slot.visible and slot.fault is not None else ()
 
-    def _read(self, slot: _Slot, reader: GpuReader, tally: _Tally) -> bool:
-        """Read its tiers that are due. Whether the fast one was read to its end: only then is anything told."""
-        began, told = boot_clock(), False
-        slot.todo[:0] = [tier for tier in tally.durations if tier not in slot.todo]
-        slot.todo.sort(key=lambda tier: LAST.get(tier, 0))
-        if SLOW in tally.durations:
-            slot.todo += [tier for tier in (ONCE, RARE) if tier in reader.device.missed and tier not in slot.todo]
-        try:
-            ended = True
-            while slot.todo and ended:
-                tier, started = slot.todo.pop(), boot_clock()
-                ended = self._advance(slot, reader, tier, began)
-                told |= ended and tier is FAST
-                counted = tier if tier in tally.durations else FAST
-                tally.durations[counted] += boot_clock() - started
-        finally:
-            tally.errors.update(reader.device.errors)
-            tally.denied.update(reader.device.denied)
-            reader.device.errors.clear()
-        return told
-
-    def _advance(self, slot: _Slot, reader: GpuReader, tier: Tier, began: float) -> bool:
-        """Go on with a tier, by a call at least, for as long as this turn lasts. Whether it was read to its end."""
-        steps = slot.begun.pop(tier, None) or reader.read(tier)
-        most = self._patience * (FAST_TURNS if tier is FAST else 1)
-        stepped = boot_clock()
-        for _ in steps:
-            before, stepped = stepped, boot_clock()
-            took = stepped - began
-            if took > most and stepped - before > CALL_SECONDS:
-                slot.rest_until = boot_clock() + min(took, self._gap)
-                slot.begun[tier] = steps
-                slot.todo.insert(0, tier)
-                return False
-        return True
-
-    def _blame(self, slot: _Slot, fault: GpuFaultError, tally: _Tally) -> None:
+    def _blame(self, slot: _Slot, fault: GpuFaultError, tally: Tally) -> None:
         if fault.error.code in GONE:
             _count(self._library)  # raises when it is the driver that is gone, and not this GPU alone
         tally.errors[f"fast,{fault.error.name}"] += 1
@@ -286,8 +223,8 @@ class NodePoll:
             ours = self._counted is not None and self._counted >= self._bound
             slot.visible = error.code not in {NOT_FOUND, GPU_NOT_FOUND} or slot.uuid is not None or ours
             raise GpuFaultError(OPEN_FAULTS.get(error.code, "init_failed"), error) from None
-        slot.reader = GpuReader(self._library, handle, bus_id, self._field_ids, self._extent)
-        slot.todo = list(ALL_TIERS)
+        reader = GpuReader(self._library, handle, bus_id, self._field_ids, self._extent)
+        slot.turns = Turns(reader, self._patience, self._gap)
         slot.fault, slot.error, slot.visible, slot.read_at = None, "", True, None
         self.events.watch(handle, bus_id, slot.uuid)
 
@@ -298,10 +235,9 @@ class NodePoll:
 
     def _let_go(self, slot: _Slot) -> None:
         self.events.forget(slot.bus_id)
-        slot.begun.clear()
-        if slot.reader is not None:
-            slot.reader.close()
-            slot.reader = None
+        if slot.turns is not None:
+            slot.turns.reader.close()
+            slot.turns = None
 
     def close(self) -> None:
         """Give back all that was taken from the driver, but for the initialisation: the end of this poll."""

@@ -23,8 +23,9 @@ from gpumon.nvml.library import (
     Library,
     NvmlError,
 )
-from gpumon.nvml.poll import SLOW_SECONDS, NodePoll, start
+from gpumon.nvml.poll import NodePoll, start
 from gpumon.nvml.table import Processes
+from gpumon.nvml.turns import SLOW_SECONDS
 from gpumon.sampler.node import Surroundings, await_surroundings, excluded
 from gpumon.snapshot import frame
 from gpumon.snapshot.call_page import Writer, boot_clock

@@ -73,10 +73,10 @@ def test_samples_come_no_quicker_than_the_driver_allows() -> None:
     with monitored(gpm) as poll:
         poll.poll_later()
         poll.poll_later()
-        last = poll.node._slots[poll.poll().gpus[0].bus_id].reader
-        assert last is not None
+        turns = poll.node._slots[poll.poll().gpus[0].bus_id].turns
+        assert turns is not None
         taken = len(gpm.taken)
-        pair = last._monitoring._pair
+        pair = turns.reader._monitoring._pair
         assert pair is not None
         pair._taken_at = (pair._taken_at or 0.0) + 3600.0  # as if it had been taken just now
         gpu = poll.poll().gpus[0].gpu

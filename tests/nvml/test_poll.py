@@ -271,7 +271,8 @@ def test_a_gpu_whose_calls_are_slow_is_read_over_several_polls(monkeypatch: pyte
         whole = poll.poll().gpus[3]
     with polled(extent=Extent(gpm=False), patience=0.5) as poll:
         clock = SlowCalls(poll, SLOW_BUS_ID, seconds=0.2)
-        monkeypatch.setattr("gpumon.nvml.poll.boot_clock", lambda: clock.now)
+        for module in ("poll", "turns"):
+            monkeypatch.setattr(f"gpumon.nvml.{module}.boot_clock", lambda: clock.now)
         seen = [clock.poll() for _ in range(150)]
 
     assert all({one.index for one in gpus if one.gpu is not None} >= {0, 1, 2, 4, 5, 6, 7} for gpus, _ in seen)
