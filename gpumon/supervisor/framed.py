@@ -52,6 +52,7 @@ class FramedChild:
         self.killed_for: str | None = None
         self._loop = loop
         self._on_message = on_message
+        self._on_end = on_end
         self._started_at = boot_clock()
         self._greeted = False
         lines = Lines(frame.LIMIT, self._line, lambda: self.kill("crash"))
@@ -67,7 +68,7 @@ class FramedChild:
                     orders=self._launch.orders,
                     descriptors=(descriptor, *self._launch.descriptors),
                     on_output=lines.feed,
-                    on_exit=on_end,
+                    on_exit=self._ended,
                     on_abandoned=on_abandoned,
                 ),
             )
@@ -119,6 +120,10 @@ class FramedChild:
 
     def close_input(self) -> None:
         self._child.close_input()
+
+    def _ended(self, code: int) -> None:
+        self._page.close()
+        self._on_end(code)
 
     def _line(self, line: bytes) -> None:
         self.lateness.idle_seconds = 0.0
