@@ -29,6 +29,9 @@ HANG = 15 * MINUTE
 """Readings vanish with a GPU whose driver call hangs. Alerts on them outlast the hang: after ten minutes of trials it
 has ended, or a person has been called by GpuStuck."""
 
+OPENING = 2 * MINUTE
+"""Without persistence mode each GPU takes up to three seconds to open, one after the other: the last ones wait."""
+
 NODE = ("instance",)
 GPU = (*NODE, "uuid")
 """What identifies a GPU: before it has told its uuid, one made of its PCI address stands in, the same on every node."""
@@ -203,7 +206,12 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
                 Combine(
                     Compare(_fault("lost", "missing", "reset_required", "init_failed"), "==", 1),
                     "or",
-                    Combine(Compare(_fault("unknown"), "==", 1), "unless", Compare(_NVML_UP, "==", 0), on=NODE),
+                    Combine(
+                        Compare(Over("min_over_time", _fault("unknown"), OPENING), "==", 1),
+                        "unless",
+                        Compare(_NVML_UP, "==", 0),
+                        on=NODE,
+                    ),
                 ),
                 without=("fault",),
             ),

@@ -64,6 +64,8 @@ class _Slot:
         self.fault: str | None = None
         self.error = ""
         self.visible = True
+        self.tried = False
+        """Whether it was opened, with or without success."""
         self.retry_at = 0.0
         self.read_at: float | None = None
 
@@ -128,7 +130,7 @@ class NodePoll:
         if self.blind_since is not None and self._counted is None:
             raise NvmlError(UNKNOWN, "every call")  # which GPUs there are is no GPU's to say: the driver is gone
         self.events.prepare()
-        return self._snapshot(seen, tally, complete=True)
+        return self._snapshot(seen, tally, complete=self._has_tried_all)
 
     def _note_blindness(self) -> None:
         faults = {slot.fault for slot in self._slots.values() if slot.visible}
@@ -178,8 +180,8 @@ class NodePoll:
         if slot.turns is not None and slot.turns.rest_until > now:
             return ()
         try:
-            if slot.turns is None and now >= slot.retry_at:
-                self._open(slot)
+            if slot.turns is None and now >= slot.retry_at and not tally.opened_slowly:
+                self._open_in_turn(slot, tally)
             if slot.turns is not None:
                 return (self._seen(slot, slot.turns.reader),) if slot.turns.take(tally) else ()
         except GpuFaultError as fault:
@@ -206,9 +208,23 @@ class NodePoll:
             **reader.seen(),
         )
 
+    def _open_in_turn(self, slot: _Slot, tally: Tally) -> None:
+        """One that takes long is the only one of this poll, and what was never tried comes before what failed."""
+        if slot.tried and not self._has_tried_all:
+            return
+        began = boot_clock()
+        try:
+            self._open(slot)
+        finally:
+            tally.opened_slowly = boot_clock() - began > self._patience
+
+    @property
+    def _has_tried_all(self) -> bool:
+        return all(slot.tried for slot in self._slots.values())
+
     def _open(self, slot: _Slot) -> None:
         """Raises GpuFaultError."""
-        bus_id = slot.bus_id
+        bus_id, slot.tried = slot.bus_id, True
         # The first lookup brings the GPU up and may take long; one that was tried before has no such excuse.
         note = AGAIN if slot.fault is not None else ""
         try:

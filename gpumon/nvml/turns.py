@@ -29,6 +29,8 @@ class Tally:
         self.durations: dict[Tier, float] = dict.fromkeys(tiers, 0.0)
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
+        self.opened_slowly = False
+        """A GPU took long to come up: those that are open are read before the next one is opened."""
 
 
 class Turns:

@@ -109,7 +109,7 @@ CASES: tuple[Case, ...] = (
     Case(
         rule="GpuLost",
         changes=(Change("gpumon_gpu_fault", gpu(2, fault="unknown"), during(10, 20, 1)),),
-        firing=10,
+        firing=12,
         recovered=21,
         summary="GPU 2 is lost.",
     ),

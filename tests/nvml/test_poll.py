@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from polled import Poll, polled
@@ -273,6 +274,7 @@ def test_a_gpu_whose_calls_are_slow_is_read_over_several_polls(monkeypatch: pyte
         clock = SlowCalls(poll, SLOW_BUS_ID, seconds=0.2)
         for module in ("poll", "turns"):
             monkeypatch.setattr(f"gpumon.nvml.{module}.boot_clock", lambda: clock.now)
+        clock.poll()  # opening it takes long as well: those after it on the bus are opened by the next poll
         seen = [clock.poll() for _ in range(150)]
 
     assert all({one.index for one in gpus if one.gpu is not None} >= {0, 1, 2, 4, 5, 6, 7} for gpus, _ in seen)
@@ -282,6 +284,27 @@ def test_a_gpu_whose_calls_are_slow_is_read_over_several_polls(monkeypatch: pyte
     assert all(one.gpu is not None and one.gpu.temperature_celsius is not None for one in told)
     assert told[-1].gpu == whole.gpu
     assert told[-1].links == whole.links
+
+
+def test_gpus_that_take_long_to_open_are_opened_one_a_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without persistence mode each takes seconds: what is open is read meanwhile; the last one completes the poll."""
+    with polled(patience=0.5) as poll:
+        now = 1000.0
+        look_up = poll.library.call
+
+        def slowly(function: str, *arguments: Any, **more: Any) -> Any:
+            nonlocal now
+            now += 3.0 if function == "nvmlDeviceGetHandleByPciBusId" else 0.0
+            return look_up(function, *arguments, **more)
+
+        monkeypatch.setattr(poll.library, "call", slowly)
+        for module in ("poll", "turns"):
+            monkeypatch.setattr(f"gpumon.nvml.{module}.boot_clock", lambda: now)
+        polls = [poll.poll() for _ in range(9)]
+
+    read = [{one.index for one in one_poll.gpus if one.gpu is not None} for one_poll in polls]
+    assert read == [set(range(most + 1)) for most in range(8)] + [set(range(8))]
+    assert [one_poll.complete for one_poll in polls] == [False] * 7 + [True, True]
 
 
 SLOW_BUS_ID = "00000000:61:00.0"
