@@ -278,6 +278,7 @@ def main() -> int:
     chosen = parser.parse_args()
     if unknown := undecided():
         parser.error(f"faults without a row in benchmarks/turmoil.py: {', '.join(sorted(unknown))}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before its time"))  # and leave no agent behind
     folder = Path(tempfile.mkdtemp(prefix="gpumon-soak-"))
     print(f"{chosen.minutes:g} minutes on a simulated h100x8, seed {chosen.seed}; what happens when: {folder}/journal")
     with (folder / "journal").open("w", encoding="utf-8") as journal:
