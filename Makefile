@@ -9,7 +9,7 @@ WORKERS ?= 3
 PEERS := nvitop nvitop-exporter gpustat
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check generate captures bench soak lock build clean
+.PHONY: help run test check generate captures bench soak truth lock build clean
 
 help: ## List these commands
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
@@ -41,6 +41,9 @@ bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on s
 
 soak: .venv/.test ## Everything that can go wrong, at random, for 10 minutes (SOAK_MINUTES; ARGS: --seed N)
 	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+truth: .venv/.test ## Measure what verdicts are worth, on simulated nodes: docs/truth.md; most of an hour (ARGS: --quick)
+	$(BIN)/python -m truth $(ARGS)
 
 lock: .venv/.test ## Pin the newest versions that fit together
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/lock.json -e '.[probe,dev]' torch==$(TORCH)

@@ -21,6 +21,7 @@ from pathlib import Path
 from agents import Agent, all_cores_busy, cpu_seconds, eventually
 
 from benchmarks import exporter
+from benchmarks.check import check_times
 from benchmarks.measures import neighbours_read, percentiles, resident_megabytes, scrape, scrape_times, traced
 from gpumon.snapshot.call_page import boot_clock
 
@@ -36,6 +37,8 @@ AIMS = {
     "CPU without driver": "0.6 s/min",
     "resident, all": "80 MB",
     "start to first complete scrape": "2 s",
+    "gpumon check": "p99 100 ms",
+    "gpumon check, agent killed": "p99 100 ms",
 }
 
 
@@ -137,6 +140,7 @@ def measure(run: Run) -> Iterator[tuple[str, str]]:
     yield "scrape, a driver call hangs", f"{percentiles(times)} ({len(times)} scrapes)"
     if run.gpus > 1:
         yield "neighbours read, a call hangs", neighbours_read(run.agent.metrics, "gpu", run.gpus - 1, run.gpus)
+    yield from check_times(run.agent)
 
 
 def main() -> None:

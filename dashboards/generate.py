@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from dashboards import overview
-from dashboards.panels import SOURCE, Json, layout
+from dashboards.panels import SOURCE, Json, layout, series
 
 SCHEMA = 39
 """The oldest Grafana that shows these panels has it; later ones migrate it when they load it."""
@@ -32,7 +32,7 @@ def _overview() -> Json:
         "fiscalYearStartMonth": 0,
         "links": [_link()],
         "templating": {"list": _variables()},
-        "annotations": {"list": [_firing()]},
+        "annotations": {"list": [_firing(), _maintenance()]},
         "panels": layout(overview.SECTIONS),
     }
 
@@ -84,6 +84,19 @@ def _firing() -> Json:
         "titleFormat": "{{alertname}}",
         "textFormat": "{{instance}} GPU {{gpu}}",
         "tagKeys": "severity",
+        "step": "60s",
+    }
+
+
+def _maintenance() -> Json:
+    return {
+        "name": "Maintenance",
+        "datasource": SOURCE,
+        "enable": True,
+        "iconColor": "blue",
+        "expr": f"{series('gpumon_maintenance_end_timestamp_seconds')} > time()",
+        "titleFormat": "Maintenance",
+        "textFormat": "{{instance}}: no alert pages",
         "step": "60s",
     }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dashboards.panels import Section, graph, series, stat, table, timeline
-from gpumon.alerts.rules import JOB, rules
-from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.alerts.rules import JOB
+from gpumon.health.alerting import rules
 
 UID = "gpumon-overview"
 TITLE = "gpumon: overview"
@@ -19,8 +19,11 @@ GPU_COLUMNS = {"instance": "node", "gpu": "GPU"}
 
 RED, ORANGE, PURPLE = ({None: ok, 1: bad} for ok, bad in (("green", "red"), ("green", "orange"), ("text", "purple")))
 
+LEVELS = {0.0: ("ok", "green"), 1.0: ("unknown", "purple"), 2.0: ("warn", "orange"), 3.0: ("fail", "red")}
+"""Of verdicts."""
+
 _TARGETS = f'up{{job="{JOB}",instance=~"$instance"}}'
-_RULES = "|".join(rule.name for rule in rules({}, CRITICAL_XIDS))
+_RULES = "|".join(rule.name for rule in rules({}))
 
 
 def alerts(*matchers: str) -> str:
@@ -80,16 +83,17 @@ SECTIONS = (
                 "What should be there: configured, else learned.",
                 f"sum({series('gpumon_gpus_expected')})",
             ),
-            stat(
-                "GPUs visible",
-                "What the driver counts; of a node whose driver does not answer, nothing.",
-                f"sum({series('gpumon_gpus_visible')})",
-            ),
             stat("GPUs up", "GPUs that answer.", f"sum({_UP})"),
             stat(
                 "GPUs not up",
                 "GPUs that the agents know and that do not answer; the table of faults says why.",
                 _count(f"{_UP} == 0", _UP),
+                colors=RED,
+            ),
+            stat(
+                "Nodes that fail",
+                "Nodes with a verdict that makes them, or one of their GPUs, unfit for work.",
+                _count(f"{series('gpumon_node_health')} == 3", series("gpumon_node_health")),
                 colors=RED,
             ),
             stat(
@@ -122,6 +126,28 @@ SECTIONS = (
                 [f"{series('gpumon_gpu_fault')} == 1"],
                 {**GPU_COLUMNS, "fault": "fault", "uuid": "uuid"},
                 quiet=True,
+            ),
+            table(
+                "Verdicts",
+                "What the agents have found, each fault once; `gpumon status` on the node says why, and what to do.",
+                [f"{_max(f'check, device, port, {EACH_GPU}', series('gpumon_health_check'))} > 1"],
+                {
+                    **GPU_COLUMNS,
+                    "device": "port of",
+                    "port": "port",
+                    "check": "check",
+                    "Value": "verdict",
+                    "uuid": "uuid",
+                },
+                words=LEVELS,
+                quiet=True,
+            ),
+            timeline(
+                "Health of the nodes",
+                "The worst verdict of each node, and unknown where nobody looks.",
+                _max("instance", series("gpumon_node_health")),
+                "{{instance}}",
+                words=LEVELS,
             ),
             table(
                 "Nodes",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpumon.health.lives import Life
+from gpumon.health.verdict import Key, Ruling, Verdict
+from gpumon.maintenance import Known, Maintenance, MaintenanceEnded
 from gpumon.probe.account import Progress
 from gpumon.probe.result import ProbeResult
 from gpumon.release import Release
@@ -59,6 +62,13 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ruled:
+    """What became of verdicts, after the attempt to make it durable."""
+
+    rulings: tuple[Ruling, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
     """What the store still knew at start."""
 
@@ -66,9 +76,30 @@ class Remembered:
     events: tuple[Burst, ...] = ()
     """Newest last."""
     boards: tuple[Board, ...] = ()
+    """Those at one address in the order in which they were seen there last."""
+    accepted: bool = False
+    """A person has accepted how many GPUs there are."""
+    verdicts: tuple[Verdict, ...] = ()
+    rulings: tuple[Ruling, ...] = ()
+    """Newest last."""
+    cleared: Mapping[Key, Ruling] = field(default_factory=dict)
+    """How each verdict was last cleared."""
+    lives: tuple[Life, ...] = ()
+    """Of the agent; the newest last, its present one may be among them."""
+    maintenances: Known = ()
+    """Newest last."""
     probe_results: tuple[ProbeResult, ...] = ()
     probe_runs: Mapping[str, float] = field(default_factory=dict)
     probe_skips: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A person has accepted what is here, and it is stored: so many GPUs, and these are gone."""
+
+    count: int
+    gone: tuple[str, ...] = ()
+    """By uuid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +152,10 @@ Arrival = (
     | Samplers
     | Release
     | Errors
+    | Ruled
+    | Accepted
+    | Maintenance
+    | MaintenanceEnded
     | Remembered
     | ProbeStarted
     | ProbeProgressed

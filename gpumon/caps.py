@@ -8,9 +8,10 @@ from dataclasses import replace
 from heapq import nlargest
 from typing import TypeVar
 
-from gpumon.report import GpuState, Report
+from gpumon.report import Report
 from gpumon.snapshot.caps import MOST
 from gpumon.snapshot.reading import Table, samples
+from gpumon.state import GpuState
 
 _Table = TypeVar("_Table", bound=Table)
 

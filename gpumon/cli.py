@@ -8,11 +8,14 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from gpumon import __version__
 from gpumon.build import revision
 from gpumon.commands import UserError
+
+USAGE_ERROR = 2
+SEPARATOR = "--"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +27,22 @@ class Command:
     help: str
     runs: bool = False
     """What stands behind `--` is a program and its arguments, none of them ours."""
+    usage_error: int = USAGE_ERROR
+    """Exit code for arguments that are not understood."""
 
 
 COMMANDS = (
     Command("serve", "serve", "run the agent"),
     Command("once", "once", "read the GPUs once and print what was seen"),
     Command("status", "status", "what is wrong on this node, and what to do"),
+    Command(
+        "check", "check", "is this node, or a job's part of it, fit for work? An exit code and one line", usage_error=3
+    ),
+    Command("inventory", "inventory", "the GPUs that should be here, and accept that there are no more"),
+    Command("ack", "ack", "acknowledge verdicts that are not so any more"),
     Command("probe", "probe", "run the all-reduce probe of the running agent"),
     Command("release", "release", "let go of the GPUs for a while, for a reset or a driver upgrade"),
+    Command("maintenance", "maintenance", "say that what happens for a while is planned, so that nothing pages"),
     Command("simulate", "simulate", "run another Python program, such as nvitop, on a simulated node", runs=True),
     Command("record", "record", "write down what NVML answers here, to be played back elsewhere"),
     Command("metrics", "metrics", "the catalogue of metrics"),
@@ -40,8 +51,13 @@ COMMANDS = (
     Command("config", "config", "check or show the configuration"),
 )
 
-USAGE_ERROR = 2
-SEPARATOR = "--"
+
+class _Parser(argparse.ArgumentParser):
+    usage_error = USAGE_ERROR
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(self.usage_error, f"{self.prog}: error: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,12 +83,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gpumon", description="Watches the GPUs of this host.", allow_abbrev=False)
+    named = next((command for word in given for command in COMMANDS if command.name == word), COMMANDS[0])
+    parser = _Parser(prog="gpumon", description="Watches the GPUs of this host.", allow_abbrev=False)
+    parser.usage_error = named.usage_error
     build = f" ({commit})" if (commit := revision()) else ""
     parser.add_argument("--version", action="version", version=f"gpumon {__version__}{build}")
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         sub = subcommands.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
+        sub.usage_error = command.usage_error
         if command.name in given:  # the others are not imported
             _module(command).add(sub)
     return parser

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from gpumon import __version__
+from gpumon.beacon import ANYWHERE
 from gpumon.serve.token import TokenError, read
 
 TIMEOUT_SECONDS = 10.0
 AGENT = f"gpumon/{__version__}"
 PROBLEM = ("detail", "remedy")
 """Members of every refusal."""
-ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a listen address, to be asked locally
 
 
 class ClientError(Exception):

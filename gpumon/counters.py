@@ -82,6 +82,11 @@ def _advance(count: Count, last: float, raw: float) -> Count:
     return Count(count.total + raw - begun_at, raw)
 
 
+def began_anew(before: Count, after: Count) -> bool:
+    """Whether the driver counts from the beginning again; only what it confirms is believed, see `advance`."""
+    return before.raw is not None and after.raw is not None and after.raw < before.raw * RESET_SHARE
+
+
 def totals(table: Table, counts: Counts, gains: Values) -> dict[str, Any]:
     """The counters to export beside this reading, by row. What was not read, or could not be integrated, is absent."""
     shown: dict[str, Any] = {}

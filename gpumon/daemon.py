@@ -10,17 +10,22 @@ import resource
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from gpumon import __version__, log, systemd
+from gpumon import __version__, beacon, log, systemd
+from gpumon.accepting import Accepting
 from gpumon.arrival import Agent, Tick
+from gpumon.beacon import ANYWHERE, Beacon
+from gpumon.config import places
 from gpumon.config.load import ConfigurationError, changes, reloaded
 from gpumon.config.model import Configuration
+from gpumon.heartbeat import Heartbeat
+from gpumon.maintaining import Maintaining
 from gpumon.memories import Memories
 from gpumon.monitor import BEAT_SECONDS, Monitor
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.schedule import Schedule
 from gpumon.release import NODE
+from gpumon.ruling import Rulings
 from gpumon.serve.app import create_app
 from gpumon.serve.hosts import own_names
 from gpumon.serve.server import Server, listen
@@ -37,6 +42,7 @@ from gpumon.supervisor.releasing import Releasing
 from gpumon.supervisor.samplers import SamplerSupervisor
 from gpumon.wiring import (
     PROBE,
+    boot_id,
     choices,
     first_report,
     kernel_log,
@@ -49,7 +55,6 @@ from gpumon.wiring import (
 
 _log = logging.getLogger("gpumon")
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TICK_SECONDS = 5.0
 """How often rules are evaluated and the agent looks at itself."""
 RELEASE_RECORD = "release.json"
@@ -71,7 +76,8 @@ class Daemon:
         self._first_poll_by = boot_clock() + READY_SECONDS
         self._polled = False
         epoch = boot_clock()
-        self._monitor = Monitor(first_report(configuration), terms(configuration))
+        boot = boot_id()
+        self._monitor = Monitor(first_report(configuration, boot, epoch), terms(configuration))
         self._memories = Memories(
             self._loop,
             configuration.store.path,
@@ -85,9 +91,19 @@ class Daemon:
             self._loop,
             self._memories,
             kernel_log(configuration),
-            BOOT_ID.read_text(encoding="ascii").strip(),
+            boot,
             latest=lambda: self._monitor.latest,
             on_xid=self._note_xid,
+        )
+        self._rulings = Rulings(self._loop, self._memories, lambda: self._monitor.latest)
+        self._heartbeat = Heartbeat(self._loop, self._memories, lambda: self._monitor.latest)
+        self._accepting = Accepting(self._loop, self._memories, lambda: self._monitor.latest)
+        self._maintaining = Maintaining(
+            self._loop,
+            self._memories,
+            most=configuration.maintenance.max_seconds,
+            latest=lambda: self._monitor.latest,
+            changed=self._heartbeat.beat,
         )
         self._samplers = SamplerSupervisor(
             self._loop,
@@ -128,22 +144,28 @@ class Daemon:
         self._say_hello()
         _raise_descriptor_limit()
         self._catch_signals()
-        self._make_state_folder()
-        self._memories.start()
-        self._releasing.start()
-        self._sightings.start()
-        self._samplers.start()
-        self._links.start()
+        self._watch()
         self._serve()
         self._schedule.start(timetable(self._configuration))
-        self._loop.every(BEAT_SECONDS, self._monitor.beat)
-        self._loop.every(TICK_SECONDS, self._tick)
         self._feed_watchdog()
         systemd.notify("READY=1")
         self._loop.run()
         return self._stop()
 
     # Start and stop
+
+    def _watch(self) -> None:
+        """Begin everything that watches and judges."""
+        self._make_state_folder()
+        self._memories.start()
+        self._heartbeat.start()
+        self._rulings.start()
+        self._releasing.start()
+        self._sightings.start()
+        self._samplers.start()
+        self._links.start()
+        self._loop.every(BEAT_SECONDS, self._monitor.beat)
+        self._loop.every(TICK_SECONDS, self._tick)
 
     def _say_hello(self) -> None:
         simulated = self._configuration.simulate.profile
@@ -174,6 +196,10 @@ class Daemon:
             request_probe=self._probing.request,
             request_release=self._releasing.request,
             end_release=self._releasing.end,
+            acknowledge=self._rulings.acknowledge,
+            accept_inventory=self._accepting.request,
+            request_maintenance=self._maintaining.request,
+            end_maintenance=self._maintaining.end,
             find_events=self._memories.find_events,
             wall=time.time,
             boot=boot_clock,
@@ -188,7 +214,19 @@ class Daemon:
         self._make_token()
         host, port = self._socket.getsockname()[:2]
         self._server.start([self._socket])
+        self._leave_word(host, port)
         _log.info("listening", extra={"url": f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"})
+
+    def _leave_word(self, host: str, port: int) -> None:
+        """For `gpumon check`, which without it has to read the configuration."""
+        store, runtime = self._configuration.store.path, places.given_runtime_directory(os.environ)
+        asked = ANYWHERE.get(self._configuration.web.address[0], host)
+        own = Beacon(host=asked, port=port, store=str(store.absolute()), pid=os.getpid(), version=__version__)
+        for path in (beacon.beside(store), *([runtime / beacon.NAME] if runtime else [])):
+            try:
+                beacon.write(own, path)
+            except OSError as error:
+                _log.warning("cannot leave word for gpumon check, which may be slow now", extra={"error": str(error)})
 
     def _make_token(self) -> None:
         path = self._configuration.web.token_file
@@ -214,6 +252,10 @@ class Daemon:
             self._loop.turn()
         self._server.stop()
         self._sightings.stop()
+        self._rulings.stop()
+        self._maintaining.stop()
+        self._heartbeat.stop()
+        self._memories.keep_boards(self._monitor.latest, all_of_them=True)
         self._memories.close()
         return 0
 
@@ -237,7 +279,7 @@ class Daemon:
 
     def _tick(self) -> None:
         self._schedule.follow_clock()
-        self._memories.keep_boards(self._monitor.latest, time.time())
+        self._memories.keep_boards(self._monitor.latest)
         trouble, log_read = self._memories.trouble, self._sightings.log
         own = {"store": self._memories.notice, "release": self._releasing.notice}
         notices = self._notices | {subject: words for subject, words in own.items() if words}
@@ -253,6 +295,8 @@ class Daemon:
             )
         )
         self._monitor.take(Tick())
+        self._rulings.rule()
+        self._maintaining.look()
 
     def _feed_watchdog(self) -> None:
         """From the loop, not from the driver: a hung driver is to be reported, a hung agent to be restarted."""
@@ -284,6 +328,7 @@ class Daemon:
         self._monitor.change(terms(after))
         self._probing.choices = choices(after)
         self._releasing.most = after.release.max_seconds
+        self._maintaining.most = after.maintenance.max_seconds
         if timetable(before) != timetable(after):
             self._schedule.start(timetable(after))
         if not same_orders(before, after):

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpumon import inventory
+from gpumon import boards
 from gpumon.arrival import Errors, Remembered
 from gpumon.report import Counted, Memory, Report
 from gpumon.snapshot.burst import CANCELLED_BY, SXID, UNNAMED, XID, Burst, Change
-from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.reading import Sample
 
 MOST_EVENTS = 500
 """Events that the Report holds; the store knows more."""
-PAST, STEP = 3600.0, 15.0
-"""Seconds to look back on after a start, and between two points of it."""
-XIDS = f"{Gpu.PREFIX}xid_errors_total"
 
 
 def take(report: Report, told: Errors) -> Report:
@@ -38,15 +33,8 @@ def recall(report: Report, remembered: Remembered) -> Report:
         codes = counted[one.kind].setdefault(device, {})
         meanwhile, later = codes.get(str(one.code), (0.0, 0.0))
         codes[str(one.code)] = (one.count + meanwhile, max(one.last_wall, later))
-    boards = {board.bus_id: board for board in remembered.boards}
-    memory = replace(
-        memory,
-        xids=counted[XID],
-        sxids=counted[SXID],
-        boards=boards,
-        inventory=inventory.recall(memory.inventory, boards),
-        recalled=True,
-    )
+    memory = boards.recalled(memory, remembered, report.boot_id)
+    memory = replace(memory, xids=counted[XID], sxids=counted[SXID], recalled=True)
     return replace(report, memory=memory, events=_events(remembered.events, report.events))
 
 
@@ -54,27 +42,6 @@ def nvswitch_errors(memory: Memory) -> dict[str, float] | None:
     """By nvswitch and sxid."""
     counts = {f"{switch},{code}": count for switch, codes in memory.sxids.items() for code, (count, _) in codes.items()}
     return counts or None
-
-
-def past(now: float) -> Iterator[float]:
-    """Moments of the boot clock from an hour ago until just now."""
-    for step in range(int(PAST / STEP), 0, -1):
-        yield now - step * STEP
-
-
-def xids_at(report: Report, wall: float) -> Iterator[Sample]:
-    """The Xid counters as they stood then: today's, less what came after.
-
-    Of a burst that had begun by then and went on, all but the first came after: only its ends are known.
-    """
-    later: dict[tuple[str, str], int] = {}
-    for event in report.events:
-        if event.kind == XID and event.last_wall > wall and not event.historical:
-            key = (event.device, str(event.code))
-            later[key] = later.get(key, 0) + event.count - (event.first_wall <= wall)
-    for state in report.gpus:
-        for xid, count in (state.gpu.xid_errors_total or {}).items():
-            yield Sample(XIDS, (*state.labels, ("xid", xid)), max(0.0, count - later.get((state.uuid, xid), 0)))
 
 
 def _copied(counted: Counted) -> dict[str, dict[str, tuple[float, float]]]:

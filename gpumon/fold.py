@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import assert_never
 
-from gpumon import errors, inventory, ports, unwatched
+from gpumon import boards, errors, inventory, judged, maintenance, ports, unwatched
 from gpumon.alerts.alert import Alert
 from gpumon.alerts.evaluate import evaluate
-from gpumon.alerts.history import History
 from gpumon.arrival import (
+    Accepted,
     Agent,
     Arrival,
     Errors,
@@ -19,23 +20,27 @@ from gpumon.arrival import (
     ProbeProgressed,
     ProbeStarted,
     Remembered,
+    Ruled,
     Samplers,
     Tick,
 )
+from gpumon.health import table
+from gpumon.maintenance import Known, Maintenance, MaintenanceEnded
+from gpumon.moment import Moment
 from gpumon.probe.metrics import fold_result
 from gpumon.probe.result import OUTCOMES, SKIP_REASONS
 from gpumon.release import Release
 from gpumon.report import Memory, ProbeState, Report
 from gpumon.shown import shown
 from gpumon.snapshot.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot
-from gpumon.terms import Moment, Terms
+from gpumon.terms import Terms
 
 MOST_RESULTS = 200
 
 
 def watching(report: Report, terms: Terms) -> Report:
     """The same Report, remembering from now on what these rules look back on."""
-    history = report.memory.history.watching(terms.rules)
+    history = report.memory.history.watching(terms.rules, table.windows())
     return replace(report, memory=replace(report.memory, history=history))
 
 
@@ -46,7 +51,7 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
             report = _polled(previous, arrival, now)
         case LinksSeen() | LinksChild():
             report = replace(previous, memory=_links(previous.memory, arrival, now))
-        case Samplers() | DriverStatus() | PciBus():
+        case Samplers() | DriverStatus() | PciBus() | Accepted():
             report = replace(previous, memory=_remember(previous.memory, arrival))
         case Release():
             memory = unwatched.released(previous.memory, previous.release, arrival, now.lived)
@@ -54,7 +59,9 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
         case Errors():
             report = errors.take(previous, arrival)
         case Remembered():
-            report = errors.recall(previous, arrival)
+            report = judged.recall(errors.recall(previous, arrival), arrival)
+        case Ruled():
+            report = judged.take(previous, arrival)
         case _:
             report = previous
     match arrival:
@@ -62,14 +69,28 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
             report = _probe(report, arrival)
         case Agent():
             report = _agent(report, arrival)
-    report = shown(report, now, terms)
+    known = maintenance.in_time(_maintenances(report, arrival), now, report.boot_id)
+    report = shown(replace(report, maintenances=known), now, terms)
     return _evaluated(report, now, terms) if isinstance(arrival, Tick) else report
 
 
 # What is remembered
 
 
-def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus) -> Memory:
+def _maintenances(report: Report, arrival: Arrival) -> Known:
+    """What was begun before the store could be read came after what it knew."""
+    match arrival:
+        case Maintenance():
+            return maintenance.begun(report.maintenances, arrival)
+        case MaintenanceEnded():
+            return maintenance.ended(report.maintenances, arrival.wall)
+        case Remembered():
+            return reduce(maintenance.begun, report.maintenances, arrival.maintenances)
+        case _:
+            return report.maintenances
+
+
+def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus | Accepted) -> Memory:
     match arrival:
         case Samplers():
             known = inventory.leave_aside(memory.inventory, arrival.aside, memory.bus or {})
@@ -78,8 +99,9 @@ def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus) -> Memo
         case DriverStatus():
             return unwatched.heard(replace(memory, status=arrival), arrival)
         case PciBus():
-            known = inventory.release(memory.inventory, arrival.functions, arrival.excluded)
-            return replace(memory, bus=arrival.functions, excluded=arrival.excluded, inventory=known)
+            return boards.on_bus(memory, arrival)
+        case Accepted():
+            return boards.accepted(memory, arrival)
         case _:
             assert_never(arrival)
 
@@ -95,12 +117,13 @@ def _polled(report: Report, snapshot: Snapshot, now: Moment) -> Report:
     bus = memory.bus or {}
     known = memory.inventory
     for seen in snapshot.gpus:
-        known = inventory.see(known, seen, bus, now)
+        known = inventory.see(known, seen, bus, now, report.boot_id)
     known = inventory.expect(known, report.release.bus_ids, bus)
     if snapshot.complete:
         known = inventory.miss(known, {*snapshot.present, *memory.samplers.aside, *report.release.bus_ids}, bus, now)
-    known = inventory.release(inventory.recall(known, memory.boards), bus, memory.excluded)
-    memory = unwatched.heard(replace(memory, inventory=known, heard_at=now.lived), snapshot)
+    known = inventory.recall(known, memory.boards)
+    memory = boards.polled(replace(memory, inventory=known, heard_at=now.lived), snapshot)
+    memory = unwatched.heard(memory, snapshot)
     report = replace(report, memory=memory)
     return _tallied(report, snapshot) if snapshot.complete else report
 
@@ -190,30 +213,15 @@ def _agent(report: Report, agent: Agent) -> Report:
 
 
 def _evaluated(report: Report, now: Moment, terms: Terms) -> Report:
-    report = _looked_back(report, now)
     samples = list(report.samples())
     history = report.memory.history.add(samples, now.at)
+    report = judged.looked(replace(report, memory=replace(report.memory, history=history)), now, terms)
     alerts = evaluate(terms.rules, history, report.alerts, now.at, now.wall)
     return replace(
         report,
         alerts=alerts,
-        memory=replace(report.memory, history=history),
         node=replace(report.node, exposed_series=float(len(samples)), alerts=_alert_counts(alerts)),
     )
-
-
-def _looked_back(report: Report, now: Moment) -> Report:
-    """Once GPUs and store are known: the Xids of the last hour, as if the agent had been here all the time.
-
-    Without it a restart would forget what fires, and an Xid of the first seconds would have nothing to increase from.
-    """
-    memory = report.memory
-    if memory.looked_back or not memory.recalled or memory.heard_at is None:
-        return report
-    history = replace(History(), windows=memory.history.windows)
-    for at in errors.past(now.at):
-        history = history.add(errors.xids_at(report, now.wall - (now.at - at)), at)
-    return replace(report, memory=replace(memory, history=history, looked_back=True))
 
 
 def _alert_counts(alerts: Iterable[Alert]) -> dict[str, float]:

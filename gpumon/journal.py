@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
-from gpumon.report import GpuState, Report
+from gpumon.health.verdict import Change as Cleared
+from gpumon.health.verdict import Level
+from gpumon.report import Left, Report
 from gpumon.snapshot.burst import SXID, XID
 from gpumon.snapshot.snapshot import SeenPort
+from gpumon.state import GpuState
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +37,38 @@ def changes(before: Report, after: Report) -> Iterator[Change]:
         for state in after.gpus:
             yield from _gpu(known.get(state.bus_id), state)
             yield from _nvlinks(known.get(state.bus_id), state)
+    if before.memory.gone is not after.memory.gone and before.memory.recalled is after.memory.recalled:
+        yield from _gone(before, after)
     if before.memory.links is not after.memory.links:
         yield from _ports(before.memory.links.ports, after.memory.links.ports)
     yield from _blindness(before.notices.get("links"), after.notices.get("links"))
     if before.events is not after.events and before.memory.recalled is after.memory.recalled:
         yield from _errors(before, after)
+    if before.health.history is not after.health.history and before.memory.recalled is after.memory.recalled:
+        yield from _rulings(before, after)
+    if before.maintenances is not after.maintenances:
+        yield from _maintenance(before, after)
     if before.alerts is not after.alerts:
         yield from _alerts(before, after)
+
+
+def _maintenance(before: Report, after: Report) -> Iterator[Change]:
+    """Its beginning and its end; of one from before the start of the agent, that it goes on."""
+    known = {one.began: one for one in before.maintenances}
+    recalled = before.memory.recalled is not after.memory.recalled
+    for one in after.maintenances:
+        was = known.get(one.began)
+        words: dict[str, object] = {"by": one.by, "reason": one.reason, "until": _moment(one.until)}
+        if was is None and one.ended is None:
+            begins = "the maintenance goes on" if recalled else "maintenance begins"
+            yield Change(logging.INFO, f"{begins}: no alert pages", words)
+        elif was is not None and was.ended is None and one.ended is not None:
+            why = "time is up" if one.ended >= one.until else "by request"
+            yield Change(logging.INFO, "the maintenance has ended: alerts page again", words | {"ended": why})
+
+
+def _moment(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds")
 
 
 def _driver(report: Report) -> Iterator[Change]:
@@ -59,6 +88,21 @@ def _gpu(before: GpuState | None, after: GpuState) -> Iterator[Change]:
         yield Change(logging.WARNING, "the GPU answers again", words)
     else:
         yield Change(logging.ERROR, "the GPU does not answer", words | {"fault": after.fault, "detail": after.detail})
+
+
+_LEFT = {
+    Left.GIVEN: "the GPU belongs to another driver now",
+    Left.EXCLUDED: "the GPU is excluded by the configuration now",
+    Left.REPLACED: "the GPU is gone, and another is here in its place: it is expected no more",
+    Left.ACCEPTED: "the GPU is gone, as somebody accepted: it is expected no more",
+}
+
+
+def _gone(before: Report, after: Report) -> Iterator[Change]:
+    """Who is expected no more."""
+    for uuid, gone in after.memory.gone.items():
+        if before.memory.gone.get(uuid) != gone:
+            yield Change(logging.WARNING, _LEFT[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})
 
 
 def _nvlinks(before: GpuState | None, after: GpuState) -> Iterator[Change]:
@@ -114,6 +158,26 @@ def _errors(before: Report, after: Report) -> Iterator[Change]:
             words = {"uuid": event.uuid, "pci_bus_id": event.bus_id, "action": means.action, "text": event.text}
             told_words = {name: word for name, word in words.items() if word}
             yield Change(_LEVELS[means.severity], f"{number}{means.name}", told_words)
+
+
+_VERDICT_LEVELS = {Level.FAIL: logging.ERROR, Level.WARN: logging.WARNING}
+
+
+def _rulings(before: Report, after: Report) -> Iterator[Change]:
+    """What became of verdicts since then."""
+    known = set(map(id, before.health.history))
+    for ruling in after.health.history:
+        if id(ruling) not in known:
+            one = ruling.verdict
+            words: dict[str, object] = {"check": one.check, "action": one.action.value}
+            if one.device:
+                words["device"] = one.device
+            if ruling.change is Cleared.CLEARED:
+                words |= {"way": ruling.way or ""} | ({"note": ruling.note} if ruling.note else {})
+                yield Change(logging.INFO, f"verdict cleared: {one.reason}", words)
+            else:
+                level = _VERDICT_LEVELS.get(one.level, logging.INFO)
+                yield Change(level, f"verdict {one.level.word}: {one.reason}", words)
 
 
 def _alerts(before: Report, after: Report) -> Iterator[Change]:

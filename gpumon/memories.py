@@ -9,12 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpumon.arrival import Errors, ProbeEnded, Remembered
+from gpumon.arrival import Accepted, Errors, ProbeEnded, Remembered, Ruled
 from gpumon.errors import MOST_EVENTS
 from gpumon.fold import MOST_RESULTS
+from gpumon.health.lives import Life
+from gpumon.health.standing import MOST_RULINGS, MOST_WEIGHTY, kept
+from gpumon.health.verdict import Key, Ruling, Verdict
+from gpumon.maintenance import Known, Maintenance, MaintenanceEnded
 from gpumon.probe.result import SUCCESSES, ProbeResult, from_document, to_document
-from gpumon.report import Report
-from gpumon.snapshot.burst import SXID, UNNAMED, XID, Board, Burst, Change, LogPosition
+from gpumon.report import Left, Report
+from gpumon.snapshot.burst import SXID, XID, Board, Burst, Change, LogPosition
 from gpumon.store.errors import StoreError
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
 from gpumon.store.store import Retention, Store
@@ -28,8 +32,10 @@ PATIENCE_SECONDS = 5.0
 CLOSE_SECONDS = 3.0
 BOARD_SECONDS = 3600.0
 """How old what is stored of a GPU that answers may become."""
+MOST_LIVES = 50
+"""Lives of the agent that are recalled."""
 
-Arrived = Errors | ProbeEnded | Remembered
+Arrived = Accepted | Errors | Maintenance | MaintenanceEnded | ProbeEnded | Remembered | Ruled
 
 
 class Memories:
@@ -60,6 +66,14 @@ class Memories:
         """Results that were told and, as far as is known, are not stored; by id."""
         self._unstored_bursts: dict[str, Burst] = {}
         """The same of errors."""
+        self._verdicts_unstored = False
+        """The store may not know all verdicts."""
+        self._unstored_rulings: tuple[Ruling, ...] = ()
+        """What became of them, and is not stored, as far as is known."""
+        self._ruling = False
+        """Rulings are on their way, and the Report does not know them yet."""
+        self._touched: dict[Key, Verdict] = {}
+        """Verdicts as they were last stored."""
         self._boards: dict[str, Board] = {}
         """Stored, or about to be; by uuid."""
         self._position: LogPosition | None = None
@@ -114,17 +128,100 @@ class Memories:
             take=tell,
         )
 
-    def keep_boards(self, report: Report, wall: float) -> None:
-        """Remember the GPUs that answer, so that they can be named when they do not."""
-        new = [board for board in _boards(report, wall) if self._is_news(board)]
+    def keep_rulings(self, rulings: Sequence[Ruling], settled: Callable[[bool], None]) -> None:
+        """Store what became of verdicts, then tell it; one batch at a time.
+
+        `settled` is called when it has been told, with whether it is stored.
+        """
+        durable, undurable = Ruled(rulings=tuple(rulings)), Ruled(rulings=tuple(rulings))
+        self._ruling = True
+
+        def tell(arrived: Arrived) -> None:
+            self._ruling = False
+            self._take(arrived)
+            settled(arrived is durable)
+
+        def not_done() -> None:
+            self._verdicts_unstored = True
+            self._unstored_rulings = kept((*self._unstored_rulings, *rulings))
+
+        self._submit(lambda store: store.rule(rulings), lambda _: durable, undurable, not_done, take=tell)
+
+    def touch_verdicts(self, report: Report) -> None:
+        """Remember when each verdict was last so. Not while rulings are on their way: those know better."""
+        known = report.health.open
+        news = [one for key, one in known.items() if self._touched.get(key) != one]
+        if news and not self._ruling and not self._verdicts_unstored and self._writer is not None:
+            self._touched = dict(known)
+            self._writer.submit(lambda store: store.touch_verdicts(news), lambda _: None, self._touch_again)
+
+    def _touch_again(self, _: StoreError) -> None:
+        self._touched.clear()
+
+    def keep_life(self, life: Life) -> None:
+        """Remember that the agent runs, or how it ended. What is lost of it, the next minute brings again."""
+        if self._writer is not None:
+            self._writer.submit(lambda store: store.keep_life(life), lambda _: None, lambda _: None)
+
+    def keep_maintenances(
+        self, known: Known, told: Maintenance | MaintenanceEnded, settled: Callable[[bool], None]
+    ) -> None:
+        """Store maintenances as they are with this one begun or ended, then tell that.
+
+        `settled` is called when it has been told, with whether it is stored.
+        """
+        undurable = replace(told)
+
+        def tell(arrived: Arrived) -> None:
+            self._take(arrived)
+            settled(arrived is not undurable)
+
+        self._submit(lambda store: store.keep_maintenances(known), lambda _: told, undurable, take=tell)
+
+    def update_maintenances(self, known: Sequence[Maintenance], lost: Callable[[], None]) -> None:
+        """Store maintenances as they were told before; `lost` is called when they are not stored."""
+        if self._writer is not None:
+            self._writer.submit(lambda store: store.keep_maintenances(known), lambda _: None, lambda _: lost())
+
+    def keep_boards(self, report: Report, *, all_of_them: bool = False) -> None:
+        """Remember the GPUs that have told their names, so that they are missed when they are not there.
+
+        `all_of_them`: how far their counters are as well, which is worth a row only when the agent ends.
+        """
+        new = [board for board in self._known(report) if all_of_them or self._is_news(board)]
         self._boards |= {board.uuid: board for board in new}
         if new and self._writer is not None:
             self._writer.submit(lambda store: store.keep_boards(new), lambda _: None, lambda _: self._forget(new))
 
+    def _known(self, report: Report) -> Iterator[Board]:
+        for state in report.gpus:
+            if state.board is not None:
+                yield state.board
+        for uuid, gone in report.memory.gone.items():
+            if gone.why is Left.REPLACED and uuid in self._boards:
+                yield replace(self._boards[uuid], expected=False)
+
     def _is_news(self, board: Board) -> bool:
         known = self._boards.get(board.uuid)
-        same = known is not None and replace(known, first_wall=board.first_wall, last_wall=board.last_wall) == board
-        return known is None or not same or board.last_wall - known.last_wall > BOARD_SECONDS
+        if known is None or board.last_wall - known.last_wall > BOARD_SECONDS:
+            return True
+        moving = {name: getattr(board, name) for name in ("first_wall", "last_wall", "energy")}
+        return replace(known, **moving) != board
+
+    def keep_acceptance(self, told: Accepted, done: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
+        """Store what a person accepted, then tell it; nothing is told that cannot be stored."""
+
+        def stored(_: object) -> None:
+            self._take(told)
+            self._boards |= {
+                uuid: replace(self._boards[uuid], expected=False) for uuid in told.gone if uuid in self._boards
+            }
+            done()
+
+        if self._writer is None:
+            failed(StoreError(self._path, "it is not open", "try again"))
+        else:
+            self._writer.submit(lambda store: store.accept(told.count, told.gone), stored, failed)
 
     def _forget(self, boards: Iterable[Board]) -> None:
         """Not stored: they are news again."""
@@ -200,9 +297,28 @@ class Memories:
         """Once the store can be written again. What was told already is not told again."""
         if self._unstored_bursts and self._writer is not None:
             self._writer.submit(self._restore, lambda _: None, lambda _: None)
+        if self._verdicts_unstored and not self._ruling and self._writer is not None:
+            self._restore_verdicts(self._writer)
         waiting, self._unstored = self._unstored, {}
         for result in waiting.values():
             self._resubmit(result)
+
+    def _restore_verdicts(self, writer: Writer) -> None:
+        known, rulings = tuple(self._latest().health.open.values()), self._unstored_rulings
+        self._verdicts_unstored, self._unstored_rulings = False, ()
+
+        def lost(_: StoreError) -> None:
+            self._verdicts_unstored = True
+            self._unstored_rulings = kept((*rulings, *self._unstored_rulings))
+
+        writer.submit(lambda store: store.restore_verdicts(known, rulings), lambda _: None, lost)
+
+    def _begun_anew(self) -> None:
+        """The store knows nothing: all that is known here is news to it."""
+        health = self._latest().health
+        self._verdicts_unstored = True
+        self._unstored_rulings = (*health.cleared.values(), *health.history)
+        self._boards.clear()
 
     def _resubmit(self, result: ProbeResult) -> None:
         if self._writer is not None:
@@ -244,6 +360,7 @@ class Memories:
             self._unstored_bursts = {event.id: event for event in report.events} | self._unstored_bursts
         self._restore(store)
         if store.moved_aside is not None:  # damaged while we ran: the new one knows no result
+            self._loop.post(self._begun_anew)
             for result in report.probe.history:
                 store.add_probe_result(to_document(result))
 
@@ -253,6 +370,12 @@ class Memories:
             counters=store.error_counters(),
             events=store.recent_events(MOST_EVENTS),
             boards=store.boards(),
+            accepted=store.accepted() is not None,
+            verdicts=store.open_verdicts(),
+            rulings=_rulings(store),
+            cleared=store.cleared_verdicts(),
+            lives=store.recent_lives(MOST_LIVES),
+            maintenances=store.maintenances(),
             probe_results=tuple(_results(self._documents(store))),
             probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
             probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
@@ -263,6 +386,14 @@ class Memories:
         recent = store.recent_probe_results(MOST_RESULTS)
         success = store.last_probe_result(self._probe, SUCCESSES)
         return recent if success is None or success in recent else (success, *recent)
+
+
+def _rulings(store: Store) -> tuple[Ruling, ...]:
+    """The newest, and before them those that have weight."""
+    newest = store.recent_rulings(0.0, MOST_RULINGS)
+    weighty = store.recent_rulings(0.0, MOST_WEIGHTY, weighty=True)
+    known = {(one.verdict.key, one.change, one.wall) for one in newest}
+    return (*[one for one in weighty if (one.verdict.key, one.change, one.wall) not in known], *newest)
 
 
 def _adding(result: ProbeResult) -> Callable[[Store], bool]:
@@ -286,16 +417,3 @@ def _counters(report: Report) -> list[ErrorCounter]:
         for device, codes in devices.items()
         for code, (count, last) in codes.items()
     ]
-
-
-def _boards(report: Report, wall: float) -> Iterator[Board]:
-    for state in report.gpus:
-        if state.fault is None and not state.uuid.startswith(UNNAMED):
-            yield Board(
-                uuid=state.uuid,
-                bus_id=state.bus_id,
-                serial=state.gpu.serial or "",
-                name=state.gpu.name or "",
-                first_wall=wall,
-                last_wall=wall,
-            )

@@ -8,9 +8,10 @@ import time
 from gpumon.arrival import Arrival
 from gpumon.fold import fold, watching
 from gpumon.journal import changes
+from gpumon.moment import Moment
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
-from gpumon.terms import Moment, Terms
+from gpumon.terms import Terms
 
 log = logging.getLogger("gpumon")
 

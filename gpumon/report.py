@@ -2,79 +2,31 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpumon.alerts.alert import Alert
 from gpumon.alerts.history import History
 from gpumon.arrival import Samplers
 from gpumon.health.catalogue import SHIPPED, Catalogue
+from gpumon.health.expectation import Expectation
+from gpumon.health.lives import Life
+from gpumon.health.standing import Health
 from gpumon.inventory import KnownGpu
-from gpumon.ports import KnownLinks
+from gpumon.maintenance import Known, Maintenance, in_force
+from gpumon.ports import GonePort, KnownLinks
 from gpumon.probe.account import Progress
 from gpumon.probe.result import AllReduce, ProbeResult
 from gpumon.release import Release
 from gpumon.snapshot.burst import Board, Burst
 from gpumon.snapshot.bus_id import parsed
-from gpumon.snapshot.fabric import Fabric, Platform
-from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.health import Judged
 from gpumon.snapshot.node import Build, Driver, Node
-from gpumon.snapshot.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.snapshot.reading import Labels, Sample, Table, samples
-from gpumon.snapshot.snapshot import DriverStatus, SeenMig, SeenPort
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuState:
-    """One GPU of the inventory. Identity, up, fault and Xid counters never vanish; readings that are not true do."""
-
-    bus_id: str
-    uuid: str
-    """Until the GPU has told its own: pci-<bus id>."""
-    index: int
-    gpu: Gpu
-    fault: str | None = None
-    detail: str = ""
-    """The fault in words."""
-    since: float | None = None
-    """Wall time at which the fault was found."""
-    released: bool = False
-    """The agent keeps off it, or has not read it since: nobody looks, and a fault is the one that it had before."""
-    links: Mapping[str, Nvlink] = field(default_factory=dict)
-    peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
-    c2c_links: Mapping[str, C2cLink] = field(default_factory=dict)
-    fabric: Fabric | None = None
-    platform: Platform | None = None
-    migs: tuple[SeenMig, ...] = ()
-
-    @property
-    def labels(self) -> Labels:
-        return (("gpu", str(self.index)), ("uuid", self.uuid))
-
-    def tables(self) -> Iterator[tuple[Table, Labels]]:
-        """Every table of this GPU, less its links."""
-        yield self.gpu, self.labels
-        for part in (self.fabric, self.platform):
-            if part is not None:
-                yield part, self.labels
-        for one in self.migs:
-            yield one.mig, (*self.labels, *mig_labels(one))
-
-    def link_tables(self) -> Iterator[tuple[Table, Labels]]:
-        """Every table of its links."""
-        for links in (self.links, self.peers, self.c2c_links):
-            for link, table in links.items():
-                yield table, (*self.labels, ("link", link))
-
-
-def mig_labels(seen: SeenMig) -> Labels:
-    """The labels of a MIG instance, beside those of its GPU."""
-    return (
-        ("mig_uuid", seen.uuid),
-        ("gpu_instance_id", str(seen.gpu_instance_id)),
-        ("compute_instance_id", str(seen.compute_instance_id)),
-        ("profile", seen.profile),
-    )
+from gpumon.snapshot.snapshot import HOST, DriverStatus, SeenPort
+from gpumon.state import GpuState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +45,24 @@ class ProbeState:
     """Wall time of the next scheduled run."""
 
 
+class Left(enum.StrEnum):
+    """Why a GPU that was here is expected no more."""
+
+    GIVEN = "given"
+    """To a virtual machine: another driver has it."""
+    EXCLUDED = "excluded"
+    REPLACED = "replaced"
+    ACCEPTED = "accepted"
+    """A person has accepted that it is gone."""
+
+
+class Gone(NamedTuple):
+    """A GPU that was here and is expected no more."""
+
+    why: Left
+    bus_id: str
+
+
 Counted = Mapping[str, Mapping[str, tuple[float, float]]]
 """Device -> code -> how often, wall time of the last."""
 
@@ -106,6 +76,8 @@ class Memory:
     """None until the first sampler has tried to initialise the driver."""
     bus: Mapping[str, str] | None = None
     """None until somebody looked at the PCI bus."""
+    ports_above: Mapping[str, str] = field(default_factory=dict)
+    """Bus id -> address of the PCIe port that the GPU's link leads to."""
     inventory: Mapping[str, KnownGpu] = field(default_factory=dict)
     excluded: tuple[str, ...] = ()
     """Bus ids that the configuration excludes."""
@@ -117,12 +89,18 @@ class Memory:
     """When a poll, or a part of one, last arrived, on the clock of Moment.lived."""
     recalled: bool = False
     """The store has told what it knew."""
-    looked_back: bool = False
-    """The history holds what the store knew of the last hour."""
     xids: Counted = field(default_factory=dict)
     sxids: Counted = field(default_factory=dict)
     boards: Mapping[str, Board] = field(default_factory=dict)
     """Bus id -> the GPU that was last seen there in an earlier life of the agent."""
+    place: str = HOST
+    """One of PLACES."""
+    learned: int = 0
+    """The most GPUs that were ever here at once, those given to virtual machines included."""
+    accepted: bool = False
+    """A person has accepted that there are no more than were learned since."""
+    gone: Mapping[str, Gone] = field(default_factory=dict)
+    """uuid -> why it is expected no more."""
     history: History = History()
 
 
@@ -132,6 +110,12 @@ class Report:
 
     started: float
     """Wall time of the agent's start."""
+    boot_id: str = ""
+    """Of the host's boot."""
+    lives: tuple[Life, ...] = ()
+    """Of the agent, the present one last."""
+    maintenances: Known = ()
+    """The newest last; `maintenance` is the one in force."""
     simulated: str | None = None
     """Name of the simulated profile."""
     detailed: bool = False
@@ -139,9 +123,13 @@ class Report:
     build: Build = Build()
     driver: Driver = Driver()
     node: Node = Node()
+    expectation: Expectation = Expectation()
+    """How many GPUs should be here."""
     gpus: tuple[GpuState, ...] = ()
     ports: tuple[SeenPort, ...] = ()
     """InfiniBand and RoCE; counters as they are exported."""
+    gone_ports: tuple[GonePort, ...] = ()
+    """Those that were there since the agent's start."""
     excluded: tuple[str, ...] = ()
     """Bus ids of the GPUs that the configuration excludes: on the bus and counted by NVML, and never opened."""
     release: Release = Release()
@@ -150,6 +138,8 @@ class Report:
     """Newest last, bounded."""
     catalogue: Catalogue = SHIPPED
     """What the codes of the events mean, on this host."""
+    health: Health = Health()
+    """Verdicts."""
     alerts: tuple[Alert, ...] = ()
     probe: ProbeState = ProbeState()
     notices: Mapping[str, str] = field(default_factory=dict)
@@ -157,10 +147,22 @@ class Report:
 
     memory: Memory = Memory()
 
+    @property
+    def maintenance(self) -> Maintenance | None:
+        """In which nothing pages now."""
+        return in_force(self.maintenances)
+
     def gpu(self, name: str) -> GpuState | None:
         """The GPU of this uuid, index or PCI address."""
         names = {name, parsed(name)}
         return next((one for one in self.gpus if names & {one.uuid, str(one.index), one.bus_id}), None)
+
+    def judged(self) -> Judged:
+        """The verdicts as a table."""
+        places = {state.uuid: f"{state.index},{state.uuid},," for state in self.gpus}
+        found = {f"{one.check},{_place(one.device, places)}": float(one.level) for one in self.health.primary}
+        worst = max([float(self.health.level), *(state.gpu.health or 0.0 for state in self.gpus)])
+        return Judged(health_check=found or None, node_health=worst)
 
     def samples(self) -> Iterator[Sample]:
         """Every series that the agent exports."""
@@ -172,6 +174,7 @@ class Report:
         yield self.build, ()
         yield self.driver, ()
         yield self.node, ()
+        yield self.judged(), ()
         for state in self.gpus:
             yield from state.tables()
         for state in self.gpus:
@@ -181,3 +184,11 @@ class Report:
             yield port.link, (*named, ("link_layer", port.link_layer))
             yield port.counts, named
         yield self.probe.metrics, ()
+
+
+def _place(device: str, gpus: Mapping[str, str]) -> str:
+    """Values of the labels gpu, uuid, device and port; of the node none."""
+    if device in gpus:
+        return gpus[device]
+    name, _, port = device.partition("/")
+    return f",,{name},{port}" if port else f",{device},,"

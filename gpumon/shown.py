@@ -6,14 +6,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpumon import errors, inventory, ports
+from gpumon import boards, errors, inventory, ports
 from gpumon.caps import capped
 from gpumon.health.architectures import possible
+from gpumon.health.expectation import Expectation
+from gpumon.health.verdict import OK, UNKNOWN
 from gpumon.inventory import KnownGpu
+from gpumon.moment import Moment
 from gpumon.release import NODE, Release
-from gpumon.report import GpuState, Memory, Report
+from gpumon.report import Memory, Report
 from gpumon.snapshot.node import Driver, Node
-from gpumon.terms import Moment, Terms
+from gpumon.state import GpuState
+from gpumon.terms import Terms
 from gpumon.unwatched import unwatched
 
 _NOBODY_LOOKS = ("nvml_up", "gpus_visible", "gpus_on_pci_bus", "snapshot_timestamp_seconds")
@@ -28,22 +32,25 @@ def shown(report: Report, now: Moment, terms: Terms) -> Report:
     away = unwatched(memory, report.release, now.lived)
     down = None if NODE in away else _down(memory, fresh=fresh, terms=terms)
     states = tuple(
-        _state(gpu, memory, down, now, terms, released=gpu.bus_id in away)
+        _state(gpu, report, down, now, terms, released=gpu.bus_id in away)
         for gpu in sorted(memory.inventory.values(), key=lambda gpu: gpu.index)
     )
     alive = status is not None and status.up and NODE not in away
-    node = _unwatched_node(_node(report, down, terms, fresh=fresh), report.release, away)
+    expected = boards.expected(memory, terms.expected)
+    node = _unwatched_node(_node(report, expected, down, fresh=fresh), report.release, away)
     node = replace(node, **_link_rows(report, now))
     notices = {"driver": None if node.nvml_up is None else down, "links": ports.notice(memory.links, now)}
     others = {subject: words for subject, words in report.notices.items() if subject not in notices}
     known = replace(
         report,
+        expectation=expected,
         gpus=states,
         excluded=memory.excluded,
         catalogue=terms.catalogue,
         driver=Driver(driver=status.driver, nvml=status.nvml, cuda=status.cuda) if status and alive else Driver(),
         node=node,
         ports=memory.links.ports if ports.current(memory.links, now) else (),
+        gone_ports=memory.links.gone if ports.current(memory.links, now) else (),
         notices={subject: words for subject, words in notices.items() if words} | others,
     )
     return capped(known)
@@ -69,22 +76,27 @@ def _unwatched_node(node: Node, release: Release, away: Collection[str]) -> Node
     return replace(node, **dict.fromkeys(_NOBODY_LOOKS)) if NODE in away else node
 
 
-def _state(gpu: KnownGpu, memory: Memory, down: str | None, now: Moment, terms: Terms, *, released: bool) -> GpuState:
+def _state(gpu: KnownGpu, report: Report, down: str | None, now: Moment, terms: Terms, *, released: bool) -> GpuState:
     fault, detail = gpu.fault, gpu.detail
     if fault is None and not released:
         fault, detail = _unread(gpu, down, now, terms)
-    xids = _xids(gpu, memory, terms)
+    xids = _xids(gpu, report.memory, terms)
+    unwatched_level = UNKNOWN if released or fault is not None else OK
+    health = float(max(report.health.of(gpu.uuid), unwatched_level))
     return GpuState(
         bus_id=gpu.bus_id,
         uuid=gpu.uuid,
         index=gpu.index,
-        gpu=inventory.readings(gpu, xids, fault, released=released),
+        gpu=replace(inventory.readings(gpu, xids, fault, released=released), health=health),
         fault=fault,
         detail=detail,
         since=gpu.since,
         released=released,
+        begun_at=gpu.begun_at,
+        port_above=report.memory.ports_above.get(gpu.bus_id),
         peers=gpu.peers,
         platform=gpu.platform,
+        board=gpu.board,
         **(_read(gpu) if fault is None and not released else {}),
     )
 
@@ -103,7 +115,13 @@ def _read(gpu: KnownGpu) -> dict[str, Any]:
     seen = gpu.seen
     if seen is None:
         return {}
-    return {"links": gpu.links, "c2c_links": seen.c2c_links, "fabric": seen.fabric, "migs": seen.migs}
+    return {
+        "ecc_volatile": None if seen.gpu is None else seen.gpu.ecc_errors_total,
+        "links": gpu.links,
+        "c2c_links": seen.c2c_links,
+        "fabric": seen.fabric,
+        "migs": seen.migs,
+    }
 
 
 def _xids(gpu: KnownGpu, memory: Memory, terms: Terms) -> Mapping[str, tuple[float, float]]:
@@ -113,24 +131,19 @@ def _xids(gpu: KnownGpu, memory: Memory, terms: Terms) -> Mapping[str, tuple[flo
     return {str(xid): (0.0, 0.0) for xid in can} | dict(memory.xids.get(gpu.uuid, {}))
 
 
-def _node(report: Report, down: str | None, terms: Terms, *, fresh: bool) -> Node:
+def _node(report: Report, expected: Expectation, down: str | None, *, fresh: bool) -> Node:
     memory, status = report.memory, report.memory.status
-    on_bus = _by_driver(memory.bus)
-    mine = sum(count for driver, count in (on_bus or {}).items() if driver != "vfio-pci")
-    learned = len(memory.inventory)
-    given_away = len(memory.bus or {}) - mine
-    before = int(report.node.gpus_expected or 0) - given_away
-    expected = terms.expected if terms.expected is not None else max(mine, learned, before)
-    nothing_here = memory.bus is not None and not mine and not expected
+    nothing_here = memory.bus is not None and not boards.ours(memory.bus) and not expected.count
     tried = status is not None or memory.samplers.stuck_seconds or any(memory.samplers.restarts.values())
     return replace(
         report.node,
         simulated=float(report.simulated is not None),
         nvml_up=None if nothing_here or not tried else float(down is None and fresh),
         nvml_stuck_seconds=memory.samplers.stuck_seconds,
-        gpus_expected=None if memory.bus is None else float(expected),
+        gpus_expected=None if memory.bus is None else float(expected.count),
         gpus_visible=report.node.gpus_visible if down is None else None,
-        gpus_on_pci_bus=on_bus,
+        gpus_on_pci_bus=_by_driver(memory.bus),
+        maintenance_end_timestamp_seconds=_maintenance_end(report),
         sampler_restarts_total=dict(memory.samplers.restarts),
         abandoned_children=float(len(memory.samplers.abandoned) + len(memory.links.child.abandoned)),
         driver_calls_total=memory.samplers.driver_calls,
@@ -142,13 +155,25 @@ def _node(report: Report, down: str | None, terms: Terms, *, fresh: bool) -> Nod
     )
 
 
+def _maintenance_end(report: Report) -> float | None:
+    """Absent, and not 0, until the store has told: 0 would say that a maintenance from before a restart has ended."""
+    if report.maintenance is not None:
+        return report.maintenance.until
+    return 0.0 if report.memory.recalled else None
+
+
 def _link_rows(report: Report, now: Moment) -> dict[str, Any]:
     """What the links child knows of the node."""
     seen = ports.current(report.memory.links, now)
     before = report.node.collector_denied
     denied = {name: one for name, one in (before or {}).items() if name not in ports.COLLECTORS}
     denied |= dict.fromkeys(seen.denied if seen else (), 1.0)
-    return {**ports.services(seen), "collector_denied": None if before is None and not denied else denied}
+    stops = ports.stops(report.memory.links)
+    return {
+        **ports.services(seen),
+        "service_stops_total": stops,
+        "collector_denied": None if before is None and not denied else denied,
+    }
 
 
 def _by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:

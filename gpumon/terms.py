@@ -1,4 +1,4 @@
-"""What folding is given besides the Report and the arrival: the moment, and what the configuration says."""
+"""What folding is given besides the Report, the arrival and the moment: what the configuration says."""
 
 from __future__ import annotations
 
@@ -6,18 +6,7 @@ from dataclasses import dataclass
 
 from gpumon.alerts.rules import Rule
 from gpumon.health.catalogue import SHIPPED, Catalogue
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Now, on three clocks."""
-
-    at: float
-    """Boot clock: for `for` and windows."""
-    wall: float
-    """Seconds since the epoch, for display."""
-    lived: float
-    """Boot clock less the time in which this daemon was stopped: what it could not hear then is no silence."""
+from gpumon.health.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +16,8 @@ class Terms:
     interval: float = 1.0
     expected: int | None = None
     rules: tuple[Rule, ...] = ()
+    policy: Policy = Policy()
+    """What an operator decided about checks."""
     catalogue: Catalogue = SHIPPED
     """What Xids mean, on this host."""
 

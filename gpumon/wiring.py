@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpumon import __version__
-from gpumon.alerts.rules import rules
 from gpumon.build import revision
 from gpumon.config.model import Configuration
+from gpumon.health.alerting import rules
 from gpumon.health.catalogue import SHIPPED, Catalogue
+from gpumon.health.lives import Life
+from gpumon.health.policy import Policy
 from gpumon.probe.metrics import INITIAL
 from gpumon.probe.probes import PROBES
 from gpumon.probe.schedule import Timetable
@@ -24,17 +26,29 @@ from gpumon.supervisor.probing import Choices
 from gpumon.terms import Terms
 
 PROBE = PROBES["allreduce"]
+GRACE = "health.boot_grace_seconds"
 
 TRACE = "GPUMON_SIMULATION_TRACE"
 """Environment: where the simulated library counts its calls, for benchmarks and tests."""
 PROBE_FAULT = "GPUMON_PROBE_FAULT"
 """Environment, for tests: what one rank of the probe does wrong."""
+BOOT_ID = "GPUMON_BOOT_ID"
+"""Environment, for tests: in place of the kernel's. Another one than before means that the host was rebooted."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def first_report(configuration: Configuration) -> Report:
-    """What is known before anything was seen."""
+def boot_id() -> str:
+    """Of the host's boot."""
+    return os.environ.get(BOOT_ID) or _BOOT_ID.read_text(encoding="ascii").strip()
+
+
+def first_report(configuration: Configuration, boot: str = "", began_at: float = 0.0) -> Report:
+    """What is known before anything was seen. `began_at`: now, on CLOCK_BOOTTIME."""
+    started = time.time()
     return Report(
-        started=time.time(),
+        started=started,
+        boot_id=boot,
+        lives=(Life(boot_id=boot, version=__version__, began=started, began_at=began_at, last=started),),
         simulated=shown_profile(configuration),
         detailed=configuration.metrics.detailed,
         build=Build(version=__version__, python=platform.python_version(), revision=revision()),
@@ -64,8 +78,21 @@ def terms(configuration: Configuration) -> Terms:
     return Terms(
         interval=configuration.poll.interval_seconds,
         expected=configuration.gpus.expected_count,
-        rules=rules(configuration.alerts.thresholds, known.critical),
+        rules=rules(configuration.alerts.thresholds),
         catalogue=known,
+        policy=policy(configuration),
+    )
+
+
+def policy(configuration: Configuration) -> Policy:
+    """What an operator decided about checks. A simulated node was booted long ago, whatever the host was."""
+    health = configuration.health
+    grace = 0.0 if configuration.simulate.profile and configuration.origin(GRACE) == "default" else None
+    return Policy(
+        thresholds=health.thresholds,
+        disabled=frozenset(health.disabled),
+        boot_grace=health.boot_grace_seconds if grace is None else grace,
+        versions=health.versions,
     )
 
 

@@ -63,6 +63,7 @@ ABSENCES = (
         ("gpu_rows_remapped_total", "gpu_row_remap_*", "gpu_ecc_sram_threshold_exceeded"), TURING, "Ampere and later"
     ),
     Absence(("gpu_rows_remapped_total", "gpu_row_remap_*"), ("h100mig",), "with instances, NVML does not say"),
+    Absence(("gpu_gsp",), TURING, "the driver runs without this firmware"),
     Absence(("gpu_retired_pages", "gpu_retired_pages_pending"), _but("t4"), "before Ampere"),
     Absence(("gpu_xid_last_timestamp_seconds",), ALL, "no Xid has been seen"),
     Absence(("gpu_process_memory_bytes",), ALL, "only when asked for"),

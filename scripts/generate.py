@@ -9,10 +9,9 @@ from pathlib import Path
 
 from dashboards.generate import dashboards
 from gpumon.alerts.render import render, runbook
-from gpumon.alerts.rules import rules
 from gpumon.config.reference import reference, sample
-from gpumon.health.xids import CRITICAL_XIDS
-from gpumon.outputs import xid_page
+from gpumon.health.alerting import rules
+from gpumon.outputs import health_page, xid_page
 from gpumon.outputs.catalogue import markdown
 from gpumon.sim.reference import fill
 from scripts.reference import findings
@@ -22,10 +21,11 @@ ROOT = Path(__file__).parents[1]
 
 def generated() -> Mapping[str, str]:
     """Contents by path."""
-    table = rules({}, CRITICAL_XIDS)
+    table = rules({})
     return {
         "docs/metrics.md": markdown(findings()),
         "docs/xids.md": xid_page.markdown(),
+        "docs/health.md": health_page.markdown(),
         "docs/configuration.md": reference(),
         "docs/alerts.md": runbook(table),
         "docs/simulation.md": fill((ROOT / "docs/simulation.md").read_text(encoding="utf-8")),

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pynvml
 
+from gpumon.arrival import Remembered, Ruled, Tick
 from gpumon.fold import fold, watching
 from gpumon.links.infiniband import Infiniband
+from gpumon.links.processes import Processes
 from gpumon.links.services import Services
+from gpumon.moment import Moment
 from gpumon.nvml.gpm import LEAST_SECONDS
 from gpumon.nvml.library import Library
 from gpumon.nvml.poll import NodePoll, start
@@ -26,7 +29,7 @@ from gpumon.snapshot import call_page
 from gpumon.snapshot.node import Build
 from gpumon.snapshot.reading import Table, rows
 from gpumon.snapshot.snapshot import LinksSeen, PciBus, SeenGpu, Snapshot
-from gpumon.terms import Moment, Terms
+from gpumon.terms import Terms
 
 BUILD = Build(version="0.1.0", python="3.11.7", revision="000000000000")
 AT, WALL = 200.0, 1.7e9
@@ -81,13 +84,28 @@ def report_of(profile: str, scenario: Path | None = None) -> Report:
             for seen in (_fixed((*parts, last), clock[0]), _links_seen(profile, scenario, clock[0])):
                 report = fold(report, seen, _moment(clock[0]), terms)
             time.sleep(1.1 * LEAST_SECONDS)  # performance monitoring goes by a clock of this host
-    return report
+    return _judged(report, _moment(clock[0]), terms)
+
+
+def _judged(report: Report, now: Moment, terms: Terms) -> Report:
+    """With the verdicts that need not last to be one."""
+    for arrival in (Remembered(), Tick()):
+        report = fold(report, arrival, now, terms)
+    report = fold(report, Ruled(rulings=report.health.due), now, terms)
+    return replace(report, node=replace(report.node, exposed_series=None, alerts=None))
 
 
 def _links_seen(profile: str, scenario: Path | None, now: float) -> LinksSeen:
     tree = open_tree(profile, scenario=scenario, epoch=0.0, clock=lambda: now)
     ports, services = Infiniband(lambda _: tree), Services(lambda _: tree, lambda _: tree)
-    return LinksSeen(ended_at=now, ports=ports.look(counting=True), services=services.look())
+    processes = Processes(lambda _: tree, clock=lambda: now)
+    return LinksSeen(
+        ended_at=now,
+        ports=ports.look(counting=True),
+        services=services.look(),
+        stuck=processes.look(),
+        contained=processes.contained,
+    )
 
 
 def _moment(at: float) -> Moment:

@@ -7,13 +7,16 @@ from dataclasses import replace
 from gpumon.arrival import Arrival
 from gpumon.fold import fold, watching
 from gpumon.health.catalogue import Catalogue
+from gpumon.health.verdict import Action, Level, Verdict
 from gpumon.health.xids import XIDS
 from gpumon.journal import changes
-from gpumon.report import GpuState, Report
+from gpumon.moment import Moment
+from gpumon.report import Report
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.nvlink import Nvlink
 from gpumon.snapshot.snapshot import DriverStatus, PciBus, SeenGpu, Snapshot
-from gpumon.terms import Moment, Terms
+from gpumon.state import GpuState
+from gpumon.terms import Terms
 
 TERMS = Terms(interval=1.0, catalogue=Catalogue({79: XIDS[79]}))
 BUS = tuple(f"00000000:{n:02X}:00.0" for n in (0x1B, 0x43, 0x52))
@@ -55,6 +58,21 @@ def told(*arrivals: Arrival, at: float = 100.0, report: Report | None = None, te
 def healthy() -> Report:
     bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
     return told(bus, UP, polled(seen(0), seen(1), seen(2)))
+
+
+def fallen(uuid: str) -> Verdict:
+    """That an Xid has said so of this GPU."""
+    return Verdict(
+        check="xid_critical",
+        device=uuid,
+        level=Level.FAIL,
+        reason="Xid 79: The GPU has fallen off the bus.",
+        action=Action.REBOOT,
+        since=1e9,
+        seen=1e9,
+        seen_at=0.0,
+        boot_id="",
+    )
 
 
 def of(report: Report, uuid: str) -> GpuState:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpumon import judged as judging
 from gpumon.alerts.alert import Alert
+from gpumon.alerts.history import History
+from gpumon.arrival import Ruled
+from gpumon.health import table
+from gpumon.health.standing import Health
+from gpumon.moment import Moment
 from gpumon.outputs.document import Stamp
-from gpumon.report import GpuState, ProbeState, Report
+from gpumon.report import ProbeState, Report
 from gpumon.serve import example
 from gpumon.snapshot.burst import OVERRUN, SXID, Burst
 from gpumon.snapshot.fabric import CHECKS, Fabric, Platform
@@ -15,6 +21,8 @@ from gpumon.snapshot.gpu import FAULTS, Gpu
 from gpumon.snapshot.node import Driver, Node
 from gpumon.snapshot.nvlink import C2cLink, Nvlink
 from gpumon.snapshot.snapshot import SeenMig
+from gpumon.state import GpuState
+from gpumon.terms import Terms
 
 STAMP: Stamp = example.STAMP
 MINUTE = 60.0
@@ -31,6 +39,7 @@ def healthy(count: int = 8) -> Report:
         gpus=tuple(example.gpu(index) for index in range(count)),
         ports=tuple(example.port(number) for number in range(count)),
         events=(),
+        health=Health(judged=True),
         alerts=(),
         probe=replace(base.probe, last=history[-1], history=history),
     )
@@ -45,12 +54,26 @@ def lost(index: int = 3) -> Report:
     """One GPU fell off the bus ten minutes ago; its alert fires."""
     report = faulted(healthy(), index, "lost", "NVML: GPU is lost")
     event = replace(example.event(), bus_id=example.bus_id(index), uuid=example.uuid(index))
-    return replace(report, events=(event,), alerts=(alert("GpuLost", "critical", index, f"GPU {index} is lost."),))
+    fired = alert("GpuLost", "critical", index, f"GPU {index} is lost.")
+    return judged(replace(report, events=(event,), alerts=(fired,)))
 
 
 def stuck(index: int = 5) -> Report:
     """A driver call on one GPU does not return."""
-    return faulted(healthy(), index, "stuck", "nvmlDeviceGetFieldValues has not returned")
+    return judged(faulted(healthy(), index, "stuck", "nvmlDeviceGetFieldValues has not returned"))
+
+
+def judged(report: Report) -> Report:
+    """With the verdicts that ten minutes of it have given."""
+    history = History().watching((), table.windows())
+    report = replace(report, memory=replace(report.memory, recalled=True, history=history))
+    for ago in (20 * MINUTE, 10 * MINUTE, 0.0):
+        now = Moment(STAMP.boot - ago, STAMP.wall - ago, STAMP.boot - ago)
+        past = report.memory.history.add(report.samples(), now.at)
+        report = replace(report, memory=replace(report.memory, history=past))
+        report = judging.looked(report, now, Terms())
+        report = judging.take(report, Ruled(rulings=report.health.due))
+    return report
 
 
 def troubled() -> Report:
@@ -84,18 +107,20 @@ def troubled() -> Report:
         for one in history
     )
     last = replace(history[-1], wrong_elements=128, hint="Find the GPU that corrupts: run the probe on pairs.")
-    return replace(
-        report,
-        gpus=gpus,
-        events=(*some_events(), *report.events),
-        alerts=(
-            *report.alerts,
-            alert("GpuTemperatureHigh", "warning", 1, "GPU 1 is hot."),
-            alert("NvlinkDown", "critical", 1, "An NVLink of GPU 1 is down.", state="pending"),
-            alert("GpuIdle", "info", 2, "GPU 2 is held and idle.", state="resolved"),
-        ),
-        probe=replace(report.probe, last=last, history=(*history[:-1], last)),
-        notices={"store": "no space left on /var/lib/gpumon: free some, events are kept in memory until then"},
+    return judged(
+        replace(
+            report,
+            gpus=gpus,
+            events=(*some_events(), *report.events),
+            alerts=(
+                *report.alerts,
+                alert("GpuTemperatureHigh", "warning", 1, "GPU 1 is hot."),
+                alert("NvlinkDown", "critical", 1, "An NVLink of GPU 1 is down.", state="pending"),
+                alert("GpuIdle", "info", 2, "GPU 2 is held and idle.", state="resolved"),
+            ),
+            probe=replace(report.probe, last=last, history=(*history[:-1], last)),
+            notices={"store": "no space left on /var/lib/gpumon: free some, events are kept in memory until then"},
+        )
     )
 
 

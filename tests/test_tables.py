@@ -10,8 +10,7 @@ import pytest
 
 from gpumon.alerts.expression import Reading, fits
 from gpumon.alerts.expression import parts as branches
-from gpumon.alerts.rules import rules
-from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.health.alerting import rules
 from gpumon.nvml import gpm
 from gpumon.nvml.calls import CALLS
 from gpumon.nvml.field_ids import FIELD_IDS, field_ids
@@ -173,7 +172,7 @@ def test_details_are_values_of_the_label(table: type[Table], name: str, row: Row
 def test_rules_read_no_details() -> None:
     """What /metrics does not show by itself cannot raise an alert in Prometheus."""
     by_name = {table.PREFIX + name: row for table, name, row in METRICS}
-    written = [rule.expression for rule in rules({}, CRITICAL_XIDS) if rule.expression is not None]
+    written = [rule.expression for rule in rules({}) if rule.expression is not None]
     read = [part for expression in written for part in branches(expression) if isinstance(part, Reading)]
     assert read
     for reading in read:

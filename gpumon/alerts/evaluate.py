@@ -27,8 +27,8 @@ def evaluate(
     return tuple(
         alert
         for rule in rules
-        if rule.expression is not None and rule.evaluated
-        for alert in _instances(rule, view.vector(rule.expression), before.get(rule.name, {}), at, wall)
+        if rule.alerting is not None and rule.evaluated
+        for alert in _instances(rule, view.vector(rule.alerting), before.get(rule.name, {}), at, wall)
     )
 
 

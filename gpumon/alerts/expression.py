@@ -44,7 +44,7 @@ class Reading:
 class Over:
     """A function of what each series did in the window that ends now."""
 
-    function: Literal["increase", "rate", "min_over_time", "max_over_time", "avg_over_time"]
+    function: Literal["increase", "rate", "min_over_time", "max_over_time", "avg_over_time", "last_over_time"]
     of: Reading
     window: float
 

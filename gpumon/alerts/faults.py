@@ -17,7 +17,7 @@ class Advice:
 FAULTS: Mapping[str, Advice] = {
     "lost": Advice(
         "It fell off the bus: the driver can no longer reach it.",
-        "Drain the node, then power-cycle it (a warm reboot is often not enough). Look for Xid 79 in the kernel log. "
+        "Drain the node first; a power cycle helps where a warm reboot does not. Look for Xid 79 in the kernel log. "
         "If it falls off again, reseat or replace the GPU.",
     ),
     "missing": Advice(
@@ -42,7 +42,7 @@ FAULTS: Mapping[str, Advice] = {
         "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then reset the GPU or reboot the node.",
     ),
     "unknown": Advice(
-        "It answers with an error that the driver does not explain.",
+        "Nobody can read it, and the driver does not say why.",
         "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then reset the GPU or reboot the node.",
     ),
 }

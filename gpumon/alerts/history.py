@@ -39,6 +39,8 @@ class Window(NamedTuple):
     last_at: float
     start: float
     end: float
+    changed_at: float
+    """When its last value was first seen within the window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +57,12 @@ class History:
     """Ordinal of times[0]."""
     runs: Mapping[str, Mapping[Labels, Runs]] = field(default_factory=dict)
 
-    def watching(self, rules: Iterable[Rule]) -> History:
-        """The same memory, kept from now on for what these rules read."""
-        needed: dict[str, float] = {}
+    def watching(self, rules: Iterable[Rule], also: Mapping[str, float] | None = None) -> History:
+        """The same memory, kept from now on for what these rules read, and for so many seconds of other metrics."""
+        needed = dict(also or {})
         for rule in rules:
-            if rule.expression is not None and rule.evaluated:
-                for name, window in windows(rule.expression).items():
+            if rule.alerting is not None and rule.evaluated:
+                for name, window in windows(rule.alerting).items():
                     needed[name] = max(window, needed.get(name, 0.0))
         return replace(self, windows=needed)
 
@@ -94,10 +96,31 @@ class History:
             if fits(labels, of.where) and (window := self._cut(runs, low, high, at - seconds, at)):
                 yield labels, window
 
+    def growth(
+        self, of: Reading, seconds: float, at: float
+    ) -> Iterator[tuple[Labels, tuple[tuple[float, float], ...]]]:
+        """Each series that grew in the closed interval [at - seconds, at]: when it was seen to, and by how much.
+
+        Counters of errors stand still nearly always: of those only the end is looked at.
+        """
+        low = self.first + bisect_left(self.times, at - seconds)
+        high = self.first + bisect_right(self.times, at)
+        for labels, runs in self.runs.get(of.name, {}).items():
+            if runs.starts[-1] > low and fits(labels, of.where) and (steps := self._steps(runs, low, high)):
+                yield labels, steps
+
+    def _steps(self, runs: Runs, low: int, high: int) -> tuple[tuple[float, float], ...]:
+        steps, before = list[tuple[float, float]](), None
+        for start, value in zip(runs.starts, runs.values, strict=True):
+            if value is not None and before is not None and value > before and low < start < high:
+                steps.append((self.times[start - self.first], value - before))
+            before = before if value is None else value
+        return tuple(steps)
+
     def _cut(self, runs: Runs, low: int, high: int, start: float, end: float) -> Window | None:
         starts, values, counts = runs.starts, list[float](), list[int]()
         begin, stop = max(bisect_right(starts, low) - 1, 0), bisect_left(starts, high)
-        first = last = low
+        first = since = last = low
         for index in range(begin, stop):
             value = runs.values[index]
             if value is not None:
@@ -106,9 +129,10 @@ class History:
                 first = first if values else since
                 values.append(value)
                 counts.append(last - since)
-        if not values:
+        if not values or low >= high:
             return None
-        return Window(values, counts, self.times[first - self.first], self.times[last - 1 - self.first], start, end)
+        first_at, last_at, changed_at = (self.times[one - self.first] for one in (first, last - 1, since))
+        return Window(values, counts, first_at, last_at, start, end, changed_at)
 
     def _timeline(self, at: float) -> tuple[tuple[float, ...], int]:
         """The newest addition gives way to the next one until it stands a step from the one before it."""

@@ -74,12 +74,17 @@ def _smallest(window: Window) -> float:
     return min(window.values)
 
 
+def _newest(window: Window) -> float:
+    return window.values[-1]
+
+
 FUNCTIONS: Mapping[str, Callable[[Window], float | None]] = {
     "increase": increase,
     "rate": rate,
     "min_over_time": _smallest,
     "max_over_time": _largest,
     "avg_over_time": average,
+    "last_over_time": _newest,
 }
 
 

@@ -1,11 +1,10 @@
-"""TABLE: the rules. A rule is added by adding a row and its case in tests/alerts/cases.py."""
+"""TABLE: the rules on readings; those on verdicts are made in health/alerting.py. A rule is a row here, and a case."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from textwrap import fill
 
 from gpumon.alerts.expression import (
     Arithmetic,
@@ -20,18 +19,17 @@ from gpumon.alerts.expression import (
     limits,
     resolved,
     where,
+    windows,
 )
-from gpumon.alerts.faults import FAULTS
 
-MINUTE, HOUR = 60.0, 3600.0
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 HANG = 15 * MINUTE
 """Readings vanish with a GPU whose driver call hangs. Alerts on them outlast the hang: after ten minutes of trials it
-has ended, or a person has been called by GpuStuck."""
+has ended, or a person has been called because of it."""
 
-OPENING = 2 * MINUTE
-"""Without persistence mode each GPU takes up to three seconds to open, one after the other: the last ones wait."""
-
+PAGING = ("critical", "warning")
+"""Severities that call a person."""
 NODE = ("instance",)
 GPU = (*NODE, "uuid")
 """What identifies a GPU: before it has told its uuid, one made of its PCI address stands in, the same on every node."""
@@ -51,9 +49,6 @@ class Threshold:
 
 THRESHOLDS: Mapping[str, Threshold] = {
     "snapshot_age_seconds": Threshold(120, "Age of the last complete poll from which GpumonStale fires."),
-    "thermal_margin_celsius": Threshold(5, "Degrees left to slowdown at which GpuTemperatureHigh fires."),
-    "temperature_celsius": Threshold(85, "Core temperature at which it fires where the driver gives no margin."),
-    "thermal_slowdown_ratio": Threshold(0.5, "Share of ten minutes in thermal slowdown that fires GpuThermalSlowdown."),
     "idle_busy_ratio": Threshold(0.3, "Busy share of an hour under which a GPU that is held counts as idle."),
     "allreduce_nccl_busbw_bytes_per_second": Threshold(None, "Lowest good bus bandwidth of the all-reduce on GPUs."),
     "allreduce_gloo_busbw_bytes_per_second": Threshold(None, "Lowest good bus bandwidth of the all-reduce on CPUs."),
@@ -85,12 +80,33 @@ class Rule:
     runbook_url: str = ""
     thresholds: Mapping[str, float | None] | None = None
     """Those that the expression uses, with their values."""
+    subject: str = "The agent and what it measures"
+    """Heading of the runbook under which it stands."""
+    section: str = ""
+    """Section of the runbook, which rules may share; empty: its own, by its name."""
+    limits: tuple[str, ...] = ()
+    """For the runbook: other numbers that an operator may set, a line each."""
+
+    @property
+    def alerting(self) -> Expression | None:
+        """The expression as both back ends take it: in maintenance nothing pages."""
+        if self.expression is None or self.severity not in PAGING:
+            return self.expression
+        return Combine(self.expression, "unless", _in_maintenance(self.expression), on=NODE)
 
 
-def rules(
-    thresholds: Mapping[str, float | None], critical_xids: Collection[int], runbook_url: str = RUNBOOK_URL
-) -> tuple[Rule, ...]:
-    """All rules, with these thresholds in place of the defaults. Raises UnknownThreshold.
+def _in_maintenance(expression: Expression) -> Expression:
+    """Beside the agent's own series stands its maintenance; a node that is down has told of it before.
+
+    Only for that a day is looked back on: in every rule it would cost Prometheus more than all the rest.
+    """
+    end = Reading("gpumon_maintenance_end_timestamp_seconds")
+    own = all(name.startswith("gpumon_") for name in windows(expression))
+    return Compare(end if own else Over("last_over_time", end, DAY), ">", Now())
+
+
+def rules(thresholds: Mapping[str, float | None], runbook_url: str = RUNBOOK_URL) -> tuple[Rule, ...]:
+    """All rules on readings, with these thresholds in place of the defaults. Raises UnknownThreshold.
 
     `runbook_url` is a pattern in which `{anchor}` is the rule's section of docs/alerts.md.
     """
@@ -98,7 +114,14 @@ def rules(
     if unknown:
         raise UnknownThreshold(f"unknown threshold {', '.join(unknown)}: the rules have {', '.join(THRESHOLDS)}")
     values = {name: threshold.default for name, threshold in THRESHOLDS.items()} | dict(thresholds)
-    return tuple(_with(row, values, runbook_url) for row in _table(tuple(str(xid) for xid in sorted(critical_xids))))
+    return finished(_table(), values, runbook_url)
+
+
+def finished(
+    rows: Iterable[Rule], thresholds: Mapping[str, float | None], runbook_url: str = RUNBOOK_URL
+) -> tuple[Rule, ...]:
+    """Rows with thresholds and addresses put in."""
+    return tuple(_with(row, thresholds, runbook_url) for row in rows)
 
 
 def first_step(rule: str) -> str:
@@ -108,7 +131,7 @@ def first_step(rule: str) -> str:
 
 @cache
 def _first_steps() -> Mapping[str, str]:
-    return {row.name: " ".join(row.action.partition("\n2. ")[0].removeprefix("1. ").split()) for row in _table(())}
+    return {row.name: " ".join(row.action.partition("\n2. ")[0].removeprefix("1. ").split()) for row in _table()}
 
 
 def _with(row: Rule, values: Mapping[str, float | None], runbook_url: str) -> Rule:
@@ -116,34 +139,15 @@ def _with(row: Rule, values: Mapping[str, float | None], runbook_url: str) -> Ru
     return replace(
         row,
         expression=resolved(row.expression, values),
-        runbook_url=runbook_url.format(anchor=row.name.lower()),
+        runbook_url=runbook_url.format(anchor=(row.section or row.name).lower()),
         thresholds={name: values[name] for name in limits(row.expression)},
     )
 
 
-_NVML_UP = Reading("gpumon_nvml_up")
-_RELEASED = Compare(Reading("gpumon_gpu_released"), "==", 1)
-_MARGIN = Reading("gpumon_gpu_thermal_margin_celsius")
 _OBSERVED = Reading("gpumon_gpu_observed_seconds_total")
 _BUSY_SHARE = Arithmetic(
     Over("rate", Reading("gpumon_gpu_busy_seconds_total"), HOUR), "/", Over("rate", _OBSERVED, HOUR)
 )
-
-
-def _fault(*faults: str) -> Reading:
-    return Reading("gpumon_gpu_fault", where(fault=faults if len(faults) > 1 else faults[0]))
-
-
-def _advice(*faults: str) -> str:
-    """A point of the runbook for each fault, inside a step."""
-    points = (f"- `{fault}`: {FAULTS[fault].action}" for fault in faults)
-    return "\n".join(
-        fill(one, 120, initial_indent="   ", subsequent_indent="     ", break_on_hyphens=False) for one in points
-    )
-
-
-def _step(number: int, text: str) -> str:
-    return fill(f"{number}. {text}", 120, subsequent_indent="   ", break_on_hyphens=False)
 
 
 def _under_floor(backend: str) -> Expression:
@@ -152,23 +156,8 @@ def _under_floor(backend: str) -> Expression:
     return Compare(Highest(busbw, ("bytes",)), "<", Limit(f"allreduce_{backend}_busbw_bytes_per_second"))
 
 
-def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
+def _table() -> tuple[Rule, ...]:
     return (
-        Rule(
-            name="GpumonNvmlDown",
-            expression=Compare(_NVML_UP, "==", 0),
-            for_=MINUTE,
-            severity="critical",
-            summary="The NVIDIA driver does not answer.",
-            description="gpumon has not reached NVML for a minute: no reading of this node's GPUs is current.",
-            action="""\
-1. `gpumon status` names the error: driver not loaded, versions of kernel module and library that differ, no permission,
-   or calls that do not return.
-2. After a driver update without a reboot, library and kernel module differ: reload the modules or reboot.
-3. `lsmod | grep nvidia` and `dmesg | grep -i nvrm` tell whether the module is loaded and what it said.
-4. When calls hang, drain the node and reboot it; a process in state D cannot be killed.
-""",
-        ),
         Rule(
             name="GpumonDown",
             expression=Compare(Reading("up", where(job=JOB)), "==", 0),
@@ -196,171 +185,6 @@ def _table(critical_xids: tuple[str, ...]) -> tuple[Rule, ...]:
 1. `gpumon status` names the driver call that has not returned, or the reason why the sampler is not running.
 2. Compare the clocks of the host and of Prometheus (`timedatectl`).
 3. Nothing hangs and the clocks agree: restart gpumon and report what its log says.
-""",
-        ),
-        Rule(
-            name="GpuLost",
-            # One alert a GPU, whatever the reason: a driver that is asked again may give another one. A GPU that nobody
-            # can read because the whole driver does not answer is GpumonNvmlDown's business.
-            expression=Highest(
-                Combine(
-                    Compare(_fault("lost", "missing", "reset_required", "init_failed"), "==", 1),
-                    "or",
-                    Combine(
-                        Compare(Over("min_over_time", _fault("unknown"), OPENING), "==", 1),
-                        "unless",
-                        Compare(_NVML_UP, "==", 0),
-                        on=NODE,
-                    ),
-                ),
-                without=("fault",),
-            ),
-            severity="critical",
-            summary="GPU {gpu} is lost.",
-            description="GPU {gpu} ({uuid}) can no longer be used; the metric gpumon_gpu_fault and the API say why.",
-            action=f"""\
-1. Drain the node: jobs that hold this GPU cannot go on.
-2. `gpumon status` names the fault; what each one asks for:
-{_advice("lost", "missing", "reset_required", "init_failed", "unknown")}
-3. It comes again: check power, risers and seating, run the vendor's diagnostics, replace the board.
-""",
-        ),
-        Rule(
-            name="GpuStuck",
-            expression=Compare(_fault("stuck"), "==", 1),
-            severity="critical",
-            summary="A driver call for GPU {gpu} does not return.",
-            description="GPU {gpu} ({uuid}) is left aside, and tried again from time to time; its readings are absent.",
-            action=f"""\
-{_step(1, FAULTS["stuck"].action)}
-2. `gpumon status` names the call and since when it hangs. `dmesg | grep -i xid`: Xid 119 or 120 is the GSP firmware.
-3. It comes again: update driver and firmware, then open a case with the vendor.
-""",
-        ),
-        Rule(
-            name="GpuCountMismatch",
-            # While one GPU is reset, or given to another driver, the driver may count it or not.
-            expression=Combine(
-                Compare(Reading("gpumon_gpus_visible"), "!=", Reading("gpumon_gpus_expected")),
-                "unless",
-                _RELEASED,
-                on=NODE,
-            ),
-            for_=MINUTE,
-            keep_firing_for=HANG,
-            severity="critical",
-            summary="The driver sees {value:.0f} GPUs, which is not the number expected.",
-            description="The driver counts {value:.0f} GPUs; gpumon_gpus_expected says how many there should be.",
-            action="""\
-1. `lspci -d 10de:` shows whether the GPU is on the bus, `gpumon_gpus_on_pci_bus` which driver it is bound to.
-2. On the bus but not visible: `dmesg | grep -i nvrm`, then reload the driver or reboot.
-3. Not on the bus: power the host off and on; look at the BMC's log, power and risers.
-4. The number is right and the expectation is not: set it in the configuration.
-""",
-        ),
-        Rule(
-            name="GpuXidCritical",
-            expression=Compare(
-                Over("increase", Reading("gpumon_gpu_xid_errors_total", where(xid=critical_xids)), HOUR), ">", 0
-            ),
-            severity="critical",
-            summary="Critical Xid {xid} on GPU {gpu}.",
-            description="GPU {gpu} ({uuid}) reported Xid {xid} within the last hour.",
-            action="""\
-1. Drain the node: memory, link, firmware or bus of this GPU are at fault, not the job.
-2. `gpumon status` names the errors of the last day and what each asks for, `gpumon xid` explains any code or line of
-   the kernel log. Most ask for a reset of the GPU, 79 for a power cycle, 64 for a new board.
-3. The same code after the reset: run the vendor's diagnostics and replace the board.
-""",
-        ),
-        Rule(
-            name="GpuTemperatureHigh",
-            expression=Combine(
-                Compare(_MARGIN, "<=", Limit("thermal_margin_celsius")),
-                "or",
-                Combine(
-                    Compare(Reading("gpumon_gpu_temperature_celsius"), ">=", Limit("temperature_celsius")),
-                    "unless",
-                    _MARGIN,
-                    on=GPU,
-                ),
-            ),
-            for_=5 * MINUTE,
-            keep_firing_for=HANG,
-            severity="warning",
-            summary="GPU {gpu} is about to slow down from heat.",
-            description="GPU {gpu} ({uuid}): {value:.0f} degrees, left to the slowdown where the driver tells, "
-            "else of the core.",
-            action="""\
-1. One GPU: dust, a failed fan, a loose heat sink or cold plate. Compare it with its neighbours.
-2. All GPUs of the node: inlet temperature, fans, coolant flow (the BMC knows).
-3. Until then lower the load or the power limit (`nvidia-smi --power-limit`).
-""",
-        ),
-        Rule(
-            name="GpuEccUncorrectable",
-            expression=Compare(
-                Over("increase", Reading("gpumon_gpu_ecc_errors_total", where(severity="uncorrected")), HOUR), ">", 0
-            ),
-            severity="critical",
-            summary="Uncorrectable memory errors on GPU {gpu}.",
-            description="GPU {gpu} ({uuid}) had uncorrectable ECC errors in {location} within the last hour.",
-            action="""\
-1. Results of jobs that ran on this GPU are in doubt. Drain it.
-2. Reset the GPU, so that the rows are replaced; then look at `gpumon_gpu_row_remap_failed`.
-3. Errors in sram, or again after a reset: run the vendor's diagnostics and replace the board.
-""",
-        ),
-        Rule(
-            name="GpuRowRemapFailed",
-            expression=Compare(Reading("gpumon_gpu_row_remap_failed"), "==", 1),
-            keep_firing_for=HANG,
-            severity="critical",
-            summary="GPU {gpu} has no spare memory row left.",
-            description="A bad memory row of GPU {gpu} ({uuid}) could not be replaced.",
-            action="""\
-1. Drain the GPU: its memory can no longer be repaired.
-2. Replace the board; the vendor takes `nvidia-smi -q -d ROW_REMAPPER` as proof.
-""",
-        ),
-        Rule(
-            name="GpuThermalSlowdown",
-            # From the reasons seen, not the seconds counted: sources disagree on the unit of the driver's counters.
-            expression=Compare(
-                Over(
-                    "avg_over_time",
-                    Reading("gpumon_gpu_clock_event_active", where(reason=("hw_slowdown", "hw_thermal", "sw_thermal"))),
-                    10 * MINUTE,
-                ),
-                ">",
-                Limit("thermal_slowdown_ratio"),
-            ),
-            for_=5 * MINUTE,
-            keep_firing_for=HANG,
-            severity="warning",
-            summary="GPU {gpu} is slowed down ({reason}).",
-            description="{reason} slowed GPU {gpu} ({uuid}) down for {value:ratio} of the last ten minutes.",
-            action="""\
-1. `sw_thermal`, `hw_thermal`: cooling, as for GpuTemperatureHigh.
-2. `hw_slowdown` without either: power. Look at power supplies, cables and the rack's power cap.
-3. A synchronous job runs at the pace of its slowest GPU: drain the node until this is solved.
-""",
-        ),
-        Rule(
-            name="NvlinkDown",
-            # 0 is said only of a link that should be up: see health/products.py. Links of the neighbours go down with a
-            # GPU that is released and reset.
-            expression=Combine(Compare(Reading("gpumon_nvlink_up"), "==", 0), "unless", _RELEASED, on=NODE),
-            for_=2 * MINUTE,
-            keep_firing_for=HANG,
-            severity="critical",
-            summary="NVLink {link} of GPU {gpu} is down.",
-            description="Link {link} of GPU {gpu} ({uuid}) carries no traffic.",
-            action="""\
-1. `nvidia-smi nvlink -s` and `dmesg | grep -i xid` (74, or 144 to 150 from Blackwell on).
-2. With NVSwitches: is the fabric manager running, in the driver's version? Read its log.
-3. Drain the node and reset all GPUs that share links with this one. It comes again: reseat or replace the board, the
-   bridge or the tray.
 """,
         ),
         Rule(

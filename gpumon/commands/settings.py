@@ -16,6 +16,8 @@ from gpumon.config import xid_file
 from gpumon.config.load import ConfigurationError, configuration_file, load
 from gpumon.config.model import Configuration
 from gpumon.config.settings import CONFIG_FILE, FLAGS
+from gpumon.health.checks.versions import VERSIONS
+from gpumon.health.table import BY_NAME, LIMITS
 from gpumon.sim.profiles import PROFILES
 from gpumon.snapshot.orders import is_recording
 
@@ -31,7 +33,17 @@ def reader(chosen: argparse.Namespace) -> Callable[[], Configuration]:
     flags = {flag.name: getattr(chosen, flag.name, None) for flag in FLAGS}
     named = flags.pop(CONFIG_FILE.name)
     path = configuration_file(named, os.environ)
-    return lambda: load(path, flags, os.environ, thresholds=THRESHOLDS, profiles=PROFILES, xid_rows=xid_file.read)
+    return lambda: load(
+        path,
+        flags,
+        os.environ,
+        thresholds=THRESHOLDS,
+        versions=VERSIONS,
+        limits=LIMITS,
+        checks=BY_NAME,
+        profiles=PROFILES,
+        xid_rows=xid_file.read,
+    )
 
 
 def configuration(chosen: argparse.Namespace) -> Configuration:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumon.config import yaml_file
+from gpumon.config.model import split
 from gpumon.config.settings import CONFIG_FILE, FLAGS, sections, settings
 from gpumon.config.yaml_file import Key, YamlError
 from gpumon.snapshot.orders import is_recording
@@ -107,12 +108,21 @@ class Given:
         else:
             self.put(section, key, value, origin)
 
-    def check_thresholds(self, known: Collection[str]) -> None:
-        thresholds = self.values.get("alerts", {}).get("thresholds")
-        for name in thresholds if isinstance(thresholds, dict) else ():
+    def check_names(self, section: str, key: str, known: Collection[str]) -> None:
+        """Of a mapping."""
+        names = self.values.get(section, {}).get(key)
+        for name in names if isinstance(names, dict) else ():
             if name not in known:
-                key = ("alerts", "thresholds", name)
-                self._complain(self.origin(key), key, "is not known", did_you_mean(name, known))
+                one = (section, key, name)
+                self._complain(self.origin(one), one, "is not known", did_you_mean(name, known))
+
+    def check_disabled(self, known: Collection[str]) -> None:
+        key = ("health", "disabled")
+        given = self.values.get("health", {}).get("disabled")
+        names = split(given)
+        for name in names if isinstance(names, list) else ():
+            if isinstance(name, str) and name not in known:
+                self._complain(self.origin(key), key, f"no check is named {name!r}", did_you_mean(name, known))
 
     def check_profile(self, known: Collection[str]) -> None:
         key = ("simulate", "profile")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gpumon.config import yaml_file
+from gpumon.config import places, yaml_file
 from gpumon.config.given import CONFIG_FILE_VARIABLE, Given, Problem, did_you_mean
 from gpumon.config.model import NEEDS, Configuration
 from gpumon.config.redact import redacted
@@ -36,42 +36,41 @@ def configuration_file(given: str | None, environ: Mapping[str, str]) -> Path | 
     return DEFAULT_FILE if DEFAULT_FILE.exists() else None
 
 
-def state_directory(environ: Mapping[str, str], *, root: bool) -> Path:
-    """Where state lives unless configured: systemd's STATE_DIRECTORY, /var/lib/gpumon for root, else the user's."""
-    given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    if given:
-        return Path(given)
-    if root:
-        return Path("/var/lib/gpumon")
-    state = environ.get("XDG_STATE_HOME") or environ.get("HOME", "/") + "/.local/state"
-    return Path(state) / "gpumon"
-
-
 def load(
     path: Path | None,
     flags: Mapping[str, str | None],
     environ: Mapping[str, str],
     *,
     thresholds: Collection[str] | None = None,
+    versions: Collection[str] | None = None,
+    limits: Collection[str] | None = None,
+    checks: Collection[str] | None = None,
     profiles: Collection[str] | None = None,
     xid_rows: Callable[[Path], tuple[Mapping[int, Xid], Collection[Problem]]] | None = None,
 ) -> Configuration:
     """The configuration in force.
 
     `flags` holds values by flag name, None for those not given; `thresholds` the names that alerts.thresholds may
-    use, `profiles` those that simulate.profile may, None to take any; `xid_rows` reads xids.file, None to leave it
-    unread. Raises ConfigurationError with every problem.
+    use, `limits` those of health.thresholds, `versions` those of health.versions, `checks` those of health.disabled,
+    `profiles` those of simulate.profile, None to take any; `xid_rows` reads xids.file, None to leave it unread. Raises
+    ConfigurationError with every problem.
     """
     given = Given()
-    state = state_directory(environ, root=os.geteuid() == 0)
-    given.put("store", "path", str(state / "gpumon.db"), "default")
-    given.put("web", "token_file", str(state / "token"), "default")
+    state = places.state_directory(environ, root=os.geteuid() == 0)
+    given.put("store", "path", str(state / places.STORE), "default")
+    given.put("web", "token_file", str(state / places.TOKEN), "default")
     if path is not None:
         given.put_file(path)
     given.put_environment(environ)
     given.put_flags(flags)
     if thresholds is not None:
-        given.check_thresholds(thresholds)
+        given.check_names("alerts", "thresholds", thresholds)
+    if limits is not None:
+        given.check_names("health", "thresholds", limits)
+    if versions is not None:
+        given.check_names("health", "versions", versions)
+    if checks is not None:
+        given.check_disabled(checks)
     if profiles is not None:
         given.check_profile(profiles)
     configuration = _checked(given)

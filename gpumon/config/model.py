@@ -62,7 +62,7 @@ def _gpu(value: object) -> object:
     return text
 
 
-def _split(value: object) -> object:
+def split(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
@@ -101,7 +101,7 @@ class Web(_Section):
         restart=True,
     )
 
-    allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_split)] = setting(
+    allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
         (),
         "Names by which clients may ask for the agent, besides IP addresses and the host's own names; `*` is any name.",
         example=["gpu-17.monitoring.example.com"],
@@ -175,7 +175,7 @@ class Gpus(_Section):
     expected_count: int | None = setting(
         None, "How many there should be.", default_in_words="learned", example=8, ge=0, le=1024
     )
-    exclude: Annotated[tuple[Annotated[str, BeforeValidator(_gpu)], ...], BeforeValidator(_split)] = setting(
+    exclude: Annotated[tuple[Annotated[str, BeforeValidator(_gpu)], ...], BeforeValidator(split)] = setting(
         (),
         "GPUs that are never opened: uuid, PCI bus id or index.",
         example=["GPU-4d2f7c1e-5d0b-6a0e-8c1f-2b3a4c5d6e7f", "0000:18:00.0"],
@@ -263,7 +263,27 @@ class Alerts(_Section):
     thresholds: Mapping[str, float | None] = setting(
         {},
         "Thresholds of the rules that differ from the shipped ones, by name. Null switches off what depends on one.",
-        example={"temperature_celsius": 90},
+        example={"idle_busy_ratio": 0.1},
+    )
+
+
+class Health(_Section):
+    """The checks, and the verdicts that they give: docs/health.md."""
+
+    thresholds: Mapping[str, float | None] = setting(
+        {},
+        "Thresholds of the checks that differ from the shipped ones, by name. Null switches off what depends on one.",
+    )
+    disabled: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
+        (), "Checks that are not made, by name.", example=["persistence_off"]
+    )
+    boot_grace_seconds: float = setting(
+        300, "Time after a boot in which links may train and daemons start. On a simulated node 0.", ge=0, le=86400
+    )
+    versions: Mapping[str, str] = setting(
+        {},
+        "Versions that this host should have, by name: docs/inventory.md lists them.",
+        example={"driver": "580.105.08"},
     )
 
 
@@ -278,6 +298,12 @@ class Release(_Section):
     max_seconds: float = setting(
         1800, "Longest release, and age from which a marker file no longer counts.", ge=1, le=86400
     )
+
+
+class Maintenance(_Section):
+    """A while in which nothing pages: docs/maintenance.md."""
+
+    max_seconds: float = setting(86400, "Longest maintenance.", ge=1, le=7 * 86400)
 
 
 class KernelLog(_Section):
@@ -335,7 +361,9 @@ class Configuration(_Section):
     simulate: Simulate = Simulate()
     probe: Probe = Probe()
     alerts: Alerts = Alerts()
+    health: Health = Health()
     release: Release = Release()
+    maintenance: Maintenance = Maintenance()
     kernel_log: KernelLog = KernelLog()
     xids: Xids = Xids()
     pci: Pci = Pci()

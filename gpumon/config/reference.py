@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterator
 
 from gpumon.config import yaml_file
 from gpumon.config.given import CONFIG_FILE_VARIABLE
 from gpumon.config.load import DEFAULT_FILE
 from gpumon.config.settings import CONFIG_FILE, Setting, sections, settings
+from gpumon.health.table import BY_NAME, LIMITS
 
 _HEAD = f"""# Configuration
 
@@ -39,7 +41,18 @@ def reference() -> str:
         rows = [_line(row) for row in settings().values() if row.section == section]
         head = "| key | default | meaning | environment | flag |\n| --- | --- | --- | --- | --- |"
         parts.append("\n".join([f"## {section}\n\n{inspect.getdoc(model)}\n", head, *rows]) + "\n")
+        if section == "health":
+            parts.append("\n".join(_of_checks()) + "\n")
     return "\n".join(parts)
+
+
+def _of_checks() -> Iterator[str]:
+    """What the names of `health` may be."""
+    yield f"`health.disabled` names checks ([what each says](health.md)): {', '.join(f'`{name}`' for name in BY_NAME)}."
+    yield "\n`health.thresholds` holds numbers of checks:\n"
+    yield "| threshold | default | meaning |\n| --- | --- | --- |"
+    for limit in LIMITS.values():
+        yield f"| `{limit.name}` | {'unset' if limit.default is None else f'{limit.default:.15g}'} | {limit.meaning} |"
 
 
 def sample() -> str:

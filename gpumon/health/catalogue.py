@@ -9,7 +9,8 @@ from functools import cached_property, lru_cache
 
 from gpumon.health import nvlink5, registers
 from gpumon.health.xids import NOTHING, REBOOT, RESET, SUPPORT, XIDS, Severity, Xid, unknown
-from gpumon.snapshot.burst import CANCELLED_BY, OVERRUN, SXID, Burst
+from gpumon.snapshot.burst import AER, CANCELLED_BY, NIC, OVERRUN, SXID, Burst
+from gpumon.snapshot.nic import trouble
 
 _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
@@ -56,6 +57,10 @@ class Catalogue:
             return _sxid(fatal=fatal)
         if kind == OVERRUN:
             return OVERRUN_EXPLAINED
+        if kind == AER:
+            return AER_EXPLAINED
+        if kind == NIC:
+            return _nic(code)
         row = self.xid(code)
         return min((explain(row, text) for text in texts), key=lambda one: _WORST_FIRST.index(one.severity))
 
@@ -125,6 +130,24 @@ OVERRUN_EXPLAINED = Explanation(
     action="look for Xids of that time in the journal: journalctl -k -g 'Xid|SXid'",
     if_it_recurs="enlarge the kernel's buffer: boot with log_buf_len=4M",
 )
+
+
+AER_EXPLAINED = Explanation(
+    name="Fatal PCIe error",
+    severity=Severity.CRITICAL,
+    action="drain the node and reboot it",
+    if_it_recurs="reseat the board or its riser; check power",
+)
+
+
+def _nic(code: int) -> Explanation:
+    known = trouble(code)
+    return Explanation(
+        name=known.meaning,
+        severity=Severity.CRITICAL if known.fatal else Severity.WARNING,
+        action="drain the node and reboot it" if known.fatal else NOTHING,
+        if_it_recurs="update the adapter's firmware, then replace it",
+    )
 
 
 def _cancelled(read: Explanation, code: int) -> Explanation:

@@ -1,4 +1,4 @@
-"""What the NVIDIA drivers say in the kernel log. Never raises; a text that comes out names no process."""
+"""What kernel and drivers log of GPUs and their links. Never raises; a text that comes out names no process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpumon.snapshot.burst import FALLEN_OFF, SXID, XID
+from gpumon.snapshot.burst import AER, AER_FATAL, FALLEN_OFF, NIC, SXID, XID
+from gpumon.snapshot.nic import TROUBLES
 
 MOST_TEXT = 300
 """Characters of a text that are kept."""
@@ -31,6 +32,12 @@ _SXID_DETAIL = re.compile(r"(Severity\s+\d|Data\s*\{)", re.IGNORECASE)
 """The lines below an SXid repeat its number: they are the same error."""
 _FATAL = {"fatal": True, "non-fatal": False, "nonfatal": False}
 _OFF_THE_BUS = re.compile(rf"NVRM:.{{0,80}}?\b{_PCI}.{{0,200}}fallen\s+off\s+the\s+bus", re.IGNORECASE | re.DOTALL)
+_AER = re.compile(rf"[\w-]+ {_PCI}: .{{0,60}}?(?:Uncorrect(?:ed|able) \(Fatal\)|\bERR_FATAL)")
+"""The second is said by a port that has cut its link off (DPC)."""
+_AER_SOURCE = re.compile(rf"\b(?:received(?: from)?:? ){_PCI}")
+_NIC = re.compile(rf"mlx5_core {_PCI}(?: \S+)?: (?P<text>.*)", re.DOTALL)
+_NIC_PLACE = re.compile(r"^(?P<function>\w+):\d+:\(pid \d+\): ")
+_TROUBLES = tuple((code, re.compile(one.words, re.IGNORECASE)) for code, one in TROUBLES.items())
 _BEGIN = re.compile(r"NVRM:|nvidia-nvswitch\d")
 _NEXT_LINE = re.compile(r"\s*\n(?:NVRM:\s*)?")
 # A name may hold commas. It has 15 characters at most where it is a task's own: the text after it begins no later than
@@ -63,7 +70,11 @@ def parse(text: str) -> Line | None:
     """The error in a record's text; None for all else the kernel has to say, and for who quotes the driver."""
     if text.startswith("NVRM:"):
         return _xid(text[:_LONGEST]) or _off_the_bus(text[:_LONGEST])
-    return _sxid(text[:_LONGEST]) if text.startswith("nvidia-nvswitch") else None
+    if text.startswith("nvidia-nvswitch"):
+        return _sxid(text[:_LONGEST])
+    if text.startswith("mlx5_core") and (line := _nic(text[:_LONGEST])) is not None:
+        return line
+    return _aer(text[:_LONGEST]) if "(Fatal)" in text or "ERR_FATAL" in text else None
 
 
 def parse_quoted(text: str) -> Line | None:
@@ -114,6 +125,31 @@ def _sxid(text: str) -> Line | None:
     )
 
 
+def _aer(text: str) -> Line | None:
+    """Of the device that the line says the error is from, else of the one that says it. Fatal ones alone are news."""
+    match = _AER.match(text)
+    if match is None:
+        return None
+    return Line(
+        kind=AER,
+        code=AER_FATAL,
+        bus_id=_nvml_bus_id(_AER_SOURCE.search(text) or match),
+        text=without_processes(text.partition(": ")[2]),
+        fatal=True,
+    )
+
+
+def _nic(text: str) -> Line | None:
+    match = _NIC.match(text)
+    if match is None:
+        return None
+    code = next((code for code, words in _TROUBLES if words.search(match["text"])), None)
+    if code is None:
+        return None
+    words = without_processes(_NIC_PLACE.sub("", match["text"]))
+    return Line(kind=NIC, code=code, bus_id=_nvml_bus_id(match), text=words, fatal=TROUBLES[code].fatal)
+
+
 def _nvml_bus_id(match: re.Match[str]) -> str:
-    domain, bus, device = (int(match[part] or "0", 16) for part in ("domain", "bus", "device"))
-    return f"{domain:08X}:{bus:02X}:{device:02X}.0"
+    domain, bus, device, function = (int(match[part] or "0", 16) for part in ("domain", "bus", "device", "function"))
+    return f"{domain:08X}:{bus:02X}:{device:02X}.{function}"

@@ -111,6 +111,8 @@ class KernelLog:
             self.denied = True
         except OSError:
             pass
+        if self._descriptor is not None and stat.S_ISDIR(os.fstat(self._descriptor).st_mode):
+            self.close()  # opens like a file, and no selector takes it
         self.up = self._descriptor is not None
 
     def _chunk(self) -> bytes:

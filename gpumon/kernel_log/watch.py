@@ -29,13 +29,13 @@ class KernelLogWatch:
         tell: Callable[[tuple[Sighting, ...]], None],
         *,
         now: Callable[[], float] = boot_clock,
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float] | None = None,
     ) -> None:
         self.log = KernelLog(path)
         self._boot_id = boot_id
         self._tell = tell
         self._now = now
-        self._wall = wall
+        self._wall = wall or time.time
         self._clock = KernelClock(now)
         self._held: list[tuple[Record, Line]] = []
         self._begun = False

@@ -1,4 +1,4 @@
-"""`python -m gpumon.links`: look at ports and services, say what was seen, for ever."""
+"""`python -m gpumon.links`: look at ports, services and processes, say what was seen, for ever."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from gpumon.life import frames_only, tie_to
 from gpumon.links.files import Files, Paged, Reach, Tree
 from gpumon.links.infiniband import COLLECTOR as INFINIBAND
 from gpumon.links.infiniband import Infiniband
+from gpumon.links.processes import COLLECTOR as PROCESSES
+from gpumon.links.processes import Processes, anonymous
 from gpumon.links.services import COLLECTOR as SERVICES
 from gpumon.links.services import Services
 from gpumon.sim import SimulationError
@@ -23,7 +25,7 @@ from gpumon.snapshot.call_page import Writer, boot_clock
 from gpumon.snapshot.infiniband import LOOK_SECONDS
 from gpumon.snapshot.orders import LinkOrders, Simulation, is_recording
 from gpumon.snapshot.reading import SLOW
-from gpumon.snapshot.snapshot import Hello, LinksSeen, Logged, Message
+from gpumon.snapshot.snapshot import Hello, LinksSeen, Logged, Message, StuckProcess
 
 AGAIN_SECONDS = 1.0
 
@@ -42,27 +44,38 @@ class Links:
     def __init__(self, orders: LinkOrders, trees: Trees) -> None:
         page = Writer(orders.page)
 
-        def reach(files: Files) -> Reach:
-            return lambda subject: Paged(files, page, subject)
+        def reach(files: Files, shown: Callable[[str], str] = str) -> Reach:
+            return lambda subject: Paged(files, page, subject, shown)
 
         self._infiniband = Infiniband(reach(trees.sysfs), orders.leave_aside)
         self._services = Services(reach(trees.sysfs), reach(trees.root), orders.leave_aside)
+        self._processes = Processes(reach(trees.root, anonymous), orders.leave_aside)
+        self._stuck: tuple[StuckProcess, ...] | None = None
         self._count_at = 0.0
 
     def look(self) -> LinksSeen:
-        """Ports and services as they stand; counters are read every slow tick, states at every look."""
+        """States at every look; what is counted, and processes, every slow tick."""
         counting = boot_clock() >= self._count_at
         if counting:
             self._count_at = boot_clock() + SLOW.value
         ports, services = self._infiniband.look(counting=counting), self._services.look()
-        troubles = {SERVICES: self._services.troubles, INFINIBAND: self._infiniband.troubles}
+        self._stuck = self._processes.look() if counting else self._stuck
+        troubles = {
+            SERVICES: self._services.troubles,
+            INFINIBAND: self._infiniband.troubles,
+            PROCESSES: self._processes.troubles,
+        }
+        denied = {collector for collector, found in troubles.items() if found.denied}
         return LinksSeen(
             ended_at=boot_clock(),
             ports=ports,
             services=services,
             errors={collector: found.words for collector, found in troubles.items() if found.words},
-            denied=tuple(collector for collector, found in troubles.items() if found.denied),
+            denied=tuple(sorted(denied | ({PROCESSES} if self._processes.denied else set()))),
             left_out=self._infiniband.left_out,
+            stuck=self._stuck,
+            contained=self._processes.contained,
+            ended=self._services.ended,
         )
 
 

@@ -19,13 +19,17 @@ UNSUPPORTED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.EOPNOT
 
 
 class Files(Protocol):
-    """A tree of small files; paths are relative to its root. `names` and `read` raise OSError."""
+    """A tree of small files; paths are relative to its root. All but `exists` raise OSError."""
 
     def names(self, folder: str) -> list[str]: ...
 
     def read(self, path: str) -> str: ...
 
     def exists(self, path: str) -> bool: ...
+
+    def link(self, path: str) -> str:
+        """Where a symbolic link leads, as it stands there."""
+        ...
 
 
 Reach = Callable[[str], Files]
@@ -51,14 +55,18 @@ class Tree:
     def exists(self, path: str) -> bool:
         return os.path.exists(self._root / path)  # noqa: PTH110 - that of pathlib raises for some errors
 
+    def link(self, path: str) -> str:
+        return os.readlink(self._root / path)  # noqa: PTH115 - a text is wanted, not a path
+
 
 class Paged:
-    """Files whose every reading is noted on the call page, on behalf of `subject`."""
+    """Files whose every reading is noted on the call page, on behalf of `subject`; `shown` says how to name a path."""
 
-    def __init__(self, files: Files, page: Writer, subject: str) -> None:
+    def __init__(self, files: Files, page: Writer, subject: str, shown: Callable[[str], str] = str) -> None:
         self._files = files
         self._page = page
         self._subject = subject
+        self._shown = shown
 
     def names(self, folder: str) -> list[str]:
         with self._noted(folder):
@@ -72,9 +80,13 @@ class Paged:
         with self._noted(path):
             return self._files.exists(path)
 
+    def link(self, path: str) -> str:
+        with self._noted(path):
+            return self._files.link(path)
+
     @contextmanager
     def _noted(self, path: str) -> Iterator[None]:
-        self._page.enter(path, self._subject)
+        self._page.enter(self._shown(path), self._subject)
         try:
             yield
         finally:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 
 from gpumon.links.files import Files, Reach, Troubles
+from gpumon.snapshot.bus_id import parsed
 from gpumon.snapshot.caps import MOST
 from gpumon.snapshot.infiniband import (
     DATA_BITS,
@@ -85,7 +86,15 @@ class Infiniband:
             link_layer=_text(files, f"{folder}/link_layer", troubles) or "unknown",
             link=_link(files, folder, troubles),
             counts=self._counts[device, port],
+            bus_id=self._address(device),
+            board=_text(files, f"{CLASS}/{device}/board_id", troubles) or "",
         )
+
+    def _address(self, device: str) -> str:
+        """PCI address of a device; "" for one that is on no PCI bus."""
+        text = _text(self._reach(device), f"{CLASS}/{device}/device/uevent", Troubles()) or ""
+        match = re.search(r"^PCI_SLOT_NAME=(\S+)$", text, re.MULTILINE)
+        return (parsed(match[1]) if match else None) or ""
 
     def _counted(self, files: Files, folder: str) -> InfinibandPort:
         own, hardware = f"{folder}/counters", f"{folder}/hw_counters"

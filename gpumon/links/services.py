@@ -5,7 +5,7 @@ No question to systemd or D-Bus: on a sick host both may be as stuck as the driv
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from gpumon.links.files import UNSUPPORTED, Files, Reach, Troubles
 from gpumon.snapshot.node import UNITS
@@ -25,6 +25,10 @@ HIERARCHIES = ("fs/cgroup", "fs/cgroup/systemd", "fs/cgroup/unified")
 """Below sysfs: version 2, version 1, and both at once."""
 
 
+_SOMEBODY = "?"
+"""Where a unit's processes are in groups below its own."""
+
+
 class Services:
     """The units of UNITS that are installed."""
 
@@ -32,6 +36,9 @@ class Services:
         self._sysfs = reach_sysfs(COLLECTOR)
         self._root = reach_root(COLLECTOR)
         self._aside = COLLECTOR in leave_aside
+        self._processes: dict[str, frozenset[str]] = {}
+        self.ended: tuple[str, ...] = ()
+        """Units none of whose processes is one of those at the look before."""
         self.troubles = Troubles()
 
     def look(self) -> dict[str, bool]:
@@ -42,7 +49,27 @@ class Services:
         installed = [unit for unit in UNITS.values() if self._installed(unit)]
         slices = list(self._slices()) if installed else []
         running = {unit: self._runs(unit, slices) for unit in installed if slices}
-        return {unit: runs for unit, runs in running.items() if runs is not None}
+        known = {unit: runs for unit, runs in running.items() if runs is not None}
+        self._compare({unit: self._processes_of(unit, slices) for unit, runs in known.items() if runs}, known)
+        return known
+
+    def _compare(self, now: Mapping[str, frozenset[str]], known: Mapping[str, bool]) -> None:
+        """With the look before: a unit that is started again at once is never seen stopped."""
+        before = self._processes
+        self.ended = tuple(unit for unit in known if before.get(unit) and before[unit].isdisjoint(now.get(unit, ())))
+        self._processes = {**before, **now, **{unit: frozenset() for unit, runs in known.items() if not runs}}
+
+    def _processes_of(self, unit: str, slices: Collection[str]) -> frozenset[str]:
+        """Ids of the processes of a unit; where they cannot be told, those that it had."""
+        for one in slices:
+            try:
+                text = self._sysfs.read(f"{one}/{unit}/cgroup.procs")
+            except OSError as error:
+                self.troubles.note(unit, error)
+            else:
+                if text:
+                    return frozenset(text.split())
+        return self._processes.get(unit) or frozenset({_SOMEBODY})
 
     def _installed(self, unit: str) -> bool:
         for folder in UNIT_FOLDERS:

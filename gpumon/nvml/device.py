@@ -66,6 +66,10 @@ class Device:
         self._doubted: dict[Tier, dict[str, float]] = {}
         """Rows whose last reading cannot be true, and what it was."""
         self._doubted_before: dict[Tier, Mapping[str, float]] = {}
+        self._answered = False
+        """Whether any call of the fast tier has answered."""
+        self._failed: NvmlError | None = None
+        """The last failure of one that did not."""
         self.tier = FAST
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
@@ -86,6 +90,8 @@ class Device:
         self.turn_to(tier)
         self.missed.discard(tier)
         self._doubted_before[tier], self._doubted[tier] = self._doubted.get(tier, {}), {}
+        if tier is FAST:
+            self._answered, self._failed = False, None
 
     def turn_to(self, tier: Tier) -> None:
         """Go on with a tier that was begun, after another one was read in between."""
@@ -93,7 +99,9 @@ class Device:
         self._answers = self._answers_of[tier]
 
     def end(self) -> None:
-        """Say which rows have begun to talk nonsense, and which have ceased to."""
+        """Say which rows have begun to talk nonsense, and which have ceased to. Raises GpuFaultError."""
+        if self.tier is FAST and self._failed is not None and not self._answered:
+            raise GpuFaultError("unknown", self._failed)
         now, before = self._doubted[self.tier], self._doubted_before[self.tier]
         for row in now.keys() - before.keys():
             told = {"bus_id": self.bus_id, "row": row, "value": now[row]}
@@ -162,6 +170,7 @@ class Device:
             self.judge(error, key)
             return error
         self._known.add(key)
+        self._answered = True
         return answer
 
     def _driver(self, name: str, arguments: tuple[int, ...]) -> Any:
@@ -180,6 +189,7 @@ class Device:
             if key is not None:
                 self._unsupported.add(key)
         elif error.code != NO_PERMISSION:  # that is told as what is denied
+            self._failed = error
             self.missed.add(self.tier)
             self.count(error.name)
 
@@ -205,6 +215,7 @@ class Device:
         for key, answer in answers.items():
             if not isinstance(answer, NvmlError):
                 self._known.add(key)
+                self._answered = True
                 if key.link:
                     self._links_have.add(key.name)
             # Of a link that is down the driver knows little: that tells nothing of what the GPU supports.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpumon.snapshot.bus_id import nvml_bus_id
+from gpumon.snapshot.bus_id import nvml_bus_id, parsed
 
 NVIDIA = "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")
@@ -16,10 +16,23 @@ def functions(sysfs: Path) -> Mapping[str, str]:
     """NVIDIA GPUs by bus id as NVML writes it ("00000000:1B:00.0"), with the driver bound, "" for none."""
     found = {}
     for device in sorted((sysfs / "bus/pci/devices").glob("*")):
+        if (device / "physfn").is_symlink():  # a share of a GPU, for a virtual machine
+            continue
         if _read(device / "vendor") == NVIDIA and _read(device / "class")[:6] in GPU_CLASSES:
             driver = device / "driver"
             found[nvml_bus_id(device.name)] = driver.resolve().name if driver.is_symlink() else ""
     return found
+
+
+def ports(sysfs: Path) -> Mapping[str, str]:
+    """By GPU, the PCIe port that its link leads to: what that reports is about the GPU, or the link."""
+    above = {one: (sysfs / "bus/pci/devices" / _kernel_name(one)).resolve().parent.name for one in functions(sysfs)}
+    return {one: port for one, name in above.items() if (port := parsed(name)) is not None}
+
+
+def _kernel_name(bus_id: str) -> str:
+    domain, _, rest = bus_id.partition(":")
+    return f"{int(domain, 16):04x}:{rest.lower()}"
 
 
 def _read(path: Path) -> str:

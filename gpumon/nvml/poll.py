@@ -191,7 +191,8 @@ class NodePoll:
     def _blame(self, slot: _Slot, fault: GpuFaultError, tally: Tally) -> None:
         if fault.error.code in GONE:
             _count(self._library)  # raises when it is the driver that is gone, and not this GPU alone
-        tally.errors[f"fast,{fault.error.name}"] += 1
+        if slot.visible:  # what is not given to us is no error of ours
+            tally.errors[f"fast,{fault.error.name}"] += 1
         self._close(slot, fault.fault, str(fault))
 
     def _seen(self, slot: _Slot, reader: GpuReader) -> SeenGpu:

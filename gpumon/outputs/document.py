@@ -15,15 +15,18 @@ from typing import Any
 
 from gpumon.alerts.alert import Alert
 from gpumon.outputs import events
+from gpumon.outputs.health import health
+from gpumon.outputs.maintenance import maintenance
 from gpumon.outputs.problems import Problem, fault_words, problems, worst
 from gpumon.outputs.words import duration, rfc3339
 from gpumon.probe.account import Progress
 from gpumon.probe.result import Measurement, ProbeResult
 from gpumon.release import Window
-from gpumon.report import GpuState, Report
+from gpumon.report import Report
 from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
 from gpumon.snapshot.reading import Row, Table, labels_of, rows
 from gpumon.snapshot.snapshot import SeenMig
+from gpumon.state import GpuState
 
 Document = dict[str, Any]
 
@@ -49,6 +52,7 @@ def whole(report: Report, stamp: Stamp) -> Document:
         "gpus": gpus(report),
         "links": links(report),
         "ports": ports(report),
+        "health": health(report),
         "alerts": [alert(one) for one in report.alerts],
         "events": events.documents(report, report.events),
         "probe": probe(report, stamp),
@@ -68,6 +72,7 @@ def node(report: Report, stamp: Stamp) -> Document:
         "simulated_profile": report.simulated,
         "excluded": list(report.excluded),
         "releases": release(report, stamp)["windows"],
+        "maintenance": maintenance(report),
         "started": rfc3339(report.started),
         "booted": rfc3339(round(stamp.wall - stamp.boot)),
         "build": table(report.build),

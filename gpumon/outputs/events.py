@@ -8,7 +8,7 @@ from typing import Any
 from gpumon.health.catalogue import RECOVERY_ACTION
 from gpumon.outputs.words import DAY, rfc3339, seconds_between
 from gpumon.report import Report
-from gpumon.snapshot.burst import OVERRUN, SXID, XID, Burst
+from gpumon.snapshot.burst import AER, NIC, OVERRUN, SXID, XID, Burst
 
 MOST_SHOWN = 5
 
@@ -21,7 +21,7 @@ def documents(report: Report, chosen: Sequence[Burst]) -> list[dict[str, Any]]:
 def _document(report: Report, one: Burst) -> dict[str, Any]:
     """An error with what it means. A GPU that is not in the inventory has no index."""
     states = (state for state in report.gpus if one.uuid == state.uuid or (not one.uuid and one.bus_id == state.bus_id))
-    state = next(states, None) if one.kind == XID else None
+    state = next(states, None) if one.kind in {XID, AER} else None
     means = report.catalogue.explain(one)
     return {
         "id": one.id,
@@ -61,6 +61,10 @@ def title(event: Mapping[str, Any]) -> str:
     """What happened to which device, in words."""
     if event["kind"] == OVERRUN:
         return str(event["name"])
+    if event["kind"] == AER:
+        return f"{event['name']} of {_gpu(event) if event['gpu'] is not None else event['pci_bus_id']}"
+    if event["kind"] == NIC:
+        return f"{event['name']}: {event['pci_bus_id']}"
     number = f"Xid {event['xid']}" if event["kind"] == XID else f"SXid {event['sxid']}"
     device = f"NVSwitch {event['pci_bus_id']}" if event["kind"] == SXID else _gpu(event)
     return f"{number} on {device}: {event['name']}"

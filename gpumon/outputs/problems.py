@@ -7,15 +7,23 @@ from dataclasses import dataclass
 
 from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
 from gpumon.alerts.faults import FAULTS
-from gpumon.alerts.rules import first_step
+from gpumon.alerts.rules import RUNBOOK_URL, first_step
+from gpumon.health.alerting import OF_VERDICTS
+from gpumon.health.check import Check
+from gpumon.health.checks import gpu as gpu_checks
+from gpumon.health.table import BY_NAME
+from gpumon.health.verdict import ACTIONS, Action, Verdict
+from gpumon.outputs.health import under
 from gpumon.outputs.words import sentence
 from gpumon.probe.result import ProbeResult
-from gpumon.report import GpuState, ProbeState, Report
+from gpumon.report import ProbeState, Report
+from gpumon.state import GpuState
 
-FAULT_RULES = frozenset({"GpuLost", "GpuStuck"})
-"""An alert of these rules says the same as the fault of its GPU: they are one problem."""
-DRIVER, DRIVER_RULE = "driver", "GpumonNvmlDown"
-"""The notice and the rule that say of the node that its driver cannot be used."""
+DRIVER = "driver"
+"""The notice that says of the node that its driver cannot be used."""
+MOST_CONSEQUENCES = 4
+"""That are named with their cause."""
+_FAULT_CHECKS = frozenset(check.name for check in gpu_checks.CHECKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +42,8 @@ class Problem:
 
 
 def problems(report: Report) -> tuple[Problem, ...]:
-    """Faults of GPUs, firing alerts, a bad run of the probe, notices of the agent; worst first, then oldest first."""
-    found = (*_faults(report), *_alerts(report), *_probe(report.probe), *_notices(report))
+    """Verdicts, faults that are none yet, other alerts, a bad run of the probe, notices; worst first, then oldest."""
+    found = (*_verdicts(report), *_faults(report), *_alerts(report), *_probe(report.probe), *_notices(report))
     return tuple(sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.since or 0.0)))
 
 
@@ -58,28 +66,86 @@ def last_measured(state: ProbeState) -> ProbeResult | None:
     return max((one for one in runs if one.outcome != "skipped"), key=lambda one: one.started, default=None)
 
 
+def _verdicts(report: Report) -> Iterator[Problem]:
+    """Each with what follows from it."""
+    for one in report.health.primary:
+        check = BY_NAME.get(one.check)
+        if check is not None:
+            yield _problem(one, check, report)
+
+
+def _problem(one: Verdict, check: Check, report: Report) -> Problem:
+    state = report.gpu(one.device) if one.device else None
+    return Problem(
+        severity=dict(check.severities).get(one.level, "warning"),
+        title=_named(one, report, _help(one)),
+        detail=" ".join(filter(None, (one.reason, _latched(one, check, report), _consequences(one, report)))),
+        action=" ".join(filter(None, (_asked(one.action), _first_step(check)))),
+        runbook_url=RUNBOOK_URL.format(anchor=check.alert.lower()),
+        gpu=None if state is None else state.index,
+        since=one.since,
+    )
+
+
+def _help(one: Verdict) -> str:
+    """What is wrong when this check speaks."""
+    check = BY_NAME.get(one.check)
+    return check.help.rstrip(".") if check else one.check
+
+
+def _named(one: Verdict, report: Report, words: str) -> str:
+    """With the device that it is about."""
+    state = report.gpu(one.device) if one.device else None
+    device = one.device if state is None else f"GPU {state.index}"
+    return f"{device}: {words}" if device else words
+
+
+def _latched(one: Verdict, check: Check, report: Report) -> str:
+    """Why something is said that is not so now."""
+    if one.active or check.latch is None:
+        return ""
+    state = report.gpu(one.device) if one.device else None
+    which = "" if not one.device else f" --gpu {state.index}" if state else f" --device {one.device}"
+    return f"It stays on record until it is repaired; `gpumon ack {one.check}{which}` forgets it."
+
+
+def _consequences(one: Verdict, report: Report) -> str:
+    said = [_named(other, report, other.reason.rstrip(".")) for other in under(one, report)]
+    if not said:
+        return ""
+    more = len(said) - MOST_CONSEQUENCES
+    shown = "; ".join(said[:MOST_CONSEQUENCES]) + (f"; and {more} more" if more > 0 else "")
+    return f"What follows from it: {shown}."
+
+
+def _asked(action: Action) -> str:
+    return "" if action is Action.NONE else sentence(ACTIONS[action])
+
+
+def _first_step(check: Check) -> str:
+    return " ".join(check.steps.partition("\n2. ")[0].removeprefix("1. ").split())
+
+
 def _faults(report: Report) -> Iterator[Problem]:
     """Of GPUs that are sick by themselves: without a beginning, a fault is a consequence of the driver's."""
-    runbooks = {dict(one.labels).get("uuid"): one.runbook_url for one in _firing(report) if one.rule in FAULT_RULES}
+    judged = {device for check, device in report.health.open if check in _FAULT_CHECKS}
     for state in report.gpus:
-        if state.fault is not None and state.since is not None:
+        if state.fault is not None and state.since is not None and state.uuid not in judged:
             yield Problem(
                 severity="warning" if state.fault == "no_permission" else "critical",
                 title=f"GPU {state.index}: {state.fault.replace('_', ' ')}",
                 detail=fault_words(state),
                 action=FAULTS[state.fault].action,
-                runbook_url=runbooks.get(state.uuid, ""),
                 gpu=state.index,
                 since=state.since,
             )
 
 
 def _alerts(report: Report) -> Iterator[Problem]:
+    """Those that are no verdicts."""
     index = {state.uuid: state.index for state in report.gpus}
-    faulted = {state.uuid for state in report.gpus if state.fault is not None and state.since is not None}
     for alert in _firing(report):
-        uuid = dict(alert.labels).get("uuid", "")
-        if (alert.rule in FAULT_RULES and uuid in faulted) or (alert.rule == DRIVER_RULE and DRIVER in report.notices):
+        if alert.rule in OF_VERDICTS:
             continue
         yield Problem(
             severity=alert.severity,
@@ -87,7 +153,7 @@ def _alerts(report: Report) -> Iterator[Problem]:
             detail=alert.description,
             action=first_step(alert.rule),
             runbook_url=alert.runbook_url,
-            gpu=index.get(uuid),
+            gpu=index.get(dict(alert.labels).get("uuid", "")),
             since=alert.firing_since or alert.since,
         )
 
@@ -106,16 +172,15 @@ def _probe(state: ProbeState) -> Iterator[Problem]:
 
 
 def _notices(report: Report) -> Iterator[Problem]:
-    down = next((one for one in _firing(report) if one.rule == DRIVER_RULE), None)
+    """Those of which there is no verdict, or not yet."""
+    judged = {BY_NAME[check].notice for check, _ in report.health.open if check in BY_NAME}
     for subject, message in report.notices.items():
-        alert = down if subject == DRIVER else None
-        yield Problem(
-            severity="critical" if subject == DRIVER else "warning",
-            title=f"The agent's {subject}" if subject != DRIVER else "The NVIDIA driver cannot be used",
-            detail=message,
-            runbook_url=alert.runbook_url if alert else "",
-            since=alert.since if alert else None,
-        )
+        if subject not in judged:
+            yield Problem(
+                severity="critical" if subject == DRIVER else "warning",
+                title=f"The agent's {subject}" if subject != DRIVER else "The NVIDIA driver cannot be used",
+                detail=message,
+            )
 
 
 def _firing(report: Report) -> Iterator[Alert]:

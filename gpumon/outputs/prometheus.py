@@ -11,6 +11,7 @@ from gpumon.probe.result import AllReduce
 from gpumon.report import Report
 from gpumon.snapshot.fabric import Fabric, Platform
 from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.health import Judged
 from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
 from gpumon.snapshot.mig import Mig
 from gpumon.snapshot.node import Build, Driver, Node
@@ -22,6 +23,7 @@ TABLES: tuple[type[Table], ...] = (
     Build,
     Driver,
     Node,
+    Judged,
     Gpu,
     Mig,
     Fabric,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gpumon.outputs import events
 from gpumon.outputs.connections import nvlinks, ports, services
 from gpumon.outputs.document import Document, aside, excluded, gpus_up, released, verdict
+from gpumon.outputs.maintenance import sentences
 from gpumon.outputs.remarks import remarks
 from gpumon.outputs.words import (
     ABSENT,
@@ -83,7 +84,8 @@ def status(document: Document, width: int, *, color: bool) -> str:
     `document` is document.whole, or its STATUS alone.
     """
     node = document["node"]
-    lines = [_paint(line, YELLOW, color=color) for line in released(node)]
+    asked = [*sentences(node["maintenance"], node["time"]), *released(node)]
+    lines = [_paint(printable(line), YELLOW, color=color) for line in asked]
     lines += [_paint(verdict(node), STATE_COLORS[node["state"]], color=color), ""]
     for problem in node["problems"]:
         lines += [*_problem_lines(problem, node["time"], width, color=color), ""]

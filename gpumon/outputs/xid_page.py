@@ -55,6 +55,9 @@ has the words, the NVSwitches, what NVML never reports, and what was said while 
   nowhere, and alerts nobody.
 - Records that were overwritten before they were read are an event of their own (`"kind": "overrun"`) and raise
   `gpumon_kernel_log_overruns_total`.
+- Beside the drivers of GPUs and NVSwitches two others are heard: the kernel on **fatal** errors of PCIe
+  (`"kind": "aer"`, of the GPU's address or the port above it), and mlx5 on its adapters (`"kind": "nic"`): firmware
+  that does not answer, heat, power. Corrected errors, and commands that monitoring of transceivers fails, are left out.
 - "Fallen off the bus" without a number is an Xid 79, once however many such lines come, and none beside a 79.
 - An Xid 162 ends the 163 before it. An Xid 45 follows another error, which its text names; alone it is information.
 - Lines of one error of an NVSwitch (`Severity`, `Data`) are one error.
@@ -69,8 +72,8 @@ simulated node the host's log is not read unless `kernel_log.path` is set.
 ## Where they go
 
 - `gpumon_gpu_xid_errors_total{{xid}}`, `gpumon_gpu_xid_last_timestamp_seconds{{xid}}` and
-  `gpumon_nvswitch_errors_total{{nvswitch,sxid}}`, counted over restarts; critical Xids are 0 from the start. An alert
-  (GpuXidCritical) fires on those.
+  `gpumon_nvswitch_errors_total{{nvswitch,sxid}}`, counted over restarts; critical Xids are 0 from the start.
+- A verdict of each GPU that reported a critical one, which stays until it is repaired; GpuXidCritical fires on that.
 - `/api/v1/events`: filters `gpu` (index or uuid), `kind`, `xid`, `sxid`, `severity`, `source`, `since`, `until`,
   `limit`. As far back as [store.retention_days and store.retention_rows](configuration.md) reach; a storm is one row.
 - `gpumon status`, the page, and the agent's log, once a burst.
@@ -88,8 +91,8 @@ What a code means on this host is set in a YAML file named by [xids.file](config
 901: {{name: Firmware of our own, severity: warning, class: firmware, action: restart the application}}
 ```
 
-Severity decides which codes GpuXidCritical fires on and which counters exist at 0. `gpumon rules render` writes the
-same for Prometheus. What the file says stands, whatever a line's own text says.
+Severity decides which codes are a verdict, so that GpuXidCritical fires, and which counters exist at 0. What the file
+says stands, whatever a line's own text says.
 
 ## Codes
 

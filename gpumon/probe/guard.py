@@ -46,6 +46,8 @@ class Situation:
     """Pids of ranks of earlier runs that SIGKILL did not end."""
     released: bool = False
     """The agent was asked to keep off one GPU or all."""
+    maintained: bool = False
+    """The node is in maintenance: somebody works on it."""
 
 
 def disabled(situation: Situation) -> Skip | None:
@@ -64,6 +66,13 @@ def released(situation: Situation) -> Skip | None:
     if not situation.released:
         return None
     return Skip(reason="maintenance", hint="GPUs are released for maintenance: run again when the release has ended.")
+
+
+def maintained(situation: Situation) -> Skip | None:
+    if not situation.maintained:
+        return None
+    hint = "The node is in maintenance: run again when it has ended, or end it with `gpumon maintenance end`."
+    return Skip(reason="maintenance", hint=hint)
 
 
 def left_over(situation: Situation) -> Skip | None:
@@ -115,7 +124,7 @@ def unknown(situation: Situation) -> Skip | None:
 
 
 GUARDS: tuple[Callable[[Situation], Skip | None], ...] = (
-    *(disabled, released, single_gpu, left_over),
+    *(disabled, released, maintained, single_gpu, left_over),
     *(busy, at_work, unseen, unknown),
 )
 """In the order of asking: what never changes first, what is certain before what is not known."""
@@ -128,8 +137,8 @@ def may_run(situation: Situation) -> Skip | None:
 
 def intruders(situation: Situation) -> Skip | None:
     """Why a run in progress must give way. Of its own it has one process a GPU, and on a simulated node none."""
-    if situation.released:
-        return released(situation)
+    if situation.released or situation.maintained:
+        return released(situation) or maintained(situation)
     if situation.simulated:
         return busy(situation) or at_work(situation)
     held = [f"GPU {gpu.index}" for gpu in situation.gpus if (gpu.processes or 0) > 1]

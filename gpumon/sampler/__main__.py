@@ -171,7 +171,8 @@ class Sampler:
             self._bus = bus
             if self._polling is not None:
                 self._polling.bus_changed = True
-            self._say(PciBus(functions=bus, excluded=tuple(sorted(self._excluded))))
+            excluded, around = tuple(sorted(self._excluded)), self._around
+            self._say(PciBus(functions=bus, excluded=excluded, place=around.place, ports=dict(around.ports())))
 
 
 def main() -> int:

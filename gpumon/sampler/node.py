@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from pathlib import Path
 import pynvml
 
 from gpumon.nvml import pci
+from gpumon.nvml.place import place
 from gpumon.sim import SimulationError
 from gpumon.snapshot.bus_id import parsed
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import Orders, Simulation
-from gpumon.snapshot.snapshot import DriverStatus, Message
+from gpumon.snapshot.snapshot import HOST, DriverStatus, Message
 
 log = logging.getLogger("gpumon.sampler")
 
@@ -33,12 +35,18 @@ class Surroundings:
     """Bus id -> driver bound."""
     uuids: NvidiaBus
     """Bus id -> uuid, as far as it is known without opening a GPU."""
+    place: str = HOST
+    """One of PLACES."""
+    ports: NvidiaBus = dict
+    """Bus id -> address of the PCIe port above it."""
 
 
 def surroundings(orders: Orders) -> Surroundings:
     """Of a simulated node this puts its library in the place of the driver's."""
     if orders.simulation is None:
-        around = Surroundings(lambda: pci.functions(Path(orders.sysfs)), lambda: pci.uuids(Path(orders.procfs)))
+        sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
+        where = place(sysfs=sysfs, procfs=procfs, root=Path("/"), environment=os.environ)
+        around = Surroundings(lambda: pci.functions(sysfs), lambda: pci.uuids(procfs), where, lambda: pci.ports(sysfs))
     else:
         around = _simulate(orders.simulation)
     return around if orders.record is None else _record(around, orders.record)
@@ -64,7 +72,7 @@ def _simulate(simulation: Simulation) -> Surroundings:
         trace=Path(simulation.trace) if simulation.trace else None,
     )
     pynvml.nvmlLib = node.library
-    return Surroundings(node.pci_functions, node.uuids)
+    return Surroundings(node.pci_functions, node.uuids, node.place)
 
 
 def _record(around: Surroundings, descriptor: int) -> Surroundings:
@@ -85,7 +93,7 @@ def _record(around: Surroundings, descriptor: int) -> Surroundings:
 
         return looked
 
-    return Surroundings(noted(BUS, around.bus), noted(UUIDS, around.uuids))
+    return Surroundings(noted(BUS, around.bus), noted(UUIDS, around.uuids), around.place, around.ports)
 
 
 def _driver() -> ctypes.CDLL | None:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from gpumon.fold import MOST_RESULTS
 from gpumon.outputs import document
+from gpumon.outputs import health as health_document
 from gpumon.probe.result import ProbeResult
 from gpumon.serve import ask, schema
 from gpumon.serve.answer import reply, sources, stamp
@@ -87,6 +88,12 @@ async def links(request: Request, chosen: Annotated[LinkFilter, Query()]) -> Res
 @router.get("/ports", response_model=schema.Ports, summary="InfiniBand and RoCE ports")
 async def ports(request: Request, _: Nothing) -> Response:
     return reply({"ports": document.ports(sources(request).latest())})
+
+
+@router.get("/health", response_model=schema.Health, summary="Verdicts: what is wrong, and what to do")
+async def health(request: Request, _: Nothing) -> Response:
+    """Of one fault the primary verdict; what follows from it stands under it."""
+    return reply(health_document.health(sources(request).latest()))
 
 
 @router.get("/alerts", response_model=schema.Alerts, summary="Pending, firing and lately resolved alerts")

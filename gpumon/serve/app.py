@@ -5,7 +5,19 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from gpumon import __version__
-from gpumon.serve import allreduce, api, events, metrics, page, problem, reference, release
+from gpumon.serve import (
+    acknowledge,
+    allreduce,
+    api,
+    events,
+    inventory,
+    maintenance,
+    metrics,
+    page,
+    problem,
+    reference,
+    release,
+)
 from gpumon.serve.guard import Guard
 from gpumon.serve.sources import Sources
 
@@ -20,8 +32,8 @@ def create_app(sources: Sources) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.sources = sources
-    for router in (metrics.router, allreduce.router, api.router, events.router, release.router, page.router):
-        app.include_router(router)
+    for part in (metrics, allreduce, api, acknowledge, events, inventory, release, maintenance, page):
+        app.include_router(part.router)
     problem.install(app)
     reference.install(app)
     app.add_middleware(Guard, allowed_hosts=sources.allowed_hosts)

@@ -6,8 +6,9 @@ import math
 from datetime import UTC, datetime
 
 from gpumon import durations
-from gpumon.report import GpuState, Report
+from gpumon.report import Report
 from gpumon.serve.problem import Problem
+from gpumon.state import GpuState
 
 _SHOWN = 40
 """Characters of an unreadable value that the answer repeats."""

@@ -18,7 +18,7 @@ from gpumon.serve import ask, schema
 from gpumon.serve.answer import reply, sources
 from gpumon.serve.api import GPU, SINCE, Filter
 from gpumon.serve.problem import Problem
-from gpumon.snapshot.burst import KINDS, OVERRUN, SOURCES, SXID, XID, Burst
+from gpumon.snapshot.burst import KINDS, NIC, OVERRUN, SOURCES, SXID, XID, Burst
 from gpumon.store.errors import StoreError
 from gpumon.store.events import EventQuery
 
@@ -90,7 +90,7 @@ async def _stored(request: Request, query: EventQuery) -> AsyncIterator[Burst]:
 
 def _query(latest: Report, chosen: EventFilter, now: float) -> EventQuery:
     kinds = {chosen.kind, XID if chosen.xid is not None else None, SXID if chosen.sxid is not None else None} - {None}
-    if len(kinds) > 1 or (chosen.gpu is not None and kinds & {SXID, OVERRUN}):
+    if len(kinds) > 1 or (chosen.gpu is not None and kinds & {SXID, OVERRUN, NIC}):
         detail = "gpu, kind, xid and sxid contradict each other: an xid is of a GPU, an sxid of an NVSwitch."
         raise Problem(400, "Invalid parameter", detail, "Leave out all but one of them, or add only the gpu to an xid.")
     bus_id, uuid = (None, None) if chosen.gpu is None else _gpu(latest, chosen.gpu)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumon.alerts.alert import Alert
+from gpumon.health.expectation import Expectation
+from gpumon.health.standing import Health
+from gpumon.health.verdict import Action, Change, Level, Ruling, Verdict
+from gpumon.maintenance import Maintenance
 from gpumon.outputs.document import Stamp
 from gpumon.probe.result import AllReduce, Measurement, ProbeResult
 from gpumon.release import Release, Window
-from gpumon.report import GpuState, ProbeState, Report
-from gpumon.snapshot.burst import XID, Burst
+from gpumon.report import ProbeState, Report
+from gpumon.snapshot.burst import XID, Board, Burst
 from gpumon.snapshot.fabric import Fabric
 from gpumon.snapshot.gpu import CLOCK_EVENTS, FAULTS, Gpu
 from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
@@ -17,11 +21,14 @@ from gpumon.snapshot.mig import Mig
 from gpumon.snapshot.node import Build, Driver, Node
 from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
 from gpumon.snapshot.snapshot import SeenMig, SeenPort
+from gpumon.state import GpuState
 
 WALL = 1763640000.0
 STAMP = Stamp(host="gpu-17", wall=WALL, boot=864000.0)
+BOOT_ID = "3c0e1f5e-6d0c-4a51-9d34-0d2f8f1f2b77"
 GIB = 1 << 30
 NVLINKS = 18
+ECC = tuple(f"{severity},{location}" for severity in ("corrected", "uncorrected") for location in ("dram", "sram"))
 LADDER = (1 << 20, 1 << 25, 1 << 30, 1 << 33)
 
 
@@ -40,6 +47,7 @@ def gpu(index: int) -> GpuState:
         uuid=uuid(index),
         index=index,
         gpu=_readings(index),
+        ecc_volatile=dict.fromkeys(ECC, 0.0),
         links={str(link): nvlink() for link in range(NVLINKS)},
         peers={str(link): NvlinkPeer(peer_type="switch", peer=switch(link)) for link in range(NVLINKS)},
         fabric=Fabric(state=3.0, status=0.0, health={"degraded_bandwidth": 0.0}),
@@ -98,6 +106,8 @@ def _readings(index: int) -> Gpu:
         name="NVIDIA H100 80GB HBM3",
         serial=f"16542230{index:05d}",
         vbios="96.00.89.00.01",
+        inforom="G520.0280.02.02",
+        gsp="580.95.05",
         pci_bus_id=bus_id(index),
         architecture="Hopper",
         compute_capability="9.0",
@@ -131,7 +141,7 @@ def _readings(index: int) -> Gpu:
         clock_event_active=dict.fromkeys(CLOCK_EVENTS, 0.0) | {"idle": float(load == 0)},
         clock_event_seconds_total=dict.fromkeys(CLOCK_EVENTS, 0.0),
         performance_state=0.0,
-        ecc_errors_total={f"{s},{where}": 0.0 for s in ("corrected", "uncorrected") for where in ("dram", "sram")},
+        ecc_errors_total=dict.fromkeys(ECC, 0.0),
         rows_remapped_total={"correctable": 0.0, "uncorrectable": 0.0},
         row_remap_pending=0.0,
         row_remap_failed=0.0,
@@ -154,7 +164,7 @@ def event() -> Burst:
         code=79,
         bus_id=bus_id(0),
         uuid=uuid(0),
-        boot_id="3c0e1f5e-6d0c-4a51-9d34-0d2f8f1f2b77",
+        boot_id=BOOT_ID,
         first_at=STAMP.boot - 600,
         last_at=STAMP.boot - 600,
         first_wall=WALL - 600,
@@ -217,12 +227,14 @@ def report() -> Report:
     ladder = {f"{last.backend},{last.algorithm},{one.bytes}": one for one in last.measurements}
     return Report(
         started=WALL - 7200,
+        boot_id=BOOT_ID,
         build=Build(version="0.1.0", python="3.11.2", revision=""),
         driver=Driver(driver="580.95.05", nvml="13.580.95.05", cuda="13.0"),
         node=_node(),
         gpus=(replace(gpu(0), migs=(mig(),)),),
         ports=(port(),),
         events=(event(),),
+        health=health(),
         alerts=(alert(),),
         probe=ProbeState(
             metrics=AllReduce(
@@ -240,6 +252,25 @@ def report() -> Report:
             next_run=WALL + 2700,
         ),
     )
+
+
+def health() -> Health:
+    """One GPU had a row that could not be replaced, yesterday."""
+    verdict = Verdict(
+        check="row_remap_failed",
+        device=uuid(0),
+        level=Level.FAIL,
+        reason="A bad memory row could not be replaced: no spare is left.",
+        action=Action.REPLACE,
+        since=WALL - 86400,
+        seen=WALL - 86400,
+        seen_at=STAMP.boot - 86400,
+        boot_id=BOOT_ID,
+        active=False,
+        evidence={"row_remap_failed": 1.0},
+    )
+    raised = Ruling(verdict=verdict, change=Change.RAISED, wall=WALL - 86400)
+    return Health(open={verdict.key: verdict}, history=(raised,), judged=True, judged_wall=WALL)
 
 
 def _node() -> Node:
@@ -262,7 +293,37 @@ def _node() -> Node:
     )
 
 
+def maintained() -> Report:
+    """The same node in maintenance."""
+    one = Maintenance(
+        began=WALL - 600,
+        until=WALL + 6600,
+        deadline=STAMP.boot + 6600,
+        boot_id="",
+        reason="new power supply",
+        by="command",
+    )
+    return replace(report(), maintenances=(one,))
+
+
 def released() -> Report:
     """The same node while its GPU is released."""
     one = Window(bus_id=bus_id(0), by="command", since=WALL - 60, until=WALL + 240, deadline=STAMP.boot + 240)
     return replace(report(), release=Release(windows=(one,)))
+
+
+def inventoried() -> Report:
+    """The same node with what its store knows of the GPU."""
+    node = report()
+    one = node.gpus[0]
+    board = Board(
+        uuid=one.uuid,
+        bus_id=one.bus_id,
+        serial=one.gpu.serial or "",
+        name=one.gpu.name or "",
+        first_wall=WALL - 90 * 86400,
+        last_wall=WALL - 0.4,
+        gpu=0,
+        nvlinks=NVLINKS,
+    )
+    return replace(node, gpus=(replace(one, board=board),), expectation=Expectation(count=1))

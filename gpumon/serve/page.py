@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from gpumon.outputs import connections, document, words
+from gpumon.outputs.maintenance import sentences
 from gpumon.outputs.remarks import remarks
 from gpumon.serve import links, reference, view
 from gpumon.serve.answer import reply, sources, stamp
@@ -93,6 +94,7 @@ def _environment() -> Environment:
         verdict=document.verdict,
         excluded=document.excluded,
         released=document.released,
+        maintenance=sentences,
         plot=plot,
         remarks=remarks,
         version=_version,

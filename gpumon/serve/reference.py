@@ -10,15 +10,34 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from gpumon.outputs import document, events
+from gpumon import boards
+from gpumon.health.acknowledge import Acknowledged, Asked
+from gpumon.outputs import document, events, health
+from gpumon.outputs.inventory import inventory as inventory_document
+from gpumon.outputs.maintenance import maintenance as maintained
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.result import ProbeRequest
 from gpumon.release import Answer, Holder
 from gpumon.report import ProbeState, Report
-from gpumon.serve import allreduce, answer, api, ask, example, guard, metrics, release, schema
+from gpumon.serve import (
+    acknowledge,
+    allreduce,
+    answer,
+    api,
+    ask,
+    example,
+    guard,
+    inventory,
+    maintenance,
+    metrics,
+    release,
+    schema,
+)
 from gpumon.serve.problem import MEDIA_TYPE, Problem
 
 Document = dict[str, Any]
+_MAINTENANCE = "/api/v1/maintenance"
+_INVENTORY = (("get", "/api/v1/inventory", "200"), ("post", "/api/v1/inventory/accept", "200"))
 _RELEASE = tuple((method, "/api/v1/release", "200") for method in ("get", "post", "delete"))
 GPU, RUN = "9", "4e1f0c7a92d3"
 """In the examples of problems."""
@@ -43,6 +62,9 @@ def examples() -> Mapping[tuple[str, str, str], Any]:
         ("get", "/api/v1/links", "200"): {"links": document.links(report)[:1]},
         ("get", "/api/v1/ports", "200"): {"ports": document.ports(report)},
         ("get", "/api/v1/events", "200"): {"events": events.documents(report, report.events), "complete": True},
+        ("get", "/api/v1/health", "200"): health.health(report),
+        ("post", "/api/v1/health/ack", "200"): acknowledge.told(Acknowledged(cleared=report.health.verdicts), report),
+        **dict.fromkeys(_INVENTORY, inventory_document(example.inventoried())),
         ("get", "/api/v1/alerts", "200"): {"alerts": [document.alert(one) for one in report.alerts]},
         ("get", "/api/v1/probes", "200"): {"probes": [run]},
         ("get", "/api/v1/probes/{run}", "200"): run,
@@ -51,6 +73,9 @@ def examples() -> Mapping[tuple[str, str, str], Any]:
         ("get", "/probe/allreduce", "202"): document.probe(_before(), stamp),
         ("post", "/probe/allreduce", "202"): {"id": run["id"], "accepted": True},
         **dict.fromkeys(_RELEASE, document.release(example.released(), stamp)),
+        ("get", _MAINTENANCE, "200"): {"maintenance": maintained(example.maintained())},
+        ("post", _MAINTENANCE, "200"): {"maintenance": maintained(example.maintained()), "stored": True},
+        ("delete", _MAINTENANCE, "200"): {"maintenance": None, "stored": True},
         ("get", "/metrics", "200"): _family(report, "gpumon_gpu_temperature_celsius"),
         ("get", "/-/healthy", "200"): metrics.HEALTHY,
         ("get", "/-/ready", "200"): metrics.READY,
@@ -74,6 +99,48 @@ def problems() -> Mapping[tuple[str, str, str], Problem]:
         ("post", "/probe/allreduce", "409"): allreduce.refused(busy, {}),
         ("post", "/probe/allreduce", "503"): answer.no_answer(allreduce.PATIENCE),
         **_release_problems(report, stamp),
+        **_maintenance_problems(),
+        **_inventory_problems(),
+        **_acknowledge_problems(report),
+    }
+
+
+def _acknowledge_problems(report: Report) -> Mapping[tuple[str, str, str], Problem]:
+    path = "/api/v1/health/ack"
+    kept = tuple((one, "It is so now.") for one in report.health.verdicts)
+    return {
+        ("post", path, "400"): acknowledge.unclear(both=False),
+        ("post", path, "401"): guard.token_needed(),
+        ("post", path, "403"): guard.other_origin("http://elsewhere.example"),
+        ("post", path, "404"): acknowledge.unknown(Asked(check="nvlink_down"), report),
+        ("post", path, "409"): acknowledge.still_so(Acknowledged(kept=kept), report),
+        ("post", path, "503"): answer.no_answer(acknowledge.PATIENCE),
+    }
+
+
+def _inventory_problems() -> Mapping[tuple[str, str, str], Problem]:
+    path = "/api/v1/inventory/accept"
+    down = replace(example.report(), notices={"driver": "DriverNotLoaded: load it with modprobe nvidia"})
+    down = replace(down, node=replace(down.node, gpus_visible=None), memory=replace(down.memory, recalled=True))
+    return {
+        ("post", path, "401"): guard.token_needed(),
+        ("post", path, "403"): guard.other_origin("http://elsewhere.example"),
+        ("post", path, "409"): inventory.refused(boards.unacceptable(down) or Answer()),
+        ("post", path, "503"): answer.no_answer(inventory.PATIENCE),
+    }
+
+
+def _maintenance_problems() -> Mapping[tuple[str, str, str], Problem]:
+    path = "/api/v1/maintenance"
+    refusal = Answer(refused="A maintenance needs a reason.", remedy="Say why in a few words.")
+    every = {
+        "401": guard.token_needed(),
+        "403": guard.other_origin("http://elsewhere.example"),
+        "503": answer.no_answer(release.PATIENCE),
+    }
+    return {
+        **{(method, path, status): one for method in ("post", "delete") for status, one in every.items()},
+        ("post", path, "400"): maintenance.refused(refusal),
     }
 
 

@@ -62,7 +62,7 @@ async def state(request: Request, _: Nothing) -> Response:
 async def begin(request: Request, wanted: Annotated[Wanted, Query()]) -> Response:
     """Needs the token. Answers when no process of the agent holds the GPU any more; asked again, it begins anew."""
     authorize(request)
-    asked = sources(request).request_release(_bus_id(request, wanted.gpu), wanted.for_seconds, _by(request))
+    asked = sources(request).request_release(_bus_id(request, wanted.gpu), wanted.for_seconds, by(request))
     answer = await awaited(asked, PATIENCE)
     if answer.refused:
         raise refused(answer)
@@ -82,7 +82,7 @@ async def end(request: Request, wanted: Annotated[Ended, Query()]) -> Response:
     """Needs the token. Without a GPU it ends all releases but that of the marker file, which ends with the file."""
     authorize(request)
     bus_id = None if wanted.gpu is None else _ending(request, wanted.gpu)
-    answer = await awaited(sources(request).end_release(bus_id, _by(request)), PATIENCE)
+    answer = await awaited(sources(request).end_release(bus_id, by(request)), PATIENCE)
     if answer.refused:
         raise refused(answer)
     after = _document(request)
@@ -129,5 +129,6 @@ def _ending(request: Request, gpu: str) -> str:
     return address if released and address else _bus_id(request, gpu)
 
 
-def _by(request: Request) -> str:
+def by(request: Request) -> str:
+    """Who asks."""
     return "command" if request.headers.get("user-agent", "").startswith(COMMAND) else "api"

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from gpumon.alerts.alert import SEVERITIES
+from gpumon.maintenance import ASKERS as MAINTAINERS
 from gpumon.probe.result import OUTCOMES
 from gpumon.probe.result import AllReduce as AllReduceTable
 from gpumon.release import ASKERS
@@ -114,6 +115,27 @@ class Release(Shape):
     )
 
 
+class Maintenance(Shape):
+    """A while in which no alert pages."""
+
+    since: str = moment("When it began.")
+    until: str = moment("When it ends by itself.")
+    reason: str
+    by: Literal[MAINTAINERS] = Field(description="Who asked.")  # type: ignore[valid-type]
+
+
+class MaintenanceState(Shape):
+    """Whether the node is in maintenance."""
+
+    maintenance: Maintenance | None = Field(description="The one in force.")
+
+
+class MaintenanceChanged(MaintenanceState):
+    """What became of the request."""
+
+    stored: bool = Field(description="False: the store is out of order, and is told when it can be written again.")
+
+
 class _NodeBase(Shape):
     host: str
     time: str = moment("When this was answered.")
@@ -123,6 +145,7 @@ class _NodeBase(Shape):
     simulated_profile: str | None = Field(description="Profile of a simulated node; null on real GPUs.")
     excluded: list[str] = Field(description="PCI bus ids of the GPUs that the configuration excludes: never opened.")
     releases: list[ReleaseWindow] = Field(description="What the agent keeps off now, because it was asked to.")
+    maintenance: Maintenance | None = Field(description="The one in force: no alert pages.")
     started: str = moment("When the agent started.")
     booted: str = moment("When the host booted.")
     build: Build  # type: ignore[valid-type]
@@ -182,7 +205,8 @@ class Event(Shape):
 
     id: str
     kind: Literal[KINDS] = Field(  # type: ignore[valid-type]
-        description="xid: of a GPU. sxid: of an NVSwitch. overrun: records of the kernel log were lost."
+        description="xid: of a GPU. sxid: of an NVSwitch. overrun: records of the kernel log were lost. "
+        "aer: a fatal error of a PCIe device. nic: of a network adapter."
     )
     time: str = moment("When it was last seen.")
     since: str = moment("When it was first seen.")
@@ -197,7 +221,7 @@ class Event(Shape):
     text: str = Field(description="The kernel's words, without names and ids of processes; empty without any.")
     gpu: int | None = Field(description="Index of the GPU; null for one that is not in the inventory.")
     uuid: str | None = Field(description="Of the GPU, also of one that was last seen before the host was booted.")
-    pci_bus_id: str | None = Field(description="Of the GPU or NVSwitch.")
+    pci_bus_id: str | None = Field(description="Of the GPU, NVSwitch, adapter or PCIe port.")
     gpu_instance_id: int | None = Field(description="On a partitioned GPU, where it is known, and it is one.")
     compute_instance_id: int | None
     sources: list[Literal[SOURCES]] = Field(description="Who told it.")  # type: ignore[valid-type]
@@ -310,6 +334,76 @@ class Events(Shape):
     complete: bool = Field(description="False: the store did not answer, and only the newest were searched.")
 
 
+Word = Literal["ok", "unknown", "warn", "fail"]
+
+
+class Verdict(Shape):
+    """What a check found of one device, and what to do about it."""
+
+    check: str
+    level: Word
+    title: str = Field(description="What is wrong when this check speaks.")
+    device: str | None = Field(description="uuid of a GPU, `device/port` of a port; null for the node.")
+    gpu: int | None
+    reason: str = Field(description="In words, with the numbers that matter.")
+    action: str = Field(description="none, restart, reset, reboot, inspect or replace.")
+    action_words: str
+    evidence: dict[str, float | str]
+    active: bool = Field(description="It is so now; false: it was, and stays until something clears it.")
+    since: str = moment("When it was raised.")
+    seen: str = moment("When it was last so.")
+
+
+class PrimaryVerdict(Verdict):
+    consequences: list[Verdict] = Field(description="What follows from it.")
+
+
+class GpuLevel(Shape):
+    gpu: int
+    uuid: str
+    pci_bus_id: str
+    migs: list[str] = Field(description="uuids of its MIG instances.")
+    level: Word
+    fault: str | None
+    released: bool = Field(description="The agent keeps off it: nobody looks.")
+
+
+class Ruling(Shape):
+    """What became of a verdict."""
+
+    time: str = moment("When.")
+    change: Literal["raised", "changed", "cleared"]
+    way: str | None = Field(description="Why it was cleared.")
+    way_words: str
+    note: str = Field(description="Of the person who acknowledged it.")
+    muted: bool = Field(description="The node was in maintenance.")
+    verdict: Verdict
+
+
+class KeptVerdict(Verdict):
+    why: str = Field(description="Why it cannot be acknowledged.")
+
+
+class Acknowledged(Shape):
+    """What became of what was to be acknowledged."""
+
+    acknowledged: list[Verdict]
+    kept: list[KeptVerdict] = Field(description="Those that cannot be.")
+    stored: bool = Field(description="False: the store is out of order, and is told when it can be written again.")
+
+
+class Health(Shape):
+    """The node's health."""
+
+    level: Word
+    judged: str | None = moment("When last, which is every 5 s; null until then after a start of the agent.")
+    score: float | None = Field(description="0 to 100, by the last 30 days: 100 is a node that nothing happened to.")
+    verdicts: list[PrimaryVerdict] = Field(description="The worst first.")
+    gpus: list[GpuLevel]
+    maintenance: Maintenance | None = Field(description="The one in force: what is ruled in it is muted.")
+    rulings: list[Ruling] = Field(description="The newest first.")
+
+
 class Alerts(Shape):
     alerts: list[Alert]
 
@@ -325,6 +419,7 @@ class Report(Shape):
     gpus: list[Gpu]  # type: ignore[valid-type]
     links: list[Link]  # type: ignore[valid-type]
     ports: list[Port]  # type: ignore[valid-type]
+    health: Health
     alerts: list[Alert]
     events: list[Event]
     probe: Probe

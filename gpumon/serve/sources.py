@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from gpumon.health.acknowledge import Acknowledged, Asked
 from gpumon.outputs.prometheus import Exposition
 from gpumon.probe.result import ProbeRequest
 from gpumon.release import Answer
@@ -33,6 +34,14 @@ class Sources:
     """Asks for a release: bus id or NODE, seconds, who asks. Answers when nothing is held, or will not be let go."""
     end_release: Callable[[str | None, str], Future[Answer]]
     """Ends one release, None: all that are not the marker's; who asks."""
+    acknowledge: Callable[[Asked], Future[Acknowledged]]
+    """Clears verdicts because a person says so. Answers when that is stored, or will not be."""
+    accept_inventory: Callable[[], Future[Answer]]
+    """Has what is here expected from now on. Answers when it is stored."""
+    request_maintenance: Callable[[float, str, str], Future[Answer]]
+    """Asks for a maintenance: seconds, reason, who asks. Answers when it is on record."""
+    end_maintenance: Callable[[], Future[Answer]]
+    """Ends the one in force."""
     find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]
     """Asks the store. StoreError in the future when it cannot be read."""
     wall: Callable[[], float]

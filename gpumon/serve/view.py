@@ -11,6 +11,7 @@ from gpumon.outputs.words import ABSENT, bandwidth, celsius, count, duration, se
 HOT = 0.95
 """Share of the temperature at which the GPU slows down, from which a bar stands out."""
 ACTIVITY = {"SM": "sm_active_ratio", "tensor": "tensor_active_ratio", "DRAM": "dram_active_ratio"}
+LEVEL_TONES = {"fail": "critical", "warn": "warning"}
 OUTCOME_TONES = {"ok": "ok", "degraded": "warning", "skipped": "muted"}
 
 
@@ -90,6 +91,25 @@ def event_place(event: Document) -> str:
         return event["pci_bus_id"] or ""
     instance = event["gpu_instance_id"]
     return f"GPU {event['gpu']}" + ("" if instance is None else f" MIG {instance}")
+
+
+def change(ruling: Document) -> str:
+    """fail, warn; a verdict that went is cleared."""
+    return "cleared" if ruling["change"] == "cleared" else str(ruling["verdict"]["level"])
+
+
+def level_tone(ruling: Document) -> str:
+    return "" if ruling["change"] == "cleared" else LEVEL_TONES.get(ruling["verdict"]["level"], "")
+
+
+def after(ruling: Document) -> str:
+    """Why it was cleared, or what it asks for."""
+    return str(ruling["way_words"] if ruling["change"] == "cleared" else ruling["verdict"]["action_words"])
+
+
+def device(verdict: Document) -> str:
+    """The GPU by its index, a port by its name; nothing for the node."""
+    return verdict["device"] or "" if verdict["gpu"] is None else f"GPU {verdict['gpu']}"
 
 
 def ago(moment: str | None, now: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpumon.sim import effects, entries, shapes, workload
+from gpumon.sim import effects, entries, shapes, stuck, workload
 from gpumon.sim.codes import Code
 from gpumon.sim.effects import Alter, Call
 from gpumon.sim.gpm import METRICS
@@ -232,9 +232,17 @@ FAULTS: Mapping[str, Fault] = {
         ),
         Fault(
             key="services",
-            value="`fabric_manager`, `imex`: `running`, `stopped`, `not_installed`",
+            value="`fabric_manager`, `imex`: `running`, `stopped`, `restarting`, `not_installed`",
             help="services of the host",
             shape=SERVICES_SHAPE,
+            gpu=False,
+            node=True,
+        ),
+        Fault(
+            key="stuck_processes",
+            value="list of `gpus`, `since`, `until`",
+            help="processes that hold these GPUs and do not come back from the kernel",
+            shape=shapes.listing(stuck.entry),
             gpu=False,
             node=True,
         ),

@@ -148,7 +148,10 @@ def packed(ratio: float) -> int:
 
 
 def _speed(device: Device, scope: int) -> float:
-    return device.board.link_speed if _linked(device, scope).state != LINK_DOWN else 0
+    link = _linked(device, scope)
+    if link.state == LINK_DOWN:
+        return 0
+    return device.board.link_speed if link.speed is None else link.speed
 
 
 def _version(device: Device, scope: int) -> float:

@@ -1,4 +1,4 @@
-"""The simulated node's ports and services, as the files in which a kernel shows them. Read like real ones."""
+"""The simulated node's ports, services and processes: files as a kernel shows them, and read like real ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpumon.sim import SimulationError
+from gpumon.sim import SimulationError, stuck
 from gpumon.sim.board import Profile
 from gpumon.sim.effects import RECHECK
 from gpumon.sim.node import body
@@ -19,10 +19,13 @@ from gpumon.sim.ports import (
     FILES,
     HARDWARE_COUNTERS,
     NOT_INSTALLED,
+    RESTART_SECONDS,
+    RESTARTING,
     RUNNING,
     SERVICES,
     STATES,
     TRAFFIC,
+    address,
     devices,
 )
 from gpumon.sim.profiles import PROFILES
@@ -36,6 +39,9 @@ UNITS = "usr/lib/systemd/system"
 LOAD_SHARE = 0.35
 """Of a port's speed, under full load of the GPU beside it."""
 WORD = 4
+
+_PROCESS = 4242
+"""Of a service."""
 
 Text = Callable[[], str]
 
@@ -67,6 +73,9 @@ class SimulatedTree:
     def exists(self, path: str) -> bool:
         return any(one == path or one.startswith(f"{path}/") for one in self._files())
 
+    def link(self, path: str) -> str:
+        return self.read(path)
+
     def _files(self) -> Mapping[str, Text]:
         self._file.refresh()
         scenario = self._file.current
@@ -76,22 +85,33 @@ class SimulatedTree:
 
     def _make(self, scenario: Scenario) -> Iterator[tuple[str, Text]]:
         yield from self._services(scenario)
+        yield "proc/uptime", lambda: f"{self._time():.2f} 0.00"
+        yield from stuck.files(_wanted(scenario, "stuck_processes", ()), self._time)
         for number, device in enumerate(devices(self._profile)):
             fault = self._fault(scenario, device)
             if not fault.get("absent"):
+                yield from self._card(device, number)
                 for name, text in self._port(scenario, number, fault):
                     path = f"{CLASS}/{device}/ports/1/{FILES[name]}"
                     yield path, (_failing(path) if name in fault.get("unreadable", ()) else text)
 
+    def _card(self, device: str, number: int) -> Iterator[tuple[str, Text]]:
+        """What the device is, and where on the PCI bus."""
+        assert self._profile.ports is not None  # noqa: S101 - it has devices
+        generation = self._profile.ports.generation
+        yield f"{CLASS}/{device}/board_id", lambda: f"SIM_{generation}"
+        yield f"{CLASS}/{device}/device/uevent", lambda: f"DRIVER=mlx5_core\nPCI_SLOT_NAME={address(number)}"
+
     def _services(self, scenario: Scenario) -> Iterator[tuple[str, Text]]:
-        wanted = _wanted(scenario, "services")
+        wanted = _wanted(scenario, "services", {})
         yield f"{CGROUPS}/cgroup.events", lambda: "populated 1"
         for service, unit in SERVICES.items():
             state = wanted.get(service, RUNNING if service in self._profile.services else NOT_INSTALLED)
             if state != NOT_INSTALLED:
                 yield f"{UNITS}/{unit}", lambda: "[Service]"
-            if state == RUNNING:
+            if state in {RUNNING, RESTARTING}:
                 yield f"{CGROUPS}/{unit}/cgroup.events", lambda: "populated 1\nfrozen 0"
+                yield f"{CGROUPS}/{unit}/cgroup.procs", self._process if state == RESTARTING else _one_process
 
     def _port(self, scenario: Scenario, number: int, fault: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
         ports = self._profile.ports
@@ -114,6 +134,10 @@ class SimulatedTree:
         words = gigabits * 1e9 / 8 * LOAD_SHARE / WORD
         return lambda: str(int(course.at(self._time()).point.load_seconds * words))
 
+    def _process(self) -> str:
+        """Of a service that does not live for long."""
+        return str(_PROCESS + 1 + int(self._time() // RESTART_SECONDS))
+
     def _time(self) -> float:
         """Seconds since the epoch."""
         return self._clock() - self._epoch
@@ -128,7 +152,7 @@ class SimulatedTree:
 
     @staticmethod
     def _fault(scenario: Scenario, device: str) -> Mapping[str, Any]:
-        wanted = _wanted(scenario, "ports")
+        wanted = _wanted(scenario, "ports", {})
         return {**wanted.get("*", {}), **wanted.get(device, {})}
 
 
@@ -144,6 +168,9 @@ class EmptyTree:
     def exists(self, _path: str) -> bool:
         return False
 
+    def link(self, path: str) -> str:
+        raise _error(errno.ENOENT, path)
+
 
 def open_tree(
     profile: str, *, scenario: Path | None, epoch: float, clock: Callable[[], float] = boot_clock
@@ -155,8 +182,12 @@ def open_tree(
     return SimulatedTree(kind, ScenarioFile(scenario, kind), epoch, clock)
 
 
-def _wanted(scenario: Scenario, key: str) -> Mapping[str, Any]:
-    return next((value for fault, value in scenario.node if fault.key == key), {})
+def _wanted(scenario: Scenario, key: str, none: Any) -> Any:
+    return next((value for fault, value in scenario.node if fault.key == key), none)
+
+
+def _one_process() -> str:
+    return str(_PROCESS)
 
 
 def _zero() -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import struct
 
 from gpumon.sim.cmemory import put
+from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import Device
 from gpumon.sim.exports import POINTER, UINT, device_function, getter, text_getter
 
 _INT = struct.Struct("<i")
+_GSP = struct.Struct("64s")
 _NVIDIA, _TESLA = 14, 2
 """Brands."""
 _PASSED_THROUGH = 1
@@ -33,6 +35,14 @@ getter("nvmlDeviceGetIrqNum", "I")(lambda device: 100 + device.identity.number)
 getter("nvmlDeviceGetPcieSpeed", "I")(lambda device: 2500 << max(0, int(device.state.pcie_generation or 1) - 1))
 text_getter("nvmlDeviceGetInforomImageVersion")(lambda _: "G520.0280.02.02")
 text_getter("nvmlDeviceGetBoardPartNumber")(lambda device: f"900-{device.board.pci_subsystem >> 16:04X}-0000-000")
+
+
+@device_function("nvmlDeviceGetGspFirmwareVersion", POINTER)
+def gsp_firmware_version(device: Device, out: int | None) -> None:
+    """That of the driver, which brings it along."""
+    if device.board.architecture <= _TURING:
+        raise Refusal(Code.NOT_SUPPORTED)
+    put(out, _GSP, ".".join(f"{part:02}" for part in device.driver).encode())
 
 
 @device_function("nvmlDeviceGetVirtualizationMode", POINTER)

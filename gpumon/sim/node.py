@@ -7,6 +7,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 from gpumon.sim.arrivals import MIG_CHANGED, Arrival, EventSet, Xid, arrival
@@ -26,6 +27,10 @@ SAMPLES = 10
 """Samples that the driver takes in a second: data-centre GPUs are no quicker, however often they are asked."""
 _HANDLES = 0x7E5A_0000_0000
 """Handles lie beyond 32 bits, so that one passed as an int shows."""
+
+
+POWER_BEFORE = 1000.0
+"""Watts that a GPU drew from the host's boot to the epoch: the next agent, with a later epoch, sees no reset in it."""
 
 
 class Node:
@@ -207,7 +212,10 @@ class Node:
         if known and known[0] == tick and known[1] is scenario:
             return known[2]
         layout = scenario.layouts[gpu]
-        state = self._altered(scenario, gpu, observe(self.profile, gpu, self.course(gpu), tick, layout), tick)
+        observed = observe(self.profile, gpu, self.course(gpu), tick, layout)
+        if observed.energy is not None:
+            observed = replace(observed, energy=observed.energy + POWER_BEFORE * self._epoch)
+        state = self._altered(scenario, gpu, observed, tick)
         self._states[gpu] = tick, scenario, state
         return state
 

@@ -16,6 +16,7 @@ from gpumon.sim.replay_calls import find
 from gpumon.sim.trace import Trace
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import is_recording
+from gpumon.snapshot.snapshot import HOST
 
 
 class Simulated(Protocol):
@@ -23,6 +24,8 @@ class Simulated(Protocol):
 
     library: Library
     """For `pynvml.nvmlLib`; has to be kept as long as any of its functions is."""
+    place: str
+    """One of PLACES."""
 
     def pci_functions(self) -> dict[str, str]:
         """GPUs on the PCI bus: bus id -> driver bound, "" for none."""
@@ -37,6 +40,7 @@ class ReplayedNode:
     def __init__(self, replay: Replay, trace: Trace) -> None:
         self._replay = replay
         self.library = Library(partial(find, replay), trace)
+        self.place = HOST
 
     def pci_functions(self) -> dict[str, str]:
         return dict(capture.bus(self._replay.recorded, self._replay.time()))

@@ -34,7 +34,9 @@ FILES = {
 }
 """Below a port's folder, by name."""
 
-RUNNING, STOPPED, NOT_INSTALLED = "running", "stopped", "not_installed"
+RUNNING, STOPPED, NOT_INSTALLED, RESTARTING = "running", "stopped", "not_installed", "restarting"
+RESTART_SECONDS = 30
+"""How long a service that restarts lives each time."""
 SERVICES = {"fabric_manager": "nvidia-fabricmanager.service", "imex": "nvidia-imex.service"}
 
 _PORT = shapes.fields(
@@ -48,12 +50,17 @@ _PORT = shapes.fields(
     }
 )
 PORTS_SHAPE = shapes.by_key(lambda value, _: str(value), _PORT)
-SERVICES_SHAPE = shapes.fields(dict.fromkeys(SERVICES, shapes.one_of(RUNNING, STOPPED, NOT_INSTALLED)))
+SERVICES_SHAPE = shapes.fields(dict.fromkeys(SERVICES, shapes.one_of(RUNNING, STOPPED, NOT_INSTALLED, RESTARTING)))
 
 
 def devices(profile: Profile) -> list[str]:
     """Names of the devices; each has one port."""
     return [f"mlx5_{number}" for number in range(profile.ports.count if profile.ports else 0)]
+
+
+def address(number: int) -> str:
+    """PCI address of a device, as the kernel writes it: in a domain of its own, so that no GPU has it."""
+    return f"0001:{0x10 + number:02x}:00.0"
 
 
 def check(wanted: Mapping[str, Any], profile: Profile) -> None:

@@ -123,7 +123,12 @@ T4X1 = Profile(
     bus_ids=("00000000:00:1E.0",),
 )
 
-H100X1 = replace(H100X8, name="h100x1", note="one of them", bus_ids=H100X8.bus_ids[:1])
+H100X1 = replace(
+    H100X8,
+    name="h100x1",
+    note="one of them: taken for what is left of four, unless `gpus.expected_count` is 1",
+    bus_ids=H100X8.bus_ids[:1],
+)
 H100X16 = replace(
     H100X8, name="h100x16", note="twice as many", bus_ids=_addresses(*(f"{8 + 14 * n:02X}" for n in range(16)))
 )

@@ -30,7 +30,7 @@ def sections() -> Mapping[str, str]:
         "profiles": _table(("profile", "GPUs", "NVLinks each", "driver", "worth knowing"), _profiles()),
         "faults": _table(("at the top", "below a GPU", "value", "effect"), _faults()),
         "quantities": _table(("unit", "quantities"), _quantities()),
-        "counters": _names(name for name in Link._fields if name != "state"),
+        "counters": _names(name for name in Link._fields if name not in {"state", "speed"}),
         "metrics": _names(METRICS),
         "health": _names(HEALTH),
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from gpumon.sim import SimulationError, ports, shapes, workload
+from gpumon.sim import SimulationError, ports, shapes, stuck, workload
 from gpumon.sim.arrivals import Xid
 from gpumon.sim.board import Profile
 from gpumon.sim.device import Identity
@@ -63,6 +63,7 @@ def parse(text: str, profile: Profile) -> Scenario:
     seed = named.get("seed", 0)
     _check_jobs(named.get("jobs", ()), len(profile.bus_ids))
     ports.check(named.get("ports", {}), profile)
+    stuck.check(named.get("stuck_processes", ()), profile)
     identities = tuple(_identity(profile, seed, n) for n in range(len(profile.bus_ids)))
     gpus = _gpus(wanted, identities)
     layouts = tuple(_layout(profile, n, rows) for n, rows in enumerate(gpus))

@@ -54,6 +54,8 @@ class Link(NamedTuple):
     symbol: float = 0
     effective_ber: float = 0
     symbol_ber: float = 0
+    speed: float | None = None
+    """MB/s; None for that of the board."""
 
 
 def quantity(unit: str, *, low: float = 0, high: float = 2**32 - 1) -> Any:

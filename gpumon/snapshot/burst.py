@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-XID, SXID, OVERRUN = "xid", "sxid", "overrun"
+XID, SXID, OVERRUN, AER, NIC = "xid", "sxid", "overrun", "aer", "nic"
 MOST_TEXTS = 3
 """Different lines that are kept of one error, beside the newest."""
-KINDS = (XID, SXID, OVERRUN)
-"""Of a GPU; of an NVSwitch; records of the kernel log that were lost, and Xids perhaps with them."""
+KINDS = (XID, SXID, OVERRUN, AER, NIC)
+"""Of a GPU; of an NVSwitch; records of the kernel log that were lost, and Xids perhaps with them; of a PCIe device, by
+the kernel's Advanced Error Reporting; of a network adapter, by its driver."""
 NVML, KMSG = "nvml", "kmsg"
 SOURCES = (NVML, KMSG)
 
 UNNAMED = "pci-"
 """Begins the stand-in for the uuid of a GPU that has never told its own; its bus id follows, in lower case."""
+AER_FATAL = 1
+"""The kernel's number for PCIe errors that are neither corrected nor survived."""
 FALLEN_OFF = 79
 """The Xid of a GPU that has fallen off the bus."""
+FIRMWARE_SILENT = frozenset({119, 120})
+"""Xids after which the GPU's own processor answers no more: the next call on it may hang."""
 CANCELLED_BY = {163: 162}
 """Xid -> the one that says of the same GPU that it is over."""
 
@@ -136,3 +141,15 @@ class Board:
     name: str
     first_wall: float
     last_wall: float
+    """Seconds since the epoch at which it was seen first, and last."""
+    gpu: int | None = None
+    """Its index in the boot in which it was seen last."""
+    boot_id: str = ""
+    vbios: str = ""
+    inforom: str = ""
+    gsp: str = ""
+    nvlinks: int | None = None
+    energy: float | None = None
+    """Joules by the driver's counter: less of it in the same boot means that the counter began anew."""
+    expected: bool = True
+    """False: it was replaced, or a person has accepted that it is gone."""

@@ -15,7 +15,7 @@ from gpumon.snapshot.mig import Mig
 from gpumon.snapshot.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.snapshot.snapshot import Message
 
-SCHEMA = 3
+SCHEMA = 4
 """Raised whenever a message changes its shape: daemon and child of different installs must not talk."""
 
 LIMIT = 16 * 1024 * 1024
@@ -54,10 +54,9 @@ def decode(line: bytes) -> Message:
         if kind is snapshot.Snapshot:
             return _snapshot(values)
         if kind is snapshot.LinksSeen:
-            ports = tuple(_port(one) for one in values["ports"])
-            return snapshot.LinksSeen(**values | {"ports": ports, "denied": tuple(values["denied"])})
+            return _links(values)
         if kind is snapshot.PciBus:
-            return snapshot.PciBus(functions=values["functions"], excluded=tuple(values["excluded"]))
+            return snapshot.PciBus(**values | {"excluded": tuple(values["excluded"])})
         return kind(**values)  # type: ignore[no-any-return]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FrameError(f"not a frame: {line[:200]!r} ({error})") from error
@@ -91,6 +90,16 @@ def _seen(values: dict[str, Any]) -> snapshot.SeenGpu:
         values[name] = {link: table(**one) for link, one in values.get(name, {}).items()}
     values["migs"] = tuple(snapshot.SeenMig(**one | {"mig": Mig(**one["mig"])}) for one in values.get("migs", ()))
     return snapshot.SeenGpu(**values)
+
+
+def _links(values: dict[str, Any]) -> snapshot.LinksSeen:
+    values |= {"ports": tuple(_port(one) for one in values["ports"])}
+    values |= {name: tuple(values[name]) for name in ("denied", "ended")}
+    if "stuck" in values:
+        values["stuck"] = tuple(
+            snapshot.StuckProcess(since=one["since"], gpus=tuple(one["gpus"])) for one in values["stuck"]
+        )
+    return snapshot.LinksSeen(**values)
 
 
 def _port(values: dict[str, Any]) -> snapshot.SeenPort:

@@ -138,6 +138,8 @@ class Gpu:
     name: str | None = identity("Product name.", Call("Name"))
     serial: str | None = identity("Serial number of the board.", Call("Serial"))
     vbios: str | None = identity("Version of the video BIOS.", Call("VbiosVersion"))
+    inforom: str | None = identity("Version of the InfoROM image.", Call("InforomImageVersion"))
+    gsp: str | None = identity("Version of the firmware of the system processor.", Call("GspFirmwareVersion"))
     pci_bus_id: str | None = identity("PCI address.", Call("PciInfo", attribute="busId"))
     architecture: str | None = identity("Architecture.", Call("Architecture"))
     compute_capability: str | None = identity("CUDA compute capability.", Call("CudaComputeCapability"))
@@ -146,6 +148,10 @@ class Gpu:
     up: float | None = agent("1 when this GPU answers, 0 when it does not.")
     fault: dict[str, float] | None = agent("1 for the reason why this GPU does not answer.", label="fault")
     released: float | None = agent("1 while the agent keeps off this GPU because it was asked to.")
+    health: float | None = agent(
+        "The worst verdict about this GPU: 0 ok, 1 unknown, 2 warn, 3 fail.",
+        note="For every GPU of the inventory, whatever the driver does. A scheduler wants this one.",
+    )
     observed_seconds_total: float | None = agent(
         "Time this GPU was watched: the denominator for every accumulated counter."
     )

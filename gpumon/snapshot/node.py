@@ -76,10 +76,19 @@ class Node:
     release_end_timestamp_seconds: float | None = agent(
         "When the agent takes the GPUs up again that it let go of; absent when it holds them."
     )
+    maintenance_end_timestamp_seconds: float | None = agent(
+        "When the maintenance of the node ends, in seconds since the epoch; 0 while there is none.",
+        note="No alert pages until then.",
+    )
     fabric_manager_up: float | None = agent(
         "1 when the NVIDIA fabric manager runs.", note="Absent where its unit is not installed: GB200 needs none."
     )
     imex_up: float | None = agent("1 when the NVIDIA IMEX daemon runs.", note="Absent where its unit is not installed.")
+    service_stops_total: dict[str, float] | None = agent(
+        "Times a service that the links need was seen to have ended, or to have been started anew.",
+        label="service",
+        note="Services: fabric_manager, imex. Looked at every 5 s, since the agent's start.",
+    )
     nvswitch_errors_total: dict[str, float] | None = agent(
         "SXid errors of the NVSwitches, counted over restarts of the agent.",
         label=("nvswitch", "sxid"),

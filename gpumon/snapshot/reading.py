@@ -300,6 +300,6 @@ def samples(table: Table, own: Labels, *, detailed: bool = True) -> Iterator[Sam
 
 
 def labels_of(row: Row, key: str) -> Labels:
-    """The extra labels of one value of a labelled reading."""
+    """The extra labels of one value of a labelled reading; an empty one is none, as in Prometheus."""
     values = key.split(KEY_SEPARATOR) if len(row.labels) > 1 else (key,)
-    return tuple(zip(row.labels, values, strict=True))
+    return tuple(pair for pair in zip(row.labels, values, strict=True) if pair[1])

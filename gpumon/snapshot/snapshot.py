@@ -14,6 +14,9 @@ from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
 from gpumon.snapshot.mig import Mig
 from gpumon.snapshot.nvlink import C2cLink, Nvlink, NvlinkPeer
 
+HOST, GUEST, CONTAINER = PLACES = ("host", "guest", "container")
+"""A guest and a container may have been given some of a host's GPUs; in a container the bus is the whole host's."""
+
 Increments = Mapping[str, float | Mapping[str, float]]
 
 
@@ -81,6 +84,10 @@ class PciBus:
     functions: Mapping[str, str]
     excluded: tuple[str, ...] = ()
     """Those that the configuration excludes."""
+    place: str = HOST
+    """One of PLACES: where this agent runs."""
+    ports: Mapping[str, str] = field(default_factory=dict)
+    """By GPU, the address of the PCIe port above it, where it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +133,25 @@ class SeenPort:
     """InfiniBand or Ethernet."""
     link: InfinibandLink
     counts: InfinibandPort
+    bus_id: str = ""
+    """PCI address of its device, in NVML's spelling; "" where it has none."""
+    board: str = ""
+    """What kind of card it is on, by its vendor's own name; "" where it does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StuckProcess:
+    """A process that holds NVIDIA's devices and has not come back from the kernel; nobody need know which one."""
+
+    since: float
+    """When it was first seen so, on the boot clock."""
+    gpus: tuple[str, ...] = ()
+    """Minor numbers of the GPUs that it holds, where that can still be seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksSeen:
-    """What the links child saw: all ports, and the services that the links need."""
+    """What the links child saw: all ports, the services that the links need, processes that are stuck."""
 
     ended_at: float
     ports: tuple[SeenPort, ...] = ()
@@ -142,6 +163,12 @@ class LinksSeen:
     """Collectors that lacked permission."""
     left_out: int = 0
     """Ports beyond the most that are read."""
+    stuck: tuple[StuckProcess, ...] | None = None
+    """None: nobody can tell."""
+    contained: bool | None = None
+    """The agent, and so NVML, sees the processes of a container alone."""
+    ended: tuple[str, ...] = ()
+    """Units none of whose processes is one of those that it had at the look before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,75 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        """
+        CREATE TABLE verdicts (
+            check_name TEXT NOT NULL,
+            device TEXT NOT NULL,
+            document TEXT NOT NULL,
+            PRIMARY KEY (check_name, device)
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE rulings (
+            number INTEGER PRIMARY KEY,
+            wall REAL NOT NULL,
+            at REAL NOT NULL,
+            boot_id TEXT NOT NULL,
+            check_name TEXT NOT NULL,
+            device TEXT NOT NULL,
+            change TEXT NOT NULL,
+            way TEXT,
+            note TEXT NOT NULL,
+            muted INTEGER NOT NULL,
+            document TEXT NOT NULL
+        )
+        """,
+        "CREATE INDEX rulings_by_verdict ON rulings (check_name, device, change, wall)",
+        "CREATE INDEX rulings_by_wall ON rulings (wall)",
+        *(
+            f"ALTER TABLE boards ADD COLUMN {column}"
+            for column in (
+                "gpu INTEGER",  # its index
+                "vbios TEXT NOT NULL DEFAULT ''",
+                "inforom TEXT NOT NULL DEFAULT ''",
+                "gsp TEXT NOT NULL DEFAULT ''",
+                "nvlinks INTEGER",
+                "energy REAL",  # joules by the driver's counter: less of it means that it began anew
+                "boot_id TEXT NOT NULL DEFAULT ''",
+                "expected INTEGER NOT NULL DEFAULT 1",  # 0: replaced, or a person has accepted that it is gone
+            )
+        ),
+        """
+        UPDATE boards SET expected = 0 WHERE EXISTS (
+            SELECT 1 FROM boards AS later WHERE later.bus_id = boards.bus_id AND later.last_wall > boards.last_wall
+        )
+        """,
+        """
+        CREATE TABLE lives (
+            number INTEGER PRIMARY KEY,
+            boot_id TEXT NOT NULL,
+            version TEXT NOT NULL,
+            began REAL NOT NULL,
+            began_at REAL NOT NULL,
+            last REAL NOT NULL,
+            stopped REAL,
+            planned INTEGER NOT NULL
+        )
+        """,
+        """
+        CREATE TABLE maintenance (
+            number INTEGER PRIMARY KEY,
+            began REAL NOT NULL UNIQUE,
+            until REAL NOT NULL,
+            deadline REAL NOT NULL,
+            boot_id TEXT NOT NULL,
+            ended REAL,
+            reason TEXT NOT NULL,
+            asker TEXT NOT NULL
+        )
+        """,
+    ),
 )
 
 

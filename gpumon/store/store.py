@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from gpumon.health.lives import Life
+from gpumon.health.verdict import Key, Ruling, Verdict
+from gpumon.maintenance import Known, Maintenance
 from gpumon.snapshot.burst import Board, Burst, Change, LogPosition
-from gpumon.store import events
+from gpumon.store import boards, events, lives, maintenance, verdicts
 from gpumon.store.errors import told_plainly
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
 from gpumon.store.opening import Opened, open_file
 
 DAY = 86400.0
-MOST_BOARDS = 256
-"""GPUs that are remembered: boards are replaced, and a host may live long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,27 +129,84 @@ class Store:
             value = f"{position.boot_id} {position.sequence}"
             self._execute("INSERT OR REPLACE INTO meta VALUES ('kernel_log', ?)", (value,))
 
-    def keep_boards(self, boards: Iterable[Board]) -> None:
+    def keep_boards(self, new: Iterable[Board]) -> None:
         """Remember GPUs by uuid; when one was first seen stays."""
         with self._transaction():
-            for board in boards:
-                self._execute(
-                    "INSERT INTO boards VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET bus_id = excluded.bus_id,"
-                    " serial = excluded.serial, name = excluded.name, last_wall = excluded.last_wall",
-                    (board.uuid, board.bus_id, board.serial, board.name, board.first_wall, board.last_wall),
-                )
-            self._execute(
-                "DELETE FROM boards WHERE uuid NOT IN (SELECT uuid FROM boards ORDER BY last_wall DESC LIMIT ?)",
-                (MOST_BOARDS,),
-            )
+            for board in new:
+                boards.put(self._connection, board)
+            boards.prune(self._connection)
 
     def boards(self) -> tuple[Board, ...]:
         """Every GPU that was ever here; of those at one address, the one seen last stands last."""
-        rows = self._rows("SELECT uuid, bus_id, serial, name, first_wall, last_wall FROM boards ORDER BY last_wall")
-        return tuple(
-            Board(uuid=uuid, bus_id=bus_id, serial=serial, name=name, first_wall=first, last_wall=last)
-            for uuid, bus_id, serial, name, first, last in rows
-        )
+        with told_plainly(self.path):
+            return boards.every(self._connection)
+
+    def accept(self, count: int, gone: Iterable[str]) -> None:
+        """A person says: so many GPUs are all there are, and these uuids are expected no more."""
+        with self._transaction():
+            boards.accept(self._connection, count, gone)
+
+    def accepted(self) -> int | None:
+        """How many GPUs a person has accepted; None when nobody had to."""
+        with told_plainly(self.path):
+            return boards.accepted(self._connection)
+
+    def rule(self, rulings: Iterable[Ruling]) -> None:
+        """Store what became of verdicts."""
+        with self._transaction():
+            for ruling in rulings:
+                verdicts.write(self._connection, ruling)
+            self._prune_rulings()
+
+    def restore_verdicts(self, known: Iterable[Verdict], rulings: Iterable[Ruling] = ()) -> None:
+        """Exactly these, and what became of others: what was told while the store was out of order."""
+        with self._transaction():
+            self._execute("DELETE FROM verdicts")
+            for verdict in known:
+                verdicts.put(self._connection, verdict)
+            for ruling in rulings:
+                verdicts.put_ruling(self._connection, ruling)
+
+    def touch_verdicts(self, known: Iterable[Verdict]) -> None:
+        """What is new about those that are there still."""
+        with self._transaction():
+            for verdict in known:
+                verdicts.touch(self._connection, verdict)
+
+    def keep_life(self, life: Life) -> None:
+        """The agent's life, as it is now."""
+        with self._transaction():
+            lives.keep(self._connection, life)
+
+    def recent_lives(self, limit: int) -> tuple[Life, ...]:
+        """The newest last."""
+        with told_plainly(self.path):
+            return lives.recent(self._connection, limit)
+
+    def keep_maintenances(self, known: Iterable[Maintenance]) -> None:
+        """Maintenances, as they are now."""
+        with self._transaction():
+            for one in known:
+                maintenance.keep(self._connection, one)
+
+    def maintenances(self) -> Known:
+        """The newest last."""
+        with told_plainly(self.path):
+            return maintenance.recent(self._connection)
+
+    def open_verdicts(self) -> tuple[Verdict, ...]:
+        with told_plainly(self.path):
+            return verdicts.open_verdicts(self._connection)
+
+    def recent_rulings(self, since: float, limit: int, *, weighty: bool = False) -> tuple[Ruling, ...]:
+        """The newest last; `since` in seconds since the epoch. `weighty`: see standing.is_weighty."""
+        with told_plainly(self.path):
+            return verdicts.recent_rulings(self._connection, since, limit, weighty=weighty)
+
+    def cleared_verdicts(self) -> dict[Key, Ruling]:
+        """How each verdict was last cleared."""
+        with told_plainly(self.path):
+            return verdicts.cleared(self._connection)
 
     def add_probe_result(self, document: Mapping[str, Any]) -> bool:
         """Store a result and count it. False when its id is stored already.
@@ -197,12 +255,20 @@ class Store:
         with self._transaction():
             self._prune_events()
             self._prune_probe_results()
+            self._prune_rulings()
 
     def _prune_events(self) -> None:
         self._execute("DELETE FROM events WHERE last_wall < ?", (self._oldest,))
         self._execute(
             "DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?",
             (self._retention.rows,),
+        )
+
+    def _prune_rulings(self) -> None:
+        self._execute(
+            "DELETE FROM rulings WHERE (wall < ? OR number <= (SELECT max(number) FROM rulings) - ?)"  # noqa: S608
+            f" AND number NOT IN ({verdicts.LAST_CLEARED})",
+            (self._oldest, self._retention.rows),
         )
 
     def _prune_probe_results(self) -> None:

@@ -170,6 +170,7 @@ class Probing:
             enabled=self.choices.enabled,
             unkillable=self._ranks.unkillable,
             released=report.release.end is not None,
+            maintained=report.maintenance is not None,
         )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from gpumon.arrival import Aside, Samplers
 from gpumon.release import NODE, Holder
+from gpumon.snapshot.burst import FIRMWARE_SILENT
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import EXIT_MISMATCH, Orders
 from gpumon.snapshot.snapshot import Message, Snapshot, TrialResult, XidEvent
@@ -31,8 +32,6 @@ STEADY_SECONDS = 60.0
 """Age from which the end of a sampler is a new trouble and not the last one going on."""
 CRASHES_A_GPU = 2
 """Crashes inside calls on one GPU after which that GPU is left aside."""
-FIRMWARE_SILENT = frozenset({119, 120})
-"""Xids after which the GPU's own processor answers no more: the next call on it may hang."""
 REASONS = ("deadline", "crash", "mismatch", "release", "readmit", "configuration")
 
 

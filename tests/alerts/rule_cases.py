@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from recorded_scrape import TARGET, recorded
+
+from gpumon.health.alerting import VERDICT, WARNING, rules
+from gpumon.health.check import Check
+from gpumon.health.table import CHECKS
+from gpumon.health.verdict import FAIL, UNKNOWN, WARN, Level
 from gpumon.snapshot.reading import Labels, Sample
+
+PLAIN = next(rule for rule in rules({}) if rule.name == "GpuIdle")
+"""A row to put other expressions in: it is evaluated, and for information, so that nothing mutes it."""
 
 Course = Callable[[float, float], float | None]
 """Value of a series, from the recorded value and the minute; None while it is absent."""
@@ -36,6 +45,8 @@ class Case:
     carries: tuple[str, ...] = ("gpu", "uuid")
     """Labels that the alert takes from the first changed series, beside those of the target."""
     thresholds: Mapping[str, float | None] = field(default_factory=dict)
+    added: tuple[Sample, ...] = ()
+    """Series that the recorded node, being well, has not."""
 
 
 def during(start: float, end: float, value: float | None) -> Course:
@@ -67,15 +78,7 @@ def gpu(index: int, **labels: str) -> dict[str, str]:
     return {"gpu": str(index), **labels}
 
 
-CASES: tuple[Case, ...] = (
-    Case(
-        rule="GpumonNvmlDown",
-        changes=(Change("gpumon_nvml_up", {}, during(10, 20, 0)),),
-        firing=12,
-        recovered=21,
-        carries=(),
-        summary="The NVIDIA driver does not answer.",
-    ),
+READINGS: tuple[Case, ...] = (
     Case(
         rule="GpumonDown",
         changes=(Change("up", {}, during(10, 20, 0)),),
@@ -98,106 +101,6 @@ CASES: tuple[Case, ...] = (
         recovered=21,
         carries=(),
         summary="gpumon answers, but its readings are old.",
-    ),
-    Case(
-        rule="GpuLost",
-        changes=(Change("gpumon_gpu_fault", gpu(3, fault="lost"), during(10, 20, 1)),),
-        firing=10,
-        recovered=21,
-        summary="GPU 3 is lost.",
-    ),
-    Case(
-        rule="GpuLost",
-        changes=(Change("gpumon_gpu_fault", gpu(2, fault="unknown"), during(10, 20, 1)),),
-        firing=12,
-        recovered=21,
-        summary="GPU 2 is lost.",
-    ),
-    Case(
-        rule="GpuStuck",
-        changes=(Change("gpumon_gpu_fault", gpu(5, fault="stuck"), during(10, 20, 1)),),
-        firing=10,
-        recovered=21,
-        carries=("gpu", "uuid", "fault"),
-        summary="A driver call for GPU 5 does not return.",
-    ),
-    Case(
-        rule="GpuCountMismatch",
-        changes=(Change("gpumon_gpus_visible", {}, during(10, 20, 7)),),
-        firing=12,
-        recovered=36,
-        carries=(),
-        summary="The driver sees 7 GPUs, which is not the number expected.",
-    ),
-    Case(
-        rule="GpuXidCritical",
-        changes=(Change("gpumon_gpu_xid_errors_total", gpu(1, xid="79"), from_minute(10, 1)),),
-        firing=10,
-        recovered=71,
-        carries=("gpu", "uuid", "xid"),
-        summary="Critical Xid 79 on GPU 1.",
-    ),
-    Case(
-        rule="GpuTemperatureHigh",
-        changes=(Change("gpumon_gpu_thermal_margin_celsius", gpu(4), during(10, 20, 5)),),
-        firing=16,
-        recovered=36,
-        summary="GPU 4 is about to slow down from heat.",
-    ),
-    Case(
-        rule="GpuTemperatureHigh",
-        changes=(
-            Change("gpumon_gpu_temperature_celsius", gpu(4), during(10, 20, 91)),
-            Change("gpumon_gpu_thermal_margin_celsius", gpu(4), lambda _recorded, _minute: None),
-        ),
-        firing=16,
-        recovered=36,
-        summary="GPU 4 is about to slow down from heat.",
-    ),
-    Case(
-        rule="GpuEccUncorrectable",
-        changes=(
-            Change("gpumon_gpu_ecc_errors_total", gpu(6, severity="uncorrected", location="dram"), from_minute(10, 2)),
-        ),
-        firing=10,
-        recovered=71,
-        carries=("gpu", "uuid", "location"),
-        summary="Uncorrectable memory errors on GPU 6.",
-    ),
-    Case(
-        rule="GpuRowRemapFailed",
-        changes=(Change("gpumon_gpu_row_remap_failed", gpu(6), during(10, 20, 1)),),
-        firing=10,
-        recovered=36,
-        summary="GPU 6 has no spare memory row left.",
-    ),
-    Case(
-        rule="GpuThermalSlowdown",
-        changes=(Change("gpumon_gpu_clock_event_active", gpu(0, reason="hw_thermal"), during(10, 30, 1)),),
-        firing=22,
-        recovered=55,
-        carries=("gpu", "uuid", "reason"),
-        summary="GPU 0 is slowed down (hw_thermal).",
-    ),
-    Case(
-        rule="NvlinkDown",
-        changes=(Change("gpumon_nvlink_up", gpu(7, link="11"), during(10, 20, 0)),),
-        firing=13,
-        recovered=36,
-        carries=("gpu", "uuid", "link"),
-        summary="NVLink 11 of GPU 7 is down.",
-    ),
-    Case(
-        rule="NvlinkDown",
-        # No link of the node is up: a dead fabric manager, not a lack of bridges.
-        changes=(
-            Change("gpumon_nvlink_up", gpu(7, link="11"), during(10, 20, 0)),
-            Change("gpumon_nvlink_up", {}, lambda _recorded, _minute: None),
-        ),
-        firing=13,
-        recovered=36,
-        carries=("gpu", "uuid", "link"),
-        summary="NVLink 11 of GPU 7 is down.",
     ),
     Case(
         rule="AllReduceBandwidthLow",
@@ -223,7 +126,55 @@ CASES: tuple[Case, ...] = (
 )
 
 
+_UUID = next(dict(one.labels)["uuid"] for one in recorded() if dict(one.labels).get("gpu") == "3")
+
+
+_PORT = (("device", "mlx5_3"), ("port", "1"))
+
+
+def verdict(check: Check) -> Sample:
+    """The series of a verdict of this check, where there is one: of the node, a GPU or a port."""
+    of = (("gpu", "3"), ("uuid", _UUID)) if check.gpu is not None else _PORT if check.port is not None else ()
+    return Sample(VERDICT, (("check", check.name), *of, *TARGET), 0.0)
+
+
+def judged(check: Check, level: Level, rule: str, *, after: int = 0) -> Case:
+    """A verdict of another level, then of this one, then none. `after`: minutes it must last."""
+
+    def course(_: float, minute: float) -> float | None:
+        other = WARN if level is FAIL else FAIL
+        return float(other) if 5 <= minute < 10 else float(level) if 10 <= minute < 30 else None
+
+    words = check.help.rstrip(".")
+    device = "GPU 3: " if check.gpu is not None else "mlx5_3 port 1: " if check.port is not None else ""
+    named = f"{device}{words}."
+    return Case(
+        rule=rule,
+        changes=(Change(VERDICT, {"check": check.name}, course),),
+        firing=10 + after,
+        recovered=31,
+        carries=(
+            "check",
+            *(name for name, _ in dict.fromkeys(verdict(check).labels) if name in {"gpu", "uuid", "device", "port"}),
+        ),
+        summary=f"The check {check.name} cannot tell." if level is UNKNOWN else named,
+        added=(verdict(check),),
+    )
+
+
+VERDICTS: tuple[Case, ...] = (
+    judged(CHECKS[-1], UNKNOWN, "GpumonCheckUnknown", after=10),
+    *(
+        judged(check, level, check.alert + (WARNING if level is not max(check.levels) else ""))
+        for check in CHECKS
+        for level in check.levels
+    ),
+)
+CASES = READINGS + VERDICTS
+
+
 def labels_of(case: Case, recording: list[Sample]) -> Labels:
     """What the alert of a case must carry, sorted; alertname and severity aside."""
-    changed = dict(next(sample.labels for sample in recording if case.changes[0].applies(sample)))
+    shown = (*recording, *case.added)
+    changed = dict(next(sample.labels for sample in shown if case.changes[0].applies(sample)))
     return tuple(sorted((name, changed[name]) for name in (*case.carries, "instance", "job")))

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from promtool_run import Series, Values, check, group, selector
 from recorded_scrape import recorded
+from rule_cases import PLAIN, verdict
 
 from gpumon.alerts.alert import RESOLVED, Alert
 from gpumon.alerts.evaluate import evaluate
@@ -31,8 +32,10 @@ from gpumon.alerts.expression import (
 )
 from gpumon.alerts.history import History
 from gpumon.alerts.render import promql, render
-from gpumon.alerts.rules import Rule, rules
+from gpumon.alerts.rules import Rule
 from gpumon.alerts.vector import View
+from gpumon.health.alerting import OF_VERDICTS, VERDICT, names, rules
+from gpumon.health.table import CHECKS
 from gpumon.snapshot.reading import Sample
 
 # Series: a few stretches each, of some steps at a value (a gauge) or of growth (a counter), or absent.
@@ -86,7 +89,7 @@ READINGS = st.builds(
 )
 OVERS = st.builds(
     Over,
-    st.sampled_from(["increase", "rate", "min_over_time", "max_over_time", "avg_over_time"]),
+    st.sampled_from(["increase", "rate", "min_over_time", "max_over_time", "avg_over_time", "last_over_time"]),
     READINGS,
     st.sampled_from([15.0, 40.0, 62.0, 90.0, 300.0, 1200.0]),
 )
@@ -111,8 +114,7 @@ EXPRESSIONS = st.recursive(READINGS | OVERS | st.builds(Absent, READINGS), large
 
 def histories(expressions: Sequence[Expression], found: Sequence[Series]) -> list[History]:
     """The agent's history after each scrape."""
-    row = rules({}, ())[0]
-    history = History().watching([replace(row, expression=expression) for expression in expressions])
+    history = History().watching([replace(PLAIN, expression=expression) for expression in expressions])
     return [history := history.add(seen_at(found, step), step * float(STEP)) for step in range(STEPS)]
 
 
@@ -169,7 +171,7 @@ def test_expressions_give_what_prometheus_gives(
 # Texts
 
 TEXTS = replace(
-    rules({}, ())[0],
+    PLAIN,
     name="Texts",
     expression=Reading("gauge_one"),
     for_=0.0,
@@ -194,16 +196,17 @@ def test_texts_are_those_of_prometheus(amounts: list[float]) -> None:
 
 # Alerts over time
 
-RECORDING = recorded()
+JUDGED = CHECKS[::10]
+RECORDING = [*recorded(), *(verdict(one) for one in JUDGED)]
+"""With a verdict of every tenth check."""
 FLOOR = {"allreduce_gloo_busbw_bytes_per_second": 2.0, "snapshot_age_seconds": 300.0}
-EVERY_RULE = tuple(replace(rule, evaluated=True) for rule in rules(FLOOR, {48, 79}))
+OTHERS = OF_VERDICTS - {"GpumonCheckUnknown", *(name for one in JUDGED for name in names(one))}
+EVERY_RULE = tuple(replace(rule, evaluated=True) for rule in rules(FLOOR) if rule.name not in OTHERS)
 MINUTES = 110
 LEVELS: dict[str, list[float]] = {
     "gpumon_gpu_processes": [0.0, 1.0, 2.0],
-    "gpumon_gpus_visible": [7.0, 8.0],
-    "gpumon_gpus_expected": [8.0],
-    "gpumon_gpu_thermal_margin_celsius": [30.0, 5.0, 4.0],
-    "gpumon_gpu_temperature_celsius": [60.0, 85.0, 91.5],
+    VERDICT: [1.0, 2.0, 3.0],
+    "gpumon_maintenance_end_timestamp_seconds": [0.0, 0.0, 0.0, 600.0, 3000.0],
     "gpumon_snapshot_timestamp_seconds": [0.0, 3000.0, 6000.0],
     "gpumon_probe_allreduce_busbw_bytes_per_second": [1.0, 1.5, 2.0, 2e9],
     "gpumon_gpu_busy_seconds_total": [0.0, 12.0, 60.0],
@@ -213,9 +216,9 @@ LEVELS: dict[str, list[float]] = {
 
 
 def small_node() -> list[Sample]:
-    """Of the recorded scrape, what the rules read of two GPUs and two links."""
-    names = {name for rule in EVERY_RULE if rule.expression for name in windows(rule.expression)}
-    few = {"gpu": {"0", "1"}, "link": {"0", "11"}, "xid": {"48", "79"}}
+    """Of the recorded scrape, what the rules read of three GPUs."""
+    names = {name for rule in EVERY_RULE if rule.alerting for name in windows(rule.alerting)}
+    few = {"gpu": {"0", "1", "3"}}
     return [
         sample
         for sample in RECORDING

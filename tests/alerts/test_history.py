@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_scrape import recorded
+from rule_cases import PLAIN
 
 from gpumon.alerts.evaluate import evaluate
 from gpumon.alerts.expression import Expression, Over, Reading
 from gpumon.alerts.history import STEP, History
-from gpumon.alerts.rules import rules
 from gpumon.alerts.vector import View
+from gpumon.health.alerting import rules
 from gpumon.snapshot.reading import Labels, Sample
 
 GAUGE = Reading("gpumon_gpu_temperature_celsius")
@@ -23,8 +24,7 @@ HOUR = 3600.0
 
 
 def watching(*expressions: Expression) -> History:
-    row = rules({}, ())[0]
-    return History().watching([replace(row, expression=expression) for expression in expressions])
+    return History().watching([replace(PLAIN, expression=expression) for expression in expressions])
 
 
 def value(history: History, expression: Expression, at: float) -> float | None:
@@ -58,9 +58,7 @@ def test_reload_keeps_what_the_new_rules_still_read() -> None:
     for at in range(0, 600, 15):
         history = history.add([Sample(TOTAL.name, (), float(at))], float(at))
     expression = Over("increase", TOTAL, 300.0)
-    later = history.watching([replace(rules({}, ())[0], expression=expression)]).add(
-        [Sample(TOTAL.name, (), 600.0)], 600.0
-    )
+    later = history.watching([replace(PLAIN, expression=expression)]).add([Sample(TOTAL.name, (), 600.0)], 600.0)
     assert value(later, expression, 600.0) == 300.0
 
 
@@ -107,7 +105,7 @@ def aged(labels: Labels, sample: Sample, second: float) -> Sample:
 
 def test_evaluation_of_a_full_hour_is_cheap() -> None:
     """Eight GPUs of 18 links with an hour of history: well under 5 ms to evaluate, at the best of several tries."""
-    known = rules({"allreduce_gloo_busbw_bytes_per_second": 1.0}, {46, 48, 62, 64, 74, 79, 95, 119, 120})
+    known = rules({"allreduce_gloo_busbw_bytes_per_second": 1.0})
     scrape, history = [(one.labels, one) for one in recorded()], History().watching(known)
     for second in range(0, 3700, 15):
         history = history.add([aged(labels, one, second) for labels, one in scrape], float(second))
@@ -117,3 +115,13 @@ def test_evaluation_of_a_full_hour_is_cheap() -> None:
         evaluate(known, history, (), 3690.0, 3690.0)
         tries.append(time.perf_counter() - started)
     assert min(tries) < 0.005, f"{min(tries) * 1000:.1f} ms"
+
+
+def test_window_knows_when_its_last_value_came() -> None:
+    """Within it; and one in which nobody looked holds nothing."""
+    history = History().watching([], {TOTAL.name: HOUR})
+    for at, count in ((0.0, 1.0), (15.0, 1.0), (30.0, 2.0), (45.0, 2.0), (60.0, 2.0)):
+        history = history.add([Sample(TOTAL.name, (), count)], at)
+    assert [window.changed_at for _, window in history.window(TOTAL, 60.0, 60.0)] == [30.0]
+    assert [window.changed_at for _, window in history.window(TOTAL, 20.0, 60.0)] == [45.0]
+    assert not list(history.window(TOTAL, 60.0, 500.0))

@@ -16,19 +16,18 @@ from gpumon.alerts.evaluate import evaluate
 from gpumon.alerts.expression import windows
 from gpumon.alerts.history import History
 from gpumon.alerts.render import render
-from gpumon.alerts.rules import rules
-from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.health.alerting import rules
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Node
 from gpumon.snapshot.reading import Agent, Sample, rows
 
-SHIPPED = rules({}, CRITICAL_XIDS)
+SHIPPED = rules({})
 RECORDING = [*recorded(), Sample("gpumon_release_end_timestamp_seconds", TARGET, 1e9)]
 NODE_RELEASED, NODE_BACK, ONE_RELEASED, ONE_BACK, END = 5, 27, 45, 67, 80
 """Minutes. Either release outlasts the time for which alerts are kept."""
 POINTLESS = {"gpumon_nvml_up", "gpumon_gpus_visible", "gpumon_gpus_on_pci_bus", "gpumon_snapshot_timestamp_seconds"}
 """Rows of the node that are absent while the driver itself is released."""
-SILENCED = {"GpumonNvmlDown", "GpumonStale"}
+SILENCED = {"GpumonStale"}
 """What says that the driver is not read: asked for now, it is no news."""
 
 
@@ -72,7 +71,7 @@ def at(sample: Sample, minute: int) -> float | None:
 
 def test_prometheus_fires_nothing_because_of_a_release(tmp_path: Path) -> None:
     """Before, during, at the ends of and after a release of the node and of one GPU, with every rule there is."""
-    names = {name for rule in SHIPPED if rule.expression for name in windows(rule.expression)}
+    names = {name for rule in SHIPPED if rule.alerting for name in windows(rule.alerting)}
     series = [
         Series(one.name, one.labels, [at(one, minute) for minute in range(END + 1)])
         for one in RECORDING
@@ -99,9 +98,10 @@ def test_what_fires_goes_on_firing_in_a_release(case: Case) -> None:
     rule = replace(rule_of(case), evaluated=True)
     history, alerts = History().watching([rule]), tuple[Alert, ...]()
     last: list[Sample] = []
+    before = dict(frames(case))
     for minute in range(case.firing + 11):
         if minute <= case.firing:
-            last = seen = next(seen for when, seen in frames(case) if when == 60.0 * minute)
+            last = seen = before[60.0 * minute]
         else:
             shown = ((one, released(one, one.value)) for one in last)
             seen = [one._replace(value=value) for one, value in shown if value is not None]

@@ -10,9 +10,9 @@ from string import Formatter
 from typing import Any
 
 import pytest
-from promtool_run import Series, check, group
+from promtool_run import Series, check, group, packed
 from recorded_scrape import TARGET, recorded
-from rule_cases import CASES, Case, labels_of
+from rule_cases import CASES, PLAIN, Case, labels_of
 
 from gpumon.alerts.alert import FIRING, RESOLVED, Alert
 from gpumon.alerts.evaluate import evaluate
@@ -20,18 +20,21 @@ from gpumon.alerts.expression import Compare, Reading, windows
 from gpumon.alerts.faults import FAULTS
 from gpumon.alerts.history import History
 from gpumon.alerts.render import render, runbook
-from gpumon.alerts.rules import THRESHOLDS, Rule, UnknownThreshold, rules
+from gpumon.alerts.rules import THRESHOLDS, Rule, UnknownThreshold
 from gpumon.alerts.vector import MatchError, View
-from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.health.alerting import VERDICT, WARNING, rules
+from gpumon.health.table import CHECKS
 from gpumon.probe.result import AllReduce
 from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.health import Judged
 from gpumon.snapshot.node import Node
 from gpumon.snapshot.nvlink import Nvlink
 from gpumon.snapshot.reading import Sample, Table, rows, samples
 
 ROOT = Path(__file__).parents[2]
 RECORDING = recorded()
-SHIPPED = rules({}, CRITICAL_XIDS)
+SHIPPED = rules({})
+FLOOR = "allreduce_gloo_busbw_bytes_per_second"
 STEP = 60
 """Seconds between two scrapes in the cases."""
 
@@ -40,15 +43,15 @@ Frame = tuple[float, list[Sample]]
 
 
 def rule_of(case: Case) -> Rule:
-    return next(rule for rule in rules(case.thresholds, CRITICAL_XIDS) if rule.name == case.rule)
+    return next(rule for rule in rules(case.thresholds) if rule.name == case.rule)
 
 
 def needed(case: Case) -> list[Sample]:
     """The recorded series that the rule of a case reads."""
-    expression = rule_of(case).expression
+    expression = rule_of(case).alerting
     assert expression is not None
     names = windows(expression)
-    return [sample for sample in RECORDING if sample.name in names]
+    return [sample for sample in (*RECORDING, *case.added) if sample.name in names]
 
 
 def value_at(case: Case, sample: Sample, minute: float) -> float | None:
@@ -97,7 +100,7 @@ def for_promtool(case: Case) -> dict[str, Any]:
 
 
 def names_in_tables() -> set[str]:
-    tables: tuple[type[Table], ...] = (Node, Gpu, Nvlink, AllReduce)
+    tables: tuple[type[Table], ...] = (Node, Judged, Gpu, Nvlink, AllReduce)
     return {table.PREFIX + attribute for table in tables for attribute, row in rows(table).items() if not row.identity}
 
 
@@ -106,11 +109,17 @@ def test_every_rule_has_a_case() -> None:
     assert {case.rule for case in CASES} == {rule.name for rule in SHIPPED}
 
 
+def test_every_rule_has_its_own_name() -> None:
+    """Two alerts for one fault would be one too many, whether a check makes them or a reading."""
+    names = [rule.name for rule in SHIPPED]
+    assert sorted(set(names)) == sorted(names)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}-{case.changes[0].name}")
 def test_case_changes_only_recorded_series(case: Case) -> None:
     """Every change of a case applies to a series that was recorded."""
     for change in case.changes:
-        assert any(change.applies(sample) for sample in RECORDING), change
+        assert any(change.applies(sample) for sample in (*RECORDING, *case.added)), change
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}-{case.changes[0].name}")
@@ -128,7 +137,7 @@ def test_agent_fires_stays_quiet_and_recovers(case: Case) -> None:
 def test_prometheus_fires_stays_quiet_and_recovers(tmp_path: Path) -> None:
     """Prometheus, given the rendered rules and the same series, fires, stays quiet and recovers at the same times."""
     overrides = {name: value for case in CASES for name, value in case.thresholds.items()}
-    check(tmp_path, render(rules(overrides, CRITICAL_XIDS)), [for_promtool(case) for case in CASES])
+    check(tmp_path, render(rules(overrides)), packed(for_promtool(case) for case in CASES))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}-{case.changes[0].name}")
@@ -153,7 +162,7 @@ def without_readings(case: Case) -> Iterator[Sample]:
     """What the agent still shows of a case at its firing minute: its own rows, not the driver's."""
     own = {
         table.PREFIX + attribute
-        for table in (Node, Gpu, AllReduce)
+        for table in (Node, Judged, Gpu, AllReduce)
         for attribute, row in rows(table).items()
         if type(row.source).__name__ == "Agent" and attribute not in {"gpus_visible", "nvlinks_active"}
     }
@@ -172,7 +181,7 @@ def test_recorded_node_is_healthy(tmp_path: Path) -> None:
         history = history.add(RECORDING, minute * 60.0)
         alerts = evaluate(watched, history, alerts, minute * 60.0, minute * 60.0)
         assert alerts == ()
-    names = {name for rule in watched if rule.expression for name in windows(rule.expression)}
+    names = {name for rule in watched if rule.alerting for name in windows(rule.alerting)}
     still = [Series(one.name, one.labels, [one.value] * 121) for one in RECORDING if one.name in names]
     quiet = [{"expr": "ALERTS", "eval_time": f"{minute}m", "exp_samples": []} for minute in (5, 60, 120)]
     check(tmp_path, render(watched), [group(STEP, still, promql_expr_test=quiet)])
@@ -180,23 +189,23 @@ def test_recorded_node_is_healthy(tmp_path: Path) -> None:
 
 def test_rules_name_metrics_of_the_tables() -> None:
     """A rule that names a metric which no table has could never fire."""
-    everything = rules(dict.fromkeys(THRESHOLDS, 1.0), CRITICAL_XIDS)
+    everything = rules(dict.fromkeys(THRESHOLDS, 1.0))
     named = {name for rule in everything if rule.expression for name in windows(rule.expression)}
     assert named - names_in_tables() == {"up"}
 
 
 def test_recording_has_what_the_tables_have() -> None:
     """The recorded scrape shows each family that a rule reads, so that the cases stand on real series."""
-    everything = rules(dict.fromkeys(THRESHOLDS, 1.0), CRITICAL_XIDS)
+    everything = rules(dict.fromkeys(THRESHOLDS, 1.0))
     named = {name for rule in everything if rule.expression for name in windows(rule.expression)}
-    assert named <= {sample.name for sample in RECORDING}
+    assert named - {sample.name for sample in RECORDING} == {VERDICT}  # it is well
 
 
 def test_prometheus_accepts_the_rendered_rules(tmp_path: Path) -> None:
     """Prometheus finds nothing to complain about, neither in the shipped rules nor with all thresholds set."""
     for name, chosen in (("shipped", {}), ("all", dict.fromkeys(THRESHOLDS, 2.5e11))):
         path = tmp_path / f"{name}.yml"
-        path.write_text(render(rules(chosen, CRITICAL_XIDS)))
+        path.write_text(render(rules(chosen)))
         subprocess.run(["promtool", "check", "rules", "--lint=all", "--lint-fatal", path], check=True)
 
 
@@ -208,17 +217,25 @@ def test_committed_files_are_fresh() -> None:
 
 def test_runbook_has_the_section_that_the_alert_links_to() -> None:
     """The anchor of a runbook URL is the lower-cased title of a section of the page."""
-    titles = [line.removeprefix("## ") for line in runbook(SHIPPED).splitlines() if line.startswith("## ")]
-    assert titles == [rule.name for rule in SHIPPED]
-    assert all(rule.runbook_url.endswith(f"#{rule.name.lower()}") for rule in SHIPPED)
-    assert rules({}, (), "https://wiki/{anchor}")[0].runbook_url == "https://wiki/gpumonnvmldown"
+    titles = [line.removeprefix("### ") for line in runbook(SHIPPED).splitlines() if line.startswith("### ")]
+    assert len(set(titles)) == len(titles)
+    assert {rule.runbook_url.partition("#")[2] for rule in SHIPPED} == {title.lower() for title in titles}
+    assert rules({}, "https://wiki/{anchor}")[0].runbook_url == "https://wiki/gpumondown"
+
+
+def test_warning_of_a_check_shares_the_section_of_its_failure() -> None:
+    """What to do about both is written once."""
+    both = [one.alert for one in CHECKS if len(one.levels) == 2]
+    assert both
+    for alert in both:
+        urls = {rule.runbook_url for rule in SHIPPED if rule.name in {alert, alert + WARNING}}
+        assert len(urls) == 1
 
 
 @pytest.mark.parametrize("fault", sorted(set(FAULTS) - {"no_permission"}))
 def test_runbook_says_of_a_fault_what_the_page_says(fault: str) -> None:
     """Two pieces of advice on one fault would be one too many."""
-    (section,) = (one.action for one in SHIPPED if one.name == ("GpuStuck" if fault == "stuck" else "GpuLost"))
-    assert FAULTS[fault].action in " ".join(section.split())
+    assert [one for one in SHIPPED if FAULTS[fault].action in " ".join(one.action.split())]
 
 
 def test_generated_page_names_the_command_that_makes_it() -> None:
@@ -229,32 +246,27 @@ def test_generated_page_names_the_command_that_makes_it() -> None:
 
 def test_threshold_overrides_both_back_ends() -> None:
     """One override changes what Prometheus is given and what the agent finds."""
-    cool = next(rule for rule in rules({"temperature_celsius": 40}, ()) if rule.name == "GpuTemperatureHigh")
-    assert "gpumon_gpu_temperature_celsius >= 40" in render([cool])
-    reading = Sample("gpumon_gpu_temperature_celsius", (("gpu", "0"), ("uuid", "a")), 41.0)
-    (alert,) = evaluate([cool], History().watching([cool]).add([reading], 0.0), (), 0.0, 0.0)
-    assert (alert.state, alert.value) == ("pending", 41.0)
+    slow = next(rule for rule in rules({FLOOR: 40}) if rule.name == "AllReduceBandwidthLow")
+    assert "< 40" in render([slow])
+    reading = Sample("gpumon_probe_allreduce_busbw_bytes_per_second", (("backend", "gloo"), ("bytes", "8")), 39.0)
+    (alert,) = evaluate([slow], History().watching([slow]).add([reading], 0.0), (), 0.0, 0.0)
+    assert (alert.state, alert.value) == ("firing", 39.0)
 
 
 def test_unset_threshold_switches_off_what_needs_it() -> None:
     """Without a floor for the bandwidth its rule is neither rendered nor evaluated; one floor is enough."""
-    off = {rule.name: rule for rule in rules({"idle_busy_ratio": None, "thermal_margin_celsius": None}, ())}
-    assert [name for name, rule in off.items() if rule.expression is None] == [
-        "GpuXidCritical",
-        "AllReduceBandwidthLow",
-        "GpuIdle",
-    ]
+    off = {rule.name: rule for rule in rules({"idle_busy_ratio": None})}
+    assert [name for name, rule in off.items() if rule.expression is None] == ["AllReduceBandwidthLow", "GpuIdle"]
     assert "AllReduceBandwidthLow" not in render(off.values())
-    assert "gpumon_gpu_temperature_celsius >= 85 unless" in render(off.values())
-    (one,) = (rule for rule in rules({"allreduce_nccl_busbw_bytes_per_second": 4e11}, ()) if "AllReduce" in rule.name)
+    (one,) = (rule for rule in rules({"allreduce_nccl_busbw_bytes_per_second": 4e11}) if "AllReduce" in rule.name)
     assert "< 400000000000" in render([one])
     assert "gloo" not in render([one])
 
 
 def test_unknown_threshold_is_named_with_the_known_ones() -> None:
     """A misspelt threshold is an error that tells the right names."""
-    with pytest.raises(UnknownThreshold, match=r"gpu_temp: the rules have .*temperature_celsius"):
-        rules({"gpu_temp": 90}, CRITICAL_XIDS)
+    with pytest.raises(UnknownThreshold, match=r"gpu_temp: the rules have .*idle_busy_ratio"):
+        rules({"gpu_temp": 90})
 
 
 def test_texts_name_labels_that_the_alert_has() -> None:
@@ -269,10 +281,11 @@ def test_texts_name_labels_that_the_alert_has() -> None:
 def test_samples_of_tables_are_what_rules_read() -> None:
     """A value of a table reaches a rule under the name and labels that Prometheus sees."""
     rule = next(rule for rule in SHIPPED if rule.name == "GpuRowRemapFailed")
-    shown = samples(Gpu(row_remap_failed=1), (("gpu", "3"), ("uuid", "GPU-x")))
+    shown = samples(Judged(health_check={"row_remap_failed,3,GPU-x,,": 3.0}), ())
     (alert,) = evaluate([rule], History().watching([rule]).add(shown, 5.0), (), 5.0, 1e9)
     assert alert.identity == (
         ("alertname", "GpuRowRemapFailed"),
+        ("check", "row_remap_failed"),
         ("gpu", "3"),
         ("severity", "critical"),
         ("uuid", "GPU-x"),
@@ -285,7 +298,7 @@ def test_ambiguous_match_is_an_error(left: str, right: str) -> None:
     """As in Prometheus, two series of one side that match one of the other are an error, never a guess."""
     both = [Sample("both", (("kind", kind),), 1.0) for kind in ("a", "b")]
     expression = Compare(Reading(left), "==", Reading(right), on=("uuid",))
-    watched = History().watching([replace(SHIPPED[0], expression=expression)])
+    watched = History().watching([replace(PLAIN, expression=expression)])
     with pytest.raises(MatchError, match="match on"):
         View(watched.add([Sample("one", (), 1.0), *both], 0.0), 0.0, 0.0).vector(expression)
 

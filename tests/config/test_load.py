@@ -13,9 +13,10 @@ from gpumon.config.load import (
     load,
     reloaded,
     show,
-    state_directory,
 )
+from gpumon.config.places import state_directory
 from gpumon.config.settings import FLAGS, settings
+from gpumon.health.checks.versions import VERSIONS
 
 
 @pytest.fixture
@@ -31,7 +32,16 @@ def written(folder: Path, text: str) -> Path:
 
 def complaints(path: Path | None, environ: dict[str, str], flags: dict[str, str | None] | None = None) -> list[str]:
     with pytest.raises(ConfigurationError) as raised:
-        load(path, flags or {}, environ, thresholds=("temperature_celsius",), profiles=("h100x8", "t4x1"))
+        load(
+            path,
+            flags or {},
+            environ,
+            thresholds=("temperature_celsius",),
+            versions=("vbios", "nccl"),
+            limits=("xid_recurring",),
+            checks=("xid_critical", "row_remap_many"),
+            profiles=("h100x8", "t4x1"),
+        )
     return str(raised.value).splitlines()
 
 
@@ -105,6 +115,19 @@ simulate: {scenario: x.yml}
             "unable to parse string as an integer, not 'eight'; for example GPUMON_GPUS__EXPECTED_COUNT=8"
         ),
         "GPUMON_STORE_PATH: is not read; write GPUMON_STORE__PATH",
+    ]
+
+
+def test_names_of_checks_are_known(environ: dict[str, str], tmp_path: Path) -> None:
+    """A misspelt check would be made all the same, and a misspelt threshold change nothing: both are told."""
+    path = written(tmp_path, "health:\n  thresholds: {xid_recuring: 3}\n  disabled: [xid_critical, row_remap]\n")
+
+    assert sorted(complaints(path, environ)) == [
+        f"{path}:2: health.thresholds.xid_recuring: is not known; did you mean xid_recurring?",
+        f"{path}:3: health.disabled: no check is named 'row_remap'; did you mean row_remap_many?",
+    ]
+    assert complaints(None, environ | {"GPUMON_HEALTH__DISABLED": "xid_critical,heat"}) == [
+        "GPUMON_HEALTH__DISABLED: health.disabled: no check is named 'heat'; known here: row_remap_many, xid_critical"
     ]
 
 
@@ -308,3 +331,20 @@ def test_flags_are_those_promised() -> None:
         *("--simulate", "--simulate.scenario", "--log.level", "--log.format", "--poll.interval"),
     }
     assert {flag.setting for flag in FLAGS if flag.setting} <= set(settings())
+
+
+def test_every_version_that_can_be_named_is_in_the_manual() -> None:
+    """The setting refers to it."""
+    manual = (Path(__file__).parents[2] / "docs" / "inventory.md").read_text(encoding="utf-8")
+
+    assert all(f"`{name}`" in manual for name in VERSIONS)
+
+
+def test_versions_go_by_known_names(environ: dict[str, str], tmp_path: Path) -> None:
+    """A spelling mistake must not pass for a version that is as expected."""
+    path = written(tmp_path, "health:\n  versions: {vbios: 96.00.89.00.01, bios: '1', x: '2'}\n")
+
+    assert sorted(complaints(path, environ)) == [
+        f"{path}:2: health.versions.bios: is not known; did you mean vbios?",
+        f"{path}:2: health.versions.x: is not known; known here: nccl, vbios",
+    ]

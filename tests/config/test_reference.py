@@ -9,6 +9,7 @@ from gpumon.alerts.rules import THRESHOLDS
 from gpumon.config.load import load
 from gpumon.config.reference import reference, sample
 from gpumon.config.settings import settings
+from gpumon.health.table import BY_NAME, LIMITS
 from gpumon.probe.probes import PROBES
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,10 @@ def test_every_example_is_valid(tmp_path: Path) -> None:
     as_it_is.write_text(sample(), encoding="utf-8")
     filled.write_text(re.sub(r"(?m)^  # (\w+: )", r"  \1", sample()), encoding="utf-8")
 
-    plain, full = (load(path, {}, {"STATE_DIRECTORY": "/s"}, thresholds=THRESHOLDS) for path in (as_it_is, filled))
+    plain, full = (
+        load(path, {}, {"STATE_DIRECTORY": "/s"}, thresholds=THRESHOLDS, limits=LIMITS, checks=BY_NAME)
+        for path in (as_it_is, filled)
+    )
 
     assert plain == load(None, {}, {"STATE_DIRECTORY": "/s"}).with_origins(plain._origins)
     assert {name for name in settings() if full.origin(name) != "default"} == set(settings())

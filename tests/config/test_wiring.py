@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.config.load import load
-from gpumon.wiring import kernel_log
+from gpumon.wiring import kernel_log, terms
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,10 @@ from gpumon.wiring import kernel_log
 def test_the_hosts_log_is_not_a_simulated_nodes(tmp_path: Path, given: dict[str, str], read: Path | None) -> None:
     """It is read there only when it is named."""
     assert kernel_log(load(None, {}, {"STATE_DIRECTORY": str(tmp_path)} | given)) == read
+
+
+def test_thresholds_of_the_configuration_reach_the_rules() -> None:
+    """What is evaluated and rendered is what the operator has set."""
+    configuration = load(None, {}, {"GPUMON_ALERTS__THRESHOLDS": "{idle_busy_ratio: 0.05}"})
+    (rule,) = (one for one in terms(configuration).rules if one.name == "GpuIdle")
+    assert rule.thresholds == {"idle_busy_ratio": 0.05}

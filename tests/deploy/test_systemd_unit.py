@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 SYSTEMD = Path(__file__).parents[2] / "deploy" / "systemd"
 UNIT = SYSTEMD / "gpumon.service"
 DEVICES = SYSTEMD / "gpumon.service.d" / "devices.conf"
+PROCESSES = SYSTEMD / "gpumon.service.d" / "processes.conf"
 EXPOSURE = 40
 """Of 100, as `systemd-analyze security` counts; what is missing is named in the unit, with its reason."""
 
@@ -32,7 +34,8 @@ def directives(path: Path) -> Mapping[str, list[str]]:
 def test_nothing_in_it_blinds_the_agent() -> None:
     """No directive hides GPUs, processes or the kernel log, takes back the delegated cgroup, or forbids CUDA."""
     assert not BLINDING & set(directives(UNIT))
-    assert not directives(DEVICES), "the list of devices is off until an operator switches it on"
+    for drop_in in (DEVICES, PROCESSES):
+        assert not directives(drop_in), "off until an operator switches it on"
 
 
 def test_it_runs_without_root_and_sees_what_it_can() -> None:
@@ -56,13 +59,14 @@ def test_it_is_watched_and_stops_in_time() -> None:
     assert unit["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
 
 
-def test_systemd_takes_unit_and_drop_in(tmp_path: Path) -> None:
-    """The installed systemd knows every directive, those of the drop-in too once it is switched on."""
+def test_systemd_takes_unit_and_drop_ins(tmp_path: Path) -> None:
+    """The installed systemd knows every directive, those of the drop-ins too once they are switched on."""
     text = UNIT.read_text(encoding="utf-8").replace("/opt/gpumon/bin/gpumon", "/bin/true")
     (tmp_path / UNIT.name).write_text(text, encoding="utf-8")
     (tmp_path / "gpumon.service.d").mkdir()
-    switched_on = DEVICES.read_text(encoding="utf-8").replace("#Device", "Device")
-    (tmp_path / "gpumon.service.d" / DEVICES.name).write_text(switched_on, encoding="utf-8")
+    for drop_in in (DEVICES, PROCESSES):
+        switched_on = re.sub(r"(?m)^#(?=\w+=)", "", drop_in.read_text(encoding="utf-8"))
+        (tmp_path / "gpumon.service.d" / drop_in.name).write_text(switched_on, encoding="utf-8")
     ran = _ran("systemd-analyze", "verify", "--man=no", str(tmp_path / UNIT.name))
     assert (ran.returncode, ran.stderr) == (0, "")
 

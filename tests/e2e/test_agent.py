@@ -209,14 +209,6 @@ def test_the_agent_takes_all_descriptors_that_it_may_have(agent: Agent) -> None:
     assert resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
 
 
-def test_thresholds_of_the_configuration_reach_the_agents_own_alerts(agent: Agent) -> None:
-    """A margin that is always too small makes GpuTemperatureHigh pending on every GPU."""
-    agent.start(quiet(agent, alerts={"thresholds": {"thermal_margin_celsius": 200}}))
-    alerts = eventually(lambda: agent.get("/api/v1/alerts?state=pending")["alerts"])
-
-    assert [one["rule"] for one in alerts] == ["GpuTemperatureHigh"] * 8
-
-
 @pytest.mark.parametrize("trouble", ["corrupt", "folder"])
 def test_a_bad_store_does_not_stop_the_agent(agent: Agent, trouble: str) -> None:
     """A damaged file is put aside and begun anew; one that cannot be opened is named, and events count in memory."""
@@ -287,10 +279,10 @@ def test_a_driver_that_is_upgraded_under_the_agent_loses_no_gpu(agent: Agent) ->
 
 
 def test_gpus_that_come_to_the_bus_and_leave_it(agent: Agent) -> None:
-    """One that comes is read and expected; one that leaves is missing; given to vfio-pci it is nobody's loss."""
+    """One that comes is read, and was expected; one that leaves is missing; given to vfio-pci it is nobody's loss."""
     agent.simulate({"idle": True, "gpus": {7: {"absent": True}}})
     agent.start(quiet(agent))
-    assert agent.metrics().value("gpumon_gpus_expected") == 7
+    assert (agent.metrics().value("gpumon_gpus_visible"), agent.metrics().value("gpumon_gpus_expected")) == (7, 8)
     agent.simulate({"idle": True})
     eventually(lambda: agent.metrics().gpus("gpumon_gpu_up") == {str(n): 1 for n in range(8)})
     assert agent.metrics().value("gpumon_gpus_expected") == 8
@@ -335,11 +327,11 @@ def test_status_says_what_is_wrong_first(agent: Agent) -> None:
     """The command line shows the fault before the table, with what to do."""
     agent.simulate({"idle": True, "gpus": {3: {"lost": True}}})
     agent.start(quiet(agent))
-    eventually(lambda: agent.metrics().gpus("gpumon_gpu_up").get("3") == 0)
+    eventually(lambda: agent.get("/api/v1/health")["verdicts"])
     shown = gpumon(agent, "status")
 
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.index("GPU 3: lost") < shown.stdout.index("NVIDIA H100")
+    assert shown.stdout.index("GPU 3: The GPU fell off the bus") < shown.stdout.index("NVIDIA H100")
     assert "SIMULATED h100x8" in shown.stdout
 
 

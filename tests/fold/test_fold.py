@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from folded import BUS, TERMS, UP, healthy, lost, of, polled, seen, told
-from sample_bursts import burst, change
+from folded import BUS, TERMS, UP, fallen, healthy, lost, of, polled, seen, told
+from sample_bursts import change
 
-from gpumon.alerts.rules import rules
 from gpumon.arrival import Aside, Errors, Remembered, Samplers, Tick
 from gpumon.fold import fold
+from gpumon.health.alerting import rules
+from gpumon.moment import Moment
 from gpumon.snapshot.burst import XID
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.snapshot import DriverStatus, PciBus, SeenGpu
 from gpumon.store.events import ErrorCounter
-from gpumon.terms import Moment
 
 
 def test_a_healthy_poll_shows_every_gpu() -> None:
@@ -260,14 +260,12 @@ def test_a_sampler_that_only_crashes_means_that_nvml_is_down() -> None:
     assert "crashed 3 times" in report.notices["driver"]
 
 
-def test_an_alert_on_xids_survives_a_restart_of_the_agent() -> None:
-    """What the store remembers of the last hour is in the history from the first evaluation on."""
-    terms = replace(TERMS, rules=rules({}, (79,)))
-    past = burst(1, bus_id=BUS[1], first_wall=1e9 - 500, last_wall=1e9 - 500)
-    counter = ErrorCounter(kind=XID, device="GPU-1", code=79, count=3, last_wall=past.last_wall)
-    known = Remembered(counters=(counter,), events=(past,))
-    report = told(known, PciBus(functions=dict.fromkeys(BUS, "nvidia")), UP, polled(seen(0), seen(1)), terms=terms)
-    report = told(Tick(), report=report, at=101.0, terms=terms)
+def test_an_alert_on_a_verdict_survives_a_restart_of_the_agent() -> None:
+    """What the store remembers fires from the first evaluation on."""
+    terms = replace(TERMS, rules=rules({}))
+    verdict = fallen("GPU-1")
+    report = told(Remembered(verdicts=(verdict,)), PciBus(functions=dict.fromkeys(BUS, "nvidia")), terms=terms)
+    report = told(UP, polled(seen(0), seen(1)), Tick(), report=report, at=101.0, terms=terms)
 
     firing = [dict(alert.labels)["gpu"] for alert in report.alerts if alert.rule == "GpuXidCritical"]
     assert firing == ["1"]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
-from folded import UP, healthy, lost, polled, said, seen, told
+from folded import UP, fallen, healthy, lost, polled, said, seen, told
 from sample_bursts import burst, change
 
-from gpumon.alerts.rules import rules
-from gpumon.arrival import Errors, Remembered, Tick
+from gpumon.arrival import Errors, Remembered, Ruled, Tick
 from gpumon.fold import watching
+from gpumon.health.alerting import rules
+from gpumon.health.verdict import Change, Ruling, Way
 from gpumon.journal import changes
 from gpumon.snapshot.snapshot import DriverStatus
 from gpumon.terms import Terms
 
-TERMS = Terms(rules=rules({}, (79,)))
+TERMS = Terms(rules=rules({}))
 THREE = (seen(0), seen(1), seen(2))
 
 
@@ -43,14 +45,15 @@ def test_a_missing_driver_is_told_with_its_remedy_and_not_again() -> None:
 
 def test_an_alert_is_told_when_it_fires_and_when_it_resolves() -> None:
     """With its rule and the labels of the instance."""
-    gone = told(polled(seen(0), lost(1), seen(2), at=101.0), report=watching(healthy(), TERMS), at=101.0, terms=TERMS)
-    firing = told(Tick(), report=gone, at=101.0, terms=TERMS)
-    back = told(polled(*THREE, at=106.0), report=firing, at=106.0, terms=TERMS)
-    resolved = told(Tick(), report=back, at=106.0, terms=TERMS)
+    raised = Ruling(verdict=fallen("GPU-1"), change=Change.RAISED, wall=1e9)
+    wrong = told(Ruled(rulings=(raised,)), report=watching(healthy(), TERMS), terms=TERMS)
+    firing = told(Tick(), report=wrong, terms=TERMS)
+    cleared = told(Ruled(rulings=(replace(raised, change=Change.CLEARED, way=Way.RESET),)), report=firing, terms=TERMS)
+    resolved = told(Tick(), report=cleared, at=106.0, terms=TERMS)
 
-    (line,) = changes(gone, firing)
-    assert (line.words["rule"], line.words["label_gpu"]) == ("GpuLost", "1")
-    assert said(back, resolved) == [(logging.INFO, "alert resolved: GPU 1 is lost.")]
+    (line,) = changes(wrong, firing)
+    assert (line.words["rule"], line.words["label_gpu"]) == ("GpuXidCritical", "1")
+    assert said(cleared, resolved) == [(logging.INFO, line.message.replace("firing", "resolved"))]
 
 
 def test_an_error_is_told_once_a_burst_in_words() -> None:

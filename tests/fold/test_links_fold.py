@@ -173,3 +173,41 @@ def test_blindness_is_told_when_it_begins_and_when_it_ends() -> None:
     assert said(clear, blind) == [(logging.WARNING, "not all of the links can be read")]
     assert said(blind, still) == []
     assert said(still, told(links(port()), report=still)) == [(logging.INFO, "all of the links can be read again")]
+
+
+def gone(report: Report) -> list[str]:
+    return [one.port.device for one in report.gone_ports]
+
+
+def test_a_port_that_is_no_longer_listed_is_gone_until_it_is_back() -> None:
+    """And has no readings meanwhile."""
+    report = told(links(port(0), port(1)))
+    assert gone(report) == []
+    report = told(links(port(0)), links(port(0)), report=report)
+    assert gone(report) == ["mlx5_1"]
+    assert (report.gone_ports[0].port.link, report.gone_ports[0].port.counts) == (InfinibandLink(), InfinibandPort())
+    report = told(links(port(0), port(1)), report=report)
+    assert gone(report) == []
+
+
+def test_ports_that_cannot_be_listed_are_not_gone() -> None:
+    """Their device hangs and is left aside, the list itself cannot be read, or there are too many of them."""
+    report = told(links(port(0), port(1)))
+    assert gone(told(links(port(0), errors={"infiniband": "class/infiniband: denied"}), report=report)) == []
+    assert gone(told(links(port(0), left_out=1), report=report)) == []
+    aside = LinksChild(aside={"mlx5_1": Aside(fault="stuck", detail="state", wall=0.0)})
+    assert gone(told(aside, links(port(0)), report=report)) == []
+
+
+def test_a_child_that_is_silent_has_lost_no_port() -> None:
+    report = told(links(port(0), port(1)), links(port(0)), at=100.0)
+    assert gone(told(Tick(), report=report, at=100.0 + STALE_SECONDS + 1)) == []
+
+
+def test_ends_of_services_are_counted() -> None:
+    """From 0 on, of those that are installed."""
+    running = {"services": {FABRIC_MANAGER: True}}
+    report = told(links(**running))
+    assert report.node.service_stops_total == {"fabric_manager": 0.0}
+    report = told(links(**running, ended=(FABRIC_MANAGER,)), links(**running), report=report)
+    assert report.node.service_stops_total == {"fabric_manager": 1.0}

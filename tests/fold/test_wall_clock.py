@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from folded import TERMS, UP, healthy, lost, polled, seen
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumon.alerts.rules import rules
 from gpumon.arrival import Tick
 from gpumon.fold import fold, watching
-from gpumon.report import GpuState, Report
-from gpumon.terms import Moment
+from gpumon.health.alerting import rules
+from gpumon.moment import Moment
+from gpumon.report import Report
+from gpumon.state import GpuState
 
 SECONDS = 40
-RULED = replace(TERMS, rules=rules({}, {79}))
+RULED = replace(TERMS, rules=rules({}))
 
 
 def lived_through(steps: dict[int, float], *, lost_from: int) -> Report:
@@ -34,9 +35,10 @@ def lived_through(steps: dict[int, float], *, lost_from: int) -> Report:
 
 
 def timeless(state: GpuState) -> GpuState:
-    return replace(state, since=None)
+    return replace(state, since=None, board=None)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.integers(0, SECONDS - 1), st.floats(-1e8, 1e8), max_size=4),
     st.integers(0, SECONDS),

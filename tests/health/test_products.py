@@ -11,10 +11,11 @@ from folded import TERMS, said, told
 
 from gpumon.fold import watching
 from gpumon.health.products import PRODUCTS
-from gpumon.report import GpuState, Report
+from gpumon.report import Report
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.nvlink import Nvlink
 from gpumon.snapshot.snapshot import PciBus, SeenGpu, Snapshot
+from gpumon.state import GpuState
 
 SXM, PCIE = "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"
 

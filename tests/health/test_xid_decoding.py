@@ -12,7 +12,7 @@ from sample_bursts import burst
 from gpumon.health import nvlink5, registers
 from gpumon.health.catalogue import SHIPPED, Explanation, explain
 from gpumon.health.xids import NOTHING, REBOOT, RESET, XIDS, Severity
-from gpumon.snapshot.burst import OVERRUN, SXID, XID
+from gpumon.snapshot.burst import AER, AER_FATAL, NIC, OVERRUN, SXID, XID
 
 CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
 
@@ -203,6 +203,16 @@ def test_switch_errors_are_as_grave_as_their_line_says(*, fatal: bool | None, se
 def test_lost_records_are_a_warning() -> None:
     """They may have held an Xid."""
     assert SHIPPED.explain(burst(1, 0, kind=OVERRUN)).severity is WARNING
+
+
+@pytest.mark.parametrize(("code", "severity"), [(1, CRITICAL), (4, WARNING), (77, WARNING)])
+def test_words_of_network_drivers_are_explained(code: int, severity: Severity) -> None:
+    """Those of a later version's events too."""
+    assert SHIPPED.explain(burst(1, code, kind=NIC)).severity is severity
+
+
+def test_a_fatal_error_of_pcie_is_critical() -> None:
+    assert SHIPPED.explain(burst(1, AER_FATAL, kind=AER)).severity is CRITICAL
 
 
 def test_an_operators_word_stands() -> None:

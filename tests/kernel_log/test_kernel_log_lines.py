@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpumon.kernel_log.lines import MOST_TEXT, Line, parse, parse_quoted, without_processes
-from gpumon.snapshot.burst import SXID, XID
+from gpumon.snapshot.burst import AER, AER_FATAL, NIC, SXID, XID
+from gpumon.snapshot.nic import TROUBLES
 
 GPU = "00000000:1B:00.0"
 SWITCH = "00000000:C1:00.0"
@@ -155,3 +156,93 @@ def test_nothing_is_too_strange(printed: str) -> None:
     texts = [without_processes(printed), line.text if line is not None else ""]
 
     assert all(text.isprintable() and len(text) <= MOST_TEXT for text in texts)
+
+
+PORT, NETWORK = "00000000:15:01.0", "00000000:86:00.1"
+
+
+@pytest.mark.parametrize(
+    ("printed", "bus_id"),
+    [
+        (
+            "pcieport 0000:15:01.0: AER: Uncorrected (Fatal) error received: 0000:1b:00.0",
+            GPU,
+        ),
+        ("pcieport 0000:15:01.0: AER: Multiple Uncorrectable (Fatal) error message received from 0000:1b:00.0", GPU),
+        ("nvidia 0000:1b:00.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (x)", GPU),
+        ("nvidia 0000:1b:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Data Link Layer", GPU),
+        ("pcieport 0000:15:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer", PORT),
+        ("pcieport 0000:15:01.0: AER: Uncorrected (Fatal) error received: id=1b00", PORT),
+        ("pcieport 0000:15:01.0: DPC: containment event, status:0x200d, ERR_FATAL received from 0000:1b:00.0", GPU),
+        ("pcieport 0000:15:01.0: DPC: ERR_FATAL detected", PORT),
+    ],
+)
+def test_fatal_errors_of_pcie_are_of_the_device_that_they_come_from(printed: str, bus_id: str) -> None:
+    """As kernels from 4.19 to 6.15 print them."""
+    line = parse(printed)
+
+    assert line is not None
+    assert (line.kind, line.code, line.bus_id, line.fatal) == (AER, AER_FATAL, bus_id, True)
+    assert line.text == printed.partition(": ")[2]
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "pcieport 0000:15:01.0: AER: Corrected error received: 0000:1b:00.0",
+        "pcieport 0000:15:01.0: AER: Correctable error message received from 0000:1b:00.0",
+        "nvidia 0000:1b:00.0: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (x)",
+        "nvidia 0000:1b:00.0:   device [10de:2330] error status/mask=00004000/00000000",
+        "pcieport 0000:15:01.0: DPC: containment event, status:0x1f01 source:0x0000",
+        "my-program: I saw Uncorrected (Fatal)",
+        "mlx5_core 0000:86:00.1: mlx5_cmd_out_err:808:(pid 9): ACCESS_REG(0x805) op_mod(0x1) failed, status bad oper",
+        "mlx5_core 0000:86:00.1 ens1f1np1: Link up",
+        "mlx5_core 0000:86:00.1: Port module event: module 0, Cable unplugged",
+        "mlx5_ib: Mellanox Connect-IB Infiniband driver",
+    ],
+)
+def test_what_is_corrected_or_happens_every_day_is_no_news(printed: str) -> None:
+    """Corrected errors are counted elsewhere; monitoring of transceivers fails commands all the time."""
+    assert parse(printed) is None
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "text"),
+    [
+        (
+            "poll_health:801:(pid 0): device's health compromised - reached miss count",
+            1,
+            "device's health compromised - reached miss count",
+        ),
+        (
+            "mlx5_health_try_recover:381:(pid 1): health recovery flow aborted, PCI reads still not working",
+            1,
+            "health recovery flow aborted, PCI reads still not working",
+        ),
+        (
+            "wait_func:1155:(pid 984354): TEARDOWN_HCA(0x103) timeout. Will cause a leak of a command resource",
+            2,
+            "TEARDOWN_HCA(0x103) timeout. Will cause a leak of a command resource",
+        ),
+        (
+            "temp_warn:171:(pid 0): High temperature on sensors with bit set 0 1",
+            3,
+            "High temperature on sensors with bit set 0 1",
+        ),
+        (
+            "Port module event[error]: module 0, Cable error, High Temperature",
+            3,
+            "Port module event[error]: module 0, Cable error, High Temperature",
+        ),
+        (
+            "mlx5_pcie_event:303:(pid 1237): Detected insufficient power on the PCIe slot (27W).",
+            4,
+            "Detected insufficient power on the PCIe slot (27W).",
+        ),
+    ],
+)
+def test_an_adapter_in_trouble_is_told_by_its_driver(printed: str, code: int, text: str) -> None:
+    """Of one function of a card; the process that the driver names is not told."""
+    line = parse(f"mlx5_core 0000:86:00.1: {printed}")
+
+    assert line == Line(kind=NIC, code=code, bus_id=NETWORK, text=text, fatal=TROUBLES[code].fatal)

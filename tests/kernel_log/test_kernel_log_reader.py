@@ -74,6 +74,12 @@ def test_no_log_is_neither_up_nor_denied() -> None:
     assert (log.read(), log.up, log.denied, log.caught_up, log.fileno()) == ((), None, False, False, None)
 
 
+def test_a_folder_is_a_log_that_cannot_be_read(tmp_path: Path) -> None:
+    """A path that is wrong costs the kernel log, and not the agent."""
+    log = KernelLog(tmp_path)
+    assert (log.read(), log.up, log.denied, log.fileno()) == ((), False, False, None)
+
+
 def test_records_come_whole(tmp_path: Path) -> None:
     """A record that is still being written waits for its end; the lines below one and broken lines are left out."""
     path = tmp_path / "kmsg"

@@ -218,3 +218,14 @@ def test_a_lack_of_permission_is_told_apart() -> None:
 
     troubles.note("rate", OSError(errno.EACCES, "Permission denied"))
     assert troubles.denied
+
+
+def test_a_port_knows_its_card_and_where_that_is(tmp_path: Path) -> None:
+    """One function of it, as the kernel's log names it; without the files it is on no PCI bus."""
+    add_port(tmp_path)
+    add_port(tmp_path, "mlx5_1")
+    card = tmp_path / "class" / "infiniband" / "mlx5_1"
+    write(card, {"board_id": "MT_0000000838"})
+    write(card / "device", {"uevent": "DRIVER=mlx5_core\nPCI_CLASS=20700\nPCI_SLOT_NAME=0000:86:00.1\n"})
+
+    assert [(port.bus_id, port.board) for port in looked(tmp_path)] == [("", ""), ("00000000:86:00.1", "MT_0000000838")]

@@ -101,3 +101,32 @@ def test_left_aside_it_is_not_touched(host: Host) -> None:
     """Its files may hang as well."""
     host.install()
     assert host.look(COLLECTOR) == {}
+
+
+def test_a_unit_that_is_started_anew_between_two_looks_has_ended(tmp_path: Path) -> None:
+    """None of its processes is one of before; that one of several goes is nothing."""
+    host = Host(tmp_path)
+    host.install()
+    host.run()
+    processes = host.cgroups / "system.slice" / UNIT / "cgroup.procs"
+    services = Services(lambda _: Tree(host.root / "sys"), lambda _: Tree(host.root))
+    ended = []
+    for text in ("100\n101\n", "100\n101\n", "100\n", "100\n140\n", "200\n", "200\n"):
+        processes.write_text(text)
+        assert services.look() == {UNIT: True}
+        ended.append(services.ended)
+    assert ended == [(), (), (), (), (UNIT,), ()]
+    (processes.parent / "cgroup.events").write_text("populated 0\n")
+    processes.write_text("")
+    assert (services.look(), services.ended) == ({UNIT: False}, (UNIT,))
+    assert (services.look(), services.ended) == ({UNIT: False}, ())
+
+
+def test_a_unit_whose_processes_are_in_groups_below_ends_when_it_stops(host: Host) -> None:
+    """Who they are is not to be seen: that it runs is."""
+    host.install()
+    host.run()
+    services = Services(lambda _: Tree(host.root / "sys"), lambda _: Tree(host.root))
+    services.look()
+    (host.cgroups / "system.slice" / UNIT / "cgroup.events").write_text("populated 0\n")
+    assert (services.look(), services.ended) == ({UNIT: False}, (UNIT,))

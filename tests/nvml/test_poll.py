@@ -138,6 +138,16 @@ def test_one_failing_getter_costs_one_row(tmp_path: Path) -> None:
     assert set(snapshot.errors) == {"fast,Unknown"}
 
 
+def test_a_gpu_on_which_every_getter_fails_does_not_answer(tmp_path: Path) -> None:
+    """Errors that each cost a row only are, all together, a GPU that nobody can read; its neighbours are read."""
+    getters = '{"nvmlDeviceGetUtil*": 999, "nvmlDeviceGet[!HUI]*": 999}'
+    with polled(folder=tmp_path, text=f"gpus: {{1: {{fail: {getters}}}}}") as poll:
+        faults = [gpu.fault for gpu in poll.poll().gpus]
+
+    assert faults[1] == "unknown"
+    assert not any(faults[:1] + faults[2:])
+
+
 def test_missing_permission_is_told_by_what_cannot_be_seen(tmp_path: Path) -> None:
     """A call that is denied names its row among the denied, and its reading is absent."""
     with polled(text='gpus: {"*": {fail: {"nvmlDeviceGetComputeRunningProcesses*": 4}}}', folder=tmp_path) as poll:

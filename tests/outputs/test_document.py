@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import sample_reports as samples
 
-from gpumon.alerts.alert import Alert
+from gpumon.alerts.alert import SEVERITIES
 from gpumon.alerts.faults import FAULTS as ADVICE
-from gpumon.alerts.rules import rules
-from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.health.alerting import OF_VERDICTS, rules
+from gpumon.health.verdict import Level
 from gpumon.outputs import document, events
 from gpumon.outputs.problems import problems
 from gpumon.probe.result import AllReduce
@@ -20,6 +20,7 @@ from gpumon.report import ProbeState, Report
 from gpumon.serve import example
 from gpumon.snapshot.fabric import Fabric, Platform
 from gpumon.snapshot.gpu import FAULTS, Gpu
+from gpumon.snapshot.health import Judged
 from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
 from gpumon.snapshot.mig import Mig
 from gpumon.snapshot.node import Build, Driver, Node
@@ -58,9 +59,20 @@ def only(documents: list[dict[str, Any]], labels: dict[str, str], *names: str) -
     return one
 
 
+def in_words(health: dict[str, Any], sample: Sample, labels: dict[str, str]) -> float:
+    """Verdicts are words in the documents, and numbers in the metrics."""
+    if sample.name == "gpumon_node_health":
+        return float(Level[health["level"].upper()])
+    found = [one for one in health["verdicts"] if one["check"] == labels["check"]]
+    device = f"{labels['device']}/{labels['port']}" if "port" in labels else labels.get("uuid")
+    return max(float(Level[one["level"].upper()]) for one in found if one["device"] == device)
+
+
 def shown(whole: dict[str, Any], table: type[Table], sample: Sample) -> Any:
     """What the documents have for a series of Prometheus."""
     labels = dict(sample.labels)
+    if table is Judged:
+        return in_words(whole["health"], sample, labels)
     values, name = place(whole, table, labels), sample.name.removeprefix(table.PREFIX)
     if name == "info" and any(row.identity for row in rows(table).values()):
         identities = {name for name, row in rows(table).items() if row.identity}
@@ -182,38 +194,50 @@ def test_host_without_gpus_that_expects_none_is_well() -> None:
 
 
 def test_the_worst_problem_is_the_first() -> None:
-    """Critical before warning, and among equals the older one."""
+    """Critical before warning before information, and among equals the older one."""
     found = problems(samples.troubled())
-    assert [one.severity for one in found] == ["critical"] * 3 + ["warning"] * 2
+    severities = [one.severity for one in found]
+    assert severities == sorted(severities, key=SEVERITIES.index)
+    assert {"critical", "warning"} <= set(severities)
     assert whole(samples.troubled())["node"]["state"] == "critical"
 
 
-def test_fault_and_its_alert_are_one_problem() -> None:
-    """GpuLost says what the fault says; the problem takes its runbook."""
+def test_fault_its_verdict_and_its_alert_are_one_problem() -> None:
+    """With the verdict's reason, action and runbook."""
     (problem,) = problems(samples.lost(3))
-    assert (problem.gpu, problem.runbook_url) == (3, "https://example.org/runbooks/GpuLost")
-    assert "power-cycle" in problem.action
+    assert (problem.gpu, problem.title) == (3, "GPU 3: The GPU fell off the bus")
+    assert problem.runbook_url.endswith("#gpulost")
+    assert problem.action.startswith("Reboot the node. ")
+    assert "power cycle" in problem.action
+    assert "What follows from it: GPU 3: Xid 79: The GPU has fallen off the bus." in problem.detail
 
 
-def test_alert_on_a_fault_that_went_stays_a_problem() -> None:
-    """A latched alert outlives the fault, and must not vanish with it."""
-    report = replace(samples.lost(3), gpus=samples.healthy().gpus)
-    assert [one.title for one in problems(report)] == ["GPU 3 is lost"]
+def test_fault_that_is_no_verdict_yet_is_told_at_once() -> None:
+    """A verdict waits until it has lasted; who looks meanwhile is told what there is."""
+    (problem,) = problems(samples.faulted(samples.healthy(), 5, "stuck", "nvmlDeviceGetName has not returned"))
+    assert (problem.gpu, problem.title, problem.severity) == (5, "GPU 5: stuck", "critical")
+
+
+def test_verdict_on_a_fault_that_went_says_why_it_stays() -> None:
+    """And how a person makes it go."""
+    (problem, *_) = problems(samples.judged(replace(samples.lost(3), gpus=samples.healthy().gpus)))
+    assert problem.title == "GPU 3: The GPU fell off the bus"
+    assert "`gpumon ack gpu_lost --gpu 3` forgets it" in problem.detail
 
 
 def test_driver_that_is_down_is_one_problem_and_not_eight() -> None:
     """GPUs that are unknown because the driver is gone have no fault of their own."""
-    base = samples.without_driver()
     gone = tuple(
         replace(one, fault="unknown", detail="LibraryNotFound", since=None, gpu=Gpu(up=0.0))
         for one in samples.healthy().gpus
     )
-    down: Alert = samples.alert("GpumonNvmlDown", "critical", 0, "The NVIDIA driver does not answer.")
-    report = replace(base, gpus=gone, alerts=(replace(down, labels=()),))
-    (problem,) = problems(report)
-    assert problem.title == "The NVIDIA driver cannot be used"
-    assert problem.severity == "critical"
-    assert problem.runbook_url == "https://example.org/runbooks/GpumonNvmlDown"
+    base = samples.without_driver()
+    (early,) = problems(replace(base, gpus=gone))
+    assert (early.title, early.severity) == ("The NVIDIA driver cannot be used", "critical")
+    (problem,) = problems(samples.judged(replace(base, gpus=gone)))
+    assert problem.title.startswith("The NVIDIA driver does not answer")
+    assert "What follows from it: GPU 0: " in problem.detail
+    assert problem.detail.endswith("and 4 more.")
 
 
 def test_corrupting_probe_is_critical_even_after_a_skip() -> None:
@@ -236,16 +260,20 @@ def test_information_does_not_make_the_node_sick() -> None:
 def test_detail_of_a_fault_is_a_sentence_of_its_own() -> None:
     """What the agent found follows what the fault means."""
     missing = samples.faulted(samples.healthy(), 3, "missing", "no longer on the PCI bus")
-    detail = whole(missing)["node"]["problems"][0]["detail"]
+    detail = whole(missing)["gpus"][3]["detail"]
     assert detail == f"{ADVICE['missing'].meaning} No longer on the PCI bus."
 
 
-@pytest.mark.parametrize("rule", [one.name for one in rules({}, CRITICAL_XIDS)])
+OWN = [one.name for one in rules({}) if one.name not in OF_VERDICTS]
+"""Rules that are no verdicts."""
+
+
+@pytest.mark.parametrize("rule", OWN)
 def test_every_alert_says_what_to_do_first(rule: str) -> None:
     """One line, the first step of the rule's own runbook."""
     firing = samples.alert(rule, "critical", 3, "Something is wrong.")
     (problem,) = whole(replace(samples.healthy(), alerts=(firing,)))["node"]["problems"]
-    (row,) = (one for one in rules({}, CRITICAL_XIDS) if one.name == rule)
+    (row,) = (one for one in rules({}) if one.name == rule)
     assert problem["action"]
     assert "\n" not in problem["action"]
     assert " ".join(row.action.split()).startswith(f"1. {problem['action']} 2. ")

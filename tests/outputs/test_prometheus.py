@@ -18,10 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpumon.inventory import KnownGpu, readings
 from gpumon.outputs.prometheus import Renderer
-from gpumon.report import GpuState, Report
+from gpumon.report import Report
 from gpumon.sim.profiles import PROFILES
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.reading import metric_type
+from gpumon.state import GpuState
 from scripts.profiles import report_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"

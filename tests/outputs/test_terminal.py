@@ -40,7 +40,9 @@ def table(report: Report, width: int = 100) -> str:
 def test_status_begins_with_what_is_wrong_and_what_to_do() -> None:
     """The problems come before the table of GPUs, each with its action and runbook."""
     text = status(samples.lost(3))
-    problem, action, runbook, rest = (text.index(word) for word in ("GPU 3: lost", "Do: ", "Runbook: ", "GPU  NAME"))
+    problem, action, runbook, rest = (
+        text.index(word) for word in ("GPU 3: The GPU fell", "Do: ", "Runbook: ", "GPU  NAME")
+    )
     assert problem < action < runbook < rest
     assert "7 of 8 GPUs up" in text
 

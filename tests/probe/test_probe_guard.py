@@ -34,6 +34,7 @@ def test_a_host_without_gpus_may_be_probed() -> None:
         (replace(FREE, expected=8), "busy", "6 of 8"),
         (replace(FREE, unkillable=(4711,)), "busy", "4711"),
         (replace(FREE, enabled=False), "disabled", "probe.enabled"),
+        (replace(FREE, maintained=True), "maintenance", "gpumon maintenance end"),
         (Situation(gpus=gpus(0), expected=1), "single_gpu", "One GPU"),
         (Situation(expected=1), "single_gpu", "One GPU"),
     ],

@@ -15,9 +15,10 @@ from loops import turn_for, turn_until
 from gpumon.arrival import ProbeProgressed, ProbeStarted
 from gpumon.probe.probes import PROBES
 from gpumon.probe.result import ProbeRequest, ProbeResult
-from gpumon.report import GpuState, Report
+from gpumon.report import Report
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Node
+from gpumon.state import GpuState
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import WATCH_SECONDS, Choices, Probing
 

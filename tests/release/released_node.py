@@ -16,17 +16,17 @@ import yaml
 from agents import alive, descendants
 from loops import turn_until
 
-from gpumon.alerts.rules import rules
-from gpumon.arrival import Arrival, Tick
-from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.arrival import Arrival, Remembered, Ruled, Tick
+from gpumon.health.alerting import rules
 from gpumon.monitor import Monitor
 from gpumon.probe.probes import PROBES
 from gpumon.probe.result import ProbeResult
 from gpumon.release import NODE, Answer
-from gpumon.report import GpuState, Report
+from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import Orders, Simulation
 from gpumon.snapshot.snapshot import DriverStatus, Message, PciBus, Snapshot
+from gpumon.state import GpuState
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Choices, Probing
 from gpumon.supervisor.releasing import Releasing
@@ -52,7 +52,7 @@ class ReleasedNode:
         simulation = Simulation(
             profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario), trace=str(self.trace)
         )
-        shipped = rules({}, CRITICAL_XIDS)
+        shipped = rules({})
         self.monitor = Monitor(Report(started=time.time(), simulated="h100x8"), Terms(rules=shipped))
         self.samplers = SamplerSupervisor(
             self.loop,
@@ -89,8 +89,14 @@ class ReleasedNode:
     def start(self) -> ReleasedNode:
         self.releasing.start()
         self.samplers.start()
-        self.loop.every(1.0, lambda: self.take(Tick()))
+        self.take(Remembered())
+        self.loop.every(1.0, self._tick)
         return self
+
+    def _tick(self) -> None:
+        """Time passes, and what is due is so at once: there is no store."""
+        self.take(Tick())
+        self.take(Ruled(rulings=self.report.health.due))
 
     def stop(self) -> None:
         children = descendants(os.getpid())

@@ -7,12 +7,13 @@ import http.client
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import sample_reports as samples
 
+from gpumon.health.acknowledge import Acknowledged, Asked, acknowledged
 from gpumon.outputs.prometheus import Exposition, Renderer
 from gpumon.probe.result import ProbeRequest
 from gpumon.release import Answer as LetGo
@@ -65,11 +66,28 @@ class Node:
     def end_release(self, bus_id: str | None, by: str) -> Future[LetGo]:
         return self._let_go(bus_id, by)
 
+    def request_maintenance(self, seconds: float, reason: str, by: str) -> Future[LetGo]:
+        return self._let_go(seconds, reason, by)
+
+    def end_maintenance(self) -> Future[LetGo]:
+        return self._let_go()
+
     def _let_go(self, *asked: object) -> Future[LetGo]:
         self.asked.append(asked)
         future: Future[LetGo] = Future()
         if self.let_go is not None:
             future.set_result(self.let_go)
+        return future
+
+    def acknowledge(self, asked: Asked) -> Future[Acknowledged]:
+        """As the daemon does, with a store that always answers."""
+        health = self.report.health
+        answer = acknowledged(asked, health, {state.uuid for state in self.report.gpus})
+        left = {one.key: one for one in health.open.values() if one not in answer.cleared}
+        self.report = replace(self.report, health=replace(health, open=left))
+        self.asked.append((asked,))
+        future: Future[Acknowledged] = Future()
+        future.set_result(replace(answer, stored=self.store is not None))
         return future
 
     def find_events(self, query: EventQuery) -> Future[tuple[StoredEvent, ...]]:
@@ -92,6 +110,10 @@ class Node:
             request_probe=self.request_probe,
             request_release=self.request_release,
             end_release=self.end_release,
+            acknowledge=self.acknowledge,
+            accept_inventory=self._let_go,
+            request_maintenance=self.request_maintenance,
+            end_maintenance=self.end_maintenance,
             find_events=self.find_events,
             wall=lambda: samples.STAMP.wall,
             boot=lambda: samples.STAMP.boot,

@@ -49,20 +49,20 @@ def test_page_shows_the_simulated_node_and_its_lost_gpu(tmp_path: Path) -> None:
     """Without a word on the console, and nothing is asked of another host."""
     seen = look(Node(report=replace(samples.lost(3), simulated="h100x8")), tmp_path)
     assert "Simulated node." in seen.words
-    assert "GPU 3: lost" in seen.words
-    assert "What to do: Drain the node" in seen.words
+    assert "GPU 3: The GPU fell off the bus" in seen.words
+    assert "What to do: Reboot the node." in seen.words
     assert (seen.console, seen.foreign) == ([], [])
 
 
 def test_page_follows_the_node(tmp_path: Path) -> None:
     """A GPU that is lost after the page was opened appears without a reload: table, verdict, title, and is spoken."""
     seen = look(Changing(reports=[samples.healthy(), samples.lost(3)]), tmp_path)
-    assert "GPU 3: lost" in seen.words
+    assert "GPU 3: The GPU fell off the bus" in seen.words
     assert "Nothing is wrong." not in seen.words
     assert "<title>(1) gpu-17" in seen.html
     spoken = re.search(r'id="spoken"[^>]*>([^<]*)<', seen.html)
     assert spoken is not None
-    assert spoken[1].startswith("One thing is wrong. GPU 3: lost")
+    assert spoken[1].startswith("One thing is wrong. GPU 3: The GPU fell off the bus")
     assert (seen.console, seen.foreign) == ([], [])
 
 
@@ -77,7 +77,7 @@ def test_page_that_is_cut_off_says_so(tmp_path: Path) -> None:
 def test_page_recovers(tmp_path: Path) -> None:
     """When the agent answers again, the page is the node's again."""
     seen = look(Changing(reports=[samples.healthy(), *[None] * 5, samples.lost(3)]), tmp_path, seconds=20)
-    assert "GPU 3: lost" in seen.words
+    assert "GPU 3: The GPU fell off the bus" in seen.words
     assert re.search(r'<p id="silent"[^>]*hidden', seen.html)
     assert "<body class=" not in seen.html.replace('<body class="">', "")
 

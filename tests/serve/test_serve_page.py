@@ -12,12 +12,13 @@ from serving import Node, ask, is_problem
 
 from gpumon.outputs import document
 from gpumon.outputs.remarks import remarks
-from gpumon.report import GpuState, ProbeState, Report
+from gpumon.report import ProbeState, Report
 from gpumon.serve import example
 from gpumon.serve.page import prose
 from gpumon.serve.plot import plot
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.nvlink import Nvlink
+from gpumon.state import GpuState
 
 EVIL = """"><script>alert(1)</script><img src=x onerror='alert(2)'>`<marquee>`&"""
 
@@ -113,7 +114,7 @@ def test_lost_gpu_is_shown_with_what_to_do(node: Node, port: int) -> None:
     html = page(node, port, samples.lost(3))
     text = words(html)
     assert "One thing is wrong." in text
-    assert text.index("What to do: Drain the node") < text.index("Utilization")
+    assert text.index("What to do: Reboot the node. Drain the node") < text.index("Utilization")
     assert example.uuid(3) in html
     assert "10 min ago, 11:50 UTC" in text
     assert "7 of 8" in text

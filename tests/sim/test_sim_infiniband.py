@@ -12,6 +12,7 @@ from gpumon.sim import SimulationError
 from gpumon.sim.infiniband import CGROUPS, CLASS, UNITS, SimulatedTree, open_tree
 from gpumon.sim.ports import SERVICES
 from gpumon.sim.profiles import PROFILES
+from gpumon.snapshot.bus_id import nvml_bus_id
 
 
 class Clock:
@@ -113,3 +114,25 @@ print(tree.read("class/infiniband/mlx5_3/ports/1/state"))
 """
     answer = subprocess.run([sys.executable, "-c", child], capture_output=True, check=True, timeout=60, text=True)
     assert answer.stdout.strip() == "1: DOWN"
+
+
+def test_a_service_that_restarts_has_another_process_each_time(tmp_path: Path) -> None:
+    """And runs whenever one looks."""
+    unit = f"{CGROUPS}/{SERVICES['fabric_manager']}"
+    trees = [opened(tmp_path, "services: {fabric_manager: restarting}", now=now) for now in (0.0, 5.0, 40.0, 70.0)]
+
+    assert all(tree.read(f"{unit}/cgroup.events").startswith("populated 1") for tree in trees)
+    processes = [tree.read(f"{unit}/cgroup.procs") for tree in trees]
+    assert processes[0] == processes[1]
+    assert len(set(processes)) == 3
+
+
+def test_each_device_is_on_the_bus_and_no_gpu_is_there(tmp_path: Path) -> None:
+    """A line of the kernel log can blame it."""
+    tree, gpus = opened(tmp_path), PROFILES["h100x8"].bus_ids
+    places = [
+        tree.read(f"{CLASS}/{device}/device/uevent").partition("PCI_SLOT_NAME=")[2] for device in tree.names(CLASS)
+    ]
+
+    assert len(set(places)) == 8
+    assert not {nvml_bus_id(place) for place in places} & set(gpus)

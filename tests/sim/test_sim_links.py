@@ -94,6 +94,13 @@ def peers(handle: Any) -> list[tuple[int, str]]:
     ]
 
 
+def test_a_link_can_be_slower(scenario: Path) -> None:
+    """That one alone; one that is down has no speed."""
+    text = "gpus: {0: {nvlinks: {2: {speed: 13281}, 3: {speed: 13281, state: down}}}}"
+    with simulated("h100x8", scenario, text=text, now=100.0) as simulation:
+        assert values(simulation.handles()[0], (164, 1), (164, 2), (164, 3)) == [26562, 13281, 0]
+
+
 def test_links_lead_to_switches_to_a_bridge_or_to_what_is_hidden() -> None:
     """NVSwitches are PCI functions up to Hopper and have no address later; a bridge leads to the other GPU."""
     with simulated() as simulation:

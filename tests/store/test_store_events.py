@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sample_bursts import BUS_ID, WALL, burst, change
 
 from gpumon.snapshot.burst import KINDS, OVERRUN, SOURCES, SXID, XID, Board, Burst, Change
-from gpumon.store import store as store_module
+from gpumon.store import boards as store_module
 from gpumon.store.events import ErrorCounter, EventQuery
 from gpumon.store.schema import APPLICATION_ID, MIGRATIONS
 from gpumon.store.store import Retention, Store
@@ -150,3 +150,32 @@ def test_a_burst_that_goes_on_outlives_the_rows_after_it(tmp_path: Path) -> None
 
         assert len(store.recent_events(100)) == 5
         assert [one.count for one in store.error_counters()] == [13]
+
+
+def test_a_board_is_kept_with_all_that_is_known_of_it(tmp_path: Path) -> None:
+    """Versions, links, energy, and whether it is expected; what a person accepts outlives the agent."""
+    whole = replace(board(1), gpu=3, boot_id="b1", vbios="96.00", inforom="G520", gsp="580.1", nvlinks=18, energy=1.5e9)
+    with Store.open(tmp_path / "gpumon.db") as store:
+        store.keep_boards([whole, board(2)])
+        assert store.accepted() is None
+        store.accept(1, ["GPU-2"])
+    with Store.open(tmp_path / "gpumon.db") as store:
+        assert store.accepted() == 1
+        assert set(store.boards()) == {whole, replace(board(2), expected=False)}
+        store.keep_boards([board(2, last=5)])
+        assert board(2, last=5) in store.boards()
+
+
+def test_a_store_that_never_forgot_a_board_expects_the_last_at_each_address(tmp_path: Path) -> None:
+    """Version 2 of the schema kept those that were replaced: they must not be missed after an upgrade."""
+    path = tmp_path / "gpumon.db"
+    made_by_0_1(path)
+    with contextlib.closing(sqlite3.connect(path)) as old:
+        for statement in MIGRATIONS[1]:
+            old.execute(statement)
+        old.execute("INSERT INTO migrations VALUES (2, 0)")
+        for uuid, bus_id, last in (("GPU-1", BUS_ID, 5.0), ("GPU-2", BUS_ID, 9.0), ("GPU-3", OTHER, 1.0)):
+            old.execute("INSERT INTO boards VALUES (?, ?, 'S', 'H100', 0, ?)", (uuid, bus_id, last))
+        old.commit()
+    with Store.open(path) as store:
+        assert {one.uuid: one.expected for one in store.boards()} == {"GPU-1": False, "GPU-2": True, "GPU-3": True}

@@ -1,0 +1,32 @@
+"""How long `gpumon check` takes, python's own start included: schedulers ask often, and wait for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from agents import Agent
+
+from benchmarks.measures import percentiles
+
+RUNS = 20
+
+
+def check_times(agent: Agent) -> Iterator[tuple[str, str]]:
+    """From the running agent, and after SIGKILL from the store that it left. Ends the agent."""
+    command = [sys.executable, "-m", "gpumon", "check", f"--store.path={agent.folder / 'gpumon.db'}"]
+    yield "gpumon check", _times(command)
+    agent.kill()
+    yield "gpumon check, agent killed", _times(command)
+    yield "python's own start", _times([sys.executable, "-c", "pass"])
+
+
+def _times(command: list[str]) -> str:
+    times = []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        subprocess.run(command, check=False, capture_output=True)
+        times.append(time.perf_counter() - began)
+    return percentiles(sorted(times))

@@ -1,0 +1,50 @@
+"""What a person accepts: as many GPUs as are here now are all there should be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from gpumon import boards
+from gpumon.memories import Memories
+from gpumon.release import Answer
+from gpumon.report import Report
+from gpumon.store.errors import StoreError
+from gpumon.supervisor.loop import Loop
+
+_log = logging.getLogger("gpumon")
+
+
+class Accepting:
+    """`request` may be called from any thread; all else happens in the loop's."""
+
+    def __init__(self, loop: Loop, memories: Memories, latest: Callable[[], Report]) -> None:
+        self._loop = loop
+        self._memories = memories
+        self._latest = latest
+
+    def request(self) -> Future[Answer]:
+        """Answers when it is stored, and in force; or why nothing was changed."""
+        answered: Future[Answer] = Future()
+        answered.set_running_or_notify_cancel()  # whoever waited no longer must not be told so
+        self._loop.post(lambda: self._accept(answered))
+        return answered
+
+    def _accept(self, answered: Future[Answer]) -> None:
+        report = self._latest()
+        refusal = boards.unacceptable(report)
+        if refusal is not None:
+            answered.set_result(refusal)
+            return
+
+        def failed(error: StoreError) -> None:
+            answered.set_result(Answer(refused=f"It cannot be stored: {error.wrong}.", remedy=f"{error.remedy}."))
+
+        told = boards.acceptance(report)
+
+        def stored() -> None:
+            _log.info("accepted: there are no more GPUs", extra={"gpus": told.count, "gone": ",".join(told.gone)})
+            answered.set_result(Answer())
+
+        self._memories.keep_acceptance(told, stored, failed)

@@ -1,0 +1,161 @@
+"""Which GPUs belong here, over restarts and reboots: remembered, given away, replaced, accepted as gone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from gpumon import inventory
+from gpumon.arrival import Accepted, Remembered
+from gpumon.health.expectation import Expectation, expectation
+from gpumon.health.products import whole
+from gpumon.inventory import TAKEN, Bus, KnownGpu
+from gpumon.release import Answer
+from gpumon.report import Gone, Left, Memory, Report
+from gpumon.snapshot.snapshot import CONTAINER, PciBus, Snapshot
+
+
+def ours(bus: Bus) -> int:
+    """GPUs on the bus that no virtual machine has."""
+    return len(bus) - inventory.given_away(bus)
+
+
+def recalled(memory: Memory, remembered: Remembered, boot_id: str) -> Memory:
+    """What the store knew: each board that is expected is in the inventory again, wherever it may be."""
+    boards = {board.bus_id: board for board in remembered.boards}
+    known = inventory.recall(memory.inventory, boards)
+    known = inventory.remember(known, remembered.boards, boot_id)
+    unexpected = {board.uuid: Gone(Left.ACCEPTED, board.bus_id) for board in remembered.boards if not board.expected}
+    counted = sum(board.expected for board in remembered.boards)
+    memory = replace(
+        memory,
+        boards=boards,
+        inventory=known,
+        accepted=memory.accepted or remembered.accepted,
+        gone={**unexpected, **memory.gone},
+        learned=max(memory.learned, counted),
+    )
+    return _ours(memory)
+
+
+def on_bus(memory: Memory, seen: PciBus) -> Memory:
+    """Somebody looked at the PCI bus."""
+    memory = replace(memory, bus=seen.functions, excluded=seen.excluded, place=seen.place, ports_above=seen.ports)
+    return _ours(_learned(memory, None))
+
+
+def polled(memory: Memory, snapshot: Snapshot) -> Memory:
+    """After a poll, or a part of one. Once all GPUs are known, who is absent has been replaced, or is missing."""
+    memory = _ours(_learned(memory, snapshot.visible))
+    if not (snapshot.complete and memory.recalled):
+        return memory
+    return _leave(memory, inventory.replaced(memory.inventory, _places(memory)), Left.REPLACED)
+
+
+def accepted(memory: Memory, told: Accepted) -> Memory:
+    """What is here is what is expected from now on."""
+    left = [gpu for gpu in memory.inventory.values() if gpu.uuid in told.gone]
+    memory = _leave(memory, left, Left.ACCEPTED)
+    given = inventory.given_away(_bus(memory))
+    return replace(memory, accepted=True, learned=told.count + given)
+
+
+def acceptance(report: Report) -> Accepted:
+    """What a person accepts who accepts what is here now."""
+    missing = tuple(state.uuid for state in report.gpus if state.fault == "missing")
+    return Accepted(count=int(report.node.gpus_visible or 0), gone=missing)
+
+
+def unacceptable(report: Report) -> Answer | None:
+    """Why nobody can tell what is here now."""
+    if not report.memory.recalled:
+        return Answer(refused="The store has not been read yet.", remedy="Ask again in a while.")
+    if report.node.gpus_visible is None:
+        why = report.notices.get("driver", "they are released, or have not been read yet").rstrip(".")
+        return Answer(refused=f"Nobody can count the GPUs now: {why}.", remedy="Ask again when they are read.")
+    return None
+
+
+def expected(memory: Memory, configured: int | None) -> Expectation:
+    bus = _bus(memory)
+    away = inventory.given_away(bus) + _excluded_and_off(memory)
+    own = max(0, memory.learned - away)
+    return expectation(
+        configured=configured,
+        accepted=memory.accepted,
+        learned=own,
+        product=None if away else _by_product(memory.inventory.values(), own),
+        on_bus=ours(memory.bus or {}),
+        place=memory.place,
+        unlisted=_unlisted(memory),
+    )
+
+
+def _bus(memory: Memory) -> Bus:
+    """What there is for us: in a container it is the whole host's, and says nothing."""
+    return {} if memory.place == CONTAINER else memory.bus or {}
+
+
+def _learned(memory: Memory, visible: int | None) -> Memory:
+    bus = _bus(memory)
+    seen = (visible or 0) + inventory.given_away(bus)
+    if bus:  # the driver may have counted before a GPU was given away, and the bus was looked at after it
+        seen = min(seen, len(bus))
+    on_bus = 0 if memory.accepted else len(bus)
+    return replace(memory, learned=max(memory.learned, seen, on_bus))
+
+
+def _places(memory: Memory) -> int:
+    """How many GPUs should be in the inventory: it knows none that is given away or excluded."""
+    excluded = sum(bus_id in (memory.bus or {}) for bus_id in memory.excluded)
+    return memory.learned - inventory.given_away(_bus(memory)) - excluded - _excluded_and_off(memory)
+
+
+def _excluded_and_off(memory: Memory) -> int:
+    """GPUs that the configuration excludes, and that are on the bus no more: nobody misses them."""
+    known = (one for one in memory.gone.values() if one.why is Left.EXCLUDED)
+    return sum(one.bus_id in memory.excluded and one.bus_id not in (memory.bus or {}) for one in known)
+
+
+def _ours(memory: Memory) -> Memory:
+    """Without what another driver owns, or the configuration excludes. Who has been seen is gone no more."""
+    known = memory.inventory
+    bus = memory.bus or {}
+    left = inventory.release(known, bus, memory.excluded)
+    given = [gpu for bus_id, gpu in known.items() if bus_id not in left and bus_id not in memory.excluded]
+    excluded = [gpu for bus_id, gpu in known.items() if bus_id not in left and bus_id in memory.excluded]
+    memory = _leave(_leave(memory, given, Left.GIVEN), excluded, Left.EXCLUDED)
+    back = {gpu.uuid for gpu in memory.inventory.values()} & memory.gone.keys()
+    return (
+        replace(memory, gone={uuid: one for uuid, one in memory.gone.items() if uuid not in back}) if back else memory
+    )
+
+
+def _leave(memory: Memory, gpus: Iterable[KnownGpu], why: Left) -> Memory:
+    """The inventory without these."""
+    leaving = {gpu.uuid: gpu for gpu in gpus}
+    if not leaving:
+        return memory
+    gone = {
+        uuid: Gone(why, gpu.board.bus_id if gpu.bus_id.startswith(TAKEN) and gpu.board else gpu.bus_id)
+        for uuid, gpu in leaving.items()
+    }
+    left = {bus_id: gpu for bus_id, gpu in memory.inventory.items() if gpu.uuid not in leaving}
+    return replace(memory, inventory=left, gone={**memory.gone, **gone})
+
+
+def _by_product(gpus: Iterable[KnownGpu], count: int) -> int | None:
+    """How many GPUs a host like this one has; None for a mixture."""
+    names = {gpu.identity.get("name") for gpu in gpus}
+    return whole(names.pop(), count) if len(names) == 1 else None
+
+
+def _unlisted(memory: Memory) -> tuple[str, ...]:
+    """On the bus, and neither known nor given away nor excluded."""
+    bus: Mapping[str, str] = memory.bus or {}
+    here = {gpu.bus_id for gpu in memory.inventory.values() if not gpu.absent}
+    return tuple(
+        bus_id
+        for bus_id, driver in sorted(bus.items())
+        if driver in inventory.OURS and bus_id not in here and bus_id not in memory.excluded
+    )

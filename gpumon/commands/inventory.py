@@ -1,0 +1,59 @@
+"""`gpumon inventory`: the GPUs that should be here; `gpumon inventory accept`: those that are here are all."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from typing import Any
+
+from gpumon.client import Client, ClientError, Refused
+from gpumon.commands import UserError
+from gpumon.commands.settings import add_flags, client, configuration
+from gpumon.fitness import stored
+from gpumon.fitness.known import Unknowable
+from gpumon.outputs import inventory
+from gpumon.store import boards
+
+PATH, MEMBERS = "/api/v1/inventory", ("source", "gpus", "gone")
+WAIT_SECONDS = 30.0
+"""Longer than the agent waits for its store."""
+ACCEPT = "accept"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what", nargs="?", choices=(ACCEPT,), help="what is missing is expected no more: as many as are here are all"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_flags(parser)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    agent = replace(client(chosen), timeout=WAIT_SECONDS)
+    found = _accepted(agent) if chosen.what == ACCEPT else _known(agent, chosen)
+    print(json.dumps(found, indent=2) if chosen.json else inventory.table(found))
+    return 0
+
+
+def _accepted(agent: Client) -> Any:
+    try:
+        return agent.post(f"{PATH}/accept", MEMBERS)
+    except ClientError as error:
+        raise UserError(str(error)) from error
+
+
+def _known(agent: Client, chosen: argparse.Namespace) -> Any:
+    """What the agent says; if it says nothing, what its store holds."""
+    try:
+        return agent.get(PATH, MEMBERS)
+    except Refused as refusal:
+        raise UserError(str(refusal)) from refusal
+    except ClientError as silence:
+        try:
+            return stored.inquire(
+                configuration(chosen).store.path,
+                lambda store: inventory.stored(boards.every(store), accepted=boards.accepted(store) is not None),
+            )
+        except Unknowable as error:
+            raise UserError(f"{silence} Nor can its store be read: {error}") from error

@@ -1,0 +1,25 @@
+"""Where files are unless configured. Imports nothing of the configuration: `gpumon check` has no time for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+STORE, TOKEN = "gpumon.db", "token"
+
+
+def state_directory(environ: Mapping[str, str], *, root: bool) -> Path:
+    """Where state lives unless configured: systemd's STATE_DIRECTORY, /var/lib/gpumon for root, else the user's."""
+    given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    if given:
+        return Path(given)
+    if root:
+        return Path("/var/lib/gpumon")
+    state = environ.get("XDG_STATE_HOME") or environ.get("HOME", "/") + "/.local/state"
+    return Path(state) / "gpumon"
+
+
+def given_runtime_directory(environ: Mapping[str, str]) -> Path | None:
+    """What systemd gives the agent of its unit; None for an agent that was started by hand."""
+    given = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    return Path(given) if given else None

@@ -1,0 +1,67 @@
+"""Where the agent is asked, and where its store is: as given, else as the agent has left word, else as configured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from gpumon import beacon
+from gpumon.beacon import ANYWHERE
+from gpumon.config import places
+from gpumon.fitness.known import Unknowable
+
+LISTEN, STORE, CONFIG = "--web.listen-address", "--store.path", "--config.file"
+VARIABLES = {LISTEN: "GPUMON_WEB__LISTEN_ADDRESS", STORE: "GPUMON_STORE__PATH", CONFIG: "GPUMON_CONFIG__FILE"}
+"""Flags and what says the same in the environment. A test holds them against the table of settings."""
+RUNTIME = Path("/run/gpumon")
+"""Of the systemd unit."""
+
+
+class Place(NamedTuple):
+    """Where to ask."""
+
+    host: str
+    port: int
+    store: Path | None
+    """None: nothing says which store belongs to this address."""
+
+
+def find(
+    flags: Mapping[str, str | None], environ: Mapping[str, str], configured: Callable[[], tuple[tuple[str, int], Path]]
+) -> Place:
+    """`configured` reads the whole configuration for address and store, which takes longer than all the rest."""
+    given = {flag: flags.get(flag) or environ.get(variable) for flag, variable in VARIABLES.items()}
+    address = _address(given[LISTEN])
+    store = Path(named).expanduser() if (named := given[STORE]) else None
+    if address and store:
+        return Place(*address, store)
+    left = None if given[CONFIG] else _left(store, environ)
+    if address:
+        same = left is not None and left.port == address[1]
+        return Place(*address, Path(left.store) if left and same else None)
+    if left is not None:
+        return Place(left.host, left.port, Path(left.store))
+    (host, port), configured_store = configured()
+    return Place(ANYWHERE.get(host, host), port, store or configured_store)
+
+
+def _left(store: Path | None, environ: Mapping[str, str]) -> beacon.Beacon | None:
+    """What an agent has left: that of this store, else that of systemd's unit, else one of this user's own."""
+    if store is not None:
+        return beacon.read(beacon.beside(store))
+    own = places.state_directory(environ, root=os.geteuid() == 0) / places.STORE
+    runtime = places.given_runtime_directory(environ) or RUNTIME
+    return beacon.read(runtime / beacon.NAME) or beacon.read(beacon.beside(own))
+
+
+def _address(text: str | None) -> tuple[str, int] | None:
+    """None for port 0 as well: then only the agent knows which it got."""
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise Unknowable(f"{LISTEN} {text!r} should be HOST:PORT, [IPV6]:PORT or :PORT.")
+    host = host.strip("[]")
+    return (ANYWHERE.get(host, host), int(port)) if int(port) else None

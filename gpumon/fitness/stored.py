@@ -1,0 +1,171 @@
+"""Reads the store of an agent that does not run: no lock taken, nothing written beside it, nothing waited for.
+
+SQLite itself cannot do so: to read what a killed agent left in its WAL it wants to write there. So the files are
+copied, unless there is no WAL; an agent that starts meanwhile is noticed by the files it changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from gpumon.fitness.known import Document, Fault, Known, KnownGpu, Unknowable, maintenance
+from gpumon.health.verdict import ACTIONS, OK, Key, Verdict
+from gpumon.outputs.words import rfc3339
+from gpumon.store import verdicts
+from gpumon.store.schema import APPLICATION_ID
+
+TRIES, PAUSE = 5, 0.02
+T = TypeVar("T")
+_Stamps = list[tuple[int, int, int] | None]
+
+
+def read(path: Path) -> Known:
+    """What the last agent knew. Raises Unknowable."""
+    return inquire(path, _known)
+
+
+def inquire(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
+    """What the store answers to a question that writes nothing. Raises Unknowable."""
+    for _ in range(TRIES):
+        before, error = _stamps(path), None
+        if before[0] is None:
+            raise Unknowable(f"there is no store {path}: name it with --store.path.")
+        try:
+            with _opened(path) as connection:
+                known: T | None = _asked(connection, ask)
+        except PermissionError as denied:
+            raise _denied(path) from denied
+        except (sqlite3.Error, OSError, ValueError, LookupError, TypeError) as wrong:
+            known, error = None, wrong
+        if before == _stamps(path):
+            if known is None:
+                raise Unknowable(f"the store {path} cannot be read ({error}): start the agent, which mends it.")
+            return known
+        time.sleep(PAUSE)  # somebody writes: what was copied may be half of this and half of that
+    raise Unknowable(f"the store {path} is being written: an agent is starting. Ask again.")
+
+
+def _denied(path: Path) -> Unknowable:
+    return Unknowable(
+        f"uid {os.geteuid()} may not read the store {path}: use sudo, or become a member of the group of its folder."
+    )
+
+
+def _stamps(path: Path) -> _Stamps:
+    return [_stamp(one) for one in (path, _wal(path))]
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    except PermissionError as denied:
+        raise _denied(path) from denied
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _wal(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to the file as it is, or to a copy of it."""
+    path.open("rb").close()  # SQLite would not say why it cannot
+    wal = _stamp(_wal(path))
+    with contextlib.ExitStack() as stack:
+        source = path if wal is None or not wal[1] else stack.enter_context(_copied(path))
+        options = "mode=ro&immutable=1" if source is path else "mode=rw"
+        connection = sqlite3.connect(f"{source.absolute().as_uri()}?{options}", uri=True, isolation_level=None)
+        yield stack.enter_context(contextlib.closing(connection))
+
+
+@contextlib.contextmanager
+def _copied(path: Path) -> Iterator[Path]:
+    """The file and its WAL in a private folder, in memory where there is one."""
+    import shutil  # noqa: PLC0415 - a cleanly stopped agent needs no copy, and these two take their time
+    import tempfile  # noqa: PLC0415 - the same
+
+    memory = Path("/dev/shm")  # noqa: S108 - the folder made in it is private
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        copy = Path(folder) / path.name
+        shutil.copyfile(path, copy)
+        shutil.copyfile(_wal(path), _wal(copy))
+        yield copy
+
+
+def _asked(connection: sqlite3.Connection, ask: Callable[[sqlite3.Connection], T]) -> T:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if application != APPLICATION_ID:
+        raise ValueError("it is not a store of gpumon")
+    return ask(connection)
+
+
+def _known(connection: sqlite3.Connection) -> Known:
+    gpus = _gpus(connection)
+    index = {gpu.uuid: gpu.index for gpu in gpus}
+    found = sorted(verdicts.open_verdicts(connection), key=lambda one: (-one.level, one.since, one.key))
+    return Known(
+        source="store",
+        level=max((one.level for one in found), default=OK),
+        faults=tuple(_faults(found, index)),
+        gpus=gpus,
+        maintenance=_maintenance(connection, time.time()),
+    )
+
+
+def _faults(found: Sequence[Verdict], index: Mapping[str, int | None]) -> Iterator[Fault]:
+    """Each primary verdict with all that follows from it, directly or not."""
+    by_key = {one.key: one for one in found}
+    causes = {one.key: _cause(one, by_key) for one in found}
+    for one in found:
+        if causes[one.key] == one.key:
+            after = (other for other in found if causes[other.key] == one.key and other is not one)
+            told = tuple(_document(other, index.get(other.device)) for other in after)
+            yield Fault(verdict=_document(one, index.get(one.device)), consequences=told)
+
+
+def _cause(one: Verdict, by_key: Mapping[Key, Verdict]) -> Key:
+    """The verdict behind it that follows from none."""
+    for _ in by_key:
+        one = by_key.get(one.under, one) if one.under else one
+    return one.key
+
+
+def _gpus(connection: sqlite3.Connection) -> tuple[KnownGpu, ...]:
+    """Those that are expected here. A GPU that was missing when the others were counted anew has no index."""
+    rows = connection.execute(
+        "SELECT CASE WHEN EXISTS (SELECT 1 FROM boards AS later WHERE later.expected AND later.gpu = boards.gpu"
+        " AND later.last_wall > boards.last_wall) THEN NULL ELSE gpu END AS number, uuid, bus_id"
+        " FROM boards WHERE expected ORDER BY number IS NULL, number, bus_id"
+    ).fetchall()
+    return tuple(KnownGpu(index=index, uuid=uuid, bus_id=bus_id) for index, uuid, bus_id in rows)
+
+
+def _document(one: Verdict, index: int | None) -> Document:
+    """As /api/v1/health has it."""
+    return {
+        "check": one.check,
+        "level": one.level.word,
+        "device": one.device or None,
+        "gpu": index,
+        "reason": one.reason,
+        "action": one.action.value,
+        "action_words": ACTIONS[one.action],
+        "since": rfc3339(one.since),
+        "seen": rfc3339(one.seen),
+    }
+
+
+def _maintenance(connection: sqlite3.Connection, now: float) -> str | None:
+    row = connection.execute(
+        "SELECT until, reason FROM maintenance WHERE ended IS NULL AND until > ? ORDER BY number DESC LIMIT 1", (now,)
+    ).fetchone()
+    return None if row is None else maintenance(str(rfc3339(row[0])), row[1])

@@ -1,0 +1,229 @@
+"""CHECKS: the agent itself: what it cannot see, and what it cannot keep. None of them makes the node unfit for work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpumon.health.check import HOUR, MINUTE, Check, Latch
+from gpumon.health.facts import Facts, Past
+from gpumon.health.policy import Limit
+from gpumon.health.verdict import NODE, WARN, WELL, Action, Finding, warn
+from gpumon.snapshot.burst import OVERRUN
+
+ERRORS = Past("gpumon_poll_errors_total", 5 * MINUTE)
+RESTARTS = Past("gpumon_sampler_restarts_total", 10 * MINUTE)
+SLOW_SHARE = Limit("poll_duration_ratio", 0.5, "Share of the poll interval that a fast poll may take.")
+MOST_RESTARTS = Limit("sampler_restarts", 3, "Replacements of the sampler in ten minutes that are a verdict.")
+_BY_FAULTS = frozenset({"crash", "deadline"})
+"""Reasons why a sampler is replaced that nobody asked for."""
+
+
+def _noticed(subject: str, reason: str) -> Callable[[Facts], Finding]:
+    """The agent has said so in its notices."""
+
+    def judge(facts: Facts) -> Finding:
+        words = facts.notices.get(subject)
+        return warn(f"{reason} {words.rstrip('.')}.", Action.INSPECT) if words else WELL
+
+    return judge
+
+
+def store_down(facts: Facts) -> Finding | None:
+    if facts.node.store_up is None:
+        return None
+    words = facts.notices.get("store", "see the log")
+    lost = "Events and verdicts are kept in memory only: "
+    return WELL if facts.node.store_up else warn(f"{lost}{words.rstrip('.')}.", Action.INSPECT)
+
+
+def kernel_log_down(facts: Facts) -> Finding | None:
+    """Who may not read it is told so by gpumon_collector_denied: that is a setting and no fault."""
+    if facts.node.kernel_log_up is None or (facts.node.collector_denied or {}).get("kernel_log"):
+        return None
+    reason = "The kernel log cannot be read: Xids of GPUs that do not answer, and SXids, are not seen."
+    return WELL if facts.node.kernel_log_up else warn(reason, Action.INSPECT)
+
+
+def kernel_log_lost(facts: Facts) -> Finding:
+    cleared = facts.cleared.get(("kernel_log_lost", NODE), 0.0)
+    lost = [one for one in facts.events if one.kind == OVERRUN and not one.historical and one.last_wall > cleared]
+    if not lost:
+        return WELL
+    reason = "The kernel log was overwritten before it was read: Xids may be missing."
+    return warn(reason, Action.INSPECT, at=lost[-1].last_wall, times=float(sum(one.count for one in lost)))
+
+
+def poll_errors(facts: Facts) -> Finding | None:
+    if facts.node.poll_errors_total is None:
+        return None
+    gained: dict[str, float] = {}
+    for one in facts.series(ERRORS):
+        if one.gain > 0:
+            gained[one.labels["error"]] = gained.get(one.labels["error"], 0.0) + one.gain
+    if not gained:
+        return WELL
+    worst = max(gained, key=lambda error: gained[error])
+    count = sum(gained.values())
+    reason = f"{count:.0f} driver calls failed in five minutes, mostly {worst}: some readings are missing."
+    return warn(reason, Action.INSPECT, poll_errors=count)
+
+
+def poll_slow(facts: Facts) -> Finding | None:
+    share, took = facts.limit(SLOW_SHARE), (facts.node.poll_duration_seconds or {}).get("fast")
+    if share is None or took is None or not facts.node.nvml_up:
+        return None
+    if took <= share * facts.interval:
+        return WELL
+    reason = f"A fast poll takes {took:.2f} s of an interval of {facts.interval:g} s: the driver answers slowly."
+    return warn(reason, Action.INSPECT, poll_duration_seconds=took)
+
+
+def sampler_restarting(facts: Facts) -> Finding | None:
+    most = facts.limit(MOST_RESTARTS)
+    if most is None:
+        return None
+    times = sum(one.gain for one in facts.series(RESTARTS) if one.labels.get("reason") in _BY_FAULTS)
+    if times < most:
+        return WELL
+    reason = f"The process that reads the GPUs had to be replaced {times:.0f} times in ten minutes."
+    return warn(reason, Action.INSPECT, sampler_restarts=times)
+
+
+def children_abandoned(facts: Facts) -> Finding | None:
+    count = facts.node.abandoned_children
+    if count is None:
+        return None
+    reason = f"{count:.0f} of the agent's processes cannot be ended: they sit in the driver until the node is rebooted."
+    return warn(reason, Action.REBOOT, abandoned_children=count) if count else WELL
+
+
+CHECKS = (
+    Check(
+        name="store_down",
+        alert="GpumonStoreDown",
+        levels=(WARN,),
+        help="The agent cannot write to disk.",
+        steps="""\
+1. `gpumon status` names the file and what is wrong: full, read-only, damaged, hung.
+2. Free space or mend the file system; the agent goes on by itself and stores what it kept in memory.
+3. What happens meanwhile is lost when the agent is restarted before that.
+""",
+        node=store_down,
+        notice="store",
+        after=5 * MINUTE,
+    ),
+    Check(
+        name="configuration_not_reloaded",
+        alert="GpumonReloadFailed",
+        levels=(WARN,),
+        help="The configuration on disk is not good: the last good one is in force.",
+        steps="""\
+1. `gpumon config check` names what is wrong, with file and line.
+2. Correct it and `systemctl reload gpumon`.
+""",
+        node=_noticed("configuration", "The configuration is"),
+        notice="configuration",
+        clear_after=0.0,
+    ),
+    Check(
+        name="kernel_log_down",
+        alert="GpumonKernelLogDown",
+        levels=(WARN,),
+        help="The kernel log cannot be read.",
+        steps="""\
+1. `ls -l /dev/kmsg`, and the agent's log: what did reading answer?
+2. In a container mount /dev/kmsg; with a hardened unit allow it (DeviceAllow=char-mem, CAP_SYSLOG).
+""",
+        node=kernel_log_down,
+        after=2 * MINUTE,
+    ),
+    Check(
+        name="kernel_log_lost",
+        alert="GpumonKernelLogLost",
+        levels=(WARN,),
+        help="Lines of the kernel log were overwritten before they were read.",
+        steps="""\
+1. Look for Xids of that time in the journal: `journalctl -k -g 'Xid|SXid'`.
+2. Enlarge the kernel's buffer: boot with `log_buf_len=4M`.
+""",
+        node=kernel_log_lost,
+        latch=Latch(quiet=HOUR),
+        pages=False,
+    ),
+    Check(
+        name="poll_errors",
+        alert="GpumonPollErrors",
+        levels=(WARN,),
+        help="Driver calls fail again and again.",
+        steps="""\
+1. `gpumon_poll_errors_total` names the errors, the agent's log the functions.
+2. Unknown errors: look for NVRM lines in the kernel log; a driver that was upgraded under the agent goes away with it.
+""",
+        node=poll_errors,
+        after=10 * MINUTE,
+        past=(ERRORS,),
+        follows={
+            "driver_down": "node",
+            "gpu_lost": "any",
+            "gpu_missing": "any",
+            "gpu_reset_required": "any",
+            "gpu_init_failed": "any",
+            "gpu_stuck": "any",
+            "gpu_unreadable": "any",
+        },
+    ),
+    Check(
+        name="poll_slow",
+        alert="GpumonSlow",
+        levels=(WARN,),
+        help="The driver answers slowly: often the first sign of a hang.",
+        steps="""\
+1. `gpumon_poll_duration_seconds` over the last day: since when?
+2. Persistence mode off, many processes on the GPUs, or a sick system processor (Xid 119, 120) are the usual reasons.
+3. Raise `poll.interval_seconds` when it stays so on a healthy node.
+""",
+        node=poll_slow,
+        after=10 * MINUTE,
+        limits=(SLOW_SHARE,),
+        follows={"driver_down": "node", "gpu_stuck": "any"},
+    ),
+    Check(
+        name="sampler_restarting",
+        alert="GpumonSamplerRestarting",
+        levels=(WARN,),
+        help="The process that reads the GPUs crashes or hangs again and again.",
+        steps="""\
+1. The agent's log says why each was replaced, and in which call on which GPU it was.
+2. A crash inside the driver's library: reinstall the driver, or leave the GPU out with `gpus.exclude`.
+""",
+        node=sampler_restarting,
+        past=(RESTARTS,),
+        limits=(MOST_RESTARTS,),
+        follows={"driver_down": "node", "gpu_stuck": "any", "gpu_lost": "any"},
+    ),
+    Check(
+        name="children_abandoned",
+        alert="GpumonChildAbandoned",
+        levels=(WARN,),
+        help="A process of the agent sits in the driver, and SIGKILL does not end it.",
+        steps="""\
+1. Drain the node: whoever touches that GPU will hang too.
+2. Reboot it; where the reboot hangs, power-cycle it.
+""",
+        node=children_abandoned,
+        follows={"driver_down": "node", "gpu_stuck": "any"},
+    ),
+    Check(
+        name="links_unread",
+        alert="GpumonLinksUnread",
+        levels=(WARN,),
+        help="Not all InfiniBand ports or services can be read.",
+        steps="""\
+1. `gpumon status` names what is left aside, and the file whose reading does not return.
+2. A file of sysfs that hangs means a sick adapter: look for its driver's lines in the kernel log.
+""",
+        node=_noticed("links", "Not all of the links can be read:"),
+        notice="links",
+        after=5 * MINUTE,
+    ),
+)

@@ -1,0 +1,156 @@
+"""CHECKS: clocks: slowed down by the hardware, or slower than the neighbours at the same work."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import NamedTuple
+
+from gpumon.health.check import MINUTE, Check
+from gpumon.health.facts import GpuCase, Past
+from gpumon.health.lasting import held, labelled, whole_mean
+from gpumon.health.policy import Limit
+from gpumon.health.verdict import FAIL, WARN, WELL, Action, Finding, fail, warn
+
+WINDOW = 10 * MINUTE
+REASONS = Past("gpumon_gpu_clock_event_active", WINDOW)
+CLOCKS = Past("gpumon_gpu_clock_hertz", WINDOW)
+BUSY = Past("gpumon_gpu_utilization_ratio", WINDOW)
+SLOWED = Limit("slowdown_seconds", 6 * MINUTE, "Seconds of ten minutes in which a GPU is slowed down.")
+CLOCK_SHARE = Limit(
+    "straggler_clock_ratio", 0.9, "Clock, as a share of the median of a GPU's neighbours, that is slow."
+)
+BUSY_SHARE = Limit("straggler_utilization_ratio", 0.8, "Utilization from which on clocks are compared.")
+FEWEST = 3
+"""Busy GPUs of the same product, below which there is no telling who is slow."""
+_HEAVIER = 0.25
+"""Share of time by which a GPU runs into its power limit more than its neighbours: its work is another."""
+_HARDWARE = ("hw_slowdown", "hw_thermal")
+_WORDS = {
+    "sw_power_cap": "power limit",
+    "hw_slowdown": "hardware slowdown",
+    "sw_thermal": "heat",
+    "hw_thermal": "heat (hardware)",
+    "hw_power_brake": "power brake",
+    "applications_clocks": "clocks set by somebody",
+    "sync_boost": "sync boost",
+    "board_limit": "board limit",
+    "reliability": "reliability",
+}
+
+
+def slowdown(gpu: GpuCase) -> Finding | None:
+    """One point of it is no slowdown, and all of a window need not be known to tell."""
+    least = gpu.facts.limit(SLOWED)
+    if least is None or gpu.now.clock_event_active is None:
+        return None
+    series = gpu.series(REASONS)
+    hardware = [held(labelled(series, reason=reason), REASONS, least) for reason in _HARDWARE]
+    software = held(labelled(series, reason="sw_thermal"), REASONS, least)
+    if True in hardware:
+        reason = f"The hardware slowed it down for at least {least / MINUTE:.0f} of the last 10 minutes."
+        return fail(reason, Action.INSPECT, **_clock(gpu))
+    if software:
+        reason = f"It slowed down for heat for at least {least / MINUTE:.0f} of the last 10 minutes."
+        return warn(reason, Action.INSPECT, **_clock(gpu))
+    return WELL if False in hardware and software is False else None
+
+
+def _clock(gpu: GpuCase) -> dict[str, float]:
+    clock = (gpu.now.clock_hertz or {}).get("sm")
+    return {} if clock is None else {"sm_clock_hertz": clock}
+
+
+_EXCUSED = 0.6
+"""Share of the neighbours' clock down to which work that needs more power may bring it."""
+
+
+class _Pace(NamedTuple):
+    """Of one busy GPU over the window."""
+
+    uuid: str
+    clock: float
+    """Hz, mean of the SMs'."""
+    capped: float
+    """Share of time at the power limit."""
+
+
+def straggler(gpu: GpuCase) -> Finding | None:
+    """Other work may need more power, and clock less: it stands at the power limit while the others do not."""
+    share, load = gpu.facts.limit(CLOCK_SHARE), gpu.facts.limit(BUSY_SHARE)
+    if share is None or load is None or _pace(gpu, load) is None:
+        return None
+    paces = [pace for one in _alike(gpu) if (pace := _pace(one, load))]
+    if len(paces) < FEWEST:
+        return None
+    own = next(pace for pace in paces if pace.uuid == gpu.state.uuid)
+    middle = median(pace.clock for pace in paces)
+    heavier = own.capped - median(pace.capped for pace in paces) > _HEAVIER
+    if own.clock >= share * middle or (heavier and own.clock >= _EXCUSED * middle):
+        return WELL
+    reason = f"It clocks {own.clock / 1e6:.0f} MHz where its busy neighbours clock {middle / 1e6:.0f}: {_reasons(gpu)}."
+    return warn(reason, Action.RESET, sm_clock_hertz=round(own.clock), median_hertz=round(middle))
+
+
+def _alike(gpu: GpuCase) -> list[GpuCase]:
+    """The GPUs of the same product, this one included; MIG has no utilization, and none of them is busy."""
+    return [one for one in gpu.facts.gpu_cases if one.now.name == gpu.now.name]
+
+
+def _pace(gpu: GpuCase, load: float) -> _Pace | None:
+    """None of a GPU that was not busy for the whole window."""
+    if gpu.now.utilization_ratio is None:
+        return None
+    busy = whole_mean(gpu, BUSY)
+    if busy is None or busy < load:
+        return None
+    clock = whole_mean(gpu, CLOCKS, domain="sm")
+    return (
+        None if clock is None else _Pace(gpu.state.uuid, clock, whole_mean(gpu, REASONS, reason="sw_power_cap") or 0.0)
+    )
+
+
+def _reasons(gpu: GpuCase) -> str:
+    active = [_WORDS[name] for name, on in (gpu.now.clock_event_active or {}).items() if on and name in _WORDS]
+    return ", ".join(active) or "it names no reason"
+
+
+CHECKS = (
+    Check(
+        name="hw_slowdown",
+        alert="GpuHwSlowdown",
+        levels=(FAIL, WARN),
+        help="The GPU is slowed down most of the time, by its hardware or for heat.",
+        steps="""\
+1. `nvidia-smi -q -d PERFORMANCE` names the reason: thermal is cooling, power brake is power, neither is the board.
+2. Look at supplies and cables (the BMC's log), at fans, cold plates and inlet temperature.
+3. Nothing found: reset the GPU; it comes again: replace the board.
+""",
+        gpu=slowdown,
+        clear_after=2 * MINUTE,
+        past=(REASONS,),
+        limits=(SLOWED,),
+        follows={"thermal_margin_low": "same", "memory_temperature_high": "same", "power_brake": "same"},
+    ),
+    Check(
+        name="clock_straggler",
+        alert="GpuClockStraggler",
+        levels=(WARN,),
+        help="The GPU clocks lower than its neighbours at the same work, and slows the whole job.",
+        steps="""\
+1. `nvidia-smi -q -d CLOCK,PERFORMANCE` on it and on a neighbour: application clocks, limits, reasons.
+2. `nvidia-smi -rgc` and `-rac` take back clocks that somebody has set; then reset the GPU when it is free.
+3. It comes again: cooling and power of this slot, then the board.
+""",
+        gpu=straggler,
+        past=(REASONS, CLOCKS, BUSY),
+        limits=(CLOCK_SHARE, BUSY_SHARE),
+        follows={
+            "thermal_margin_low": "same",
+            "memory_temperature_high": "same",
+            "power_brake": "same",
+            "power_cap": "same",
+            "power_implausible": "same",
+            "hw_slowdown": "same",
+        },
+    ),
+)

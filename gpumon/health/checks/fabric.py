@@ -1,0 +1,182 @@
+"""CHECKS: the NVLink fabric: fabric manager, IMEX, registration, NVSwitches, chip-to-chip links."""
+
+from __future__ import annotations
+
+from gpumon.health.check import MINUTE, Check, Xids
+from gpumon.health.facts import Facts, GpuCase, Past
+from gpumon.health.policy import Limit
+from gpumon.health.verdict import WELL, Action, Finding, Level, fail, warn
+from gpumon.snapshot.nvlink import PEERS
+
+STOPS = Past("gpumon_service_stops_total", 10 * MINUTE)
+MOST_STOPS = Limit("fabric_manager_stops", 3, "Ends of the fabric manager in ten minutes that are a verdict.")
+
+_SWITCH = PEERS[2]
+_COMPLETED = 3.0
+_STATES = {1.0: "has not begun", 2.0: "is in progress"}
+_CHECKS = {
+    "degraded_bandwidth": "its bandwidth is degraded",
+    "route_recovery": "routes are being recovered",
+    "route_unhealthy": "a route is unhealthy",
+    "access_timeout_recovery": "it recovers from an access that timed out",
+    "incorrect_configuration": "its configuration is wrong",
+    "partition_assigned": "the GPU is in no partition",
+    "fabric_manager_connected": "the fabric manager has no connection to it",
+}
+_C2C_XIDS = frozenset({121, 173})
+
+
+def manager_down(facts: Facts) -> Finding | None:
+    """Where no GPU needs it, its unit may be installed and never run."""
+    if facts.node.fabric_manager_up is None or not _settled(facts):
+        return None
+    if facts.node.fabric_manager_up or not _switched(facts):
+        return WELL
+    return fail("The fabric manager is installed and does not run: GPUs cannot join the NVLink fabric.", Action.RESTART)
+
+
+def manager_flapping(facts: Facts) -> Finding | None:
+    most = facts.limit(MOST_STOPS)
+    if most is None or facts.node.fabric_manager_up is None:
+        return None
+    stops = sum(one.gain for one in facts.growth(STOPS) if one.labels.get("service") == "fabric_manager")
+    if stops < most or not _switched(facts):
+        return WELL
+    return warn(f"The fabric manager ended {stops:.0f} times in ten minutes.", Action.INSPECT, stops=stops)
+
+
+def unhealthy(gpu: GpuCase) -> Finding | None:
+    """State 0 is what has no fabric: a board without NVSwitches, a guest."""
+    fabric = gpu.state.fabric
+    if fabric is None or fabric.state is None or not _settled(gpu.facts):
+        return None
+    if not fabric.state:
+        return WELL
+    if fabric.state != _COMPLETED:
+        words = _STATES.get(fabric.state, f"is in state {fabric.state:.0f}")
+        return fail(f"Its registration with the NVLink fabric {words}.", Action.RESET, fabric_state=fabric.state)
+    if fabric.status:
+        reason = f"Its registration with the NVLink fabric ended with NVML's code {fabric.status:.0f}."
+        return fail(reason, Action.RESET, fabric_status=fabric.status)
+    sick = sorted(check for check, value in (fabric.health or {}).items() if value)
+    if not sick:
+        return WELL
+    words = "; ".join(_CHECKS.get(check, check) for check in sick)
+    return fail(f"The NVLink fabric is not well at this GPU: {words}.", Action.RESET, checks=", ".join(sick))
+
+
+def imex_down(facts: Facts) -> Finding | None:
+    """Only where GPUs reach those of other nodes; a daemon that waits for its peers is up."""
+    if facts.node.imex_up is None or not _settled(facts):
+        return None
+    if facts.node.imex_up or not any(state.fabric and state.fabric.cluster_uuid for state in facts.gpus):
+        return WELL
+    return warn("The IMEX daemon does not run: GPUs cannot share memory with those of other nodes.", Action.RESTART)
+
+
+def c2c_down(gpu: GpuCase) -> Finding | None:
+    links = gpu.state.c2c_links
+    known = {link: one.up for link, one in links.items() if one.up is not None}
+    if not known:
+        return None
+    dead = [link for link, up in known.items() if not up]
+    if not dead:
+        return WELL
+    reason = f"Chip-to-chip link {', '.join(dead)} between CPU and GPU is down ({len(dead)} of {len(known)})."
+    return fail(reason, Action.REBOOT, c2c_links_down=len(dead), c2c_links=len(known))
+
+
+def _switched(facts: Facts) -> bool:
+    """Whether a GPU has links to NVSwitches, or knows of a fabric."""
+    return any(
+        (state.fabric is not None and state.fabric.state)
+        or any(one.peer_type == _SWITCH for one in state.peers.values())
+        for state in facts.gpus
+    )
+
+
+def _settled(facts: Facts) -> bool:
+    """While the driver is away, or GPUs are released, services are stopped and links trained on purpose."""
+    return facts.node.nvml_up != 0 and not any(state.released for state in facts.gpus)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        name="fabric_manager_down",
+        alert="FabricManagerDown",
+        help="The fabric manager does not run, and GPUs are linked by NVSwitches.",
+        steps="""\
+1. `systemctl status nvidia-fabricmanager` and `journalctl -u nvidia-fabricmanager`: why did it end?
+2. Its version must be the driver's: after an update of one, update the other.
+3. Start it when the node is free. GPUs that do not complete their registration then have to be reset.
+4. Boards without NVSwitches need none: switch the check off there (`health.disabled`).
+""",
+        node=manager_down,
+        after=15.0,
+        grace=True,
+        follows={"driver_down": "node"},
+    ),
+    Check(
+        name="fabric_manager_flapping",
+        alert="FabricManagerFlapping",
+        levels=(Level.WARN,),
+        help="The fabric manager ends again and again.",
+        steps="""\
+1. `journalctl -u nvidia-fabricmanager`: what does it say last?
+2. Its version must be the driver's. An NVSwitch that is sick (SXid in the kernel log) ends it as well.
+""",
+        node=manager_flapping,
+        past=(STOPS,),
+        limits=(MOST_STOPS,),
+        follows={"fabric_manager_down": "node", "nvswitch_error": "node"},
+    ),
+    Check(
+        name="fabric_unhealthy",
+        alert="FabricUnhealthy",
+        help="The GPU is not a sound member of the NVLink fabric.",
+        steps="""\
+1. `nvidia-smi -q -d FABRIC` shows state, status and health.
+2. Is the fabric manager well, on a rack that of the NVLink switches? Read its log.
+3. Drain the node, restart the fabric manager, reset the GPUs; then reboot.
+""",
+        gpu=unhealthy,
+        after=5 * MINUTE,
+        grace=True,
+        follows={
+            "fabric_manager_down": "node",
+            "fabric_manager_flapping": "node",
+            "nvswitch_error": "node",
+            "gpu_lost": "any",
+            "gpu_missing": "any",
+        },
+    ),
+    Check(
+        name="imex_unhealthy",
+        alert="ImexUnhealthy",
+        levels=(Level.WARN,),
+        help="The IMEX daemon does not run, and the GPUs are in a fabric of several nodes.",
+        steps="""\
+1. `systemctl status nvidia-imex` and `/var/log/nvidia-imex.log`; `nvidia-imex-ctl -N` shows its domain.
+2. Do /etc/nvidia-imex/nodes_config.cfg and its version agree on all nodes? Restart it there together.
+3. Jobs inside this node do not need it.
+""",
+        node=imex_down,
+        after=10 * MINUTE,
+        grace=True,
+        follows={"driver_down": "node"},
+    ),
+    Check(
+        name="c2c_down",
+        alert="C2cLinkDown",
+        help="A chip-to-chip link between a Grace CPU and its GPU does not work.",
+        steps="""\
+1. `nvidia-smi c2c -s` and the Xids 121 and 173 of the kernel log.
+2. Drain the node and reboot it: these links are trained at boot alone.
+3. It stays down: replace the module.
+""",
+        gpu=c2c_down,
+        after=2 * MINUTE,
+        grace=True,
+        follows={"gpu_lost": "same", "xid_critical": Xids("same", _C2C_XIDS)},
+    ),
+)

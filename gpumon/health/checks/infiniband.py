@@ -1,0 +1,196 @@
+"""CHECKS: InfiniBand and RoCE ports: there, up, at their speed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch, Where
+from gpumon.health.checks import infiniband_counters
+from gpumon.health.facts import Past, PortCase
+from gpumon.health.policy import Limit
+from gpumon.health.verdict import WELL, Action, Finding, Level, fail, warn
+from gpumon.snapshot.burst import NIC
+from gpumon.snapshot.nic import trouble
+
+DOWNS = Past("gpumon_infiniband_link_downs_total", DAY)
+UPS_HALF_DAY, UPS_DAY = (Past("gpumon_infiniband_port_up", seconds) for seconds in (DAY / 2, DAY))
+SPEEDS = Past("gpumon_infiniband_port_speed_bytes_per_second", DAY)
+
+DOWNS_HALF_DAY = Limit("infiniband_downs_in_12_hours", 3, "Times a port may go down in twelve hours, less one.")
+DOWNS_DAY = Limit("infiniband_downs_in_24_hours", 5, "The same in a day.")
+SPEED = Limit(
+    "infiniband_port_bytes_per_second", None, "Speed that each InfiniBand port must have, each way: 50e9 is 400 Gb/s."
+)
+_GIGABIT = 1e9 / 8
+_BEFORE = "speed_before_bytes_per_second"
+"""What the evidence calls the speed that a port had, or has to have."""
+
+
+def missing(port: PortCase) -> Finding:
+    """It was there since the agent's start, its neighbours can be read, and it is not among them."""
+    since = port.facts.gone_ports.get(port.device)
+    if since is None or since <= (port.cleared("ib_device_missing") or 0.0):
+        return WELL
+    where = f" ({port.port.bus_id})" if port.port.bus_id else ""
+    return fail(f"The adapter {port.port.device}{where} is no longer there.", Action.REBOOT)
+
+
+def driver_fatal(port: PortCase) -> Finding | None:
+    if not port.port.bus_id:
+        return None
+    cleared = port.cleared("nic_driver_fatal") or 0.0
+    found = [
+        one
+        for one in port.facts.events
+        if one.kind == NIC and one.bus_id == port.port.bus_id and not one.historical and one.last_wall > cleared
+    ]
+    if not found:
+        return WELL
+    worst = max(found, key=lambda one: (trouble(one.code).fatal, one.last_wall))
+    known = trouble(worst.code)
+    say = fail if known.fatal else warn
+    return say(f"{known.meaning}: {worst.text.rstrip('.')}.", Action.REBOOT, at=worst.last_wall, times=worst.count)
+
+
+def down(port: PortCase) -> Finding | None:
+    """One that has never been up since boot and has carried nothing is not wired, as far as anybody can tell."""
+    up = port.port.link.port_up
+    if up is None:
+        return None
+    if up:
+        return WELL
+    if not port.wired:
+        return None if port.has_verdict("ib_port_down") else WELL
+    return fail("The port is down.", Action.INSPECT)
+
+
+def flapping(port: PortCase) -> Finding | None:
+    """By its own counter, which may be full, or by what was seen of it: the one that knows more."""
+    if port.port.link.port_up is None:
+        return None
+    for limit, past in ((DOWNS_HALF_DAY, UPS_HALF_DAY), (DOWNS_DAY, UPS_DAY)):
+        most, times, hours = port.facts.limit(limit), _times_down(port, past), past.seconds / HOUR
+        if most is not None and times >= most:
+            return warn(f"The port went down {times:.0f} times in {hours:.0f} hours.", Action.INSPECT, link_downs=times)
+    return WELL
+
+
+def _times_down(port: PortCase, past: Past) -> float:
+    """What a port does while the host boots does not count."""
+    begin = max(port.facts.policy.boot_grace, port.facts.now.at - past.seconds)
+    counted = sum(gain for one in port.growth(DOWNS) for at, gain in one.steps if at > begin)
+    seen = sum(pair == (1, 0) for one in port.series(past) for pair in pairwise(one.window.values))
+    return max(counted, seen)
+
+
+def slow(port: PortCase) -> Finding | None:
+    """Slower than it was within a day, or than it has to be: at fault. Slower than its like: perhaps on purpose."""
+    speed = port.port.link.port_speed_bytes_per_second
+    if speed is None:
+        return None
+    was = max((max(one.window.values) for one in port.series(SPEEDS)), default=speed)
+    most = port.facts.limit(SPEED) or 0.0
+    best, words = max((max(was, _missed(port)), "it had before"), (most, "it has to have"))
+    if speed < best:
+        reason = f"The port runs at {speed / _GIGABIT:.0f} Gb/s, less than the {best / _GIGABIT:.0f} that {words}."
+        return fail(reason, Action.INSPECT, port_speed_bytes_per_second=speed, **{_BEFORE: best})
+    alike = port.alike
+    faster = sum(one > speed for one in alike)
+    if faster * 2 <= len(alike):
+        return WELL
+    best = max(alike)
+    reason = (
+        f"The port runs at {speed / _GIGABIT:.0f} Gb/s; {faster} of {len(alike)} others of its kind "
+        f"reach {best / _GIGABIT:.0f}."
+    )
+    return warn(reason, Action.INSPECT, port_speed_bytes_per_second=speed)
+
+
+def _missed(port: PortCase) -> float:
+    """The speed for whose loss there is a verdict: neither a day nor a restart makes it well. The operator's counts."""
+    known = port.facts.open.get(("ib_rate_low", port.device))
+    if known is None or port.facts.limit(SPEED) is not None:
+        return 0.0
+    return float(known.evidence.get(_BEFORE, 0.0))
+
+
+_BELOW: dict[str, Where] = {"ib_device_missing": "same", "nic_driver_fatal": "same", "ib_port_down": "same"}
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        name="ib_device_missing",
+        alert="IbDeviceMissing",
+        help="An InfiniBand or RoCE adapter that was there is gone.",
+        steps="""\
+1. `lspci | grep -i mellanox` and `ibdev2netdev`: is it gone from the bus, or only from its driver?
+2. `dmesg | grep mlx5`: firmware or PCIe errors name the reason. Restarting the driver may bring it back.
+3. Drain the node and reboot it; it stays away: power-cycle, reseat or replace the card.
+4. It was taken away on purpose: `gpumon ack ib_device_missing`.
+""",
+        port=missing,
+        after=MINUTE,
+        clear_after=0.0,
+    ),
+    Check(
+        name="nic_driver_fatal",
+        alert="NicDriverFatal",
+        levels=(Level.WARN, Level.FAIL),
+        help="The driver of a network adapter reported that its firmware or hardware is in trouble.",
+        steps="""\
+1. `dmesg | grep mlx5_core` has the lines around it.
+2. Firmware that does not answer: drain the node and reboot it. Update the firmware.
+3. Heat: check air flow and the transceiver. Power: the slot gives less than the card may draw.
+""",
+        port=driver_fatal,
+        latch=Latch(quiet=DAY),
+        follows={"ib_device_missing": "same"},
+    ),
+    Check(
+        name="ib_port_down",
+        alert="IbPortDown",
+        help="A port that was in use is down.",
+        steps="""\
+1. `ibstat` or `ip link`: has it a carrier (Polling: no signal from the other end)?
+2. Is the switch, or its port, down on purpose? Ask the fabric's subnet manager.
+3. Reseat cable and transceiver, swap them with a neighbour's; then the card.
+""",
+        port=down,
+        after=4 * MINUTE,
+        grace=True,
+        follows={"ib_device_missing": "same", "nic_driver_fatal": "same"},
+    ),
+    Check(
+        name="ib_port_flapping",
+        alert="IbPortFlapping",
+        levels=(Level.WARN,),
+        help="A port goes down and comes back again and again.",
+        steps="""\
+1. Each time jobs that use it stall or die. `mlxlink -d DEVICE -m` shows the state of cable and transceiver.
+2. Clean and reseat the cable, then replace it; try another port of the switch.
+3. It clears by itself when the port has been quiet.
+""",
+        port=flapping,
+        past=(DOWNS, UPS_HALF_DAY, UPS_DAY),
+        limits=(DOWNS_HALF_DAY, DOWNS_DAY),
+        follows=_BELOW,
+    ),
+    Check(
+        name="ib_rate_low",
+        alert="IbRateLow",
+        levels=(Level.WARN, Level.FAIL),
+        help="A port is slower than it was, than it has to be, or than others of its kind.",
+        steps="""\
+1. One slow rail slows every job that uses all of them. `ibstat` shows rate and width (4X is all lanes).
+2. Reseat the cable; `mlxlink -d DEVICE` tells which lane does not train.
+3. It is meant to be so: say what is right with `health.thresholds.infiniband_port_bytes_per_second`, or switch the
+   check off.
+""",
+        port=slow,
+        after=5 * MINUTE,
+        grace=True,
+        past=(SPEEDS,),
+        limits=(SPEED,),
+        follows=_BELOW,
+    ),
+    *infiniband_counters.CHECKS,
+)

@@ -1,0 +1,176 @@
+"""CHECKS: what InfiniBand and RoCE ports count. A counter that is full counts no more, and says nothing here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpumon.health.check import HOUR, MINUTE, Check, Latch, Where
+from gpumon.health.facts import Past, PortCase
+from gpumon.health.policy import Limit
+from gpumon.health.verdict import WELL, Action, Finding, Level, fail, warn
+
+ERRORS = "gpumon_infiniband_errors_total"
+ERRORS_SOON, ERRORS_LONG, ERRORS_HOUR = (Past(ERRORS, seconds) for seconds in (5 * MINUTE, 10 * MINUTE, HOUR))
+DOWNS_SOON = Past("gpumon_infiniband_link_downs_total", 5 * MINUTE)
+
+SYMBOLS_SECOND = Limit("infiniband_symbol_errors_per_second", 10, "Symbol errors a second that are a warning.")
+SYMBOLS_HOUR = Limit("infiniband_symbol_errors_per_hour", 120, "Symbol errors in an hour that make a port unfit.")
+RECOVERIES = Limit("infiniband_link_recoveries_per_minute", 5, "Times a minute that a link may recover from errors.")
+RECEIVE = Limit("infiniband_receive_errors_per_second", 10, "Packets a second that a port may receive with errors.")
+DISCARDS = Limit("infiniband_discards_per_second", 100, "Packets a second that a port may fail to send.")
+TIMEOUTS = Limit("infiniband_ack_timeouts_per_second", 1, "Acknowledgements a second that may not come in time.")
+SLOW_STARTS = Limit("roce_slow_restarts_per_second", 10, "Times a second that RoCE may begin slowly again.")
+NOT_READY = Limit("infiniband_not_ready_per_second", 1000, "Packets a second that a receiver may not be ready for.")
+
+FATAL = {
+    "excessive_buffer_overrun_errors": "its buffers overran",
+    "local_link_integrity_errors": "its link had more errors than it may",
+}
+_STRESS = (
+    ("port_xmit_discards", DISCARDS, "packets are discarded"),
+    ("local_ack_timeout_err", TIMEOUTS, "acknowledgements do not come in time"),
+    ("roce_slow_restart", SLOW_STARTS, "flows begin slowly again"),
+    ("rnr_nak_retry_err", NOT_READY, "packets find their receiver not ready"),
+)
+_SLACK = 60.0
+"""Seconds by which an hour that is covered may seem not to be."""
+
+
+def fatal(port: PortCase) -> Finding | None:
+    """A single link that went down and came back is for the daytime; see also ib_port_flapping."""
+    if port.port.counts.errors_total is None:
+        return None
+    since = port.cleared("ib_fatal_counter")
+    grown = {one.labels["kind"]: one for one in port.growth(ERRORS_SOON, since=since)}
+    for kind, words in FATAL.items():
+        if one := grown.get(kind):
+            reason = f"The port counted {kind} ({one.gain:.0f}): {words}."
+            return fail(reason, Action.INSPECT, at=port.facts.wall(one.last_at), kind=kind)
+    for one in port.growth(DOWNS_SOON, since=since):
+        if one.last_at > port.facts.policy.boot_grace:
+            reason = "The link of the port went down: jobs that used it may have died."
+            return warn(reason, Action.NONE, at=port.facts.wall(one.last_at), kind="link_downed")
+    return WELL
+
+
+def symbols(port: PortCase) -> Finding | None:
+    """Those of a cable that is plugged in do not count: they come at once, and end."""
+    if "symbol_error" not in (port.port.counts.errors_total or {}):
+        return None
+    soon = _gained(port, ERRORS_SOON).get("symbol_error", 0.0)
+    if not soon:
+        return WELL
+    hour, covered = _gained(port, ERRORS_HOUR)["symbol_error"], _covered(port)
+    most, rate = port.facts.limit(SYMBOLS_HOUR), soon / ERRORS_SOON.seconds
+    if most is not None and covered and hour > most:
+        reason = f"The port had {hour:.0f} symbol errors in an hour: cable, transceiver or port wear out."
+        return fail(reason, Action.INSPECT, symbol_errors_per_hour=hour)
+    second = port.facts.limit(SYMBOLS_SECOND)
+    if second is None or rate <= second:
+        return WELL
+    return warn(f"The port has {rate:.0f} symbol errors a second.", Action.INSPECT, symbol_errors_per_second=rate)
+
+
+def rates(port: PortCase) -> Finding | None:
+    if port.port.counts.errors_total is None:
+        return None
+    soon = _gained(port, ERRORS_SOON)
+    a_minute = soon.get("link_error_recovery", 0.0) / (ERRORS_SOON.seconds / MINUTE)
+    most = port.facts.limit(RECOVERIES)
+    if most is not None and a_minute > most:
+        reason = f"The link of the port recovers from errors {a_minute:.0f} times a minute."
+        return warn(reason, Action.INSPECT, link_recoveries_per_minute=a_minute)
+    a_second, most = soon.get("port_rcv_errors", 0.0) / ERRORS_SOON.seconds, port.facts.limit(RECEIVE)
+    if most is not None and a_second > most:
+        reason = f"The port receives {a_second:.0f} packets a second with errors."
+        return warn(reason, Action.INSPECT, receive_errors_per_second=a_second)
+    return WELL
+
+
+def stress(port: PortCase) -> Finding | None:
+    if port.port.counts.errors_total is None:
+        return None
+    gained = _gained(port, ERRORS_LONG)
+    for kind, limit, words in _STRESS:
+        rate, most = gained.get(kind, 0.0) / ERRORS_LONG.seconds, port.facts.limit(limit)
+        if most is not None and rate > most:
+            reason = f"The network is under stress: {words}, {rate:.3g} a second for ten minutes."
+            return warn(reason, Action.INSPECT, kind=kind, per_second=rate)
+    return WELL
+
+
+def _gained(port: PortCase, past: Past) -> Mapping[str, float]:
+    """By kind; over the whole of a window that is not covered, what was seen of it."""
+    return {one.labels["kind"]: one.gain for one in port.growth(past)}
+
+
+def _covered(port: PortCase) -> bool:
+    seen = [one for one in port.series(ERRORS_HOUR) if one.labels["kind"] == "symbol_error"]
+    return any(one.covered >= ERRORS_HOUR.seconds - _SLACK for one in seen)
+
+
+_DOWN: dict[str, Where] = dict.fromkeys(
+    ("ib_device_missing", "nic_driver_fatal", "ib_port_down", "ib_port_flapping"), "same"
+)
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        name="ib_fatal_counter",
+        alert="IbFatalCounter",
+        levels=(Level.WARN, Level.FAIL),
+        help="A port counted what must not happen on a sound link.",
+        steps="""\
+1. `gpumon_infiniband_errors_total` tells which counter, and since when.
+2. Overruns: flow control fails; look at the switch port too. Link integrity, and links that go down: cable,
+   transceiver.
+3. It is forgiven after an hour without another.
+""",
+        port=fatal,
+        latch=Latch(quiet=HOUR),
+        past=(ERRORS_SOON, DOWNS_SOON),
+        follows=_DOWN,
+    ),
+    Check(
+        name="ib_symbol_errors",
+        alert="IbSymbolErrors",
+        levels=(Level.WARN, Level.FAIL),
+        help="A port goes on having symbol errors.",
+        steps="""\
+1. More than 120 an hour are more than InfiniBand's bit error ratio allows: packets are lost or sent again.
+2. Clean and reseat the cable; swap cable, transceiver and port, one after the other.
+""",
+        port=symbols,
+        after=5 * MINUTE,
+        past=(ERRORS_SOON, ERRORS_HOUR),
+        limits=(SYMBOLS_SECOND, SYMBOLS_HOUR),
+        follows={**_DOWN, "ib_fatal_counter": "same"},
+    ),
+    Check(
+        name="ib_error_rates",
+        alert="IbErrorRates",
+        levels=(Level.WARN,),
+        help="The link of a port degrades.",
+        steps="""\
+1. `gpumon_infiniband_errors_total`: recoveries point to the link, receive errors to the link or the sender.
+2. Plan the exchange of cable or transceiver before the link goes down.
+""",
+        port=rates,
+        past=(ERRORS_SOON,),
+        limits=(RECOVERIES, RECEIVE),
+        follows={**_DOWN, "ib_fatal_counter": "same", "ib_symbol_errors": "same"},
+    ),
+    Check(
+        name="roce_stress",
+        alert="RoceStress",
+        levels=(Level.WARN,),
+        help="Packets of a port are dropped or repeated: congestion, or flow control that does not work.",
+        steps="""\
+1. All ports of a node or rack: congestion, or a wrong setting (PFC, ECN, QoS) in the switches.
+2. One port: its cable, or the other end.
+""",
+        port=stress,
+        past=(ERRORS_LONG,),
+        limits=(DISCARDS, TIMEOUTS, SLOW_STARTS, NOT_READY),
+        follows={**_DOWN, "ib_symbol_errors": "same", "ib_error_rates": "same"},
+    ),
+)

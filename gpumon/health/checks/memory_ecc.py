@@ -1,0 +1,162 @@
+"""CHECKS: errors that the GPU's ECC found: those it could not correct, and too many that it could."""
+
+from __future__ import annotations
+
+from gpumon.health.check import MINUTE, Check, Latch, covers, same
+from gpumon.health.checks.xid import MEMORY, codes
+from gpumon.health.facts import GpuCase, Past, Series
+from gpumon.health.policy import Limit
+from gpumon.health.verdict import FAIL, WARN, WELL, Action, Finding, Verdict, Way, fail, over, warn
+
+RATE = Limit("ecc_corrected_per_second", 100, "Corrected ECC errors a second that are a storm.")
+SRAM = Limit("ecc_corrected_sram", 10_000, "Corrected ECC errors in SRAM since the last reset that are many.")
+DRAM = Limit("ecc_corrected_dram", 20_000_000, "Corrected ECC errors in DRAM since the last reset that are many.")
+
+_COUNTS = "gpumon_gpu_ecc_errors_total"
+_GAINED = Past(_COUNTS, 3 * MINUTE)
+_RATE = Past(_COUNTS, MINUTE)
+_SHORTEST = MINUTE / 2
+"""Seconds of a minute that must have been watched to speak of a rate."""
+_WHERE = {"dram": "memory (DRAM)", "sram": "caches and registers (SRAM)"}
+
+
+def uncorrectable(gpu: GpuCase) -> Finding | None:
+    """New ones, by our own counters; then what the driver has counted since it was loaded or the GPU was reset."""
+    volatile = gpu.state.ecc_volatile
+    if volatile is None or gpu.now.ecc_errors_total is None:
+        return None
+    counted = {place: volatile.get(f"uncorrected,{place}", 0.0) for place in _WHERE}
+    gained = {one.labels["location"]: one for one in gpu.series(_GAINED) if _is_new(one, gpu)}
+    if gained:
+        at = max(_wall(one, gpu) for one in gained.values())
+        return _found({place: one.gain for place, one in gained.items()}, at, "had")
+    if any(counted.values()):
+        return _not_watched(counted, gpu)
+    verdict = gpu.facts.open.get(("ecc_uncorrectable", gpu.state.uuid))
+    reset_unseen = verdict is not None and verdict.boot_id == gpu.facts.boot_id
+    return over(Way.RESET) if reset_unseen else WELL
+
+
+def _is_new(one: Series, gpu: GpuCase) -> bool:
+    cleared = gpu.cleared("ecc_uncorrectable")
+    new = one.labels["severity"] == "uncorrected" and one.gain > 0
+    return new and (cleared is None or _wall(one, gpu) > cleared)
+
+
+def _wall(one: Series, gpu: GpuCase) -> float:
+    return gpu.facts.now.wall - (gpu.facts.now.at - one.changed_at)
+
+
+def _not_watched(counted: dict[str, float], gpu: GpuCase) -> Finding:
+    """They came while nobody looked, or a verdict was raised of them. One that was cleared in this boot is over."""
+    cleared, booted = gpu.cleared("ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
+    if cleared is not None and cleared > booted:
+        return WELL
+    found = _found(counted, booted, "had, before the agent looked,")
+    return warn(found.reason, found.action, at=booted, **found.evidence)
+
+
+def _found(errors: dict[str, float], at: float, had: str) -> Finding:
+    named = {place: count for place, count in sorted(errors.items()) if count}
+    parts = " and ".join(f"{count:.0f} in its {_WHERE[place]}" for place, count in named.items())
+    what = "uncorrectable error" if sum(named.values()) == 1 else "uncorrectable errors"
+    words = f"The GPU {had} {parts.replace(' in', f' {what} in', 1)}: results since then are in doubt."
+    return fail(words, Action.RESET, at=at, **{f"uncorrected_{place}": count for place, count in named.items()})
+
+
+def corrected_storm(gpu: GpuCase) -> Finding | None:
+    limit = gpu.facts.limit(RATE)
+    if gpu.now.ecc_errors_total is None:
+        return None
+    series = [one for one in gpu.series(_RATE) if one.labels["severity"] == "corrected"]
+    if limit is None or not series:
+        return WELL
+    covered = max(one.covered for one in series)
+    if covered < _SHORTEST:
+        return None
+    rate = sum(one.gain for one in series) / covered
+    if rate <= limit:
+        return WELL
+    reason = f"ECC corrects {rate:.0f} errors a second: a part of the memory is about to fail."
+    return fail(reason, Action.RESET, corrected_per_second=round(rate, 1))
+
+
+def corrected_high(gpu: GpuCase) -> Finding | None:
+    """As the driver counts them: since it was loaded, or the GPU was reset."""
+    volatile = gpu.state.ecc_volatile
+    if volatile is None:
+        return None
+    limits = {"sram": gpu.facts.limit(SRAM), "dram": gpu.facts.limit(DRAM)}
+    many = {
+        place: count
+        for place, limit in limits.items()
+        if limit is not None and (count := volatile.get(f"corrected,{place}", 0.0)) > limit
+    }
+    if not many:
+        return WELL
+    parts = " and ".join(f"{count:.0f} errors in its {_WHERE[place]}" for place, count in many.items())
+    counts = {f"corrected_{place}": count for place, count in many.items()}
+    return warn(f"ECC has corrected {parts} since the last reset.", Action.RESET, **counts)
+
+
+FAULTS = same("gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_init_failed", "gpu_stuck")
+SPENT = same("row_remap_failed", "ecc_sram_threshold")
+XIDS = same("xid_recurring", "xid_critical")
+
+
+def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+    """Whether another verdict about the same memory asks for as much; of Xids only those of memory are."""
+    if cause.check in {"xid_critical", "xid_recurring"} and not codes(cause) & MEMORY:
+        return False
+    return (together or cause.check in SPENT) and covers(verdict, cause)
+
+
+CHECKS = (
+    Check(
+        name="ecc_uncorrectable",
+        alert="GpuEccUncorrectable",
+        levels=(FAIL, WARN),
+        help="The GPU's memory had errors that ECC could not correct.",
+        steps="""\
+1. Results of jobs that ran on this GPU are in doubt. Drain it.
+2. Reset the GPU (`nvidia-smi --gpu-reset -i GPU`), so that bad rows are replaced by spares.
+3. Errors in SRAM, or again after a reset: run the vendor's diagnostics and replace the board.
+""",
+        gpu=uncorrectable,
+        latch=Latch(),
+        follows=SPENT | XIDS,
+        because=of_memory,
+        past=(_GAINED,),
+    ),
+    Check(
+        name="ecc_corrected_storm",
+        alert="GpuEccCorrectedStorm",
+        help="ECC corrects errors at a rate at which memory is about to fail.",
+        steps="""\
+1. Drain the GPU: the driver is busy with the errors, and those that cannot be corrected follow.
+2. Reset it, and look whether a row was replaced (`gpumon_gpu_rows_remapped_total`).
+3. It comes again: run the vendor's diagnostics and replace the board.
+""",
+        gpu=corrected_storm,
+        after=5 * MINUTE,
+        follows=SPENT | XIDS | same("ecc_uncorrectable"),
+        because=of_memory,
+        past=(_RATE,),
+        limits=(RATE,),
+    ),
+    Check(
+        name="ecc_corrected_high",
+        alert="GpuEccCorrectedHigh",
+        levels=(WARN,),
+        help="ECC has corrected many errors since the last reset.",
+        steps="""\
+1. Every one was corrected: jobs are not harmed. Reset the GPU when it is free.
+2. It comes again within days: run the vendor's diagnostics.
+""",
+        gpu=corrected_high,
+        after=15 * MINUTE,
+        follows=SPENT | XIDS | same("ecc_uncorrectable", "ecc_corrected_storm"),
+        because=of_memory,
+        limits=(SRAM, DRAM),
+    ),
+)

@@ -1,0 +1,111 @@
+"""CHECKS: repairs that wait for a reset or a reboot, and the driver's own advice."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpumon.health.check import MINUTE, Check, beside, same
+from gpumon.health.checks.memory_ecc import FAULTS, SPENT, XIDS, of_memory
+from gpumon.health.checks.xid import MEMORY, codes
+from gpumon.health.facts import GpuCase
+from gpumon.health.verdict import WARN, WELL, Action, Finding, Verdict, fail, warn
+
+
+class Advice(NamedTuple):
+    """What the driver asks for."""
+
+    words: str
+    action: Action
+
+
+ADVICE = {
+    1: Advice("a reset of the GPU", Action.RESET),
+    2: Advice("a reboot of the node: the operating system may be harmed too", Action.REBOOT),
+    3: Advice(
+        "an end of all peer-to-peer traffic: end the applications that use it, and it will say what comes next",
+        Action.RESTART,
+    ),
+    4: Advice("the GPU to be drained, and then reset", Action.RESET),
+    5: Advice("the IMEX domain to be recovered", Action.INSPECT),
+    6: Advice("a reset of the GPU's PCIe bus", Action.REBOOT),
+    7: Advice("a reboot of the node", Action.REBOOT),
+}
+"""By NVML's number of the recovery action; 0 is none. nvidia-smi cannot reset the bus; a reboot does."""
+
+
+def recovery_action(gpu: GpuCase) -> Finding | None:
+    number = gpu.now.recovery_action
+    if number is None:
+        return None
+    if not number:
+        return WELL
+    unknown = Advice(f"something that this version does not know (action {number:.0f})", Action.INSPECT)
+    advice = ADVICE.get(int(number), unknown)
+    return fail(f"The driver asks for {advice.words}.", advice.action, recovery_action=number)
+
+
+def row_remap_pending(gpu: GpuCase) -> Finding | None:
+    pending = gpu.now.row_remap_pending
+    if pending is None:
+        return None
+    reason = "A bad memory row will be replaced by a spare when the GPU is reset; until then it is kept out of use."
+    return warn(reason, Action.RESET) if pending else WELL
+
+
+def page_retirement_pending(gpu: GpuCase) -> Finding | None:
+    pending = gpu.now.retired_pages_pending
+    if pending is None:
+        return None
+    reason = "A bad memory page will be taken out of use when the driver is loaded the next time."
+    return warn(reason, Action.REBOOT) if pending else WELL
+
+
+def of_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+    """A reset may do, too. If it did not, what stands above is over, and this verdict says what is left to do."""
+    return together and (cause.check == "ecc_uncorrectable" or bool(codes(cause) & MEMORY))
+
+
+CHECKS = (
+    Check(
+        name="recovery_action",
+        alert="GpuRecoveryAction",
+        help="The driver says that the GPU has to be reset, or the node rebooted.",
+        steps="""\
+1. Drain the GPU, and do what the verdict says; `nvidia-smi -q | grep -A1 Recovery` shows the driver's word for it.
+2. End of peer-to-peer traffic: end the jobs that use more than one GPU, and look again.
+3. The advice stays after that: do the next harder thing (a reset, a reboot), then inspect the hardware.
+""",
+        gpu=recovery_action,
+        after=MINUTE,
+        follows=FAULTS | SPENT | XIDS | same("ecc_uncorrectable") | {"nvswitch_error": "node"},
+        because=beside,
+    ),
+    Check(
+        name="row_remap_pending",
+        alert="GpuRowRemapPending",
+        levels=(WARN,),
+        help="A bad memory row waits for a reset to be replaced.",
+        steps="""\
+1. What runs now is not harmed, and new jobs may start. Reset the GPU when it is free.
+2. Then look whether the row was replaced: `gpumon_gpu_row_remap_failed` must be 0.
+""",
+        gpu=row_remap_pending,
+        after=15 * MINUTE,
+        follows=SPENT | XIDS | same("ecc_uncorrectable", "ecc_corrected_storm", "recovery_action"),
+        because=of_memory,
+    ),
+    Check(
+        name="page_retirement_pending",
+        alert="GpuPageRetirementPending",
+        levels=(WARN,),
+        help="A bad memory page of a GPU before Ampere waits for the driver to be loaded again.",
+        steps="""\
+1. Drain the node when its jobs have ended, and reboot it (or load the driver anew).
+2. `nvidia-smi -q -d PAGE_RETIREMENT` must say `Pending : No` afterwards.
+""",
+        gpu=page_retirement_pending,
+        after=15 * MINUTE,
+        follows=XIDS | same("ecc_uncorrectable"),
+        because=of_page,
+    ),
+)

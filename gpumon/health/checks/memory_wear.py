@@ -1,0 +1,129 @@
+"""CHECKS: memory that can no longer be repaired, or soon cannot: only another board helps."""
+
+from __future__ import annotations
+
+from gpumon.health.check import Check
+from gpumon.health.facts import GpuCase
+from gpumon.health.policy import Limit
+from gpumon.health.verdict import FAIL, WARN, WELL, Action, Finding, fail, warn
+
+ROWS = Limit(
+    "rows_remapped", 512, "Rows replaced for uncorrectable errors from which on the spares are near their end."
+)
+PAGES = Limit("retired_pages", 10, "Retired pages of a GPU before Ampere above which it is looked at.")
+MOST_PAGES = Limit(
+    "retired_pages_critical", 60, "Retired pages of a GPU before Ampere above which it has to go: of 64."
+)
+
+_PROOF = "the vendor takes `nvidia-smi -q -d ROW_REMAPPER,ECC,PAGE_RETIREMENT` as proof"
+
+
+def row_remap_failed(gpu: GpuCase) -> Finding | None:
+    failed = gpu.now.row_remap_failed
+    if failed is None:
+        return None
+    return fail("A bad memory row could not be replaced: no spare is left.", Action.REPLACE) if failed else WELL
+
+
+def sram_threshold(gpu: GpuCase) -> Finding | None:
+    """The driver tells it root alone."""
+    exceeded = gpu.now.ecc_sram_threshold_exceeded
+    if exceeded is None:
+        return None
+    if not exceeded:
+        return WELL
+    return fail("The SRAM had more uncorrectable errors than the driver accepts of a good board.", Action.REPLACE)
+
+
+def rows_remapped(gpu: GpuCase) -> Finding | None:
+    rows = (gpu.now.rows_remapped_total or {}).get("uncorrectable")
+    most = gpu.facts.limit(ROWS)
+    if rows is None:
+        return None
+    if most is None or rows < most:
+        return WELL
+    reason = f"{rows:.0f} memory rows were replaced for uncorrectable errors: the spares come to an end."
+    return warn(reason, Action.REPLACE, rows_remapped=rows)
+
+
+def banks_without_spares(gpu: GpuCase) -> Finding | None:
+    """A board as it is sold has spares in each bank: 2560 banks of an H100, all `max`."""
+    banks = (gpu.now.row_remap_banks or {}).get("none")
+    if banks is None:
+        return None
+    if not banks:
+        return WELL
+    named = "1 memory bank has" if banks == 1 else f"{banks:.0f} memory banks have"
+    return warn(f"{named} no spare row left: the next bad row there cannot be replaced.", Action.INSPECT, banks=banks)
+
+
+def retired_pages(gpu: GpuCase) -> Finding | None:
+    """Before Ampere. Pages of both causes share one list."""
+    if gpu.now.retired_pages is None:
+        return None
+    pages = sum(gpu.now.retired_pages.values())
+    few, many = gpu.facts.limit(PAGES), gpu.facts.limit(MOST_PAGES)
+    reason = f"{pages:.0f} of at most 64 memory pages are retired."
+    if many is not None and pages > many:
+        return fail(reason, Action.REPLACE, retired_pages=pages)
+    return warn(reason, Action.INSPECT, retired_pages=pages) if few is not None and pages > few else WELL
+
+
+CHECKS = (
+    Check(
+        name="row_remap_failed",
+        alert="GpuRowRemapFailed",
+        help="A bad row of the GPU's memory could not be replaced.",
+        steps=f"""\
+1. Drain the GPU: its memory can no longer be repaired.
+2. Replace the board; {_PROOF}.
+""",
+        gpu=row_remap_failed,
+    ),
+    Check(
+        name="ecc_sram_threshold",
+        alert="GpuSramThreshold",
+        help="The GPU's SRAM had so many uncorrectable errors that the board has to go.",
+        steps=f"""\
+1. Drain the GPU: caches and registers give wrong values, and cannot be repaired.
+2. Replace the board; {_PROOF}.
+""",
+        gpu=sram_threshold,
+    ),
+    Check(
+        name="row_remap_many",
+        alert="GpuRowRemapMany",
+        levels=(WARN,),
+        help="So many memory rows were replaced that the spares come to an end.",
+        steps=f"""\
+1. The GPU still works as it should. Plan its replacement before a row cannot be replaced; {_PROOF}.
+""",
+        gpu=rows_remapped,
+        follows={"row_remap_failed": "same"},
+        limits=(ROWS,),
+    ),
+    Check(
+        name="row_remap_banks",
+        alert="GpuRowRemapBanks",
+        levels=(WARN,),
+        help="A memory bank has no spare row left.",
+        steps="""\
+1. The GPU still works as it should. `nvidia-smi -q -d ROW_REMAPPER` shows the banks by the spares they have left.
+2. Run the vendor's diagnostics in the next maintenance; more banks each time: plan the replacement.
+""",
+        gpu=banks_without_spares,
+        follows={"row_remap_failed": "same", "row_remap_many": "same"},
+    ),
+    Check(
+        name="retired_pages",
+        alert="GpuRetiredPages",
+        levels=(WARN, FAIL),
+        help="Many memory pages of a GPU before Ampere are retired; 64 are the end.",
+        steps=f"""\
+1. A warning: run the vendor's diagnostics in the next maintenance.
+2. Critical: drain the GPU and replace the board; {_PROOF}.
+""",
+        gpu=retired_pages,
+        limits=(PAGES, MOST_PAGES),
+    ),
+)

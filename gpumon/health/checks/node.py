@@ -1,0 +1,44 @@
+"""CHECKS: the node: how many GPUs it has, its driver, its reboots, its history."""
+
+from __future__ import annotations
+
+from gpumon.health.check import MINUTE, Check
+from gpumon.health.facts import Facts, Past
+from gpumon.health.verdict import WELL, Action, Finding, fail
+
+STUCK = Past("gpumon_nvml_stuck_seconds", 5 * MINUTE)
+
+
+def driver_down(facts: Facts) -> Finding | None:
+    """Released, or on a host without GPUs, nobody asks the driver."""
+    if facts.node.nvml_up is None:
+        return None
+    if facts.node.nvml_up:
+        return WELL
+    stuck = facts.node.nvml_stuck_seconds or 0.0
+    words = facts.notices.get("driver", "no reason is known").rstrip(".")
+    # While the sampler is replaced no call is in the driver: what was seen just before counts too.
+    hangs = facts.node.abandoned_children or any(max(one.window.values) > 0 for one in facts.series(STUCK))
+    action = Action.REBOOT if hangs else Action.INSPECT
+    return fail(f"The NVIDIA driver cannot be used: {words}.", action, nvml_stuck_seconds=stuck)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        name="driver_down",
+        alert="GpumonNvmlDown",
+        help="The NVIDIA driver does not answer: no reading of the GPUs is current.",
+        steps="""\
+1. `gpumon status` names the error: driver not loaded, versions of kernel module and library that differ, no permission,
+   or calls that do not return.
+2. After a driver update without a reboot, library and kernel module differ: reload the modules or reboot.
+3. `lsmod | grep nvidia` and `dmesg | grep -i nvrm` tell whether the module is loaded and what it said.
+4. When calls hang, drain the node and reboot it; a process in state D cannot be killed.
+""",
+        node=driver_down,
+        past=(STUCK,),
+        notice="driver",
+        after=MINUTE,
+        grace=True,
+    ),
+)

@@ -1,0 +1,166 @@
+"""CHECKS: the PCIe link of a GPU."""
+
+from __future__ import annotations
+
+import math
+
+from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
+from gpumon.health.facts import GpuCase, Past
+from gpumon.health.policy import Limit
+from gpumon.health.verdict import WELL, Action, Finding, Level, fail, warn
+from gpumon.snapshot.burst import AER
+
+REPLAYS = Past("gpumon_gpu_pcie_replays_total", 5 * MINUTE)
+ERRORS = Past("gpumon_gpu_pcie_errors_total", 5 * MINUTE)
+BUSY = Past("gpumon_gpu_utilization_ratio", 10 * MINUTE)
+GENERATION = Past("gpumon_gpu_pcie_link_generation", 10 * MINUTE)
+
+REPLAY_SHARE = Limit("pcie_replay_ratio", 1.0, "Replays of a PCIe link, as a share of what its kind may have at most.")
+BUSY_SHARE = Limit("pcie_busy_ratio", 0.1, "Busy share from which a GPU should run its PCIe link at full speed.")
+REPLAYS_A_LANE = 0.48
+"""A minute at generation 3, twice that for each later one: as DCGM has it, which ends at generation 5."""
+_THIRD = 3
+_SLACK = 30.0
+"""Seconds by which a window that is covered may seem not to be: readings are 15 s apart."""
+
+
+def width(gpu: GpuCase) -> Finding | None:
+    now, most = gpu.now.pcie_link_width, gpu.now.pcie_link_width_max
+    if not now or not most:
+        return None
+    if now >= most:
+        return WELL
+    reason = f"The PCIe link has {now:.0f} of {most:.0f} lanes."
+    return fail(reason, Action.INSPECT, pcie_link_width=now, pcie_link_width_max=most)
+
+
+def generation(gpu: GpuCase) -> Finding | None:
+    """Idle GPUs lower it by design, and say nothing of what they would do at work."""
+    now, most = gpu.now.pcie_link_generation, gpu.now.pcie_link_generation_max
+    busy = gpu.facts.limit(BUSY_SHARE)
+    if not now or not most or busy is None:
+        return None
+    if now >= most:
+        return WELL
+    load, seen = gpu.series(BUSY), gpu.series(GENERATION)
+    if not load or not seen or load[0].mean < busy or min(load[0].covered, seen[0].covered) < BUSY.seconds - _SLACK:
+        return None if gpu.has_verdict("pcie_generation") else WELL
+    if max(seen[0].window.values) >= most:
+        return WELL
+    reason = f"The PCIe link ran at generation {now:.0f} of {most:.0f} through ten minutes of work."
+    return warn(reason, Action.INSPECT, pcie_link_generation=now, pcie_link_generation_max=most)
+
+
+def replays(gpu: GpuCase) -> Finding | None:
+    share, lanes, of = gpu.facts.limit(REPLAY_SHARE), gpu.now.pcie_link_width, gpu.now.pcie_link_generation_max
+    if share is None or not lanes or not of or gpu.now.pcie_replays_total is None:
+        return None
+    most = math.ceil(share * REPLAYS_A_LANE * 2 ** (max(of, _THIRD) - _THIRD) * lanes)
+    rate = sum(one.gain for one in gpu.growth(REPLAYS)) / (REPLAYS.seconds / MINUTE)
+    if rate <= most:
+        return WELL
+    reason = f"The PCIe link sends {rate:.0f} packets a minute again; {most} are normal for its kind."
+    return warn(reason, Action.INSPECT, replays_per_minute=rate, normal_per_minute=float(most))
+
+
+def errors(gpu: GpuCase) -> Finding | None:
+    if gpu.now.pcie_errors_total is None:
+        return None
+    grown = {one.labels["kind"]: one for one in gpu.growth(ERRORS, since=gpu.cleared("pcie_errors"))}
+    for kind, words, say in (("fatal", "fatal", fail), ("non_fatal", "uncorrected", warn)):
+        if one := grown.get(kind):
+            reason = f"The PCIe link had {one.gain:.0f} {words} errors."
+            return say(reason, Action.INSPECT, at=gpu.facts.wall(one.last_at), errors=one.gain, kind=kind)
+    return WELL
+
+
+def aer(gpu: GpuCase) -> Finding:
+    """What the kernel says of the GPU's own address, or of a port that leads to it alone."""
+    cleared = gpu.cleared("pcie_aer") or 0.0
+    own = {gpu.state.bus_id, gpu.state.port_above}
+    found = [
+        one
+        for one in gpu.facts.events
+        if one.kind == AER and one.fatal and one.bus_id in own and not one.historical and one.last_wall > cleared
+    ]
+    if not found:
+        return WELL
+    where = "the GPU" if found[-1].bus_id == gpu.state.bus_id else f"the port above it ({found[-1].bus_id})"
+    reason = f"The kernel reported a fatal PCIe error of {where}: {found[-1].text}"
+    return fail(reason.rstrip(".") + ".", Action.REBOOT, at=found[-1].last_wall, pci_bus_id=found[-1].bus_id)
+
+
+_GONE: dict[str, Where] = {"gpu_lost": "same", "gpu_missing": "same"}
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        name="pcie_aer",
+        alert="PcieFatalError",
+        help="The kernel reported a fatal error of the GPU's PCIe link.",
+        steps="""\
+1. Drain the node: such errors come before a GPU falls off the bus.
+2. `journalctl -k -g AER` names the port and the error. Reboot the node.
+3. It comes again: reseat the board or its riser; check power.
+""",
+        gpu=aer,
+        latch=Latch(),
+        follows=_GONE,
+    ),
+    Check(
+        name="pcie_errors",
+        alert="PcieErrors",
+        levels=(Level.WARN, Level.FAIL),
+        help="The GPU counted PCIe errors that are not corrected.",
+        steps="""\
+1. Fatal ones: drain the node and reboot it. Others: watch whether they come again.
+2. `journalctl -k -g AER` names the port and the error.
+3. They come again: reseat the board or its riser; update the firmware of board and host.
+""",
+        gpu=errors,
+        latch=Latch(quiet=DAY),
+        past=(ERRORS,),
+        follows={**_GONE, "pcie_aer": "same"},
+    ),
+    Check(
+        name="pcie_width",
+        alert="PcieWidthDegraded",
+        help="The GPU's PCIe link has fewer lanes than GPU and slot allow.",
+        steps="""\
+1. Drain the node: copies between host and GPU are slow, and with them whole jobs.
+2. Reboot it: links are trained then.
+3. It stays narrow: reseat the board, the riser or the cable; look for dirt and bent pins.
+""",
+        gpu=width,
+        after=5 * MINUTE,
+        follows={**_GONE, "pcie_aer": "same"},
+    ),
+    Check(
+        name="pcie_generation",
+        alert="PcieGenerationDegraded",
+        levels=(Level.WARN,),
+        help="The GPU's PCIe link stays below its speed though the GPU works.",
+        steps="""\
+1. `nvidia-smi -q -d PERFORMANCE,CLOCK` and `lspci -vv`: LnkSta against LnkCap, on the GPU and the port above it.
+2. Reboot the node; check the BIOS' setting of the slot.
+3. It stays slow: reseat the board, the riser or the cable.
+""",
+        gpu=generation,
+        past=(BUSY, GENERATION),
+        limits=(BUSY_SHARE,),
+        follows={**_GONE, "pcie_aer": "same", "pcie_width": "same"},
+    ),
+    Check(
+        name="pcie_replays",
+        alert="PcieReplays",
+        levels=(Level.WARN,),
+        help="The GPU's PCIe link repeats more packets than its kind may.",
+        steps="""\
+1. Since when, and which of the node's GPUs? One alone has a bad link; all of them share a cause.
+2. Reseat the board, the riser or the cable at the next maintenance; watch for Xid 79.
+""",
+        gpu=replays,
+        past=(REPLAYS,),
+        limits=(REPLAY_SHARE,),
+        follows={**_GONE, "pcie_aer": "same", "pcie_errors": "same", "pcie_width": "same"},
+    ),
+)

@@ -1,0 +1,95 @@
+"""CHECKS: heat: margins, memory."""
+
+from __future__ import annotations
+
+from gpumon.health.check import MINUTE, Check
+from gpumon.health.facts import GpuCase
+from gpumon.health.policy import Limit
+from gpumon.health.products import slowdown_margin
+from gpumon.health.verdict import FAIL, WARN, WELL, Action, Finding, fail, warn
+
+MARGIN = Limit("margin_celsius", 0.0, "Degrees left until a GPU slows down, at which it is too warm.")
+SLOWDOWN = Limit(
+    "slowdown_margin_celsius", None, "Margin below which the hardware slows a GPU down; unset: that of the product."
+)
+CORE = Limit("core_celsius", 85.0, "Core temperature that is too warm where the driver tells no margin.")
+MEMORY = Limit("memory_celsius", 95.0, "Memory temperature that is too warm where the driver tells no maximum.")
+_COOLING = """\
+1. One GPU alone: its heat sink, cold plate or fan. All of a node: inlet air, fans, coolant flow, a neighbour's exhaust.
+2. `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and the BMC's sensors of the same time.
+3. Until it is cooler, lower the load or the power limit (`nvidia-smi -pl`): it runs slower than its neighbours.
+"""
+
+
+def margin_low(gpu: GpuCase) -> Finding | None:
+    """Absolute temperatures differ from product to product: the margin does not, where there is one."""
+    margin, least = gpu.now.thermal_margin_celsius, gpu.facts.limit(MARGIN)
+    if margin is None:
+        return _core_hot(gpu)
+    if least is None:
+        return None
+    if margin > least:
+        return WELL
+    if _braked(gpu, margin):
+        reason = f"It is {-margin:.0f} degrees above its limit: the hardware slows it down."
+        return fail(reason, Action.INSPECT, thermal_margin_celsius=margin)
+    reason = f"It has {margin:.0f} degrees left until it slows down for heat."
+    return warn(reason, Action.INSPECT, thermal_margin_celsius=margin)
+
+
+def _braked(gpu: GpuCase, margin: float) -> bool:
+    """Too hot for the software's way of slowing down; of a product that is not known here, the GPU says so itself."""
+    limit = gpu.facts.limit(SLOWDOWN)
+    offset = slowdown_margin(gpu.now.name or "") if limit is None else limit
+    return bool((gpu.now.clock_event_active or {}).get("hw_thermal")) or (offset is not None and margin < offset)
+
+
+def _core_hot(gpu: GpuCase) -> Finding | None:
+    core, most, slowdown = gpu.now.temperature_celsius, gpu.facts.limit(CORE), gpu.now.temperature_slowdown_celsius
+    if core is None or most is None:
+        return None
+    if slowdown is not None and core >= slowdown:
+        reason = f"Its core has {core:.0f} degrees; from {slowdown:.0f} on the hardware slows it down."
+        return fail(reason, Action.INSPECT, temperature_celsius=core, temperature_slowdown_celsius=slowdown)
+    if core < most:
+        return WELL
+    return warn(f"Its core has {core:.0f} degrees, of at most {most:.0f}.", Action.INSPECT, temperature_celsius=core)
+
+
+def memory_hot(gpu: GpuCase) -> Finding | None:
+    now, limit = gpu.now.memory_temperature_celsius, gpu.facts.limit(MEMORY)
+    if now is None or limit is None:
+        return None
+    told = gpu.now.memory_temperature_max_celsius
+    most = limit if told is None else told
+    if now <= most:
+        return WELL
+    reason = f"Its memory has {now:.0f} degrees, of at most {most:.0f}."
+    return warn(reason, Action.INSPECT, memory_temperature_celsius=now, memory_temperature_max_celsius=most)
+
+
+CHECKS = (
+    Check(
+        name="thermal_margin_low",
+        alert="GpuThermalMarginLow",
+        levels=(FAIL, WARN),
+        help="The GPU is so hot that it slows down.",
+        steps=_COOLING,
+        gpu=margin_low,
+        after=2 * MINUTE,
+        clear_after=2 * MINUTE,
+        limits=(MARGIN, SLOWDOWN, CORE),
+    ),
+    Check(
+        name="memory_temperature_high",
+        alert="GpuMemoryTemperatureHigh",
+        levels=(WARN,),
+        help="The GPU's memory is hotter than it may be.",
+        steps=_COOLING,
+        gpu=memory_hot,
+        after=5 * MINUTE,
+        clear_after=2 * MINUTE,
+        limits=(MEMORY,),
+        follows={"thermal_margin_low": "same"},
+    ),
+)

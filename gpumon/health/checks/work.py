@@ -1,0 +1,172 @@
+"""CHECKS: what holds a GPU: processes that cannot end, memory without a process, work that does not go on, settings."""
+
+from __future__ import annotations
+
+from gpumon.health.check import HOUR, MINUTE, Check
+from gpumon.health.facts import Facts, GpuCase, Past
+from gpumon.health.lasting import whole_mean, whole_peak
+from gpumon.health.policy import Limit
+from gpumon.health.products import is_coherent
+from gpumon.health.verdict import WARN, WELL, Action, Finding, fail, warn
+
+STUCK = Limit("stuck_process_seconds", 5 * MINUTE, "Time for which a process that holds a GPU may sit in the kernel.")
+ORPHANED = Limit("orphaned_memory_bytes", 4.0 * (1 << 30), "Memory in use by nobody that is a verdict.")
+SPIN = 15 * MINUTE
+BUSY = Past("gpumon_gpu_utilization_ratio", SPIN)
+DRAW = Past("gpumon_gpu_power_watts", SPIN)
+TRAFFIC = Past("gpumon_gpu_dram_active_ratio", SPIN)
+SPIN_BUSY = Limit("spin_utilization_ratio", 0.95, "Utilization from which on a GPU is busy all the time.")
+SPIN_DRAW = Limit("spin_power_ratio", 0.35, "Power, as a share of the limit, below which busy GPUs do nothing.")
+SPIN_TRAFFIC = Limit("spin_dram_ratio", 0.05, "Share of the memory bandwidth above which busy GPUs do something.")
+
+
+def process_stuck(facts: Facts) -> Finding | None:
+    """Their GPUs cannot be given to anybody else, nor be reset."""
+    longest = facts.limit(STUCK)
+    if longest is None or facts.stuck is None:
+        return None
+    stuck = [one for one in facts.stuck if facts.now.at - one.since >= longest]
+    if not stuck:
+        return WELL
+    held = {minor for one in stuck for minor in one.gpus}
+    gpus = ", ".join(str(state.index) for state in facts.gpus if state.gpu.minor in held)
+    minutes = (facts.now.at - min(one.since for one in stuck)) / MINUTE
+    who = "A process that holds" if len(stuck) == 1 else f"{len(stuck)} processes that hold"
+    what = f"GPU {gpus}" if gpus else "NVIDIA's devices"
+    reason = (
+        f"{who} {what} {'has' if len(stuck) == 1 else 'have'} not come back from the kernel for {minutes:.0f} minutes."
+    )
+    return fail(reason, Action.REBOOT, stuck_processes=float(len(stuck)), gpus=gpus)
+
+
+def memory_orphaned(gpu: GpuCase) -> Finding | None:
+    """In a container NVML names no process of others, and on a Grace host the kernel uses the GPU's memory."""
+    now, least = gpu.now, gpu.facts.limit(ORPHANED)
+    if least is None or now.memory_used_bytes is None or now.processes is None or gpu.facts.contained is not False:
+        return None
+    if now.mig_mode or gpu.state.c2c_links or is_coherent(now.name or ""):
+        return None
+    if now.memory_used_bytes < least or now.processes:
+        return WELL
+    reason = f"{now.memory_used_bytes / (1 << 30):.0f} GiB of its memory are in use, and no process has it."
+    return warn(reason, Action.RESET, memory_used_bytes=now.memory_used_bytes)
+
+
+def spin(gpu: GpuCase) -> Finding | None:
+    """A kernel that waits for a peer runs, and does nothing: it reads no memory and draws little power."""
+    busy, low = gpu.facts.limit(SPIN_BUSY), gpu.facts.limit(SPIN_DRAW)
+    limit, now = gpu.now.power_limit_watts, gpu.now.utilization_ratio
+    if busy is None or low is None or not limit or now is None:
+        return None
+    if now < busy:
+        return WELL
+    utilization, draw = whole_mean(gpu, BUSY), whole_peak(gpu, DRAW)
+    if utilization is None or draw is None:
+        return None
+    if utilization < busy or draw >= low * limit or _reads_memory(gpu):
+        return WELL
+    at_most = f"at no more than {draw:.0f} W of {limit:.0f}"
+    reason = f"It was busy {utilization:.0%} of 15 minutes {at_most}: its kernels seem to wait."
+    return warn(reason, Action.RESTART, utilization_ratio=round(utilization, 3), power_watts=round(draw))
+
+
+def _reads_memory(gpu: GpuCase) -> bool:
+    """As far as performance monitoring says so."""
+    most, traffic = gpu.facts.limit(SPIN_TRAFFIC), whole_mean(gpu, TRAFFIC)
+    return most is not None and traffic is not None and traffic > most
+
+
+def persistence_off(gpu: GpuCase) -> Finding | None:
+    mode = gpu.now.persistence_mode
+    if mode is None:
+        return None
+    reason = "Persistence mode is off: each first user waits for the GPU, and its settings and counters are lost."
+    return WELL if mode else warn(reason, persistence_mode=mode)
+
+
+def settings_pending(gpu: GpuCase) -> Finding | None:
+    """A change of ECC or MIG that was asked for and forgotten takes effect at the next reset, whenever that is."""
+    now = gpu.now
+    pairs = {"ECC": (now.ecc_mode, now.ecc_mode_pending), "MIG": (now.mig_mode, now.mig_mode_pending)}
+    known = {name: pair for name, pair in pairs.items() if None not in pair}
+    if not known:
+        return None
+    waiting = [f"{name} {'on' if pending else 'off'}" for name, (mode, pending) in known.items() if mode != pending]
+    if not waiting:
+        return WELL
+    return warn(f"A change waits for a reset: {' and '.join(waiting)}.", Action.RESET, pending=", ".join(waiting))
+
+
+CHECKS = (
+    Check(
+        name="process_stuck",
+        alert="GpuProcessStuck",
+        help="A process that holds a GPU cannot end.",
+        steps="""\
+1. `ps -eo pid,stat,wchan:30,etime,comm | awk '$2 ~ /^D/'`, and `cat /proc/PID/stack` as root: in the driver, or in a
+   file system that hangs?
+2. A file system: bring its server back, and the process goes on.
+3. The driver: drain the node and reboot it. SIGKILL does nothing, and as long as the process holds the GPU a reset is
+   refused.
+""",
+        node=process_stuck,
+        limits=(STUCK,),
+        follows={"driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any"},
+    ),
+    Check(
+        name="memory_orphaned",
+        alert="GpuMemoryOrphaned",
+        levels=(WARN,),
+        help="Memory of the GPU is in use, and no process has it.",
+        steps="""\
+1. `fuser -v /dev/nvidia*` as root: a process of a container that the driver does not list, or one that cannot end?
+2. End it. Nothing there: drain the GPU and `nvidia-smi --gpu-reset -i <uuid>`.
+""",
+        gpu=memory_orphaned,
+        after=5 * MINUTE,
+        limits=(ORPHANED,),
+        follows={"process_stuck": "node"},
+    ),
+    Check(
+        name="gpu_spin",
+        alert="GpuSpin",
+        levels=(WARN,),
+        help="The GPU is busy all the time and draws little power, as one does that waits for a peer.",
+        steps="""\
+1. All GPUs of a job at once: a collective waits. Find the rank that does not (`py-spy dump`, NCCL's flight recorder),
+   and look at the verdicts of its node.
+2. Restart the job from its checkpoint.
+3. Light work that is meant so (small kernels, one stream): set `health.thresholds.spin_power_ratio` lower.
+""",
+        gpu=spin,
+        past=(BUSY, DRAW, TRAFFIC),
+        limits=(SPIN_BUSY, SPIN_DRAW, SPIN_TRAFFIC),
+        follows={"power_brake": "same", "power_implausible": "same", "hw_slowdown": "same"},
+    ),
+    Check(
+        name="persistence_off",
+        alert="GpuPersistenceOff",
+        levels=(WARN,),
+        help="Persistence mode is off.",
+        steps="""\
+1. `systemctl enable --now nvidia-persistenced`; where there is no daemon, `nvidia-smi -pm 1` after each boot.
+""",
+        gpu=persistence_off,
+        after=15 * MINUTE,
+        pages=False,
+    ),
+    Check(
+        name="settings_pending",
+        alert="GpuSettingsPending",
+        levels=(WARN,),
+        help="A change of the GPU's ECC or MIG mode has been waiting for a reset for an hour.",
+        steps="""\
+1. `nvidia-smi -q -d ECC` and `nvidia-smi --query-gpu=mig.mode.current,mig.mode.pending --format=csv`.
+2. Meant so: reset the GPU when it is free. Not: take it back (`nvidia-smi -e 1`, `nvidia-smi -mig 0`).
+""",
+        gpu=settings_pending,
+        after=HOUR,
+        clear_after=0.0,
+        pages=False,
+    ),
+)

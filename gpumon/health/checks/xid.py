@@ -1,0 +1,212 @@
+"""CHECKS: what the driver reports as the end of a GPU's work: critical Xids, and SXids of NVSwitches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from gpumon.health import xids
+from gpumon.health.catalogue import DRAIN, NVLINK, RECOVERY_ACTION, Explanation
+from gpumon.health.check import DAY, Check, Latch, covers, same
+from gpumon.health.facts import Facts, GpuCase
+from gpumon.health.nvlink5 import FOLLOW_154
+from gpumon.health.policy import Limit
+from gpumon.health.verdict import ACTIONS, FAIL, NODE, WARN, WELL, Action, Finding, Verdict, Way, fail, over, warn
+from gpumon.health.xids import Class, Severity
+from gpumon.snapshot.burst import FALLEN_OFF, SXID, Burst
+
+RECURRING = Limit("xid_recurring", 5, "Bursts of one critical Xid on one GPU within 24 hours that no reset cures.")
+
+_ACTIONS = {
+    xids.NOTHING: Action.NONE,
+    "nothing; run diagnostics when convenient": Action.NONE,
+    "watch ECC and remapping": Action.NONE,
+    "wait for Xid 162, which cancels it": Action.NONE,
+    "update the vGPU software": Action.NONE,
+    xids.RESTART: Action.RESTART,
+    FOLLOW_154: Action.RESTART,
+    DRAIN: Action.RESTART,
+    xids.RESET: Action.RESET,
+    f"{DRAIN}, then {xids.RESET}": Action.RESET,
+    xids.REBOOT: Action.REBOOT,
+    "restart the virtual machine": Action.REBOOT,
+    xids.REPLACE: Action.REPLACE,
+}
+_ORDER = list(ACTIONS)
+
+MEMORY = frozenset({48, 63, 64, 92, 94, 95, 140, 154, 156, 157, 160, 161, 168, 171, 172})
+"""Xids of an error of the memory, and what the driver says beside them."""
+LINKS = frozenset(row.code for row in xids.TABLE if row.kind is Class.LINK) | {RECOVERY_ACTION}
+"""The same of links."""
+
+
+class Told(NamedTuple):
+    """A burst of a GPU, and what it means on this host."""
+
+    burst: Burst
+    means: Explanation
+
+    @property
+    def code(self) -> int:
+        return self.burst.code
+
+    @property
+    def action(self) -> Action:
+        """What the catalogue's words ask for; all that is not in the list is for a person."""
+        return _ACTIONS.get(self.means.action, Action.INSPECT)
+
+    @property
+    def critical(self) -> bool:
+        """Of an Xid 74 some registers mean little or nothing."""
+        harmless = self.code == NVLINK and self.action is Action.NONE
+        return self.means.severity is Severity.CRITICAL and not harmless
+
+    @property
+    def words(self) -> str:
+        return f"Xid {self.code}: {self.means.name}.{' ' if self.means.detail else ''}{self.means.detail}"
+
+
+def told(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[Told]:
+    """What counts for this check: of the last so many seconds, or else of this boot. Of advice only the newest."""
+    facts = gpu.facts
+    bursts = [
+        burst
+        for burst in gpu.events(check)
+        if (burst.boot_id == facts.boot_id if seconds is None else age(burst, facts) <= seconds)
+    ]
+    advice = [burst for burst in bursts if burst.code == RECOVERY_ACTION]
+    for burst in bursts:
+        if burst.code != RECOVERY_ACTION or burst is advice[-1]:
+            yield Told(burst, facts.explained(burst))
+
+
+def age(burst: Burst, facts: Facts) -> float:
+    """Seconds since it came last."""
+    return facts.now.wall - burst.last_wall
+
+
+def worst(found: Sequence[Told]) -> Told:
+    """The one that asks for most; the newest of several, and advice only where nothing gives its reason."""
+    return max(found, key=lambda one: (_ORDER.index(one.action), one.code != RECOVERY_ACTION, one.burst.last_wall))
+
+
+def evidence(found: Sequence[Told]) -> dict[str, Any]:
+    """Codes: that of the worst, and those beside it."""
+    first = worst(found).code
+    also = sorted({one.code for one in found} - {first})
+    return {"xid": first} | ({"also": ", ".join(map(str, also))} if also else {})
+
+
+def codes(verdict: Verdict) -> set[int]:
+    """The Xids that a verdict is about."""
+    also = str(verdict.evidence.get("also", "")).split(", ")
+    return {int(code) for code in (verdict.evidence.get("xid"), *also) if code}
+
+
+def reason(found: Sequence[Told]) -> str:
+    also = evidence(found).get("also")
+    return f"{worst(found).words}{f' Also Xid {also}.' if also else ''}"
+
+
+def nvswitch_error(facts: Facts) -> Finding | None:
+    """Of this boot: a fatal one, or else the newest of the last day."""
+    key = ("nvswitch_error", NODE)
+    cleared = facts.cleared.get(key, 0.0)
+    found = [
+        burst
+        for bursts in facts.errors.values()
+        for burst in bursts
+        if burst.kind == SXID
+        and burst.boot_id == facts.boot_id
+        and burst.last_wall > cleared
+        and (burst.fatal or age(burst, facts) <= DAY)
+    ]
+    if not found:
+        minor = (known := facts.open.get(key)) is not None and known.level is WARN
+        return over(Way.QUIET) if minor else WELL
+    worst = max(found, key=lambda burst: (bool(burst.fatal), burst.last_wall))
+    say, action = (fail, Action.REBOOT) if worst.fatal else (warn, Action.NONE)
+    words = f"NVSwitch {worst.bus_id} had {'a fatal' if worst.fatal else 'an'} error: SXid {worst.code}."
+    return say(words, action, at=worst.last_wall, sxid=worst.code, nvswitch=worst.bus_id)
+
+
+def recurring(gpu: GpuCase) -> Finding | None:
+    limit = gpu.facts.limit(RECURRING)
+    found = [one for one in told(gpu, "xid_recurring", DAY) if one.critical and one.code != RECOVERY_ACTION]
+    counted = Counter(one.code for one in found).most_common(1)
+    if limit is None or not counted or counted[0][1] < limit:
+        return WELL
+    code, times = counted[0]
+    last = [one for one in found if one.code == code][-1]
+    words = f"{last.words} It came {times} times within 24 hours: a reset does not cure it."
+    return fail(words, Action.INSPECT, at=last.burst.last_wall, xid=code, bursts=times)
+
+
+def critical(gpu: GpuCase) -> Finding | None:
+    """Of all since the last repair the one that asks for most."""
+    found = [one for one in told(gpu, "xid_critical") if one.critical]
+    if not found:
+        return WELL
+    at = max(one.burst.last_wall for one in found)
+    return fail(reason(found), worst(found).action, at=at, **evidence(found))
+
+
+def explained(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+    """Whether all the Xids of a verdict are explained by another verdict."""
+    found = codes(verdict)
+    match cause.check:
+        case "row_remap_failed" | "ecc_sram_threshold":
+            return found <= MEMORY
+        case "xid_recurring":
+            return found - {RECOVERY_ACTION} <= codes(cause)
+        case "nvswitch_error":
+            return together and found <= LINKS
+        case "gpu_lost" | "gpu_missing" if cause.device != verdict.device:
+            return together and found <= LINKS
+    return together and (FALLEN_OFF in found or covers(verdict, cause))
+
+
+CHECKS = (
+    Check(
+        name="nvswitch_error",
+        alert="NvswitchError",
+        levels=(FAIL, WARN),
+        help="An NVSwitch reported an error to the kernel log (SXid).",
+        steps="""\
+1. A fatal one: drain the node and reboot it; its GPUs and NVSwitches have to be reset together.
+2. Others: watch the NVLinks; several of one port point to a link. A day without, and the warning goes.
+3. The fabric manager's log names port and peer. It comes again: the vendor's diagnostics.
+""",
+        node=nvswitch_error,
+        latch=Latch(),
+    ),
+    Check(
+        name="xid_recurring",
+        alert="GpuXidRecurring",
+        help="The same critical Xid comes again and again on one GPU.",
+        steps="""\
+1. Drain the node, and take the GPU out of service: what was tried did not help.
+2. Run the vendor's diagnostics (`dcgmi diag -r 4`), and look at power, seating and cooling of this board.
+3. Open a case with the vendor; `gpumon status` and `/api/v1/events` have what came when.
+""",
+        gpu=recurring,
+        limits=(RECURRING,),
+    ),
+    Check(
+        name="xid_critical",
+        alert="GpuXidCritical",
+        help="The driver reported an error of the GPU's hardware, firmware or links.",
+        steps="""\
+1. Drain the node: memory, link, firmware or bus of this GPU are at fault, not the job.
+2. Do what the verdict asks for; `gpumon xid CODE` explains any code or line of the kernel log.
+3. The same code after the reset: run the vendor's diagnostics and replace the board.
+""",
+        gpu=critical,
+        latch=Latch(),
+        follows=same("gpu_reset_required", "gpu_init_failed", "gpu_stuck")
+        | same("row_remap_failed", "ecc_sram_threshold", "xid_recurring")
+        | {"gpu_lost": "any", "gpu_missing": "any", "nvswitch_error": "node"},
+        because=explained,
+    ),
+)

@@ -1,0 +1,272 @@
+"""CHECKS: Xids that a person should look at in the daytime, and what many of them together mean."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from gpumon.health.catalogue import NVLINK, Catalogue
+from gpumon.health.check import DAY, MINUTE, Check, Latch, beside, covers, same
+from gpumon.health.checks.memory_ecc import FAULTS, XIDS
+from gpumon.health.checks.xid import MEMORY, Told, age, codes, evidence, reason, told, worst
+from gpumon.health.facts import Facts, GpuCase, Past
+from gpumon.health.policy import Limit
+from gpumon.health.verdict import FAIL, NODE, WARN, WELL, Action, Finding, Verdict, fail, over, warn
+from gpumon.health.xids import Class, Severity
+from gpumon.snapshot.burst import XID, Burst
+from gpumon.snapshot.snapshot import CONTAINER
+
+REPEATED = Limit("xid_app_repeated", 2, "Bursts of Xid 13, 31 or 109 on one GPU alone within 24 hours.")
+STORM = Limit("xid_storm_per_minute", 100, "Lines a minute of one Xid that are a storm.")
+
+_STICKS = {13: Action.INSPECT, 31: Action.INSPECT, 109: Action.RESET}
+"""Xids of an application that are the GPU's fault when they come back to one GPU alone, and what to do then."""
+_EXCEPTION, _TIMEOUT, _CONTAINED = 13, 109, 94
+_UNIT = re.compile(r"\bGPC (\d+), TPC (\d+)")
+_LINES = Past("gpumon_gpu_xid_errors_total", MINUTE)
+_SHORTEST = MINUTE / 2
+
+
+def warning(gpu: GpuCase) -> Finding | None:
+    """Those of this boot and the last day. What another Xid has cancelled is over at once."""
+    catalogue = gpu.facts.catalogue
+    recent = [one for one in told(gpu, "xid_warning") if age(one.burst, gpu.facts) <= DAY]
+    found = [one for one in recent if _warns(one, catalogue)]
+    if not found:
+        return over() if any(one.burst.cancelled_wall is not None for one in recent) else WELL
+    at = max(one.burst.last_wall for one in found)
+    contained = sum(one.code == _CONTAINED for one in found)
+    if contained > 1:
+        words = f"Xid {_CONTAINED}, a contained memory error, came {contained} times within 24 hours."
+        return fail(words, Action.RESET, at=at, xid=_CONTAINED, bursts=contained)
+    return warn(reason(found), worst(found).action, at=at, **evidence(found))
+
+
+def _warns(one: Told, catalogue: Catalogue) -> bool:
+    """Applications have checks of their own."""
+    row = catalogue.rows.get(one.code)
+    if row is None or row.kind is Class.APPLICATION:
+        return False
+    minor = one.code == NVLINK and one.means.severity is Severity.CRITICAL and not one.critical
+    return one.means.severity is Severity.WARNING or (minor and one.means.action != "nothing")
+
+
+def unknown_code(gpu: GpuCase) -> Finding | None:
+    found = [
+        one
+        for one in told(gpu, "xid_unknown")
+        if one.code not in gpu.facts.catalogue.rows and age(one.burst, gpu.facts) <= DAY
+    ]
+    if not found:
+        return WELL
+    words = f"Xid {found[-1].code} is not known to this version: a newer driver has it."
+    return warn(words, Action.NONE, at=max(one.burst.last_wall for one in found), **evidence(found))
+
+
+def repeated(gpu: GpuCase) -> Finding | None:
+    """Software meets several GPUs, so a code that others have too is not this one's fault."""
+    limit = gpu.facts.limit(REPEATED)
+    if limit is None:
+        return WELL
+    for code, action in _STICKS.items():
+        found = [one for one in told(gpu, "xid_app_repeated", DAY) if one.code == code]
+        times, where = _sticking([one.burst for one in found])
+        if times >= limit and not _elsewhere(code, gpu):
+            words = f"Xid {code} came {times} times within 24 hours to this GPU{where}, and to no other."
+            at = found[-1].burst.last_wall
+            make = fail if code == _TIMEOUT else warn
+            return make(words, action, at=at, xid=code, bursts=times)
+    return WELL
+
+
+def _sticking(bursts: list[Burst]) -> tuple[int, str]:
+    """How often, and where. An exception counts when it is always of one unit: those of software meet many."""
+    if not bursts or bursts[0].code != _EXCEPTION:
+        return len(bursts), ""
+    units = [set(_UNIT.findall(" ".join((*burst.texts, burst.text)))) for burst in bursts]
+    one_each = Counter(next(iter(found)) for found in units if len(found) == 1)
+    if not one_each:
+        return 0, ""
+    (gpc, tpc), times = one_each.most_common(1)[0]
+    return times, f" (always GPC {gpc}, TPC {tpc})"
+
+
+def _elsewhere(code: int, gpu: GpuCase) -> bool:
+    return any(
+        code == burst.code and age(burst, gpu.facts) <= DAY
+        for other in gpu.facts.gpus
+        if other.uuid != gpu.state.uuid
+        for burst in gpu.facts.errors.get(other.uuid, ())
+    )
+
+
+def everywhere(facts: Facts) -> Finding | None:
+    """One code of applications on several GPUs."""
+    met: dict[int, dict[str, float]] = {}
+    for gpu in facts.gpu_cases:
+        for one in _of_applications(facts, gpu.state.uuid):
+            met.setdefault(one.code, {})[gpu.state.uuid] = one.last_wall
+    spread = {code: gpus for code, gpus in met.items() if len(gpus) > 1}
+    if not spread:
+        return WELL
+    code = max(spread, key=lambda code: max(spread[code].values()))
+    words = f"Xid {code} came to {len(spread[code])} GPUs within 24 hours: an application is at fault, no GPU."
+    return warn(words, Action.RESTART, at=max(spread[code].values()), xid=code, gpus=len(spread[code]))
+
+
+def _of_applications(facts: Facts, uuid: str) -> Iterator[Burst]:
+    cleared = facts.cleared.get(("xid_app_everywhere", NODE), 0.0)
+    for burst in facts.errors.get(uuid, ()):
+        if burst.last_wall > cleared and age(burst, facts) <= DAY:
+            warns = facts.explained(burst).severity is Severity.WARNING
+            if warns and facts.catalogue.xid(burst.code).kind is Class.APPLICATION:
+                yield burst
+
+
+def storm(gpu: GpuCase) -> Finding | None:
+    limit = gpu.facts.limit(STORM)
+    if limit is None:
+        return WELL
+    series = [one for one in gpu.series(_LINES) if one.gain > 0 and one.covered >= _SHORTEST]
+    rates = {int(one.labels["xid"]): one.gain / one.covered * MINUTE for one in series}
+    code = max(rates, key=lambda one: rates[one], default=None)
+    if code is None or rates[code] <= limit:
+        return WELL
+    row = gpu.facts.catalogue.xid(code)
+    words = f"Xid {code} comes {rates[code]:.0f} times a minute: it may drown others in the kernel log."
+    action = Action.RESTART if row.kind is Class.APPLICATION else Action.RESET
+    return warn(words, action, xid=code, lines_per_minute=round(rates[code]))
+
+
+def unplaced(facts: Facts) -> Finding | None:
+    """Of this boot, at an address where a GPU of ours should be: not excluded, and not given to another driver.
+
+    A container sees the kernel log and the PCI bus of its host, and may have been given but some of the GPUs.
+    """
+    if facts.bus is None:
+        return None
+    if facts.expectation.place == CONTAINER:
+        return WELL
+    known = {state.bus_id for state in facts.gpus} | set(facts.excluded)
+    cleared = facts.cleared.get(("xid_unplaced", NODE), 0.0)
+    bursts = [
+        burst
+        for burst in facts.events
+        if burst.kind == XID
+        and not burst.historical
+        and burst.boot_id == facts.boot_id
+        and burst.last_wall > cleared
+        and burst.bus_id not in known
+        and facts.bus.get(burst.bus_id, "nvidia") in {"nvidia", ""}
+    ]
+    told_ = [Told(burst, facts.explained(burst)) for burst in bursts]
+    found = [one for one in told_ if one.means.severity is not Severity.INFO]
+    if not found:
+        return WELL
+    first = max(found, key=lambda one: (one.critical, one.burst.last_wall))
+    words = f"{first.words} It came from {first.burst.bus_id}, where no GPU answers."
+    make, action = (fail, first.action) if first.critical else (warn, Action.INSPECT)
+    at = max(one.burst.last_wall for one in found)
+    return make(words, action, at=at, xid=first.code, pci_bus_id=first.burst.bus_id)
+
+
+_MEMORY = ("row_remap_failed", "ecc_uncorrectable", "ecc_corrected_storm", "ecc_corrected_high", "row_remap_pending")
+
+
+def of_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+    """A memory's warnings stand under what is said of the memory, others under what was said beside them."""
+    if cause.check in _MEMORY:
+        return codes(verdict) <= MEMORY and covers(verdict, cause)
+    return beside(verdict, cause, together)
+
+
+def of_storm(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+    """The same code, or what was said beside it."""
+    return (together or codes(verdict) <= codes(cause)) and covers(verdict, cause)
+
+
+CHECKS = (
+    Check(
+        name="xid_unplaced",
+        alert="XidUnplaced",
+        levels=(FAIL, WARN),
+        help="The driver reported an error of a GPU that does not answer and that the agent does not know.",
+        steps="""\
+1. `lspci -s ADDRESS` and `nvidia-smi -L`: is there a GPU, and does the driver know it?
+2. Do what `gpumon xid CODE` says. A GPU that was lost before the agent's first start needs a reboot to be seen.
+""",
+        node=unplaced,
+        after=MINUTE,
+    ),
+    Check(
+        name="xid_warning",
+        alert="GpuXid",
+        levels=(FAIL, WARN),
+        help="The driver reported something unusual of the GPU's hardware, firmware, links or of itself.",
+        steps="""\
+1. `gpumon xid CODE` explains it. The job that ran on the GPU may have failed of it: restart it.
+2. Xid 94 again within a day: drain the GPU and reset it.
+3. It comes again within days: run the vendor's diagnostics.
+""",
+        gpu=warning,
+        latch=Latch(quiet=DAY),
+        follows=FAULTS | XIDS | same(*_MEMORY, "recovery_action") | {"nvswitch_error": "node"},
+        because=of_warning,
+    ),
+    Check(
+        name="xid_unknown",
+        alert="GpuXidUnknown",
+        levels=(WARN,),
+        help="The driver reported an Xid that this version does not know.",
+        steps="""\
+1. Look it up in NVIDIA's Xid catalogue, and read the line: `dmesg | grep Xid`.
+2. Write into the file of `xids.file` what this host is to think of it (docs/xids.md), or update the agent.
+""",
+        gpu=unknown_code,
+        latch=Latch(quiet=DAY),
+        follows=FAULTS | XIDS | same("recovery_action") | {"nvswitch_error": "node"},
+        because=beside,
+    ),
+    Check(
+        name="xid_app_repeated",
+        alert="GpuXidAppRepeated",
+        levels=(FAIL, WARN),
+        help="An error that applications cause comes back to one GPU alone: it may be the GPU's.",
+        steps="""\
+1. Did the same job run each time? Run it on another GPU: if it fails there too, it is the job.
+2. Else drain the GPU and run the vendor's diagnostics (`dcgmi diag -r 3`).
+""",
+        gpu=repeated,
+        follows=FAULTS | XIDS,
+        because=beside,
+        limits=(REPEATED,),
+    ),
+    Check(
+        name="xid_app_everywhere",
+        alert="XidAppEverywhere",
+        levels=(WARN,),
+        help="The same error of applications came to several GPUs: software is at fault.",
+        steps="""\
+1. Tell who runs the job: its log, its CUDA version and its addresses are where to look. Do not drain the node.
+""",
+        node=everywhere,
+        pages=False,
+    ),
+    Check(
+        name="xid_storm",
+        alert="GpuXidStorm",
+        levels=(WARN,),
+        help="One Xid comes so often that it floods the kernel log.",
+        steps="""\
+1. Which application does it, and does it still work? End it, or drain the GPU and reset it.
+2. Other Xids of that time may be lost: `gpumon_kernel_log_overruns_total`.
+""",
+        gpu=storm,
+        after=2 * MINUTE,
+        follows=FAULTS | XIDS | same("xid_warning", "xid_app_repeated"),
+        because=of_storm,
+        past=(_LINES,),
+        limits=(STORM,),
+    ),
+)

@@ -1,0 +1,337 @@
+"""What a check is given: the Report at one moment and what it looks back on. Frozen, and cheap to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from gpumon.alerts.expression import Reading
+from gpumon.alerts.history import STEP, History, Window
+from gpumon.alerts.over_time import average
+from gpumon.health.catalogue import SHIPPED, Catalogue, Explanation
+from gpumon.health.expectation import Expectation
+from gpumon.health.lives import Life
+from gpumon.health.policy import Limit, Policy
+from gpumon.health.verdict import NODE, Change, Key, Ruling, Verdict, Way
+from gpumon.maintenance import Maintenance
+from gpumon.moment import Moment
+from gpumon.snapshot.burst import XID, Burst
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.node import Driver, Node
+from gpumon.snapshot.reading import Labels
+from gpumon.snapshot.snapshot import SeenPort, StuckProcess
+from gpumon.state import GpuState
+
+
+class Past(NamedTuple):
+    """Series of one metric over the last so many seconds."""
+
+    name: str
+    """The whole name of the metric; its details are not remembered."""
+    seconds: float
+
+
+class Series(NamedTuple):
+    """One series of a device within a window."""
+
+    labels: Mapping[str, str]
+    window: Window
+
+    @property
+    def gain(self) -> float:
+        """What a counter of ours gained: it never falls while the agent lives."""
+        return self.window.values[-1] - self.window.values[0]
+
+    @property
+    def mean(self) -> float:
+        return average(self.window)
+
+    @property
+    def changed_at(self) -> float:
+        """When it was first seen with its last value, on the clock of Moment.at."""
+        return self.window.changed_at
+
+    @property
+    def covered(self) -> float:
+        """Seconds between its first point and its last."""
+        return self.window.last_at - self.window.first_at
+
+
+class Growth(NamedTuple):
+    """A counter of a device that grew within a window."""
+
+    labels: Mapping[str, str]
+    steps: tuple[tuple[float, float], ...]
+    """Boot clock when it was seen to have grown, and by how much."""
+
+    @property
+    def gain(self) -> float:
+        return sum(gain for _, gain in self.steps)
+
+    @property
+    def last_at(self) -> float:
+        return self.steps[-1][0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Everything that a check may look at."""
+
+    now: Moment
+    boot_id: str = ""
+    node: Node = Node()
+    driver: Driver = Driver()
+    gpus: tuple[GpuState, ...] = ()
+    ports: tuple[SeenPort, ...] = ()
+    gone_ports: Mapping[str, float] = field(default_factory=dict)
+    """Those of `ports` that are gone while others can be read: since when, in seconds since the epoch."""
+    events: tuple[Burst, ...] = ()
+    """The newest last; their times by the wall clock as it is set now."""
+    stuck: tuple[StuckProcess, ...] | None = None
+    """Processes that hold a GPU and do not come back from the kernel; None: nobody can tell."""
+    contained: bool | None = None
+    """NVML names the processes of a container alone; None: nobody can tell."""
+    interval: float = 1.0
+    """Of the fast polls, in seconds."""
+    catalogue: Catalogue = SHIPPED
+    history: History = field(default_factory=History)
+    notices: Mapping[str, str] = field(default_factory=dict)
+    excluded: tuple[str, ...] = ()
+    """Bus ids of the GPUs that the configuration excludes."""
+    bus: Mapping[str, str] | None = None
+    """Bus id of each NVIDIA GPU -> driver bound; None until somebody looked."""
+    policy: Policy = Policy()
+    open: Mapping[Key, Verdict] = field(default_factory=dict)
+    """The verdicts that there are."""
+    lives: tuple[Life, ...] = ()
+    """Of the agent, the present one last."""
+    expectation: Expectation = Expectation()
+    """How many GPUs should be here."""
+    gone: frozenset[str] = frozenset()
+    """uuids of GPUs that were here and are expected no more."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of what every job on the node uses, as far as it is known: driver, nccl."""
+    maintenance: Maintenance | None = None
+    """In which nothing pages now, and no reboot is a fault."""
+    rulings: tuple[Ruling, ...] = ()
+    """What became of verdicts, the newest last."""
+    cleared: Mapping[Key, float] = field(default_factory=dict)
+    """When a verdict was last cleared, by the wall clock as it is set now: what came before it no longer counts."""
+
+    def on_this_clock(self, wall: float, at: float, boot_id: str) -> float:
+        """When something was, by the wall clock as it is set now. `at`: on the boot clock of that boot.
+
+        What was before this boot is not after it, whatever the clock said then.
+        """
+        if boot_id == self.boot_id:
+            return self.now.wall - (self.now.at - at)
+        return min(wall, self.now.wall - self.now.at)
+
+    def age(self, ruling: Ruling) -> float:
+        """Seconds since then."""
+        return self.now.wall - self.on_this_clock(ruling.wall, ruling.at, ruling.boot_id)
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since the host was booted."""
+        return self.now.at
+
+    def explained(self, burst: Burst) -> Explanation:
+        """What it means on this host."""
+        if burst.id not in self._explained:
+            self._explained[burst.id] = self.catalogue.explain(burst)
+        return self._explained[burst.id]
+
+    @cached_property
+    def _explained(self) -> dict[str, Explanation]:
+        return {}
+
+    @cached_property
+    def errors(self) -> Mapping[str, tuple[Burst, ...]]:
+        """What is news, by device, the newest last: what stood in the log before the agent was installed is not."""
+        named = {state.bus_id: state.uuid for state in self.gpus}
+        found: dict[str, list[Burst]] = {}
+        for burst in self.events:
+            if not burst.historical:
+                unnamed = burst.kind == XID and burst.uuid is None
+                found.setdefault(named.get(burst.bus_id, burst.device) if unnamed else burst.device, []).append(burst)
+        return {device: tuple(bursts) for device, bursts in found.items()}
+
+    def of_maintenance(self, ruling: Ruling) -> bool:
+        """Whether what was cleared began and ended in maintenance: it is the work that was done there."""
+        return ruling.muted and ruling.verdict.episode in self._planned
+
+    @cached_property
+    def _planned(self) -> frozenset[tuple[Key, float]]:
+        return frozenset(one.verdict.episode for one in self.rulings if one.change is Change.RAISED and one.muted)
+
+    @cached_property
+    def cures(self) -> Mapping[str, tuple[Ruling, ...]]:
+        """What a reset or a reboot has cleared, by device; not what was done in maintenance."""
+        found: dict[str, list[Ruling]] = {}
+        for one in self.rulings:
+            repaired = one.change is Change.CLEARED and one.way in {Way.RESET, Way.REBOOT}
+            if repaired and not self.of_maintenance(one):
+                found.setdefault(one.verdict.device, []).append(one)
+        return {device: tuple(rulings) for device, rulings in found.items()}
+
+    @cached_property
+    def gpu_cases(self) -> tuple[GpuCase, ...]:
+        return tuple(GpuCase(state, self) for state in self.gpus)
+
+    @cached_property
+    def port_cases(self) -> tuple[PortCase, ...]:
+        return tuple(PortCase(port, self) for port in self.ports)
+
+    def limit(self, one: Limit) -> float | None:
+        """The number in force; None: switched off."""
+        return self.policy.limit(one)
+
+    def series(self, past: Past, device: str = NODE, *, since: float | None = None) -> tuple[Series, ...]:
+        """Of this device, every series of the metric that has a point in the window, with its other labels.
+
+        `since`: seconds since the epoch before which nothing counts, where that is later than the window's begin.
+        """
+        begin = past.seconds if since is None else min(past.seconds, max(0.0, self.now.wall - since))
+        if begin < past.seconds:
+            return self._cut(past, device, begin)
+        known = self._series.get(past)
+        if known is None:
+            known = self._series[past] = _grouped(self, past, past.seconds)
+        return known.get(device, ())
+
+    def growth(self, past: Past, device: str = NODE, *, since: float | None = None) -> tuple[Growth, ...]:
+        """Of this device, every counter of the metric that grew in the window; cheap where all stand still.
+
+        `since`: as in `series`; less the moments in which the newest point of the history still moves.
+        """
+        known = self._growth.get(past)
+        if known is None:
+            known = self._growth[past] = _growing(self, past)
+        found = known.get(device, ())
+        begin = self.now.at - (self.now.wall - since) + STEP if since is not None else 0.0
+        if not found or begin <= self.now.at - past.seconds:
+            return found
+        cut = (Growth(one.labels, tuple(step for step in one.steps if step[0] > begin)) for one in found)
+        return tuple(one for one in cut if one.steps)
+
+    def wall(self, at: float) -> float:
+        """Seconds since the epoch, of a moment of the boot clock."""
+        return self.now.wall - (self.now.at - at)
+
+    def _cut(self, past: Past, device: str, seconds: float) -> tuple[Series, ...]:
+        return _grouped(self, past, seconds).get(device, ())
+
+    @cached_property
+    def _growth(self) -> dict[Past, Mapping[str, tuple[Growth, ...]]]:
+        return {}
+
+    @cached_property
+    def _series(self) -> dict[Past, Mapping[str, tuple[Series, ...]]]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCase:
+    """One GPU."""
+
+    state: GpuState
+    facts: Facts
+
+    @property
+    def now(self) -> Gpu:
+        """Its readings; all None while it does not answer, or is released."""
+        return self.state.gpu
+
+    def series(self, past: Past, *, since: float | None = None) -> tuple[Series, ...]:
+        """As Facts.series."""
+        return self.facts.series(past, self.state.uuid, since=since)
+
+    def growth(self, past: Past, *, since: float | None = None) -> tuple[Growth, ...]:
+        """As Facts.growth."""
+        return self.facts.growth(past, self.state.uuid, since=since)
+
+    def has_verdict(self, check: str) -> bool:
+        return (check, self.state.uuid) in self.facts.open
+
+    def cleared(self, check: str) -> float | None:
+        """When the verdict of this check on it was last cleared, in seconds since the epoch."""
+        return self.facts.cleared.get((check, self.state.uuid))
+
+    def events(self, check: str) -> Iterator[Burst]:
+        """Its Xids, the newest last: those of before the agent was installed, or that verdict was cleared, are over."""
+        cleared = self.cleared(check) or 0.0
+        for burst in self.facts.errors.get(self.state.uuid, ()):
+            if burst.last_wall > cleared:
+                yield burst
+
+
+@dataclass(frozen=True, slots=True)
+class PortCase:
+    """One InfiniBand or RoCE port."""
+
+    port: SeenPort
+    facts: Facts
+
+    @property
+    def device(self) -> str:
+        return f"{self.port.device}/{self.port.port}"
+
+    @property
+    def wired(self) -> bool:
+        """Whether it carries traffic, or has since the host was booted or its driver loaded."""
+        counts = self.port.counts
+        return bool(self.port.link.port_up or counts.link_downs_total or counts.receive_bytes_total)
+
+    @property
+    def alike(self) -> tuple[float, ...]:
+        """Speeds of the other ports of the same kind that are up."""
+        kind = (self.port.board, self.port.link_layer)
+        others = (one for one in self.facts.ports if one is not self.port and (one.board, one.link_layer) == kind)
+        return tuple(speed for one in others if (speed := one.link.port_speed_bytes_per_second) is not None)
+
+    def series(self, past: Past, *, since: float | None = None) -> tuple[Series, ...]:
+        """As Facts.series."""
+        return self.facts.series(past, self.device, since=since)
+
+    def growth(self, past: Past, *, since: float | None = None) -> tuple[Growth, ...]:
+        """As Facts.growth."""
+        return self.facts.growth(past, self.device, since=since)
+
+    def has_verdict(self, check: str) -> bool:
+        return (check, self.device) in self.facts.open
+
+    def cleared(self, check: str) -> float | None:
+        return self.facts.cleared.get((check, self.device))
+
+
+def _growing(facts: Facts, past: Past) -> Mapping[str, tuple[Growth, ...]]:
+    """By device."""
+    _remembered(facts, past)
+    found: dict[str, list[Growth]] = {}
+    for labels, steps in facts.history.growth(Reading(past.name), past.seconds, facts.now.at):
+        found.setdefault(_device(labels), []).append(Growth(dict(labels), steps))
+    return {device: tuple(grown) for device, grown in found.items()}
+
+
+def _remembered(facts: Facts, past: Past) -> None:
+    if facts.history.windows.get(past.name, 0.0) < past.seconds:
+        raise LookupError(f"{past} is in no row of the table of checks: nothing is remembered of it")
+
+
+def _grouped(facts: Facts, past: Past, seconds: float) -> Mapping[str, tuple[Series, ...]]:
+    """By device."""
+    _remembered(facts, past)
+    found: dict[str, list[Series]] = {}
+    for labels, window in facts.history.window(Reading(past.name), seconds, facts.now.at):
+        found.setdefault(_device(labels), []).append(Series(dict(labels), window))
+    return {device: tuple(series) for device, series in found.items()}
+
+
+def _device(labels: Labels) -> str:
+    named = dict(labels)
+    if "uuid" in named:
+        return named["uuid"]
+    return f"{named['device']}/{named['port']}" if "port" in named else NODE

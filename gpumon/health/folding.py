@@ -1,0 +1,103 @@
+"""One fault, one primary verdict: what follows from it stands under it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from gpumon.health.check import Where, Xids
+from gpumon.health.facts import Facts
+from gpumon.health.table import BY_NAME
+from gpumon.health.verdict import NODE, Change, Key, Ruling, Verdict
+
+LEAD_SECONDS = 300.0
+"""How much earlier than its cause a consequence may have been found: both have to last before they are verdicts."""
+LAG_SECONDS = 300.0
+"""How long after its cause was last seen a consequence may begin, beside the time for which it has to last."""
+
+
+def folded(open_: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verdict]:
+    """The same verdicts, each knowing what it follows from."""
+    causes = _Causes(open_.values(), facts)
+    return {key: _placed(verdict, causes.of(verdict)) for key, verdict in open_.items()}
+
+
+def placed(due: Iterable[Ruling], open_: Mapping[Key, Verdict], facts: Facts) -> Iterator[Ruling]:
+    """What is due, knowing what it will follow from."""
+    rulings = tuple(due)
+    coming = {one.verdict.key: one.verdict for one in rulings if one.change is not Change.CLEARED}
+    causes = _Causes({**open_, **coming}.values(), facts)
+    for one in rulings:
+        yield replace(one, verdict=_placed(one.verdict, causes.of(one.verdict)))
+
+
+def _placed(verdict: Verdict, under: Key | None) -> Verdict:
+    return verdict if verdict.under == under else replace(verdict, under=under)
+
+
+class _Causes:
+    """What there is, by check."""
+
+    def __init__(self, verdicts: Iterable[Verdict], facts: Facts) -> None:
+        self._facts = facts
+        self._by_check: dict[str, list[Verdict]] = {}
+        for one in verdicts:
+            self._by_check.setdefault(one.check, []).append(one)
+
+    def of(self, verdict: Verdict) -> Key | None:
+        """The first in the order of the row, the one that was found first among several; no milder one may hide it."""
+        check = BY_NAME.get(verdict.check)
+        if check is None:
+            return None
+        for name, cause in check.follows.items():
+            where, codes = (cause.where, cause.codes) if isinstance(cause, Xids) else (cause, None)
+            known = [one for one in self._by_check.get(name, ()) if codes is None or one.evidence.get("xid") in codes]
+            devices = set(_devices(verdict.device, where, self._facts)) if known else set()
+            causes = [
+                one
+                for one in known
+                if one.key != verdict.key
+                and (where == "any" or one.device in devices)
+                and one.level >= verdict.level
+                and check.because(verdict, one, self._together(one, verdict, check.after))
+            ]
+            if causes:
+                return min(causes, key=self._since).key
+        return None
+
+    def _together(self, cause: Verdict, verdict: Verdict, debounce: float) -> bool:
+        """Whether the cause neither came long after it, nor was over when it began."""
+        since = self._since(verdict)
+        if self._since(cause) > since + _lead(cause):
+            return False
+        last = self._facts.on_this_clock(cause.seen, cause.seen_at, cause.boot_id)
+        return cause.active or since <= last + debounce + LAG_SECONDS
+
+    def _since(self, verdict: Verdict) -> float:
+        return self._facts.on_this_clock(verdict.since, verdict.since_at, verdict.since_boot)
+
+
+def _lead(cause: Verdict) -> float:
+    """Seconds that it may take to find the cause while its consequence is found at once."""
+    check = BY_NAME.get(cause.check)
+    return max(LEAD_SECONDS, *(past.seconds for past in check.past)) if check and check.past else LEAD_SECONDS
+
+
+def _devices(device: str, where: Where, facts: Facts) -> Iterator[str]:
+    match where:
+        case "same":
+            yield device
+        case "node":
+            yield NODE
+        case "peer":
+            yield from _peers(device, facts)
+        case "any":
+            pass
+
+
+def _peers(uuid: str, facts: Facts) -> Iterator[str]:
+    """The GPUs at the other ends of a GPU's NVLinks."""
+    by_address = {state.bus_id: state.uuid for state in facts.gpus}
+    for state in facts.gpus:
+        if state.uuid == uuid:
+            yield from {by_address[peer.peer] for peer in state.peers.values() if peer.peer in by_address}

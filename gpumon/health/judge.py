@@ -1,0 +1,216 @@
+"""From findings to verdicts: they have to last, they stay until something clears them. Pure.
+
+A check that cannot tell changes nothing. What is due is not yet so: it is stored first, and comes back as a Ruling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from gpumon.health import clearing, folding, ladder, score
+from gpumon.health.check import HOUR, MINUTE, Check, Latch
+from gpumon.health.facts import Facts
+from gpumon.health.standing import Health, Pending
+from gpumon.health.table import CHECKS
+from gpumon.health.verdict import OK, UNKNOWN, Change, Finding, Key, Level, Ruling, Verdict, Way
+from gpumon.snapshot.burst import UNNAMED
+
+GONE_AFTER = 10 * MINUTE
+"""Seconds for which a GPU has to be absent from the inventory before its verdicts go: it is expected no more."""
+SAME = 1e-3
+"""Seconds between two times of one event, as they come out of the clocks."""
+
+
+def judge(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Health:
+    """Health after one look with these checks."""
+    checks = [check for check in checks if check.name not in facts.policy.disabled]
+    passed = 0.0 if health.looked_at is None else facts.now.lived - health.looked_at
+    known, pending, due = dict(health.open), dict[Key, Pending](), list[Ruling]()
+    for check in checks:
+        graced = check.grace and facts.uptime < facts.policy.boot_grace
+        for device, finding in check.cases(facts):
+            key = (check.name, device)
+            told = None if graced else finding
+            case = _Case(check, device, told, known.get(key), health.pending.get(key), passed)
+            verdict, waiting, rulings = case.judged(facts)
+            if verdict is not None:
+                known[key] = verdict
+            if waiting is not None:
+                pending[key] = waiting
+            due += rulings
+    due += _of_devices(known, facts, {check.name for check in checks}, health.pending, pending)
+    return replace(
+        health,
+        open=folding.folded(known, facts),
+        pending=pending,
+        due=tuple(folding.placed(due, known, facts)),
+        score=score.score(health.history, known, facts),
+        judged=True,
+        judged_wall=facts.now.wall,
+        looked_at=facts.now.lived,
+    )
+
+
+def ruling(verdict: Verdict, change: Change, facts: Facts, way: Way | None = None) -> Ruling:
+    """A change, now."""
+    return Ruling(
+        verdict=verdict,
+        change=change,
+        wall=facts.now.wall,
+        at=facts.now.at,
+        boot_id=facts.boot_id,
+        way=way,
+        muted=facts.maintenance is not None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One check of one device."""
+
+    check: Check
+    device: str
+    finding: Finding | None
+    verdict: Verdict | None
+    pending: Pending | None
+    passed: float
+    """Seconds since the last look."""
+
+    def judged(self, facts: Facts) -> tuple[Verdict | None, Pending | None, list[Ruling]]:
+        """The verdict that there is, brought up to date; what waits; what is due."""
+        finding = self._told(facts)
+        if finding is None:
+            # Nobody can tell now. What was waited for goes on waiting: it may have gone on unseen.
+            return None if self.verdict is None else replace(self.verdict, active=False), self.pending, []
+        verdict = self._updated(finding, facts)
+        current = OK if verdict is None else verdict.level
+        if verdict is not None and finding.level <= current and self.check.latch is not None and finding.ended is None:
+            return verdict, None, self._of_latched(verdict, finding, self.check.latch, facts)
+        if finding.level == current:
+            return verdict, None, [] if verdict is None else self._another_action(verdict, finding, facts)
+        waiting = self._waiting(finding.level, facts)
+        patience = self.check.after if finding.level > current else self.check.clear_after
+        if facts.now.lived - waiting.since < patience:
+            return verdict, waiting, []
+        return verdict, waiting, [self._due(verdict, finding, facts)]
+
+    def _told(self, facts: Facts) -> Finding | None:
+        """What the check says, where it can: UNKNOWN takes nothing back, nor does who does not look back far enough."""
+        finding, verdict = self.finding, self.verdict
+        if finding is None or verdict is None or finding.level >= verdict.level:
+            return finding
+        remembers = facts.now.lived >= min(HOUR, max((past.seconds for past in self.check.past), default=0.0))
+        return None if finding.level is UNKNOWN or not remembers else finding
+
+    def _waiting(self, level: Level, facts: Facts) -> Pending:
+        known = self.pending
+        return known if known is not None and known.level == level else Pending(level, facts.now.lived)
+
+    def _updated(self, finding: Finding, facts: Facts) -> Verdict | None:
+        """The verdict with what is new about it and needs no row in the store."""
+        known = self.verdict
+        if known is None:
+            return None
+        begun_at = clearing.begun_at(known, facts)
+        if begun_at != known.begun_at:
+            known = replace(known, begun_at=begun_at)
+        if finding.level < known.level and (finding.level is OK or self.check.latch is not None):
+            return replace(known, active=False, well=known.well + self.passed)
+        if finding.level == known.level:
+            known = replace(known, reason=finding.reason, evidence=finding.evidence)
+        if finding.at is not None and finding.at <= SAME + facts.on_this_clock(
+            known.seen, known.seen_at, known.boot_id
+        ):
+            return replace(known, active=False, well=known.well + self.passed)
+        return _so(known, finding, facts)
+
+    def _due(self, verdict: Verdict | None, finding: Finding, facts: Facts) -> Ruling:
+        if verdict is None:
+            return ruling(self._made(finding, facts), Change.RAISED, facts)
+        if finding.level is OK:
+            return ruling(verdict, Change.CLEARED, facts, finding.ended or clearing.found_well(verdict, facts))
+        changed = replace(verdict, level=finding.level, reason=finding.reason, evidence=finding.evidence)
+        action = ladder.escalated(finding.action, verdict.key, facts)
+        return ruling(_so(replace(changed, action=action), finding, facts), Change.CHANGED, facts)
+
+    def _made(self, finding: Finding, facts: Facts) -> Verdict:
+        """A verdict of this finding."""
+        made = Verdict(
+            check=self.check.name,
+            device=self.device,
+            level=finding.level,
+            reason=finding.reason,
+            action=ladder.escalated(finding.action, (self.check.name, self.device), facts),
+            evidence=finding.evidence,
+            since=facts.now.wall,
+            since_at=facts.now.at,
+            since_boot=facts.boot_id,
+            seen=facts.now.wall,
+            seen_at=facts.now.at,
+            boot_id=facts.boot_id,
+        )
+        return _so(made, finding, facts)
+
+    def _of_latched(self, verdict: Verdict, finding: Finding, latch: Latch, facts: Facts) -> list[Ruling]:
+        """It is cleared, or stays with another action."""
+        way = None if verdict.active else clearing.way(verdict, latch, facts)
+        if way is not None:
+            return [ruling(verdict, Change.CLEARED, facts, way)]
+        return self._another_action(verdict, finding, facts) if finding.level == verdict.level else []
+
+    def _another_action(self, verdict: Verdict, finding: Finding, facts: Facts) -> list[Ruling]:
+        """Another one at the same level."""
+        action = ladder.escalated(finding.action, verdict.key, facts)
+        if action == verdict.action:
+            return []
+        return [ruling(replace(verdict, action=action), Change.CHANGED, facts)]
+
+
+def _so(verdict: Verdict, finding: Finding, facts: Facts) -> Verdict:
+    """The verdict, last seen when the finding says."""
+    now = facts.now
+    if finding.at is None:
+        return replace(verdict, active=True, seen=now.wall, seen_at=now.at, boot_id=facts.boot_id, well=0.0)
+    at = now.at - max(0.0, now.wall - finding.at)
+    boot_id = facts.boot_id if at >= 0 else ""  # some earlier one
+    return replace(verdict, active=False, seen=finding.at, seen_at=at, boot_id=boot_id, well=0.0)
+
+
+def _of_devices(
+    known: Mapping[Key, Verdict],
+    facts: Facts,
+    checks: set[str],
+    waited: Mapping[Key, Pending],
+    pending: dict[Key, Pending],
+) -> Iterator[Ruling]:
+    """Of checks that are not made, GPUs that have told their names by now, and GPUs that are expected no more."""
+    names = {f"{UNNAMED}{state.bus_id.lower()}": state.uuid for state in facts.gpus}
+    here = {state.uuid for state in facts.gpus}
+    for key, verdict in known.items():
+        if verdict.check not in checks:
+            yield ruling(verdict, Change.CLEARED, facts, Way.OFF)
+        elif verdict.device in here or not is_gpu(verdict.device):
+            continue
+        elif verdict.device in facts.gone:
+            yield ruling(verdict, Change.CLEARED, facts, Way.GONE)
+        elif verdict.device in names:
+            yield from _named(verdict, names[verdict.device], known, facts)
+        elif facts.node.nvml_up:
+            since = waited.get(key, Pending(OK, facts.now.lived))
+            pending[key] = since
+            if facts.now.lived - since.since >= GONE_AFTER:
+                yield ruling(verdict, Change.CLEARED, facts, Way.GONE)
+
+
+def _named(verdict: Verdict, uuid: str, known: Mapping[Key, Verdict], facts: Facts) -> Iterator[Ruling]:
+    """It goes on under the GPU's own name, with all that is known of it, unless that has one as bad."""
+    yield ruling(verdict, Change.CLEARED, facts, Way.NAMED)
+    other = known.get((verdict.check, uuid))
+    if other is None or other.level < verdict.level:
+        yield ruling(replace(verdict, device=uuid), Change.RAISED if other is None else Change.CHANGED, facts)
+
+
+def is_gpu(device: str) -> bool:
+    """Not the node, nor a port."""
+    return bool(device) and "/" not in device

@@ -1,0 +1,124 @@
+"""Everything that is judged, and what becomes of it by rulings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from gpumon.health.verdict import FAIL, OK, REPAIRS, UNKNOWN, Change, Key, Level, Ruling, Verdict
+
+MOST_RULINGS = 500
+"""Changes that are remembered here, whatever they are; the store knows more."""
+MOST_WEIGHTY = 1000
+"""Changes that are remembered beside them, because later judgements rest on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A finding, or its end, that has not lasted long enough."""
+
+    level: Level
+    since: float
+    """On the clock of Moment.lived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Everything that is judged, and what judging must remember."""
+
+    open: Mapping[Key, Verdict] = field(default_factory=dict)
+    history: tuple[Ruling, ...] = ()
+    """The newest last."""
+    cleared: Mapping[Key, Ruling] = field(default_factory=dict)
+    """How each verdict was last cleared."""
+    due: tuple[Ruling, ...] = ()
+    """What is to be stored, and then to be told."""
+    pending: Mapping[Key, Pending] = field(default_factory=dict)
+    score: float | None = None
+    """0 to 100: see score.py."""
+    judged: bool = False
+    """At least once: before that nobody knows."""
+    judged_wall: float | None = None
+    """When last, in seconds since the epoch."""
+    looked_at: float | None = None
+    """When it was last judged in this life, on the clock of Moment.lived."""
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The worst first, then the oldest."""
+        return tuple(sorted(self.open.values(), key=lambda one: (-one.level, one.since, one.key)))
+
+    @property
+    def primary(self) -> tuple[Verdict, ...]:
+        """Those that follow from no other."""
+        return tuple(one for one in self.verdicts if one.under is None)
+
+    @property
+    def level(self) -> Level:
+        """The worst of all."""
+        return max((one.level for one in self.open.values()), default=OK if self.judged else UNKNOWN)
+
+    def of(self, device: str) -> Level:
+        """The worst of this device."""
+        worst = max((one.level for one in self.open.values() if one.device == device), default=OK)
+        return worst if self.judged else max(worst, UNKNOWN)
+
+
+def ruled(health: Health, rulings: Iterable[Ruling]) -> Health:
+    """Health after these rulings, which are stored by now."""
+    known, cleared, told = dict(health.open), dict(health.cleared), tuple(rulings)
+    for ruling in told:
+        key = ruling.verdict.key
+        if ruling.change is Change.CLEARED:
+            known.pop(key, None)
+            cleared[key] = ruling
+        else:
+            known[key] = ruling.verdict
+    settled = {ruling.verdict.key for ruling in told}
+    return replace(
+        health,
+        open=_on_their_own(known),
+        cleared=cleared,
+        history=kept((*health.history, *told)),
+        due=tuple(one for one in health.due if one.verdict.key not in settled),
+    )
+
+
+def recalled(
+    health: Health, verdicts: Iterable[Verdict], rulings: Iterable[Ruling], cleared: Mapping[Key, Ruling]
+) -> Health:
+    """What the store knew; of both, what was judged since the start is newer, but not since when it is so."""
+    known = {verdict.key: verdict for verdict in verdicts}
+    for key, verdict in health.open.items():
+        known[key] = _since(known[key], verdict) if key in known else verdict
+    return replace(
+        health,
+        open=_on_their_own(known),
+        history=kept((*rulings, *health.history)),
+        cleared={**cleared, **health.cleared},
+    )
+
+
+def is_weighty(ruling: Ruling) -> bool:
+    """What was unfit for work, and what somebody did about it: ladder, score and repeat offender rest on it."""
+    if ruling.change is Change.CLEARED:
+        return ruling.way in REPAIRS
+    return ruling.change is Change.RAISED and ruling.verdict.level is FAIL
+
+
+def kept(rulings: tuple[Ruling, ...]) -> tuple[Ruling, ...]:
+    """The newest of all, and the newest of those that have weight: a verdict that flaps drives out none of these."""
+    if len(rulings) <= MOST_RULINGS:
+        return rulings
+    older, newest = rulings[:-MOST_RULINGS], rulings[-MOST_RULINGS:]
+    return (*[one for one in older if is_weighty(one)][-MOST_WEIGHTY:], *newest)
+
+
+def _since(old: Verdict, new: Verdict) -> Verdict:
+    return replace(new, since=old.since, since_at=old.since_at, since_boot=old.since_boot)
+
+
+def _on_their_own(known: dict[Key, Verdict]) -> dict[Key, Verdict]:
+    """What stood under a verdict that is no more stands by itself, at once: nothing is out of sight in between."""
+    lone = {key: replace(one, under=None) for key, one in known.items() if one.under not in known and one.under}
+    return {**known, **lone}

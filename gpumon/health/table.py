@@ -1,0 +1,69 @@
+"""TABLE: all checks, causes before what follows from them. A check is added by adding a row to its subject's module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+
+from gpumon.health.check import Check
+from gpumon.health.checks import (
+    agent,
+    clocks,
+    fabric,
+    gpu,
+    history,
+    infiniband,
+    memory_ecc,
+    memory_repair,
+    memory_wear,
+    node,
+    nvlink,
+    pcie,
+    power,
+    thermal,
+    versions,
+    work,
+    xid,
+    xid_warnings,
+)
+from gpumon.health.policy import Limit
+
+SUBJECTS: Mapping[str, ModuleType] = {
+    "The node": node,
+    "Its history": history,
+    "GPUs that do not answer": gpu,
+    "Memory that is used up": memory_wear,
+    "Critical Xids and SXids": xid,
+    "Errors of the memory": memory_ecc,
+    "Repairs that wait": memory_repair,
+    "Other Xids": xid_warnings,
+    "The NVLink fabric": fabric,
+    "NVLinks": nvlink,
+    "PCIe": pcie,
+    "Heat": thermal,
+    "Power": power,
+    "Clocks": clocks,
+    "InfiniBand and RoCE": infiniband,
+    "What holds a GPU": work,
+    "Versions": versions,
+    "The agent": agent,
+}
+"""By heading in the runbook; one module a subject, or several that begin with its name."""
+CHECKS: tuple[Check, ...] = tuple(check for subject in SUBJECTS.values() for check in subject.CHECKS)
+BY_NAME: Mapping[str, Check] = {check.name: check for check in CHECKS}
+LIMITS: Mapping[str, Limit] = {limit.name: limit for check in CHECKS for limit in check.limits}
+"""What an operator can set, by name."""
+SUBJECT_OF: Mapping[str, str] = {
+    check.name: subject.__name__.rpartition(".")[2].partition("_")[0]
+    for subject in SUBJECTS.values()
+    for check in subject.CHECKS
+}
+"""Of what a check judges, in a word: memory, nvlink, ..."""
+
+
+def windows() -> dict[str, float]:
+    """What the checks look back on: seconds by metric name."""
+    needed: dict[str, float] = {}
+    for past in (past for check in CHECKS for past in check.past):
+        needed[past.name] = max(past.seconds, needed.get(past.name, 0.0))
+    return needed

@@ -1,0 +1,84 @@
+"""Verdicts in the Report: what the checks are given, and what became of their findings. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpumon import ports
+from gpumon.arrival import Remembered, Ruled
+from gpumon.health import judge, standing
+from gpumon.health.facts import Facts
+from gpumon.moment import Moment
+from gpumon.report import Report
+from gpumon.snapshot.burst import Burst
+from gpumon.terms import Terms
+
+PATIENCE_SECONDS = 10.0
+"""How long the first judgement waits for what the store knew: a hung disk must not silence it."""
+NOISE = 0.01
+"""Seconds by which two clocks that were read one after the other may differ."""
+
+
+def looked(report: Report, now: Moment, terms: Terms) -> Report:
+    """After one look with every check."""
+    if not report.memory.recalled and now.lived < PATIENCE_SECONDS:
+        return report
+    return replace(report, health=judge.judge(report.health, facts(report, now, terms)))
+
+
+def facts(report: Report, now: Moment, terms: Terms) -> Facts:
+    links = ports.current(report.memory.links, now)
+    found = Facts(
+        now=now,
+        boot_id=report.boot_id,
+        node=report.node,
+        driver=report.driver,
+        gpus=report.gpus,
+        stuck=None if links is None else links.stuck,
+        contained=None if links is None else links.contained,
+        ports=(*report.ports, *(gone.port for gone in report.gone_ports)),
+        gone_ports={f"{gone.port.device}/{gone.port.port}": gone.wall for gone in report.gone_ports},
+        interval=terms.interval,
+        catalogue=report.catalogue,
+        history=report.memory.history,
+        notices=report.notices,
+        excluded=report.excluded,
+        bus=report.memory.bus,
+        policy=terms.policy,
+        expectation=report.expectation,
+        gone=frozenset(report.memory.gone),
+        versions=_versions(report),
+        open=report.health.open,
+        rulings=report.health.history,
+        lives=report.lives,
+        maintenance=report.maintenance,
+    )
+    cleared = {key: found.on_this_clock(one.wall, one.at, one.boot_id) for key, one in report.health.cleared.items()}
+    return replace(found, events=tuple(_on_this_clock(one, found) for one in report.events), cleared=cleared)
+
+
+def _on_this_clock(burst: Burst, facts: Facts) -> Burst:
+    """The same error, its times by the wall clock as it is set now."""
+    last = facts.on_this_clock(burst.last_wall, burst.last_at, burst.boot_id)
+    if abs(last - burst.last_wall) < NOISE:
+        return burst
+    first = facts.on_this_clock(burst.first_wall, burst.first_at, burst.boot_id)
+    return replace(burst, first_wall=first, last_wall=last)
+
+
+def _versions(report: Report) -> dict[str, str]:
+    """NCCL's of the newest run of the probe that used it."""
+    found = (one.versions["nccl"] for one in reversed(report.probe.history) if one.versions.get("nccl"))
+    known = {"driver": report.driver.driver, "nccl": next(found, None)}
+    return {name: version for name, version in known.items() if version}
+
+
+def take(report: Report, ruled: Ruled) -> Report:
+    """What was due is so now."""
+    return replace(report, health=standing.ruled(report.health, ruled.rulings))
+
+
+def recall(report: Report, remembered: Remembered) -> Report:
+    """What the store knew."""
+    health = standing.recalled(report.health, remembered.verdicts, remembered.rulings, remembered.cleared)
+    return replace(report, health=health, lives=(*remembered.lives, *report.lives))

@@ -1,0 +1,104 @@
+"""Who puts the node into maintenance, until when, and that it is on record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from gpumon.maintenance import Maintenance, MaintenanceEnded, begun, ended, in_force, wrong_reason
+from gpumon.memories import Memories
+from gpumon.release import Answer
+from gpumon.report import Report
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.supervisor.loop import Loop
+
+_STOPPING = Answer(refused="The agent is stopping.", remedy="Ask again when it has started.")
+
+
+class Maintaining:
+    """Use from the loop's thread, but for `request` and `end`."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        memories: Memories,
+        *,
+        most: float,
+        latest: Callable[[], Report],
+        changed: Callable[[], None],
+    ) -> None:
+        """`changed` is called when one has begun or was ended, by request."""
+        self._loop = loop
+        self._memories = memories
+        self.most = most
+        """Seconds; longest maintenance."""
+        self._latest = latest
+        self._changed = changed
+        self._stored: dict[float, Maintenance] = {}
+        """As the store knows them, or is about to; by their beginning."""
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Whoever asks now is told so."""
+        self._stopping = True
+
+    def request(self, seconds: float, reason: str, by: str) -> Future[Answer]:
+        """From any thread: begin one. The answer comes when it is on record, or the disk was waited for long enough."""
+        return self._post(lambda future: self._begin(seconds, reason.strip(), by, future))
+
+    def end(self) -> Future[Answer]:
+        """From any thread: end the one in force."""
+        return self._post(self._end)
+
+    def look(self) -> None:
+        """Have stored what time has changed, and what could not be stored before."""
+        rows = [one for one in self._latest().maintenances if self._stored.get(one.began) != one]
+        if rows:
+            self._stored |= {one.began: one for one in rows}
+            self._memories.update_maintenances(rows, lambda: self._forget(rows))
+
+    def _post(self, work: Callable[[Future[Answer]], None]) -> Future[Answer]:
+        future: Future[Answer] = Future()
+        future.set_running_or_notify_cancel()  # from now on nobody but us ends it
+        self._loop.post(lambda: future.set_result(_STOPPING) if self._stopping else work(future))
+        return future
+
+    def _begin(self, seconds: float, reason: str, by: str, future: Future[Answer]) -> None:
+        wrong, remedy = wrong_reason(reason), 'Say why in a few words: --reason "new power supply".'
+        if not 0 < seconds <= self.most:
+            wrong = f"{seconds:g} s is not between 0 and maintenance.max_seconds, which is {self.most:g}."
+            remedy = "Ask for less, or have the setting raised."
+        if wrong:
+            future.set_result(Answer(refused=wrong, remedy=remedy))
+            return
+        report, wall = self._latest(), time.time()
+        one = Maintenance(
+            began=wall,
+            until=wall + seconds,
+            deadline=boot_clock() + seconds,
+            boot_id=report.boot_id,
+            reason=reason,
+            by=by,
+        )
+        self._memories.keep_maintenances(
+            begun(report.maintenances, one), one, lambda stored: self._settled(future, stored)
+        )
+
+    def _end(self, future: Future[Answer]) -> None:
+        known, wall = self._latest().maintenances, time.time()
+        if in_force(known) is None:
+            future.set_result(Answer())
+            return
+        told = MaintenanceEnded(wall)
+        self._memories.keep_maintenances(ended(known, wall), told, lambda stored: self._settled(future, stored))
+
+    def _settled(self, future: Future[Answer], stored: bool) -> None:  # noqa: FBT001 - Memories calls it so
+        future.set_result(Answer(stored=stored))
+        self._changed()
+
+    def _forget(self, rows: list[Maintenance]) -> None:
+        """Not stored: they are news again."""
+        for one in rows:
+            if self._stored.get(one.began) == one:
+                del self._stored[one.began]

@@ -1,0 +1,88 @@
+"""Verdicts as plain values, ready for JSON, and in words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gpumon.health.table import BY_NAME
+from gpumon.health.verdict import ACTIONS, WAYS, Level, Ruling, Verdict
+from gpumon.outputs.maintenance import maintenance
+from gpumon.outputs.words import rfc3339
+from gpumon.report import Report
+from gpumon.state import GpuState
+
+Document = dict[str, Any]
+
+MOST_SHOWN = 100
+"""Changes in one document."""
+
+
+def health(report: Report) -> Document:
+    """What is wrong, the worst first, each with what follows from it; every GPU; what changed, the newest first."""
+    known = report.health
+    return {
+        "level": Level(int(report.judged().node_health or 0)).word,
+        "judged": rfc3339(known.judged_wall),
+        "score": known.score,
+        "verdicts": [verdict(one, report) | {"consequences": _consequences(one, report)} for one in known.primary],
+        "gpus": [_gpu(state) for state in report.gpus],
+        "maintenance": maintenance(report),
+        "rulings": [ruling(one, report) for one in reversed(known.history[-MOST_SHOWN:])],
+    }
+
+
+def _gpu(state: GpuState) -> Document:
+    return {
+        "gpu": state.index,
+        "uuid": state.uuid,
+        "pci_bus_id": state.bus_id,
+        "migs": [one.uuid for one in state.migs],
+        "level": Level(int(state.gpu.health or 0)).word,
+        "fault": state.fault,
+        "released": state.released,
+    }
+
+
+def verdict(one: Verdict, report: Report) -> Document:
+    """One verdict, without what follows from it."""
+    check = BY_NAME.get(one.check)
+    state = report.gpu(one.device) if one.device else None
+    return {
+        "check": one.check,
+        "level": one.level.word,
+        "title": check.help.rstrip(".") if check else one.check,
+        "device": one.device or None,
+        "gpu": None if state is None else state.index,
+        "reason": one.reason,
+        "action": one.action.value,
+        "action_words": ACTIONS[one.action],
+        "evidence": dict(one.evidence),
+        "active": one.active,
+        "since": rfc3339(one.since),
+        "seen": rfc3339(one.seen),
+    }
+
+
+def ruling(one: Ruling, report: Report) -> Document:
+    return {
+        "time": rfc3339(one.wall),
+        "change": one.change.value,
+        "way": None if one.way is None else one.way.value,
+        "way_words": "" if one.way is None else WAYS[one.way],
+        "note": one.note,
+        "muted": one.muted,
+        "verdict": verdict(one.verdict, report),
+    }
+
+
+def _consequences(one: Verdict, report: Report) -> Sequence[Document]:
+    return [verdict(other, report) for other in under(one, report)]
+
+
+def under(one: Verdict, report: Report) -> Iterator[Verdict]:
+    """All that follows from it, directly or not."""
+    for other in report.health.verdicts:
+        if other.under == one.key:
+            yield other
+            yield from under(other, report)

@@ -1,0 +1,171 @@
+"""The inventory as plain values, ready for JSON, and as a table for people: of the agent, or of its store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpumon.health.expectation import BASES, Basis
+from gpumon.outputs.document import gpu as gpu_document
+from gpumon.outputs.terminal import printable
+from gpumon.outputs.words import ABSENT, rfc3339
+from gpumon.report import Left, Report
+from gpumon.snapshot.burst import Board
+from gpumon.snapshot.gpu import Gpu
+from gpumon.state import GpuState
+
+Document = dict[str, Any]
+
+LEFT = {
+    Left.GIVEN: "belongs to another driver",
+    Left.EXCLUDED: "excluded by the configuration",
+    Left.REPLACED: "was replaced",
+    Left.ACCEPTED: "is expected no more",
+}
+"""Why a GPU that was here is not missed, in words."""
+AGENT, STORE = SOURCES = ("agent", "store")
+FIRMWARE = ("vbios", "inforom", "gsp")
+COLUMNS = {
+    "gpu": "GPU",
+    "state": "STATE",
+    "name": "NAME",
+    "serial": "SERIAL",
+    "pci_bus_id": "PCI BUS ID",
+    "nvlinks": "LINKS",
+    "vbios": "VBIOS",
+    "inforom": "INFOROM",
+    "gsp": "GSP",
+    "first_seen": "FIRST SEEN",
+    "last_seen": "LAST SEEN",
+    "uuid": "UUID",
+}
+"""Keys of a GPU, and their titles."""
+_GAP = "  "
+
+
+def inventory(report: Report) -> Document:
+    """Every GPU that should be here, how many that are and who says so, and those that were here."""
+    wanted = report.expectation
+    visible = report.node.gpus_visible
+    return {
+        "source": AGENT,
+        "place": wanted.place,
+        "gpus_expected": wanted.count,
+        "basis": wanted.basis.value,
+        "basis_words": BASES[wanted.basis],
+        "gpus_visible": None if visible is None else int(visible),
+        "gpus_possible": wanted.may,
+        "unlisted": list(wanted.unlisted),
+        "gpus": [_of_state(state) for state in report.gpus],
+        "gone": [
+            {"uuid": uuid, "pci_bus_id": one.bus_id, "why": one.why.value, "why_words": LEFT[one.why]}
+            for uuid, one in report.memory.gone.items()
+        ],
+    }
+
+
+def stored(boards: Iterable[Board], *, accepted: bool) -> Document:
+    """The same of what the last agent knew."""
+    known = tuple(boards)
+    here = list(_numbered(board for board in known if board.expected))
+    basis = Basis.ACCEPTED if accepted else Basis.LEARNED
+    why = Left.ACCEPTED
+    return {
+        "source": STORE,
+        "place": None,
+        "gpus_expected": len(here),
+        "basis": basis.value,
+        "basis_words": BASES[basis],
+        "gpus_visible": None,
+        "gpus_possible": None,
+        "unlisted": [],
+        "gpus": [
+            _of_board(board) for board in sorted(here, key=lambda one: (one.gpu is None, one.gpu or 0, one.bus_id))
+        ],
+        "gone": [
+            {"uuid": one.uuid, "pci_bus_id": one.bus_id, "why": why.value, "why_words": LEFT[why]}
+            for one in known
+            if not one.expected
+        ],
+    }
+
+
+def _numbered(boards: Iterable[Board]) -> Iterator[Board]:
+    """One that was missing when the others were counted anew has no index: the GPU that was seen later has it."""
+    taken = set[int]()
+    for board in sorted(boards, key=lambda one: -one.last_wall):
+        yield replace(board, gpu=None) if board.gpu in taken else board
+        if board.gpu is not None:
+            taken.add(board.gpu)
+
+
+def _of_state(state: GpuState) -> Document:
+    shown, board = gpu_document(state), state.board
+    return {
+        "gpu": state.index,
+        "uuid": state.uuid,
+        "state": shown["state"],
+        "detail": shown["detail"],
+        **{name: shown[name] for name in ("name", "serial", "pci_bus_id")},
+        "nvlinks": _links(state.gpu, board),
+        **{name: shown[name] for name in FIRMWARE},
+        "first_seen": None if board is None else rfc3339(board.first_wall),
+        "last_seen": None if board is None else rfc3339(board.last_wall),
+    }
+
+
+def _links(gpu: Gpu, board: Board | None) -> int | None:
+    if gpu.nvlinks is not None:
+        return int(gpu.nvlinks)
+    return None if board is None else board.nvlinks
+
+
+def _of_board(board: Board) -> Document:
+    return {
+        "gpu": board.gpu,
+        "uuid": board.uuid,
+        "state": None,
+        "detail": "",
+        "name": board.name or None,
+        "serial": board.serial or None,
+        "pci_bus_id": board.bus_id,
+        "nvlinks": board.nvlinks,
+        **{name: getattr(board, name) or None for name in FIRMWARE},
+        "first_seen": rfc3339(board.first_wall),
+        "last_seen": rfc3339(board.last_wall),
+    }
+
+
+def table(document: Document) -> str:
+    """How many there should be, a line a GPU, and who is not missed."""
+    rows = [tuple(COLUMNS.values()), *(tuple(_cell(key, gpu[key]) for key in COLUMNS) for gpu in document["gpus"])]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [*_heading(document), "", *(_row(row, widths) for row in rows)]
+    lines += [""] * bool(document["gone"])
+    lines += [f"{one['uuid']} at {one['pci_bus_id']} {one['why_words']}." for one in document["gone"]]
+    return "\n".join(map(printable, lines))
+
+
+def _heading(document: Document) -> list[str]:
+    expected, visible = document["gpus_expected"], document["gpus_visible"]
+    should = f"{expected} GPU{'' if expected == 1 else 's'} should be here, {document['basis_words']}"
+    if document["source"] == STORE:
+        return ["No agent answers: this is what its store knows.", f"{should}."]
+    counted = "nobody can count them now" if visible is None else f"the driver counts {visible}"
+    lines = [f"{should}; {counted}."]
+    if document["gpus_possible"] is not None:
+        lines.append(f"There may be {document['gpus_possible']}: this is a {document['place']}, and has its share.")
+    if document["unlisted"]:
+        lines.append(f"On the PCI bus, and not listed by the driver: {', '.join(document['unlisted'])}.")
+    return lines
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None:
+        return ABSENT
+    return str(value)[:10] if key.endswith("_seen") else str(value)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return _GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

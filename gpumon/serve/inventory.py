@@ -1,0 +1,50 @@
+"""/api/v1/inventory: every GPU that should be here; with the token, what is here becomes what should be."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from gpumon.outputs.inventory import inventory
+from gpumon.release import Answer
+from gpumon.serve import schema_inventory as schema
+from gpumon.serve.answer import awaited, reply, sources
+from gpumon.serve.api import Nothing
+from gpumon.serve.guard import authorize
+from gpumon.serve.problem import Problem
+
+router = APIRouter(prefix="/api/v1", tags=["node"])
+
+PATIENCE = 20.0
+"""Seconds for the main loop to say what becomes of a request: longer than it waits for the store."""
+
+
+@router.get("/inventory", response_model=schema.Inventory, summary="Every GPU that should be here")
+async def state(request: Request, _: Nothing) -> Response:
+    """A GPU that is missing stays in it, over restarts and reboots, until it is back, replaced or accepted as gone."""
+    return reply(inventory(sources(request).latest()))
+
+
+@router.post(
+    "/inventory/accept",
+    response_model=schema.Inventory,
+    summary="Accept what is here",
+    responses={
+        401: {"description": "No token, or a wrong one."},
+        403: {"description": "A page of another origin asked."},
+        409: {"description": "Nobody can count the GPUs now, or it cannot be stored. Nothing was changed."},
+        503: {"description": "The main loop does not answer, or the agent has no token to compare with."},
+    },
+    openapi_extra={"security": [{"token": []}]},
+)
+async def accept(request: Request, _: Nothing) -> Response:
+    """Needs the token. What is missing is expected no more, and its verdicts go. One that comes back is expected."""
+    authorize(request)
+    answer = await awaited(sources(request).accept_inventory(), PATIENCE)
+    if answer.refused:
+        raise refused(answer)
+    return reply(inventory(sources(request).latest()))
+
+
+def refused(answer: Answer) -> Problem:
+    return Problem(409, "Not accepted", answer.refused, answer.remedy)

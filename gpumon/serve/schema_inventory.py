@@ -1,0 +1,59 @@
+"""The shapes of /api/v1/inventory."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from gpumon.health.expectation import Basis
+from gpumon.outputs.inventory import SOURCES
+from gpumon.report import Left
+from gpumon.serve.schema import Shape, moment
+from gpumon.snapshot.snapshot import PLACES
+
+
+class InventoryGpu(Shape):
+    """One GPU that should be here."""
+
+    gpu: int | None = Field(description="Its index in the boot in which it was seen last.")
+    uuid: str
+    state: str | None = Field(description="As of /api/v1/gpus: `up`, `missing`, ...")
+    detail: str
+    name: str | None
+    serial: str | None
+    pci_bus_id: str = Field(description="Where it is, or was seen last.")
+    nvlinks: int | None
+    vbios: str | None
+    inforom: str | None
+    gsp: str | None
+    first_seen: str | None = moment("When it was seen first.")
+    last_seen: str | None = moment("When it was seen last.")
+
+
+class GoneGpu(Shape):
+    """One that was here, and is not missed."""
+
+    uuid: str
+    pci_bus_id: str
+    why: Literal[tuple(one.value for one in Left)]  # type: ignore[valid-type]
+    why_words: str
+
+
+class Inventory(Shape):
+    """The GPUs that should be here."""
+
+    source: Literal[SOURCES]  # type: ignore[valid-type]
+    place: Literal[PLACES] | None = Field(description="Where the agent runs.")  # type: ignore[valid-type]
+    gpus_expected: int
+    basis: Literal[tuple(one.value for one in Basis)] = Field(  # type: ignore[valid-type]
+        description="Who says so many."
+    )
+    basis_words: str
+    gpus_visible: int | None = Field(description="What the driver counts.")
+    gpus_possible: int | None = Field(
+        description="More than expected: what a guest or a container cannot know to be its own."
+    )
+    unlisted: list[str] = Field(description="PCI addresses of GPUs on the bus that the driver does not list.")
+    gpus: list[InventoryGpu]
+    gone: list[GoneGpu]

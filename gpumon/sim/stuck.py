@@ -1,0 +1,64 @@
+"""Processes of the simulated host that hold GPUs and do not come back from the kernel, as /proc shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpumon.sim import shapes
+from gpumon.sim.board import Profile
+
+FIRST_PID = 1_900_000
+_UNUSED_FIELDS = "0 0 0 0 4194304 0 0 0 0 0 0 0 0 20 0 1 0 1000"
+"""Of /proc/PID/stat, from the process group to when it was started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """One process as a scenario lists it; times in seconds after the epoch."""
+
+    gpus: tuple[int, ...] = ()
+    since: float = 0.0
+    until: float = float("inf")
+
+
+_TIME = shapes.number(0, 1e12, "seconds after the epoch")
+_STUCK = shapes.fields(
+    {"gpus": shapes.listing(shapes.whole(0, 1023, "index")), "since": _TIME, "until": _TIME},
+)
+
+
+def entry(value: Any, path: shapes.Path) -> Stuck:
+    return Stuck(**_STUCK(value, path))
+
+
+def check(wanted: tuple[Stuck, ...], profile: Profile) -> None:
+    """Raises ShapeError for a GPU that the profile does not have."""
+    most = len(profile.bus_ids) - 1
+    for n, one in enumerate(wanted):
+        if max(one.gpus, default=0) > most:
+            raise shapes.ShapeError(("stuck_processes", n, "gpus"), f"no GPU {max(one.gpus)}; there are 0 to {most}")
+
+
+def files(wanted: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Below the host's root. They are there all the time, and asleep while they are stuck."""
+    for n, one in enumerate(wanted):
+        folder = f"proc/{FIRST_PID + n}"
+        for place in (folder, f"{folder}/task/{FIRST_PID + n}"):
+            yield f"{place}/stat", _stat(FIRST_PID + n, one, now)
+        for path, target in _links(f"{folder}/task/{FIRST_PID + n}/fd", one).items():
+            yield path, _fixed(target)
+
+
+def _links(folder: str, one: Stuck) -> Mapping[str, str]:
+    devices = ("/dev/null", "/dev/nvidiactl", *(f"/dev/nvidia{gpu}" for gpu in one.gpus))
+    return {f"{folder}/{number}": device for number, device in enumerate(devices)}
+
+
+def _stat(pid: int, one: Stuck, now: Callable[[], float]) -> Callable[[], str]:
+    return lambda: f"{pid} (python3) {'D' if one.since <= now() < one.until else 'S'} 1 {_UNUSED_FIELDS}"
+
+
+def _fixed(text: str) -> Callable[[], str]:
+    return lambda: text

@@ -1,0 +1,35 @@
+"""TABLE: what drivers of network adapters say in the kernel log of an adapter that is in trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Trouble(NamedTuple):
+    """One row."""
+
+    words: str
+    """Regular expression for a part of the line."""
+    meaning: str
+    fatal: bool
+
+
+TROUBLES: Mapping[int, Trouble] = {
+    1: Trouble(
+        r"health compromised|health recovery flow aborted", "The adapter's firmware does not answer", fatal=True
+    ),
+    2: Trouble(r"wait_func.*\) timeout", "The adapter does not answer a command", fatal=True),
+    3: Trouble(r"high temperature", "The adapter or its transceiver is too hot", fatal=True),
+    4: Trouble(r"insufficient power on the PCIe slot", "The slot gives the adapter too little power", fatal=False),
+}
+"""By a number of our own: adapters have none. Power is told at each boot by cards that work all the same.
+
+Not in it: ACCESS_REG commands that fail, which monitoring of transceivers does all the time; cables that are plugged.
+"""
+_UNKNOWN = Trouble("", "The adapter's driver reported an error that this version does not know", fatal=False)
+
+
+def trouble(code: int) -> Trouble:
+    """Of an event that an agent of another version may have stored."""
+    return TROUBLES.get(code, _UNKNOWN)

@@ -1,0 +1,132 @@
+"""node-problem-detector's plug-in and what goes with it, held against the fields that those programs document."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from agents import Agent, eventually
+from schedulers import Host
+
+ROOT = Path(__file__).parents[2] / "deploy"
+NPD = ROOT / "node-problem-detector"
+SCRIPT = NPD / "gpumon-npd.sh"
+MONITORS = sorted(NPD.glob("*.json"))
+DURATION = re.compile(r"([0-9]+)(s|m|h)")
+SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+# Of pkg/custompluginmonitor/types in kubernetes/node-problem-detector.
+MONITOR = {"plugin", "pluginConfig", "source", "conditions", "rules", "metricsReporting"}
+PLUGIN = {
+    *("invoke_interval", "timeout", "max_output_length", "concurrency"),
+    *("enable_message_change_based_condition_update", "skip_initial_status"),
+}
+RULE = {"type", "condition", "reason", "path", "args", "timeout"}
+CONDITION = {"type", "reason", "message"}
+OK, PROBLEM, UNKNOWN = range(3)
+
+
+def seconds(duration: str) -> int:
+    number, unit = DURATION.fullmatch(duration).groups()  # type: ignore[union-attr]
+    return int(number) * SECONDS[unit]
+
+
+def documents(path: Path) -> list[Any]:
+    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("path", MONITORS, ids=lambda path: path.name)
+def test_the_detector_takes_the_file(path: Path) -> None:
+    """Only fields that it knows, of their types, and what its own validation asks for."""
+    monitor = json.loads(path.read_text(encoding="utf-8"))
+    assert set(monitor) <= MONITOR
+    assert set(monitor["pluginConfig"]) <= PLUGIN
+    assert monitor["plugin"] == "custom"
+    declared = {condition["type"] for condition in monitor["conditions"]}
+    assert all(set(condition) == CONDITION for condition in monitor["conditions"])
+    assert monitor["rules"]
+    for rule in monitor["rules"]:
+        assert set(rule) <= RULE
+        assert seconds(rule["timeout"]) <= seconds(monitor["pluginConfig"]["timeout"])
+        assert seconds(rule["timeout"]) < seconds(monitor["pluginConfig"]["invoke_interval"])
+        assert re.fullmatch("[A-Z][A-Za-z]+", rule["reason"])
+        assert rule["type"] in ("permanent", "temporary")
+        assert (rule["type"] == "permanent") == (rule.get("condition") in declared)
+
+
+def test_what_is_named_is_there() -> None:
+    """Script and monitors lie where the manifest mounts them, and the taint follows from the condition that is set."""
+    [kustomization] = documents(NPD / "kustomization.yaml")
+    [generated] = kustomization["configMapGenerator"]
+    assert {path.name for path in (SCRIPT, *MONITORS)} == set(generated["files"])
+    account, binding, daemon = documents(NPD / "daemonset.yaml")
+    pod = daemon["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert account["metadata"]["name"] == pod["serviceAccountName"] == binding["subjects"][0]["name"]
+    assert volumes["config"]["configMap"] == {"name": generated["name"], "defaultMode": 0o555}
+    assert {"name": "GPUMON_ROOT", "value": mounts["host"]} in container["env"]
+    [given] = [word.partition("=")[2] for word in container["command"] if "custom-plugin-monitor" in word]
+    assert given.split(",") == [f"{mounts['config']}/{path.name}" for path in MONITORS]
+    rules = [rule for path in MONITORS for rule in json.loads(path.read_text())["rules"]]
+    assert {rule["path"] for rule in rules} == {f"{mounts['config']}/{SCRIPT.name}"}
+    [taint] = documents(ROOT / "kubernetes" / "gpu-unhealthy-taint.yaml")
+    assert {one["type"] for one in taint["spec"]["conditions"]} == {rule.get("condition") for rule in rules} - {None}
+
+
+def test_nothing_is_tainted_unless_told() -> None:
+    """As it is shipped the rule only shows what it would do, and evicts nothing when it is switched on."""
+    [rule] = documents(ROOT / "kubernetes" / "gpu-unhealthy-taint.yaml")
+    assert rule["spec"]["dryRun"] is True
+    assert rule["spec"]["taint"]["effect"] == "NoSchedule"
+    assert rule["spec"]["taint"]["key"].startswith("readiness.k8s.io/")
+    assert set(rule["spec"]) == {"dryRun", "enforcementMode", "nodeSelector", "conditions", "taint"}
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    agent = Agent(tmp_path)
+    try:
+        yield agent
+    finally:
+        agent.stop()
+
+
+def test_exit_codes_are_those_of_a_custom_plugin(agent: Agent) -> None:
+    """Well, warned, failed, and without an agent: 0 well, 1 a problem, 2 unknown, and the line as message."""
+    host, store = Host(agent.folder / "host"), agent.folder / "gpumon.db"
+
+    def codes() -> dict[str, int]:
+        return {rule: host.run(SCRIPT, rule, store=store).code for rule in ("fail", "warn", "unknown")}
+
+    configuration = agent.folder / "gpumon.yml"
+    configuration.write_text("{}\n")
+    agent.start(f"--config.file={configuration}")
+    eventually(lambda: codes() == {"fail": OK, "warn": OK, "unknown": OK})
+
+    configuration.write_text("nonsense: 1\n")
+    agent.process.send_signal(signal.SIGHUP)
+    eventually(lambda: codes() == {"fail": OK, "warn": PROBLEM, "unknown": OK})
+    assert host.run(SCRIPT, "warn", store=store).output.startswith("GPU WARN: The configuration is not reloaded")
+
+    agent.simulate({"gpus": {3: {"lost": True}}})
+    eventually(lambda: codes() == {"fail": PROBLEM, "warn": OK, "unknown": OK})
+
+    agent.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
+    assert codes()["fail"] == PROBLEM, "a maintenance makes no GPU fit for work"
+    assert host.run(SCRIPT, "fail", store=agent.folder / "none.db").code == UNKNOWN
+    assert host.run(SCRIPT, "unknown", store=agent.folder / "none.db").code == PROBLEM
+    missing = {"GPUMON": "/nonexistent/gpumon"}
+    assert host.run(SCRIPT, "fail", store=store, environment=missing).code == UNKNOWN
+    assert host.run(SCRIPT, "unknown", store=store, environment=missing).code == PROBLEM
+    for code in range(3):  # of no answer: an old version, or one that does not start
+        assert host.run(SCRIPT, "fail", store=store, environment=host.answering("", code)).code == UNKNOWN
+        assert host.run(SCRIPT, "unknown", store=store, environment=host.answering("", code)).code == PROBLEM
+    assert host.run(SCRIPT, store=store).code == UNKNOWN

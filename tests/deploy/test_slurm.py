@@ -1,0 +1,206 @@
+"""The scripts for Slurm, run as slurmd runs them, against real agents."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from agents import Agent, eventually
+from schedulers import Host
+
+SLURM = Path(__file__).parents[2] / "deploy" / "slurm"
+HEALTHCHECK, PROLOG, EPILOG = (SLURM / f"gpumon-{name}.sh" for name in ("healthcheck", "prolog", "epilog"))
+LOST = 3
+DRAIN, RESUME = {"GPUMON_SLURM_DRAIN": "fail"}, {"GPUMON_SLURM_RESUME": "yes"}
+SHOW = ["--oneliner", "show", "node", "n17"]
+
+
+class Agents(NamedTuple):
+    sick: Agent
+    stores: dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    """On a well node, on one with a lost GPU, and one that was never there."""
+    well, sick = (Agent(tmp_path_factory.mktemp(name)) for name in ("well", "sick"))
+    sick.simulate({"gpus": {LOST: {"lost": True}}})
+    try:
+        for agent in (well, sick):
+            agent.launch()
+        eventually(lambda: sick.get("/api/v1/health")["level"] == "fail")
+        eventually(lambda: well.get("/api/v1/health")["level"] == "ok")
+        stores = {"well": well.folder / "gpumon.db", "sick": sick.folder / "gpumon.db"}
+        yield Agents(sick, stores | {"none": well.folder / "none.db"})
+    finally:
+        well.stop()
+        sick.stop()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path / "host")
+
+
+@pytest.mark.parametrize("store", ["well", "sick", "none"])
+def test_nothing_is_done_unless_told(host: Host, agents: Agents, store: str) -> None:
+    """Whatever is wrong: no script asks Slurm for anything or fails; what is wrong stands in the system log."""
+    for script in (HEALTHCHECK, PROLOG, EPILOG):
+        ran = host.run(
+            script, store=agents.stores[store], environment={"SLURM_JOB_GPUS": str(LOST), "SLURM_JOB_ID": "7"}
+        )
+        assert ran.code == 0, script
+        assert host.calls("scontrol") == []
+        logged = [" ".join(call) for call in host.calls("logger")]
+        assert bool(logged) is (store != "well"), script
+        assert store != "sick" or "GPU FAIL: GPU 3: It fell off the bus" in logged[-1]
+        host.forget()
+
+
+def test_a_node_is_drained_with_its_reason(host: Host, agents: Agents) -> None:
+    """When told to, for a failure: once, in Slurm's words, with what is wrong and what to do."""
+    ran = host.run(HEALTHCHECK, store=agents.stores["sick"], environment=DRAIN)
+    shown, drained = host.calls("scontrol")
+    assert (ran.code, shown, drained[:3]) == (0, SHOW, ["update", "nodename=n17", "state=drain"])
+    assert drained[3].startswith("reason=gpumon: GPU FAIL: GPU 3: It fell off the bus")
+    assert len(drained[3]) <= len("reason=") + 200
+
+
+def test_a_drain_that_is_there_is_respected(host: Host, agents: Agents) -> None:
+    """Its own or another's: the node is left as it is, with the reason that stands there."""
+    for state in ("IDLE+DRAIN", "MIXED+DRAIN", "DOWN", "DOWN*+DRAIN", "FAIL", "IDLE+MAINT+RESERVED"):
+        for reason in ("gpumon: GPU FAIL: GPU 3", "new DIMMs State=IDLE"):
+            host.node(state, reason)
+            assert host.run(HEALTHCHECK, store=agents.stores["sick"], environment=DRAIN).code == 0
+            assert host.calls("scontrol") == [SHOW], (state, reason)
+            host.forget()
+
+
+def test_maintenance_drains_and_resumes_nothing(host: Host, agents: Agents) -> None:
+    """Whoever announced it knows what is wrong."""
+    status, _ = agents.sick.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
+    assert status == 200
+    try:
+        assert host.run(HEALTHCHECK, store=agents.stores["sick"], environment=DRAIN).code == 0
+        assert host.calls("scontrol") == []
+        host.node("IDLE+DRAIN", "gpumon: GPU FAIL: GPU 3")
+        assert host.run(HEALTHCHECK, store=agents.stores["sick"], environment=RESUME).code == 0
+        assert host.calls("scontrol") == []
+        well = host.answering("GPU OK: 8 GPUs well. [maintenance until 2026-11-20 22:02:34 UTC: DIMMs]", 0)
+        assert host.run(HEALTHCHECK, store=agents.stores["sick"], environment={**RESUME, **well}).code == 0
+        assert host.calls("scontrol") == [], "who works on the node is not done because its GPUs are well"
+    finally:
+        agents.sick.post("/api/v1/maintenance", method="DELETE")
+
+
+def test_no_answer_drains_nothing(host: Host, agents: Agents) -> None:
+    """No agent, or no gpumon at all: Slurm is not even asked."""
+    for environment in (DRAIN, {**DRAIN, "GPUMON": "/nonexistent/gpumon"}):
+        assert host.run(HEALTHCHECK, store=agents.stores["none"], environment=environment).code == 0
+        assert host.calls("scontrol") == []
+        assert host.calls("logger")
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_an_exit_code_without_an_answer_is_none(host: Host, agents: Agents, code: int) -> None:
+    """A version that knows no `check` exits 2, an installation that is broken 1: no word about the GPUs."""
+    environment = {**DRAIN, **RESUME, **host.answering("", code), "SLURM_JOB_GPUS": "3"}
+    host.node("IDLE+DRAIN" if code == 0 else "IDLE", "gpumon: GPU FAIL: GPU 3")
+    assert host.run(HEALTHCHECK, store=agents.stores["sick"], environment=environment).code == 0
+    assert host.calls("scontrol") == []
+    for refuse in ("fail", "unknown"):
+        ran = host.run(PROLOG, store=agents.stores["sick"], environment={**environment, "GPUMON_SLURM_REFUSE": refuse})
+        assert ran.code == (refuse == "unknown")
+    assert all("gave no answer" in call[-1] for call in host.calls("logger"))
+
+
+@pytest.mark.parametrize(
+    "settings", ["GPUMON_SLURM_DRAIN='fail\n", "GPUMON_SLURM_DRAIN=${no_such}\n", "if\n", "false\n"]
+)
+def test_a_mistake_in_the_settings_fails_nothing(host: Host, agents: Agents, tmp_path: Path, settings: str) -> None:
+    """A typo in the file must neither keep slurmd from registering nor drain the node by a failed prolog."""
+    (tmp_path / "host" / "bin" / "settings").write_text(settings)
+    environment = {"SLURM_JOB_GPUS": str(LOST), "SLURM_JOB_ID": "7"}
+    for script in (HEALTHCHECK, PROLOG, EPILOG):
+        assert host.run(script, store=agents.stores["sick"], environment=environment).code == 0
+        assert any("GPU FAIL: GPU 3" in call[-1] for call in host.calls("logger"))
+        host.forget()
+
+
+def test_a_failing_slurm_fails_nothing(host: Host, agents: Agents, tmp_path: Path) -> None:
+    """A controller that does not answer: said, and tried again next time."""
+    (tmp_path / "host" / "bin" / "scontrol").write_text("#!/bin/sh\nexit 1\n")
+    ran = host.run(HEALTHCHECK, store=agents.stores["sick"], environment=DRAIN)
+    assert ran.code == 0
+    assert "cannot ask Slurm about node n17" in ran.output
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "told"),
+    [
+        ("IDLE+DRAIN", "gpumon: GPU FAIL: GPU 3", (RESUME, True)),
+        ("IDLE+DRAIN", "gpumon: GPU FAIL: GPU 3", (DRAIN, False)),
+        ("IDLE+DRAIN", "new DIMMs", (RESUME, False)),
+        ("IDLE+DRAIN", "after gpumon: GPU FAIL", (RESUME, False)),
+        ("DOWN+DRAIN", "gpumon: GPU FAIL: GPU 3", (RESUME, False)),
+        ("IDLE", "gpumon: GPU FAIL: GPU 3", (RESUME, False)),
+    ],
+)
+def test_only_its_own_drain_is_undone(
+    host: Host, agents: Agents, state: str, reason: str, told: tuple[dict[str, str], bool]
+) -> None:
+    """On a well node, when told to, what this script drained itself; nothing else, ever."""
+    host.node(state, reason)
+    environment, resumed = told
+    assert host.run(HEALTHCHECK, store=agents.stores["well"], environment=environment).code == 0
+    changed = [call for call in host.calls("scontrol") if call[0] == "update"]
+    assert changed == ([["update", "nodename=n17", "state=resume"]] if resumed else [])
+
+
+@pytest.mark.parametrize(
+    ("store", "gpus", "told"),
+    [
+        ("sick", "3", ("fail", 1)),
+        ("sick", "0,3", ("fail", 1)),
+        ("sick", "0,1", ("fail", 0)),
+        ("sick", "3", ("no", 0)),
+        ("well", "3", ("unknown", 0)),
+        ("none", "3", ("fail", 0)),
+        ("none", "3", ("unknown", 1)),
+        ("none", "", ("unknown", 0)),
+    ],
+)
+def test_a_job_is_kept_from_unfit_gpus_when_told(
+    host: Host, agents: Agents, store: str, gpus: str, told: tuple[str, int]
+) -> None:
+    """From its own, not for those of others; without an answer only when told so too; without GPUs never."""
+    refuse, code = told
+    environment = {"SLURM_JOB_GPUS": gpus, "SLURM_JOB_ID": "7", "GPUMON_SLURM_REFUSE": refuse}
+    assert host.run(PROLOG, store=agents.stores[store], environment=environment).code == code
+
+
+def test_settings_come_from_their_file(host: Host, agents: Agents, tmp_path: Path) -> None:
+    """/etc/default/gpumon-slurm is where an operator writes them; more arguments go to the command."""
+    settings = tmp_path / "host" / "bin" / "settings"
+    settings.write_text("GPUMON_SLURM_DRAIN=fail\n")
+    host.run(HEALTHCHECK, store=agents.stores["sick"])
+    assert len(host.calls("scontrol")) == 2
+    host.forget()
+    settings.write_text("GPUMON_SLURM_DRAIN=fail\nGPUMON_SLURM_CHECK='--ignore gpu_lost --ignore gpu_missing'\n")
+    host.run(HEALTHCHECK, store=agents.stores["sick"])
+    assert host.calls("scontrol") == []
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_scripts_are_plain_shell() -> None:
+    """Nothing that only bash knows, and nothing that a space in a name breaks."""
+    scripts = sorted(SLURM.parent.glob("*/*.sh"))
+    assert scripts
+    ran = subprocess.run(
+        ["shellcheck", "--shell=sh", *scripts], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stdout

@@ -1,0 +1,72 @@
+"""The real agent misses a GPU over a restart, until it is back, or a person accepts that it is gone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+import pytest
+from agents import Agent, eventually
+
+GONE = {"idle": True, "gpus": {3: {"absent": True}}}
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    """One that knows eight GPUs, was killed, and starts again with seven."""
+    one = Agent(tmp_path)
+    one.simulate({"idle": True})
+    one.start()
+    eventually(lambda: all(gpu["last_seen"] for gpu in one.get("/api/v1/inventory")["gpus"]))
+    eventually(lambda: b"boards" in stored(one))
+    one.kill()
+    one.simulate(GONE)
+    one.start()
+    yield one
+    one.stop()
+
+
+def stored(agent: Agent) -> bytes:
+    """Whether the store knows all eight, as another process reads it."""
+    question = (
+        "import sys, pathlib; from gpumon.fitness import stored; from gpumon.store import boards;"
+        " known = stored.inquire(pathlib.Path(sys.argv[1]), boards.every); print('boards' if len(known) == 8 else '')"
+    )
+    asked = run([sys.executable, "-c", question, agent.folder / "gpumon.db"], check=False, capture_output=True)
+    return asked.stdout
+
+
+def missing(agent: Agent) -> list[dict[str, Any]]:
+    return [gpu for gpu in agent.get("/api/v1/inventory")["gpus"] if gpu["state"] == "missing"]
+
+
+def test_a_gpu_that_does_not_come_back_is_missing_until_it_is_accepted_as_gone(agent: Agent) -> None:
+    """Up 0 with its uuid, its index and its serial; the node is not well until somebody accepts it."""
+    (gone,) = eventually(lambda: missing(agent))
+    page = agent.metrics()
+    assert page.value("gpumon_gpu_up", gpu="3", uuid=gone["uuid"]) == 0
+    assert page.value("gpumon_gpu_fault", gpu="3", fault="missing") == 1
+    assert page.value("gpumon_gpus_expected") == 8
+    assert page.value("gpumon_gpus_visible") == 7
+    assert gone["serial"]
+    assert gone["detail"].endswith("No longer on the PCI bus.")
+    assert (page.value("gpumon_node_health") or 0) > 0
+
+    status, after = agent.post("/api/v1/inventory/accept")
+    assert status == 200
+    assert (after["gpus_expected"], after["basis"], len(after["gpus"])) == (7, "accepted", 7)
+    eventually(lambda: agent.metrics().value("gpumon_node_health") == 0)
+    assert agent.metrics().value("gpumon_gpu_up", gpu="3") is None
+
+    agent.stop()
+    agent.start()
+    eventually(lambda: agent.get("/api/v1/inventory")["gone"])
+    assert agent.metrics().value("gpumon_gpus_expected") == 7
+    assert not missing(agent)
+
+    agent.simulate({"idle": True})
+    eventually(lambda: agent.metrics().value("gpumon_gpu_up", gpu="3") == 1)
+    assert agent.metrics().value("gpumon_gpus_expected") == 8

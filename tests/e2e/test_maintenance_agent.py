@@ -1,0 +1,55 @@
+"""A maintenance as an operator lives through it: the command, what fires, kill -9, and the end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from agents import Agent, eventually
+
+
+def gpumon(agent: Agent, *arguments: str) -> str:
+    flags = [f"--web.listen-address=127.0.0.1:{agent.port}", f"--web.token-file={agent.folder / 'token'}"]
+    command = [sys.executable, "-m", "gpumon", *arguments, *flags]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=90).stdout
+
+
+def firing(agent: Agent) -> set[str]:
+    return {one["rule"] for one in agent.get("/api/v1/alerts?state=firing")["alerts"]}
+
+
+def verdicts(agent: Agent) -> set[str]:
+    return {one["check"] for one in agent.get("/api/v1/health")["verdicts"]}
+
+
+def test_what_is_wrong_in_a_maintenance_pages_when_it_is_over(tmp_path: Path) -> None:
+    """Meanwhile it is judged all the same, and kill -9 does not end it."""
+    agent = Agent(tmp_path)
+    agent.simulate({"idle": True})
+    try:
+        agent.start()
+        assert "new power supply" in gpumon(agent, "maintenance", "start", "2h", "--reason", "new power supply")
+        agent.simulate({"idle": True, "gpus": {3: {"lost": True}}})
+        eventually(lambda: "gpu_lost" in verdicts(agent))
+        eventually(lambda: agent.metrics().value("gpumon_health_check", check="gpu_lost", gpu="3") == 3)
+        assert all(one["muted"] for one in agent.get("/api/v1/health")["rulings"])
+        assert firing(agent) == set()
+        assert agent.post("/probe/allreduce")[1]["reason"] == "maintenance"
+
+        agent.kill()
+        agent.start()
+        eventually(lambda: "gpu_lost" in verdicts(agent))
+        assert "new power supply" in gpumon(agent, "status").splitlines()[1]
+        assert (agent.metrics().value("gpumon_maintenance_end_timestamp_seconds") or 0) > 1e9
+        assert firing(agent) == set()
+
+        assert gpumon(agent, "maintenance", "end") == "The node is not in maintenance.\n"
+        assert agent.metrics().value("gpumon_maintenance_end_timestamp_seconds") == 0
+        eventually(lambda: "GpuLost" in firing(agent))
+        log = agent.log.read_text(encoding="utf-8")
+        assert log.count("maintenance begins: no alert pages") == 1
+        assert log.count("the maintenance goes on: no alert pages") == 1
+        assert log.count("the maintenance has ended: alerts page again") == 1
+    finally:
+        agent.stop()

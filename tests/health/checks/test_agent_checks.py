@@ -1,0 +1,121 @@
+"""Checks of the agent itself, and of the driver."""
+
+from __future__ import annotations
+
+import pytest
+from judging import Ward
+
+from gpumon.health.verdict import Action, Level
+from gpumon.snapshot.burst import OVERRUN
+
+
+def test_driver_that_does_not_answer_is_the_one_fault() -> None:
+    """Its GPUs cannot be read because of it; when it comes back, all is well."""
+    ward = Ward(gpus=2)
+    ward.node(nvml_up=0.0)
+    ward.notice("driver", "DriverNotLoaded: load it")
+    for index in (0, 1):
+        ward.fault(index, "unknown", "DriverNotLoaded")
+    assert not ward.go_on(50).verdicts
+    ward.go_on(120)
+    assert [one.check for one in ward.report.health.primary] == ["driver_down"]
+    assert ward.level("gpu_unreadable", 1) is Level.FAIL
+    ward.node(nvml_up=1.0)
+    ward.notice("driver", None)
+    for index in (0, 1):
+        ward.fault(index, None)
+    assert not ward.go_on(120).verdicts
+
+
+def test_driver_that_hangs_asks_for_a_reboot() -> None:
+    """One that is not loaded asks for a person."""
+    ward = Ward()
+    ward.node(nvml_up=0.0, nvml_stuck_seconds=70.0)
+    verdict = ward.go_on(90).verdict("driver_down")
+    assert verdict is not None
+    assert verdict.action is Action.REBOOT
+
+
+@pytest.mark.parametrize(
+    ("check", "rows", "notice", "lasting"),
+    [
+        ("store_down", {"store_up": 0.0}, ("store", "the disk is full"), 330),
+        ("kernel_log_down", {"kernel_log_up": 0.0}, None, 150),
+        ("poll_slow", {"poll_duration_seconds": {"fast": 0.8}}, None, 660),
+        ("children_abandoned", {"abandoned_children": 1.0}, None, 5),
+        ("configuration_not_reloaded", {}, ("configuration", "not reloaded: no such key"), 5),
+        ("links_unread", {}, ("links", "mlx5_3 is left aside"), 330),
+    ],
+)
+def test_what_the_agent_lacks_is_a_warning(
+    check: str, rows: dict[str, float], notice: tuple[str, str] | None, lasting: float
+) -> None:
+    """It makes no node unfit for work, and goes when it is over."""
+    ward = Ward()
+    before = ward.report.node
+    ward.node(store_up=1.0, abandoned_children=0.0)
+    assert not ward.go_on(30).verdicts
+    ward.node(**rows)
+    if notice:
+        ward.notice(*notice)
+    assert ward.go_on(lasting, every=15).level(check) is Level.WARN
+    assert ward.seen() == [check]
+    ward.node(store_up=1.0, abandoned_children=0.0, kernel_log_up=1.0)
+    ward.node(poll_duration_seconds=before.poll_duration_seconds)
+    if notice:
+        ward.notice(notice[0], None)
+    assert not ward.go_on(90).verdicts
+
+
+def test_kernel_log_that_may_not_be_read_is_no_fault() -> None:
+    """It is a setting, and gpumon_collector_denied says so."""
+    ward = Ward()
+    ward.node(kernel_log_up=0.0, collector_denied={"kernel_log": 1.0})
+    assert not ward.go_on(600, every=15).verdicts
+
+
+def test_lost_lines_are_forgiven_after_an_hour() -> None:
+    """An hour in which none was lost."""
+    ward = Ward()
+    ward.event(0, 0, kind=OVERRUN, bus_id="", uuid=None)
+    assert ward.go_on().level("kernel_log_lost") is Level.WARN
+    assert ward.go_on(3000, every=30).level("kernel_log_lost") is Level.WARN
+    assert not ward.go_on(700, every=30).verdicts
+
+
+def test_calls_that_go_on_failing_are_told_with_the_error() -> None:
+    """One that failed once is not."""
+    ward = Ward()
+    ward.node(poll_errors_total={"slow,Unknown": 0.0})
+    ward.go_on(60)
+    ward.node(poll_errors_total={"slow,Unknown": 3.0})
+    assert not ward.go_on(900, every=15).verdicts
+    for step in range(80):
+        ward.node(poll_errors_total={"slow,Unknown": 4.0 + step})
+        ward.go_on(15, every=15)
+    verdict = ward.verdict("poll_errors")
+    assert verdict is not None
+    assert "Unknown" in verdict.reason
+
+
+def test_sampler_that_is_replaced_on_purpose_is_well() -> None:
+    """Three crashes in ten minutes are a verdict, ten releases are none."""
+    ward = Ward()
+    ward.node(sampler_restarts_total={"crash": 0.0, "release": 0.0})
+    ward.go_on(60)
+    ward.node(sampler_restarts_total={"crash": 2.0, "release": 10.0})
+    assert not ward.go_on(60).verdicts
+    ward.node(sampler_restarts_total={"crash": 3.0, "release": 10.0})
+    assert ward.go_on(60).level("sampler_restarting") is Level.WARN
+    assert not ward.go_on(800, every=15).verdicts
+
+
+def test_gpu_whose_firmware_is_silent_asks_for_a_reset() -> None:
+    """One that hangs without that Xid asks for a reboot."""
+    ward = Ward()
+    ward.event(3, 119)
+    for index in (3, 5):
+        ward.fault(index, "stuck", "it does not return")
+    ward.go_on(60)
+    actions = [verdict.action for index in (3, 5) if (verdict := ward.verdict("gpu_stuck", index))]
+    assert actions == [Action.RESET, Action.REBOOT]

@@ -1,0 +1,135 @@
+"""Clocks: slowdowns that last, stragglers among busy neighbours, and what is neither."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from judging import Ward
+
+from gpumon.health.verdict import Action, Level
+from gpumon.snapshot.gpu import CLOCK_EVENTS
+
+MINUTE = 60.0
+NOTHING = dict.fromkeys(CLOCK_EVENTS, 0.0)
+
+
+def clocks(sm: float) -> dict[str, float]:
+    return {"graphics": sm, "sm": sm, "memory": 2.619e9, "video": 1.5e9}
+
+
+def at_work(**readings: Any) -> Ward:
+    """All GPUs under the same load; GPU 3 has these readings."""
+    ward = Ward()
+    for index in range(8):
+        ward.gpu(index, utilization_ratio=0.97, power_watts=650.0, clock_event_active=NOTHING)
+    ward.gpu(3, **readings)
+    return ward
+
+
+def settled(ward: Ward, minutes: float = 12) -> Ward:
+    return ward.go_on(minutes * MINUTE, every=15)
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [("hw_slowdown", Level.FAIL), ("hw_thermal", Level.FAIL), ("sw_thermal", Level.WARN), ("sw_power_cap", Level.OK)],
+)
+def test_six_of_ten_minutes_are_a_slowdown(reason: str, expected: Level) -> None:
+    """Hardware is a fault, software's way a warning, a power limit in use nothing."""
+    ward = at_work(clock_event_active=NOTHING | {reason: 1.0})
+    assert not ward.go_on(5.5 * MINUTE, every=15).verdicts
+    assert ward.go_on(MINUTE, every=15).level("hw_slowdown", 3) is expected
+    assert len(ward.verdicts) == (expected is not Level.OK)
+
+
+def test_five_of_ten_minutes_are_none() -> None:
+    """On and off, for an hour."""
+    ward = at_work()
+    for _ in range(6):
+        ward.gpu(3, clock_event_active=NOTHING | {"hw_slowdown": 1.0})
+        ward.go_on(5 * MINUTE, every=15)
+        ward.gpu(3, clock_event_active=NOTHING)
+        ward.go_on(5 * MINUTE, every=15)
+    assert not ward.rulings
+
+
+def test_a_slowdown_ends_when_it_was_away_for_long_enough() -> None:
+    """And not because nobody could look."""
+    ward = at_work(clock_event_active=NOTHING | {"hw_slowdown": 1.0})
+    settled(ward)
+    ward.gpu(3, clock_event_active=None)
+    assert ward.go_on(20 * MINUTE, every=15).level("hw_slowdown", 3) is Level.FAIL
+    ward.gpu(3, clock_event_active=NOTHING)
+    assert ward.go_on(2 * MINUTE, every=15).level("hw_slowdown", 3) is Level.FAIL
+    assert not ward.go_on(10 * MINUTE, every=15).verdicts
+
+
+def test_a_slowdown_of_a_braked_gpu_follows_from_the_brake() -> None:
+    """One fault, one verdict that pages."""
+    ward = at_work(clock_event_active=NOTHING | {"hw_slowdown": 1.0, "hw_power_brake": 1.0}, clock_hertz=clocks(4e8))
+    settled(ward)
+    assert ward.seen() == ["clock_straggler", "hw_slowdown", "power_brake"]
+    assert [one.check for one in ward.report.health.primary] == ["power_brake"]
+
+
+def test_a_slow_gpu_among_busy_ones_is_named_with_its_reasons() -> None:
+    """After ten minutes of it."""
+    ward = at_work(clock_hertz=clocks(1.2e9), clock_event_active=NOTHING | {"applications_clocks": 1.0})
+    assert not ward.go_on(8 * MINUTE, every=15).verdicts
+    verdict = settled(ward, 4).verdict("clock_straggler", 3)
+    assert verdict is not None
+    assert verdict.reason == "It clocks 1200 MHz where its busy neighbours clock 1980: clocks set by somebody."
+    assert (verdict.level, verdict.action) == (Level.WARN, Action.RESET)
+    assert len(ward.verdicts) == 1
+    ward.gpu(3, clock_hertz=clocks(1.98e9))
+    assert not settled(ward).verdicts
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        {"clock_hertz": clocks(1.79e9)},
+        {"clock_hertz": clocks(1.2e9), "utilization_ratio": 0.7},
+        {"clock_hertz": clocks(3.45e8), "utilization_ratio": 0.0, "clock_event_active": NOTHING | {"idle": 1.0}},
+        {"clock_hertz": clocks(1.2e9), "utilization_ratio": None, "mig_mode": 1.0},
+        {"clock_hertz": clocks(1.2e9), "name": "NVIDIA H100 PCIe"},
+        {"clock_hertz": clocks(1.2e9), "clock_event_active": NOTHING | {"sw_power_cap": 1.0}},
+        {"clock_hertz": None},
+    ],
+    ids=["a little", "half busy", "idle", "mig", "another product", "heavier work", "unread"],
+)
+def test_what_is_no_straggler(readings: dict[str, Any]) -> None:
+    """Nearly as fast; not busy; not comparable; alone at the power limit, because its work is another."""
+    assert not settled(at_work(**readings), 30).rulings
+
+
+def test_two_busy_gpus_do_not_tell_who_is_slow() -> None:
+    """The others have nothing to do."""
+    ward = at_work(clock_hertz=clocks(1.2e9))
+    for index in (0, 1, 2, 4, 5, 6):
+        ward.gpu(index, utilization_ratio=0.0, clock_hertz=clocks(3.45e8))
+    assert not settled(ward, 30).rulings
+
+
+def test_at_the_power_limit_with_all_others_it_is_a_straggler() -> None:
+    """The same work at the same limit should make the same clock."""
+    ward = at_work()
+    for index in range(8):
+        ward.gpu(index, clock_event_active=NOTHING | {"sw_power_cap": 1.0}, clock_hertz=clocks(1.7e9))
+    ward.gpu(6, clock_hertz=clocks(1.3e9))
+    assert settled(ward).level("clock_straggler", 6) is Level.WARN
+    assert len(ward.verdicts) == 1
+
+
+def test_jobs_that_start_and_stop_are_no_stragglers() -> None:
+    """Loads and clocks of all go up and down together, and one of them is a minute late."""
+    ward = at_work()
+    for _ in range(4):
+        for busy in (True, False):
+            for late in (True, False):
+                for index in range(8):
+                    on = busy != (late and index == 3)
+                    ward.gpu(index, utilization_ratio=0.97 if on else 0.0, clock_hertz=clocks(1.98e9 if on else 3.45e8))
+                ward.go_on(MINUTE if late else 11 * MINUTE, every=15)
+    assert not ward.rulings

@@ -1,0 +1,159 @@
+"""Checks of the NVLink fabric."""
+
+from __future__ import annotations
+
+import pytest
+from judging import Ward
+
+from gpumon.health.verdict import Action, Level
+from gpumon.snapshot.burst import SXID
+from gpumon.snapshot.fabric import CHECKS, Fabric
+from gpumon.snapshot.nvlink import C2cLink
+
+SWITCH = "00000000:05:00.0"
+
+
+def fabric(ward: Ward, index: int, **readings: object) -> None:
+    ward.gpu(index, state={"fabric": Fabric(**readings)})  # type: ignore[arg-type]
+
+
+def test_a_fabric_manager_that_does_not_run_is_a_failure() -> None:
+    """After three looks; one that is started again at once is none."""
+    ward = Ward()
+    ward.node(fabric_manager_up=1.0)
+    assert not ward.go_on(60).verdicts
+    ward.node(fabric_manager_up=0.0)
+    assert not ward.go_on(10).verdicts
+    assert ward.go_on(15).level("fabric_manager_down") is Level.FAIL
+    ward.node(fabric_manager_up=1.0)
+    assert not ward.go_on(90).verdicts
+
+
+def test_nobody_misses_a_fabric_manager_that_no_gpu_needs() -> None:
+    """Images have its unit installed on boards without NVSwitches too."""
+    ward = Ward(gpus=2)
+    ward.node(fabric_manager_up=0.0)
+    for index in range(2):
+        ward.gpu(index, state={"peers": {}, "fabric": Fabric(state=0.0)})
+    assert not ward.go_on(600).verdicts
+
+
+def test_a_fabric_manager_that_is_not_installed_is_nothing() -> None:
+    assert not Ward().go_on(600).verdicts
+
+
+def test_services_stop_while_the_driver_is_away() -> None:
+    """It is being loaded again, or the node boots, or GPUs are released: on purpose."""
+    ward = Ward(uptime=0.0)
+    ward.node(fabric_manager_up=0.0)
+    fabric(ward, 0, state=2.0)
+    assert not ward.go_on(290).verdicts
+    ward = Ward()
+    ward.node(fabric_manager_up=0.0, nvml_up=0.0)
+    assert not ward.go_on(50).verdicts
+    ward = Ward()
+    ward.node(fabric_manager_up=0.0)
+    ward.gpu(0, state={"released": True})
+    assert not ward.go_on(600).verdicts
+
+
+def test_three_ends_in_ten_minutes_are_a_warning() -> None:
+    """Two are not, nor are three in an hour."""
+    ward = Ward()
+    ward.node(fabric_manager_up=1.0, service_stops_total={"fabric_manager": 7.0, "imex": 0.0})
+    ward.go_on(60)
+    for total in (8.0, 9.0):
+        ward.node(service_stops_total={"fabric_manager": total, "imex": 0.0})
+        ward.go_on(60)
+    assert not ward.go_on(600).verdicts
+    for total in (10.0, 11.0, 12.0):
+        ward.node(service_stops_total={"fabric_manager": total, "imex": 0.0})
+        ward.go_on(60)
+    assert ward.level("fabric_manager_flapping") is Level.WARN
+    assert not ward.go_on(700).verdicts
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        {"state": 1.0},
+        {"state": 2.0},
+        {"state": 3.0, "status": 999.0},
+        *({"state": 3.0, "status": 0.0, "health": {check: 1.0}} for check in CHECKS),
+    ],
+)
+def test_all_that_the_fabric_says_is_looked_at(readings: dict[str, object]) -> None:
+    """State, status and every check; five minutes of it are a failure of that GPU."""
+    ward = Ward()
+    fabric(ward, 6, **readings)
+    assert not ward.go_on(285).verdicts
+    ward.go_on(30)
+    assert set(ward.verdicts) == {("fabric_unhealthy", ward.report.gpus[6].uuid)}
+
+
+def test_every_check_of_the_fabric_has_words() -> None:
+    """None is told by its bare name."""
+    ward = Ward()
+    fabric(ward, 6, state=3.0, health=dict.fromkeys(CHECKS, 1.0))
+    verdict = ward.go_on(330).verdict("fabric_unhealthy", 6)
+    assert verdict is not None
+    assert "_" not in verdict.reason
+
+
+def test_a_guest_without_a_fabric_is_well() -> None:
+    """State 0, with whatever beside it."""
+    ward = Ward()
+    for index in range(8):
+        fabric(ward, index, state=0.0, status=3.0)
+    assert not ward.go_on(900).verdicts
+
+
+def test_a_fabric_manager_that_is_down_explains_its_fabric_and_links() -> None:
+    """All of the GPUs, whichever was found first."""
+    ward = Ward()
+    ward.node(fabric_manager_up=1.0)
+    ward.go_on(60)
+    ward.node(fabric_manager_up=0.0)
+    for index in range(8):
+        fabric(ward, index, state=2.0)
+        for link in range(18):
+            ward.link(index, link, up=0.0)
+    ward.go_on(400)
+    assert ward.seen() == ["fabric_manager_down", "fabric_unhealthy", "nvlink_down"]
+    assert [one.check for one in ward.report.health.primary] == ["fabric_manager_down"]
+
+
+def test_imex_matters_to_a_fabric_of_several_nodes_alone() -> None:
+    """And to that for ten minutes."""
+    ward = Ward(gpus=4)
+    ward.node(imex_up=0.0)
+    assert not ward.go_on(1200).verdicts
+    for index in range(4):
+        fabric(ward, index, state=3.0, status=0.0, cluster_uuid="0c7e", clique_id="2")
+    assert not ward.go_on(570).verdicts
+    assert ward.go_on(60).level("imex_unhealthy") is Level.WARN
+
+
+@pytest.mark.parametrize(("fatal", "level"), [(True, Level.FAIL), (False, Level.WARN), (None, Level.WARN)])
+def test_an_error_of_an_nvswitch_stays_for_a_day(fatal: bool | None, level: Level) -> None:  # noqa: FBT001 - as told
+    """A fatal one until the node was rebooted."""
+    ward = Ward()
+    ward.event(0, 20034, kind=SXID, bus_id=SWITCH, uuid=None, fatal=fatal)
+    verdict = ward.go_on().verdict("nvswitch_error")
+    assert verdict is not None
+    assert (verdict.level, verdict.evidence["nvswitch"]) == (level, SWITCH)
+    assert bool(ward.go_on(90000, every=600).verdicts) is bool(fatal)
+
+
+def test_a_chip_to_chip_link_that_is_down_is_a_failure() -> None:
+    """Of its GPU; after two minutes."""
+    ward = Ward(gpus=4)
+    for index in range(4):
+        ward.gpu(index, state={"c2c_links": {str(link): C2cLink(up=1.0) for link in range(5)}})
+    assert not ward.go_on(300).verdicts
+    ward.gpu(1, state={"c2c_links": {str(link): C2cLink(up=float(link != 3)) for link in range(5)}})
+    assert not ward.go_on(105).verdicts
+    verdict = ward.go_on(30).verdict("c2c_down", 1)
+    assert verdict is not None
+    assert verdict.action is Action.REBOOT
+    assert "link 3" in verdict.reason

@@ -1,0 +1,317 @@
+"""Checks of InfiniBand and RoCE ports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from judging import Ward
+
+from gpumon.health.policy import Policy
+from gpumon.health.verdict import Action, Level, Verdict
+from gpumon.ports import GonePort
+from gpumon.snapshot.burst import NIC
+from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
+
+KINDS = (
+    *("symbol_error", "link_error_recovery", "port_rcv_errors", "port_xmit_discards", "local_link_integrity_errors"),
+    *("excessive_buffer_overrun_errors", "local_ack_timeout_err", "rnr_nak_retry_err", "roce_slow_restart"),
+)
+
+
+def node(ports: int = 4, *, uptime: float = 86400.0, policy: Policy | None = None) -> Ward:
+    """Ports of one kind, with all that a ConnectX counts."""
+    ward = Ward(gpus=1, ports=ports, uptime=uptime, policy=policy)
+    for number in range(ports):
+        ward.port(number, errors_total=dict.fromkeys(KINDS, 0.0))
+    placed = (
+        replace(one, bus_id=f"00000000:{number:02X}:00.0", board="MT_0000000838")
+        for number, one in enumerate(ward.report.ports)
+    )
+    ward.report = replace(ward.report, ports=tuple(placed))
+    return ward
+
+
+def counted(ward: Ward, kind: str, gained: float, number: int = 1) -> None:
+    known = ward.report.ports[number].counts.errors_total or {}
+    ward.port(number, errors_total={**known, kind: known.get(kind, 0.0) + gained})
+
+
+def growing(ward: Ward, kind: str, seconds: float, a_second: float) -> Ward:
+    for _ in range(int(seconds / 15)):
+        counted(ward, kind, 15 * a_second)
+        ward.go_on(15)
+    return ward
+
+
+def of_port(ward: Ward, check: str, number: int = 1) -> Verdict | None:
+    one = ward.report.ports[number]
+    return ward.verdicts.get((check, f"{one.device}/{one.port}"))
+
+
+def down(ward: Ward, number: int = 1) -> None:
+    ward.port(number, link={"port_up": 0.0, "port_speed_bytes_per_second": None})
+
+
+def up(ward: Ward, number: int = 1) -> None:
+    ward.port(number, link={"port_up": 1.0, "port_speed_bytes_per_second": 50e9})
+
+
+def test_a_port_that_was_in_use_and_is_down_is_a_failure() -> None:
+    """After four minutes; it clears when it is back."""
+    ward = node().go_on(30)
+    down(ward)
+    assert not ward.go_on(230).verdicts
+    ward.go_on(20)
+    assert of_port(ward, "ib_port_down") is not None
+    assert len(ward.verdicts) == 1
+    up(ward)
+    assert not ward.go_on(90).verdicts
+
+
+def test_a_port_that_is_not_wired_is_nothing() -> None:
+    """It has carried nothing, and never been up."""
+    ward = node()
+    down(ward)
+    ward.port(1, receive_bytes_total=0.0, transmit_bytes_total=0.0, link_downs_total=0.0)
+    assert not ward.go_on(900).verdicts
+
+
+def test_a_port_that_stays_down_over_a_reboot_stays_a_failure() -> None:
+    """Though its counters have begun anew, and nobody can tell that it was ever wired."""
+    ward = node().go_on(30)
+    down(ward)
+    ward.go_on(300)
+    ward.reboot()
+    ward.port(1, receive_bytes_total=0.0, transmit_bytes_total=0.0, link_downs_total=0.0)
+    ward.go_on(1200, every=15)
+    assert of_port(ward, "ib_port_down") is not None
+
+
+def test_links_train_after_a_boot() -> None:
+    """Down for four minutes, and up and down while they do."""
+    ward = node(uptime=0.0)
+    for number in range(4):
+        down(ward, number)
+    ward.go_on(120)
+    for number in range(4):
+        up(ward, number)
+        ward.port(number, link_downs_total=4.0)
+    assert not ward.go_on(900).verdicts
+
+
+def test_ports_of_which_nothing_is_heard_keep_their_verdicts() -> None:
+    """The child that reads them is silent: neither is anything new, nor well again."""
+    ward = node().go_on(30)
+    down(ward)
+    ward.go_on(300)
+    ports, ward.report = ward.report.ports, replace(ward.report, ports=())
+    assert ward.go_on(900).seen() == ["ib_port_down"]
+    ward.report = replace(ward.report, ports=ports)
+    up(ward)
+    assert not ward.go_on(90).verdicts
+
+
+@pytest.mark.parametrize(("times", "hours"), [(3, 11), (5, 23)])
+def test_a_port_that_goes_down_again_and_again_is_a_warning(times: int, hours: int) -> None:
+    """Once less is none; and it is forgotten by itself."""
+    ward = node().go_on(30)
+    for count in range(1, times + 1):
+        ward.port(1, link_downs_total=float(count))
+        ward.go_on(hours * 3600 / times, every=600)
+        flapping = of_port(ward, "ib_port_flapping")
+        assert (flapping is not None) == (count == times), count
+    assert flapping is not None
+    assert flapping.level is Level.WARN
+    assert not ward.go_on(25 * 3600, every=600).verdicts
+
+
+def test_a_port_whose_counter_is_full_is_seen_going_down() -> None:
+    """Two times are none of our business."""
+    ward = node().go_on(30)
+    ward.port(1, link_downs_total=None)
+    for _ in range(3):
+        assert not ward.verdicts
+        down(ward)
+        ward.go_on(60)
+        up(ward)
+        ward.go_on(120)
+    assert {(check, one.level) for (check, _), one in ward.verdicts.items()} == {("ib_port_flapping", Level.WARN)}
+
+
+def test_a_port_slower_than_it_was_is_a_failure() -> None:
+    """After five minutes."""
+    ward = node().go_on(60)
+    ward.port(1, link={"port_speed_bytes_per_second": 25e9})
+    assert not ward.go_on(285).verdicts
+    slow = of_port(ward.go_on(30), "ib_rate_low")
+    assert slow is not None
+    assert slow.level is Level.FAIL
+    assert slow.reason == "The port runs at 200 Gb/s, less than the 400 that it had before."
+
+
+def test_a_port_that_stays_slow_stays_a_failure() -> None:
+    """Neither a day nor a restart makes it well; its speed does, or the operator who says what is right."""
+    ward = node(1).go_on(60)
+    ward.port(0, link={"port_speed_bytes_per_second": 25e9})
+    assert ward.go_on(26 * 3600, every=60).level("ib_rate_low") is Level.FAIL
+    ward.restart()
+    assert ward.go_on(2 * 3600, every=60).level("ib_rate_low") is Level.FAIL
+    assert len(ward.rulings) == 1
+    ward.terms = replace(ward.terms, policy=Policy(thresholds={"infiniband_port_bytes_per_second": 25e9}))
+    assert not ward.go_on(90).verdicts
+
+    ward = node(1).go_on(60)
+    ward.port(0, link={"port_speed_bytes_per_second": 25e9})
+    assert ward.go_on(330).verdicts
+    up(ward, 0)
+    assert not ward.go_on(3700, every=15).verdicts
+
+
+def test_a_port_slower_than_its_like_is_a_warning() -> None:
+    """Of cards of another kind nothing is expected, nor where half of them are slower."""
+    ward = node()
+    ward.port(1, link={"port_speed_bytes_per_second": 25e9})
+    slow = of_port(ward.go_on(330), "ib_rate_low")
+    assert slow is not None
+    assert slow.level is Level.WARN
+    assert "3 of 3 others of its kind" in slow.reason
+    ward = node()
+    storage = replace(ward.report.ports[1], board="MT_0000000224")
+    ward.report = replace(ward.report, ports=(ward.report.ports[0], storage, *ward.report.ports[2:]))
+    ward.port(1, link={"port_speed_bytes_per_second": 25e9})
+    assert not ward.go_on(600).verdicts
+    ward = node()
+    for number in (0, 1):
+        ward.port(number, link={"port_speed_bytes_per_second": 25e9})
+    ward.go_on(600)
+    assert {one.level for one in ward.verdicts.values()} <= {Level.WARN}
+
+
+def test_a_port_slower_than_the_operator_says_is_a_failure() -> None:
+    """Even if all of them are."""
+    ward = node(2, policy=Policy(thresholds={"infiniband_port_bytes_per_second": 100e9}))
+    ward.go_on(330)
+    assert {(check, one.level) for (check, _), one in ward.verdicts.items()} == {("ib_rate_low", Level.FAIL)}
+    assert len(ward.verdicts) == 2
+
+
+@pytest.mark.parametrize("kind", ["excessive_buffer_overrun_errors", "local_link_integrity_errors"])
+def test_what_must_not_happen_is_a_failure_for_an_hour(kind: str) -> None:
+    """One is enough; what was there before is not new."""
+    ward = node()
+    counted(ward, kind, 3.0, 2)
+    ward.go_on(60)
+    counted(ward, kind, 1.0)
+    fatal = of_port(ward.go_on(15), "ib_fatal_counter")
+    assert fatal is not None
+    assert (fatal.level, fatal.evidence["kind"]) == (Level.FAIL, kind)
+    assert len(ward.go_on(3000, every=15).verdicts) == 1
+    assert not ward.go_on(700, every=15).verdicts
+
+
+def test_a_link_that_went_down_for_a_moment_is_a_warning() -> None:
+    """For an hour. It does not page."""
+    ward = node().go_on(30)
+    ward.port(1, link_downs_total=1.0)
+    blip = of_port(ward.go_on(15), "ib_fatal_counter")
+    assert blip is not None
+    assert (blip.level, blip.action) == (Level.WARN, Action.NONE)
+    assert not ward.go_on(3900, every=15).verdicts
+
+
+def test_symbol_errors_that_go_on_are_a_warning_first_and_a_failure_after_an_hour() -> None:
+    """Before an hour is known nobody can tell how many there are in one."""
+    ward = node().go_on(60)
+    growing(ward, "symbol_error", 900, 11.0)
+    early = of_port(ward, "ib_symbol_errors")
+    assert early is not None
+    assert early.level is Level.WARN
+    growing(ward, "symbol_error", 3000, 11.0)
+    late = of_port(ward, "ib_symbol_errors")
+    assert late is not None
+    assert late.level is Level.FAIL
+    assert not ward.go_on(900, every=15).verdicts
+
+
+def test_a_cable_that_is_plugged_in_may_have_symbol_errors() -> None:
+    """Many at once, and then none; and as many an hour as the standard allows, for hours."""
+    ward = node().go_on(4000, every=15)
+    counted(ward, "symbol_error", 5000.0)
+    assert not ward.go_on(1200, every=15).verdicts
+    growing(ward, "symbol_error", 1.5 * 3600, 100 / 3600)
+    assert not ward.verdicts
+
+
+@pytest.mark.parametrize(
+    ("check", "kind", "most", "seconds"),
+    [
+        ("ib_error_rates", "link_error_recovery", 5 / 60, 330),
+        ("ib_error_rates", "port_rcv_errors", 10.0, 330),
+        ("roce_stress", "port_xmit_discards", 100.0, 630),
+        ("roce_stress", "local_ack_timeout_err", 1.0, 630),
+        ("roce_stress", "roce_slow_restart", 10.0, 630),
+        ("roce_stress", "rnr_nak_retry_err", 1000.0, 630),
+    ],
+)
+def test_rates_above_their_limits_are_warnings(check: str, kind: str, most: float, seconds: float) -> None:
+    """Of the port that has them; those just under the limit are nothing, and when they end it is over."""
+    ward = node().go_on(15)
+    assert not growing(ward, kind, seconds * 2, 0.95 * most).verdicts
+    growing(ward, kind, seconds, 1.3 * most)
+    assert {(one, found.level) for (one, _), found in ward.verdicts.items()} == {(check, Level.WARN)}
+    assert of_port(ward, check) is not None
+    assert not ward.go_on(900, every=15).verdicts
+
+
+def test_a_counter_that_is_full_says_nothing() -> None:
+    """It is absent: no error, and no proof that there is none."""
+    ward = node().go_on(60)
+    known = dict(ward.report.ports[1].counts.errors_total or {})
+    del known["symbol_error"]
+    ward.port(1, errors_total=known)
+    assert not ward.go_on(900).verdicts
+
+
+def gone(ward: Ward, number: int = 1) -> None:
+    port = replace(ward.report.ports[number], link=InfinibandLink(), counts=InfinibandPort())
+    rest = tuple(one for place, one in enumerate(ward.report.ports) if place != number)
+    ward.report = replace(ward.report, ports=rest, gone_ports=(GonePort(port, ward.wall),))
+
+
+def test_an_adapter_that_is_gone_is_a_failure_until_it_is_back() -> None:
+    """A driver that is loaded again within a minute is none."""
+    ward = node().go_on(30)
+    ports = ward.report.ports
+    gone(ward)
+    ward.go_on(50)
+    ward.report = replace(ward.report, ports=ports, gone_ports=())
+    assert not ward.go_on(120).verdicts
+    gone(ward)
+    verdict = ward.go_on(75).verdicts[("ib_device_missing", "mlx5_1/1")]
+    assert verdict.action is Action.REBOOT
+    assert verdict.reason == "The adapter mlx5_1 (00000000:01:00.0) is no longer there."
+    ward.report = replace(ward.report, ports=ports, gone_ports=())
+    assert not ward.go_on(15).verdicts
+
+
+def test_an_adapter_that_goes_takes_its_port_down_with_it() -> None:
+    """One primary verdict, whichever came first."""
+    ward = node().go_on(30)
+    down(ward)
+    ward.go_on(260)
+    gone(ward)
+    ward.go_on(75)
+    assert ward.seen() == ["ib_device_missing", "ib_port_down"]
+    assert [one.check for one in ward.report.health.primary] == ["ib_device_missing"]
+
+
+@pytest.mark.parametrize(("code", "level"), [(1, Level.FAIL), (2, Level.FAIL), (3, Level.FAIL), (4, Level.WARN)])
+def test_the_drivers_word_on_its_adapter_is_a_verdict_on_its_port(code: int, level: Level) -> None:
+    """Of that adapter alone."""
+    ward = node().go_on(30)
+    ward.event(0, code, kind=NIC, bus_id="00000000:01:00.0", uuid=None, text="device's health compromised")
+    ward.event(0, code, kind=NIC, bus_id="00000000:77:00.0", uuid=None, text="device's health compromised")
+    ward.go_on()
+    assert {key: one.level for key, one in ward.verdicts.items()} == {("nic_driver_fatal", "mlx5_1/1"): level}
+    assert not ward.go_on(90000, every=600).verdicts

@@ -1,0 +1,183 @@
+"""GPUs that are not here, fewer than there should be, and versions that differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from judging import Ward
+
+from gpumon.health.expectation import Basis, Expectation
+from gpumon.health.policy import Policy
+from gpumon.health.verdict import Action, Level, Way
+from gpumon.report import Gone, Left
+from gpumon.serve import example
+from gpumon.snapshot.burst import Board
+from gpumon.snapshot.snapshot import GUEST
+
+DRIVER, VBIOS = "580.95.05", "96.00.89.00.01"
+QUARTER = 15 * 60.0
+
+
+def board(index: int, boot_id: str = "boot-1") -> Board:
+    return Board(
+        uuid=example.uuid(index),
+        bus_id=example.bus_id(index),
+        serial="S1",
+        name="H100",
+        first_wall=0.0,
+        last_wall=1.0,
+        boot_id=boot_id,
+    )
+
+
+def expecting(ward: Ward, expectation: Expectation, *, visible: int) -> None:
+    ward.report = replace(ward.report, expectation=expectation)
+    ward.node(gpus_expected=float(expectation.count), gpus_visible=float(visible))
+
+
+def test_a_missing_gpu_is_one_verdict() -> None:
+    """It explains the count; a reboot is the first thing to try."""
+    ward = Ward()
+    expecting(ward, Expectation(count=8), visible=7)
+    ward.gpu(3, state={"board": board(3)})
+    ward.fault(3, "missing", "no longer on the PCI bus")
+    ward.go_on(90)
+
+    verdict = ward.verdict("gpu_missing", 3)
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.FAIL, Action.REBOOT)
+    assert "It is no longer on the PCI bus." in verdict.reason
+    assert verdict.evidence["serial"] == "S1"
+    assert ward.seen() == ["gpu_missing"]
+
+
+def test_one_that_a_reboot_did_not_bring_back_is_to_be_inspected() -> None:
+    """It was last seen in an earlier boot."""
+    ward = Ward()
+    ward.gpu(3, state={"board": board(3, "boot-0")})
+    ward.fault(3, "missing")
+    verdict = ward.go_on(90).verdict("gpu_missing", 3)
+
+    assert verdict is not None
+    assert verdict.action is Action.INSPECT
+
+
+def test_a_driver_that_takes_them_up_one_by_one_misses_none() -> None:
+    """After a reload the last of eight comes half a minute later."""
+    ward = Ward()
+    ward.fault(7, "missing")
+    ward.go_on(40)
+    ward.fault(7, None)
+
+    assert not ward.go_on(300).verdicts
+
+
+def test_what_is_expected_no_more_has_no_verdict() -> None:
+    """Replaced, or accepted as gone: its verdicts go at once, with the reason."""
+    ward = Ward()
+    ward.fault(7, "missing")
+    uuid = ward.report.gpus[7].uuid
+    assert ward.go_on(90).verdict("gpu_missing", 7)
+    memory = replace(ward.report.memory, gone={uuid: Gone(Left.ACCEPTED, example.bus_id(7))})
+    ward.report = replace(ward.report, gpus=ward.report.gpus[:7], memory=memory)
+
+    assert not ward.go_on(10).verdicts
+    assert ward.rulings[-1].way is Way.GONE
+
+
+def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
+    """Nobody has ever seen the eighth; the product says that there is one, and the bus where."""
+    ward = Ward(gpus=7)
+    wanted = Expectation(count=8, basis=Basis.PRODUCT)
+    expecting(ward, wanted, visible=7)
+    verdict = ward.go_on(90).verdict("gpu_count")
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.FAIL, Action.INSPECT)
+    assert verdict.reason == "The driver counts 7 GPUs; there should be 8, as hosts with this product have."
+
+    expecting(ward, Expectation(count=8), visible=8)
+    assert not ward.go_on(300).verdicts
+    expecting(ward, replace(wanted, unlisted=("00000000:50:00.0",)), visible=7)
+    verdict = ward.go_on(90).verdict("gpu_count")
+    assert verdict is not None
+    assert verdict.action is Action.REBOOT
+    assert verdict.reason.endswith("On the PCI bus, and not listed by the driver: 00000000:50:00.0.")
+
+
+def test_a_gpu_that_is_lost_explains_why_one_is_not_counted() -> None:
+    """One fault, one primary verdict."""
+    ward = Ward()
+    expecting(ward, Expectation(count=8), visible=7)
+    ward.fault(3, "lost")
+    ward.go_on(90)
+
+    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    assert ward.seen() == ["gpu_count", "gpu_lost"]
+
+
+def test_a_guest_that_was_given_some_is_not_known_to_lack_any() -> None:
+    """But what was configured, or here before, is missed there too."""
+    ward = Ward(gpus=2)
+    given = Expectation(count=2, may=4, may_basis=Basis.PRODUCT, place=GUEST)
+    expecting(ward, given, visible=2)
+    verdict = ward.go_on(90).verdict("gpu_count")
+    assert verdict is not None
+    assert verdict.level is Level.UNKNOWN
+    assert "this guest may have been given fewer" in verdict.reason
+
+    expecting(ward, replace(given, count=3), visible=2)
+    assert ward.go_on(90).level("gpu_count") is Level.FAIL
+
+
+def test_while_a_gpu_is_released_nobody_counts() -> None:
+    """The driver may count it, or not."""
+    ward = Ward()
+    expecting(ward, Expectation(count=8), visible=7)
+    ward.gpu(2, state={"released": True})
+
+    assert not ward.go_on(300).verdicts
+
+
+def test_a_driver_other_than_configured_is_a_warning() -> None:
+    """Until it is the one that is expected; NCCL's is that of the last run of the probe."""
+    ward = Ward(policy=Policy(versions={"driver": "580.105.08", "nccl": "2.30.7"}))
+    assert not ward.go_on(QUARTER - 60, every=30.0).verdicts
+    verdict = ward.go_on(120).verdict("version_drift")
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.WARN, Action.INSPECT)
+    assert verdict.reason == f"The driver is {DRIVER}; 580.105.08 is expected."
+
+    ward.terms = replace(ward.terms, policy=Policy(versions={"driver": DRIVER, "nccl": "2.27.3"}))
+    verdict = ward.go_on(60).verdict("version_drift")
+    assert verdict is not None
+    assert verdict.reason == "NCCL is 2.30.7; 2.27.3 is expected."
+    ward.terms = replace(ward.terms, policy=Policy(versions={"driver": DRIVER}))
+    assert not ward.go_on(300).verdicts
+
+
+def test_one_whose_firmware_differs_from_most_is_told() -> None:
+    """Of the same product alone; of two nobody knows which is right."""
+    ward = Ward()
+    ward.gpu(5, vbios="96.00.A5.00.03", gsp=None)
+    verdict = ward.go_on(QUARTER + 60, every=30.0).verdict("gpu_version_drift", 5)
+    assert verdict is not None
+    assert verdict.reason == (f"Its VBIOS is 96.00.A5.00.03; 7 of 8 GPUs of this product here have {VBIOS}.")
+    assert ward.seen() == ["gpu_version_drift"]
+
+    ward.gpu(5, name="NVIDIA L40S")
+    assert not ward.go_on(300).verdicts
+    pair = Ward(gpus=2)
+    pair.gpu(1, vbios="96.00.A5.00.03")
+    assert not pair.go_on(QUARTER + 60, every=30.0).verdicts
+
+
+def test_a_configured_firmware_is_everybodys() -> None:
+    """Though all agree, all differ from it; one that does not answer is not judged."""
+    ward = Ward(gpus=3, policy=Policy(versions={"vbios": "97.00"}))
+    ward.fault(2, "stuck")
+    ward.go_on(QUARTER + 60, every=30.0)
+
+    assert [ward.level("gpu_version_drift", n) for n in range(3)] == [Level.WARN, Level.WARN, Level.OK]
+    verdict = ward.verdict("gpu_version_drift", 0)
+    assert verdict is not None
+    assert verdict.reason == f"Its VBIOS is {VBIOS}; 97.00 is expected."

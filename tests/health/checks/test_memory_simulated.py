@@ -1,0 +1,42 @@
+"""What a scenario does to a GPU's memory is found by the check it is meant for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from judging import Ward
+
+from gpumon.health.verdict import Action, Level
+from scripts.profiles import report_of
+
+SCENARIOS: Mapping[tuple[str, str], tuple[Level, Action, str]] = {
+    ("ecc_uncorrectable", "h100x8"): (Level.WARN, Action.RESET, "ecc: {uncorrected_dram: 2}"),
+    ("ecc_uncorrectable", "t4x1"): (Level.WARN, Action.RESET, "ecc: {uncorrected_sram: 1}"),
+    ("ecc_sram_threshold", "b200x8"): (Level.FAIL, Action.REPLACE, "ecc: {threshold_exceeded: 1}"),
+    ("ecc_corrected_high", "a100x8"): (Level.WARN, Action.RESET, "ecc: {corrected_sram: 10001}"),
+    ("row_remap_failed", "gb200x4"): (Level.FAIL, Action.REPLACE, "remap: {failed: 1}"),
+    ("row_remap_many", "h200x8"): (Level.WARN, Action.REPLACE, "remap: {uncorrectable: 512}"),
+    ("row_remap_banks", "h100x8"): (Level.WARN, Action.INSPECT, "remap: {banks_none: 1}"),
+    ("row_remap_pending", "h100x8"): (Level.WARN, Action.RESET, "remap: {pending: 1, uncorrectable: 1}"),
+    ("retired_pages", "t4x1"): (Level.FAIL, Action.REPLACE, "set: {retired_uncorrected: 61}"),
+    ("page_retirement_pending", "t4x1"): (Level.WARN, Action.REBOOT, "set: {retired_pending: 1}"),
+    ("recovery_action", "h100x8"): (Level.FAIL, Action.REBOOT, "set: {recovery_action: 2}"),
+}
+
+
+@pytest.mark.parametrize(("check", "profile"), SCENARIOS)
+def test_what_is_injected_is_found(check: str, profile: str, tmp_path: Path) -> None:
+    """On the GPU it was done to, as the one primary verdict, through the driver's calls."""
+    level, action, text = SCENARIOS[check, profile]
+    index = 0 if profile == "t4x1" else 3
+    scenario = tmp_path / "scenario.yml"
+    scenario.write_text(f"idle: true\ngpus: {{{index}: {{{text}}}}}\n")
+    report = report_of(profile, scenario)
+    ward = Ward()
+    ward.report = replace(ward.report, gpus=report.gpus, ports=(), node=report.node)
+    ward.go_on(16 * 60, every=30)
+    found = [(one.check, one.level, one.action, one.device) for one in ward.report.health.primary]
+    assert found == [(check, level, action, report.gpus[index].uuid)]

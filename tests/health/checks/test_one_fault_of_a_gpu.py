@@ -1,0 +1,204 @@
+"""One fault of a GPU or its memory gives one primary verdict: the one whose action is the right one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from judging import Ward
+
+from gpumon.health.verdict import Action
+from gpumon.snapshot.burst import SXID
+
+MINUTES = 60.0
+LINK_ERROR = "NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)"
+RESET_IT = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+
+
+def primary(ward: Ward) -> list[tuple[str, Action]]:
+    return [(one.check, one.action) for one in ward.report.health.primary]
+
+
+def dram_error(ward: Ward) -> None:
+    """As a Hopper tells it: Xids at once, the counters and flags at the next reading."""
+    for code in (48, 171, 63, 45):
+        ward.event(0, code)
+    ward.event(0, 154, text=RESET_IT)
+    ward.go_on(15)
+    ward.ecc(0, uncorrected_dram=1)
+    ward.gpu(0, row_remap_pending=1.0, recovery_action=1.0, rows_remapped_total={"uncorrectable": 1.0})
+
+
+def sram_error(ward: Ward) -> None:
+    ward.event(0, 48)
+    ward.event(0, 172)
+    ward.go_on(15)
+    ward.ecc(0, uncorrected_sram=1)
+    ward.gpu(0, recovery_action=1.0)
+
+
+def contained(ward: Ward) -> None:
+    """Only the application is harmed, says the Xid; the counters say that the GPU has a bad row."""
+    for code in (94, 63):
+        ward.event(0, code)
+    ward.go_on(15)
+    ward.ecc(0, uncorrected_dram=1)
+    ward.gpu(0, row_remap_pending=1.0)
+
+
+def contained_with_mig(ward: Ward) -> None:
+    """Then the driver tells no counters."""
+    ward.gpu(0, state={"ecc_volatile": None}, ecc_errors_total=None)
+    ward.event(0, 94)
+    ward.go_on(15)
+    ward.gpu(0, row_remap_pending=1.0)
+
+
+def no_spare(ward: Ward) -> None:
+    """The row could not be replaced."""
+    for code in (48, 64):
+        ward.event(0, code)
+    ward.go_on(15)
+    ward.ecc(0, uncorrected_dram=1)
+    ward.gpu(0, row_remap_failed=1.0, row_remap_banks={"none": 1.0}, recovery_action=1.0)
+
+
+def threshold(ward: Ward) -> None:
+    """The SRAM is worn out; the flag is read every five minutes."""
+    ward.event(0, 48)
+    ward.ecc(0, uncorrected_sram=4)
+    ward.go_on(6 * MINUTES, every=30)
+    ward.gpu(0, ecc_sram_threshold_exceeded=1.0)
+
+
+def old_board(ward: Ward) -> None:
+    """A T4: pages instead of rows."""
+    ward.event(0, 48)
+    ward.event(0, 63)
+    ward.go_on(15)
+    ward.ecc(0, uncorrected_dram=1)
+    ward.gpu(0, retired_pages={"double_bit": 1.0}, retired_pages_pending=1.0, row_remap_pending=None)
+
+
+def reboot_advised(ward: Ward) -> None:
+    """The catalogue asks for a reset, the driver for more: both stand, as neither covers the other."""
+    ward.event(0, 95)
+    ward.go_on(15)
+    ward.gpu(0, recovery_action=2.0)
+
+
+def lost(ward: Ward) -> None:
+    ward.event(0, 79)
+    ward.event(0, 154, text=RESET_IT)
+    ward.go_on(10)
+    ward.fault(0, "lost")
+    ward.gpu(0, recovery_action=None, row_remap_pending=None, row_remap_failed=None)
+
+
+def lost_while_a_link_fails(ward: Ward) -> None:
+    """The peer at the other end of the link has an error of it."""
+    ward.event(0, 79)
+    ward.event(0, 74, text=LINK_ERROR)
+    ward.event(1, 74, text=LINK_ERROR)
+    ward.go_on(10)
+    ward.fault(0, "lost")
+
+
+def firmware(ward: Ward) -> None:
+    """The agent leaves the GPU aside at once."""
+    ward.event(0, 119)
+    ward.event(0, 120)
+    ward.fault(0, "stuck")
+
+
+def reset_required(ward: Ward) -> None:
+    ward.event(0, 95)
+    ward.fault(0, "reset_required")
+    ward.gpu(0, recovery_action=1.0)
+
+
+def switch(ward: Ward) -> None:
+    """Each GPU tells of its links."""
+    ward.event(0, 20034, kind=SXID, bus_id="0000:05:00.0", uuid=None, fatal=True)
+    for index in (0, 1):
+        ward.event(index, 74, text=LINK_ERROR)
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdicts"),
+    [
+        (dram_error, [("xid_critical", Action.RESET)]),
+        (sram_error, [("xid_critical", Action.REBOOT)]),
+        (contained, [("ecc_uncorrectable", Action.RESET)]),
+        (contained_with_mig, [("row_remap_pending", Action.RESET)]),
+        (no_spare, [("row_remap_failed", Action.REPLACE)]),
+        (threshold, [("ecc_sram_threshold", Action.REPLACE)]),
+        (old_board, [("xid_critical", Action.RESET)]),
+        (reboot_advised, [("xid_critical", Action.RESET), ("recovery_action", Action.REBOOT)]),
+        (lost, [("gpu_lost", Action.REBOOT)]),
+        (lost_while_a_link_fails, [("gpu_lost", Action.REBOOT)]),
+        (firmware, [("gpu_stuck", Action.RESET)]),
+        (reset_required, [("gpu_reset_required", Action.RESET)]),
+        (switch, [("nvswitch_error", Action.REBOOT)]),
+    ],
+)
+def test_one_fault(fault: Callable[[Ward], None], verdicts: list[tuple[str, Action]]) -> None:
+    """All else that is said of it stands under it."""
+    ward = Ward(gpus=2)
+    ward.go_on(60, every=15)
+    fault(ward)
+    ward.go_on(17 * MINUTES, every=30)
+    assert primary(ward) == verdicts
+    assert len(ward.verdicts) > 1
+
+
+def test_a_new_fault_does_not_hide_under_an_old_one() -> None:
+    """A board that waits for its replacement has another fault: both are said."""
+    ward = Ward(gpus=1)
+    ward.gpu(0, row_remap_failed=1.0)
+    ward.go_on(3600, every=60)
+    ward.event(0, 119)
+    ward.go_on(30)
+    assert {check for check, _ in primary(ward)} == {"row_remap_failed", "xid_critical"}
+
+
+def test_an_old_xid_does_not_hide_under_a_lost_gpu() -> None:
+    """It was there before: the memory has to be looked at, too."""
+    ward = Ward(gpus=1)
+    ward.event(0, 48)
+    ward.go_on(3600, every=60)
+    ward.fault(0, "lost")
+    ward.go_on(60)
+    assert {check for check, _ in primary(ward)} == {"gpu_lost", "xid_critical"}
+
+
+def test_the_neighbours_memory_is_its_own() -> None:
+    """The same fault on two GPUs is two."""
+    ward = Ward(gpus=2)
+    ward.event(0, 95)
+    ward.go_on(60)
+    ward.ecc(1, uncorrected_dram=1)
+    ward.go_on(30)
+    assert {check for check, _ in primary(ward)} == {"xid_critical", "ecc_uncorrectable"}
+
+
+def test_a_storm_of_corrected_errors_is_one_fault() -> None:
+    """The driver warns of the rate, too, and the sum becomes great."""
+    ward = Ward(gpus=1)
+    ward.event(0, 92)
+    for _ in range(80):
+        ward.ecc(0, corrected_dram=1_500_000)
+        ward.go_on(15)
+    assert primary(ward) == [("ecc_corrected_storm", Action.RESET)]
+    assert ward.seen() == ["ecc_corrected_high", "ecc_corrected_storm", "xid_warning"]
+
+
+def test_a_storm_of_lines_stands_under_what_they_say() -> None:
+    """Of an Xid that is a verdict already."""
+    ward = Ward(gpus=1)
+    ward.event(0, 95)
+    for step in range(40):
+        ward.gpu(0, xid_errors_total={"95": step * 50.0})
+        ward.go_on(10)
+    assert primary(ward) == [("xid_critical", Action.RESET)]
+    assert ward.seen() == ["xid_critical", "xid_storm"]

@@ -1,0 +1,463 @@
+"""Checks of Xids and SXids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging import Ward
+
+from gpumon.health import xids
+from gpumon.health.catalogue import SHIPPED
+from gpumon.health.checks.xid import _ACTIONS
+from gpumon.health.expectation import Expectation
+from gpumon.health.nvlink5 import TABLE as UNITS
+from gpumon.health.policy import Policy
+from gpumon.health.verdict import Action, Level, Way
+from gpumon.health.xids import Class, Severity
+from gpumon.snapshot.burst import SXID
+from gpumon.snapshot.snapshot import CONTAINER
+
+HOUR, DAY = 3600.0, 86400.0
+
+LINK_DOWN = "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x00000000 0x0 0x0 0x0 0x0)"
+REGISTERS = "NVLink: fatal error detected on link 14({}, 0x0, {}, 0x0, 0x0, 0x0, 0x0)"
+ADVICE = "GPU recovery action changed from 0x0 (None) to {}"
+THREAD = "Graphics SM Warp Exception on (GPC {}, TPC {}, SM 0): Illegal Instruction Error"
+
+
+# Critical
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "action"),
+    [
+        (48, "", Action.RESET),
+        (79, "GPU has fallen off the bus.", Action.REBOOT),
+        (119, "", Action.RESET),
+        (157, "", Action.INSPECT),
+        (151, "", Action.REBOOT),
+        (54, "", Action.INSPECT),
+        (149, LINK_DOWN, Action.RESET),
+        (74, REGISTERS.format("0x0", "0x10000"), Action.INSPECT),
+        (154, ADVICE.format("0x1 (GPU Reset Required)"), Action.RESET),
+        (154, ADVICE.format("0x2 (Node Reboot Required)"), Action.REBOOT),
+        (154, ADVICE.format("0x4 (Drain and Reset)"), Action.RESET),
+    ],
+)
+def test_critical(code: int, text: str, action: Action) -> None:
+    """A failure of its GPU at once, which nothing but a repair clears."""
+    ward = Ward(gpus=2)
+    ward.event(1, code, text=text)
+    verdict = ward.go_on().verdict("xid_critical", 1)
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.FAIL, action)
+    assert verdict.reason.startswith(f"Xid {code}: ")
+    assert len(ward.verdicts) == 1
+    ward.fault(1, "stuck")
+    assert ward.go_on(2 * DAY, every=HOUR).level("xid_critical", 1) is Level.FAIL
+
+
+def test_the_one_that_asks_for_most_speaks() -> None:
+    """What is said beside it is named; advice speaks only where nothing gives its reason."""
+    ward = Ward(gpus=1)
+    ward.event(0, 172)
+    ward.event(0, 48)
+    ward.event(0, 154, text=ADVICE.format("0x1 (GPU Reset Required)"))
+    verdict = ward.go_on().verdict("xid_critical")
+    assert verdict is not None
+    assert verdict.action is Action.REBOOT
+    assert verdict.reason.startswith("Xid 172: ")
+    assert verdict.reason.endswith("Also Xid 48, 154.")
+
+
+def test_advice_that_is_taken_back() -> None:
+    """Only the newest counts."""
+    ward = Ward(gpus=1)
+    ward.event(0, 154, text=ADVICE.format("0x1 (GPU Reset Required)"))
+    ward.at += 1
+    ward.event(0, 154, text="GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
+    assert not ward.go_on(60).verdicts
+
+
+def test_an_old_boot_is_over() -> None:
+    """What the store tells of the boot before is on record, and no verdict."""
+    ward = Ward(gpus=1)
+    ward.event(0, 48)
+    ward.reboot()
+    assert not ward.go_on(60).verdicts
+
+
+def test_a_cleared_xid_does_not_come_back() -> None:
+    """Not after a restart of the agent, which finds the event in the store."""
+    ward = Ward(gpus=1)
+    ward.event(0, 95)
+    ward.go_on(10)
+    ward.reset(0)
+    assert not ward.go_on(90).verdicts
+    ward.restart()
+    assert not ward.go_on(600, every=15).verdicts
+
+
+def test_the_operators_catalogue_decides() -> None:
+    """What a code means on this host, this check says too."""
+    ward = Ward(gpus=2)
+    row = replace(xids.XIDS[92], severity=Severity.CRITICAL, action=xids.RESET)
+    ward.report = replace(ward.report, catalogue=SHIPPED.with_rows({92: row}))
+    ward.event(0, 92)
+    assert ward.go_on().level("xid_critical", 0) is Level.FAIL
+
+
+def test_each_action_of_the_catalogue_is_known_or_for_a_person() -> None:
+    """Words that begin like an action mean it; a new row must not fall through to an inspection."""
+    for row in xids.TABLE:
+        told = row.severity is not Severity.INFO
+        if told and row.action.startswith(("reset", "reboot", "restart", "replace", "nothing")):
+            assert row.action in _ACTIONS, row
+    for unit in UNITS:
+        for action, _ in {**unit.by_status, **(unit.by_reason or {})}.values():
+            assert action in _ACTIONS, unit
+
+
+# What is nothing
+
+
+@pytest.mark.parametrize("code", [45, 43, 63, 93, 106, 141, 160, 162, 171])
+def test_information_is_no_verdict(code: int) -> None:
+    """A lone Xid 45 above all, however often."""
+    ward = Ward(gpus=2)
+    for _ in range(6):
+        ward.event(0, code)
+        ward.event(1, code)
+        assert not ward.go_on(300, every=60).verdicts
+
+
+@pytest.mark.parametrize("code", [13, 31, 69, 109])
+def test_one_error_of_an_application_is_no_verdict(code: int) -> None:
+    """It is the job's."""
+    ward = Ward(gpus=2)
+    ward.event(1, code)
+    assert not ward.go_on(DAY, every=900).verdicts
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (74, REGISTERS.format("0x1", "0x0")),
+        (145, "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a006 0x80000000 0x0 0x0 0x0 0x0)"),
+    ],
+)
+def test_registers_that_say_nothing_is_wrong(code: int, text: str) -> None:
+    """The driver's line is on record."""
+    ward = Ward(gpus=1)
+    ward.event(0, code, text=text)
+    assert not ward.go_on(60).verdicts
+
+
+def test_what_was_there_before_the_agent_is_no_verdict() -> None:
+    """The kernel log of the time before the first start is history."""
+    ward = Ward(gpus=1)
+    for code in (48, 94, 901, 31, 31):
+        ward.event(0, code, historical=True)
+        ward.at += 300
+    assert not ward.go_on(60).verdicts
+
+
+# Recurring
+
+
+def test_recurring() -> None:
+    """Five bursts of one code within a day: no reset cures it, whatever was tried. A day without: it is over."""
+    ward = Ward(gpus=2, policy=Policy(disabled=frozenset({"repeat_offender"})))
+    for _ in range(4):
+        ward.event(1, 48)
+        ward.go_on(60)
+        ward.reset(1)
+        ward.go_on(HOUR, every=60)
+        assert not ward.verdicts
+    ward.event(1, 48)
+    verdict = ward.go_on().verdict("xid_recurring", 1)
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.FAIL, Action.INSPECT)
+    assert "came 5 times within 24 hours" in verdict.reason
+    assert [one.check for one in ward.report.health.primary] == ["xid_recurring"]
+    ward.go_on(10)
+    ward.reset(1)
+    assert ward.go_on(HOUR, every=60).seen() == ["xid_recurring"]
+    assert not ward.go_on(DAY, every=1800).verdicts
+
+
+def test_recurring_counts_one_code_of_one_gpu() -> None:
+    """Four bursts here and one there are not five; a limit can be set."""
+    few, strict = Ward(gpus=2), Ward(gpus=2, policy=Policy(thresholds={"xid_recurring": 2}))
+    for ward in (few, strict):
+        for index, code in ((0, 48), (0, 48), (0, 48), (0, 48), (1, 48), (0, 119)):
+            ward.event(index, code)
+            ward.go_on(300, every=60)
+    assert few.level("xid_recurring", 0) is Level.OK
+    assert strict.level("xid_recurring", 0) is Level.FAIL
+    assert strict.level("xid_recurring", 1) is Level.OK
+
+
+# Errors of applications
+
+
+def test_app_repeated() -> None:
+    """Twice within a day to one GPU alone: somebody should look at it."""
+    ward = Ward(gpus=2)
+    ward.event(1, 31)
+    assert not ward.go_on(DAY - 60, every=1800).verdicts
+    ward.event(1, 31)
+    verdict = ward.go_on().verdict("xid_app_repeated", 1)
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.WARN, Action.INSPECT)
+    assert len(ward.verdicts) == 1
+    assert not ward.go_on(DAY, every=1800).verdicts
+
+
+def test_app_repeated_after_more_than_a_day() -> None:
+    """That is nothing."""
+    ward = Ward(gpus=2)
+    ward.event(1, 31)
+    ward.go_on(DAY, every=1800)
+    ward.event(1, 31)
+    assert not ward.go_on(60).verdicts
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "level"),
+    [
+        (((1, 3),), ((1, 3),), Level.WARN),
+        (((1, 3),), ((1, 2),), Level.OK),
+        (((1, 3), (0, 2)), ((1, 3), (0, 2)), Level.OK),
+        ((), (), Level.OK),
+    ],
+)
+def test_exceptions_of_one_unit_are_the_gpus(
+    first: tuple[tuple[int, int], ...], second: tuple[tuple[int, int], ...], level: Level
+) -> None:
+    """The same GPC and TPC each time, and no other."""
+    ward = Ward(gpus=2)
+    for units in (first, second):
+        texts = tuple(THREAD.format(*unit) for unit in units)
+        ward.event(0, 13, texts=texts) if texts else ward.event(0, 13)
+        ward.go_on(600, every=60)
+    assert ward.level("xid_app_repeated", 0) is level
+    assert len(ward.verdicts) == (level is not Level.OK)
+
+
+def test_context_switches_that_time_out_again() -> None:
+    """Xid 109 twice on one GPU alone is a failure that asks for a reset."""
+    ward = Ward(gpus=2)
+    for _ in range(2):
+        ward.event(0, 109)
+        ward.go_on(300, every=60)
+    verdict = ward.verdict("xid_app_repeated", 0)
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.FAIL, Action.RESET)
+
+
+def test_app_everywhere() -> None:
+    """The same code on several GPUs is the software's fault, for information, and no GPU's."""
+    ward = Ward(gpus=2)
+    for _ in range(3):
+        ward.event(0, 31)
+        ward.event(1, 31)
+        ward.go_on(600, every=60)
+    verdict = ward.verdict("xid_app_everywhere")
+    assert verdict is not None
+    assert (verdict.level, verdict.action, verdict.device) == (Level.WARN, Action.RESTART, "")
+    assert ward.seen() == ["xid_app_everywhere"]
+    assert not ward.go_on(DAY + 1900, every=1800).verdicts
+
+
+def test_different_codes_on_different_gpus_are_nothing() -> None:
+    """Two jobs, two errors."""
+    ward = Ward(gpus=2)
+    ward.event(0, 31)
+    ward.event(1, 13)
+    assert not ward.go_on(60).verdicts
+
+
+# Storms
+
+
+def test_storm() -> None:
+    """More than a hundred lines a minute of one code for two minutes."""
+    ward = Ward(gpus=2)
+    count = 0.0
+    for step in range(60):
+        count += 10
+        ward.gpu(1, xid_errors_total={"13": count, "79": 0.0})
+        ward.go_on()
+        if step < 24:
+            assert not ward.verdicts
+    verdict = ward.verdict("xid_storm", 1)
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.WARN, Action.RESTART)
+    assert verdict.reason.startswith("Xid 13 comes 120 times a minute")
+    assert len(ward.verdicts) == 1
+    assert not ward.go_on(180).verdicts
+
+
+def test_a_hundred_lines_a_minute_are_no_storm() -> None:
+    """Nor are two codes of sixty."""
+    ward = Ward(gpus=2)
+    for step in range(60):
+        ward.gpu(0, xid_errors_total={"13": step * 25 / 3})
+        ward.gpu(1, xid_errors_total={"13": step * 5.0, "31": step * 5.0})
+        assert not ward.go_on().verdicts
+
+
+# Warnings
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "action"),
+    [
+        (92, "", Action.NONE),
+        (94, "", Action.RESTART),
+        (168, "", Action.INSPECT),
+        (161, "", Action.NONE),
+        (163, "", Action.NONE),
+        (32, "", Action.RESTART),
+        (121, "", Action.NONE),
+        (144, "", Action.INSPECT),
+        (154, ADVICE.format("0x3 (Drain P2P)"), Action.RESTART),
+        (74, REGISTERS.format("0x0", "0x0").replace("0x0, 0x0, 0x0)", "0x100000, 0x0, 0x0)"), Action.NONE),
+    ],
+)
+def test_warning(code: int, text: str, action: Action) -> None:
+    """Of its GPU, until a day has passed without, or the GPU was reset."""
+    ward = Ward(gpus=2)
+    ward.event(0, code, text=text)
+    ward.event(1, code, text=text)
+    ward.go_on(10)
+    for index in (0, 1):
+        verdict = ward.verdict("xid_warning", index)
+        assert verdict is not None
+        assert (verdict.level, verdict.action) == (Level.WARN, action)
+    assert len(ward.verdicts) == 2
+    ward.reset(1)
+    assert ward.go_on(90).verdict("xid_warning", 1) is None
+    assert ward.go_on(DAY - 600, every=900).verdict("xid_warning", 0)
+    assert not ward.go_on(HOUR, every=900).verdicts
+    assert ward.rulings[-1].way is Way.QUIET
+
+
+def test_contained_errors_that_come_again() -> None:
+    """The first asks for the application, the second for the GPU."""
+    ward = Ward(gpus=1)
+    ward.event(0, 94)
+    assert ward.go_on(HOUR, every=60).level("xid_warning") is Level.WARN
+    ward.event(0, 94)
+    verdict = ward.go_on().verdict("xid_warning")
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.FAIL, Action.RESET)
+
+
+def test_power_smoothing_that_is_back() -> None:
+    """An Xid 162 ends the warning of the 163 before it, and that of nothing else."""
+    ward = Ward(gpus=2)
+    for index in (0, 1):
+        ward.event(index, 163)
+    ward.event(1, 92)
+    ward.go_on()
+    assert len(ward.verdicts) == 2
+    ward.report = replace(
+        ward.report,
+        events=tuple(
+            replace(event, cancelled_wall=ward.wall) if event.code == 163 else event for event in ward.report.events
+        ),
+    )
+    ward.go_on(90)
+    assert ward.verdict("xid_warning", 0) is None
+    assert ward.verdict("xid_warning", 1)
+    assert ward.rulings[-1].way is Way.WELL
+
+
+def test_unknown_code() -> None:
+    """A newer driver has it: somebody should look it up. An operator's row makes it known."""
+    ward = Ward(gpus=2)
+    ward.event(1, 901)
+    verdict = ward.go_on().verdict("xid_unknown", 1)
+    assert verdict is not None
+    assert (verdict.level, verdict.reason.partition(" is")[0]) == (Level.WARN, "Xid 901")
+    assert len(ward.verdicts) == 1
+    ward.go_on(DAY + 60, every=900)
+    assert not ward.verdicts
+
+    row = replace(xids.unknown(901), severity=Severity.WARNING, kind=Class.APPLICATION)
+    ward.report = replace(ward.report, catalogue=SHIPPED.with_rows({901: row}))
+    ward.event(1, 901)
+    assert not ward.go_on(60).verdicts
+
+
+# Of the node
+
+
+def test_nvswitch_error() -> None:
+    """A fatal one is the node's; it stays until a reboot proves itself. Others are a warning."""
+    ward = Ward(gpus=2)
+    where: dict[str, Any] = {"bus_id": "0000:05:00.0", "uuid": None, "kind": SXID}
+    ward.event(0, 12028, fatal=False, **where)
+    assert ward.go_on(60).level("nvswitch_error") is Level.WARN
+    ward.event(0, 20034, fatal=True, **where)
+    verdict = ward.go_on().verdict("nvswitch_error")
+    assert verdict is not None
+    assert (verdict.level, verdict.action, verdict.device) == (Level.FAIL, Action.REBOOT, "")
+    assert "NVSwitch 0000:05:00.0" in verdict.reason
+    assert "SXid 20034" in verdict.reason
+    assert ward.go_on(DAY, every=HOUR).verdicts
+    ward.reboot()
+    assert ward.go_on(590, every=10).verdicts
+    assert not ward.go_on(30).verdicts
+
+
+def test_nvswitch_error_that_is_not_fatal() -> None:
+    """A day without, and it is forgiven."""
+    ward = Ward(gpus=2)
+    ward.event(0, 12028, fatal=False, bus_id="0000:05:00.0", uuid=None, kind=SXID)
+    assert ward.go_on(DAY - 600, every=600).level("nvswitch_error") is Level.WARN
+    assert not ward.go_on(1800, every=300).verdicts
+    assert ward.rulings[-1].way is Way.QUIET
+
+
+def unplaced(ward: Ward, code: int) -> None:
+    ward.event(0, code, bus_id="00000000:9B:00.0", uuid=None, count=0, kmsg=1)
+
+
+def on_bus(ward: Ward, **others: str) -> None:
+    """The PCI bus as the sampler sees it: the GPUs of the inventory, and these."""
+    bus = {state.bus_id: "nvidia" for state in ward.report.gpus} | others
+    ward.report = replace(ward.report, memory=replace(ward.report.memory, bus=bus))
+
+
+def test_an_xid_where_no_gpu_is() -> None:
+    """It is the node's, once the inventory has had a minute to know better."""
+    ward = Ward(gpus=2)
+    unplaced(ward, 79)
+    assert not ward.go_on(120).verdicts, "nobody has looked at the bus yet"
+    on_bus(ward)
+    assert not ward.go_on(50).verdicts
+    verdict = ward.go_on(30).verdict("xid_unplaced")
+    assert verdict is not None
+    assert (verdict.level, verdict.action, verdict.device) == (Level.FAIL, Action.REBOOT, "")
+    assert "00000000:9B:00.0" in verdict.reason
+    ward.gpu(1, state={"bus_id": "00000000:9B:00.0", "uuid": "GPU-9b"})
+    ward.go_on(120)
+    assert ward.seen() == ["xid_critical"], "now the GPU is known, and it is its own"
+
+
+def test_an_xid_of_a_gpu_that_is_not_ours() -> None:
+    """Excluded, given to a guest, or the host's while we are in a container: none of our business."""
+    given, excluded, contained = Ward(gpus=2), Ward(gpus=2), Ward(gpus=2)
+    on_bus(given, **{"00000000:9B:00.0": "vfio-pci"})
+    on_bus(excluded, **{"00000000:9B:00.0": "nvidia"})
+    excluded.report = replace(excluded.report, excluded=("00000000:9B:00.0",))
+    on_bus(contained, **{"00000000:9B:00.0": "nvidia"})
+    contained.report = replace(contained.report, expectation=Expectation(count=2, place=CONTAINER))
+    for ward in (given, excluded, contained):
+        unplaced(ward, 79)
+        assert not ward.go_on(300, every=15).verdicts

@@ -1,0 +1,130 @@
+"""One fault, one primary verdict, whatever there is: no circles, nothing out of sight, nothing made harmless."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging import Ward
+
+from gpumon import judged
+from gpumon.arrival import Ruled
+from gpumon.health import folding
+from gpumon.health.check import Check
+from gpumon.health.standing import Health, ruled
+from gpumon.health.table import BY_NAME, CHECKS
+from gpumon.health.verdict import Action, Change, Key, Level, Ruling, Verdict, Way
+
+OF_TIME = next(field.default for field in fields(Check) if field.name == "because")
+"""What most checks ask of a cause: that they came together."""
+WARD = Ward(gpus=3, ports=1)
+FACTS = judged.facts(WARD.report, WARD.moment, WARD.terms)
+NOW = FACTS.now
+
+
+def devices(check: str) -> list[str]:
+    row = BY_NAME[check]
+    if row.gpu is not None:
+        return [state.uuid for state in FACTS.gpus]
+    return [case.device for case in FACTS.port_cases] if row.port is not None else [""]
+
+
+@st.composite
+def verdicts(draw: st.DrawFn) -> Verdict:
+    check = draw(st.sampled_from([one.name for one in CHECKS]))
+    ago = draw(st.sampled_from((5.0, 60.0, 250.0, 400.0, 4000.0, 80000.0)))
+    seen = draw(st.floats(0.0, ago))
+    return Verdict(
+        check=check,
+        device=draw(st.sampled_from(devices(check))),
+        level=draw(st.sampled_from((Level.WARN, Level.FAIL))),
+        reason="So it is.",
+        action=Action.NONE,
+        since=NOW.wall - ago,
+        since_at=NOW.at - ago,
+        since_boot=FACTS.boot_id,
+        seen=NOW.wall - seen,
+        seen_at=NOW.at - seen,
+        boot_id=FACTS.boot_id,
+        active=draw(st.booleans()),
+    )
+
+
+def folded(found: list[Verdict]) -> Health:
+    known = {one.key: one for one in found}
+    return Health(open=folding.folded(known, FACTS), judged=True)
+
+
+def top(one: Verdict, known: dict[Key, Verdict]) -> Verdict:
+    """The primary verdict above it. Loops for ever in a circle."""
+    for _ in range(len(known) + 1):
+        if one.under is None:
+            return one
+        one = known[one.under]
+    raise AssertionError(f"a circle above {one}")
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(verdicts(), max_size=25))
+def test_invariants(found: list[Verdict]) -> None:
+    """Each stands under a primary one that is as bad as itself and not much younger; a cause that goes frees it."""
+    health = folded(found)
+    known = dict(health.open)
+    for one in known.values():
+        above = top(one, known)
+        assert above.level >= one.level
+        if one.under is not None:
+            lead = folding._lead(known[one.under])
+            assert known[one.under].since <= one.since + lead or BY_NAME[one.check].because is not OF_TIME
+            assert BY_NAME[one.check].follows[one.under[0]]
+    assert health.level == max((one.level for one in known.values()), default=Level.OK)
+    assert health.level == max((one.level for one in health.primary), default=Level.OK)
+
+    causes = [one for one in known.values() if any(other.under == one.key for other in known.values())]
+    for cause in causes[:3]:
+        over = Ruling(verdict=cause, change=Change.CLEARED, wall=NOW.wall, way=Way.WELL)
+        after = ruled(health, (over,))
+        assert all(one.under in after.open for one in after.open.values() if one.under is not None)
+        shown = {one.key for one in after.primary}
+        assert {one.key for one in known.values() if one.under == cause.key} <= shown
+
+
+def test_what_came_after_its_cause_was_over_is_a_fault_of_its_own() -> None:
+    """A link that fails today does not follow from a GPU that was lost for a minute last week, and is latched."""
+    ward = Ward(gpus=2, ports=0)
+    peers = ward.report.gpus[0].peers
+    for index in (0, 1):
+        other = ward.report.gpus[1 - index].bus_id
+        named = {link: type(peer)(peer_type="gpu", peer=other) for link, peer in peers.items()}
+        ward.gpu(index, state={"peers": named})
+    ward.fault(0, "lost")
+    ward.go_on(60)
+    ward.fault(0, None)
+    ward.go_on(6 * 86400, every=3600)
+    assert ward.seen() == ["gpu_lost"]
+    ward.link(1, 4, up=0.0)
+    ward.go_on(180)
+    assert [one.check for one in ward.report.health.primary] == ["gpu_lost", "nvlink_down"]
+
+
+def test_what_follows_from_something_costs_no_score() -> None:
+    """A GPU that is lost and its Xid are one fault."""
+    ward = Ward(gpus=2, ports=0)
+    ward.fault(0, "lost")
+    ward.event(0, 79)
+    ward.go_on(60)
+    assert ward.seen() == ["gpu_lost", "xid_critical"]
+    assert ward.report.health.score == 80.0
+
+
+def test_a_consequence_is_in_sight_as_soon_as_its_cause_is_cleared() -> None:
+    """Not at the next look only: a scrape may come in between."""
+    ward = Ward(gpus=2, ports=0)
+    ward.fault(0, "lost")
+    ward.event(0, 79)
+    ward.go_on(60)
+    [lost] = ward.report.health.primary
+    over = Ruling(verdict=replace(lost, active=False), change=Change.CLEARED, wall=ward.wall, way=Way.ACKNOWLEDGED)
+    ward.report = judged.take(ward.report, Ruled(rulings=(over,)))
+    assert [one.check for one in ward.report.health.primary] == ["xid_critical"]

@@ -1,0 +1,77 @@
+"""From findings to verdicts."""
+
+from __future__ import annotations
+
+from judging import Ward
+
+from gpumon.health.table import BY_NAME, CHECKS, LIMITS
+from gpumon.health.verdict import Action, Level, Way
+
+
+def test_rows_are_whole() -> None:
+    """Each check has a name of its own, judges one kind of device, and follows only from what stands above it."""
+    names = [check.name for check in CHECKS]
+    assert len(set(names)) == len(names) == len(BY_NAME)
+    limits = {limit for check in CHECKS for limit in check.limits}
+    assert len(limits) == len(LIMITS)
+    for place, check in enumerate(CHECKS):
+        assert sum(judge is not None for judge in (check.gpu, check.port, check.node)) == 1, check.name
+        assert set(check.follows) <= set(names[:place]), check.name
+        assert check.help.endswith("."), check.name
+        assert check.steps.startswith("1. "), check.name
+
+
+def test_a_well_node_has_no_verdict() -> None:
+    """An hour in which nothing happens."""
+    assert not Ward().go_on(3600.0, every=30.0).verdicts
+
+
+def test_a_finding_must_last() -> None:
+    """A link that is down for two polls is none of our business; one that stays down is."""
+    ward = Ward()
+    ward.link(3, 4, up=0.0)
+    assert not ward.go_on(60).verdicts
+    verdict = ward.go_on(90).verdict("nvlink_down", 3)
+    assert verdict is not None
+    assert verdict.reason == "NVLink 4 of 18 is down."
+
+
+def test_what_has_happened_stays_until_the_gpu_is_reset() -> None:
+    """And the reset has to prove itself for a minute; the next time a reset is not enough."""
+    ward = Ward()
+    ward.event(2, 95)
+    assert ward.go_on().level("xid_critical", 2) is Level.FAIL
+    assert ward.go_on(7 * 86400.0, every=3600.0).level("xid_critical", 2) is Level.FAIL
+    ward.reset(2)
+    assert ward.go_on(30).verdict("xid_critical", 2)
+    assert not ward.go_on(60).verdicts
+    assert ward.rulings[-1].way is Way.RESET
+    ward.event(2, 95)
+    verdict = ward.go_on().verdict("xid_critical", 2)
+    assert verdict is not None
+    assert verdict.action is Action.REBOOT
+
+
+def test_a_gpu_that_cannot_be_read_keeps_its_verdict() -> None:
+    """Who cannot tell must not say that it is well."""
+    ward = Ward()
+    ward.gpu(1, row_remap_failed=1.0)
+    assert ward.go_on().level("row_remap_failed", 1) is Level.FAIL
+    ward.fault(1, "stuck")
+    ward.gpu(1, row_remap_failed=None)
+    assert ward.go_on(3600.0, every=30.0).level("row_remap_failed", 1) is Level.FAIL
+
+
+def test_a_lost_gpu_explains_the_links_of_its_peers() -> None:
+    """One fault, one primary verdict."""
+    ward = Ward(gpus=2)
+    peers = ward.report.gpus[0].peers
+    for index in (0, 1):
+        other = ward.report.gpus[1 - index].bus_id
+        named = {link: type(peer)(peer_type="gpu", peer=other) for link, peer in peers.items()}
+        ward.gpu(index, state={"peers": named})
+    ward.fault(0, "lost")
+    ward.link(1, 4, up=0.0)
+    ward.go_on(180)
+    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    assert ward.seen() == ["gpu_lost", "nvlink_down"]

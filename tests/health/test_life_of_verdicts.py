@@ -1,0 +1,263 @@
+"""How verdicts end and what is learnt from it: resets, reboots, quiet, restarts, clocks that are set, pauses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from judging import Ward
+
+from gpumon.arrival import Ruled
+from gpumon.health.acknowledge import Asked, acknowledged
+from gpumon.health.check import DAY, HOUR
+from gpumon.health.verdict import Action, Change, Level, Ruling, Verdict, Way
+from gpumon.judged import take
+
+YEAR = 365 * DAY
+
+
+def acknowledge(ward: Ward, check: str) -> tuple[Verdict, ...]:
+    """As `gpumon ack CHECK` does."""
+    health = ward.report.health
+    answer = acknowledged(Asked(check=check), health, {state.uuid for state in ward.report.gpus})
+    told = tuple(
+        Ruling(
+            verdict=one,
+            change=Change.CLEARED,
+            wall=ward.wall,
+            at=ward.at,
+            boot_id=ward.report.boot_id,
+            way=Way.ACKNOWLEDGED,
+        )
+        for one in answer.cleared
+    )
+    ward.report = take(ward.report, Ruled(rulings=told))
+    return answer.cleared
+
+
+def sick(ward: Ward) -> Ward:
+    ward.event(2, 95)
+    ward.go_on()
+    assert ward.level("xid_critical", 2) is Level.FAIL
+    return ward
+
+
+def ways(ward: Ward, check: str) -> list[Way | None]:
+    return [one.way for one in ward.rulings if one.change is Change.CLEARED and one.verdict.check == check]
+
+
+def test_a_reboot_has_to_prove_health() -> None:
+    """Ten minutes of it; a GPU that fails again in that time, by whatever, has proved nothing."""
+    ward = sick(Ward(gpus=6, ports=0))
+    ward.reboot()
+    ward.go_on(590)
+    assert ward.verdict("xid_critical", 2)
+    ward.go_on(20)
+    assert not ward.verdicts
+    assert ways(ward, "xid_critical") == [Way.REBOOT]
+
+    ward = sick(Ward(gpus=6, ports=0))
+    ward.reboot()
+    ward.go_on(300)
+    ward.fault(2, "lost")
+    ward.go_on(3600, every=60)
+    assert ward.verdict("xid_critical", 2)
+
+
+def test_time_in_which_nobody_looked_proves_nothing() -> None:
+    """Neither a host that slept after the reboot, nor an agent that was stopped."""
+    ward = sick(Ward(gpus=6, ports=0))
+    ward.reboot()
+    ward.go_on(60)
+    ward.pause(3600)
+    ward.go_on(60)
+    ward.restart()
+    ward.go_on(500)
+    assert ward.verdict("xid_critical", 2)
+
+
+def test_quiet_time_is_counted_over_restarts_and_without_pauses() -> None:
+    """An hour of quiet is an hour in which somebody looked; a restart does not begin it anew."""
+    ward = Ward(gpus=5, ports=0)
+    ward.fault(1, "missing")
+    ward.go_on(90)
+    ward.fault(1, None)
+    ward.go_on(40 * 60, every=60)
+    ward.pause(2 * HOUR)
+    ward.restart()
+    ward.go_on(15 * 60, every=60)
+    assert ward.verdict("gpu_missing", 1)
+    ward.go_on(10 * 60, every=60)
+    assert not ward.verdicts
+    assert ways(ward, "gpu_missing") == [Way.QUIET]
+
+
+def test_steps_of_the_wall_clock_clear_nothing_and_raise_nothing() -> None:
+    """Years forwards and back, again and again: what is latched stays, what was cleared stays so, news is news."""
+    ward = sick(Ward(gpus=6, ports=0))
+    ward.fault(1, "missing")
+    ward.go_on(90)
+    ward.fault(1, None)
+    for step in (YEAR, -2 * YEAR, YEAR + 7, -DAY, DAY - 7):
+        ward.step(step)
+        ward.go_on(60, every=30)
+        assert ward.seen() == ["gpu_missing", "xid_critical"]
+    assert acknowledge(ward, "xid_critical")
+    for step in (-YEAR, 2 * YEAR, -YEAR):
+        ward.step(step)
+        ward.go_on(60, every=30)
+        assert ward.seen() == ["gpu_missing"]
+    ward.step(-DAY)
+    ward.event(2, 95)
+    assert ward.go_on().verdict("xid_critical", 2), "the clock was set back, and it is news all the same"
+    ward.step(3 * DAY)
+    ward.reset(2)
+    ward.go_on(120)
+    assert ward.seen() == ["gpu_missing"]
+    assert len([one for one in ward.rulings if one.change is Change.RAISED]) == 3
+
+
+def test_an_error_after_a_reboot_is_news_though_the_clock_was_ahead_before() -> None:
+    """The battery of the clock was empty: the whole boot before was in the future."""
+    ward = Ward(gpus=5, ports=0)
+    ward.step(YEAR)
+    sick(ward)
+    assert acknowledge(ward, "xid_critical")
+    ward.step(-YEAR)
+    ward.reboot()
+    assert not ward.go_on(700, every=20).verdicts
+    ward.event(2, 95)
+    assert ward.go_on().verdict("xid_critical", 2)
+
+
+def test_what_a_reset_has_cured_is_known_to_be_cured_by_it() -> None:
+    """A link that came up again after a reset teaches the ladder; one that came up by itself does not."""
+    ward = Ward(gpus=5, ports=0)
+    for way, action in (
+        (Way.WELL, Action.RESET),
+        (Way.RESET, Action.RESET),
+        (Way.RESET, Action.REBOOT),
+        (Way.REBOOT, Action.REBOOT),
+        (Way.WELL, Action.INSPECT),
+    ):
+        ward.link(3, 4, up=0.0)
+        verdict = ward.go_on(180).verdict("nvlink_down", 3)
+        assert verdict is not None
+        assert verdict.action is action
+        if way is Way.RESET:
+            ward.reset(3)
+        elif way is Way.REBOOT:
+            ward.reboot()
+        ward.go_on(20)  # links train after it
+        ward.link(3, 4, up=1.0)
+        ward.go_on(600)
+        assert not ward.verdicts
+        assert ways(ward, "nvlink_down")[-1] is way
+
+
+def test_a_reset_that_does_not_help_is_followed_by_a_reboot() -> None:
+    """Though the verdict was never cleared; and what the ladder has reached it does not give up while it lasts."""
+    ward = Ward(gpus=5, ports=0)
+    ward.link(3, 4, up=0.0)
+    ward.go_on(180)
+    ward.reset(3)
+    ward.go_on(200)
+    verdict = ward.verdict("nvlink_down", 3)
+    assert verdict is not None
+    assert verdict.action is Action.RESET, "links take a while to train"
+    ward.go_on(200)
+    verdict = ward.verdict("nvlink_down", 3)
+    assert verdict is not None
+    assert verdict.action is Action.REBOOT
+    ward.restart()
+    ward.go_on(60)
+    assert ward.verdicts[verdict.key].action is Action.REBOOT
+    ward.reboot()
+    ward.go_on(20 * 60, every=30)
+    assert ward.verdicts[verdict.key].action is Action.INSPECT
+    ward.go_on(8 * DAY, every=3600)
+    assert ward.verdicts[verdict.key].action is Action.INSPECT
+
+
+def test_what_was_cured_in_maintenance_teaches_the_ladder_nothing() -> None:
+    """Work on a node breaks things and mends them; a fault that was there before it, and was mended in it, counts."""
+    for raised, action in ((True, Action.RESET), (False, Action.REBOOT)):
+        ward = sick(Ward())
+        ward.reset(2)
+        ward.go_on(120)
+        changes = (replace(one, muted=raised or one.change is Change.CLEARED) for one in ward.rulings)
+        ward.report = replace(ward.report, health=replace(ward.report.health, history=tuple(changes)))
+        again = sick(ward).verdict("xid_critical", 2)
+        assert again is not None
+        assert again.action is action
+
+
+def test_the_ladder_forgets_after_a_week() -> None:
+    """And what helped one GPU says nothing of another."""
+    ward = sick(Ward(gpus=6, ports=0))
+    ward.reset(2)
+    ward.go_on(120)
+    assert ways(ward, "xid_critical") == [Way.RESET]
+    ward.event(5, 95)
+    ward.go_on()
+    other = ward.verdict("xid_critical", 5)
+    assert other is not None
+    assert other.action is Action.RESET
+    ward.go_on(8 * DAY, every=3600)
+    ward.event(2, 95)
+    again = ward.go_on().verdict("xid_critical", 2)
+    assert again is not None
+    assert again.action is Action.RESET
+
+
+def test_an_open_verdict_survives_a_restart_without_doubt() -> None:
+    """Nothing is raised twice, nothing is in doubt again because a check lasts, or looks back on what is forgotten."""
+    ward = Ward(gpus=5, ports=0)
+    ward.link(3, 4, up=0.0)
+    ward.go_on(180)
+    raised = len(ward.rulings)
+    for _ in range(3):
+        ward.restart()
+        assert ward.verdict("nvlink_down", 3)
+        ward.go_on(30)
+        assert ward.verdict("nvlink_down", 3)
+    assert len(ward.rulings) == raised
+
+
+def test_what_is_so_cannot_be_acknowledged() -> None:
+    """It can as soon as it is over; then it stays away, until it comes again."""
+    ward = Ward(gpus=5, ports=0)
+    ward.fault(1, "missing")
+    ward.go_on(90)
+    assert not acknowledge(ward, "gpu_missing")
+    ward.fault(1, None)
+    ward.go_on()
+    assert acknowledge(ward, "gpu_missing")
+    assert not ward.go_on(600).verdicts
+    ward.fault(1, "missing")
+    assert ward.go_on(90).verdict("gpu_missing", 1)
+
+
+def test_a_verdict_follows_its_gpu_when_that_tells_its_name() -> None:
+    """It was raised of an address; the GPU opens later, with another index, and the verdict is the same one."""
+    ward = Ward(gpus=5, ports=0)
+    uuid, bus_id = ward.report.gpus[4].uuid, ward.report.gpus[4].bus_id
+    ward.gpu(4, state={"uuid": f"pci-{bus_id.lower()}", "fault": "missing"})
+    since = ward.go_on(90).verdict("gpu_missing")
+    assert since is not None
+    ward.gpu(4, state={"uuid": uuid, "fault": None, "index": 9})
+    verdict = ward.go_on(10).verdict("gpu_missing")
+    assert verdict is not None
+    assert (verdict.device, verdict.since) == (uuid, since.since)
+    assert len(ward.verdicts) == 1
+
+
+def test_verdicts_of_a_gpu_that_is_expected_no_more_go() -> None:
+    """Not at once: a GPU may be out of the inventory for a moment."""
+    ward = sick(Ward(gpus=6, ports=0))
+    gpus = ward.report.gpus
+    ward.report = replace(ward.report, gpus=(*gpus[:2], *gpus[3:]))
+    ward.go_on(300)
+    assert ward.seen() == ["xid_critical"]
+    ward.go_on(400)
+    assert not ward.verdicts
+    assert ways(ward, "xid_critical") == [Way.GONE]

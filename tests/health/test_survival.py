@@ -1,0 +1,196 @@
+"""Whatever comes and goes, and whenever the agent is killed: what was shown is there, what is over is over."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging import Ward
+
+from gpumon import judged
+from gpumon.arrival import Remembered, Ruled
+from gpumon.health.acknowledge import Asked, acknowledged
+from gpumon.health.standing import Health
+from gpumon.health.verdict import Change, Key, Ruling, Way
+from gpumon.store.store import Store
+
+XID = 95
+
+
+class Node(Ward):
+    """With the real store between what is due and what is shown."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(gpus=2, ports=0)
+        self._path = path
+        self._store = Store.open(path)
+        self.killed_before: str | None = None
+        """Kill it at the next ruling: before it is stored, or before it is told."""
+        self.seen_open: set[Key] = set()
+        """What was ever shown, and was not cleared since."""
+
+    def look(self) -> Node:
+        """As the daemon does: once a minute it is stored when verdicts were last so."""
+        super().look()
+        self._store.touch_verdicts(self.report.health.open.values())
+        return self
+
+    def rule(self, due: tuple[Ruling, ...]) -> None:
+        """Stored first, then told."""
+        moment, self.killed_before = (self.killed_before, None) if due else (None, self.killed_before)
+        if moment == "stored":
+            self.kill()
+            return
+        self._store.rule(due)
+        if moment == "told":
+            self.kill()
+            self.check(self.rows())
+            return
+        self.report = judged.take(self.report, Ruled(rulings=due))
+        self.seen_open = set(self.verdicts)
+
+    def kill(self) -> None:
+        """All that was in memory is gone."""
+        self._store.close()
+        self._store = Store.open(self._path)
+        self.report = replace(self.report, health=Health())
+        self.restart()
+        remembered = Remembered(
+            verdicts=self._store.open_verdicts(),
+            rulings=self._store.recent_rulings(0.0, 1000),
+            cleared=self._store.cleared_verdicts(),
+        )
+        self.report = judged.recall(self.report, remembered)
+
+    def acknowledge(self) -> None:
+        health = self.report.health
+        if health.judged:
+            answer = acknowledged(Asked(), health, {state.uuid for state in self.report.gpus})
+            self.rule(
+                tuple(
+                    Ruling(
+                        verdict=one,
+                        change=Change.CLEARED,
+                        wall=self.wall,
+                        at=self.at,
+                        boot_id=self.report.boot_id,
+                        way=Way.ACKNOWLEDGED,
+                    )
+                    for one in answer.cleared
+                )
+            )
+
+    def rows(self) -> tuple[Ruling, ...]:
+        return self._store.recent_rulings(0.0, 100_000)
+
+    def check(self, rows: tuple[Ruling, ...]) -> None:
+        """The rows tell one story, and what is open is what they say."""
+        there: set[Key] = set()
+        for row in rows:
+            key = row.verdict.key
+            assert (row.change is Change.RAISED) == (key not in there), f"{row} after {there}"
+            there = there - {key} if row.change is Change.CLEARED else there | {key}
+        assert {one.key for one in self._store.open_verdicts()} == there
+        assert set(self.verdicts) == there
+        assert self.seen_open - {row.verdict.key for row in rows if row.change is Change.CLEARED} <= there
+
+    def close(self) -> None:
+        self._store.close()
+
+
+@contextmanager
+def node() -> Iterator[Node]:
+    with tempfile.TemporaryDirectory() as folder:
+        one = Node(Path(folder) / "gpumon.db")
+        yield one
+        one.close()
+
+
+GPUS = st.integers(0, 1)
+STEPS = st.one_of(
+    st.tuples(st.just("event"), GPUS),
+    st.tuples(st.just("bad"), GPUS),
+    st.tuples(st.just("good"), GPUS),
+    st.tuples(st.just("missing"), GPUS),
+    st.tuples(st.just("here"), GPUS),
+    st.tuples(st.just("reset"), GPUS),
+    st.tuples(st.just("reboot"), st.just(0)),
+    st.tuples(st.just("acknowledge"), st.just(0)),
+    st.tuples(st.just("wall"), st.sampled_from((-86400, -30, 30, 86400))),
+    st.tuples(st.just("pause"), st.sampled_from((30, 3600))),
+    st.tuples(st.just("kill"), st.just(0)),
+    st.tuples(st.just("killed before stored"), st.just(0)),
+    st.tuples(st.just("killed before told"), st.just(0)),
+    st.tuples(st.just("time"), st.sampled_from((5, 30, 120, 900, 4000))),
+)
+
+
+def take(one: Node, what: str, number: int, boots: Iterator[int]) -> None:  # noqa: PLR0912 - one case a step
+    match what:
+        case "event":
+            one.event(number, XID)
+        case "bad":
+            one.gpu(number, row_remap_failed=1.0)
+        case "good":
+            one.gpu(number, row_remap_failed=0.0)
+        case "missing":
+            one.fault(number, "missing")
+        case "here":
+            one.fault(number, None)
+        case "reset":
+            one.reset(number)
+        case "reboot":
+            one.reboot(f"boot-{next(boots)}")
+        case "acknowledge":
+            one.acknowledge()
+        case "wall":
+            one.step(number)
+        case "pause":
+            one.pause(number)
+        case "kill":
+            one.kill()
+        case "killed before stored" | "killed before told":
+            one.killed_before = what.rpartition(" ")[2]
+        case "time":
+            one.go_on(number, every=max(5.0, number / 8))
+    one.go_on()
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(STEPS, max_size=25))
+def test_nothing_is_lost_raised_twice_or_back_again(steps: list[tuple[str, int]]) -> None:
+    """After any story every row of the store makes sense, and store and agent agree, also after one more restart."""
+    boots = iter(range(2, 1000))
+    with node() as one:
+        for what, number in steps:
+            take(one, what, number, boots)
+            one.check(one.rows())
+        news = sum(what == "event" for what, _ in steps)
+        raised = [row for row in one.rows() if row.change is Change.RAISED and row.verdict.check == "xid_critical"]
+        assert len(raised) <= news, "each error makes a verdict at most once"
+        before = set(one.verdicts)
+        one.kill()
+        assert set(one.verdicts) == before
+
+
+@pytest.mark.parametrize("moment", ["stored", "told"])
+def test_a_kill_in_the_middle_of_a_ruling_is_harmless(moment: str) -> None:
+    """Raised or cleared: after the restart it is one or the other, and comes true at the next look."""
+    with node() as one:
+        one.killed_before = moment
+        one.event(1, XID)
+        one.go_on(10)
+        assert one.seen() == ["xid_critical"]
+        one.killed_before = moment
+        one.reset(1)
+        one.go_on(120)
+        assert not one.verdicts
+        assert [row.change for row in one.rows()] == [Change.RAISED, Change.CLEARED]
+        one.go_on(600)
+        assert not one.verdicts

@@ -1,0 +1,216 @@
+"""A node whose readings a test sets, judged as time goes by: the checks, their life, no store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gpumon import judged
+from gpumon.alerts.history import History
+from gpumon.arrival import Ruled
+from gpumon.health import table
+from gpumon.health.policy import Policy
+from gpumon.health.standing import Health
+from gpumon.health.verdict import Level, Ruling, Verdict
+from gpumon.moment import Moment
+from gpumon.serve import example
+from gpumon.snapshot.burst import NVML, XID, Burst
+from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.snapshot import LinksSeen, StuckProcess
+from gpumon.state import GpuState
+from gpumon.terms import Terms
+
+WALL = 1.8e9
+EVERY = 5.0
+"""Seconds between two looks, as in the daemon."""
+
+
+class Ward:
+    """Eight GPUs at work (see serve/example.py), booted a day ago; `go_on` lets time pass."""
+
+    def __init__(self, *, gpus: int = 8, ports: int = 2, policy: Policy | None = None, uptime: float = 86400.0) -> None:
+        base = example.report()
+        self.report = replace(
+            base,
+            boot_id="boot-1",
+            gpus=tuple(example.gpu(index) for index in range(gpus)),
+            ports=tuple(example.port(number) for number in range(ports)),
+            node=replace(base.node, gpus_expected=float(gpus), gpus_visible=float(gpus)),
+            events=(),
+            alerts=(),
+            health=type(base.health)(),
+            memory=replace(base.memory, recalled=True, history=History().watching((), table.windows())),
+        )
+        self.terms = Terms(policy=policy or Policy())
+        self.at = uptime
+        self._booted = WALL
+        self._idle = 0.0
+        """Boot clock less what the agent has lived."""
+        self.processes()
+
+    @property
+    def wall(self) -> float:
+        return self._booted + self.at
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(self.at, self.wall, self.at - self._idle)
+
+    # What a test sets
+
+    def gpu(self, index: int, *, state: Mapping[str, Any] | None = None, **readings: Any) -> None:
+        """Readings of one GPU, and with `state` what else is known of it."""
+        self._change(index, lambda one: replace(one, gpu=replace(one.gpu, **readings), **dict(state or {})))
+
+    def fault(self, index: int, fault: str | None, detail: str = "") -> None:
+        """The GPU does not answer; None: it does again."""
+        self.gpu(index, state={"fault": fault, "detail": detail})
+
+    def link(self, index: int, link: int, **readings: Any) -> None:
+        """Readings of one NVLink of a GPU."""
+        links = self.report.gpus[index].links
+        self.gpu(index, state={"links": {**links, str(link): replace(links.get(str(link), Nvlink()), **readings)}})
+
+    def node(self, **rows: Any) -> None:
+        self.report = replace(self.report, node=replace(self.report.node, **rows))
+
+    def notice(self, subject: str, words: str | None) -> None:
+        """What the agent says is wrong with itself; None: no more."""
+        others = {name: text for name, text in self.report.notices.items() if name != subject}
+        self.report = replace(self.report, notices=others | ({subject: words} if words else {}))
+
+    def port(self, number: int, *, link: Mapping[str, Any] | None = None, **counts: Any) -> None:
+        """Readings of one port: those of its link, and what it counts."""
+        ports = list(self.report.ports)
+        one = ports[number]
+        ports[number] = replace(one, link=replace(one.link, **dict(link or {})), counts=replace(one.counts, **counts))
+        self.report = replace(self.report, ports=tuple(ports))
+
+    def processes(self, *, stuck: tuple[StuckProcess, ...] | None = (), contained: bool | None = False) -> None:
+        """What the child that reads files says of processes; at first, that all is well."""
+        self._links = LinksSeen(ended_at=self.at, stuck=stuck, contained=contained)
+
+    def event(self, index: int, code: int, *, kind: str = XID, count: int = 1, text: str = "", **values: Any) -> None:
+        """An error of a GPU, now."""
+        state = self.report.gpus[index]
+        burst = Burst(
+            id=f"{index}-{code}-{self.at}",
+            kind=kind,
+            code=code,
+            boot_id=self.report.boot_id,
+            first_at=self.at,
+            last_at=self.at,
+            first_wall=self.wall,
+            last_wall=self.wall,
+            text=text,
+            **{
+                "bus_id": state.bus_id,
+                "uuid": state.uuid,
+                "texts": (text,) if text else (),
+                NVML: count,
+                **values,
+            },
+        )
+        self.report = replace(self.report, events=(*self.report.events, burst))
+
+    def ecc(self, index: int, **errors: float) -> None:
+        """So many more, by severity and location: corrected_dram, uncorrected_sram, ..."""
+        state = self.report.gpus[index]
+        more = {name.replace("_", ","): count for name, count in errors.items()}
+        total, volatile = (
+            {key: count + more.get(key, 0.0) for key, count in (counts or {}).items()}
+            for counts in (state.gpu.ecc_errors_total, state.ecc_volatile)
+        )
+        self.gpu(index, state={"ecc_volatile": volatile}, ecc_errors_total=total)
+
+    def reset(self, index: int) -> None:
+        """Its counters begin anew."""
+        volatile = dict.fromkeys(self.report.gpus[index].ecc_volatile or {}, 0.0)
+        self.gpu(index, state={"fault": None, "detail": "", "begun_at": self.at, "ecc_volatile": volatile})
+
+    def reboot(self, boot_id: str = "boot-2") -> None:
+        """The same node after a boot; the clock of the boot begins anew."""
+        wall = self.wall
+        self.report = replace(self.report, boot_id=boot_id)
+        self.report = replace(
+            self.report,
+            memory=replace(self.report.memory, history=History().watching((), table.windows())),
+        )
+        self.at = 0.0
+        self.restart()
+        self._booted = wall
+
+    def step(self, seconds: float) -> None:
+        """Somebody sets the wall clock."""
+        self._booted += seconds
+
+    def pause(self, seconds: float) -> None:
+        """The host sleeps, or the agent is stopped for a while."""
+        self.at += seconds
+        self._idle += seconds
+
+    def restart(self) -> None:
+        """Of the agent: it knows what its store knew, and no more."""
+        health = Health(open=self.report.health.open, history=self.rulings, cleared=self.report.health.cleared)
+        known = {key: replace(one, active=False) for key, one in health.open.items()}
+        gpus = tuple(
+            replace(one, begun_at=None, gpu=replace(one.gpu, ecc_errors_total=dict(one.ecc_volatile or {}) or None))
+            for one in self.report.gpus
+        )
+        memory = replace(self.report.memory, history=History().watching((), table.windows()))
+        self.report = replace(self.report, health=replace(health, open=known), gpus=gpus, memory=memory)
+        self._idle = self.at
+
+    def _change(self, index: int, change: Any) -> None:
+        gpus: list[GpuState] = list(self.report.gpus)
+        gpus[index] = change(gpus[index])
+        self.report = replace(self.report, gpus=tuple(gpus))
+
+    # What comes of it
+
+    def go_on(self, seconds: float = EVERY, *, every: float = EVERY) -> Ward:
+        """Look again and again for so long; what is due is told at once."""
+        end = self.at + seconds
+        while self.at < end:
+            self.at = min(self.at + every, end)
+            self.look()
+        return self
+
+    def look(self) -> Ward:
+        """Once, now."""
+        memory = self.report.memory
+        history = memory.history.add(self.report.samples(), self.at)
+        links = replace(memory.links, seen=self._links, seen_at=self.moment.lived)
+        self.report = replace(self.report, memory=replace(memory, history=history, links=links))
+        self.report = judged.looked(self.report, self.moment, self.terms)
+        self.rule(self.report.health.due)
+        return self
+
+    def rule(self, due: tuple[Ruling, ...]) -> None:
+        """What was due is told."""
+        self.report = judged.take(self.report, Ruled(rulings=due))
+
+    @property
+    def verdicts(self) -> dict[tuple[str, str], Verdict]:
+        return dict(self.report.health.open)
+
+    def verdict(self, check: str, index: int | None = None) -> Verdict | None:
+        """Of this GPU; without one, of the node or the only device that has it."""
+        found = [one for one in self.verdicts.values() if one.check == check]
+        if index is not None:
+            found = [one for one in found if one.device == self.report.gpus[index].uuid]
+        assert len(found) <= 1, found
+        return found[0] if found else None
+
+    def level(self, check: str, index: int | None = None) -> Level:
+        one = self.verdict(check, index)
+        return Level.OK if one is None else one.level
+
+    @property
+    def rulings(self) -> tuple[Ruling, ...]:
+        return self.report.health.history
+
+    def seen(self) -> Iterable[str]:
+        """Names of the checks that have a verdict."""
+        return sorted({check for check, _ in self.verdicts})

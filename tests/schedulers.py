@@ -1,0 +1,76 @@
+"""What a scheduler's script runs against: our command, and what is not ours, which writes down how it was called."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+RECORDER = """\
+#!/bin/sh
+{ printf '%s\\n' "${0##*/}" "$@"; echo; } >> CALLS
+case "${0##*/} $*" in
+"scontrol --oneliner show node"*) cat NODE ;;
+esac
+"""
+
+
+class Ran(NamedTuple):
+    code: int
+    output: str
+
+
+class Host:
+    """A host with Slurm's command and the system log, both of which only write down what they are told."""
+
+    def __init__(self, folder: Path) -> None:
+        self._calls, self._node, self._path = folder / "calls", folder / "node", folder / "bin"
+        self._path.mkdir(parents=True)
+        recorder = RECORDER.replace("CALLS", str(self._calls)).replace("NODE", str(self._node))
+        for name in ("scontrol", "logger"):
+            self._command(name, recorder)
+        self._command("gpumon", f'#!/bin/sh\nexec {sys.executable} -m gpumon "$@"\n')
+        self.node("IDLE")
+
+    def _command(self, name: str, text: str) -> None:
+        path = self._path / name
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def answering(self, line: str, code: int) -> dict[str, str]:
+        """The environment with a command that answers so, whatever it is asked."""
+        self._command("answering", f'#!/bin/sh\n[ -z "{line}" ] || echo "{line}"\nexit {code}\n')
+        return {"GPUMON": str(self._path / "answering")}
+
+    def node(self, state: str, reason: str = "") -> None:
+        """As `scontrol --oneliner show node` has it."""
+        told = f" Reason={reason} [root@2026-11-20T17:00:00]" if reason else ""
+        self._node.write_text(f"NodeName=n17 Arch=x86_64 CPUAlloc=0 State={state} ThreadsPerCore=1{told}\n")
+
+    def run(self, script: Path, *arguments: str, store: Path, environment: Mapping[str, str] | None = None) -> Ran:
+        """As a daemon does: no search path but that of the commands above, nothing of this test's environment."""
+        environ = {
+            "PATH": str(self._path),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "GPUMON": str(self._path / "gpumon"),
+            "GPUMON_STORE__PATH": str(store),
+            "GPUMON_SLURM_SETTINGS": str(self._path / "settings"),
+            "SLURMD_NODENAME": "n17",
+            **(environment or {}),
+        }
+        ran = subprocess.run(
+            [script, *arguments], env=environ, capture_output=True, text=True, timeout=120, check=False
+        )
+        return Ran(ran.returncode, ran.stdout + ran.stderr)
+
+    def calls(self, command: str) -> list[list[str]]:
+        """What this command was told, since the last time; an empty line ends each call."""
+        text = self._calls.read_text() if self._calls.exists() else ""
+        told = [call.split("\n") for call in text.split("\n\n") if call]
+        return [arguments for name, *arguments in told if name == command]
+
+    def forget(self) -> None:
+        self._calls.unlink(missing_ok=True)

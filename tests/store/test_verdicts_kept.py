@@ -1,0 +1,231 @@
+"""Verdicts between the agent and a store that is full, read-only, or damaged while it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from loops import turn_until
+
+from gpumon.health.acknowledge import Asked
+from gpumon.health.lives import Life
+from gpumon.health.verdict import FAIL, Action, Change, Ruling, Verdict, Way
+from gpumon.memories import Memories
+from gpumon.monitor import Monitor
+from gpumon.report import Report
+from gpumon.ruling import Rulings
+from gpumon.store.store import Retention, Store
+from gpumon.supervisor.loop import Loop
+from gpumon.terms import Terms
+
+needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+
+
+def verdict(check: str, **values: object) -> Verdict:
+    one = Verdict(
+        check=check,
+        device="GPU-1",
+        level=FAIL,
+        reason="It is broken.",
+        action=Action.RESET,
+        since=2e9,
+        seen=2e9,
+        seen_at=100.0,
+        boot_id="boot-1",
+        active=False,
+    )
+    return replace(one, **values)  # type: ignore[arg-type]
+
+
+def raised(check: str, wall: float = 2e9) -> Ruling:
+    return Ruling(verdict=verdict(check), change=Change.RAISED, wall=wall, at=100.0, boot_id="boot-1")
+
+
+def cleared(check: str, wall: float = 2e9 + 60) -> Ruling:
+    return replace(raised(check, wall), change=Change.CLEARED, way=Way.RESET, at=160.0)
+
+
+class Agent:
+    """As much of one as keeps verdicts."""
+
+    def __init__(self, path: Path) -> None:
+        self.loop = Loop()
+        self.monitor = Monitor(Report(started=0.0, boot_id="boot-1"), Terms())
+        self.memories = Memories(
+            self.loop,
+            path,
+            Retention(),
+            "allreduce",
+            take=self.monitor.take,
+            latest=lambda: self.monitor.latest,
+        )
+        self.rulings = Rulings(self.loop, self.memories, lambda: self.monitor.latest)
+        self.memories.start()
+        turn_until(self.loop, lambda: self.monitor.latest.memory.recalled or self.memories.trouble is not None)
+
+    @property
+    def open(self) -> set[str]:
+        return {check for check, _ in self.monitor.latest.health.open}
+
+    def rule(self, *rulings: Ruling) -> bool:
+        """Whether it is stored; it is told in any case."""
+        told: list[bool] = []
+        self.memories.keep_rulings(rulings, told.append)
+        turn_until(self.loop, lambda: bool(told))
+        return told[0]
+
+    def stop(self) -> None:
+        """Once the store knows what the agent knows."""
+        turn_until(self.loop, lambda: self.memories.trouble is None and not self.memories._verdicts_unstored)
+        self.memories.close()
+
+
+def history(path: Path) -> list[tuple[str, Change]]:
+    with Store.open(path) as store:
+        return [(one.verdict.check, one.change) for one in store.recent_rulings(0.0, 1000)]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@needs_mount
+def test_what_became_of_verdicts_while_the_disk_was_full_is_stored_later(disk: Path) -> None:
+    """It is told at once, never out of sight, and after a restart it is known with its history, each change once."""
+    path = disk / "gpumon.db"
+    agent = Agent(path)
+    assert agent.rule(raised("before"), raised("both"))
+    filler = disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 512)
+    for number in range(60):  # until no page is free any more
+        if not agent.rule(raised("full", 2e9 + number), cleared("full", 2e9 + number + 0.5)):
+            break
+    else:
+        pytest.fail("the disk was never full")
+    assert not agent.rule(raised("meanwhile"), cleared("before"))
+    assert agent.open == {"meanwhile", "both"}
+    filler.unlink()
+    agent.stop()
+
+    after = history(path)
+    assert after.count(("meanwhile", Change.RAISED)) == 1
+    assert after.count(("before", Change.CLEARED)) == 1
+    assert after.count(("full", Change.RAISED)) == after.count(("full", Change.CLEARED))
+    restarted = Agent(path)
+    assert restarted.open == {"meanwhile", "both"}
+    assert ("before", "GPU-1") in restarted.monitor.latest.health.cleared
+    restarted.stop()
+
+
+def test_a_store_that_is_damaged_while_it_is_used_gets_all_verdicts_again(tmp_path: Path) -> None:
+    """With the history that the agent knows: what was cleared does not come back, what is open is not forgotten."""
+    path = tmp_path / "gpumon.db"
+    with Store.open(path) as store:  # more than SQLite keeps in its cache
+        store.rule(
+            replace(raised(f"old {number}"), verdict=verdict(f"old {number}", reason="x" * 4000), change=Change.CHANGED)
+            for number in range(1500)
+        )
+        store.restore_verdicts([])
+    agent = Agent(path)
+    agent.rule(raised("open"), raised("over"))
+    agent.rule(cleared("over"))
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    for number in range(50):
+        agent.rule(raised("later", 2e9 + number), cleared("later", 2e9 + number + 0.5))
+        if agent.memories.notice is not None or agent.memories.trouble is not None:
+            break
+    agent.rule(raised("last"))
+    turn_until(agent.loop, lambda: agent.memories.notice is not None and agent.memories.trouble is None)
+    agent.stop()
+
+    restarted = Agent(path)
+    assert restarted.open == {"open", "last"}
+    assert ("over", "GPU-1") in restarted.monitor.latest.health.cleared
+    restarted.stop()
+
+
+def test_when_a_verdict_was_last_so_survives_and_brings_none_back(tmp_path: Path) -> None:
+    """Quiet time goes on counting after a restart; a verdict that was cleared meanwhile stays away."""
+    path = tmp_path / "gpumon.db"
+    agent = Agent(path)
+    agent.rule(raised("quiet"), raised("over"))
+    known = agent.monitor.latest
+    later = {key: replace(one, well=1234.0) for key, one in known.health.open.items()}
+    old = replace(known, health=replace(known.health, open=later))
+    agent.rule(cleared("over"))
+    agent.memories.touch_verdicts(old)
+    agent.stop()
+
+    restarted = Agent(path)
+    assert restarted.open == {"quiet"}
+    assert restarted.monitor.latest.health.open["quiet", "GPU-1"].well == 1234.0
+    restarted.stop()
+
+
+def test_an_acknowledgement_is_durable_before_it_is_answered(tmp_path: Path) -> None:
+    """With its note; and one that is asked of an agent that stops is refused, and nothing is cleared."""
+    path = tmp_path / "gpumon.db"
+    agent = Agent(path)
+    agent.rule(raised("xid_critical"), raised("gpu_lost"))
+    latest = agent.monitor.latest
+    agent.monitor.latest = replace(latest, health=replace(latest.health, judged=True))
+    answer = agent.rulings.acknowledge(Asked(check="xid_critical", note="board replaced"))
+    turn_until(agent.loop, answer.done)
+    assert answer.result().stored
+    assert agent.open == {"gpu_lost"}
+    agent.rulings.stop()
+    refused = agent.rulings.acknowledge(Asked(check="gpu_lost"))
+    turn_until(agent.loop, refused.done)
+    assert refused.result().trouble
+    agent.stop()
+    with Store.open(path) as store:
+        [last] = [one for one in store.recent_rulings(0.0, 10) if one.change is Change.CLEARED]
+        assert (last.way, last.note) == (Way.ACKNOWLEDGED, "board replaced")
+        assert [one.check for one in store.open_verdicts()] == ["gpu_lost"]
+
+
+def test_the_last_clearing_of_each_verdict_outlives_the_retention(tmp_path: Path) -> None:
+    """Else an old error, which the store still has, would be news again."""
+    now = [2e9 + 100]
+    with Store.open(tmp_path / "gpumon.db", retention=Retention(days=1), clock=lambda: now[0]) as store:
+        store.rule([raised("a"), cleared("a"), raised("b")])
+        now[0] += 10 * 86400
+        store.prune()
+        assert set(store.cleared_verdicts()) == {("a", "GPU-1")}
+        assert len(store.recent_rulings(0.0, 10)) == 1
+
+
+def test_a_row_that_cannot_be_read_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is told, and the agent goes on with the rest."""
+    with Store.open(tmp_path / "gpumon.db") as store:
+        store.rule([raised("good"), raised("bad")])
+        store._execute("UPDATE verdicts SET document = '{\"level\": 77}' WHERE check_name = 'bad'")
+        assert [one.check for one in store.open_verdicts()] == ["good"]
+    assert "a stored verdict cannot be read" in caplog.text
+
+
+def test_lives_are_rows_that_are_brought_up_to_date(tmp_path: Path) -> None:
+    """One a life, the newest last, whatever becomes of the store in between."""
+    first = Life(boot_id="boot-1", version="1", began=2e9, began_at=100.0, last=2e9)
+    second = replace(first, began=2e9 + 500, began_at=600.0, last=2e9 + 500)
+    with Store.open(tmp_path / "gpumon.db") as store:
+        store.keep_life(first)
+        store.keep_life(replace(first, last=2e9 + 60, stopped=2e9 + 61))
+        store.keep_life(second)
+        assert store.recent_lives(10) == (replace(first, last=2e9 + 60, stopped=2e9 + 61), second)
+        assert store.recent_lives(1) == (second,)

@@ -1,0 +1,16 @@
+"""What is not injected, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+UNUSED: Mapping[str, str] = {
+    "garbage": "readings that cannot be are dropped before they are readings: tests/nvml",
+    "field_types": "the poll reads any type: tests/nvml",
+    **dict.fromkeys(("driver_version", "mig"), "is no fault: see the disturbances"),
+    "seed": "is another node of the same kind",
+}
+"""Keys of the simulation."""
+
+UNTESTED: Mapping[str, str] = {}
+"""Checks for which nothing can be injected here."""
