@@ -15,6 +15,9 @@ FAST_TURNS = 2.5
 """How many times as long a turn may last for the fast tier: all that is told of a GPU waits for it."""
 CALL_SECONDS = 1e-3
 """A step that took longer has made a driver call, and a slow one."""
+ASLEEP_SECONDS = 5.0
+"""No call lasts this long, for the daemon ends a child that waits so long: it was the host that slept, or the child
+that was stopped, and the GPU is not slow."""
 ALL_TIERS = (SLOW, RARE, FAST, ONCE)
 """What is read of a GPU that has just been opened, from the last to the first. Rare comes before slow: it counts the
 links that slow reads."""
@@ -86,8 +89,11 @@ class Turns:
         stepped = boot_clock()
         for _ in steps:
             before, stepped = stepped, boot_clock()
+            step = stepped - before
+            if step > ASLEEP_SECONDS:
+                began += step
             took = stepped - began
-            if took > most and stepped - before > CALL_SECONDS:
+            if took > most and step > CALL_SECONDS:
                 self.rest_until = stepped + min(took, self._gap)
                 self._begun[tier] = steps
                 self._add(tier)

@@ -296,6 +296,21 @@ def test_a_gpu_whose_calls_are_slow_is_read_over_several_polls(monkeypatch: pyte
     assert told[-1].links == whole.links
 
 
+def test_a_gpu_that_was_being_read_when_the_host_slept_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told with the poll that the sleep interrupted, and read again with the next one."""
+    with polled(patience=0.5) as poll:
+        clock = SlowCalls(poll, SLOW_BUS_ID, seconds=0.0)
+        for module in ("poll", "turns"):
+            monkeypatch.setattr(f"gpumon.nvml.{module}.boot_clock", lambda: clock.now)
+        clock.poll()
+        clock.sleep_at("nvmlDeviceGetUtilizationRates", 3600.0)
+        asleep, slept = clock.poll()
+        awake, _ = clock.poll()
+
+    assert slept == 3600.0
+    assert [[one.index for one in gpus if one.gpu is not None] for gpus in (asleep, awake)] == [list(range(8))] * 2
+
+
 def test_gpus_that_take_long_to_open_are_opened_one_a_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without persistence mode each takes seconds: what is open is read meanwhile; the last one completes the poll."""
     with polled(patience=0.5) as poll:
@@ -327,6 +342,7 @@ class SlowCalls:
         self.now = 1000.0
         self.seconds = seconds
         self._poll, self._bus_id = poll, bus_id
+        self._sleeps: dict[str, float] = {}
         self._enter = poll.page.enter
         poll.page.enter = self._slow_enter  # type: ignore[method-assign]
 
@@ -336,7 +352,11 @@ class SlowCalls:
         began = self.now
         return self._poll.poll().gpus, self.now - began
 
+    def sleep_at(self, call: str, seconds: float) -> None:
+        """The host sleeps once, in this call on the GPU."""
+        self._sleeps[call] = seconds
+
     def _slow_enter(self, call: str, bus_id: str) -> None:
         if bus_id == self._bus_id:
-            self.now += self.seconds
+            self.now += self.seconds + self._sleeps.pop(call, 0.0)
         self._enter(call, bus_id)
