@@ -13,10 +13,11 @@ from gpumon.arrival import Accepted, Errors, ProbeEnded, Remembered, Ruled
 from gpumon.errors import MOST_EVENTS
 from gpumon.fold import MOST_RESULTS
 from gpumon.health.lives import Life
-from gpumon.health.standing import MOST_RULINGS, MOST_WEIGHTY, kept
+from gpumon.health.standing import kept
 from gpumon.health.verdict import Key, Ruling, Verdict
 from gpumon.maintenance import Known, Maintenance, MaintenanceEnded
-from gpumon.probe.result import SUCCESSES, ProbeResult, from_document, to_document
+from gpumon.probe.result import ProbeResult, to_document
+from gpumon.recall import recall
 from gpumon.report import Left, Report
 from gpumon.snapshot.burst import SXID, XID, Board, Burst, Change, LogPosition
 from gpumon.store.errors import StoreError
@@ -32,8 +33,6 @@ PATIENCE_SECONDS = 5.0
 CLOSE_SECONDS = 3.0
 BOARD_SECONDS = 3600.0
 """How old what is stored of a GPU that answers may become."""
-MOST_LIVES = 50
-"""Lives of the agent that are recalled."""
 
 Arrived = Accepted | Errors | Maintenance | MaintenanceEnded | ProbeEnded | Remembered | Ruled
 
@@ -338,7 +337,7 @@ class Memories:
         """The first time: recall. Whenever it can be written again: make good what was counted in memory."""
         if not self._recalled:
             self._recalled = True
-            remembered, position = self._recall(store), store.log_position()
+            remembered, position = recall(store, self._probe), store.log_position()
             self._loop.post(lambda: self._remember(remembered, position))
         else:
             self._make_good(store, self._latest())
@@ -364,49 +363,10 @@ class Memories:
             for result in report.probe.history:
                 store.add_probe_result(to_document(result))
 
-    def _recall(self, store: Store) -> Remembered:
-        counters = store.probe_counters(self._probe)
-        return Remembered(
-            counters=store.error_counters(),
-            events=store.recent_events(MOST_EVENTS),
-            boards=store.boards(),
-            accepted=store.accepted() is not None,
-            verdicts=store.open_verdicts(),
-            rulings=_rulings(store),
-            cleared=store.cleared_verdicts(),
-            lives=store.recent_lives(MOST_LIVES),
-            maintenances=store.maintenances(),
-            probe_results=tuple(_results(self._documents(store))),
-            probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
-            probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
-        )
-
-    def _documents(self, store: Store) -> Sequence[Mapping[str, Any]]:
-        """The newest results, and the last success even when many skips have come since."""
-        recent = store.recent_probe_results(MOST_RESULTS)
-        success = store.last_probe_result(self._probe, SUCCESSES)
-        return recent if success is None or success in recent else (success, *recent)
-
-
-def _rulings(store: Store) -> tuple[Ruling, ...]:
-    """The newest, and before them those that have weight."""
-    newest = store.recent_rulings(0.0, MOST_RULINGS)
-    weighty = store.recent_rulings(0.0, MOST_WEIGHTY, weighty=True)
-    known = {(one.verdict.key, one.change, one.wall) for one in newest}
-    return (*[one for one in weighty if (one.verdict.key, one.change, one.wall) not in known], *newest)
-
 
 def _adding(result: ProbeResult) -> Callable[[Store], bool]:
     """One that is stored already is neither stored nor counted again."""
     return lambda store: store.add_probe_result(to_document(result))
-
-
-def _results(documents: Iterable[Mapping[str, Any]]) -> Iterator[ProbeResult]:
-    for document in documents:
-        try:
-            yield from_document(document)
-        except (TypeError, KeyError) as error:
-            log.warning("a stored probe result cannot be read", extra={"id": document.get("id"), "error": str(error)})
 
 
 def _counters(report: Report) -> list[ErrorCounter]:

@@ -1,0 +1,62 @@
+"""What the store still knows when the agent starts. Runs in the store's thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gpumon.arrival import Remembered
+from gpumon.errors import MOST_EVENTS
+from gpumon.fold import MOST_RESULTS
+from gpumon.health.standing import MOST_RULINGS, MOST_WEIGHTY
+from gpumon.health.verdict import Ruling
+from gpumon.probe.result import SUCCESSES, ProbeResult, from_document
+from gpumon.store.store import Store
+
+log = logging.getLogger("gpumon.store")
+
+MOST_LIVES = 50
+"""Lives of the agent that are recalled."""
+
+
+def recall(store: Store, probe: str) -> Remembered:
+    """All of it that the Report has room for. Raises StoreError."""
+    counters = store.probe_counters(probe)
+    return Remembered(
+        counters=store.error_counters(),
+        events=store.recent_events(MOST_EVENTS),
+        boards=store.boards(),
+        accepted=store.accepted() is not None,
+        verdicts=store.open_verdicts(),
+        rulings=_rulings(store),
+        cleared=store.cleared_verdicts(),
+        lives=store.recent_lives(MOST_LIVES),
+        maintenances=store.maintenances(),
+        probe_results=tuple(_results(_documents(store, probe))),
+        probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
+        probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
+    )
+
+
+def _rulings(store: Store) -> tuple[Ruling, ...]:
+    """The newest, and before them those that have weight."""
+    newest = store.recent_rulings(0.0, MOST_RULINGS)
+    weighty = store.recent_rulings(0.0, MOST_WEIGHTY, weighty=True)
+    known = {(one.verdict.key, one.change, one.wall) for one in newest}
+    return (*[one for one in weighty if (one.verdict.key, one.change, one.wall) not in known], *newest)
+
+
+def _documents(store: Store, probe: str) -> Sequence[Mapping[str, Any]]:
+    """The newest results, and the last success even when many skips have come since."""
+    recent = store.recent_probe_results(MOST_RESULTS)
+    success = store.last_probe_result(probe, SUCCESSES)
+    return recent if success is None or success in recent else (success, *recent)
+
+
+def _results(documents: Iterable[Mapping[str, Any]]) -> Iterator[ProbeResult]:
+    for document in documents:
+        try:
+            yield from_document(document)
+        except (TypeError, KeyError) as error:
+            log.warning("a stored probe result cannot be read", extra={"id": document.get("id"), "error": str(error)})
