@@ -54,7 +54,6 @@ class Memories:
         """`on_recalled` is called once, when what the store knew has been told."""
         self._loop = loop
         self._path = path
-        self._retention = retention
         self._probe = probe
         self._take = take
         self._latest = latest
@@ -77,14 +76,14 @@ class Memories:
         """Stored, or about to be; by uuid."""
         self._position: LogPosition | None = None
         """Up to where the kernel log has been told."""
-        self._writer: Writer | None = None
+        self._writer = Writer(path, retention=retention, post=loop.post, on_open=self._opened)
 
     def start(self) -> None:
         """Open the store in its own thread, and recall what it knows."""
-        self._writer = Writer(self._path, retention=self._retention, post=self._loop.post, on_open=self._opened)
+        self._writer.start()
 
     def close(self) -> None:
-        if self._writer is not None and not self._writer.close(CLOSE_SECONDS):
+        if not self._writer.close(CLOSE_SECONDS):
             log.error(
                 "the store did not close in time; what was still waiting is lost", extra={"path": str(self._path)}
             )
@@ -92,13 +91,13 @@ class Memories:
     @property
     def trouble(self) -> str | None:
         """Why nothing can be written now, in words."""
-        error = None if self._writer is None else self._writer.trouble()
+        error = self._writer.trouble()
         return None if error is None else str(error)
 
     @property
     def notice(self) -> str | None:
         """What an operator should know about the store, whether or not it can be written now."""
-        aside = None if self._writer is None else self._writer.moved_aside
+        aside = self._writer.moved_aside
         if aside is None:
             return self.trouble
         began = f"{self._path} was damaged and has been begun anew; the old file is {aside}"
@@ -150,17 +149,16 @@ class Memories:
         """Remember when each verdict was last so. Not while rulings are on their way: those know better."""
         known = report.health.open
         news = [one for key, one in known.items() if self._touched.get(key) != one]
-        if news and not self._ruling and not self._verdicts_unstored and self._writer is not None:
+        if news and not self._ruling and not self._verdicts_unstored:
             self._touched = dict(known)
-            self._writer.submit(lambda store: store.touch_verdicts(news), lambda _: None, self._touch_again)
+            self._writer.submit(lambda store: store.touch_verdicts(news), failed=self._touch_again)
 
     def _touch_again(self, _: StoreError) -> None:
         self._touched.clear()
 
     def keep_life(self, life: Life) -> None:
         """Remember that the agent runs, or how it ended. What is lost of it, the next minute brings again."""
-        if self._writer is not None:
-            self._writer.submit(lambda store: store.keep_life(life), lambda _: None, lambda _: None)
+        self._writer.submit(lambda store: store.keep_life(life))
 
     def keep_maintenances(
         self, known: Known, told: Maintenance | MaintenanceEnded, settled: Callable[[bool], None]
@@ -179,8 +177,7 @@ class Memories:
 
     def update_maintenances(self, known: Sequence[Maintenance], lost: Callable[[], None]) -> None:
         """Store maintenances as they were told before; `lost` is called when they are not stored."""
-        if self._writer is not None:
-            self._writer.submit(lambda store: store.keep_maintenances(known), lambda _: None, lambda _: lost())
+        self._writer.submit(lambda store: store.keep_maintenances(known), failed=lambda _: lost())
 
     def keep_boards(self, report: Report, *, all_of_them: bool = False) -> None:
         """Remember the GPUs that have told their names, so that they are missed when they are not there.
@@ -189,8 +186,8 @@ class Memories:
         """
         new = [board for board in self._known(report) if all_of_them or self._is_news(board)]
         self._boards |= {board.uuid: board for board in new}
-        if new and self._writer is not None:
-            self._writer.submit(lambda store: store.keep_boards(new), lambda _: None, lambda _: self._forget(new))
+        if new:
+            self._writer.submit(lambda store: store.keep_boards(new), failed=lambda _: self._forget(new))
 
     def _known(self, report: Report) -> Iterator[Board]:
         for state in report.gpus:
@@ -217,10 +214,7 @@ class Memories:
             }
             done()
 
-        if self._writer is None:
-            failed(StoreError(self._path, "it is not open", "try again"))
-        else:
-            self._writer.submit(lambda store: store.accept(told.count, told.gone), stored, failed)
+        self._writer.submit(lambda store: store.accept(told.count, told.gone), stored, failed)
 
     def _forget(self, boards: Iterable[Board]) -> None:
         """Not stored: they are news again."""
@@ -231,10 +225,7 @@ class Memories:
         """From any thread. Raises StoreError in the future."""
         found: Future[tuple[StoredEvent, ...]] = Future()
         found.set_running_or_notify_cancel()  # whoever waited no longer must not be told so
-        if self._writer is None:
-            found.set_exception(StoreError(self._path, "it is not open", "try again"))
-        else:
-            self._writer.submit(lambda store: store.events(query), found.set_result, found.set_exception)
+        self._writer.submit(lambda store: store.events(query), found.set_result, found.set_exception)
         return found
 
     def keep_result(self, result: ProbeResult) -> None:
@@ -276,10 +267,7 @@ class Memories:
             self._store_what_waits()
 
         late = self._loop.call_after(PATIENCE_SECONDS, wait_no_more)
-        if self._writer is None:
-            wait_no_more()
-        else:
-            self._writer.submit(work, done, failed)
+        self._writer.submit(work, done, failed)
 
     def _keep_for_later(self, result: ProbeResult) -> None:
         self._unstored[result.id] = result
@@ -294,15 +282,15 @@ class Memories:
 
     def _store_what_waits(self) -> None:
         """Once the store can be written again. What was told already is not told again."""
-        if self._unstored_bursts and self._writer is not None:
-            self._writer.submit(self._restore, lambda _: None, lambda _: None)
-        if self._verdicts_unstored and not self._ruling and self._writer is not None:
-            self._restore_verdicts(self._writer)
+        if self._unstored_bursts:
+            self._writer.submit(self._restore)
+        if self._verdicts_unstored and not self._ruling:
+            self._restore_verdicts()
         waiting, self._unstored = self._unstored, {}
         for result in waiting.values():
             self._resubmit(result)
 
-    def _restore_verdicts(self, writer: Writer) -> None:
+    def _restore_verdicts(self) -> None:
         known, rulings = tuple(self._latest().health.open.values()), self._unstored_rulings
         self._verdicts_unstored, self._unstored_rulings = False, ()
 
@@ -310,7 +298,7 @@ class Memories:
             self._verdicts_unstored = True
             self._unstored_rulings = kept((*rulings, *self._unstored_rulings))
 
-        writer.submit(lambda store: store.restore_verdicts(known, rulings), lambda _: None, lost)
+        self._writer.submit(lambda store: store.restore_verdicts(known, rulings), failed=lost)
 
     def _begun_anew(self) -> None:
         """The store knows nothing: all that is known here is news to it."""
@@ -320,8 +308,7 @@ class Memories:
         self._boards.clear()
 
     def _resubmit(self, result: ProbeResult) -> None:
-        if self._writer is not None:
-            self._writer.submit(_adding(result), lambda _: None, lambda _: self._keep_for_later(result))
+        self._writer.submit(_adding(result), failed=lambda _: self._keep_for_later(result))
 
     def _remember(self, remembered: Remembered, position: LogPosition | None) -> None:
         """What was told before the store could be read comes after what it knew."""

@@ -59,8 +59,6 @@ class Agent(Daemon):
     def settle(self) -> None:
         """Until the store has done what it was asked for, which takes no virtual time."""
         writer = self._memories._writer
-        if writer is None:
-            return
         for _ in range(int(_PATIENCE / 1e-4)):
             if not writer._queue.qsize() and writer._busy_since is None:
                 return

@@ -67,10 +67,16 @@ class Writer:
         self._error: StoreError | None = None
         self._busy_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
+
+    def start(self) -> None:
+        """Open the store. What was submitted before waits for that."""
         self._thread.start()
 
     def submit(
-        self, work: Callable[[Store], T], done: Callable[[T], None], failed: Callable[[StoreError], None]
+        self,
+        work: Callable[[Store], T],
+        done: Callable[[T], None] = lambda _: None,
+        failed: Callable[[StoreError], None] = lambda _: None,
     ) -> None:
         """Never blocks. Posts `done` with what `work` returned once it is durable, or `failed`: nothing was done."""
         one = _Work(work, done, failed)

@@ -63,9 +63,8 @@ def start(loop: Loop) -> Iterator[Callable[[Path], Writer]]:
     writers: list[Writer] = []
 
     def started(path: Path) -> Writer:
-        writers.append(
-            Writer(path, post=loop.post, on_open=loop.on_open, back_off=(0.02, 0.1)),
-        )
+        writers.append(Writer(path, post=loop.post, on_open=loop.on_open, back_off=(0.02, 0.1)))
+        writers[-1].start()
         return writers[-1]
 
     yield started
