@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +15,12 @@ from gpumon.fold import MOST_RESULTS
 from gpumon.health.lives import Life
 from gpumon.health.standing import kept
 from gpumon.health.verdict import Key, Ruling, Verdict
+from gpumon.kept_boards import KeptBoards
 from gpumon.maintenance import Known, Maintenance, MaintenanceEnded
 from gpumon.probe.result import ProbeResult, to_document
 from gpumon.recall import recall
-from gpumon.report import Left, Report
-from gpumon.snapshot.burst import SXID, XID, Board, Burst, Change, LogPosition
+from gpumon.report import Report
+from gpumon.snapshot.burst import SXID, XID, Burst, Change, LogPosition
 from gpumon.store.errors import StoreError
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
 from gpumon.store.store import Retention, Store
@@ -31,8 +32,6 @@ log = logging.getLogger("gpumon.store")
 PATIENCE_SECONDS = 5.0
 """How long a fault may wait for its durable row: a hung disk must not silence an alert."""
 CLOSE_SECONDS = 3.0
-BOARD_SECONDS = 3600.0
-"""How old what is stored of a GPU that answers may become."""
 
 Arrived = Accepted | Errors | Maintenance | MaintenanceEnded | ProbeEnded | Remembered | Ruled
 
@@ -72,11 +71,10 @@ class Memories:
         """Rulings are on their way, and the Report does not know them yet."""
         self._touched: dict[Key, Verdict] = {}
         """Verdicts as they were last stored."""
-        self._boards: dict[str, Board] = {}
-        """Stored, or about to be; by uuid."""
         self._position: LogPosition | None = None
         """Up to where the kernel log has been told."""
         self._writer = Writer(path, retention=retention, post=loop.post, on_open=self._opened)
+        self.boards = KeptBoards(self._writer)
 
     def start(self) -> None:
         """Open the store in its own thread, and recall what it knows."""
@@ -179,47 +177,15 @@ class Memories:
         """Store maintenances as they were told before; `lost` is called when they are not stored."""
         self._writer.submit(lambda store: store.keep_maintenances(known), failed=lambda _: lost())
 
-    def keep_boards(self, report: Report, *, all_of_them: bool = False) -> None:
-        """Remember the GPUs that have told their names, so that they are missed when they are not there.
-
-        `all_of_them`: how far their counters are as well, which is worth a row only when the agent ends.
-        """
-        new = [board for board in self._known(report) if all_of_them or self._is_news(board)]
-        self._boards |= {board.uuid: board for board in new}
-        if new:
-            self._writer.submit(lambda store: store.keep_boards(new), failed=lambda _: self._forget(new))
-
-    def _known(self, report: Report) -> Iterator[Board]:
-        for state in report.gpus:
-            if state.board is not None:
-                yield state.board
-        for uuid, gone in report.memory.gone.items():
-            if gone.why is Left.REPLACED and uuid in self._boards:
-                yield replace(self._boards[uuid], expected=False)
-
-    def _is_news(self, board: Board) -> bool:
-        known = self._boards.get(board.uuid)
-        if known is None or board.last_wall - known.last_wall > BOARD_SECONDS:
-            return True
-        moving = {name: getattr(board, name) for name in ("first_wall", "last_wall", "energy")}
-        return replace(known, **moving) != board
-
     def keep_acceptance(self, told: Accepted, done: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
         """Store what a person accepted, then tell it; nothing is told that cannot be stored."""
 
         def stored(_: object) -> None:
             self._take(told)
-            self._boards |= {
-                uuid: replace(self._boards[uuid], expected=False) for uuid in told.gone if uuid in self._boards
-            }
+            self.boards.expect_no_more(told.gone)
             done()
 
         self._writer.submit(lambda store: store.accept(told.count, told.gone), stored, failed)
-
-    def _forget(self, boards: Iterable[Board]) -> None:
-        """Not stored: they are news again."""
-        for board in boards:
-            self._boards.pop(board.uuid, None)
 
     def find_events(self, query: EventQuery) -> Future[tuple[StoredEvent, ...]]:
         """From any thread. Raises StoreError in the future."""
@@ -305,7 +271,7 @@ class Memories:
         health = self._latest().health
         self._verdicts_unstored = True
         self._unstored_rulings = (*health.cleared.values(), *health.history)
-        self._boards.clear()
+        self.boards.begun_anew()
 
     def _resubmit(self, result: ProbeResult) -> None:
         self._writer.submit(_adding(result), failed=lambda _: self._keep_for_later(result))
@@ -313,7 +279,7 @@ class Memories:
     def _remember(self, remembered: Remembered, position: LogPosition | None) -> None:
         """What was told before the store could be read comes after what it knew."""
         self._take(remembered)
-        self._boards = {board.uuid: board for board in remembered.boards} | self._boards
+        self.boards.recalled(remembered.boards)
         self._on_recalled(remembered, position)
         for result in self._unstored.values():
             self._take(ProbeEnded(result=result))

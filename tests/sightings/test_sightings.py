@@ -219,7 +219,7 @@ def test_a_reboot_is_news_from_its_first_line_on(start: Callable[..., Agent], tm
     """A GPU that fell off while the host booted is named though it was not seen since, in the Report too."""
     agent = start()
     agent.knows({})
-    agent.memories.keep_boards(agent.monitor.latest)
+    agent.memories.boards.keep(agent.monitor.latest)
     agent.stop()
 
     booted = Log(tmp_path / "kmsg-2")
@@ -244,7 +244,7 @@ def test_a_board_in_the_place_of_another_tells_its_own_name(start: Callable[...,
         pass
     agent = start(None)
     agent.knows({})
-    agent.memories.keep_boards(agent.monitor.latest)
+    agent.memories.boards.keep(agent.monitor.latest)
     agent.stop()
 
     agent = start(None, sees_gpu=False)
