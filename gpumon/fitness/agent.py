@@ -6,7 +6,6 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from datetime import datetime
 
 from gpumon.fitness.known import LEVELS, Document, Fault, Known, KnownGpu, Unknowable, maintenance
 
@@ -90,15 +89,17 @@ def _known(document: Document) -> Known:
         ),
         gpus=tuple(_gpu(one) for one in document["gpus"]),
         maintenance=maintenance(planned["until"], planned["reason"]) if (planned := document["maintenance"]) else None,
-        trouble=_unjudged(document["judged"], time.time()),
+        trouble=_unjudged(document["judged_age_seconds"]),
     )
 
 
-def _unjudged(judged: str | None, now: float) -> str:
-    """Why what it says is of earlier, though it answers; empty when it is of now."""
-    if judged is None:
+def _unjudged(age: float | None) -> str:
+    """Why what it says is of earlier, though it answers; empty when it is of now.
+
+    `age`: as the agent counts it, by a clock that nobody sets.
+    """
+    if age is None:
         return "the agent has just started, and has judged nothing yet."
-    age = now - datetime.fromisoformat(judged).timestamp()
     if age <= STALE_SECONDS:
         return ""
     return f"the agent answers, and has judged nothing for {age:.0f} s: it is stuck. Restart it."

@@ -48,6 +48,7 @@ def judge(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Hea
         score=score.score(health.history, known, facts),
         judged=True,
         judged_wall=facts.now.wall,
+        judged_at=facts.now.at,
         looked_at=facts.now.lived,
     )
 

@@ -40,6 +40,8 @@ class Health:
     """At least once: before that nobody knows."""
     judged_wall: float | None = None
     """When last, in seconds since the epoch."""
+    judged_at: float | None = None
+    """The same on CLOCK_BOOTTIME."""
     looked_at: float | None = None
     """When it was last judged in this life, on the clock of Moment.lived."""
 

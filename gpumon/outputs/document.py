@@ -52,7 +52,7 @@ def whole(report: Report, stamp: Stamp) -> Document:
         "gpus": gpus(report),
         "links": links(report),
         "ports": ports(report),
-        "health": health(report),
+        "health": health(report, stamp.boot),
         "alerts": [alert(one) for one in report.alerts],
         "events": events.documents(report, report.events),
         "probe": probe(report, stamp),

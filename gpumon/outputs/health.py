@@ -18,12 +18,16 @@ MOST_SHOWN = 100
 """Changes in one document."""
 
 
-def health(report: Report) -> Document:
-    """What is wrong, the worst first, each with what follows from it; every GPU; what changed, the newest first."""
+def health(report: Report, boot: float) -> Document:
+    """What is wrong, the worst first, each with what follows from it; every GPU; what changed, the newest first.
+
+    `boot`: now, on CLOCK_BOOTTIME.
+    """
     known = report.health
     return {
         "level": Level(int(report.judged().node_health or 0)).word,
         "judged": rfc3339(known.judged_wall),
+        "judged_age_seconds": None if known.judged_at is None else round(boot - known.judged_at, 3),
         "score": known.score,
         "verdicts": [verdict(one, report) | {"consequences": _consequences(one, report)} for one in known.primary],
         "gpus": [_gpu(state) for state in report.gpus],

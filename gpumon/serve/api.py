@@ -93,7 +93,8 @@ async def ports(request: Request, _: Nothing) -> Response:
 @router.get("/health", response_model=schema.Health, summary="Verdicts: what is wrong, and what to do")
 async def health(request: Request, _: Nothing) -> Response:
     """Of one fault the primary verdict; what follows from it stands under it."""
-    return reply(health_document.health(sources(request).latest()))
+    latest = sources(request).latest()  # before the clock is looked at
+    return reply(health_document.health(latest, sources(request).boot()))
 
 
 @router.get("/alerts", response_model=schema.Alerts, summary="Pending, firing and lately resolved alerts")

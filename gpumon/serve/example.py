@@ -270,7 +270,9 @@ def health() -> Health:
         evidence={"row_remap_failed": 1.0},
     )
     raised = Ruling(verdict=verdict, change=Change.RAISED, wall=WALL - 86400)
-    return Health(open={verdict.key: verdict}, history=(raised,), judged=True, judged_wall=WALL)
+    return Health(
+        open={verdict.key: verdict}, history=(raised,), judged=True, judged_wall=WALL, judged_at=STAMP.boot - 2.5
+    )
 
 
 def _node() -> Node:

@@ -62,7 +62,7 @@ def examples() -> Mapping[tuple[str, str, str], Any]:
         ("get", "/api/v1/links", "200"): {"links": document.links(report)[:1]},
         ("get", "/api/v1/ports", "200"): {"ports": document.ports(report)},
         ("get", "/api/v1/events", "200"): {"events": events.documents(report, report.events), "complete": True},
-        ("get", "/api/v1/health", "200"): health.health(report),
+        ("get", "/api/v1/health", "200"): health.health(report, stamp.boot),
         ("post", "/api/v1/health/ack", "200"): acknowledge.told(Acknowledged(cleared=report.health.verdicts), report),
         **dict.fromkeys(_INVENTORY, inventory_document(example.inventoried())),
         ("get", "/api/v1/alerts", "200"): {"alerts": [document.alert(one) for one in report.alerts]},

@@ -397,6 +397,9 @@ class Health(Shape):
 
     level: Word
     judged: str | None = moment("When last, which is every 5 s; null until then after a start of the agent.")
+    judged_age_seconds: float | None = Field(
+        description="How long ago that was, by a clock that nobody sets: more than a minute, and the agent is stuck."
+    )
     score: float | None = Field(description="0 to 100, by the last 30 days: 100 is a node that nothing happened to.")
     verdicts: list[PrimaryVerdict] = Field(description="The worst first.")
     gpus: list[GpuLevel]

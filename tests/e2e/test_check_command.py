@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from agents import Agent, eventually
+from stepped_clock import SteppedClock
 
 SLOW = {"pydantic", "yaml", "fastapi", "http.client", "uvicorn", "jinja2", "gpumon.health.table", "gpumon.config.load"}
 """What the command has no time to import."""
@@ -88,6 +89,22 @@ def test_an_agent_is_found_and_believed_and_its_end_is_no_ok(agent: Agent) -> No
     assert back.code == 2, "a GPU that came back by itself is not trusted yet"
     agent.stop()
     assert check(store).code == 2
+
+
+def test_a_step_of_the_wall_clock_makes_no_agent_stuck(tmp_path: Path) -> None:
+    """Asked at once after the step, before the agent has judged again."""
+    clock = SteppedClock(tmp_path)
+    agent = Agent(tmp_path, profile="h100x1", environment=clock.environment)
+    store = f"--store.path={tmp_path / 'gpumon.db'}"
+    try:
+        agent.start()
+        for step in (0, 86_400, -86_400):
+            clock.step(step)
+            eventually(lambda: check(store, environment=clock.environment).line.startswith("GPU OK"))
+            clock.step(step + 3_600)
+            assert check(store, environment=clock.environment) == (0, "GPU OK: 1 GPU well.", "")
+    finally:
+        agent.stop()
 
 
 def test_the_agent_of_a_unit_is_found_without_being_named(tmp_path: Path) -> None:

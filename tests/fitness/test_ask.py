@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -17,9 +16,7 @@ from gpumon.fitness.known import Unknowable
 from gpumon.outputs.health import health
 from gpumon.serve import example
 
-SOON = datetime.now(UTC) + timedelta(hours=1)
-"""Tests may run long after they were collected; a moment that is still to come is no reason to doubt."""
-DOCUMENT = json.dumps(health(example.report()) | {"judged": SOON.isoformat()})
+DOCUMENT = json.dumps(health(example.report(), example.STAMP.boot))
 OK = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
 LONG = 60.0
 """Seconds for which a server that hangs does so, at most."""
@@ -61,19 +58,19 @@ def test_what_the_agent_says_is_understood(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "words"),
+    ("judged", "age", "words"),
     [
-        (timedelta(), ""),
-        (timedelta(hours=1), ""),
-        (timedelta(hours=-1), "judged nothing for 36"),
-        (None, "just started, and has judged nothing yet"),
+        ("2026-11-20T20:02:34.344Z", 4.9, ""),
+        ("1970-01-01T00:00:12.000Z", 4.9, ""),
+        ("2099-01-01T00:00:12.000Z", 4.9, ""),
+        ("2026-11-20T20:02:34.344Z", 3600.0, "judged nothing for 3600 s: it is stuck"),
+        (None, None, "just started, and has judged nothing yet"),
     ],
-    ids=["now", "stepped", "stuck", "new"],
+    ids=["now", "clock-set-forth", "clock-set-back", "stuck", "new"],
 )
-def test_what_was_judged_long_ago_is_not_of_now(ahead: timedelta | None, words: str) -> None:
-    """An agent that only answers, and one that has just started, say so; a clock that was set back is no reason."""
-    judged = None if ahead is None else (datetime.now(UTC) + ahead).isoformat()
-    document = json.loads(DOCUMENT) | {"judged": judged}
+def test_what_was_judged_long_ago_is_not_of_now(judged: str | None, age: float | None, words: str) -> None:
+    """An agent that only answers, and one that has just started, say so; what the wall clock says is no reason."""
+    document = json.loads(DOCUMENT) | {"judged": judged, "judged_age_seconds": age}
     with server(OK + json.dumps(document)) as port:
         trouble = agent.ask("127.0.0.1", port).trouble
     assert words in trouble
@@ -88,8 +85,8 @@ def test_what_was_judged_long_ago_is_not_of_now(ahead: timedelta | None, words: 
         OK + "<html>",
         OK + "[]",
         OK + "{}",
-        OK + '{"level": "ok", "judged": null, "maintenance": null, "verdicts": [{}], "gpus": []}',
-        OK + '{"level": "fine", "judged": null, "maintenance": null, "verdicts": [], "gpus": []}',
+        OK + '{"level": "ok", "judged_age_seconds": null, "maintenance": null, "verdicts": [{}], "gpus": []}',
+        OK + '{"level": "fine", "judged_age_seconds": null, "maintenance": null, "verdicts": [], "gpus": []}',
         OK + DOCUMENT[:-2],
         "HTTP/1.1 404 Not Found\r\n\r\n" + DOCUMENT,
     ],

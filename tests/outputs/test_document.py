@@ -12,8 +12,10 @@ import sample_reports as samples
 from gpumon.alerts.alert import SEVERITIES
 from gpumon.alerts.faults import FAULTS as ADVICE
 from gpumon.health.alerting import OF_VERDICTS, rules
+from gpumon.health.standing import Health
 from gpumon.health.verdict import Level
 from gpumon.outputs import document, events
+from gpumon.outputs.health import health
 from gpumon.outputs.problems import problems
 from gpumon.probe.result import AllReduce
 from gpumon.report import ProbeState, Report
@@ -283,3 +285,11 @@ def test_every_fault_has_advice() -> None:
     """No fault of the table is left without words and a remedy."""
     assert set(ADVICE) == set(FAULTS)
     assert all(one.meaning and one.action for one in ADVICE.values())
+
+
+def test_the_age_of_a_judgement_is_counted_when_it_is_asked_for() -> None:
+    """By the boot clock: the same Report is older each time, and one that was never judged has no age."""
+    report = replace(samples.healthy(), health=Health(judged=True, judged_wall=0.0, judged_at=100.0))
+    assert [health(report, boot)["judged_age_seconds"] for boot in (102.5, 163.0)] == [2.5, 63.0]
+    unjudged = health(replace(report, health=Health()), 102.5)
+    assert (unjudged["judged"], unjudged["judged_age_seconds"]) == (None, None)

@@ -40,6 +40,7 @@ def test_every_page_answers_for_every_node(node: Node, port: int, name: str) -> 
         ("links", schema.Links, {"links": whole["links"]}),
         ("ports", schema.Ports, {"ports": whole["ports"]}),
         ("events", schema.Events, {"events": whole["events"], "complete": False}),
+        ("health", schema.Health, whole["health"]),
         ("alerts", schema.Alerts, {"alerts": whole["alerts"]}),
         ("probes", schema.Probes, {"probes": whole["probes"]}),
     ):
