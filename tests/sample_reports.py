@@ -10,6 +10,7 @@ from gpumon.alerts.alert import Alert
 from gpumon.alerts.history import History
 from gpumon.arrival import Ruled
 from gpumon.health import table
+from gpumon.health.alerting import rules
 from gpumon.health.standing import Health
 from gpumon.moment import Moment
 from gpumon.outputs.document import Stamp
@@ -27,6 +28,7 @@ from gpumon.terms import Terms
 STAMP: Stamp = example.STAMP
 MINUTE = 60.0
 RUNS = 24
+RULES = {rule.name: rule for rule in rules({})}
 
 
 def healthy(count: int = 8) -> Report:
@@ -54,7 +56,7 @@ def lost(index: int = 3) -> Report:
     """One GPU fell off the bus ten minutes ago; its alert fires."""
     report = faulted(healthy(), index, "lost", "NVML: GPU is lost")
     event = replace(example.event(), bus_id=example.bus_id(index), uuid=example.uuid(index))
-    fired = alert("GpuLost", "critical", index, f"GPU {index} is lost.")
+    fired = alert("GpuLost", index, f"GPU {index} is lost.")
     return judged(replace(report, events=(event,), alerts=(fired,)))
 
 
@@ -114,9 +116,9 @@ def troubled() -> Report:
             events=(*some_events(), *report.events),
             alerts=(
                 *report.alerts,
-                alert("GpuTemperatureHigh", "warning", 1, "GPU 1 is hot."),
-                alert("NvlinkDown", "critical", 1, "An NVLink of GPU 1 is down.", state="pending"),
-                alert("GpuIdle", "info", 2, "GPU 2 is held and idle.", state="resolved"),
+                alert(example.HOT, 1, "GPU 1 is hot."),
+                alert("NvlinkDown", 1, "An NVLink of GPU 1 is down.", state="pending"),
+                alert("GpuIdle", 2, "GPU 2 is held and idle.", state="resolved"),
             ),
             probe=replace(report.probe, last=last, history=(*history[:-1], last)),
             notices={"store": "no space left on /var/lib/gpumon: free some, events are kept in memory until then"},
@@ -229,15 +231,17 @@ def faulted(report: Report, index: int, fault: str, detail: str) -> Report:
     return replace(report, gpus=gpus)
 
 
-def alert(rule: str, severity: str, index: int, summary: str, *, state: str = "firing") -> Alert:
+def alert(name: str, index: int, summary: str, *, state: str = "firing") -> Alert:
+    """Of a rule that there is."""
+    rule = RULES[name]
     return Alert(
-        rule=rule,
-        severity=severity,
+        rule=name,
+        severity=rule.severity,
         state=state,
         labels=(("gpu", str(index)), ("uuid", example.uuid(index))),
         summary=summary,
         description="What it means, in a sentence.",
-        runbook_url=f"https://example.org/runbooks/{rule}",
+        runbook_url=rule.runbook_url,
         value=1.0,
         active_at=STAMP.boot - 10 * MINUTE,
         since=STAMP.wall - 10 * MINUTE,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumon.alerts.alert import Alert
+from gpumon.alerts.alert import FIRING, Alert
+from gpumon.alerts.template import filled
+from gpumon.health.alerting import names, rules
 from gpumon.health.expectation import Expectation
 from gpumon.health.standing import Health
+from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Action, Change, Level, Ruling, Verdict
 from gpumon.maintenance import Maintenance
 from gpumon.outputs.document import Stamp
@@ -30,6 +33,9 @@ GIB = 1 << 30
 NVLINKS = 18
 ECC = tuple(f"{severity},{location}" for severity in ("corrected", "uncorrected") for location in ("dram", "sram"))
 LADDER = (1 << 20, 1 << 25, 1 << 30, 1 << 33)
+HEAT = "thermal_margin_low"
+HOT = names(BY_NAME[HEAT])[-1]
+"""The alert: a warning."""
 
 
 def bus_id(index: int) -> str:
@@ -177,15 +183,17 @@ def event() -> Burst:
 
 
 def alert() -> Alert:
+    [rule] = (one for one in rules({}) if one.name == HOT)
+    labels, value = (("check", HEAT), ("gpu", "0"), ("uuid", uuid(0))), float(Level.WARN)
     return Alert(
-        rule="GpuTemperatureHigh",
-        severity="warning",
-        state="firing",
-        labels=(("gpu", "0"), ("uuid", uuid(0))),
-        summary="GPU 0 is hot",
-        description="Its temperature leaves 4 degrees until it slows down.",
-        runbook_url="https://example.org/runbooks/GpuTemperatureHigh",
-        value=4.0,
+        rule=rule.name,
+        severity=rule.severity,
+        state=FIRING,
+        labels=labels,
+        summary=filled(rule.summary, labels, value),
+        description=filled(rule.description, labels, value),
+        runbook_url=rule.runbook_url,
+        value=value,
         active_at=STAMP.boot - 400,
         since=WALL - 400,
         firing_since=WALL - 280,
@@ -291,7 +299,7 @@ def _node() -> Node:
         abandoned_children=0.0,
         driver_calls_total=410000.0,
         store_up=1.0,
-        alerts={"GpuTemperatureHigh,warning,firing": 1.0},
+        alerts={f"{HOT},warning,firing": 1.0},
     )
 
 

@@ -254,7 +254,7 @@ def test_corrupting_probe_is_critical_even_after_a_skip() -> None:
 
 def test_information_does_not_make_the_node_sick() -> None:
     """A firing alert of severity info is listed, and the node stays ok."""
-    idle = samples.alert("GpuIdle", "info", 2, "GPU 2 is held and idle.")
+    idle = samples.alert("GpuIdle", 2, "GPU 2 is held and idle.")
     node = whole(replace(samples.healthy(), alerts=(idle,)))["node"]
     assert (node["state"], len(node["problems"])) == ("ok", 1)
 
@@ -273,7 +273,7 @@ OWN = [one.name for one in rules({}) if one.name not in OF_VERDICTS]
 @pytest.mark.parametrize("rule", OWN)
 def test_every_alert_says_what_to_do_first(rule: str) -> None:
     """One line, the first step of the rule's own runbook."""
-    firing = samples.alert(rule, "critical", 3, "Something is wrong.")
+    firing = samples.alert(rule, 3, "Something is wrong.")
     (problem,) = whole(replace(samples.healthy(), alerts=(firing,)))["node"]["problems"]
     (row,) = (one for one in rules({}) if one.name == rule)
     assert problem["action"]

@@ -123,7 +123,7 @@ def test_lost_gpu_is_shown_with_what_to_do(node: Node, port: int) -> None:
 
 def test_information_is_not_a_fault(node: Node, port: int) -> None:
     """A GPU that is held and idle is shown, and nothing is wrong all the same."""
-    idle = samples.alert("GpuIdle", "info", 2, "GPU 2 is held and idle.")
+    idle = samples.alert("GpuIdle", 2, "GPU 2 is held and idle.")
     text = words(page(node, port, replace(samples.healthy(), alerts=(idle,))))
     assert "Nothing is wrong." in text
     assert "info GPU 2 is held and idle" in text
