@@ -19,6 +19,7 @@ def test_rows_are_whole() -> None:
         assert set(check.follows) <= set(names[:place]), check.name
         assert check.help.endswith("."), check.name
         assert check.steps.startswith("1. "), check.name
+        assert "gpumon status" not in check.steps, f"{check.name}: `gpumon status` prints them itself"
 
 
 def test_a_well_node_has_no_verdict() -> None:

@@ -104,9 +104,9 @@ CHECKS = (
         levels=(WARN,),
         help="The agent cannot write to disk.",
         steps="""\
-1. `gpumon status` names the file and what is wrong: full, read-only, damaged, hung.
-2. Free space or mend the file system; the agent goes on by itself and stores what it kept in memory.
-3. What happens meanwhile is lost when the agent is restarted before that.
+1. Free space, or mend the file system: the reason names the file and what is wrong (full, read-only, damaged, hung).
+   The agent goes on by itself and stores what it kept in memory.
+2. What happens meanwhile is lost when the agent is restarted before that.
 """,
         node=store_down,
         notice="store",
@@ -219,8 +219,8 @@ CHECKS = (
         levels=(WARN,),
         help="Not all InfiniBand ports or services can be read.",
         steps="""\
-1. `gpumon status` names what is left aside, and the file whose reading does not return.
-2. A file of sysfs that hangs means a sick adapter: look for its driver's lines in the kernel log.
+1. The reason names what is left aside, and the file whose reading does not return: one of sysfs that hangs means a
+   sick adapter. Look for its driver's lines in the kernel log.
 """,
         node=_noticed("links", "Not all of the links can be read:"),
         notice="links",

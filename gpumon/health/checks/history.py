@@ -102,7 +102,7 @@ CHECKS: tuple[Check, ...] = (
         help="The node was rebooted, and nobody had stopped it in order or declared maintenance.",
         steps="""\
 1. The BMC's event log and `last -x reboot shutdown` tell what happened: power, watchdog, kernel panic, a person.
-2. `journalctl -b -1 -e` and `gpumon status` tell what was wrong before: an Xid in its last minutes names the GPU.
+2. `journalctl -b -1 -e` and /api/v1/events tell what was wrong before: an Xid in its last minutes names the GPU.
 3. Before a planned reboot: `gpumon maintenance start 30m --reason ...`, or `systemctl stop gpumon`.
 """,
         node=unexpected_reboot,
@@ -114,7 +114,7 @@ CHECKS: tuple[Check, ...] = (
         levels=(WARN,),
         help="What was repaired fails again and again.",
         steps="""\
-1. `gpumon status` and /api/v1/health list what was wrong, and what ended it.
+1. What was wrong, and what ended it, stands in /api/v1/health under `rulings`, the newest first.
 2. A GPU is named: have it replaced; more resets will not help. Else inspect what its GPUs share: power, risers,
    cooling, links, driver.
 3. When it is done: `gpumon ack repeat_offender --note "board replaced"`; counting begins anew.

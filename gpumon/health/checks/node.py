@@ -29,10 +29,10 @@ CHECKS: tuple[Check, ...] = (
         alert="GpumonNvmlDown",
         help="The NVIDIA driver does not answer: no reading of the GPUs is current.",
         steps="""\
-1. `gpumon status` names the error: driver not loaded, versions of kernel module and library that differ, no permission,
-   or calls that do not return.
-2. After a driver update without a reboot, library and kernel module differ: reload the modules or reboot.
-3. `lsmod | grep nvidia` and `dmesg | grep -i nvrm` tell whether the module is loaded and what it said.
+1. `lsmod | grep nvidia` and `dmesg | grep -i nvrm` tell whether the module is loaded and what it said.
+2. The reason names the error: driver not loaded, versions of kernel module and library that differ, no permission, or
+   calls that do not return.
+3. After a driver update without a reboot, library and kernel module differ: reload the modules or reboot.
 4. When calls hang, drain the node and reboot it; a process in state D cannot be killed.
 """,
         node=driver_down,

@@ -188,7 +188,7 @@ CHECKS = (
         steps="""\
 1. Drain the node, and take the GPU out of service: what was tried did not help.
 2. Run the vendor's diagnostics (`dcgmi diag -r 4`), and look at power, seating and cooling of this board.
-3. Open a case with the vendor; `gpumon status` and `/api/v1/events` have what came when.
+3. Open a case with the vendor; `/api/v1/events` has what came when.
 """,
         gpu=recurring,
         limits=(RECURRING,),
