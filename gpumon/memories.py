@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,20 +107,17 @@ class Memories:
 
         `settled` is called when they have been told.
         """
-        told = Errors(changes=tuple(changes))
 
-        def tell(arrived: Arrived) -> None:
+        def tell(_: object) -> None:
             self._position = position or self._position
             if changes:
-                self._take(arrived)
+                self._take(Errors(changes=tuple(changes)))
             settled()
 
-        self._submit(
+        self._keep(
             lambda store: store.record(changes, position),
-            lambda _: told,
-            told,
+            tell,
             lambda: self._keep_bursts_for_later(change.burst for change in changes),
-            take=tell,
         )
 
     def keep_rulings(self, rulings: Sequence[Ruling], settled: Callable[[bool], None]) -> None:
@@ -129,19 +125,18 @@ class Memories:
 
         `settled` is called when it has been told, with whether it is stored.
         """
-        durable, undurable = Ruled(rulings=tuple(rulings)), Ruled(rulings=tuple(rulings))
         self._ruling = True
 
-        def tell(arrived: Arrived) -> None:
+        def tell(stored: bool) -> None:  # noqa: FBT001 - _keep calls it so
             self._ruling = False
-            self._take(arrived)
-            settled(arrived is durable)
+            self._take(Ruled(rulings=tuple(rulings)))
+            settled(stored)
 
-        def not_done() -> None:
+        def keep_for_later() -> None:
             self._verdicts_unstored = True
             self._unstored_rulings = kept((*self._unstored_rulings, *rulings))
 
-        self._submit(lambda store: store.rule(rulings), lambda _: durable, undurable, not_done, take=tell)
+        self._keep(lambda store: store.rule(rulings), tell, keep_for_later)
 
     def touch_verdicts(self, report: Report) -> None:
         """Remember when each verdict was last so. Not while rulings are on their way: those know better."""
@@ -165,13 +160,12 @@ class Memories:
 
         `settled` is called when it has been told, with whether it is stored.
         """
-        undurable = replace(told)
 
-        def tell(arrived: Arrived) -> None:
-            self._take(arrived)
-            settled(arrived is not undurable)
+        def tell(stored: bool) -> None:  # noqa: FBT001 - _keep calls it so
+            self._take(told)
+            settled(stored)
 
-        self._submit(lambda store: store.keep_maintenances(known), lambda _: told, undurable, take=tell)
+        self._keep(lambda store: store.keep_maintenances(known), tell)
 
     def update_maintenances(self, known: Sequence[Maintenance], lost: Callable[[], None]) -> None:
         """Store maintenances as they were told before; `lost` is called when they are not stored."""
@@ -197,45 +191,41 @@ class Memories:
     def keep_result(self, result: ProbeResult) -> None:
         """Store a result, then tell it."""
         ended = ProbeEnded(result=result)
-        self._submit(_adding(result), lambda _: ended, ended, lambda: self._keep_for_later(result))
+        self._keep(_adding(result), lambda _: self._take(ended), lambda: self._keep_result_for_later(result))
 
-    def _submit(
+    def _keep(
         self,
         work: Callable[[Store], Any],
-        told: Callable[[Any], Arrived],
-        undurable: Arrived,
-        not_done: Callable[[], None] = lambda: None,
-        take: Callable[[Arrived], None] | None = None,
+        tell: Callable[[bool], None],
+        keep_for_later: Callable[[], None] = lambda: None,
     ) -> None:
+        """`tell` is called once, with whether it is stored; `keep_for_later` when, as far as is known, it is not."""
         waiting = True
-        take = take or self._take
 
-        def tell(arrived: Arrived) -> None:
+        def end(*, stored: bool) -> None:
             nonlocal waiting
             if waiting:
                 waiting = False
                 late.cancel()
-                take(arrived)
-
-        def wait_no_more() -> None:
-            tell(undurable)
-            not_done()
+                tell(stored)
+            if not stored:
+                keep_for_later()
 
         def failed(error: StoreError) -> None:
             if not self._failing:
                 log.error("not stored; counted in memory", extra={"error": str(error)})
             self._failing = True
-            wait_no_more()
+            end(stored=False)
 
-        def done(result: Any) -> None:
+        def done(_: object) -> None:
             self._failing = False
-            tell(told(result))
+            end(stored=True)
             self._store_what_waits()
 
-        late = self._loop.call_after(PATIENCE_SECONDS, wait_no_more)
+        late = self._loop.call_after(PATIENCE_SECONDS, lambda: end(stored=False))
         self._writer.submit(work, done, failed)
 
-    def _keep_for_later(self, result: ProbeResult) -> None:
+    def _keep_result_for_later(self, result: ProbeResult) -> None:
         self._unstored[result.id] = result
         for oldest in list(self._unstored)[:-MOST_RESULTS]:
             del self._unstored[oldest]
@@ -274,7 +264,7 @@ class Memories:
         self.boards.begun_anew()
 
     def _resubmit(self, result: ProbeResult) -> None:
-        self._writer.submit(_adding(result), failed=lambda _: self._keep_for_later(result))
+        self._writer.submit(_adding(result), failed=lambda _: self._keep_result_for_later(result))
 
     def _remember(self, remembered: Remembered, position: LogPosition | None) -> None:
         """What was told before the store could be read comes after what it knew."""
