@@ -99,6 +99,7 @@ NOT_HERE: Mapping[str, str] = {
     "c2c_links": "an h100x8 has none",
     "seed": "is another node",
     "driver_version": "is another driver, which no process can become",
+    "place": "is another node, which no process can become",
     **dict.fromkeys(("idle", "busy", "jobs"), "is other work"),
 }
 XIDS = (13, 31, 43, 48, 63, 74, 79, 94, 95, 119)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from gpumon.arrival import ProbeStarted
+from gpumon.health.products import whole
 from gpumon.sim.board import Profile
 from gpumon.sim.ports import TRAFFIC
 from gpumon.sim.profiles import PROFILES
@@ -16,6 +17,9 @@ from truth.world import World
 
 MINUTE = 60.0
 _BUSY: Mapping[str, Any] = {"busy": True}
+_WITHHELD = (0, 1)
+"""GPUs that a guest or a container was not given."""
+_NOBODY_KNOWS = "is unknown: nobody can tell whether all GPUs of the host were given, and a person is asked to say so."
 
 
 def _edit(world: World, step: Step, before: Mapping[str, Any] = _BUSY) -> None:
@@ -154,6 +158,27 @@ def _reload(world: World) -> None:
     world.reload(log={"level": "warning"})
 
 
+def _given(place: str, **withheld: Any) -> Mapping[str, Any]:
+    """Two of the GPUs are not ours."""
+    return {**_BUSY, "place": place, "gpus": dict.fromkeys(_WITHHELD, withheld)}
+
+
+def _neighbour_fails(world: World) -> None:
+    bus_id = PROFILES[world.profile].bus_ids[_WITHHELD[0]]
+    world.say(f"NVRM: Xid (PCI:{bus_id[4:-2].lower()}): 79, GPU has fallen off the bus.")
+
+
+def _divided(profile: Profile) -> bool:
+    """So many GPUs that some are left."""
+    return len(profile.bus_ids) > len(_WITHHELD)
+
+
+def _is_part(profile: Profile) -> bool:
+    """No host of the kind has as many GPUs as are left."""
+    left = len(profile.bus_ids) - len(_WITHHELD)
+    return whole(profile.board.product, left) not in {None, left}
+
+
 def _has_mig(profile: Profile) -> bool:
     return bool(profile.board.mig_profiles) and not profile.mig and "H100 80GB" in profile.board.product
 
@@ -244,7 +269,32 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         before={**_BUSY, "ports": {"mlx5_3": {"state": "down", "counters": dict.fromkeys(TRAFFIC, 0)}}},
         on=lambda profile: profile.ports is not None and profile.ports.count > 3,
     ),
-    Disturbance(name="a guest with a part of a board", on=_is("h100guestx2")),
+    Disturbance(name="a guest with a part of a board, and its operator says so", on=_is("h100guestx2")),
+    Disturbance(
+        name="a guest that was given some of the GPUs",
+        before=_given("guest", absent=True),
+        on=lambda profile: _divided(profile) and _is_part(profile),
+        says={"gpu_count": _NOBODY_KNOWS},
+    ),
+    Disturbance(
+        name="a guest that was given some of the GPUs, as many as a host may have",
+        before=_given("guest", absent=True),
+        on=lambda profile: _divided(profile) and not _is_part(profile),
+    ),
+    Disturbance(
+        name="a container that was given some of the GPUs",
+        before=_given("container", uncounted=True),
+        act=_stop_and_start,
+        on=_divided,
+        says={"gpu_count": _NOBODY_KNOWS},
+    ),
+    Disturbance(
+        name="a container beside a GPU that fails, and was not given to it",
+        before=_given("container", uncounted=True),
+        act=_neighbour_fails,
+        on=_divided,
+        says={"gpu_count": _NOBODY_KNOWS},
+    ),
     Disturbance(
         name="a GPU is given to a virtual machine, with a release",
         act=_given_away,

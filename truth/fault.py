@@ -71,8 +71,8 @@ class Disturbance:
     uptime: float = 86400.0
     """Seconds for which the host has run when the agent starts."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    held: str = ""
-    """Why a warning that it brings is true after all: one sentence."""
+    says: Mapping[str, str] = field(default_factory=dict)
+    """Checks that have to speak, below `fail`, and why that is true: one sentence each."""
 
 
 def once(**gpu: Any) -> tuple[Step, ...]:

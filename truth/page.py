@@ -49,7 +49,7 @@ def page(
     parts = [
         INTRODUCTION,
         *([partly] if len(known) < pieces else []),
-        *_summary(outcomes, both, calms),
+        *_summary(outcomes, both, disturbances, calms),
         *_faults(faults, outcomes),
         *_misses(faults, outcomes),
     ]
@@ -61,10 +61,25 @@ def missed(one: Outcome) -> bool:
     return one.seconds is None or not one.well_blamed
 
 
-def _summary(outcomes: dict[str, list[Outcome]], both: Sequence[Both], calms: dict[str, list[Calm]]) -> Iterator[str]:
+def false(one: Disturbance, calm: Calm) -> tuple[tuple[str, str], ...]:
+    """Check and level of what was said and is not true."""
+    return tuple((check, level) for check, level in calm.said if level == FAIL.word or check not in one.says)
+
+
+def unsaid(one: Disturbance, calm: Calm) -> list[str]:
+    """Checks that had to speak, and did not."""
+    return sorted(one.says.keys() - {check for check, _ in calm.said})
+
+
+def _summary(
+    outcomes: dict[str, list[Outcome]],
+    both: Sequence[Both],
+    disturbances: Sequence[Disturbance],
+    calms: dict[str, list[Calm]],
+) -> Iterator[str]:
     every = [one for found in outcomes.values() for one in found]
     hours = sum(calm.hours for found in calms.values() for calm in found)
-    said = [level for found in calms.values() for calm in found for _, level in calm.said]
+    said = [level for one in disturbances for calm in calms[one.name] for _, level in false(one, calm)]
     pages = said.count(FAIL.word)
     yield "## In short\n"
     yield "| | |\n| --- | --- |"
@@ -162,20 +177,17 @@ def _lost(one: Both) -> str:
 
 def _calms(disturbances: Sequence[Disturbance], calms: dict[str, list[Calm]]) -> Iterator[str]:
     yield "\n## What is no fault\n"
-    yield "| disturbance | nodes | node-hours | paging | other | which |"
+    yield "| disturbance | nodes | node-hours | paging | other false | said |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for one in disturbances:
         found = calms[one.name]
-        said = [each for calm in found for each in calm.said]
-        pages = sum(level == FAIL.word for _, level in said)
-        which = _counted(check for check, _ in said)
+        wrong = [each for calm in found for each in false(one, calm)]
+        pages = sum(level == FAIL.word for _, level in wrong)
+        said = _counted(check for calm in found for check, _ in calm.said)
         hours = sum(calm.hours for calm in found)
-        yield f"| {one.name} | {len(found)} | {hours:g} | {pages} | {len(said) - pages} | {which} |"
-    told = [one for one in disturbances if any(calm.said for calm in calms[one.name])]
-    if told:
-        yield ""
-    for one in told:
-        yield f"- **{one.name}**: {one.held or 'nobody has explained this yet.'}"
+        yield f"| {one.name} | {len(found)} | {hours:g} | {pages} | {len(wrong) - pages} | {said} |"
+    true = [f"- **{one.name}**: `{check}` {why}" for one in disturbances for check, why in one.says.items()]
+    yield from (["\nWhat is said and is true:\n", *true] if true else [])
     yield ""
 
 
@@ -184,7 +196,7 @@ def unexplained(
 ) -> list[str]:
     """Why this page is not good enough: misses without a reason, and verdicts that page for nothing."""
     reasons = {fault.name: fault.miss for fault in faults}
-    held = {one.name: one.held for one in disturbances}
+    rows = {one.name: one for one in disturbances}
     wrong = []
     for one in results:
         if isinstance(one, Outcome) and missed(one) and not reasons[one.fault]:
@@ -192,10 +204,8 @@ def unexplained(
         elif isinstance(one, Both) and not one.right:
             wrong.append(f"missed on {one.profile}: {_lost(one)}")
         elif isinstance(one, Calm):
-            wrong += [
-                f"false on {one.profile}: {check} ({level}) of {one.name}"
-                for check, level in one.said
-                if level == FAIL.word or not held[one.name]
-            ]
+            row, where = rows[one.name], f"on {one.profile}"
+            wrong += [f"false {where}: {check} ({level}) of {one.name}" for check, level in false(row, one)]
+            wrong += [f"not said {where}: {check} of {one.name}" for check in unsaid(row, one)]
     wrong += [f"no such check: {fault.check}" for fault in faults if fault.check not in BY_NAME]
     return wrong

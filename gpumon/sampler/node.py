@@ -36,7 +36,7 @@ class Surroundings:
     uuids: NvidiaBus
     """Bus id -> uuid, as far as it is known without opening a GPU."""
     place: str = HOST
-    """One of PLACES."""
+    """One of PLACES: looked at once, for no system becomes another one while a process runs on it."""
     ports: NvidiaBus = dict
     """Bus id -> address of the PCIe port above it."""
 

@@ -16,6 +16,7 @@ from gpumon.sim.gpm import METRICS
 from gpumon.sim.physics import Workload
 from gpumon.sim.ports import PORTS_SHAPE, SERVICES_SHAPE
 from gpumon.sim.state import QUANTITIES
+from gpumon.snapshot.snapshot import PLACES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +291,14 @@ FAULTS: Mapping[str, Fault] = {
             value='`"580.65.06"`',
             help="another driver: other functions, fields and numbers of fields, see below",
             shape=entries.driver_version,
+            gpu=False,
+            node=True,
+        ),
+        Fault(
+            key="place",
+            value="`host`, `guest`, `container`",
+            help="what the agent's children take their system for when they start, see below",
+            shape=shapes.one_of(*PLACES),
             gpu=False,
             node=True,
         ),

@@ -29,7 +29,6 @@ from gpumon.sim.profiles import PROFILES
 from gpumon.sim.scenario import ScenarioFile
 from gpumon.sim.trace import Trace
 from gpumon.snapshot.call_page import boot_clock
-from gpumon.snapshot.snapshot import GUEST, HOST
 
 _ALL = (batch, ecc, events, fabric, getters, gpm_calls, lookups, mig_calls, minor, nvlink, processes, samples, system)
 """The modules whose functions are exported."""
@@ -47,7 +46,8 @@ class SimulatedNode:
         self._node = node
         self.library = Library(self._find, trace)
         """For `pynvml.nvmlLib`; has to be kept as long as any of its functions is."""
-        self.place = GUEST if node.profile.guest else HOST
+        self.place = node.scenario().place
+        """As it was when the process started: no system becomes another one while it runs."""
 
     def _find(self, name: str) -> Entry:
         export = EXPORTS.get(name)

@@ -25,7 +25,7 @@ class Simulated(Protocol):
     library: Library
     """For `pynvml.nvmlLib`; has to be kept as long as any of its functions is."""
     place: str
-    """One of PLACES."""
+    """One of PLACES, as it was when this process started."""
 
     def pci_functions(self) -> dict[str, str]:
         """GPUs on the PCI bus: bus id -> driver bound, "" for none."""

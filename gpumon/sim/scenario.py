@@ -20,6 +20,7 @@ from gpumon.sim.device import Identity
 from gpumon.sim.faults import FAULTS, Fault
 from gpumon.sim.mig import Layout, LayoutError, Wanted, place
 from gpumon.sim.physics import Workload
+from gpumon.snapshot.snapshot import GUEST, HOST
 
 _logger = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ class Scenario:
     """By GPU, its MIG instances; None where MIG is off."""
     seed: int = 0
     driver: str
+    place: str
+    """One of PLACES."""
 
     def rows(self, gpu: int | None) -> Rows:
         """What concerns a call: on one GPU, or on none."""
@@ -75,6 +78,7 @@ def parse(text: str, profile: Profile) -> Scenario:
         layouts=layouts,
         seed=seed,
         driver=named.get("driver_version", profile.driver),
+        place=named.get("place", GUEST if profile.guest else HOST),
     )
 
 

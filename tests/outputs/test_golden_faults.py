@@ -46,6 +46,7 @@ WITHOUT = {
     "hang": "holds it",
     "hang_forever": "holds it",
     "driver": "lets no poll begin",
+    "place": "decides how many GPUs are expected, and no reading",
     "stuck_processes": "is told by a verdict, after minutes",
     "xids": "is told by events, not by polls",
     **dict.fromkeys(("busy", "idle", "jobs", "seed"), "is other work, and no fault"),

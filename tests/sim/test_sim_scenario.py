@@ -12,6 +12,7 @@ from simulated import simulated
 
 from gpumon.sim import SimulationError
 from gpumon.sim.library import open_node
+from gpumon.snapshot.snapshot import CONTAINER, GUEST, HOST
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,7 @@ from gpumon.sim.library import open_node
         ("seed: 1.5\n", "must be a whole number"),
         ("jobs: [{start: 9, end: 3}]\n", r"jobs\.0: ends before it starts"),
         ("driver_version: 580.65\n", "driver version in quotes"),
+        ("place: vm\n", "place: must be one of 'host', 'guest', 'container'"),
         ("gpus: {*: {lost: true}}\n", "not YAML.*has to be quoted"),
         ("gpus: {\n", "not YAML"),
         ("- lost\n", "the file: must be a mapping"),
@@ -53,6 +55,33 @@ def test_a_wrong_scenario_is_refused_with_place_and_remedy(tmp_path: Path, text:
     scenario.write_text(text)
     with pytest.raises(SimulationError, match=rf"(?s)^scenario .*s\.yml.*{says}"):
         open_node("h100x8", scenario=scenario, epoch=0.0)
+
+
+@pytest.mark.parametrize(
+    ("profile", "text", "place"),
+    [
+        ("h100x8", "", HOST),
+        ("h100guestx2", "", GUEST),
+        ("h100x8", "place: container", CONTAINER),
+        ("h100guestx2", "place: host", HOST),
+    ],
+)
+def test_the_place_is_the_profile_s_unless_the_scenario_names_one(
+    tmp_path: Path, profile: str, text: str, place: str
+) -> None:
+    """What the agent takes its system for."""
+    with simulated(profile, tmp_path / "s.yml", text=text) as simulation:
+        assert simulation.node.place == place
+
+
+def test_an_edit_of_the_place_waits_for_the_next_process(tmp_path: Path) -> None:
+    """As on a real node it is looked at once."""
+    scenario = tmp_path / "s.yml"
+    with simulated(scenario=scenario, text="place: guest") as simulation:
+        simulation.edit("{place: container, gpus: {3: {uncounted: true}}}")
+        assert pynvml.nvmlDeviceGetCount() == 7
+        assert simulation.node.place == GUEST
+    assert open_node("h100x8", scenario=scenario, epoch=0.0).place == CONTAINER
 
 
 def test_a_scenario_that_is_not_there_is_refused(tmp_path: Path) -> None:

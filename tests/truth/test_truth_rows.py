@@ -25,6 +25,10 @@ BORNE = (
     "one lone Xid 45",
     "a release of the node for two minutes",
 )
+DIVIDED = (
+    "a guest that was given some of the GPUs",
+    "a container beside a GPU that fails, and was not given to it",
+)
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -39,3 +43,10 @@ def test_what_is_no_fault_brings_no_verdict(name: str) -> None:
     """A quarter of an hour of it."""
     one = next(one for one in DISTURBANCES if one.name == name)
     assert endure(one, "t4x1", 0.25).said == ()
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_who_was_given_some_gpus_says_unknown_and_nothing_else(name: str) -> None:
+    """Whatever becomes of the others."""
+    one = next(one for one in DISTURBANCES if one.name == name)
+    assert endure(one, "h100x8", 0.1).said == (("gpu_count", "unknown"),)
