@@ -12,62 +12,29 @@
 # - It kills no job: a draining node finishes what runs on it.
 # - It never fails: slurmd does not register with the controller before this program has exited 0.
 #
-# Settings, from the environment or /etc/default/gpumon-slurm:
-#   GPUMON               the command (/opt/gpumon/bin/gpumon)
-#   GPUMON_SLURM_CHECK   more arguments for gpumon check, such as: --ignore poll_slow
+# Settings, beside those of gpumon-common.sh:
 #   GPUMON_SLURM_DRAIN   no, or fail
 #   GPUMON_SLURM_RESUME  no, or yes
 set -u
-# Slurm gives its programs no search path.
-PATH=${PATH:+$PATH:}/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-export PATH
-settings=${GPUMON_SLURM_SETTINGS:-/etc/default/gpumon-slurm}
-if [ -r "$settings" ]; then
-    # shellcheck source=/dev/null
-    if (set +u; . "$settings"; :) >/dev/null 2>&1; then # first in a shell of its own: a mistake in it ends that
-        set +u
-        # shellcheck source=/dev/null
-        . "$settings"
-        set -u
-    else
-        logger -t gpumon-healthcheck -- "cannot understand $settings: taken for empty" 2>/dev/null
-    fi
+common=${0%/*}/gpumon-common.sh
+if [ ! -r "$common" ]; then # to go on without it would fail, and Slurm drain the node
+    logger -st gpumon-healthcheck -- "$common is not there: nothing is asked"
+    exit 0
 fi
-gpumon=${GPUMON:-/opt/gpumon/bin/gpumon}
+# shellcheck source-path=SCRIPTDIR source=gpumon-common.sh
+. "$common"
+
 node=${SLURMD_NODENAME:-$(hostname -s)}
 own='gpumon: '
 
-say() {
-    printf '%s\n' "$1"
-    logger -t gpumon-healthcheck -- "$1" 2>/dev/null
-    return 0
-}
-
-check() {
-    # shellcheck disable=SC2086 # words on purpose
-    timeout 10 "$gpumon" check ${GPUMON_SLURM_CHECK:-} "$@"
-}
-
-line=$(check)
-code=$?
-case "$line" in
-"GPU "*) ;;
-*) # a command that is not there, does not start or is too old has exit codes of its own
-    line="gpumon check gave no answer, and ended with $code"
-    code=3
-    ;;
-esac
+# shellcheck disable=SC2119 # the whole node: no argument
+ask
 [ "$code" -eq 0 ] || say "$line (exit code $code)"
 
+case "$line" in *" [maintenance until "*) exit 0 ;; esac # whoever works on the node knows what is wrong
 case "$code ${GPUMON_SLURM_DRAIN:-no} ${GPUMON_SLURM_RESUME:-no}" in
-"2 fail "*)
-    check --maintenance-ok >/dev/null && exit 0
-    wanted=drain
-    ;;
-"0 "*" yes")
-    case "$line" in *" [maintenance until "*) exit 0 ;; esac
-    wanted=resume
-    ;;
+"2 fail "*) wanted=drain ;;
+"0 "*" yes") wanted=resume ;;
 *) exit 0 ;;
 esac
 
@@ -100,7 +67,7 @@ case "$wanted $state" in
     case "$reason" in
     "$own"*)
         if timeout 20 scontrol update nodename="$node" state=resume; then
-            say "node $node resumed: ${line}"
+            say "node $node resumed: $line"
         else
             say "node $node could not be resumed"
         fi

@@ -131,6 +131,21 @@ def test_a_mistake_in_the_settings_fails_nothing(host: Host, agents: Agents, tmp
         host.forget()
 
 
+@pytest.mark.parametrize("script", [HEALTHCHECK, PROLOG, EPILOG], ids=lambda one: one.stem)
+def test_a_script_that_was_installed_alone_fails_nothing(
+    host: Host, agents: Agents, tmp_path: Path, script: Path
+) -> None:
+    """Without what they share it asks nothing, and says so: a prolog that fails would drain the node."""
+    alone = tmp_path / script.name
+    shutil.copy(script, alone)
+    environment = {**DRAIN, "SLURM_JOB_GPUS": str(LOST), "GPUMON_SLURM_REFUSE": "unknown"}
+    assert host.run(alone, store=agents.stores["sick"], environment=environment).code == 0
+    assert host.calls("scontrol") == []
+    [said] = host.calls("logger")
+    assert said[1] == script.stem
+    assert said[-1] == f"{tmp_path}/gpumon-common.sh is not there: nothing is asked"
+
+
 def test_a_failing_slurm_fails_nothing(host: Host, agents: Agents, tmp_path: Path) -> None:
     """A controller that does not answer: said, and tried again next time."""
     (tmp_path / "host" / "bin" / "scontrol").write_text("#!/bin/sh\nexit 1\n")

@@ -1,0 +1,47 @@
+#!/bin/sh
+# What gpumon's scripts for Slurm share: they read it from the folder that they are in. Run, it does nothing.
+#
+#   say TEXT           to the system log under the name of the script, and to standard error
+#   ask [ARGUMENT...]  line: what gpumon check says; code: its exit code, and 3 where it says nothing
+#
+# Settings, from the environment or /etc/default/gpumon-slurm:
+#   GPUMON              the command (/opt/gpumon/bin/gpumon)
+#   GPUMON_SLURM_CHECK  more arguments for gpumon check, such as: --ignore poll_slow
+
+# Slurm gives its programs no search path.
+PATH=${PATH:+$PATH:}/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+name=${0##*/}
+name=${name%.sh}
+
+say() {
+    printf '%s\n' "$1" >&2
+    logger -t "$name" -- "$1" 2>/dev/null
+    return 0
+}
+
+ask() {
+    # shellcheck disable=SC2086 # words on purpose
+    line=$(timeout 10 "${GPUMON:-/opt/gpumon/bin/gpumon}" check "$@" ${GPUMON_SLURM_CHECK:-})
+    code=$?
+    case "$line" in
+    "GPU "*) ;;
+    *) # a command that is not there, does not start or is too old has exit codes of its own
+        line="gpumon check gave no answer, and ended with $code"
+        code=3
+        ;;
+    esac
+}
+
+settings=${GPUMON_SLURM_SETTINGS:-/etc/default/gpumon-slurm}
+if [ -r "$settings" ]; then
+    # shellcheck source=/dev/null
+    if (set +u; . "$settings"; :) >/dev/null 2>&1; then # first in a shell of its own: a mistake in it ends that
+        set +u
+        # shellcheck source=/dev/null
+        . "$settings"
+        set -u
+    else
+        say "cannot understand $settings: taken for empty"
+    fi
+fi
