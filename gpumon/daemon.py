@@ -15,6 +15,7 @@ from gpumon import __version__, beacon, log, systemd
 from gpumon.accepting import Accepting
 from gpumon.arrival import Agent, Tick
 from gpumon.beacon import ANYWHERE, Beacon
+from gpumon.boot import boot_id
 from gpumon.config import places
 from gpumon.config.load import ConfigurationError, changes, reloaded
 from gpumon.config.model import Configuration
@@ -42,7 +43,6 @@ from gpumon.supervisor.releasing import Releasing
 from gpumon.supervisor.samplers import SamplerSupervisor
 from gpumon.wiring import (
     PROBE,
-    boot_id,
     choices,
     first_report,
     kernel_log,

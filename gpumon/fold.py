@@ -83,7 +83,7 @@ def _maintenances(report: Report, arrival: Arrival) -> Known:
         case Maintenance():
             return maintenance.begun(report.maintenances, arrival)
         case MaintenanceEnded():
-            return maintenance.ended(report.maintenances, arrival.wall)
+            return maintenance.ended(report.maintenances, arrival)
         case Remembered():
             return reduce(maintenance.begun, report.maintenances, arrival.maintenances)
         case _:

@@ -72,11 +72,12 @@ class Maintaining:
         if wrong:
             future.set_result(Answer(refused=wrong, remedy=remedy))
             return
-        report, wall = self._latest(), time.time()
+        report, wall, at = self._latest(), time.time(), boot_clock()
         one = Maintenance(
             began=wall,
+            began_at=at,
             until=wall + seconds,
-            deadline=boot_clock() + seconds,
+            deadline=at + seconds,
             boot_id=report.boot_id,
             reason=reason,
             by=by,
@@ -86,12 +87,12 @@ class Maintaining:
         )
 
     def _end(self, future: Future[Answer]) -> None:
-        known, wall = self._latest().maintenances, time.time()
+        known = self._latest().maintenances
         if in_force(known) is None:
             future.set_result(Answer())
             return
-        told = MaintenanceEnded(wall)
-        self._memories.keep_maintenances(ended(known, wall), told, lambda stored: self._settled(future, stored))
+        told = MaintenanceEnded(time.time(), boot_clock())
+        self._memories.keep_maintenances(ended(known, told), told, lambda stored: self._settled(future, stored))
 
     def _settled(self, future: Future[Answer], stored: bool) -> None:  # noqa: FBT001 - Memories calls it so
         future.set_result(Answer(stored=stored))

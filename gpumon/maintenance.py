@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpumon.moment import Moment
@@ -14,6 +13,8 @@ LONGEST_REASON = 200
 """Characters."""
 STEP_SECONDS = 1.0
 """By how much the wall clock must have been stepped before the end by that clock is told anew."""
+SETTLED_SECONDS = 600.0
+"""Uptime from which on a wall clock that says that the end has passed is believed: NTP has had its time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +22,15 @@ class Maintenance:
     """One, in force until it has ended."""
 
     began: float
-    """Seconds since the epoch; no two are the same."""
+    """Seconds since the epoch, as the wall clock was set then; no two are the same."""
+    began_at: float
+    """The same on CLOCK_BOOTTIME; below 0 when that was before the boot."""
     until: float
     """When it ends by itself, in seconds since the epoch, as the wall clock is set now."""
     deadline: float
     """The same on CLOCK_BOOTTIME, which counts: no step of the wall clock ends or prolongs it."""
     boot_id: str
-    """Of the boot in which that clock runs; over a reboot the wall clock counts."""
+    """Of the boot in which that clock runs; over a reboot the wall clock counts, as soon as it can be true."""
     reason: str
     """Why, in the words of who asked."""
     by: str
@@ -35,9 +38,10 @@ class Maintenance:
     ended: float | None = None
     """When it ended, in seconds since the epoch; None while it is in force."""
 
-    def covers(self, wall: float) -> bool:
-        """Whether it was in force then, in seconds since the epoch."""
-        return self.began <= wall <= (self.until if self.ended is None else self.ended)
+    @property
+    def seconds(self) -> float:
+        """How long it is to last in all."""
+        return self.deadline - self.began_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class MaintenanceEnded:
     """It was ended before its time."""
 
     wall: float
+    at: float
+    """The same on CLOCK_BOOTTIME."""
 
 
 Known = tuple[Maintenance, ...]
@@ -55,25 +61,24 @@ def in_force(known: Known) -> Maintenance | None:
     return known[-1] if known and known[-1].ended is None else None
 
 
-def covered(known: Sequence[Maintenance], wall: float) -> bool:
-    """Whether the node was in maintenance then, in seconds since the epoch: for what was planned is no fault."""
-    return any(one.covers(wall) for one in known)
-
-
 def begun(known: Known, one: Maintenance) -> Known:
     """It takes the place of the one in force."""
-    return (*ended(known, one.began), one)[-MOST_REMEMBERED:]
+    return (*ended(known, MaintenanceEnded(one.began, one.began_at)), one)[-MOST_REMEMBERED:]
 
 
-def ended(known: Known, wall: float) -> Known:
+def ended(known: Known, told: MaintenanceEnded) -> Known:
     """Nothing is in force any more."""
-    return tuple(one if one.ended is not None else replace(one, ended=min(wall, one.until)) for one in known)
+    return tuple(one if one.ended is not None else _over(one, told) for one in known)
+
+
+def _over(one: Maintenance, told: MaintenanceEnded) -> Maintenance:
+    return replace(one, ended=min(told.wall, one.until), deadline=min(told.at, one.deadline))
 
 
 def in_time(known: Known, now: Moment, boot_id: str) -> Known:
     """What time has made of it: it expires, it goes on over a reboot, and a clock that was stepped is told of it."""
     one = in_force(known)
-    if one is None:
+    if one is None or is_undated(one, now, boot_id):
         return known
     one = _moved(one, now, boot_id)
     if now.at >= one.deadline:
@@ -84,12 +89,25 @@ def in_time(known: Known, now: Moment, boot_id: str) -> Known:
     return known if one is known[-1] else (*known[:-1], one)
 
 
+def is_undated(one: Maintenance, now: Moment, boot_id: str) -> bool:
+    """Whether the wall clock of this boot, which may not have been set yet, cannot tell when it ends.
+
+    A clock that is behind its beginning is wrong, and one that is past its end may be: it goes on until the clock was
+    set, or time has gone by.
+    """
+    if one.boot_id == boot_id:
+        return False
+    left = one.until - now.wall
+    return now.at < one.seconds if left > one.seconds + STEP_SECONDS else left <= 0 and now.at < SETTLED_SECONDS
+
+
 def _moved(one: Maintenance, now: Moment, boot_id: str) -> Maintenance:
-    """On the clock of this boot. A wall clock that has not been set yet must not prolong it beyond its own length."""
+    """On the clock of this boot. Where the wall clock was never set, its own length after the boot is enough."""
     if one.boot_id == boot_id:
         return one
-    left = min(one.until - now.wall, one.until - one.began)
-    return replace(one, boot_id=boot_id, deadline=now.at + left)
+    left = one.until - now.wall
+    deadline = now.at + left if left <= one.seconds + STEP_SECONDS else one.seconds
+    return replace(one, boot_id=boot_id, began_at=deadline - one.seconds, deadline=deadline)
 
 
 def wrong_reason(reason: str) -> str:

@@ -32,14 +32,6 @@ TRACE = "GPUMON_SIMULATION_TRACE"
 """Environment: where the simulated library counts its calls, for benchmarks and tests."""
 PROBE_FAULT = "GPUMON_PROBE_FAULT"
 """Environment, for tests: what one rank of the probe does wrong."""
-BOOT_ID = "GPUMON_BOOT_ID"
-"""Environment, for tests: in place of the kernel's. Another one than before means that the host was rebooted."""
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def boot_id() -> str:
-    """Of the host's boot."""
-    return os.environ.get(BOOT_ID) or _BOOT_ID.read_text(encoding="ascii").strip()
 
 
 def first_report(configuration: Configuration, boot: str = "", began_at: float = 0.0) -> Report:

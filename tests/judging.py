@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpumon import judged
+from gpumon import judged, maintenance
 from gpumon.alerts.history import History
 from gpumon.arrival import Ruled
 from gpumon.health import table
 from gpumon.health.policy import Policy
 from gpumon.health.standing import Health
 from gpumon.health.verdict import Level, Ruling, Verdict
+from gpumon.maintenance import Maintenance, MaintenanceEnded
 from gpumon.moment import Moment
 from gpumon.serve import example
 from gpumon.snapshot.burst import NVML, XID, Burst
@@ -145,6 +146,24 @@ class Ward:
         """Somebody sets the wall clock."""
         self._booted += seconds
 
+    def maintain(self, seconds: float) -> None:
+        """A maintenance begins."""
+        one = Maintenance(
+            began=self.wall,
+            began_at=self.at,
+            until=self.wall + seconds,
+            deadline=self.at + seconds,
+            boot_id=self.report.boot_id,
+            reason="new DIMMs",
+            by="api",
+        )
+        self.report = replace(self.report, maintenances=maintenance.begun(self.report.maintenances, one))
+
+    def end_maintenance(self) -> None:
+        """Before its time."""
+        told = MaintenanceEnded(self.wall, self.at)
+        self.report = replace(self.report, maintenances=maintenance.ended(self.report.maintenances, told))
+
     def pause(self, seconds: float) -> None:
         """The host sleeps, or the agent is stopped for a while."""
         self.at += seconds
@@ -182,7 +201,9 @@ class Ward:
         memory = self.report.memory
         history = memory.history.add(self.report.samples(), self.at)
         links = replace(memory.links, seen=self._links, seen_at=self.moment.lived)
-        self.report = replace(self.report, memory=replace(memory, history=history, links=links))
+        known = maintenance.in_time(self.report.maintenances, self.moment, self.report.boot_id)
+        memory = replace(memory, history=history, links=links)
+        self.report = replace(self.report, memory=memory, maintenances=known)
         self.report = judged.looked(self.report, self.moment, self.terms)
         self.rule(self.report.health.due)
         return self

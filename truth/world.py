@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gpumon.arrival import Arrival
+from gpumon.boot import BOOT_ID
 from gpumon.config.given import Problem
 from gpumon.config.load import ConfigurationError
 from gpumon.config.model import Configuration
@@ -20,7 +21,6 @@ from gpumon.release import NODE
 from gpumon.report import Report
 from gpumon.sim.profiles import PROFILES
 from gpumon.snapshot.call_page import Reader, boot_clock
-from gpumon.wiring import BOOT_ID
 from truth.children import MAINS
 from truth.host import Host, Process
 

@@ -14,9 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from gpumon.boot import boot_id
 from gpumon.fitness.known import Document, Fault, Known, KnownGpu, Unknowable, maintenance
 from gpumon.health.verdict import ACTIONS, OK, Key, Verdict
+from gpumon.maintenance import in_force, in_time
+from gpumon.moment import Moment
 from gpumon.outputs.words import rfc3339
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.store import maintenance as rows
 from gpumon.store import verdicts
 from gpumon.store.schema import APPLICATION_ID
 
@@ -117,7 +122,7 @@ def _known(connection: sqlite3.Connection) -> Known:
         level=max((one.level for one in found), default=OK),
         faults=tuple(_faults(found, index)),
         gpus=gpus,
-        maintenance=_maintenance(connection, time.time()),
+        maintenance=_maintenance(connection),
     )
 
 
@@ -164,8 +169,8 @@ def _document(one: Verdict, index: int | None) -> Document:
     }
 
 
-def _maintenance(connection: sqlite3.Connection, now: float) -> str | None:
-    row = connection.execute(
-        "SELECT until, reason FROM maintenance WHERE ended IS NULL AND until > ? ORDER BY number DESC LIMIT 1", (now,)
-    ).fetchone()
-    return None if row is None else maintenance(str(rfc3339(row[0])), row[1])
+def _maintenance(connection: sqlite3.Connection) -> str | None:
+    """As the agent would have it now."""
+    at, boot = boot_clock(), boot_id()
+    one = in_force(in_time(rows.recent(connection), Moment(at=at, wall=time.time(), lived=at), boot))
+    return None if one is None else maintenance(str(rfc3339(one.until)), one.reason)

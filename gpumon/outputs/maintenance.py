@@ -8,6 +8,8 @@ from gpumon.outputs.words import duration, rfc3339, seconds_between
 from gpumon.report import Report
 
 Document = dict[str, Any]
+NOISE = 60.0
+"""Seconds by which the end may have passed, and the clock may have moved, before somebody has looked."""
 
 
 def maintenance(report: Report) -> Document | None:
@@ -15,14 +17,20 @@ def maintenance(report: Report) -> Document | None:
     one = report.maintenance
     if one is None:
         return None
-    return {"since": rfc3339(one.began), "until": rfc3339(one.until), "reason": one.reason, "by": one.by}
+    return {"since": rfc3339(one.until - one.seconds), "until": rfc3339(one.until), "reason": one.reason, "by": one.by}
 
 
 def sentences(one: Document | None, now: str | None = None) -> list[str]:
     """What a document says, in a sentence or none; `now` is the time of the document."""
     if one is None:
         return []
-    left = None if now is None else seconds_between(now, one["until"])
-    lasting = "" if left is None else f", for {duration(max(0.0, left))} more"
     until = f"{one['until'][:10]} {one['until'][11:19]}"
+    lasting = "" if now is None else _lasting(one, now)
     return [f"In maintenance until {until} UTC{lasting}, by {one['by']}: {one['reason'].rstrip('.')}. No alert pages."]
+
+
+def _lasting(one: Document, now: str) -> str:
+    lasted, left = seconds_between(one["since"], now), seconds_between(now, one["until"])
+    if lasted is None or left is None or min(lasted, left) < -NOISE:
+        return " (the clock says otherwise, and is not believed yet after the boot)"
+    return f", for {duration(left)} more"

@@ -307,6 +307,7 @@ def maintained() -> Report:
     """The same node in maintenance."""
     one = Maintenance(
         began=WALL - 600,
+        began_at=STAMP.boot - 600,
         until=WALL + 6600,
         deadline=STAMP.boot + 6600,
         boot_id="",

@@ -181,6 +181,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
     ),
+    (
+        "ALTER TABLE maintenance ADD COLUMN began_at REAL NOT NULL DEFAULT 0",
+        "UPDATE maintenance SET began_at = deadline - (until - began)",
+    ),
 )
 
 

@@ -17,12 +17,14 @@ from pathlib import Path
 import pytest
 from sample_bursts import WALL
 
+from gpumon.boot import boot_id
 from gpumon.fitness import stored
 from gpumon.fitness.known import Unknowable
 from gpumon.health.verdict import FAIL, WARN, Action, Change, Level, Ruling, Verdict
 from gpumon.maintenance import Maintenance
 from gpumon.outputs import inventory
 from gpumon.snapshot.burst import Board
+from gpumon.snapshot.call_page import boot_clock
 from gpumon.store import boards
 from gpumon.store.store import Store
 
@@ -134,14 +136,30 @@ def test_a_gpu_that_is_missing_leaves_its_index_to_the_one_that_has_it(tmp_path:
 
 def test_maintenance_is_known_without_the_agent(tmp_path: Path) -> None:
     """In force, not ended, not over."""
-    path, now = tmp_path / "gpumon.db", time.time()
-    over = Maintenance(began=1.0, until=now - 5, deadline=1.0, boot_id="b", reason="over", by="api")
-    ended = replace(over, began=2.0, until=now + 500, ended=3.0)
-    with Store.open(path) as store:
-        store.keep_maintenances([over, ended])
-        assert stored.read(path).maintenance is None
-        store.keep_maintenances([replace(ended, began=4.0, ended=None, reason="new DIMMs")])
-        assert str(stored.read(path).maintenance).endswith(" UTC: new DIMMs")
+    path, now, at = tmp_path / "gpumon.db", time.time(), boot_clock()
+    here = Maintenance(
+        began=1.0,
+        began_at=at - 500,
+        until=now + 500,
+        deadline=at + 500,
+        boot_id=boot_id(),
+        reason="new DIMMs",
+        by="api",
+    )
+    cases = {
+        "over": replace(here, deadline=at - 5),
+        "ended": replace(here, ended=now - 100),
+        "here": here,
+        "clock set forth": replace(here, until=now - 86_400),
+        "rebooted": replace(here, boot_id="before"),
+        "rebooted, never set": replace(here, boot_id="before", until=now + 1e9, deadline=at + 1e6),
+    }
+    told = {}
+    for number, (name, one) in enumerate(cases.items()):
+        with Store.open(path) as store:
+            store.keep_maintenances([replace(one, began=float(number))])
+        told[name] = str(stored.read(path).maintenance).endswith(" UTC: new DIMMs")
+    assert [name for name, known in told.items() if not known] == ["over", "ended"]
 
 
 def test_no_store_is_no_answer(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from gpumon.health.check import DAY, HOUR, MINUTE
 from gpumon.health.lives import Life
 from gpumon.health.verdict import FAIL, WARN, Action, Change, Level, Ruling, Verdict, Way
 from gpumon.judged import take
-from gpumon.maintenance import Maintenance
 
 
 class Node(Ward):
@@ -226,14 +225,11 @@ def test_the_score_falls_with_what_went_wrong_and_recovers_in_a_month() -> None:
 def test_what_outlasts_a_maintenance_costs_from_then_on() -> None:
     """A node that is unfit for work has no full score, whenever that began."""
     ward = Ward(gpus=4, ports=0)
-    planned = Maintenance(
-        began=ward.wall, until=ward.wall + HOUR, deadline=ward.at + HOUR, boot_id="boot-1", reason="DIMMs", by="api"
-    )
-    ward.report = replace(ward.report, maintenances=(planned,))
+    ward.maintain(HOUR)
     ward.event(1, 95)
     assert ward.go_on(60).report.health.score == 100.0
     assert ward.level("xid_critical", 1) is FAIL
-    ward.report = replace(ward.report, maintenances=())
+    ward.end_maintenance()
     assert ward.go_on().report.health.score == 80.0
 
 

@@ -23,7 +23,13 @@ WALL = 1e9 + AT
 
 def maintenance(seconds: float = 60.0, began: float = WALL) -> Maintenance:
     return Maintenance(
-        began=began, until=began + seconds, deadline=AT + seconds, boot_id="", reason="new power supply", by="api"
+        began=began,
+        began_at=AT,
+        until=began + seconds,
+        deadline=AT + seconds,
+        boot_id="",
+        reason="new power supply",
+        by="api",
     )
 
 
@@ -46,7 +52,7 @@ def test_what_fires_resolves_when_it_begins_and_fires_again_when_it_ends() -> No
     assert firing(during) == []
     assert during.health.open.keys() == before.health.open.keys()
     for after in (
-        told(MaintenanceEnded(WALL), Tick(), report=during, terms=RULED),
+        told(MaintenanceEnded(WALL, AT), Tick(), report=during, terms=RULED),
         told(Tick(), report=during, at=AT + 61, terms=RULED),
     ):
         assert after.maintenance is None
@@ -85,7 +91,7 @@ def test_beginning_and_end_are_told_once() -> None:
     """And that one from before the start goes on."""
     well = told(Remembered(), report=healthy())
     during = told(maintenance(), report=well)
-    asked = told(MaintenanceEnded(WALL), report=during)
+    asked = told(MaintenanceEnded(WALL, AT), report=during)
     late = told(Tick(), report=during, at=AT + 61)
     recalled = told(Remembered(maintenances=(maintenance(),)), report=healthy())
 

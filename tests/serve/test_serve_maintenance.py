@@ -30,6 +30,7 @@ SHOWN = {
 def maintained(reason: str = "new power supply") -> Report:
     one = Maintenance(
         began=WALL - 600,
+        began_at=samples.STAMP.boot - 600,
         until=WALL + 6600,
         deadline=samples.STAMP.boot + 6600,
         boot_id="",

@@ -179,3 +179,23 @@ def test_a_store_that_never_forgot_a_board_expects_the_last_at_each_address(tmp_
         old.commit()
     with Store.open(path) as store:
         assert {one.uuid: one.expected for one in store.boards()} == {"GPU-1": False, "GPU-2": True, "GPU-3": True}
+
+
+def test_a_maintenance_of_an_earlier_version_keeps_its_length(tmp_path: Path) -> None:
+    """Version 3 of the schema knew its end on the boot clock, and not its beginning."""
+    path = tmp_path / "gpumon.db"
+    made_by_0_1(path)
+    with contextlib.closing(sqlite3.connect(path)) as old:
+        for version in (2, 3):
+            for statement in MIGRATIONS[version - 1]:
+                old.execute(statement)
+            old.execute("INSERT INTO migrations VALUES (?, 0)", (version,))
+        old.execute(
+            "INSERT INTO maintenance VALUES (1, ?, ?, 8600, 'boot-1', NULL, 'DIMMs', 'api')", (WALL, WALL + 3600)
+        )
+        old.commit()
+    with Store.open(path) as store:
+        (known,) = store.maintenances()
+        assert (known.began_at, known.seconds) == (5000.0, 3600.0)
+        store.keep_maintenances([replace(known, began_at=-100.0, deadline=3500.0, boot_id="boot-2")])
+        assert [(one.began_at, one.seconds) for one in store.maintenances()] == [(-100.0, 3600.0)]
