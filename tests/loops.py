@@ -17,6 +17,13 @@ def turn_until(loop: Loop, done: Callable[[], bool], seconds: float = 60.0) -> N
         loop.turn()
 
 
+def turn_until_equal(loop: Loop, seen: Callable[[], object], wanted: object, seconds: float = 60.0) -> None:
+    """Raises AssertionError with both when it does not come to be in time."""
+    deadline = boot_clock() + seconds
+    turn_until(loop, lambda: seen() == wanted or boot_clock() >= deadline, seconds + 20)
+    assert seen() == wanted
+
+
 def turn_for(loop: Loop, seconds: float) -> None:
     """Let it run for a while, to see that something does not happen."""
     end = boot_clock() + seconds

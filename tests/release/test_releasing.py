@@ -435,4 +435,6 @@ def test_who_may_not_be_told_is_logged(node: ReleasedNode, caplog: pytest.LogCap
     touched(node)
     node.until(lambda: node.report.release.windows and not node.report.release.holders)
     node.until(lambda: "who waits for this file waits in vain" in caplog.text)
+    [told] = (one for one in caplog.records if "in vain" in one.message)
+    assert (told.levelno, vars(told)["path"]) == (logging.WARNING, str(node.done))
     node.done.rmdir()

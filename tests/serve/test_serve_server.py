@@ -40,7 +40,10 @@ def test_address_that_is_not_ours_is_told(host: str) -> None:
 def test_empty_host_is_every_address() -> None:
     """As `:10400` promises: IPv4 is served by the socket that serves IPv6."""
     with listen("", 0) as bound, socket.create_connection(("127.0.0.1", bound.getsockname()[1]), 5):
-        pass
+        bound.settimeout(5)
+        accepted, (host, *_) = bound.accept()
+        accepted.close()
+    assert host.removeprefix("::ffff:") == "127.0.0.1"
 
 
 def test_signals_stay_with_the_main_thread() -> None:
@@ -68,7 +71,10 @@ def test_stop_frees_the_port_and_ends_the_thread(monkeypatch: pytest.MonkeyPatch
 
 def test_server_that_was_never_started_stops() -> None:
     """A start that failed half-way can be cleaned up."""
-    Server(create_app(Node().sources())).stop()
+    server = Server(create_app(Node().sources()))
+    before = threading.enumerate()
+    server.stop()
+    assert threading.enumerate() == before
 
 
 def test_client_that_never_asks_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

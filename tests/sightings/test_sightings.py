@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from loops import turn_for, turn_until
+from loops import turn_for, turn_until, turn_until_equal
 
 from gpumon.arrival import Tick
 from gpumon.memories import PATIENCE_SECONDS, Memories
@@ -92,7 +92,9 @@ class Agent:
         return xids | dict(report.node.nvswitch_errors_total or {})
 
     def knows(self, counts: dict[str, float]) -> None:
-        turn_until(self.loop, lambda: self.monitor.latest.memory.recalled and self.counts() == counts)
+        """All that it comes to count."""
+        turn_until(self.loop, lambda: self.monitor.latest.memory.recalled)
+        turn_until_equal(self.loop, self.counts, counts)
 
     def until(self, done: Callable[[], bool]) -> None:
         turn_until(self.loop, done)
@@ -160,6 +162,7 @@ def test_without_a_kernel_log_nvml_counts_alone(start: Callable[..., Agent]) -> 
     for xid in (79, 79, 13, 999):
         agent.nvml(xid)
     agent.knows({"79": 2.0, "13": 1.0, "999": 1.0})
+    assert all(event.sources == ("nvml",) for event in agent.monitor.latest.events)
 
 
 def test_the_kernel_has_the_number_that_nvml_has_not(start: Callable[..., Agent], log: Log) -> None:
@@ -169,6 +172,8 @@ def test_the_kernel_has_the_number_that_nvml_has_not(start: Callable[..., Agent]
     log.xid("201, something new")
     agent.nvml(999)
     agent.knows({"201": 1.0})
+    turn_for(agent.loop, 0.5)
+    assert agent.counts() == {"201": 1.0}
 
 
 def test_killed_anywhere_it_counts_once(start: Callable[..., Agent], log: Log) -> None:

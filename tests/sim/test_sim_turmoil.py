@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from benchmarks.turmoil import TROUBLES, Trouble, undecided
+from gpumon.sim import SimulationError
 from gpumon.sim.library import open_node
 
 
@@ -23,5 +24,15 @@ def test_every_trouble_can_be_simulated(trouble: Trouble, tmp_path: Path) -> Non
     scenario = tmp_path / "scenario.yml"
     for seed in range(20):
         mapping = {trouble.key: trouble.value(Random(seed))}  # noqa: S311 - the same every time
-        scenario.write_text(yaml.safe_dump(mapping if trouble.node else {"gpus": {3: mapping}}), encoding="utf-8")
+        assert refusal(scenario, mapping if trouble.node else {"gpus": {3: mapping}}) == "", seed
+    assert "no_such_fault" in refusal(scenario, {"no_such_fault": True})
+
+
+def refusal(scenario: Path, mapping: dict[str, object]) -> str:
+    """What the simulation says of it; empty where it takes it."""
+    scenario.write_text(yaml.safe_dump(mapping), encoding="utf-8")
+    try:
         open_node("h100x8", scenario=scenario, epoch=0.0)
+    except SimulationError as error:
+        return str(error)
+    return ""

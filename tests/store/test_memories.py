@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from loops import turn_until
+from loops import turn_until, turn_until_equal
 from sample_bursts import change
 
 from gpumon.fold import MOST_RESULTS
@@ -61,7 +61,8 @@ class Agent:
         return dict.fromkeys((one.id for one in report.probe.history), 1.0) | counts | {"runs": sum(runs.values())}
 
     def knows(self, **known: float) -> None:
-        turn_until(self.loop, lambda: self.known() == {name.replace("_", " "): n for name, n in known.items()})
+        """All that it comes to know."""
+        turn_until_equal(self.loop, self.known, {name.replace("_", " "): n for name, n in known.items()})
 
     def well(self) -> None:
         turn_until(self.loop, lambda: self.memories.trouble is None)
@@ -122,6 +123,7 @@ def test_what_came_before_the_store_could_be_opened_is_stored_too(tmp_path: Path
     restarted = Agent(folder / "gpumon.db")
     restarted.knows(early=1, xid_79=1, runs=1)
     restarted.stop()
+    assert restarted.memories.notice is None
 
 
 def test_the_last_success_is_recalled_over_any_number_of_skips(tmp_path: Path) -> None:
@@ -177,6 +179,11 @@ def test_a_store_that_is_damaged_in_mid_work_is_told_again_what_is_known(tmp_pat
     turn_until(agent.loop, lambda: agent.memories.notice is not None and agent.memories.trouble is None)
     agent.knows(before=1, xid_48=99_001, runs=1)
     agent.stop()
+
+    restarted = Agent(path)
+    restarted.knows(before=1, xid_48=99_001, runs=1)
+    restarted.stop()
+    assert restarted.memories.notice is None, "the new file is sound"
 
     restarted = Agent(path)
     restarted.knows(before=1, xid_48=99_001, runs=1)
