@@ -9,7 +9,8 @@ from gpumon import inventory
 from gpumon.arrival import Accepted, Remembered
 from gpumon.health.expectation import Expectation, expectation
 from gpumon.health.products import whole
-from gpumon.inventory import TAKEN, Bus, KnownGpu
+from gpumon.inventory import TAKEN, Bus
+from gpumon.known_gpu import KnownGpu
 from gpumon.release import Answer
 from gpumon.report import Gone, Left, Memory, Report
 from gpumon.snapshot.snapshot import CONTAINER, PciBus, Snapshot

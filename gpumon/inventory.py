@@ -1,70 +1,21 @@
-"""The GPUs the agent knows: found on the bus, opened, faulted, lost, back again. Identity never vanishes."""
+"""The GPUs the agent knows, together: found on the bus, named, numbered, in each other's place, missed."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 from gpumon.arrival import Aside
-from gpumon.counters import RESET_SHARE, Count, Counts, advance, began_anew, gained, raw_values, totals
-from gpumon.health.products import Expects, Neighbours, expected, expects
+from gpumon.health.products import Neighbours
+from gpumon.known_gpu import KnownGpu, fail, read
 from gpumon.moment import Moment
 from gpumon.snapshot.burst import UNNAMED, Board
-from gpumon.snapshot.fabric import Platform
-from gpumon.snapshot.gpu import FAULTS, Gpu
-from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
-from gpumon.snapshot.reading import rows
 from gpumon.snapshot.snapshot import SeenGpu
 
 OURS = frozenset({"", "nvidia", "nouveau"})
 """Drivers of GPUs that are, or should be, NVIDIA's driver's: any other one gives the GPU to a virtual machine."""
 TAKEN = "taken-"
 """Begins the stand-in for the bus id of a GPU at whose address there is another one now; its uuid follows."""
-AWAY_SECONDS = 10.0
-"""After so long without a reading a GPU may have been reset in between."""
-_VOLATILE = frozenset({"ecc_errors_total", "pcie_replays_total"})
-"""What the driver counts from the moment at which it took the GPU up."""
-_IDENTITY = tuple(name for name, row in rows(Gpu).items() if row.identity)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownGpu:
-    """One GPU, with the memory that its counters need. `seen` is its last reading."""
-
-    bus_id: str
-    uuid: str
-    index: int
-    identity: Mapping[str, str] = field(default_factory=dict)
-    fault: str | None = None
-    detail: str = ""
-    since: float | None = None
-    """Wall time at which the fault was found."""
-    seen: SeenGpu | None = None
-    seen_at: float | None = None
-    """When it was last read, on the clock of Moment.lived."""
-    observed: float = 0.0
-    counts: Counts = field(default_factory=dict)
-    link_counts: Mapping[str, Counts] = field(default_factory=dict)
-    links: Mapping[str, Nvlink] = field(default_factory=dict)
-    """As they are exported: the same objects until one of them is read anew and differs."""
-    expects: Expects = Expects.UNKNOWN
-    """Which of its links should be up."""
-    been_up: frozenset[str] = frozenset()
-    """Links that have been up since the agent's start."""
-    peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
-    platform: Platform | None = None
-    """Identity: these stay, whatever becomes of the GPU."""
-    begun_at: float | None = None
-    """Boot clock at which its counters were last seen to have begun anew."""
-    recalled: bool = False
-    """It has not told its name in this life of the agent: it is that of the board that was last seen here."""
-    numbered: bool = False
-    """Its index is that of this boot, and no guess."""
-    absent: bool = False
-    """Nobody has seen anything of it since the agent's start, or in the last whole poll."""
-    board: Board | None = None
-    """What the store is to know of it; None until it has told its name."""
 
 
 Inventory = Mapping[str, KnownGpu]
@@ -78,12 +29,7 @@ def see(known: Inventory, seen: SeenGpu, bus: Bus, now: Moment, boot_id: str = "
     before = known.get(seen.bus_id) or stranger(known, seen.bus_id, bus)
     if seen.uuid is not None and (before.uuid != seen.uuid or before.recalled):
         known, before = _name(known, before, seen)
-    if seen.gpu is not None:
-        after = _read(before, seen, now, _neighbours(known, bus))
-        after = _on_record(after, before, seen.gpu, now, boot_id)
-    else:
-        after = fail(before, seen.fault or "unknown", seen.error, now.wall)
-    return {**known, seen.bus_id: after}
+    return {**known, seen.bus_id: read(before, seen, _neighbours(known, bus), now, boot_id)}
 
 
 def _name(known: Inventory, stand_in: KnownGpu, seen: SeenGpu) -> tuple[Inventory, KnownGpu]:
@@ -196,12 +142,6 @@ def replaced(known: Inventory, places: int) -> Collection[KnownGpu]:
     return sorted(taken, key=lambda gpu: gpu.board.last_wall if gpu.board else 0.0)[:surplus]
 
 
-def fail(gpu: KnownGpu, fault: str, detail: str, wall: float) -> KnownGpu:
-    """The GPU with this fault; since when, if it is the same as before."""
-    since = gpu.since if gpu.fault == fault else wall
-    return replace(gpu, fault=fault, detail=detail, since=since, absent=fault == "missing")
-
-
 def leave_aside(known: Inventory, aside: Mapping[str, Aside], bus: Bus) -> Inventory:
     """Mark what no sampler opens."""
     marked = dict(known)
@@ -245,103 +185,3 @@ def given_away(bus: Bus) -> int:
 def _neighbours(known: Inventory, bus: Bus) -> Neighbours:
     given = given_away(bus)
     return Neighbours(count=max(len(bus) - given, len(known)), given_away=given > 0)
-
-
-def _read(gpu: KnownGpu, seen: SeenGpu, now: Moment, around: Neighbours) -> KnownGpu:
-    assert seen.gpu is not None  # noqa: S101 - the caller looked
-    what = expects(seen.gpu.name, seen.gpu.nvlinks, mig=bool(seen.gpu.mig_mode), around=around)
-    if gpu.seen is None or gpu.seen.links != seen.links or gpu.expects is not what:
-        gpu = _read_links(replace(gpu, expects=what), seen.links)
-    counts = advance(gpu.counts, raw_values(seen.gpu), gained(seen.increments))
-    return replace(
-        gpu,
-        identity={
-            **gpu.identity,
-            **{name: value for name in _IDENTITY if (value := getattr(seen.gpu, name)) is not None},
-        },
-        fault=None,
-        detail="",
-        since=None,
-        absent=False,
-        seen=seen,
-        seen_at=now.lived,
-        observed=gpu.observed + seen.watched,
-        counts=counts,
-        begun_at=now.at if _began_anew(gpu, counts, seen.gpu, now) else gpu.begun_at,
-        peers=gpu.peers if not seen.peers or seen.peers == gpu.peers else seen.peers,
-        platform=gpu.platform if seen.platform in {None, gpu.platform} else seen.platform,
-    )
-
-
-def _on_record(gpu: KnownGpu, before: KnownGpu, read: Gpu, now: Moment, boot_id: str) -> KnownGpu:
-    """With what the store is to know; while the agent was away, the GPU may have been reset."""
-    stored = before.board
-    energy = read.energy_joules_total
-    board = Board(
-        uuid=gpu.uuid,
-        bus_id=gpu.bus_id,
-        serial=gpu.identity.get("serial", ""),
-        name=gpu.identity.get("name", ""),
-        vbios=gpu.identity.get("vbios", ""),
-        inforom=gpu.identity.get("inforom", ""),
-        gsp=gpu.identity.get("gsp", ""),
-        first_wall=now.wall if stored is None else stored.first_wall,
-        last_wall=now.wall,
-        gpu=gpu.index,
-        boot_id=boot_id,
-        nvlinks=int(read.nvlinks) if read.nvlinks is not None else stored.nvlinks if stored else None,
-        energy=energy if energy is not None else stored.energy if stored else None,
-    )
-    kept_open = read.persistence_mode != 0  # else it begins anew whenever nobody has it open
-    first = before.seen is None and stored is not None and stored.boot_id == boot_id and kept_open
-    reset = first and began_anew(Count(0.0, stored.energy if stored else None), Count(0.0, energy))
-    return replace(gpu, board=board, begun_at=now.at if reset else gpu.begun_at)
-
-
-def _began_anew(gpu: KnownGpu, counts: Counts, read: Gpu, now: Moment) -> bool:
-    """Energy is counted from the moment at which the driver took the GPU up, and grows on the idlest GPU.
-
-    Where it is not counted, errors that fell while nobody could read the GPU are the proof.
-    """
-    was, energy = (one.get("energy_joules_total", {}).get("") for one in (gpu.counts, counts))
-    if was is not None and energy is not None:
-        return began_anew(was, energy)
-    away = gpu.fault is not None or (gpu.seen_at is not None and now.lived - gpu.seen_at > AWAY_SECONDS)
-    return away and any(
-        raw < RESET_SHARE * (known.raw or 0.0)
-        for name, labelled in raw_values(read).items()
-        if name in _VOLATILE
-        for label, raw in labelled.items()
-        if (known := gpu.counts.get(name, {}).get(label)) is not None
-    )
-
-
-def _read_links(gpu: KnownGpu, links: Mapping[str, Nvlink]) -> KnownGpu:
-    counts = {link: advance(gpu.link_counts.get(link, {}), raw_values(one), {}) for link, one in links.items()}
-    been_up = gpu.been_up | {link for link, one in links.items() if one.up}
-    wanted = expected(gpu.expects, links, been_up)
-    shown = {
-        link: replace(one, up=one.up if one.up or link in wanted else None, **totals(one, counts[link], {}))
-        for link, one in links.items()
-    }
-    return replace(gpu, link_counts={**gpu.link_counts, **counts}, links=shown, been_up=been_up)
-
-
-def readings(
-    gpu: KnownGpu, xids: Mapping[str, tuple[float, float]], fault: str | None, *, released: bool = False
-) -> Gpu:
-    """The GPU as it is exported: everything while it answers, what never vanishes while it does not."""
-    own: dict[str, Any] = {
-        **gpu.identity,
-        "up": None if released and fault is None else float(fault is None),
-        "released": float(released),
-        "fault": {name: float(name == fault) for name in FAULTS},
-        "observed_seconds_total": gpu.observed,
-        "xid_errors_total": {xid: count for xid, (count, _) in xids.items()},
-        "xid_last_timestamp_seconds": {xid: last for xid, (_, last) in xids.items() if last} or None,
-    }
-    if released or fault is not None or gpu.seen is None or gpu.seen.gpu is None:
-        return Gpu(**own)
-    up = [link.up for link in gpu.links.values() if link.up is not None]
-    own |= totals(gpu.seen.gpu, gpu.counts, gained(gpu.seen.increments))
-    return replace(gpu.seen.gpu, nvlinks_active=float(sum(up)) if up else None, **own)

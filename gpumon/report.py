@@ -14,7 +14,7 @@ from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.expectation import Expectation
 from gpumon.health.lives import Life
 from gpumon.health.standing import Health
-from gpumon.inventory import KnownGpu
+from gpumon.known_gpu import KnownGpu
 from gpumon.maintenance import Known, Maintenance, in_force
 from gpumon.ports import GonePort, KnownLinks
 from gpumon.probe.account import Progress

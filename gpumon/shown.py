@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpumon import boards, errors, inventory, ports
+from gpumon import boards, errors, ports
 from gpumon.caps import capped
 from gpumon.health.architectures import possible
 from gpumon.health.expectation import Expectation
 from gpumon.health.verdict import OK, UNKNOWN
-from gpumon.inventory import KnownGpu
+from gpumon.known_gpu import KnownGpu, readings
 from gpumon.moment import Moment
 from gpumon.release import NODE, Release
 from gpumon.report import Memory, Report
@@ -87,7 +87,7 @@ def _state(gpu: KnownGpu, report: Report, down: str | None, now: Moment, terms: 
         bus_id=gpu.bus_id,
         uuid=gpu.uuid,
         index=gpu.index,
-        gpu=replace(inventory.readings(gpu, xids, fault, released=released), health=health),
+        gpu=replace(readings(gpu, xids, fault, released=released), health=health),
         fault=fault,
         detail=detail,
         since=gpu.since,

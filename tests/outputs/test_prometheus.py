@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpumon.inventory import KnownGpu, readings
+from gpumon.known_gpu import KnownGpu, readings
 from gpumon.outputs.prometheus import Renderer
 from gpumon.report import Report
 from gpumon.sim.profiles import PROFILES
