@@ -20,7 +20,7 @@ from gpumon.outputs.maintenance import maintenance
 from gpumon.outputs.problems import Problem, fault_words, problems, worst
 from gpumon.outputs.words import duration, rfc3339
 from gpumon.probe.account import Progress
-from gpumon.probe.result import Measurement, ProbeResult
+from gpumon.probe.result import ProbeResult, to_document
 from gpumon.release import Window
 from gpumon.report import Report
 from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
@@ -193,13 +193,15 @@ def probe(report: Report, stamp: Stamp) -> Document:
 
 def probe_result(result: ProbeResult) -> Document:
     """One run, less what is PRIVATE."""
-    return _attributes(result) | {
-        "started": rfc3339(result.started),
-        "versions": dict(result.versions),
-        "measurements": [
-            _attributes(one) | {"latency_seconds": dict(one.latency_seconds)} for one in result.measurements
-        ],
-    }
+    attributes = {name: _plain(value) for name, value in to_document(result).items() if name not in PRIVATE}
+    return attributes | {"started": rfc3339(result.started)}
+
+
+def _plain(value: Any) -> Any:
+    """With lists for tuples, as JSON reads it."""
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def age(result: ProbeResult, stamp: Stamp) -> float:
@@ -260,7 +262,7 @@ def _problem(one: Problem) -> Document:
     return _attributes(one) | {"since": rfc3339(one.since)}
 
 
-def _attributes(one: ProbeResult | Measurement | Problem | Progress) -> Document:
+def _attributes(one: Problem | Progress) -> Document:
     return {f.name: getattr(one, f.name) for f in dataclasses.fields(one) if f.name not in PRIVATE}
 
 

@@ -14,7 +14,7 @@ class Progress:
 
     rank: int
     stage: str = "start"
-    """start, import, join, allocate; for each size warm_up, measure, check; end."""
+    """start, import, join; for each size allocate, warm_up, measure, check; locate; end."""
     bytes: int | None = None
     ratio: float = 0.0
     """Share of the measuring that is done."""
@@ -25,7 +25,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """What one rank measured at one size."""
+    """What one rank measured at one size, with all others or with one."""
 
     seconds: tuple[float, ...]
     """Of each operation, in order."""
@@ -38,8 +38,12 @@ class Account:
 
     progress: Progress
     versions: Mapping[str, str] = field(default_factory=dict)
-    sizes: Mapping[int, Sized] = field(default_factory=dict)
-    """By bytes."""
+    sizes: Mapping[tuple[int, int], Sized] = field(default_factory=dict)
+    """By number of the step, and bytes."""
+    pairs: Mapping[tuple[int, int], Sized] = field(default_factory=dict)
+    """By number of the step, and the rank exchanged with; what is wrong came from there."""
+    stepped: int = 0
+    """How many steps it has done."""
     absent: str = ""
     """A module that the interpreter lacks."""
     error: str = ""
@@ -67,13 +71,21 @@ def _taken(account: Account, frame: Mapping[str, Any]) -> Account:
     if "stage" in frame:
         return replace(account, progress=_progress(account.rank, frame))
     if "seconds" in frame:
-        seconds = tuple(float(one) for one in frame["seconds"])
-        sized = Sized(seconds=seconds, wrong=int(frame["wrong"]))
-        return replace(account, sizes={**account.sizes, int(frame["bytes"]): sized})
+        return _timed(account, frame)
+    if "stepped" in frame:
+        return replace(account, stepped=int(frame["stepped"]))
     if "versions" in frame:
         return replace(account, versions={str(key): str(value) for key, value in frame["versions"].items()})
     error, absent = (str(frame.get(key, "")) for key in ("error", "absent"))
     return replace(account, error=error, absent=absent, done=bool(frame.get("done", False)))
+
+
+def _timed(account: Account, frame: Mapping[str, Any]) -> Account:
+    sized = Sized(seconds=tuple(float(one) for one in frame["seconds"]), wrong=int(frame["wrong"]))
+    step = int(frame["step"])
+    if "peer" in frame:
+        return replace(account, pairs={**account.pairs, (step, int(frame["peer"])): sized})
+    return replace(account, sizes={**account.sizes, (step, int(frame["bytes"])): sized})
 
 
 def _progress(rank: int, frame: Mapping[str, Any]) -> Progress:

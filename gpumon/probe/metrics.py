@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from gpumon.probe.result import OUTCOMES, SKIP_REASONS, SUCCESSES, AllReduce, Measurement, ProbeResult
+from gpumon.probe.result import OUTCOMES, SKIP_REASONS, SUCCESSES, AllReduce, Comparison, Measurement, ProbeResult
 from gpumon.snapshot.reading import KEY_SEPARATOR
 
 INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fromkeys(SKIP_REASONS, 0.0), running=0.0)
@@ -36,6 +36,8 @@ def _succeeded(metrics: AllReduce, result: ProbeResult, ended: float) -> AllRedu
         busbw_bytes_per_second=_latest(metrics.busbw_bytes_per_second, result, _busbw),
         algbw_bytes_per_second=_latest(metrics.algbw_bytes_per_second, result, _algbw),
         latency_seconds=_latest(metrics.latency_seconds, result, _latency),
+        baseline_ratio=_ratios(metrics.baseline_ratio, result, lambda one: one.baseline),
+        expected_ratio=_ratios(metrics.expected_ratio, result, lambda one: one.expected),
     )
 
 
@@ -54,14 +56,38 @@ def _latency(one: Measurement) -> Mapping[str, float]:
 def _latest(
     before: Mapping[str, float] | None, result: ProbeResult, values: Callable[[Measurement], Mapping[str, float]]
 ) -> dict[str, float]:
-    """This run's values beside those of the same backend's other algorithms."""
-    own = KEY_SEPARATOR.join((result.backend, result.algorithm, ""))
-    others = {
-        key: value
-        for key, value in (before or {}).items()
-        if key.startswith(result.backend + KEY_SEPARATOR) and not key.startswith(own)
+    """This run's values beside those of the same backend's algorithms that it did not measure."""
+    measured = [one for one in result.measurements if one.dtype == "float32"]
+    now = {
+        KEY_SEPARATOR.join((result.backend, one.algorithm, key)): value
+        for one in measured
+        for key, value in values(one).items()
     }
-    return others | {own + key: value for one in result.measurements for key, value in values(one).items()}
+    return _others(before, result.backend, {one.algorithm for one in measured}) | now
+
+
+def _ratios(
+    before: Mapping[str, float] | None, result: ProbeResult, usual: Callable[[Comparison], float | None]
+) -> dict[str, float]:
+    """At the largest size of each algorithm; nothing where nothing is known to compare with."""
+    compared = [one for one in result.comparisons if one.dtype == "float32"]
+    largest = {one.algorithm: one for one in sorted(compared, key=lambda one: one.bytes)}
+    known = {name: (one.busbw, usual(one)) for name, one in largest.items()}
+    now = {
+        KEY_SEPARATOR.join((result.backend, name)): busbw / usually
+        for name, (busbw, usually) in known.items()
+        if usually
+    }
+    return _others(before, result.backend, largest) | now
+
+
+def _others(before: Mapping[str, float] | None, backend: str, algorithms: Collection[str]) -> dict[str, float]:
+    kept = {}
+    for key, value in (before or {}).items():
+        there, algorithm, *_ = key.split(KEY_SEPARATOR)
+        if there == backend and algorithm not in algorithms:
+            kept[key] = value
+    return kept
 
 
 def _counted(counts: Mapping[str, float] | None, key: str) -> dict[str, float]:

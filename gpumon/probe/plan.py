@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpumon.probe.probes import LEAST_OPERATIONS, OPERATIONS, WARM_UPS, Probe, Setting
+from gpumon.probe.probes import ALGORITHMS, Probe, Setting
+from gpumon.probe.steps import Measure
 
 CPU_RANKS = 2
 LOOPBACK = "127.0.0.1"
@@ -48,7 +49,7 @@ class Rendezvous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that a run needs to know before its ranks start."""
+    """All that a set of ranks needs to know before it starts: a run has one for each algorithm."""
 
     probe: Probe
     setting: Setting
@@ -56,6 +57,7 @@ class Plan:
     gpus: tuple[str, ...] = ()
     """Their whole UUIDs in the order of the ranks; empty on CPU."""
     algorithm: str = "default"
+    dtypes: tuple[str, ...] = ("float32",)
     python: str
     """Interpreter that has torch."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -64,6 +66,16 @@ class Plan:
     fault: str = ""
     """For tests: what one rank does wrong, as the worker's `fault_of` reads it."""
     simulated: bool = False
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """The steps that are taken whatever comes."""
+        setting = self.setting
+        return tuple(
+            Measure(collective=one, dtype=dtype, sizes=setting.sizes, seconds_per_size=setting.seconds_per_size)
+            for one in self.probe.collectives
+            for dtype in self.dtypes
+        )
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -83,17 +95,12 @@ class Plan:
             "port": rendezvous.port,
             "listen": rendezvous.listen if rank == 0 else None,
             "timeout": 2 * self.deadline,  # the deadline is the agent's to keep, and to name
-            "sizes": self.setting.sizes,
-            "warm_ups": WARM_UPS,
-            "operations": OPERATIONS,
-            "least_operations": LEAST_OPERATIONS,
-            "seconds_per_size": self.setting.seconds_per_size,
             "fault": self.fault,
         }
         return json.dumps(orders).encode() + b"\n"
 
 
-def make_plan(
+def make_plans(
     probe: Probe,
     gpus: Sequence[str],
     *,
@@ -101,22 +108,28 @@ def make_plan(
     simulated: bool = False,
     environment: Mapping[str, str] | None = None,
     deadline: float | None = None,
+    cpu_ranks: int = CPU_RANKS,
     fault: str = "",
-) -> Plan:
-    """One rank a GPU over NCCL where there are real GPUs, else two ranks on the CPU over gloo.
+) -> tuple[Plan, ...]:
+    """One for each algorithm: a rank a GPU over NCCL where there are real GPUs, else ranks on the CPU over gloo.
 
     `gpus`: UUIDs. `environment`: what the configuration adds, NCCL_* above all; nothing else is inherited.
     """
     real = () if simulated else tuple(gpus)
     setting = probe.gpu if real else probe.cpu
-    return Plan(
-        probe=probe,
-        setting=setting,
-        ranks=len(real) or CPU_RANKS,
-        gpus=real,
-        python=python,
-        environment=_ENVIRONMENT | dict(environment or {}) | {"CUDA_VISIBLE_DEVICES": ",".join(real)},
-        deadline=setting.deadline if deadline is None else deadline,
-        fault=fault,
-        simulated=simulated,
+    given = _ENVIRONMENT | dict(environment or {}) | {"CUDA_VISIBLE_DEVICES": ",".join(real)}
+    return tuple(
+        Plan(
+            probe=probe,
+            setting=setting,
+            ranks=len(real) or cpu_ranks,
+            gpus=real,
+            algorithm=algorithm,
+            python=python,
+            environment={**given, **ALGORITHMS[algorithm]},
+            deadline=setting.deadline if deadline is None else deadline,
+            fault=fault,
+            simulated=simulated,
+        )
+        for algorithm in setting.algorithms
     )

@@ -1,8 +1,8 @@
-"""TABLE: the probes. A probe is added by adding its worker file and a row."""
+"""TABLE: the probes. A probe is added by a row, and by a row of the worker's table if nothing there measures it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,9 @@ class Setting:
     deadline: float
     """Seconds from the start to the last result; then the ranks are killed."""
     seconds_per_size: float | None
-    """Stops timing early, but after LEAST_OPERATIONS; None times OPERATIONS however long they take."""
+    """As a step's."""
+    algorithms: tuple[str, ...] = ("default",)
+    """Of ALGORITHMS; each is measured by a set of ranks of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,9 @@ class Probe:
 
     name: str
     title: str
-    worker: Path
+    collectives: tuple[str, ...]
+    """As the worker's table names them."""
+    worker: Path = Path(__file__).with_name("worker")
     """Run by its path: the interpreter that has torch need not have gpumon."""
     bus_factor: Callable[[int], float]
     """Bus bandwidth over algorithm bandwidth for a number of ranks, as nccl-tests defines it."""
@@ -45,18 +49,25 @@ class Probe:
     first_after_simulated: float = 5.0
 
 
-WARM_UPS = 5
-OPERATIONS = 20
-LEAST_OPERATIONS = 5
+ALGORITHMS: Mapping[str, Mapping[str, str]] = {
+    "default": {},
+    "ring": {"NCCL_ALGO": "Ring", "NCCL_NVLS_ENABLE": "0"},
+}
+"""Variables of NCCL, which it reads once a process. Without NVLink SHARP the ring shows what the links carry."""
 
 TABLE = (
     Probe(
         name="allreduce",
         title="all-reduce",
-        worker=Path(__file__).with_name("all_reduce.py"),
+        collectives=("all_reduce",),
         bus_factor=lambda ranks: 2 * (ranks - 1) / ranks,
         gpu=Setting(
-            backend="nccl", device="cuda", sizes=(KIB, MIB, 64 * MIB, GIB), deadline=180.0, seconds_per_size=None
+            backend="nccl",
+            device="cuda",
+            sizes=(KIB, MIB, 64 * MIB, GIB),
+            deadline=180.0,
+            seconds_per_size=None,
+            algorithms=("default", "ring"),
         ),
         cpu=Setting(
             backend="gloo", device="cpu", sizes=(KIB, MIB, 16 * MIB, 64 * MIB), deadline=60.0, seconds_per_size=1.0

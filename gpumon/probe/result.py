@@ -21,14 +21,88 @@ SKIP_REASONS = (
 class Measurement:
     """One size of the ladder. Bandwidths as nccl-tests define them, from the median time of an operation."""
 
+    collective: str = "all_reduce"
+    algorithm: str = "default"
+    """default: what NCCL chooses; ring: without NVLink SHARP."""
+    dtype: str = "float32"
     bytes: int
     iterations: int
     algbw_bytes_per_second: float
     busbw_bytes_per_second: float
     latency_seconds: Mapping[str, float]
     """By percentile: p50, p95, p99. An operation lasts as long as it does on the rank where it lasts longest."""
+    min_seconds: float | None = None
+    variation_ratio: float | None = None
+    """Coefficient of variation: standard deviation over mean."""
     wrong_elements: int
     """After one operation at this size, all ranks together."""
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What was measured: the same key in two runs can be compared."""
+        return (self.collective, self.algorithm, self.dtype, self.bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """On what a run ran: results under other conditions say nothing about this one."""
+
+    model: str = ""
+    """Of the GPUs; empty on the CPU."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs in the order of the ranks; empty on the CPU."""
+    driver: str = ""
+    host_gpus: int = 0
+    """GPUs of the host: more than took part in a partial run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One measurement beside what was to be expected. Bytes a second."""
+
+    collective: str
+    algorithm: str
+    dtype: str
+    bytes: int
+    busbw: float
+    baseline: float | None = None
+    """Median of this host's own runs under the same conditions; None while there are too few."""
+    spread: float | None = None
+    """Of those runs: 1.48 times the median distance from their median."""
+    runs: int = 0
+    expected: float | None = None
+    """The shipped figure for this hardware."""
+    source: str = ""
+    """Of that figure."""
+    fleet: float | None = None
+    """Median of the fleet's hosts of the same hardware."""
+    low: str = ""
+    """Which of them it falls short of: baseline, expected or fleet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """What two ranks exchanged with each other alone."""
+
+    ranks: tuple[int, int]
+    bandwidth: float
+    """Bytes a second, each way."""
+    wrong: tuple[int, int] = (0, 0)
+    """Wrong elements that came from the first, and from the second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """Where the trouble is, as far as it can be said."""
+
+    sentence: str
+    ranks: tuple[int, ...] = ()
+    """That are to blame; two of them for the path between them; empty when nobody can tell."""
+    gpus: tuple[str, ...] = ()
+    """Their UUIDs; empty on the CPU."""
+    pairs: tuple[Pair, ...] = ()
+    evidence: tuple[str, ...] = ()
+    """What else was seen during the run: link errors, clocks, a path that is not what it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +113,8 @@ class ProbeResult:
     probe: str
     outcome: str
     reason: str = ""
-    """For a skip one of SKIP_REASONS; for a failure setup or ranks; for a timeout the stage, or unkillable."""
+    """For a skip one of SKIP_REASONS; for a failure setup or ranks; for a timeout the stage, or unkillable; for a
+    degraded run what it falls short of."""
     hint: str = ""
     """What to do about it."""
     trigger: str = "schedule"
@@ -48,11 +123,15 @@ class ProbeResult:
     """Seconds since the epoch."""
     duration_seconds: float = 0.0
     backend: str = ""
-    algorithm: str = ""
     ranks: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
+    conditions: Conditions = Conditions()
     measurements: tuple[Measurement, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    location: Location | None = None
     wrong_elements: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Variables of NCCL that the ranks were given, and the lines of /etc/nccl.conf."""
     log: str = ""
     """Tail of what the ranks printed; kept when the run did not end well."""
     simulated: bool = False
@@ -65,11 +144,29 @@ def to_document(result: ProbeResult) -> dict[str, Any]:
 
 def from_document(document: Mapping[str, Any]) -> ProbeResult:
     """A stored result, leaving out what a later version added. Raises TypeError when an attribute is missing."""
-    measurements = tuple(Measurement(**_known(Measurement, one)) for one in document.get("measurements", ()))
-    return ProbeResult(**_known(ProbeResult, document) | {"measurements": measurements})
+    location, conditions = document.get("location"), document.get("conditions") or {}
+    return ProbeResult(
+        **_known(ProbeResult, document)
+        | {
+            "measurements": tuple(Measurement(**_known(Measurement, one)) for one in document.get("measurements", ())),
+            "comparisons": tuple(Comparison(**_known(Comparison, one)) for one in document.get("comparisons", ())),
+            "conditions": Conditions(**_known(Conditions, conditions) | {"gpus": tuple(conditions.get("gpus", ()))}),
+            "location": None if location is None else _location(location),
+        }
+    )
 
 
-def _known(kind: type[Measurement | ProbeResult], document: Mapping[str, Any]) -> dict[str, Any]:
+def _location(document: Mapping[str, Any]) -> Location:
+    pairs = (_known(Pair, one) for one in document.get("pairs", ()))
+    lists = {name: tuple(document.get(name, ())) for name in ("ranks", "gpus", "evidence")}
+    return Location(
+        **_known(Location, document)
+        | lists
+        | {"pairs": tuple(Pair(**one | {name: tuple(one[name]) for name in ("ranks", "wrong")}) for one in pairs)}
+    )
+
+
+def _known(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
     return {one.name: document[one.name] for one in fields(kind) if one.name in document}
 
 
@@ -102,6 +199,14 @@ class AllReduce:
     )
     latency_seconds: dict[str, float] | None = agent(
         "Time of one operation.", label=("backend", "algorithm", "bytes", "percentile")
+    )
+    baseline_ratio: dict[str, float] | None = agent(
+        "Bus bandwidth of the last run over the median of this host's own, at the largest size.",
+        label=("backend", "algorithm"),
+    )
+    expected_ratio: dict[str, float] | None = agent(
+        "Bus bandwidth of the last run over the shipped figure for this hardware, at the largest size.",
+        label=("backend", "algorithm"),
     )
     wrong_elements: dict[str, float] | None = agent(
         "Wrong elements in the last run that checked its data; anything but 0 is silent corruption.", label="backend"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from gpumon.probe.probes import PROBES
 from gpumon.probe.result import Measurement, ProbeResult
 
-_COLUMNS = ("size", "count", "type", "redop", "time", "p99", "algbw", "busbw", "#wrong")
+_COLUMNS = ("size", "count", "type", "algo", "time", "p99", "algbw", "busbw", "#wrong")
 _UNITS = ("(B)", "(elements)", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", "")
-_WIDTHS = (12, 13, 8, 8, 10, 10, 8, 8, 8)
+_WIDTHS = (12, 13, 9, 9, 10, 10, 8, 8, 8)
+_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def table(result: ProbeResult) -> str:
@@ -28,7 +29,7 @@ def _title(result: ProbeResult) -> str:
     probe = PROBES.get(result.probe)
     parts = [probe.title if probe else result.probe]
     if result.ranks:
-        parts += [result.backend, f"{result.ranks} ranks", f"algorithm {result.algorithm}"]
+        parts += [result.backend, f"{result.ranks} ranks"]
     parts += [f"{name} {version}" for name, version in result.versions.items()]
     return ", ".join(parts + ["simulated node"] * result.simulated)
 
@@ -42,9 +43,9 @@ def _ending(result: ProbeResult) -> str:
 def _cells(one: Measurement) -> tuple[str, ...]:
     return (
         str(one.bytes),
-        str(one.bytes // 4),
-        "float",
-        "sum",
+        str(one.bytes // _BYTES[one.dtype]),
+        one.dtype,
+        one.algorithm,
         f"{one.latency_seconds['p50'] * 1e6:.1f}",
         f"{one.latency_seconds['p99'] * 1e6:.1f}",
         f"{one.algbw_bytes_per_second / 1e9:.2f}",

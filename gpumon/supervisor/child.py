@@ -87,9 +87,13 @@ class Child:
 
     def ask_to_end(self) -> None:
         """Ask it to give back what it holds, and to end by itself. Takes a line of its input, which it always reads."""
+        self.tell(b"end\n")
+
+    def tell(self, line: bytes) -> None:
+        """Write on its input: a line for which the pipe has room."""
         if self._process.stdin is not None and not self.ended:
             with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(b"end\n")
+                self._process.stdin.write(line)
 
     def close_input(self) -> None:
         """Make it end at once: children end when their input closes."""

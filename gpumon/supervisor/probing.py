@@ -10,15 +10,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from gpumon.arrival import ProbeProgressed, ProbeStarted
+from gpumon.probe.baseline import Judge
 from gpumon.probe.conclude import skipped
 from gpumon.probe.guard import GpuUse, Situation, Skip, intruders, may_run
-from gpumon.probe.plan import Run, make_plan
+from gpumon.probe.plan import Plan, Run, make_plans
 from gpumon.probe.probes import Probe
-from gpumon.probe.result import ProbeRequest, ProbeResult
+from gpumon.probe.result import Conditions, ProbeRequest, ProbeResult
 from gpumon.release import Holder
 from gpumon.report import Report
 from gpumon.supervisor.loop import Loop, Timer
-from gpumon.supervisor.ranks import Ranks
+from gpumon.supervisor.runs import Runs
 
 log = logging.getLogger("gpumon.probe")
 
@@ -59,14 +60,14 @@ class Probing:
         self._latest = latest
         self._tell = tell
         self._keep = keep
-        self._ranks = Ranks(loop)
+        self._runs = Runs(loop)
         self._watching: Timer | None = None
         self._waiting: Timer | None = None
         self._stopping = False
 
     @property
     def running(self) -> bool:
-        return self._ranks.running is not None
+        return self._runs.running is not None
 
     def request(self) -> Future[ProbeRequest]:
         """From any thread: run now, or say why not."""
@@ -80,13 +81,15 @@ class Probing:
 
     def holders(self) -> tuple[Holder, ...]:
         """Ranks that have GPUs open, or may have."""
-        stuck = self._ranks.unkillable
-        return tuple(Holder(pid=pid, words=f"rank {pid} of the probe", stuck=pid in stuck) for pid in self._ranks.pids)
+        stuck = self._runs.ranks.unkillable
+        return tuple(
+            Holder(pid=pid, words=f"rank {pid} of the probe", stuck=pid in stuck) for pid in self._runs.ranks.pids
+        )
 
     def stop(self) -> None:
         """Kill the run in progress, which then never was, and begin no other."""
         self._stopping = True
-        self._ranks.abort(_STOPPING)
+        self._runs.abort(_STOPPING)
 
     def _scheduled(self) -> None:
         """A run that is due before anybody has looked at the GPUs waits: a skip would last until the next is due."""
@@ -102,8 +105,8 @@ class Probing:
     def _requested(self) -> ProbeRequest:
         if self._stopping:
             return ProbeRequest(id="", accepted=False, reason=_STOPPING.reason, hint=_STOPPING.hint)
-        if self._ranks.running is not None:
-            return ProbeRequest(id=self._ranks.running, accepted=False)
+        if self._runs.running is not None:
+            return ProbeRequest(id=self._runs.running, accepted=False)
         run, skip = self._begin("request")
         return ProbeRequest(
             id=run.id, accepted=skip is None, reason=skip.reason if skip else "", hint=skip.hint if skip else ""
@@ -117,29 +120,47 @@ class Probing:
         if skip is not None:
             self._ended(skipped(self._probe, run, skip, simulated=simulated))
         else:
-            self._run(run, [state.uuid for state in report.gpus], simulated=simulated)
+            self._run(run, report)
         return run, skip
 
-    def _run(self, run: Run, gpus: list[str], *, simulated: bool) -> None:
-        plan = make_plan(
+    def _run(self, run: Run, report: Report) -> None:
+        plans = make_plans(
             self._probe,
-            gpus,
+            [state.uuid for state in report.gpus],
             python=self.choices.python,
-            simulated=simulated,
+            simulated=report.simulated is not None,
             environment=self.choices.environment,
             deadline=self.choices.deadline,
             fault=self.choices.fault,
         )
-        log.info("probe begins", extra={"id": run.id, "probe": self._probe.name, "ranks": plan.ranks})
+        log.info("probe begins", extra={"id": run.id, "probe": self._probe.name, "ranks": plans[0].ranks})
         self._tell(ProbeStarted(id=run.id))
-        self._ranks.start(plan, run, lambda progress: self._tell(ProbeProgressed(progress=progress)), self._ended)
+        judge = self._judge(report, plans[0])
+        self._runs.start(
+            plans, run, judge, lambda progress: self._tell(ProbeProgressed(progress=progress)), self._ended
+        )
         self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
+
+    def _judge(self, report: Report, plan: Plan) -> Judge:
+        models = {state.gpu.name for state in report.gpus if state.gpu is not None and state.gpu.name}
+        status = report.memory.status
+        return Judge(
+            probe=self._probe.name,
+            backend=plan.setting.backend,
+            conditions=Conditions(
+                model=", ".join(sorted(models)),
+                gpus=plan.gpus,
+                driver=(status.driver or "") if status is not None else "",
+                host_gpus=len(report.gpus),
+            ),
+            history=report.probe.history,
+        )
 
     def _watch(self) -> None:
         """Give way to a job that has come since the run began."""
         skip = intruders(self._situation(self._latest()))
         if skip is not None:
-            self._ranks.abort(skip)
+            self._runs.abort(skip)
         else:
             self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
 
@@ -168,7 +189,7 @@ class Probing:
             expected=max(0, int(report.node.gpus_expected or 0) - len(report.excluded)),
             simulated=report.simulated is not None,
             enabled=self.choices.enabled,
-            unkillable=self._ranks.unkillable,
+            unkillable=self._runs.ranks.unkillable,
             released=report.release.end is not None,
             maintained=report.maintenance is not None,
         )

@@ -1,4 +1,4 @@
-"""The rank processes of a probe run: started, timed, killed, reaped, and concluded exactly once."""
+"""The rank processes of one pass of a probe run: started, led on, killed, reaped, and told of exactly once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpumon.probe.account import Account, Progress, take
-from gpumon.probe.conclude import LOG_LIMIT, Ending, conclude
+from gpumon.probe.conclude import LOG_LIMIT
 from gpumon.probe.guard import Skip
-from gpumon.probe.plan import LOOPBACK, Plan, Rendezvous, Run
-from gpumon.probe.result import ProbeResult
+from gpumon.probe.passes import Ending, Pass
+from gpumon.probe.plan import LOOPBACK, Plan, Rendezvous
+from gpumon.probe.steps import Step, encode
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.lines import Lines
@@ -25,24 +26,26 @@ FRAME_LIMIT = 64 * 1024
 """Longest line that a rank may send, in bytes."""
 
 OnProgress = Callable[[Progress], None]
-OnResult = Callable[[ProbeResult], None]
+OnEnd = Callable[[Pass], None]
+Course = Callable[[Pass], Step | None]
+"""What the ranks do next, from what they have done; None: they end."""
 
 
 class Ranks:
-    """One run at a time. All callbacks come from the loop, and `on_result` comes once, whatever happens.
+    """One pass at a time. All callbacks come from the loop, and `on_end` comes once, whatever happens.
 
     It comes within the plan's deadline, TERM_PATIENCE and the KILL_PATIENCE of children, and a reaping interval.
     """
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._current: _CurrentRun | None = None
+        self._current: _CurrentPass | None = None
         self._stuck: set[int] = set()
 
     @property
-    def running(self) -> str | None:
-        """Id of the run in progress."""
-        return None if self._current is None else self._current.run.id
+    def running(self) -> bool:
+        """Whether a pass is in progress."""
+        return self._current is not None
 
     @property
     def pids(self) -> frozenset[int]:
@@ -55,22 +58,22 @@ class Ranks:
         """Pids from this and earlier runs that SIGKILL did not end, and that are still there."""
         return tuple(sorted(self._stuck))
 
-    def start(self, plan: Plan, run: Run, on_progress: OnProgress, on_result: OnResult) -> None:
-        """Begin a run. Raises RuntimeError while another is in progress: look at `running` first."""
+    def start(self, plan: Plan, course: Course, on_progress: OnProgress, on_end: OnEnd) -> None:
+        """Begin a pass. Raises RuntimeError while another is in progress: look at `running` first."""
         if self._current is not None:
-            raise RuntimeError(f"run {self._current.run.id} is in progress")
+            raise RuntimeError("a pass is in progress")
 
-        def conclude_once(result: ProbeResult) -> None:
+        def end_once(one: Pass) -> None:
             self._current = None
-            on_result(result)
+            on_end(one)
 
-        self._current = _CurrentRun(
-            self._loop, plan, run, stuck=self._stuck, on_progress=on_progress, on_result=conclude_once
+        self._current = _CurrentPass(
+            self._loop, plan, course, stuck=self._stuck, on_progress=on_progress, on_end=end_once
         )
         self._current.start()
 
     def abort(self, skip: Skip) -> None:
-        """Kill the run in progress, if any; its result is this skip."""
+        """Kill the pass in progress, if any; its end is this skip."""
         if self._current is not None:
             self._current.abort(skip)
 
@@ -95,17 +98,19 @@ class _Rank:
         self._on_frame(self)
 
 
-class _CurrentRun:
+class _CurrentPass:
     def __init__(
-        self, loop: Loop, plan: Plan, run: Run, *, stuck: set[int], on_progress: OnProgress, on_result: OnResult
+        self, loop: Loop, plan: Plan, course: Course, *, stuck: set[int], on_progress: OnProgress, on_end: OnEnd
     ) -> None:
-        self.run = run
         self.ranks: list[_Rank] = []
+        self._course = course
+        self._steps: list[Step] = []
+        self._over = False
         self._loop = loop
         self._plan = plan
         self._stuck = stuck
         self._on_progress = on_progress
-        self._on_result = on_result
+        self._on_end = on_end
         self._begun = boot_clock()
         self._ending = Ending(duration=0.0)
         self._told: Progress | None = None
@@ -120,6 +125,7 @@ class _CurrentRun:
                 rendezvous = Rendezvous(port=listener.getsockname()[1], listen=listener.fileno())
                 for rank in range(self._plan.ranks):
                     self.ranks.append(self._start_rank(rank, rendezvous))
+            self._order()
         except OSError as error:
             self._ending = replace(self._ending, not_started=str(error))
             self._kill()
@@ -154,9 +160,25 @@ class _CurrentRun:
             os.close(result)
         return rank
 
+    def _order(self) -> None:
+        """Tell all ranks the next step: they are as far as each other, or have not begun."""
+        step = self._course(self._so_far())
+        self._over = step is None
+        line = encode(len(self._steps), step)
+        if step is not None:
+            self._steps.append(step)
+        for rank in self.ranks:
+            rank.child.tell(line)
+
+    def _so_far(self, ending: Ending | None = None) -> Pass:
+        accounts = tuple(rank.account for rank in self.ranks)
+        return Pass(plan=self._plan, steps=tuple(self._steps), accounts=accounts, ending=ending)
+
     def _heard(self, rank: _Rank) -> None:
         if rank.account.error:
             self._blame(rank)
+        if not self._over and all(one.account.stepped == len(self._steps) for one in self.ranks):
+            self._order()
         behind = min((one.account.progress for one in self.ranks), key=lambda progress: progress.ratio)
         if behind != self._told and not rank.settled:
             self._told = behind
@@ -206,10 +228,9 @@ class _CurrentRun:
             return
         for timer in self._timers:
             timer.cancel()
-        accounts = [rank.account for rank in self.ranks]
         ending = replace(
             self._ending,
             duration=boot_clock() - self._begun,
             first_failed=None if self._blamed is None else self._blamed.account.rank,
         )
-        self._on_result(conclude(self._plan, self.run, accounts, ending))
+        self._on_end(self._so_far(ending))

@@ -6,16 +6,21 @@ from dataclasses import replace
 import pytest
 
 from gpumon.probe.account import Account, Progress, Sized, take
-from gpumon.probe.conclude import Ending, conclude, percentile, skipped
+from gpumon.probe.baseline import Judge
+from gpumon.probe.conclude import conclude, skipped
+from gpumon.probe.course import next_step
 from gpumon.probe.guard import Skip
-from gpumon.probe.plan import Plan, Rendezvous, Run, make_plan
+from gpumon.probe.passes import Ending, Pass, percentile
+from gpumon.probe.plan import Plan, Rendezvous, Run, make_plans
 from gpumon.probe.probes import PROBES
-from gpumon.probe.result import OUTCOMES, SKIP_REASONS, ProbeResult, from_document, to_document
+from gpumon.probe.result import OUTCOMES, SKIP_REASONS, Measurement, ProbeResult, from_document, to_document
+from gpumon.probe.steps import Measure, Pairs, rounds
 
 ALL_REDUCE = PROBES["allreduce"]
 RUN = Run(id="one", trigger="request", started=1000.0)
 ENDING = Ending(duration=3.0)
-FOUR_GPUS = make_plan(ALL_REDUCE, [f"GPU-{n}" for n in range(4)], python="/opt/python")
+FOUR_GPUS, FOUR_GPUS_RING = make_plans(ALL_REDUCE, [f"GPU-{n}" for n in range(4)], python="/opt/python")
+JUDGE = Judge(probe="allreduce", backend="nccl")
 
 
 def accounts(plan: Plan, *, wrong: int = 0) -> list[Account]:
@@ -24,7 +29,8 @@ def accounts(plan: Plan, *, wrong: int = 0) -> list[Account]:
         Account(
             progress=Progress(rank=rank, stage="end", ratio=1.0),
             versions={"torch": "2.13.0"},
-            sizes={size: Sized(seconds=(1e-3 * (1 + rank),) * 20, wrong=wrong) for size in plan.setting.sizes},
+            sizes={(0, size): Sized(seconds=(1e-3 * (1 + rank),) * 20, wrong=wrong) for size in plan.setting.sizes},
+            stepped=1,
             done=True,
             status=0,
             output=b"noise\n",
@@ -33,8 +39,11 @@ def accounts(plan: Plan, *, wrong: int = 0) -> list[Account]:
     ]
 
 
-def concluded(told: list[Account], ending: Ending = ENDING, plan: Plan = FOUR_GPUS) -> ProbeResult:
-    result = conclude(plan, RUN, told, ending)
+def concluded(
+    told: list[Account], ending: Ending = ENDING, plan: Plan = FOUR_GPUS, judge: Judge = JUDGE
+) -> ProbeResult:
+    one = Pass(plan=plan, steps=plan.measures, accounts=told, ending=ending)
+    result = conclude(RUN, [one], judge, ending.duration)
     assert result.outcome in OUTCOMES
     return result
 
@@ -56,7 +65,7 @@ def test_each_operation_lasts_as_long_as_on_its_slowest_rank() -> None:
     size = FOUR_GPUS.setting.sizes[0]
     for rank in range(4):
         seconds = tuple(1.0 if operation % 4 == rank else 0.1 for operation in range(20))
-        told[rank] = replace(told[rank], sizes={**told[rank].sizes, size: Sized(seconds=seconds, wrong=0)})
+        told[rank] = replace(told[rank], sizes={**told[rank].sizes, (0, size): Sized(seconds=seconds, wrong=0)})
     assert concluded(told).measurements[0].latency_seconds["p50"] == 1.0
 
 
@@ -82,11 +91,60 @@ def test_a_size_that_one_rank_has_not_measured_is_left_out() -> None:
     told = accounts(FOUR_GPUS)
     first = FOUR_GPUS.setting.sizes[0]
     hanging = Progress(rank=2, stage="measure", bytes=1 << 20, ratio=0.3)
-    told[2] = replace(told[2], progress=hanging, sizes={first: told[2].sizes[first]}, done=False, status=-9)
+    told[2] = replace(
+        told[2], progress=hanging, sizes={(0, first): told[2].sizes[0, first]}, stepped=0, done=False, status=-9
+    )
     result = concluded(told, replace(ENDING, timed_out=True))
     assert (result.outcome, result.reason) == ("timeout", "measure")
     assert [one.bytes for one in result.measurements] == [first]
     assert "rank 2: measure of 1048576 bytes" in result.hint
+
+
+def expecting(busbw: float) -> Judge:
+    """Who knows that the largest size should come to so many bytes a second."""
+
+    def expected(measurement: Measurement) -> tuple[float, str] | None:
+        return (busbw, "a data sheet") if measurement.bytes == max(FOUR_GPUS.setting.sizes) else None
+
+    return replace(JUDGE, expected=expected)
+
+
+def test_a_drop_is_confirmed_by_a_repeat_and_then_located() -> None:
+    """Only what is low is measured again; pairs are tried only when that is low too."""
+    usual = 4e-3  # seconds, of the slowest rank
+    busbw = (1 << 30) / usual * 6 / 4
+    one = Pass(plan=FOUR_GPUS, accounts=accounts(FOUR_GPUS))
+    assert next_step(one, expecting(busbw)) == FOUR_GPUS.measures[0]
+    one = replace(one, steps=FOUR_GPUS.measures)
+    assert next_step(one, expecting(busbw)) is None
+
+    repeat = next_step(one, expecting(2 * busbw))
+    assert isinstance(repeat, Measure)
+    assert repeat.sizes == (1 << 30,)
+    for seconds, after in ((usual, Pairs(bytes=256 << 20, rounds=rounds(4))), (usual / 2, None)):
+        again = {(1, 1 << 30): Sized(seconds=(seconds,) * 20, wrong=0)}
+        told = [replace(each, sizes={**each.sizes, **again}) for each in one.accounts]
+        assert next_step(replace(one, steps=(*one.steps, repeat), accounts=told), expecting(2 * busbw)) == after
+
+
+def test_a_run_that_falls_short_is_degraded_and_says_of_what() -> None:
+    """The hint gives both figures, and whose the other one is."""
+    result = concluded(accounts(FOUR_GPUS), judge=expecting(805e9))
+    assert (result.outcome, result.reason) == ("degraded", "expected")
+    assert "402.65 GB/s, twice: 50% of 805.00 GB/s (a data sheet)" in result.hint
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(2, 1), (3, 3), (4, 3), (5, 5), (8, 7)])
+def test_every_two_ranks_meet_once_in_the_fewest_rounds(ranks: int, expected: int) -> None:
+    """In one round no rank is in two pairs."""
+    found = rounds(ranks)
+    assert len(found) == expected
+    assert sorted(pair for together in found for pair in together) == [
+        (a, b) for a in range(ranks) for b in range(a + 1, ranks)
+    ]
+    for together in found:
+        busy = [rank for pair in together for rank in pair]
+        assert len(busy) == len(set(busy))
 
 
 def test_a_failure_in_set_up_is_told_apart_from_one_of_the_ranks() -> None:
@@ -140,16 +198,20 @@ def test_a_line_that_is_no_frame_becomes_the_error(line: bytes) -> None:
 def test_ranks_run_on_real_gpus_by_uuid_and_nothing_is_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank a GPU over NCCL, the GPUs named by UUID; the environment is ours and the configuration's alone."""
     monkeypatch.setenv("NCCL_ALGO", "Tree")
-    plan = make_plan(ALL_REDUCE, ["GPU-a", "GPU-b"], python="python3", environment={"NCCL_NVLS_ENABLE": "0"})
-    assert (plan.ranks, plan.setting.backend) == (2, "nccl")
-    assert plan.environment["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
-    assert plan.environment["NCCL_NVLS_ENABLE"] == "0"
-    assert "NCCL_ALGO" not in plan.environment
+    default, ring = make_plans(
+        ALL_REDUCE, ["GPU-a", "GPU-b"], python="python3", environment={"NCCL_MAX_NCHANNELS": "4"}
+    )
+    for plan in (default, ring):
+        assert (plan.ranks, plan.setting.backend) == (2, "nccl")
+        assert plan.environment["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+        assert plan.environment["NCCL_MAX_NCHANNELS"] == "4"
+    assert "NCCL_ALGO" not in default.environment
+    assert (ring.environment["NCCL_ALGO"], ring.environment["NCCL_NVLS_ENABLE"]) == ("Ring", "0")
 
 
 def test_a_simulated_node_runs_two_ranks_on_the_cpu() -> None:
     """Simulated GPUs cannot reduce: the probe there is a real one, on the CPU."""
-    plan = make_plan(ALL_REDUCE, ["GPU-a"] * 8, python="python3", simulated=True)
+    [plan] = make_plans(ALL_REDUCE, ["GPU-a"] * 8, python="python3", simulated=True)
     assert (plan.ranks, plan.setting.backend, plan.gpus) == (2, "gloo", ())
     assert plan.environment["CUDA_VISIBLE_DEVICES"] == ""
 

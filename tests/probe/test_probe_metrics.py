@@ -14,7 +14,6 @@ OK = ProbeResult(
     started=1000.0,
     duration_seconds=4.0,
     backend="nccl",
-    algorithm="default",
     ranks=8,
     versions={"torch": "2.13.0"},
     measurements=(
@@ -82,18 +81,19 @@ def test_a_skip_counts_by_reason_and_moves_no_time() -> None:
 
 def test_algorithms_stand_beside_each_other_and_backends_do_not() -> None:
     """A ring run keeps the default run's figures; a run with another backend replaces both."""
-    ring = fold_result(fold_result(INITIAL, OK), replace(OK, algorithm="ring"))
+    measured = tuple(replace(one, algorithm="ring") for one in OK.measurements)
+    ring = fold_result(fold_result(INITIAL, OK), replace(OK, measurements=measured))
     assert set(ring.busbw_bytes_per_second or ()) == {KEY, "nccl,ring,1073741824"}
     gloo = fold_result(ring, replace(OK, backend="gloo"))
     assert set(gloo.busbw_bytes_per_second or ()) == {"gloo,default,1073741824"}
 
 
 def test_the_terminal_shows_the_columns_of_nccl_tests() -> None:
-    """Size, count, type, operation, microseconds, GB/s and wrong elements of each size stand on one line."""
+    """Size, count, type, algorithm, microseconds, GB/s and wrong elements of each size stand on one line."""
     lines = table(OK).splitlines()
-    assert lines[0] == "# all-reduce, nccl, 8 ranks, algorithm default, torch 2.13.0"
+    assert lines[0] == "# all-reduce, nccl, 8 ranks, torch 2.13.0"
     row = next(line for line in lines if not line.startswith("#"))
-    assert row.split() == ["1073741824", "268435456", "float", "sum", "5370.0", "5600.0", "200.00", "350.00", "0"]
+    assert row.split() == ["1073741824", "268435456", "float32", "default", "5370.0", "5600.0", "200.00", "350.00", "0"]
     assert lines[-1] == "# ok, after 4.0 s"
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from loops import turn_until
@@ -21,15 +22,17 @@ from unkillable import build, held
 
 import gpumon
 from gpumon.probe.account import Progress
+from gpumon.probe.baseline import Judge
 from gpumon.probe.conclude import LOG_LIMIT
 from gpumon.probe.guard import Skip
-from gpumon.probe.plan import Plan, Run, make_plan
+from gpumon.probe.plan import Plan, Run, make_plans
 from gpumon.probe.probes import KIB, MIB, PROBES
 from gpumon.probe.result import ProbeResult
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor import child
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.ranks import LAST_WORDS, TERM_PATIENCE, Ranks
+from gpumon.supervisor.ranks import LAST_WORDS, TERM_PATIENCE
+from gpumon.supervisor.runs import Runs
 
 ALL_REDUCE = PROBES["allreduce"]
 QUICK = replace(ALL_REDUCE, cpu=replace(ALL_REDUCE.cpu, sizes=(KIB, MIB)))
@@ -51,17 +54,28 @@ while True:
 """
 
 
+JUDGE = Judge(probe="allreduce", backend="gloo")
+
+
+def make_plan(*arguments: Any, **more: Any) -> Plan:
+    """Of the first pass."""
+    return make_plans(*arguments, **more)[0]
+
+
 class Probing:
     """A loop with its ranks; `run` turns it until the result is there."""
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.ranks = Ranks(self.loop)
+        self.runs = Runs(self.loop)
+        self.ranks = self.runs.ranks
         self.progress: list[Progress] = []
         self.pids: set[int] = set()
         self.results: list[ProbeResult] = []
 
-    def run(self, plan: Plan, on_progress: Callable[[Progress], None] = lambda _: None) -> ProbeResult:
+    def run(
+        self, plan: Plan, on_progress: Callable[[Progress], None] = lambda _: None, judge: Judge = JUDGE
+    ) -> ProbeResult:
         def progressed(progress: Progress) -> None:
             self.progress.append(progress)
             self.pids |= self.ranks.pids
@@ -72,11 +86,12 @@ class Probing:
             self.loop.stop()
 
         limit = self.loop.call_after(150, self.loop.stop)
-        self.ranks.start(plan, Run(id="one", trigger="request", started=time.time()), progressed, ended)
+        run = Run(id="one", trigger="request", started=time.time())
+        self.runs.start([plan], run, judge, progressed, ended)
         self.loop.run()
         limit.cancel()
         [result] = self.results
-        assert self.ranks.running is None
+        assert self.runs.running is None
         return result
 
 
@@ -157,6 +172,8 @@ def test_a_corrupt_element_is_counted_on_every_rank(probing: Probing) -> None:
     result = probing.run(make_plan(QUICK, (), python=sys.executable, fault="corrupt:1"))
     assert (result.outcome, result.wrong_elements) == ("wrong", 2 * len(QUICK.cpu.sizes)), result
     assert [one.wrong_elements for one in result.measurements] == [2, 2]
+    assert result.location is not None
+    assert result.location.ranks == (1,)
 
 
 def test_a_sleeping_rank_ends_in_a_timeout(probing: Probing) -> None:
@@ -178,17 +195,19 @@ def test_gpus_without_cuda_fail_in_set_up(probing: Probing) -> None:
 
 PARENT = """
 import sys, time
-from gpumon.probe.plan import Run, make_plan
+from gpumon.probe.baseline import Judge
+from gpumon.probe.plan import Run, make_plans
 from gpumon.probe.probes import PROBES
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.ranks import Ranks
+from gpumon.supervisor.runs import Runs
 loop = Loop()
-ranks = Ranks(loop)
+runs = Runs(loop)
 def tell(progress):
     if progress.stage == "warm_up":
-        print(*ranks.pids, flush=True)
-plan = make_plan(PROBES["allreduce"], (), python=sys.executable, fault="sleep:1:60")
-ranks.start(plan, Run(id="one", trigger="request", started=time.time()), tell, print)
+        print(*runs.ranks.pids, flush=True)
+plans = make_plans(PROBES["allreduce"], (), python=sys.executable, fault="sleep:1:60")
+judge = Judge(probe="allreduce", backend="gloo")
+runs.start(plans, Run(id="one", trigger="request", started=time.time()), judge, tell, print)
 loop.run()
 """
 
@@ -331,11 +350,11 @@ def test_an_abort_ends_the_run_as_a_skip(probing: Probing, worker: Callable[...,
     plan = worker(HANG)
 
     def interrupt(_: Progress) -> None:
-        assert probing.ranks.running == "one"
+        assert probing.runs.running == "one"
         with pytest.raises(RuntimeError, match="one"):
-            probing.ranks.start(plan, Run(id="two", trigger="request", started=0.0), print, print)
+            probing.runs.start([plan], Run(id="two", trigger="request", started=0.0), JUDGE, print, print)
         aborted.append(boot_clock())
-        probing.ranks.abort(Skip(reason="busy", hint="a job has come"))
+        probing.runs.abort(Skip(reason="busy", hint="a job has come"))
 
     aborted: list[float] = []
     result = probing.run(plan, interrupt)

@@ -62,7 +62,7 @@ def test_names_from_outside_are_text(node: Node, port: int) -> None:
         for one in report.gpus
     )
     alerts = tuple(replace(one, rule=EVIL, summary=EVIL, description=EVIL) for one in report.alerts)
-    last = replace(example.run(), outcome="failed", reason=EVIL, hint=EVIL, backend=EVIL, algorithm=EVIL)
+    last = replace(example.run(), outcome="failed", reason=EVIL, hint=EVIL, backend=EVIL)
     evil = replace(
         report,
         simulated=EVIL,

@@ -1,0 +1,57 @@
+"""What the ranks do next, from what they have done: measure, measure again what is low, then find out where. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpumon.probe.baseline import Judge, saturating
+from gpumon.probe.passes import Pass, measured, measurements
+from gpumon.probe.result import Comparison, Measurement
+from gpumon.probe.steps import Measure, Pairs, Step, rounds
+
+MOST_PAIR_BYTES = 256 << 20
+"""Enough to fill a link."""
+
+
+def next_step(one: Pass, judge: Judge) -> Step | None:
+    """The step after those that all ranks have done; None: the end."""
+    planned = one.plan.measures
+    if len(one.steps) < len(planned):
+        return planned[len(one.steps)]
+    if any(isinstance(step, Pairs) for step in one.steps) or one.plan.ranks == 1:
+        return None
+    if any(measurement.wrong_elements for measurement in measurements(one)):
+        return _pairs(one)
+    repeats = one.steps[len(planned) :]
+    again = [step for step in (_again(one, number, judge) for number in range(len(planned))) if step is not None]
+    if len(repeats) < len(again):
+        return again[len(repeats)]
+    return _pairs(one) if comparisons(one, judge, low=True) else None
+
+
+def comparisons(one: Pass, judge: Judge, *, low: bool = False) -> tuple[Comparison, ...]:
+    """Each size that saturates the links beside what was to be expected; with `low` only those that fall short."""
+    compared = _compared(one, measurements(one), judge)
+    return tuple(comparison for comparison in compared if comparison.low or not low)
+
+
+def _again(one: Pass, number: int, judge: Judge) -> Measure | None:
+    """A drop counts only when a repeat confirms it: healthy hosts vary too."""
+    step = one.plan.measures[number]
+    low = [comparison.bytes for comparison in _compared(one, measured(one, number, step), judge) if comparison.low]
+    if not low:
+        return None
+    return Measure(
+        collective=step.collective, dtype=step.dtype, sizes=tuple(low), seconds_per_size=step.seconds_per_size
+    )
+
+
+def _compared(one: Pass, found: Sequence[Measurement], judge: Judge) -> tuple[Comparison, ...]:
+    return tuple(
+        judge.compare(measurement, ranks=one.plan.ranks, versions=one.versions) for measurement in saturating(found)
+    )
+
+
+def _pairs(one: Pass) -> Pairs:
+    size = min(MOST_PAIR_BYTES, max(one.plan.setting.sizes))
+    return Pairs(bytes=size, rounds=rounds(one.plan.ranks))

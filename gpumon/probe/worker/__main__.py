@@ -1,0 +1,64 @@
+"""One rank of a probe: the only program of ours that imports torch.
+
+It is run by its folder's path, in isolated mode, by a Python that need not have gpumon: standard library and torch
+alone, Python 3.9 and later. Its orders are JSON lines on standard input: who it is (see `Plan.orders`), then one step
+after the other (see `steps.py`). When that input ends, so does the rank. What it finds goes, one JSON object a line, to
+the descriptor that the orders name (see `account.take`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from typing import Any
+
+from gpumon_rank.faults import Fault
+from gpumon_rank.rank import Rank
+from gpumon_rank.reporter import Reporter
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> bool:
+    """Have the kernel end this process with its parent, whatever it is doing. False if the parent has gone already."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == parent
+
+
+def read_steps(steps: queue.Queue[dict[str, Any]]) -> None:
+    """Pass on each line of standard input; its end is the end of the process."""
+    for line in iter(sys.stdin.buffer.readline, b""):
+        steps.put(json.loads(line))
+    os._exit(3)
+
+
+def main() -> int:
+    """Run a rank. Answers its exit status."""
+    orders = json.loads(sys.stdin.buffer.readline())
+    fault = Fault(orders["fault"], orders["rank"])
+    reporter = Reporter(orders["result"], fault)
+    if not die_with(orders["parent"]):
+        reporter.frame(error="its parent is not the agent: probe.python must exec the interpreter, not start it")
+        return 3
+    steps: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=read_steps, args=(steps,), daemon=True).start()
+    try:
+        Rank(orders, reporter, fault, steps.get).run()
+    except Exception as error:  # noqa: BLE001 - every failure is a result
+        traceback.print_exc()
+        reporter.frame(error=f"{type(error).__name__}: {error}"[:2000])
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # not through torch's teardown, which can hang: the result is out, the kernel frees the rest

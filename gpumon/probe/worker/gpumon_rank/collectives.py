@@ -1,0 +1,243 @@
+"""TABLE: what can be timed. Each fills its buffers, acts on them, and counts what is wrong after one more act.
+
+Sizes are those of nccl-tests: of the whole array, of which with some collectives each rank holds a share.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from gpumon_rank.faults import Fault
+from gpumon_rank.pattern import LARGEST, Pattern
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a rank acts in. `torch` and `group` are the modules torch and torch.distributed."""
+
+    torch: Any
+    group: Any
+    rank: int
+    ranks: int
+    device: Any
+    fault: Fault
+
+
+class Collective:
+    """One collective at one size, in bytes."""
+
+    def __init__(self, around: Surroundings, pattern: Pattern, size: int) -> None:
+        self._torch, self._group = around.torch, around.group
+        self._rank, self._ranks = around.rank, around.ranks
+        self._device, self._fault = around.device, around.fault
+        self._pattern = pattern
+        self.elements = size // pattern.width
+        self._share = max(1, self.elements // self._ranks)
+        self.allocate()
+
+    @property
+    def given(self) -> Any:
+        """The buffer that this rank gives to the others."""
+        raise NotImplementedError
+
+    def allocate(self) -> None:
+        raise NotImplementedError
+
+    def fill(self) -> None:
+        raise NotImplementedError
+
+    def ready(self) -> None:
+        """Before each timed act."""
+
+    def act(self) -> None:
+        raise NotImplementedError
+
+    def wrong(self) -> int:
+        """Of the elements that this rank holds after an act on what `fill` left."""
+        raise NotImplementedError
+
+    def checked(self) -> int:
+        """Fill, act once, count."""
+        self.fill()
+        self._fault.corrupt(self.given)
+        self.act()
+        return self.wrong()
+
+    def _empty(self, elements: int, device: Any = None, *, pinned: bool = False) -> Any:
+        device = self._device if device is None else device
+        return self._torch.empty(elements, dtype=self._pattern.dtype, device=device, pin_memory=pinned)
+
+
+class AllReduce(Collective):
+    """In place: every rank ends with the sum."""
+
+    def allocate(self) -> None:
+        self._buffer = self._empty(self.elements)
+        # A sum over ranks multiplies the values by their number: refilled before they leave the range of the type.
+        growth = math.log(LARGEST / self._pattern.largest) / math.log(max(2, self._ranks))
+        self._most_uses, self._uses = max(1, int(growth)), 0
+
+    @property
+    def given(self) -> Any:
+        return self._buffer
+
+    def fill(self) -> None:
+        self._pattern.fill(self._buffer, self._rank)
+        self._uses = 0
+
+    def ready(self) -> None:
+        if self._uses >= self._most_uses:
+            self.fill()
+        self._uses += 1
+
+    def act(self) -> None:
+        self._group.all_reduce(self._buffer)
+
+    def wrong(self) -> int:
+        return self._pattern.wrong_sums(self._buffer)
+
+
+class AllGather(Collective):
+    """Every rank ends with the shares of all."""
+
+    def allocate(self) -> None:
+        self._own, self._all = self._empty(self._share), self._empty(self._share * self._ranks)
+
+    @property
+    def given(self) -> Any:
+        return self._own
+
+    def fill(self) -> None:
+        self._pattern.fill(self._own, self._rank)
+
+    def act(self) -> None:
+        self._group.all_gather_into_tensor(self._all, self._own)
+
+    def wrong(self) -> int:
+        shares = self._all.chunk(self._ranks)
+        return sum(self._pattern.wrong(share, rank) for rank, share in enumerate(shares))
+
+
+class ReduceScatter(Collective):
+    """Every rank ends with its share of the sum."""
+
+    def allocate(self) -> None:
+        self._own, self._all = self._empty(self._share), self._empty(self._share * self._ranks)
+
+    @property
+    def given(self) -> Any:
+        return self._all
+
+    def fill(self) -> None:
+        for share in self._all.chunk(self._ranks):
+            self._pattern.fill(share, self._rank)
+
+    def act(self) -> None:
+        self._group.reduce_scatter_tensor(self._own, self._all)
+
+    def wrong(self) -> int:
+        return self._pattern.wrong_sums(self._own)
+
+
+class AllToAll(Collective):
+    """Every rank has a share for each other one."""
+
+    def allocate(self) -> None:
+        self._out, self._in = self._empty(self._share * self._ranks), self._empty(self._share * self._ranks)
+
+    @property
+    def given(self) -> Any:
+        return self._out
+
+    def fill(self) -> None:
+        for peer, share in enumerate(self._out.chunk(self._ranks)):
+            self._pattern.fill(share, self._rank * self._ranks + peer)
+
+    def act(self) -> None:
+        self._group.all_to_all_single(self._in, self._out)
+
+    def wrong(self) -> int:
+        shares = self._in.chunk(self._ranks)
+        return sum(self._pattern.wrong(one, peer * self._ranks + self._rank) for peer, one in enumerate(shares))
+
+
+class SendReceive(Collective):
+    """Every rank sends to the next one and receives from the one before."""
+
+    def allocate(self) -> None:
+        self._out, self._in = self._empty(self.elements), self._empty(self.elements)
+        self._next, self._before = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
+
+    @property
+    def given(self) -> Any:
+        return self._out
+
+    def fill(self) -> None:
+        self._pattern.fill(self._out, self._rank)
+
+    def act(self) -> None:
+        exchange(self._group, self._out, self._next, self._in, self._before)
+
+    def wrong(self) -> int:
+        return self._pattern.wrong(self._in, self._before)
+
+
+class HostToDevice(Collective):
+    """Each rank by itself: from the host's memory, page-locked, to its GPU's."""
+
+    def allocate(self) -> None:
+        pinned = self._device.type == "cuda"
+        self._host = self._empty(self.elements, "cpu", pinned=pinned)
+        self._there = self._empty(self.elements)
+
+    @property
+    def given(self) -> Any:
+        return self._host
+
+    def fill(self) -> None:
+        self._pattern.fill(self._there, self._rank + 1)
+        self._host.copy_(self._there)
+        self._pattern.fill(self._there, self._rank)
+
+    def act(self) -> None:
+        self._there.copy_(self._host, non_blocking=True)
+
+    def wrong(self) -> int:
+        return self._pattern.wrong(self._there, self._rank + 1)
+
+
+class DeviceToHost(HostToDevice):
+    """The way back."""
+
+    @property
+    def given(self) -> Any:
+        return self._there
+
+    def act(self) -> None:
+        self._host.copy_(self._there, non_blocking=True)
+
+    def wrong(self) -> int:
+        if self._device.type == "cuda":
+            self._torch.cuda.synchronize()
+        self._there.copy_(self._host)
+        return self._pattern.wrong(self._there, self._rank)
+
+
+TABLE = {
+    "all_reduce": AllReduce,
+    "all_gather": AllGather,
+    "reduce_scatter": ReduceScatter,
+    "all_to_all": AllToAll,
+    "send_receive": SendReceive,
+    "host_to_device": HostToDevice,
+    "device_to_host": DeviceToHost,
+}
+
+
+def exchange(group: Any, out: Any, to: int, received: Any, source: int) -> None:
+    """Send and receive at once."""
+    operations = [group.P2POp(group.isend, out, to), group.P2POp(group.irecv, received, source)]
+    for work in group.batch_isend_irecv(operations):
+        work.wait()

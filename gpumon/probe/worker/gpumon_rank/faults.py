@@ -1,0 +1,47 @@
+"""What tests order a rank to do wrong, as `KIND:RANK` and what the kind needs besides."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any, Optional
+
+KINDS = ("corrupt", "sleep", "link", "hang", "crash", "deaf")
+
+
+class Fault:
+    """The fault of one rank; most ranks have none.
+
+    `corrupt:RANK`: it adds 1 to an element that it gives. `sleep:RANK:SECONDS`: it sleeps in every timed operation.
+    `link:RANK:PEER:SECONDS`: the two are slow with each other. `hang:RANK:STAGE` and `crash:RANK:STAGE`: as they say.
+    `deaf:RANK`: it ignores SIGTERM, and hangs while it measures.
+    """
+
+    def __init__(self, text: str, rank: int) -> None:
+        kind, *rest = text.split(":")
+        if text and kind not in KINDS:
+            raise ValueError("no such fault: " + text)
+        ranks = {int(one) for one in rest[: 2 if kind == "link" else 1]}
+        self._kind = kind if rank in ranks else ""
+        self._peers = ranks - {rank}
+        self._rest = rest[-1] if rest else ""
+        if self._kind == "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def at(self, stage: str) -> None:
+        """A stage begins."""
+        if (self._kind == "hang" and self._rest == stage) or (self._kind == "deaf" and stage == "measure"):
+            time.sleep(3600)
+        elif self._kind == "crash" and self._rest == stage:
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+    def slow(self, peer: Optional[int] = None) -> None:  # noqa: UP045 - Python 3.9
+        """An operation begins: with this peer alone, or with all ranks."""
+        if self._kind == "sleep" or (self._kind == "link" and (peer is None or peer in self._peers)):
+            time.sleep(float(self._rest))
+
+    def corrupt(self, elements: Any) -> None:
+        """What this rank is about to give."""
+        if self._kind == "corrupt":
+            elements[len(elements) // 2] += 1

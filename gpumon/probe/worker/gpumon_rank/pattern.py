@@ -1,0 +1,53 @@
+"""What the buffers hold: small whole numbers, whose sum over the ranks the type holds exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PERIOD = 1021
+"""Elements repeat after this many, a prime, so that a block in the wrong place cannot look right."""
+TILE_ELEMENTS = 1 << 20
+EXACT_BFLOAT16 = 256
+"""Up to here bfloat16 holds every whole number."""
+LARGEST = 1e38
+"""Near the end of the range of float32 and bfloat16."""
+
+
+class Pattern:
+    """Of one type on one device."""
+
+    def __init__(self, torch: Any, dtype: str, device: Any, ranks: int) -> None:
+        self.dtype = getattr(torch, dtype)
+        self.width: int = torch.empty(0, dtype=self.dtype).element_size()
+        """Bytes of an element."""
+        self._narrow = dtype != "float32"
+        self._ranks = ranks
+        period = _prime((EXACT_BFLOAT16 - ranks // 2) // ranks + 1) if self._narrow else PERIOD
+        self.largest = period + ranks
+        copies = max(1, TILE_ELEMENTS // period)
+        self._tile = torch.arange(period, dtype=self.dtype, device=device).repeat(copies)
+
+    def mark(self, number: int) -> int:
+        """What tells the values of one sender from those of another."""
+        return number % 2 if self._narrow else number + 1
+
+    def fill(self, elements: Any, number: int) -> None:
+        for chunk in elements.split(len(self._tile)):
+            chunk.copy_(self._tile[: len(chunk)]).add_(self.mark(number))
+
+    def wrong(self, elements: Any, number: int) -> int:
+        """How many elements are not as `fill` leaves them."""
+        return self._differing(elements, self._tile + self.mark(number))
+
+    def wrong_sums(self, elements: Any) -> int:
+        """How many elements are not the sum of what all ranks fill."""
+        marks = sum(self.mark(rank) for rank in range(self._ranks))
+        return self._differing(elements, self._tile * self._ranks + marks)
+
+    def _differing(self, elements: Any, expected: Any) -> int:
+        return sum(int((chunk != expected[: len(chunk)]).sum()) for chunk in elements.split(len(expected)))
+
+
+def _prime(most: int) -> int:
+    """The largest prime up to this number, and at least 2."""
+    return next((n for n in range(most, 2, -1) if all(n % divisor for divisor in range(2, n))), 2)

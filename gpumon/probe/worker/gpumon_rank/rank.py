@@ -1,0 +1,180 @@
+"""One of the processes that measure together: its stages, and the steps that the agent orders."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import statistics
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from gpumon_rank.collectives import TABLE, Collective, Surroundings, exchange
+from gpumon_rank.faults import Fault
+from gpumon_rank.pattern import Pattern
+from gpumon_rank.reporter import Reporter
+from gpumon_rank.stopwatch import Stopwatch
+
+
+class Rank:
+    """`step` waits for the next order of the agent (see `steps.py` there)."""
+
+    def __init__(
+        self, orders: dict[str, Any], reporter: Reporter, fault: Fault, step: Callable[[], dict[str, Any]]
+    ) -> None:
+        self._orders = orders
+        self._reporter = reporter
+        self._fault = fault
+        self._next_step = step
+        self._rank: int = orders["rank"]
+        self._ranks: int = orders["ranks"]
+        self._on_gpu: bool = orders["device"] == "cuda"
+
+    def run(self) -> None:
+        """Every stage in turn. Raises whatever torch does."""
+        self._reporter.enter("import")
+        if importlib.util.find_spec("torch") is None:
+            self._reporter.frame(absent="torch")
+            return
+        self._import()
+        self._reporter.enter("join")
+        self._join()
+        while True:
+            step = self._next_step()
+            if step["do"] == "end":
+                break
+            {"measure": self._measure_all, "pairs": self._measure_pairs}[step["do"]](step)
+            self._reporter.frame(stepped=step["number"] + 1)
+        self._reporter.enter("end")
+        self._barrier()
+        self._reporter.frame(done=True)
+
+    def _import(self) -> None:
+        import torch  # noqa: PLC0415 - this may fail, and is slow: a stage of its own
+        import torch.distributed  # noqa: PLC0415
+
+        self._torch: Any = torch
+        self._group: Any = torch.distributed
+        versions = {"torch": str(torch.__version__), "python": platform.python_version()}
+        if self._on_gpu and torch.distributed.is_nccl_available():
+            versions["cuda"] = str(torch.version.cuda)
+            versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        self._reporter.frame(versions=versions)
+
+    def _join(self) -> None:
+        timeout = timedelta(seconds=self._orders["timeout"])
+        options: dict[str, Any] = {}
+        if self._on_gpu:
+            self._torch.cuda.init()  # says best why it cannot
+            self._torch.cuda.set_device(self._rank)
+            # With a device_id, torch 2.6.0 to 2.7.0 hung now and then; without one, later ones guess the device.
+            if _version(self._torch.__version__) >= (2, 7, 1):
+                options["device_id"] = self._torch.device("cuda", self._rank)
+        self._device = self._torch.device("cuda", self._rank) if self._on_gpu else self._torch.device("cpu")
+        self._stopwatch = Stopwatch(self._torch, on_gpu=self._on_gpu)
+        self._around = Surroundings(
+            torch=self._torch,
+            group=self._group,
+            rank=self._rank,
+            ranks=self._ranks,
+            device=self._device,
+            fault=self._fault,
+        )
+        self._store = self._group.TCPStore(
+            self._orders["address"],
+            self._orders["port"],
+            self._ranks,
+            self._rank == 0,
+            timeout=timeout,
+            wait_for_workers=False,
+            master_listen_fd=self._orders["listen"],
+        )
+        self._group.init_process_group(
+            self._orders["backend"],
+            store=self._store,
+            rank=self._rank,
+            world_size=self._ranks,
+            timeout=timeout,
+            **options,
+        )
+
+    # Steps
+
+    def _measure_all(self, step: dict[str, Any]) -> None:
+        pattern = Pattern(self._torch, step["dtype"], self._device, self._ranks)
+        for index, size in enumerate(step["sizes"]):
+            place = {"step": step["number"], "size": index, "sizes": len(step["sizes"]), "bytes": size}
+            self._reporter.enter("allocate", **place)
+            collective = TABLE[step["collective"]](self._around, pattern, size)
+            self._barrier()
+            self._measure(step, collective, place)
+
+    def _measure(self, step: dict[str, Any], collective: Collective, place: dict[str, Any]) -> None:
+        self._reporter.enter("warm_up", **place)
+        collective.fill()
+        warm_ups = [self._timed(collective) for _ in range(step["warm_ups"])]
+        operations = self._operations(step, place["size"], statistics.median(warm_ups))
+        self._reporter.enter("measure", **place)
+        seconds = []
+        for operation in range(operations):
+            self._reporter.progress(**place, operation=operation, operations=operations)
+            seconds.append(self._timed(collective))
+        self._reporter.enter("check", **place)
+        self._barrier()
+        self._reporter.frame(step=step["number"], bytes=place["bytes"], seconds=seconds, wrong=collective.checked())
+
+    def _timed(self, collective: Collective) -> float:
+        """Seconds that one operation took on this rank."""
+        collective.ready()
+        self._barrier()
+        return self._stopwatch.time(lambda: self._act(collective))
+
+    def _act(self, collective: Collective) -> None:
+        self._fault.slow()
+        collective.act()
+
+    def _operations(self, step: dict[str, Any], index: int, expected_seconds: float) -> int:
+        """How many to time. Rank 0 tells the others through the store, since the collective itself is on trial."""
+        most, least, budget = (step[key] for key in ("operations", "least_operations", "seconds_per_size"))
+        if budget is None:
+            return int(most)
+        key = f"operations/{step['number']}/{index}"
+        if self._rank == 0:
+            self._store.set(key, str(max(least, min(most, int(budget / max(expected_seconds, 1e-9))))))
+        return int(self._store.get(key))
+
+    def _measure_pairs(self, step: dict[str, Any]) -> None:
+        """Round by round, each rank with the peer that the round gives it, all pairs at once."""
+        pattern = Pattern(self._torch, step["dtype"], self._device, self._ranks)
+        elements = step["bytes"] // pattern.width
+        out, received = (self._torch.empty(elements, dtype=pattern.dtype, device=self._device) for _ in range(2))
+        for index, pairs in enumerate(step["rounds"]):
+            self._reporter.enter("locate", step=step["number"], round=index, rounds=len(step["rounds"]))
+            peer = next((b if a == self._rank else a for a, b in pairs if self._rank in (a, b)), None)
+            self._barrier()
+            if peer is not None:
+                self._pair(step, pattern, peer, out, received)
+
+    def _pair(self, step: dict[str, Any], pattern: Pattern, peer: int, out: Any, received: Any) -> None:
+        def act() -> None:
+            self._fault.slow(peer)
+            exchange(self._group, out, peer, received, peer)
+
+        pattern.fill(out, self._rank)
+        self._fault.corrupt(out)
+        for _ in range(step["warm_ups"]):
+            act()
+        seconds = [self._stopwatch.time(act) for _ in range(step["operations"])]
+        wrong = pattern.wrong(received, peer)
+        self._reporter.frame(step=step["number"], peer=peer, bytes=step["bytes"], seconds=seconds, wrong=wrong)
+
+    def _barrier(self) -> None:
+        if self._on_gpu:
+            self._group.barrier(device_ids=[self._rank])
+        else:
+            self._group.barrier()
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Of 2.10.1+cu130: (2, 10, 1)."""
+    return tuple(int(part) for part in text.partition("+")[0].split(".")[:3] if part.isdigit())

@@ -1,0 +1,36 @@
+"""The way out: frames on a descriptor of their own, away from what libraries print."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from gpumon_rank.faults import Fault
+
+PROGRESS_INTERVAL = 0.1
+
+
+class Reporter:
+    """Tells the agent where this rank is and what it found, one JSON object a line."""
+
+    def __init__(self, descriptor: int, fault: Fault) -> None:
+        self._descriptor = descriptor
+        self._fault = fault
+        self._next_progress = 0.0
+        self.stage = "start"
+
+    def frame(self, **values: object) -> None:
+        os.write(self._descriptor, json.dumps(values).encode() + b"\n")
+
+    def enter(self, stage: str, **values: object) -> None:
+        self.stage = stage
+        self.frame(stage=stage, **values)
+        self._fault.at(stage)
+
+    def progress(self, **values: object) -> None:
+        """As `enter`, for the current stage, but not more than ten times a second."""
+        now = time.monotonic()
+        if now >= self._next_progress:
+            self._next_progress = now + PROGRESS_INTERVAL
+            self.frame(stage=self.stage, **values)

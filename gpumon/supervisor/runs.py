@@ -1,0 +1,95 @@
+"""One run of a probe: a pass for each algorithm, one after the other, and one result at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gpumon.probe.account import Progress
+from gpumon.probe.baseline import Judge
+from gpumon.probe.conclude import conclude
+from gpumon.probe.course import next_step
+from gpumon.probe.guard import Skip
+from gpumon.probe.passes import Pass
+from gpumon.probe.plan import Plan, Run
+from gpumon.probe.result import ProbeResult
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.ranks import OnProgress, Ranks
+
+OnResult = Callable[[ProbeResult], None]
+
+
+class Runs:
+    """One run at a time. All callbacks come from the loop, and `on_result` comes once, whatever happens."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.ranks = Ranks(loop)
+        self._current: _Current | None = None
+
+    @property
+    def running(self) -> str | None:
+        """Id of the run in progress."""
+        return None if self._current is None else self._current.run.id
+
+    def start(
+        self, plans: Sequence[Plan], run: Run, judge: Judge, on_progress: OnProgress, on_result: OnResult
+    ) -> None:
+        """Begin a run. Raises RuntimeError while another is in progress: look at `running` first."""
+        if self._current is not None:
+            raise RuntimeError(f"run {self._current.run.id} is in progress")
+
+        def conclude_once(result: ProbeResult) -> None:
+            self._current = None
+            on_result(result)
+
+        self._current = _Current(self.ranks, plans, run, judge, on_progress=on_progress, on_result=conclude_once)
+        self._current.next_pass()
+
+    def abort(self, skip: Skip) -> None:
+        """Kill the run in progress, if any; its result is this skip."""
+        self.ranks.abort(skip)
+
+
+class _Current:
+    def __init__(
+        self,
+        ranks: Ranks,
+        plans: Sequence[Plan],
+        run: Run,
+        judge: Judge,
+        *,
+        on_progress: OnProgress,
+        on_result: OnResult,
+    ) -> None:
+        self.run = run
+        self._ranks = ranks
+        self._plans = plans
+        self._judge = judge
+        self._on_progress = on_progress
+        self._on_result = on_result
+        self._passes: list[Pass] = []
+        self._begun = boot_clock()
+
+    def next_pass(self) -> None:
+        plan = self._plans[len(self._passes)]
+        left = max(0.0, plan.deadline - self._elapsed())
+        plan = replace(plan, deadline=left) if self._passes else plan
+        self._ranks.start(plan, lambda one: next_step(one, self._judge), self._progressed, self._ended)
+
+    def _progressed(self, progress: Progress) -> None:
+        """Over all passes."""
+        ratio = (len(self._passes) + progress.ratio) / len(self._plans)
+        self._on_progress(replace(progress, ratio=ratio))
+
+    def _ended(self, one: Pass) -> None:
+        """What did not end well is not measured in another way."""
+        self._passes.append(one)
+        result = conclude(self.run, self._passes, self._judge, self._elapsed())
+        if result.outcome in {"ok", "degraded"} and len(self._passes) < len(self._plans):
+            self.next_pass()
+        else:
+            self._on_result(result)
+
+    def _elapsed(self) -> float:
+        return boot_clock() - self._begun
