@@ -22,8 +22,8 @@ BASES = {
     Basis.CONFIGURED: "as configured",
     Basis.ACCEPTED: "as a person accepted",
     Basis.PRODUCT: "as hosts with this product have",
-    Basis.LEARNED: "as were here before",
-    Basis.BUS: "as are on the PCI bus",
+    Basis.LEARNED: "as many as were here before",
+    Basis.BUS: "as many as are on the PCI bus",
 }
 """In words for people."""
 

@@ -123,7 +123,7 @@ def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.Capture
     assert main(["inventory", *flags]) == 0
     told = capsys.readouterr().out
     assert told.startswith(
-        "No agent answers: this is what its store knows.\n2 GPUs should be here, as were here before."
+        "No agent answers: this is what its store knows.\n2 GPUs should be here, as many as were here before."
     )
     assert [line.split()[0] for line in told.splitlines()[4:6]] == ["1", "2"]
     assert told.splitlines()[-1] == f"{example.uuid(0)} at {example.bus_id(0)} is expected no more."
