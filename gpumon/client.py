@@ -70,7 +70,8 @@ class Client:
             what = str(error) if isinstance(error, _Foreign) else type(error).__name__
             raise ClientError(
                 f"what answers at {self._address} is no gpumon, or one of another version ({method} {path}: {what}). "
-                "`ss -ltnp` names who listens there; name the agent's address with --web.listen-address."
+                "After an upgrade restart it; else `ss -ltnp` names who listens there: name the agent's address with "
+                "--web.listen-address."
             ) from error
 
     @property

@@ -67,7 +67,7 @@ class Maintaining:
     def _begin(self, seconds: float, reason: str, by: str, future: Future[Answer]) -> None:
         wrong, remedy = wrong_reason(reason), 'Say why in a few words: --reason "new power supply".'
         if not 0 < seconds <= self.most:
-            wrong = f"{seconds:g} s is not between 0 and maintenance.max_seconds, which is {self.most:g}."
+            wrong = f"{seconds:.10g} s is not between 0 and maintenance.max_seconds, which is {self.most:.10g}."
             remedy = "Ask for less, or have the setting raised."
         if wrong:
             future.set_result(Answer(refused=wrong, remedy=remedy))

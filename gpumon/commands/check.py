@@ -73,7 +73,9 @@ def _answered(chosen: argparse.Namespace) -> Answer:
     try:
         gpus = None if asked is None else job.chosen(asked, known.gpus)
     except Unknowable as error:
-        raise Unknowable(f"{error} {known.trouble}".strip()) from error
+        from gpumon.outputs.words import sentence  # noqa: PLC0415 - only for who asked wrongly
+
+        raise Unknowable(f"{error} {sentence(known.trouble)}".strip()) from error
     return answer(known, gpus, chosen.ignore)
 
 

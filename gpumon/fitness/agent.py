@@ -38,8 +38,8 @@ def ask(host: str, port: int, seconds: float = SECONDS) -> Known:
         return _known(json.loads(_body(answer)))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Unknowable(
-            f"what answers at {where} is no gpumon, or one of another version: `ss -ltnp` names who listens there; "
-            "name the agent's address with --web.listen-address."
+            f"what answers at {where} is no gpumon, or one of another version. After an upgrade restart it; else "
+            "`ss -ltnp` names who listens there: name the agent's address with --web.listen-address."
         ) from error
 
 

@@ -34,7 +34,7 @@ def _slowed(gpu: Document) -> str:
 
 def _uncorrected(gpu: Document) -> str:
     errors = sum(number or 0 for number in (gpu["ecc_errors_total"] or {}).get("uncorrected", {}).values())
-    return f"{count(errors)} uncorrected ECC errors" if errors else ""
+    return f"{count(errors)} uncorrected ECC error{'s' if errors > 1 else ''}" if errors else ""
 
 
 def _remap(gpu: Document) -> str:

@@ -228,7 +228,15 @@ def _measured(result: Document) -> str:
 
 
 def _wrapped(text: str, width: int, *, indent: str) -> list[str]:
-    return textwrap.wrap(text, max(width, 20), initial_indent=indent, subsequent_indent=indent, break_long_words=False)
+    # A command is not broken at its hyphens: it would not be found as it stands there.
+    return textwrap.wrap(
+        text,
+        max(width, 20),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _paint(text: str, code: str, *, color: bool) -> str:

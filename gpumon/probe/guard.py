@@ -91,7 +91,7 @@ def unseen(situation: Situation) -> Skip | None:
 
 
 def busy(situation: Situation) -> Skip | None:
-    held = [f"GPU {gpu.index} by {gpu.processes:.0f}" for gpu in situation.gpus if gpu.processes]
+    held = [f"GPU {gpu.index} ({gpu.processes:.0f})" for gpu in situation.gpus if gpu.processes]
     if not held:
         return None
     return Skip(reason="busy", hint=f"Processes hold {', '.join(held)}. Run again when the GPUs are free.")

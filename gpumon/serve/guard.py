@@ -75,7 +75,9 @@ def other_origin(origin: str | None) -> Problem:
 
 def token_needed() -> Problem:
     challenge = {"WWW-Authenticate": 'Bearer realm="gpumon"'}
-    return Problem(401, "Token needed", "This request starts work.", HOW_TO_AUTHORIZE, headers=challenge)
+    return Problem(
+        401, "Token needed", "This request starts work or changes something.", HOW_TO_AUTHORIZE, headers=challenge
+    )
 
 
 def authorize(request: Request) -> None:
@@ -85,7 +87,7 @@ def authorize(request: Request) -> None:
         raise Problem(
             503,
             "No token",
-            "The agent has no token to compare with, so it takes no request that starts work.",
+            "The agent has no token to compare with, so it takes no request that starts work or changes something.",
             "See the agent's notices: its token file (--web.token-file) is missing or cannot be read.",
         )
     given = request.headers.get("authorization")

@@ -45,8 +45,8 @@ DESCRIPTION = """\
 What the agent on this GPU host knows. Everything is read from one frozen report: no request causes a driver call.
 
 Keys of readings are the names of the metrics without their prefix, unit included. A reading that the GPU or its driver
-cannot give is null, never 0. Moments are RFC 3339 in UTC. Errors are problem+json with a remedy. What starts work needs
-`Authorization: Bearer <token>`, from this host too."""
+cannot give is null, never 0. Moments are RFC 3339 in UTC. Errors are problem+json with a remedy. What starts work or
+changes something needs `Authorization: Bearer <token>`, from this host too."""
 
 
 @cache

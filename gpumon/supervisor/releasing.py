@@ -111,7 +111,7 @@ class Releasing:
 
     def _begin(self, bus_id: str, seconds: float, by: str, future: Future[Answer]) -> None:
         if not 0 < seconds <= self.most:
-            refused = f"{seconds:g} s is not between 0 and release.max_seconds, which is {self.most:g}."
+            refused = f"{seconds:.10g} s is not between 0 and release.max_seconds, which is {self.most:.10g}."
             future.set_result(Answer(refused=refused, remedy="Ask for less, or have the setting raised."))
             return
         wall, boot = time.time(), boot_clock()

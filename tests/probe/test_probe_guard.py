@@ -29,7 +29,7 @@ def test_a_host_without_gpus_may_be_probed() -> None:
 @pytest.mark.parametrize(
     ("situation", "reason", "hint"),
     [
-        (replace(FREE, gpus=gpus(0, 3)), "busy", "GPU 1 by 3"),
+        (replace(FREE, gpus=gpus(0, 3)), "busy", "GPU 1 (3)"),
         (replace(FREE, gpus=gpus(0, None)), "busy", "GPU 1"),
         (replace(FREE, expected=8), "busy", "6 of 8"),
         (replace(FREE, unkillable=(4711,)), "busy", "4711"),
