@@ -131,7 +131,12 @@ def first_step(rule: str) -> str:
 
 @cache
 def _first_steps() -> Mapping[str, str]:
-    return {row.name: " ".join(row.action.partition("\n2. ")[0].removeprefix("1. ").split()) for row in _table()}
+    return {row.name: first_of(row.action) for row in _table()}
+
+
+def first_of(steps: str) -> str:
+    """The first of numbered steps, in one line."""
+    return " ".join(steps.partition("\n2. ")[0].removeprefix("1. ").split())
 
 
 def _with(row: Rule, values: Mapping[str, float | None], runbook_url: str) -> Rule:

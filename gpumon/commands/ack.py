@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from gpumon.client import ClientError, Refused
 from gpumon.commands import UserError
 from gpumon.commands.settings import add_flags, client
+from gpumon.outputs.health import name
 
 PATH, MEMBERS = "/api/v1/health/ack", ("acknowledged", "kept", "stored")
 WAIT_SECONDS = 30.0
@@ -53,13 +54,8 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _lines(answer: Any) -> list[str]:
-    lines = [f"acknowledged: {_name(one)}: {one['reason']}" for one in answer["acknowledged"]]
-    lines += [f"stays: {_name(one)}: {one['reason']} {one['why']}" for one in answer["kept"]]
+    lines = [f"acknowledged: {name(one)}: {one['reason']}" for one in answer["acknowledged"]]
+    lines += [f"stays: {name(one)}: {one['reason']} {one['why']}" for one in answer["kept"]]
     if lines and not answer["stored"]:
         lines.append("The store is out of order: the agent remembers it, and stores it when it can. See gpumon status.")
     return lines or ["There is nothing to acknowledge."]
-
-
-def _name(verdict: Any) -> str:
-    where = verdict["device"] if verdict["gpu"] is None else f"GPU {verdict['gpu']}"
-    return f"{verdict['check']} of {where or 'the node'}"

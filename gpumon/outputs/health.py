@@ -48,14 +48,29 @@ def _gpu(state: GpuState) -> Document:
     }
 
 
+def title(one: Verdict) -> str:
+    """What is wrong when this check speaks."""
+    check = BY_NAME.get(one.check)
+    return check.help.rstrip(".") if check else one.check
+
+
+def place(verdict: Document) -> str:
+    """The GPU by its index, a port by its name; nothing for the node."""
+    return verdict["device"] or "" if verdict["gpu"] is None else f"GPU {verdict['gpu']}"
+
+
+def name(verdict: Document) -> str:
+    """The check, and where."""
+    return f"{verdict['check']} of {place(verdict) or 'the node'}"
+
+
 def verdict(one: Verdict, report: Report) -> Document:
     """One verdict, without what follows from it."""
-    check = BY_NAME.get(one.check)
     state = report.gpu(one.device) if one.device else None
     return {
         "check": one.check,
         "level": one.level.word,
-        "title": check.help.rstrip(".") if check else one.check,
+        "title": title(one),
         "device": one.device or None,
         "gpu": None if state is None else state.index,
         "reason": one.reason,

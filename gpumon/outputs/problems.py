@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
 from gpumon.alerts.faults import FAULTS
-from gpumon.alerts.rules import RUNBOOK_URL, first_step
+from gpumon.alerts.rules import RUNBOOK_URL, first_of, first_step
 from gpumon.health.alerting import OF_VERDICTS
 from gpumon.health.check import Check
 from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import ACTIONS, Action, Verdict
-from gpumon.outputs.health import under
+from gpumon.outputs.health import title, under
 from gpumon.outputs.words import sentence
 from gpumon.probe.result import ProbeResult
 from gpumon.report import ProbeState, Report
@@ -78,19 +78,13 @@ def _problem(one: Verdict, check: Check, report: Report) -> Problem:
     state = report.gpu(one.device) if one.device else None
     return Problem(
         severity=dict(check.severities).get(one.level, "warning"),
-        title=_named(one, report, _help(one)),
+        title=_named(one, report, title(one)),
         detail=" ".join(filter(None, (one.reason, _latched(one, check, report), _consequences(one, report)))),
-        action=" ".join(filter(None, (_asked(one.action), _first_step(check)))),
+        action=" ".join(filter(None, (_asked(one.action), first_of(check.steps)))),
         runbook_url=RUNBOOK_URL.format(anchor=check.alert.lower()),
         gpu=None if state is None else state.index,
         since=one.since,
     )
-
-
-def _help(one: Verdict) -> str:
-    """What is wrong when this check speaks."""
-    check = BY_NAME.get(one.check)
-    return check.help.rstrip(".") if check else one.check
 
 
 def _named(one: Verdict, report: Report, words: str) -> str:
@@ -120,10 +114,6 @@ def _consequences(one: Verdict, report: Report) -> str:
 
 def _asked(action: Action) -> str:
     return "" if action is Action.NONE else sentence(ACTIONS[action])
-
-
-def _first_step(check: Check) -> str:
-    return " ".join(check.steps.partition("\n2. ")[0].removeprefix("1. ").split())
 
 
 def _faults(report: Report) -> Iterator[Problem]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -11,7 +10,6 @@ from starlette.responses import Response
 
 from gpumon.health.acknowledge import Acknowledged, Asked
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import ACTIONS, Verdict
 from gpumon.outputs import health as health_document
 from gpumon.report import Report
 from gpumon.serve import ask, schema
@@ -82,43 +80,29 @@ def unclear(*, both: bool) -> Problem:
 
 
 def unknown(asked: Asked, report: Report) -> Problem:
-    known = report.health.verdicts
+    known = [health_document.verdict(one, report) for one in report.health.verdicts]
     strange = asked.check is not None and asked.check not in BY_NAME
-    wanted = " and ".join(
-        filter(
-            None,
-            (
-                f"of check {asked.check!r}" if asked.check else "",
-                f"of device {asked.device!r}" if asked.device else "",
-            ),
-        )
-    )
+    named = {"check": asked.check, "device": asked.device}
+    wanted = " and ".join(f"of {what} {value!r}" for what, value in named.items() if value)
     return Problem(
         404,
         "Unknown check" if strange else "No such verdict",
         f"There is no check {asked.check!r}." if strange else f"There is no verdict {wanted}.",
-        f"There are: {'; '.join(_names(known, report))}." if known else "The node has no verdict at all.",
-        verdicts=[health_document.verdict(one, report) for one in known],
+        f"There are: {'; '.join(map(health_document.name, known))}." if known else "The node has no verdict at all.",
+        verdicts=known,
     )
 
 
-def _names(verdicts: Iterable[Verdict], report: Report) -> Iterable[str]:
-    for one in verdicts:
-        state = report.gpu(one.device) if one.device else None
-        where = f"GPU {state.index}" if state is not None else one.device or "the node"
-        yield f"{one.check} of {where}"
-
-
 def still_so(answer: Acknowledged, report: Report) -> Problem:
-    names = _names((one for one, _ in answer.kept), report)
-    words = " ".join(f"{name}: {one.reason} {why}" for name, (one, why) in zip(names, answer.kept, strict=True))
-    actions = dict.fromkeys(ACTIONS[one.action] for one, _ in answer.kept)
+    kept = _kept(answer, report)
+    words = " ".join(f"{health_document.name(one)}: {one['reason']} {one['why']}" for one in kept)
+    actions = dict.fromkeys(one["action_words"] for one in kept)
     return Problem(
         409,
         "Still so",
         words,
         f"To do: {'; '.join(actions)}. To have it not page meanwhile: gpumon maintenance.",
-        kept=_kept(answer, report),
+        kept=kept,
     )
 
 

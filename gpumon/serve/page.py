@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from gpumon.outputs import connections, document, words
+from gpumon.outputs.health import place
 from gpumon.outputs.maintenance import sentences
 from gpumon.outputs.remarks import remarks
 from gpumon.serve import links, reference, view
@@ -95,6 +96,7 @@ def _environment() -> Environment:
         excluded=document.excluded,
         released=document.released,
         maintenance=sentences,
+        place=place,
         plot=plot,
         remarks=remarks,
         version=_version,

@@ -107,11 +107,6 @@ def after(ruling: Document) -> str:
     return str(ruling["way_words"] if ruling["change"] == "cleared" else ruling["verdict"]["action_words"])
 
 
-def device(verdict: Document) -> str:
-    """The GPU by its index, a port by its name; nothing for the node."""
-    return verdict["device"] or "" if verdict["gpu"] is None else f"GPU {verdict['gpu']}"
-
-
 def ago(moment: str | None, now: str) -> str:
     """How long since, in words."""
     lasting = seconds_between(moment, now)
