@@ -80,7 +80,7 @@ SECTIONS = (
             ),
             stat(
                 "GPUs expected",
-                "What should be there: configured, else learned.",
+                "What should be there; `gpumon inventory` on the node says why.",
                 f"sum({series('gpumon_gpus_expected')})",
             ),
             stat("GPUs up", "GPUs that answer.", f"sum({_UP})"),

@@ -120,7 +120,7 @@ class Store(_Section):
 
     path: SomePath = setting(
         ...,
-        "SQLite file for Xid events, counters and probe results. Its folder must exist.",
+        "SQLite file for events, counters, verdicts, the inventory and probe results. Its folder must exist.",
         flag="--store.path",
         default_in_words="`gpumon.db` in the state directory",
         example="/var/lib/gpumon/gpumon.db",
@@ -173,7 +173,12 @@ class Gpus(_Section):
     """The GPUs of this host."""
 
     expected_count: int | None = setting(
-        None, "How many there should be.", default_in_words="learned", example=8, ge=0, le=1024
+        None,
+        "How many there should be: docs/inventory.md.",
+        default_in_words="accepted, or learned",
+        example=8,
+        ge=0,
+        le=1024,
     )
     exclude: Annotated[tuple[Annotated[str, BeforeValidator(_gpu)], ...], BeforeValidator(split)] = setting(
         (),
@@ -273,6 +278,7 @@ class Health(_Section):
     thresholds: Mapping[str, float | None] = setting(
         {},
         "Thresholds of the checks that differ from the shipped ones, by name. Null switches off what depends on one.",
+        example={"core_celsius": 80},
     )
     disabled: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
         (), "Checks that are not made, by name.", example=["persistence_off"]

@@ -49,7 +49,7 @@ class Node:
     )
     nvml_stuck_seconds: float | None = agent("How long the current driver call has not returned; 0 when none.")
     gpus_expected: float | None = agent(
-        "GPUs that should be here: configured, else learned, never below the PCI count."
+        "GPUs that should be here: configured, accepted, as the product has, or learned."
     )
     gpus_visible: float | None = agent("GPUs that NVML counts.", note="nvmlDeviceGetCount_v2")
     gpus_on_pci_bus: dict[str, float] | None = agent(

@@ -1,1 +1,1 @@
-"""What survives a restart, in one SQLite file: Xid events and counters, probe results and their counters."""
+"""What survives a restart, in one SQLite file: events, counters, verdicts, the inventory, probe results."""
