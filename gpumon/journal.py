@@ -11,6 +11,7 @@ from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
 from gpumon.health.verdict import Change as Cleared
 from gpumon.health.verdict import Level
 from gpumon.report import Left, Report
+from gpumon.shown import NOT_READ
 from gpumon.snapshot.burst import SXID, XID
 from gpumon.snapshot.snapshot import SeenPort
 from gpumon.state import GpuState
@@ -81,13 +82,18 @@ def _driver(report: Report) -> Iterator[Change]:
 
 
 def _gpu(before: GpuState | None, after: GpuState) -> Iterator[Change]:
-    if (before.fault if before else None) == after.fault:
+    if _fault(before) == _fault(after):
         return
     words = {"gpu": after.index, "uuid": after.uuid, "pci_bus_id": after.bus_id}
     if after.fault is None:
         yield Change(logging.WARNING, "the GPU answers again", words)
     else:
         yield Change(logging.ERROR, "the GPU does not answer", words | {"fault": after.fault, "detail": after.detail})
+
+
+def _fault(state: GpuState | None) -> str | None:
+    """None for one that the store remembers and nobody has read yet: so it is at each start, and that is no news."""
+    return None if state is None or state.detail == NOT_READ else state.fault
 
 
 _LEFT = {

@@ -20,6 +20,8 @@ from gpumon.state import GpuState
 from gpumon.terms import Terms
 from gpumon.unwatched import unwatched
 
+NOT_READ = "not read yet"
+"""Of a GPU that the store remembers, until the first poll that has it ends."""
 _NOBODY_LOOKS = ("nvml_up", "gpus_visible", "gpus_on_pci_bus", "snapshot_timestamp_seconds")
 """Rows of the node that are absent while nobody looks at the driver: nothing is known, and nothing is wrong."""
 
@@ -104,7 +106,7 @@ def _state(gpu: KnownGpu, report: Report, down: str | None, now: Moment, terms: 
 def _unread(gpu: KnownGpu, down: str | None, now: Moment, terms: Terms) -> tuple[str | None, str]:
     """The fault of a GPU that had none when it was last read, if that is too long ago."""
     if down is not None or gpu.seen_at is None:
-        return "unknown", down or "not read yet"
+        return "unknown", down or NOT_READ
     if now.lived - gpu.seen_at > terms.stale_after:
         return "unknown", f"not read for more than {terms.stale_after:g} s"
     return None, ""

@@ -120,12 +120,17 @@ def test_a_gpu_that_is_gone_after_a_restart_is_missing(*, late: bool) -> None:
 
 def test_before_the_first_whole_poll_nobody_is_missing() -> None:
     """What the store remembers is there at once, and merely has not been read."""
-    report = told(EIGHT, bus(range(8)), UP, polled({0: 0}, complete=False))
+    fresh = told()
+    report = told(EIGHT, bus(range(8)), UP, polled({0: 0}, complete=False), report=fresh)
 
     assert len(report.gpus) == 8
     assert set(faults(report).values()) == {"unknown"}
     assert of(report, "GPU-5").detail == "not read yet"
     assert of(report, "GPU-5").gpu.name == SXM
+    assert [one for one in said(fresh, report) if "GPU" in one[1]] == [], "a start is no loss"
+    whole = told(polled({index: index for index in range(8)}), report=report)
+    assert not any(faults(whole).values())
+    assert said(report, whole) == [], "nor is the first poll its end"
 
 
 def test_after_a_reboot_that_renumbered_all_addresses_each_is_itself() -> None:
