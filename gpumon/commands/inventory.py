@@ -53,7 +53,7 @@ def _known(agent: Client, chosen: argparse.Namespace) -> Any:
         try:
             return stored.inquire(
                 configuration(chosen).store.path,
-                lambda store: inventory.stored(boards.every(store), accepted=boards.accepted(store) is not None),
+                lambda store: inventory.stored(boards.every(store), boards.accepted(store)),
             )
         except Unknowable as error:
             raise UserError(f"{silence} Nor can its store be read: {error}") from error

@@ -65,16 +65,16 @@ def inventory(report: Report) -> Document:
     }
 
 
-def stored(boards: Iterable[Board], *, accepted: bool) -> Document:
-    """The same of what the last agent knew."""
+def stored(boards: Iterable[Board], accepted: int | None) -> Document:
+    """The same of what the last agent knew, and of how many a person has accepted."""
     known = tuple(boards)
     here = list(_numbered(board for board in known if board.expected))
-    basis = Basis.ACCEPTED if accepted else Basis.LEARNED
+    basis = Basis.LEARNED if accepted is None else Basis.ACCEPTED
     why = Left.ACCEPTED
     return {
         "source": STORE,
         "place": None,
-        "gpus_expected": len(here),
+        "gpus_expected": max(len(here), accepted or 0),
         "basis": basis.value,
         "basis_words": BASES[basis],
         "gpus_visible": None,

@@ -129,7 +129,7 @@ def test_a_gpu_that_is_missing_leaves_its_index_to_the_one_that_has_it(tmp_path:
     known = stored.read(tmp_path / "gpumon.db")
     assert [(gpu.index, gpu.uuid) for gpu in known.gpus] == [(3, "GPU-4"), (None, "GPU-3")]
     assert known.faults[0].verdict["gpu"] is None
-    told = stored.inquire(tmp_path / "gpumon.db", lambda one: inventory.stored(boards.every(one), accepted=False))
+    told = stored.inquire(tmp_path / "gpumon.db", lambda one: inventory.stored(boards.every(one), None))
     assert [(gpu["gpu"], gpu["uuid"]) for gpu in told["gpus"]] == [(3, "GPU-4"), (None, "GPU-3")]
     assert "GPU-3" in inventory.table(told)
 

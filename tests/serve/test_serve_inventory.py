@@ -127,5 +127,10 @@ def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.Capture
     )
     assert [line.split()[0] for line in told.splitlines()[4:6]] == ["1", "2"]
     assert told.splitlines()[-1] == f"{example.uuid(0)} at {example.bus_id(0)} is expected no more."
+
+    with Store.open(tmp_path / "gpumon.db") as store:
+        store.accept(3, [])  # one of them nobody could read
+    assert main(["inventory", *flags]) == 0
+    assert "3 GPUs should be here, as a person accepted." in capsys.readouterr().out
     assert main(["inventory", "accept", *flags]) == 2
     assert "no agent answers" in capsys.readouterr().err
