@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumon.config import yaml_file
-from gpumon.config.model import split
+from gpumon.config.row import split
 from gpumon.config.settings import CONFIG_FILE, FLAGS, sections, settings
 from gpumon.config.yaml_file import Key, YamlError
 from gpumon.snapshot.orders import is_recording

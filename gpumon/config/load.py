@@ -12,8 +12,9 @@ from pydantic_core import ErrorDetails
 
 from gpumon.config import places, yaml_file
 from gpumon.config.given import CONFIG_FILE_VARIABLE, Given, Problem, did_you_mean
-from gpumon.config.model import NEEDS, Configuration
+from gpumon.config.model import Configuration
 from gpumon.config.redact import redacted
+from gpumon.config.row import NEEDS
 from gpumon.config.settings import sections, settings
 from gpumon.health.xids import Xid
 

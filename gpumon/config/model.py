@@ -6,77 +6,33 @@ GPUMON_WEB__LISTEN_ADDRESS in the environment.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     PrivateAttr,
     ValidationInfo,
     field_validator,
 )
 from pydantic_core import PydanticCustomError
 
+from gpumon.config.row import (
+    NEEDS,
+    SomePath,
+    checked_address,
+    checked_gpu,
+    checked_nccl_name,
+    number_as_text,
+    setting,
+    split,
+)
 from gpumon.health.xids import Xid
 from gpumon.snapshot.caps import MOST
-
-NEEDS: Final = "needs"
-"""Type of pydantic's error for a setting that is good only with another one; its context holds the remedy."""
-
-_LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})")
-_GPU = re.compile(r"\d{1,3}|GPU-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
-
-
-def setting(
-    default: Any,
-    meaning: str,
-    *,
-    flag: str = "",
-    default_in_words: str = "",
-    example: object = None,
-    restart: bool = False,
-    **limits: float,
-) -> Any:
-    """Write a row. `restart`: a reload does not change it. Limits are pydantic's: gt, ge, le."""
-    row = {"flag": flag, "default_in_words": default_in_words, "example": example, "restart": restart}
-    return Field(default, description=meaning, json_schema_extra=row, **limits)  # type: ignore[call-overload]
-
-
-def _listen_address(text: str) -> str:
-    match = _LISTEN_ADDRESS.fullmatch(text)
-    if match is None or int(match["port"]) > 65535:
-        raise ValueError("should be HOST:PORT, [IPV6]:PORT or :PORT for every address")
-    return text
-
-
-def _gpu(value: object) -> object:
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(text, str) or _GPU.fullmatch(text) is None:
-        raise ValueError("should be a GPU's uuid (GPU-...), PCI bus id (0000:18:00.0) or index")
-    return text
-
-
-def split(value: object) -> object:
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
-
-def _number_as_text(value: object) -> object:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _nccl_name(name: str) -> str:
-    if not name.startswith("NCCL_"):
-        raise ValueError("should be the name of a variable of NCCL, NCCL_...")
-    return name
-
-
-SomePath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
 class _Section(BaseModel):
@@ -86,7 +42,7 @@ class _Section(BaseModel):
 class Web(_Section):
     """The HTTP server."""
 
-    listen_address: Annotated[str, AfterValidator(_listen_address)] = setting(
+    listen_address: Annotated[str, AfterValidator(checked_address)] = setting(
         "127.0.0.1:10400",
         "Where to serve. `:10400` is every address of the host, port 0 a free one.",
         flag="--web.listen-address",
@@ -180,7 +136,7 @@ class Gpus(_Section):
         ge=0,
         le=1024,
     )
-    exclude: Annotated[tuple[Annotated[str, BeforeValidator(_gpu)], ...], BeforeValidator(split)] = setting(
+    exclude: Annotated[tuple[Annotated[str, BeforeValidator(checked_gpu)], ...], BeforeValidator(split)] = setting(
         (),
         "GPUs that are never opened: uuid, PCI bus id or index.",
         example=["GPU-4d2f7c1e-5d0b-6a0e-8c1f-2b3a4c5d6e7f", "0000:18:00.0"],
@@ -256,7 +212,7 @@ class Probe(_Section):
         None, "Time after which a run is killed.", default_in_words="the probe's own: 180, on CPU 60", example=180, ge=1
     )
     nccl_environment: Mapping[
-        Annotated[str, AfterValidator(_nccl_name)], Annotated[str, BeforeValidator(_number_as_text)]
+        Annotated[str, AfterValidator(checked_nccl_name)], Annotated[str, BeforeValidator(number_as_text)]
     ] = setting(
         {}, "NCCL's variables for the ranks; those of the agent are not passed on.", example={"NCCL_DEBUG": "WARN"}
     )
