@@ -11,14 +11,13 @@ import signal
 import time
 from collections.abc import Callable
 
-from gpumon import __version__, beacon, log, systemd
+from gpumon import __version__, log, systemd
 from gpumon.accepting import Accepting
 from gpumon.arrival import Agent, Tick
-from gpumon.beacon import ANYWHERE, Beacon
 from gpumon.boot import boot_id
-from gpumon.config import places
 from gpumon.config.load import ConfigurationError, changes, reloaded
 from gpumon.config.model import Configuration
+from gpumon.front import Front
 from gpumon.heartbeat import Heartbeat
 from gpumon.maintaining import Maintaining
 from gpumon.memories import Memories
@@ -29,9 +28,7 @@ from gpumon.release import NODE
 from gpumon.ruling import Rulings
 from gpumon.serve.app import create_app
 from gpumon.serve.hosts import own_names
-from gpumon.serve.server import Server, listen
 from gpumon.serve.sources import Sources
-from gpumon.serve.token import TokenError, ensure, read, warning
 from gpumon.sightings import Sightings
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.snapshot import DriverStatus, Hello, Logged, Message, Snapshot, TrialResult, XidEvent
@@ -136,8 +133,7 @@ class Daemon:
             latest=lambda: self._monitor.latest,
             tell=self._monitor.take,
         )
-        self._socket = listen(*configuration.web.address)
-        self._server = Server(create_app(self._sources()))
+        self._front = Front(configuration.web, configuration.store.path)
 
     def run(self) -> int:
         """Until told to stop. Returns the exit code."""
@@ -145,7 +141,7 @@ class Daemon:
         _raise_descriptor_limit()
         self._catch_signals()
         self._watch()
-        self._serve()
+        self._front.start(create_app(self._sources()))
         self._schedule.start(timetable(self._configuration))
         self._feed_watchdog()
         systemd.notify("READY=1")
@@ -191,7 +187,7 @@ class Daemon:
             latest=lambda: self._monitor.latest,
             exposition=renderer.exposition,
             ready=self._is_ready,
-            token=self._token,
+            token=self._front.token,
             allowed_hosts=own_names(host) | {name.lower() for name in self._configuration.web.allowed_hosts},
             request_probe=self._probing.request,
             request_release=self._releasing.request,
@@ -210,35 +206,6 @@ class Daemon:
         released = self._monitor.latest.release.covers(NODE)
         return self._polled or released or boot_clock() > self._first_poll_by
 
-    def _serve(self) -> None:
-        self._make_token()
-        host, port = self._socket.getsockname()[:2]
-        self._server.start([self._socket])
-        self._leave_word(host, port)
-        _log.info("listening", extra={"url": f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"})
-
-    def _leave_word(self, host: str, port: int) -> None:
-        """For `gpumon check`, which without it has to read the configuration."""
-        store, runtime = self._configuration.store.path, places.given_runtime_directory(os.environ)
-        asked = ANYWHERE.get(self._configuration.web.address[0], host)
-        own = Beacon(host=asked, port=port, store=str(store.absolute()), pid=os.getpid(), version=__version__)
-        for path in (beacon.beside(store), *([runtime / beacon.NAME] if runtime else [])):
-            try:
-                beacon.write(own, path)
-            except OSError as error:
-                _log.warning("cannot leave word for gpumon check, which may be slow now", extra={"error": str(error)})
-
-    def _make_token(self) -> None:
-        path = self._configuration.web.token_file
-        try:
-            ensure(path)
-            problem = warning(path)
-        except TokenError as error:
-            problem = f"writes are refused: {error}"
-        if problem is not None:
-            _log.error(problem)
-            self._notices["token"] = problem
-
     def _stop(self) -> int:
         systemd.notify("STOPPING=1")
         _log.info("stopping")
@@ -250,7 +217,7 @@ class Daemon:
         deadline = boot_clock() + STOP_SECONDS
         while (self._samplers.running or self._links.running or self._probing.running) and boot_clock() < deadline:
             self._loop.turn()
-        self._server.stop()
+        self._front.stop()
         self._sightings.stop()
         self._rulings.stop()
         self._maintaining.stop()
@@ -281,7 +248,7 @@ class Daemon:
         self._schedule.follow_clock()
         self._memories.boards.keep(self._monitor.latest)
         trouble, log_read = self._memories.trouble, self._sightings.log
-        own = {"store": self._memories.notice, "release": self._releasing.notice}
+        own = {"store": self._memories.notice, "release": self._releasing.notice, "token": self._front.notice}
         notices = self._notices | {subject: words for subject, words in own.items() if words}
         self._monitor.take(
             Agent(
@@ -333,12 +300,6 @@ class Daemon:
             self._schedule.start(timetable(after))
         if not same_orders(before, after):
             self._samplers.replace("configuration")
-
-    def _token(self) -> str | None:
-        try:
-            return read(self._configuration.web.token_file)
-        except TokenError:
-            return None
 
 
 def _raise_descriptor_limit() -> None:

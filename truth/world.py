@@ -71,7 +71,7 @@ class Agent(Daemon):
     def die(self) -> None:
         """As by kill -9: nothing is handed over."""
         self._memories.close()
-        self._socket.close()
+        self._front.stop()
 
 
 def _in_a_call(process: Process) -> bool:
