@@ -12,7 +12,7 @@ from gpumon.health.acknowledge import Acknowledged, Asked
 from gpumon.health.table import BY_NAME
 from gpumon.outputs import health as health_document
 from gpumon.report import Report
-from gpumon.serve import ask, schema
+from gpumon.serve import ask, schema_health
 from gpumon.serve.answer import awaited, reply, sources
 from gpumon.serve.api import Filter
 from gpumon.serve.guard import authorize
@@ -37,7 +37,7 @@ class Which(Filter):
 
 @router.post(
     "/health/ack",
-    response_model=schema.Acknowledged,
+    response_model=schema_health.Acknowledged,
     summary="Acknowledge verdicts",
     responses={
         400: {"description": "Neither a check nor a device, nor `all`."},

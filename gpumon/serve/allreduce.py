@@ -15,7 +15,7 @@ from gpumon.outputs.problems import last_measured
 from gpumon.outputs.words import duration
 from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.report import ProbeState
-from gpumon.serve import ask, schema
+from gpumon.serve import ask, schema_probe
 from gpumon.serve.answer import awaited, reply, sources, stamp
 from gpumon.serve.api import Filter, Nothing
 from gpumon.serve.guard import authorize
@@ -41,10 +41,10 @@ class Assertion(Filter):
 
 @router.get(
     "/probe/allreduce",
-    response_model=schema.Probe,
+    response_model=schema_probe.Probe,
     summary="The last all-reduce",
     responses={
-        202: {"model": schema.Probe, "description": "No run yet; `next_run` says when."},
+        202: {"model": schema_probe.Probe, "description": "No run yet; `next_run` says when."},
         503: {"description": "What was asserted is not true."},
     },
 )
@@ -65,7 +65,7 @@ async def last(request: Request, wanted: Annotated[Assertion, Query()]) -> Respo
 @router.post(
     "/probe/allreduce",
     status_code=202,
-    response_model=schema.ProbeStarted,
+    response_model=schema_probe.ProbeStarted,
     summary="Run an all-reduce now",
     responses={
         401: {"description": "No token, or a wrong one."},

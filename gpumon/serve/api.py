@@ -12,7 +12,7 @@ from gpumon.fold import MOST_RESULTS
 from gpumon.outputs import document
 from gpumon.outputs import health as health_document
 from gpumon.probe.result import ProbeResult
-from gpumon.serve import ask, schema
+from gpumon.serve import ask, schema, schema_health, schema_probe
 from gpumon.serve.answer import reply, sources, stamp
 from gpumon.serve.guard import is_authorized
 from gpumon.serve.problem import Problem
@@ -90,7 +90,7 @@ async def ports(request: Request, _: Nothing) -> Response:
     return reply({"ports": document.ports(sources(request).latest())})
 
 
-@router.get("/health", response_model=schema.Health, summary="Verdicts: what is wrong, and what to do")
+@router.get("/health", response_model=schema_health.Health, summary="Verdicts: what is wrong, and what to do")
 async def health(request: Request, _: Nothing) -> Response:
     """Of one fault the primary verdict; what follows from it stands under it."""
     latest = sources(request).latest()  # before the clock is looked at
@@ -107,7 +107,7 @@ async def alerts(request: Request, chosen: Annotated[AlertFilter, Query()]) -> R
     return reply({"alerts": found})
 
 
-@router.get("/probes", response_model=schema.Probes, summary="Runs of the probes")
+@router.get("/probes", response_model=schema_probe.Probes, summary="Runs of the probes")
 async def probes(request: Request, chosen: Annotated[ProbeFilter, Query()]) -> Response:
     """The newest first."""
     after = _after(request, chosen.since)
@@ -117,10 +117,10 @@ async def probes(request: Request, chosen: Annotated[ProbeFilter, Query()]) -> R
 
 @router.get(
     "/probes/{run}",
-    response_model=schema.ProbeResultWithLog,
+    response_model=schema_probe.ProbeResultWithLog,
     summary="One run",
     responses={
-        202: {"model": schema.ProbeRunning, "description": "In progress: ask again."},
+        202: {"model": schema_probe.ProbeRunning, "description": "In progress: ask again."},
         404: {"description": "No such run, or no longer remembered."},
     },
 )

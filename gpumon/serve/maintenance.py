@@ -13,7 +13,7 @@ from gpumon.maintenance import LONGEST_REASON
 from gpumon.outputs.document import Document
 from gpumon.outputs.maintenance import maintenance
 from gpumon.release import Answer
-from gpumon.serve import schema
+from gpumon.serve import schema_release
 from gpumon.serve.answer import awaited, reply, sources
 from gpumon.serve.api import Filter, Nothing
 from gpumon.serve.guard import authorize
@@ -34,7 +34,9 @@ class Wanted(Filter):
     reason: str = Field(description=f"Why: everybody may read it. At most {LONGEST_REASON} characters.")
 
 
-@router.get("/maintenance", response_model=schema.MaintenanceState, summary="Whether the node is in maintenance")
+@router.get(
+    "/maintenance", response_model=schema_release.MaintenanceState, summary="Whether the node is in maintenance"
+)
 async def state(request: Request, _: Nothing) -> Response:
     """While it is, no alert pages; what is judged goes on being judged and recorded."""
     return reply(_document(request))
@@ -42,7 +44,7 @@ async def state(request: Request, _: Nothing) -> Response:
 
 @router.post(
     "/maintenance",
-    response_model=schema.MaintenanceChanged,
+    response_model=schema_release.MaintenanceChanged,
     summary="Begin a maintenance",
     responses={**REFUSALS, 400: {"description": "Longer than is allowed, or without a reason."}},
     openapi_extra={"security": [{"token": []}]},
@@ -59,7 +61,7 @@ async def begin(request: Request, wanted: Annotated[Wanted, Query()]) -> Respons
 
 @router.delete(
     "/maintenance",
-    response_model=schema.MaintenanceChanged,
+    response_model=schema_release.MaintenanceChanged,
     summary="End the maintenance",
     responses={**REFUSALS},
     openapi_extra={"security": [{"token": []}]},

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from gpumon.outputs import document
 from gpumon.release import NODE, Answer
-from gpumon.serve import ask, schema
+from gpumon.serve import ask, schema_release
 from gpumon.serve.answer import awaited, reply, sources, stamp
 from gpumon.serve.api import Filter, Nothing
 from gpumon.serve.guard import authorize, is_authorized
@@ -42,7 +42,7 @@ class Ended(Filter):
     gpu: str | None = GPU
 
 
-@router.get("/release", response_model=schema.Release, summary="What the agent keeps off now")
+@router.get("/release", response_model=schema_release.Release, summary="What the agent keeps off now")
 async def state(request: Request, _: Nothing) -> Response:
     """With the token, processes of the agent that still hold a GPU are named too."""
     return reply(_document(request))
@@ -50,7 +50,7 @@ async def state(request: Request, _: Nothing) -> Response:
 
 @router.post(
     "/release",
-    response_model=schema.Release,
+    response_model=schema_release.Release,
     summary="Let go of the GPUs",
     responses={
         **REFUSALS,
@@ -73,7 +73,7 @@ async def begin(request: Request, wanted: Annotated[Wanted, Query()]) -> Respons
 
 @router.delete(
     "/release",
-    response_model=schema.Release,
+    response_model=schema_release.Release,
     summary="Take the GPUs up again",
     responses={**REFUSALS, 409: {"description": "The marker file still asks for it."}},
     openapi_extra={"security": [{"token": []}]},

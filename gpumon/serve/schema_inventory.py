@@ -9,7 +9,7 @@ from pydantic import Field
 from gpumon.health.expectation import Basis
 from gpumon.outputs.inventory import SOURCES
 from gpumon.report import Left
-from gpumon.serve.schema import Shape, moment
+from gpumon.serve.shape import Shape, moment
 from gpumon.snapshot.snapshot import PLACES
 
 

@@ -10,7 +10,7 @@ from serving import BEARER, Node, ask, is_problem
 
 from gpumon.outputs import document
 from gpumon.report import ProbeState
-from gpumon.serve import example, schema
+from gpumon.serve import example, schema, schema_health, schema_probe
 
 STAMP = samples.STAMP
 REPORTS = {
@@ -40,16 +40,16 @@ def test_every_page_answers_for_every_node(node: Node, port: int, name: str) -> 
         ("links", schema.Links, {"links": whole["links"]}),
         ("ports", schema.Ports, {"ports": whole["ports"]}),
         ("events", schema.Events, {"events": whole["events"], "complete": False}),
-        ("health", schema.Health, whole["health"]),
+        ("health", schema_health.Health, whole["health"]),
         ("alerts", schema.Alerts, {"alerts": whole["alerts"]}),
-        ("probes", schema.Probes, {"probes": whole["probes"]}),
+        ("probes", schema_probe.Probes, {"probes": whole["probes"]}),
     ):
         answer = ask(port, f"/api/v1/{path}")
         assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
         assert answer.document == body
         shape.model_validate_json(answer.body)
     assert ask(port, "/probe/allreduce").document == whole["probe"]
-    schema.Probe.model_validate_json(ask(port, "/probe/allreduce").body)
+    schema_probe.Probe.model_validate_json(ask(port, "/probe/allreduce").body)
     assert [ask(port, path).status for path in ("/", "/live", "/docs", "/openapi.json")] == [200] * 4
 
 
@@ -167,7 +167,7 @@ def test_log_of_a_run_needs_the_token(node: Node, port: int) -> None:
     assert b"alice" not in ask(port, path).body
     assert b"alice" not in ask(port, path, headers={"Authorization": "Bearer wrong"}).body
     assert ask(port, path, headers=BEARER).document["log"] == "pid 4711 of alice"
-    schema.ProbeResultWithLog.model_validate_json(ask(port, path, headers=BEARER).body)
+    schema_probe.ProbeResultWithLog.model_validate_json(ask(port, path, headers=BEARER).body)
 
 
 def test_defect_is_a_problem_too(node: Node, port: int) -> None:

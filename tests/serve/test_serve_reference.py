@@ -9,9 +9,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serving import ask
 
-from gpumon.serve import reference, schema, schema_inventory
+from gpumon.serve import reference, schema, schema_health, schema_inventory, schema_probe, schema_release
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.reading import rows
+
+SHAPES = {
+    name: shape
+    for module in (schema, schema_health, schema_inventory, schema_probe, schema_release)
+    for name, shape in vars(module).items()
+}
 
 
 @pytest.fixture
@@ -29,7 +35,7 @@ def test_every_json_answer_has_a_valid_example(described: dict[str, Any]) -> Non
             if shown:
                 shape = shown["schema"]["$ref"].rpartition("/")[2]
                 assert shown["example"], (method, path, status)
-                (getattr(schema, shape, None) or getattr(schema_inventory, shape)).model_validate(shown["example"])
+                SHAPES[shape].model_validate(shown["example"])
                 checked += 1
     assert checked >= 12
 

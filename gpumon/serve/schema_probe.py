@@ -1,0 +1,141 @@
+"""The shapes of the probe: /probe/allreduce and /api/v1/probes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from gpumon.probe.result import OUTCOMES
+from gpumon.probe.result import AllReduce as AllReduceTable
+from gpumon.serve.shape import Shape, from_table, moment
+
+AllReduceMetrics = from_table("AllReduceMetrics", Shape, AllReduceTable)
+
+
+class Measurement(Shape):
+    """One size of the ladder."""
+
+    collective: str
+    algorithm: str = Field(description="default: what NCCL chooses; ring: without NVLink SHARP.")
+    dtype: str
+    bytes: int
+    iterations: int
+    algbw_bytes_per_second: float
+    busbw_bytes_per_second: float = Field(description="As nccl-tests define it.")
+    latency_seconds: dict[str, float] = Field(description="By percentile: p50, p95, p99.")
+    min_seconds: float | None
+    variation_ratio: float | None = Field(description="Standard deviation over mean.")
+    wrong_elements: int
+
+
+class Conditions(Shape):
+    """On what a run ran; only runs under the same conditions are compared."""
+
+    model: str
+    gpus: list[str] = Field(description="UUIDs in the order of the ranks; empty on the CPU.")
+    driver: str
+    host_gpus: int
+
+
+class Comparison(Shape):
+    """One measurement beside what was to be expected, in bytes a second."""
+
+    collective: str
+    algorithm: str
+    dtype: str
+    bytes: int
+    busbw: float
+    baseline: float | None = Field(description="Median of this host's own runs under the same conditions.")
+    spread: float | None
+    runs: int
+    expected: float | None = Field(description="The shipped figure for this hardware.")
+    source: str
+    fleet: float | None
+    low: str = Field(description="Which of them it falls short of: baseline, expected, fleet, or nothing.")
+
+
+class Pair(Shape):
+    """What two ranks exchanged with each other alone."""
+
+    ranks: list[int]
+    bandwidth: float = Field(description="Bytes a second, each way.")
+    wrong: list[int] = Field(description="Wrong elements from the first, and from the second.")
+
+
+class Location(Shape):
+    """Where the trouble is, as far as it can be said."""
+
+    sentence: str
+    ranks: list[int]
+    gpus: list[str]
+    pairs: list[Pair]
+    evidence: list[str]
+
+
+class ProbeResult(Shape):
+    """One run, however it ended."""
+
+    id: str
+    probe: str
+    outcome: Literal[OUTCOMES]  # type: ignore[valid-type]
+    reason: str
+    hint: str
+    trigger: str
+    started: str = moment("When it started.")
+    duration_seconds: float
+    backend: str
+    ranks: int
+    versions: dict[str, str]
+    conditions: Conditions
+    measurements: list[Measurement]
+    comparisons: list[Comparison] = Field(description="Of each size that saturates the links.")
+    location: Location | None = Field(description="Where a confirmed drop or wrong data comes from.")
+    wrong_elements: int | None
+    settings: dict[str, str] = Field(description="NCCL's variables and the lines of /etc/nccl.conf.")
+    simulated: bool
+
+
+class ProbeResultWithLog(ProbeResult):
+    """One run with what its ranks printed, for who has the token."""
+
+    log: str | None = Field(default=None, description="Only with the token: it names processes.")
+
+
+class Progress(Shape):
+    """Where the slowest rank of a run is."""
+
+    rank: int
+    stage: str
+    bytes: int | None
+    ratio: float = Field(description="Share of the measuring that is done.")
+
+
+class Probe(Shape):
+    """The all-reduce probe as it stands."""
+
+    probe: str
+    running: str | None = Field(description="Id of the run in progress.")
+    progress: Progress | None
+    next_run: str | None = moment("When the next run is due.")
+    age_seconds: float | None = Field(description="Since the last run ended.")
+    last: ProbeResult | None
+    metrics: AllReduceMetrics  # type: ignore[valid-type]
+
+
+class ProbeStarted(Shape):
+    """A run that was started, or joined."""
+
+    id: str
+    accepted: bool = Field(description="False: a run was in progress, and this is its id.")
+
+
+class ProbeRunning(Shape):
+    """A run in progress."""
+
+    id: str
+    running: Literal[True]
+
+
+class Probes(Shape):
+    probes: list[ProbeResult] = Field(description="Newest first.")
