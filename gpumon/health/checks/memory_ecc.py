@@ -150,7 +150,7 @@ CHECKS = (
         levels=(WARN,),
         help="ECC has corrected many errors since the last reset.",
         steps="""\
-1. Every one was corrected: jobs are not harmed. Reset the GPU when it is free.
+1. Every one was corrected: jobs are not harmed, and the reset can wait until the GPU is free.
 2. It comes again within days: run the vendor's diagnostics.
 """,
         gpu=corrected_high,

@@ -86,7 +86,7 @@ CHECKS = (
         levels=(WARN,),
         help="A bad memory row waits for a reset to be replaced.",
         steps="""\
-1. What runs now is not harmed, and new jobs may start. Reset the GPU when it is free.
+1. What runs now is not harmed, and new jobs may start: the reset can wait until the GPU is free.
 2. Then look whether the row was replaced: `gpumon_gpu_row_remap_failed` must be 0.
 """,
         gpu=row_remap_pending,
