@@ -51,7 +51,7 @@ def facts(report: Report, now: Moment, terms: Terms) -> Facts:
         open=report.health.open,
         rulings=report.health.history,
         lives=report.lives,
-        maintenance=report.maintenance,
+        maintenances=report.maintenances,
     )
     cleared = {key: found.on_this_clock(one.wall, one.at, one.boot_id) for key, one in report.health.cleared.items()}
     return replace(found, events=tuple(_on_this_clock(one, found) for one in report.events), cleared=cleared)

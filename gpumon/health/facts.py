@@ -15,7 +15,7 @@ from gpumon.health.expectation import Expectation
 from gpumon.health.lives import Life
 from gpumon.health.policy import Limit, Policy
 from gpumon.health.verdict import NODE, Change, Key, Ruling, Verdict, Way
-from gpumon.maintenance import Maintenance
+from gpumon.maintenance import Known, Maintenance, in_force
 from gpumon.moment import Moment
 from gpumon.snapshot.burst import XID, Burst
 from gpumon.snapshot.gpu import Gpu
@@ -113,8 +113,8 @@ class Facts:
     """uuids of GPUs that were here and are expected no more."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Of what every job on the node uses, as far as it is known: driver, nccl."""
-    maintenance: Maintenance | None = None
-    """In which nothing pages now, and no reboot is a fault."""
+    maintenances: Known = ()
+    """The newest last."""
     rulings: tuple[Ruling, ...] = ()
     """What became of verdicts, the newest last."""
     cleared: Mapping[Key, float] = field(default_factory=dict)
@@ -159,9 +159,39 @@ class Facts:
                 found.setdefault(named.get(burst.bus_id, burst.device) if unnamed else burst.device, []).append(burst)
         return {device: tuple(bursts) for device, bursts in found.items()}
 
+    @property
+    def maintenance(self) -> Maintenance | None:
+        """In which nothing pages now, and no reboot is a fault."""
+        return in_force(self.maintenances)
+
+    def planned(self, burst: Burst) -> bool:
+        """Whether all of it came in one maintenance: somebody was at work there, and it counts against nothing."""
+        return self._in_maintenance(burst.first_wall, burst.last_wall)
+
     def of_maintenance(self, ruling: Ruling) -> bool:
-        """Whether what was cleared began and ended in maintenance: it is the work that was done there."""
-        return ruling.muted and ruling.verdict.episode in self._planned
+        """Whether what was cleared was so in maintenance alone: it is the work that was done there.
+
+        It may have taken until after its end to be proved well.
+        """
+        verdict = ruling.verdict
+        if verdict.episode not in self._planned:
+            return False
+        seen = self.on_this_clock(verdict.seen, verdict.seen_at, verdict.boot_id)
+        return ruling.muted or self._in_maintenance(seen, seen)
+
+    def _in_maintenance(self, first: float, last: float) -> bool:
+        return any(begin <= first and last <= end for begin, end in self._maintenances)
+
+    @cached_property
+    def _maintenances(self) -> tuple[tuple[float, float], ...]:
+        """From when until when, by the wall clock as it is set now."""
+        return tuple(
+            (
+                self.on_this_clock(one.began, one.began_at, one.boot_id),
+                self.now.wall if one.ended is None else self.on_this_clock(one.ended, one.deadline, one.boot_id),
+            )
+            for one in self.maintenances
+        )
 
     @cached_property
     def _planned(self) -> frozenset[tuple[Key, float]]:

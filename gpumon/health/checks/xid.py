@@ -81,6 +81,11 @@ def told(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[Tol
             yield Told(burst, facts.explained(burst))
 
 
+def unplanned(gpu: GpuCase, check: str, seconds: float) -> Iterator[Told]:
+    """The same, for who counts how often it comes: less what came in maintenance."""
+    return (one for one in told(gpu, check, seconds) if not gpu.facts.planned(one.burst))
+
+
 def age(burst: Burst, facts: Facts) -> float:
     """Seconds since it came last."""
     return facts.now.wall - burst.last_wall
@@ -133,7 +138,8 @@ def nvswitch_error(facts: Facts) -> Finding | None:
 
 def recurring(gpu: GpuCase) -> Finding | None:
     limit = gpu.facts.limit(RECURRING)
-    found = [one for one in told(gpu, "xid_recurring", DAY) if one.critical and one.code != RECOVERY_ACTION]
+    bursts = unplanned(gpu, "xid_recurring", DAY)
+    found = [one for one in bursts if one.critical and one.code != RECOVERY_ACTION]
     counted = Counter(one.code for one in found).most_common(1)
     if limit is None or not counted or counted[0][1] < limit:
         return WELL

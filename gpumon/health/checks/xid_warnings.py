@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gpumon.health.catalogue import NVLINK, Catalogue
 from gpumon.health.check import DAY, MINUTE, Check, Latch, beside, covers, same
 from gpumon.health.checks.memory_ecc import FAULTS, XIDS
-from gpumon.health.checks.xid import MEMORY, Told, age, codes, evidence, reason, told, worst
+from gpumon.health.checks.xid import MEMORY, Told, age, codes, evidence, reason, told, unplanned, worst
 from gpumon.health.facts import Facts, GpuCase, Past
 from gpumon.health.policy import Limit
 from gpumon.health.verdict import FAIL, NODE, WARN, WELL, Action, Finding, Verdict, fail, over, warn
@@ -36,7 +36,7 @@ def warning(gpu: GpuCase) -> Finding | None:
     if not found:
         return over() if any(one.burst.cancelled_wall is not None for one in recent) else WELL
     at = max(one.burst.last_wall for one in found)
-    contained = sum(one.code == _CONTAINED for one in found)
+    contained = sum(one.code == _CONTAINED and not gpu.facts.planned(one.burst) for one in found)
     if contained > 1:
         words = f"Xid {_CONTAINED}, a contained memory error, came {contained} times within 24 hours."
         return fail(words, Action.RESET, at=at, xid=_CONTAINED, bursts=contained)
@@ -70,7 +70,7 @@ def repeated(gpu: GpuCase) -> Finding | None:
     if limit is None:
         return WELL
     for code, action in _STICKS.items():
-        found = [one for one in told(gpu, "xid_app_repeated", DAY) if one.code == code]
+        found = [one for one in unplanned(gpu, "xid_app_repeated", DAY) if one.code == code]
         times, where = _sticking([one.burst for one in found])
         if times >= limit and not _elsewhere(code, gpu):
             words = f"Xid {code} came {times} times within 24 hours to this GPU{where}, and to no other."

@@ -19,7 +19,7 @@ from gpumon.health.xids import Class, Severity
 from gpumon.snapshot.burst import SXID
 from gpumon.snapshot.snapshot import CONTAINER
 
-HOUR, DAY = 3600.0, 86400.0
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 LINK_DOWN = "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x00000000 0x0 0x0 0x0 0x0)"
 REGISTERS = "NVLink: fatal error detected on link 14({}, 0x0, {}, 0x0, 0x0, 0x0, 0x0)"
@@ -198,6 +198,69 @@ def test_recurring_counts_one_code_of_one_gpu() -> None:
     assert few.level("xid_recurring", 0) is Level.OK
     assert strict.level("xid_recurring", 0) is Level.FAIL
     assert strict.level("xid_recurring", 1) is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("step", "rebooted"),
+    [(0.0, False), (30 * DAY, False), (-30 * DAY, False), (0.0, True)],
+    ids=["steady", "set-forth", "set-back", "rebooted"],
+)
+def test_what_came_in_maintenance_is_no_recurrence(step: float, *, rebooted: bool) -> None:
+    """It stays on record; what came before or after still counts, whatever becomes of the clock and the host."""
+    ward = Ward(gpus=2, policy=Policy(disabled=frozenset({"repeat_offender"})))
+
+    def five(times: int = 5) -> None:
+        for _ in range(times):
+            ward.event(1, 48)
+            ward.go_on(60)
+            ward.reset(1)
+            ward.go_on(5 * MINUTE, every=10)
+
+    five(1)
+    ward.maintain(2 * HOUR)
+    five()
+    ward.end_maintenance()
+    ward.step(step)
+    ward.go_on(HOUR, every=60)
+    if rebooted:
+        ward.reboot()
+        ward.go_on(HOUR, every=60)
+    five(3)
+    assert ward.level("xid_recurring", 1) is Level.OK
+    assert len(ward.report.events) == 9
+    ward.event(1, 48)
+    verdict = ward.go_on().verdict("xid_recurring", 1)
+    assert verdict is not None
+    assert "came 5 times within 24 hours" in verdict.reason
+
+
+def test_what_begins_in_maintenance_and_goes_on_after_it_recurs() -> None:
+    """Nobody is at work any more, and it still comes."""
+    ward = Ward(gpus=2, policy=Policy(thresholds={"xid_recurring": 1}))
+    ward.maintain(HOUR)
+    began_at, began = ward.at, ward.wall
+    ward.go_on(HOUR + MINUTE, every=MINUTE)
+    ward.event(1, 48)
+    burst = replace(ward.report.events[-1], first_at=began_at, first_wall=began)
+    ward.report = replace(ward.report, events=(burst,))
+    assert ward.go_on().level("xid_recurring", 1) is Level.FAIL
+
+
+def test_tests_in_maintenance_make_no_gpu_suspect() -> None:
+    """Errors of an application, or contained ones, that come twice there, and do not come again."""
+    ward = Ward(gpus=2)
+    ward.maintain(HOUR)
+    for code in (31, 94, 31, 94):
+        ward.event(1, code)
+        ward.go_on(5 * MINUTE, every=MINUTE)
+    assert ward.verdicts.keys() == {("xid_warning", ward.report.gpus[1].uuid)}
+    assert ward.level("xid_warning", 1) is Level.WARN
+    ward.end_maintenance()
+    assert ward.go_on(MINUTE).level("xid_app_repeated", 1) is Level.OK
+    ward.event(1, 31)
+    assert ward.go_on(MINUTE).level("xid_app_repeated", 1) is Level.OK
+    ward.event(1, 31)
+    assert ward.go_on(MINUTE).level("xid_app_repeated", 1) is Level.WARN
 
 
 # Errors of applications
