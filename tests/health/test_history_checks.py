@@ -10,8 +10,9 @@ from judging import Ward
 from gpumon.arrival import Ruled
 from gpumon.health.check import DAY, HOUR, MINUTE
 from gpumon.health.lives import Life
+from gpumon.health.repairs import repairs
 from gpumon.health.verdict import FAIL, WARN, Action, Change, Level, Ruling, Verdict, Way
-from gpumon.judged import take
+from gpumon.judged import facts, take
 
 
 class Node(Ward):
@@ -40,10 +41,10 @@ class Node(Ward):
         self.live(version)
         self.go_on(10)
 
-    def boot(self, *, stopped: bool = False, planned: bool = False, number: int = 2) -> None:
-        """The host goes down, and comes up seven minutes later."""
+    def boot(self, *, stopped: bool = False, planned: bool = False, number: int = 2, down: float = 7 * MINUTE) -> None:
+        """The host goes down, and comes up seven minutes later, or so many seconds."""
         self.end(stopped=stopped, planned=planned)
-        self.step(7 * MINUTE)
+        self.step(down)
         self.reboot(f"boot-{number}")
         self.live()
         self.go_on(10)
@@ -69,6 +70,26 @@ def test_a_reboot_that_nobody_asked_for_is_told() -> None:
     node.crash(stopped=True)
     assert not node.go_on(HOUR, every=60).verdicts
     assert [one.way for one in node.rulings if one.change is Change.CLEARED] == [Way.QUIET]
+
+
+@pytest.mark.parametrize(
+    ("down", "words"),
+    [
+        (20.0, "was booted less than a minute after it was last seen."),
+        (MINUTE, "was booted 1 min after it was last seen."),
+        (3 * HOUR, "was booted 3 h after it was last seen."),
+        (-DAY, "was booted again; for how long it was down the clock does not tell."),
+    ],
+)
+def test_how_long_the_node_was_down_is_told_where_that_is_known(down: float, words: str) -> None:
+    """Neither a quick reset nor a clock that is set back is none at all."""
+    node = Node()
+    node.go_on(60)
+    node.boot(down=down)
+    verdict = node.verdict("unexpected_reboot")
+    assert verdict is not None
+    assert verdict.reason.endswith(words)
+    assert verdict.evidence == ({"down_seconds": pytest.approx(down)} if down > 0 else {})
 
 
 @pytest.mark.parametrize("how", [{"stopped": True}, {"planned": True}])
@@ -181,6 +202,23 @@ def test_work_in_maintenance_is_no_repair() -> None:
     assert not node.verdicts
     in_maintenance(raised=False, cleared=True)
     assert node.verdict("repeat_offender")
+
+
+def test_what_was_mended_in_maintenance_and_proved_well_after_it_is_no_repair() -> None:
+    """The work was done there; that a GPU proves its health takes ten minutes after a reboot."""
+    node = Ward(gpus=4, ports=0)
+    for number in range(3):
+        node.maintain(HOUR)
+        node.event(2, 95)
+        node.go_on(60)
+        node.reboot(f"boot-{number + 2}")
+        node.go_on(60)
+        node.end_maintenance()
+        node.go_on(DAY, every=MINUTE)
+        ended = node.rulings[-1]
+        assert (ended.change, ended.way, ended.muted) == (Change.CLEARED, Way.REBOOT, False)
+    assert not node.verdicts
+    assert not list(repairs(facts(node.report, node.moment, node.terms), within=30 * DAY))
 
 
 def test_a_node_that_is_repaired_again_and_again_is_to_be_inspected() -> None:

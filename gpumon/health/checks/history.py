@@ -74,9 +74,19 @@ def unexpected_reboot(facts: Facts) -> Finding | None:
         return WELL
     if booted <= facts.cleared.get(("unexpected_reboot", NODE), 0.0):
         return WELL
-    minutes = max(0.0, booted - last.last) / MINUTE
-    reason = f"The node went down without an orderly stop, and was booted {minutes:.0f} min after it was last seen."
-    return warn(reason, Action.INSPECT, at=booted, down_seconds=minutes * MINUTE)
+    down = booted - last.last
+    reason = f"The node went down without an orderly stop, and was booted {_after(down)}."
+    return warn(reason, Action.INSPECT, at=booted, **({"down_seconds": down} if down >= 0 else {}))
+
+
+def _after(down: float) -> str:
+    """How long after it was last seen; nobody knows that where the clock was set in between, or is still to be set."""
+    if down < 0:
+        return "again; for how long it was down the clock does not tell"
+    if down < MINUTE:
+        return "less than a minute after it was last seen"
+    long = f"{down / HOUR:.0f} h" if down >= 2 * HOUR else f"{down / MINUTE:.0f} min"
+    return f"{long} after it was last seen"
 
 
 def agent_restarting(facts: Facts) -> Finding | None:
