@@ -19,14 +19,42 @@ VERSIONS = (*OF_NODE, *OF_GPU)
 
 
 def of_node(facts: Facts) -> Finding | None:
-    """Against the configuration alone: there is only one of each."""
+    """Against the configuration alone, as there is only one of each; and where GPUs differ with no majority."""
     expected = {name: facts.policy.versions[name] for name in OF_NODE if name in facts.policy.versions}
     known = {name: facts.versions[name] for name in expected if name in facts.versions}
     wrong: dict[str, Any] = {name: version for name, version in known.items() if version != expected[name]}
+    words = [f"{OF_NODE[name]} is {version}; {expected[name]} is expected." for name, version in wrong.items()]
+    for name, groups in _undecided(facts):
+        wrong[name] = ", ".join(groups)
+        words.append(_tie(name, groups))
     if wrong:
-        words = (f"{OF_NODE[name]} is {version}; {expected[name]} is expected." for name, version in wrong.items())
         return warn(" ".join(words), Action.INSPECT, **wrong)
     return WELL if known or not expected else None
+
+
+def _undecided(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
+    """What GPUs of one product differ in, and neither most of them nor the configuration says what is right.
+
+    With the indices of those that have each version.
+    """
+    for name in OF_GPU:
+        products: dict[str | None, dict[str, list[int]]] = {}
+        for state in facts.gpus:
+            version = getattr(state.gpu, name)
+            if version is not None and state.fault is None and name not in facts.policy.versions:
+                products.setdefault(state.gpu.name, {}).setdefault(version, []).append(state.index)
+        for groups in products.values():
+            if len(groups) > 1 and 2 * max(map(len, groups.values())) <= sum(map(len, groups.values())):
+                yield name, groups
+
+
+def _tie(name: str, groups: Mapping[str, list[int]]) -> str:
+    """Which GPUs have which version."""
+    has = (
+        f"{version} on GPU{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
+        for version, indices in groups.items()
+    )
+    return f"The {OF_GPU[name]} is {' and '.join(has)}: no majority tells which is right."
 
 
 def of_gpu(gpu: GpuCase) -> Finding | None:
@@ -65,11 +93,13 @@ CHECKS: tuple[Check, ...] = (
         name="version_drift",
         alert="NodeVersionDrift",
         levels=(WARN,),
-        help="The driver or NCCL has another version than it should.",
+        help="The driver or NCCL has another version than it should, or GPUs differ in firmware with no majority.",
         steps="""\
 1. The verdict names what differs; `health.versions` in the configuration says what is expected.
 2. Install the expected version, or correct the configuration where the change was meant.
 3. NCCL's version is that of the last run of the probe: of its Python (`probe.python`), not of the jobs' images.
+4. No firmware is that of most GPUs: ask the vendor which is right, and name it in `health.versions`. Then those that
+   differ are told one by one (`gpu_version_drift`).
 """,
         node=of_node,
         after=15 * MINUTE,

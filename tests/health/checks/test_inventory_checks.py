@@ -156,7 +156,7 @@ def test_a_driver_other_than_configured_is_a_warning() -> None:
 
 
 def test_one_whose_firmware_differs_from_most_is_told() -> None:
-    """Of the same product alone; of two nobody knows which is right."""
+    """Of the same product alone."""
     ward = Ward()
     ward.gpu(5, vbios="96.00.A5.00.03", gsp=None)
     verdict = ward.go_on(QUARTER + 60, every=30.0).verdict("gpu_version_drift", 5)
@@ -166,9 +166,38 @@ def test_one_whose_firmware_differs_from_most_is_told() -> None:
 
     ward.gpu(5, name="NVIDIA L40S")
     assert not ward.go_on(300).verdicts
+
+
+def test_a_tie_of_versions_is_told_of_the_node() -> None:
+    """Nobody knows which is right, until the configuration says so; then the others are told one by one."""
+    other = "96.00.A5.00.03"
+    ward = Ward()
+    for index in range(4, 8):
+        ward.gpu(index, vbios=other)
+    verdict = ward.go_on(QUARTER + 60, every=30.0).verdict("version_drift")
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.WARN, Action.INSPECT)
+    assert verdict.reason == (
+        f"The VBIOS is {VBIOS} on GPUs 0, 1, 2, 3 and {other} on GPUs 4, 5, 6, 7: no majority tells which is right."
+    )
+    assert ward.seen() == ["version_drift"]
+
+    ward.terms = replace(ward.terms, policy=Policy(versions={"vbios": other}))
+    ward.go_on(QUARTER + 60, every=30.0)
+    assert [ward.level("gpu_version_drift", n) is Level.WARN for n in range(8)] == [True] * 4 + [False] * 4
+    assert ward.seen() == ["gpu_version_drift"]
+
+
+def test_a_tie_is_one_of_gpus_that_are_alike_and_answer() -> None:
+    """Two products differ as they should; of two GPUs one is as right as the other, and of one alone none is."""
     pair = Ward(gpus=2)
-    pair.gpu(1, vbios="96.00.A5.00.03")
+    pair.gpu(1, vbios="96.00.A5.00.03", name="NVIDIA L40S")
     assert not pair.go_on(QUARTER + 60, every=30.0).verdicts
+    pair.gpu(1, name=pair.report.gpus[0].gpu.name)
+    assert pair.go_on(QUARTER + 60, every=30.0).seen() == ["version_drift"]
+    pair.fault(1, "stuck")
+    pair.gpu(1, name=None, vbios=None)
+    assert "version_drift" not in pair.go_on(300).seen()
 
 
 def test_a_configured_firmware_is_everybodys() -> None:
