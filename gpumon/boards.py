@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from gpumon import inventory
@@ -13,6 +13,7 @@ from gpumon.inventory import TAKEN, Bus
 from gpumon.known_gpu import KnownGpu
 from gpumon.release import Answer
 from gpumon.report import Gone, Left, Memory, Report
+from gpumon.snapshot.burst import Board
 from gpumon.snapshot.snapshot import CONTAINER, PciBus, Snapshot
 
 
@@ -26,7 +27,7 @@ def recalled(memory: Memory, remembered: Remembered, boot_id: str) -> Memory:
     boards = {board.bus_id: board for board in remembered.boards}
     known = inventory.recall(memory.inventory, boards)
     known = inventory.remember(known, remembered.boards, boot_id)
-    unexpected = {board.uuid: Gone(Left.ACCEPTED, board.bus_id) for board in remembered.boards if not board.expected}
+    unexpected = gone(remembered.boards, accepted=remembered.accepted)
     counted = sum(board.expected for board in remembered.boards)
     memory = replace(
         memory,
@@ -37,6 +38,19 @@ def recalled(memory: Memory, remembered: Remembered, boot_id: str) -> Memory:
         learned=max(memory.learned, counted),
     )
     return _ours(memory)
+
+
+def gone(boards: Collection[Board], *, accepted: bool) -> dict[str, Gone]:
+    """Those that the store expects no more, by uuid.
+
+    It does not keep why: where nobody has ever accepted anything, and where another is in its place, one was replaced.
+    """
+    places = {one.bus_id for one in boards if one.expected}
+    return {
+        one.uuid: Gone(Left.ACCEPTED if accepted and one.bus_id not in places else Left.REPLACED, one.bus_id)
+        for one in boards
+        if not one.expected
+    }
 
 
 def on_bus(memory: Memory, seen: PciBus) -> Memory:

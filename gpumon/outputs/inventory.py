@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpumon import boards
 from gpumon.health.expectation import BASES, Basis
 from gpumon.outputs.document import gpu as gpu_document
 from gpumon.outputs.terminal import printable
 from gpumon.outputs.words import ABSENT, rfc3339
-from gpumon.report import Left, Report
+from gpumon.report import Gone, Left, Report
 from gpumon.snapshot.burst import Board
 from gpumon.snapshot.gpu import Gpu
 from gpumon.state import GpuState
@@ -58,19 +59,15 @@ def inventory(report: Report) -> Document:
         "gpus_possible": wanted.may,
         "unlisted": list(wanted.unlisted),
         "gpus": [_of_state(state) for state in report.gpus],
-        "gone": [
-            {"uuid": uuid, "pci_bus_id": one.bus_id, "why": one.why.value, "why_words": LEFT[one.why]}
-            for uuid, one in report.memory.gone.items()
-        ],
+        "gone": _gone(report.memory.gone),
     }
 
 
-def stored(boards: Iterable[Board], accepted: int | None) -> Document:
+def stored(seen: Iterable[Board], accepted: int | None) -> Document:
     """The same of what the last agent knew, and of how many a person has accepted."""
-    known = tuple(boards)
+    known = tuple(seen)
     here = list(_numbered(board for board in known if board.expected))
     basis = Basis.LEARNED if accepted is None else Basis.ACCEPTED
-    why = Left.ACCEPTED
     return {
         "source": STORE,
         "place": None,
@@ -83,12 +80,15 @@ def stored(boards: Iterable[Board], accepted: int | None) -> Document:
         "gpus": [
             _of_board(board) for board in sorted(here, key=lambda one: (one.gpu is None, one.gpu or 0, one.bus_id))
         ],
-        "gone": [
-            {"uuid": one.uuid, "pci_bus_id": one.bus_id, "why": why.value, "why_words": LEFT[why]}
-            for one in known
-            if not one.expected
-        ],
+        "gone": _gone(boards.gone(known, accepted=accepted is not None)),
     }
+
+
+def _gone(known: Mapping[str, Gone]) -> list[Document]:
+    return [
+        {"uuid": uuid, "pci_bus_id": one.bus_id, "why": one.why.value, "why_words": LEFT[one.why]}
+        for uuid, one in known.items()
+    ]
 
 
 def _numbered(boards: Iterable[Board]) -> Iterator[Board]:

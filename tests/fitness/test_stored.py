@@ -134,6 +134,26 @@ def test_a_gpu_that_is_missing_leaves_its_index_to_the_one_that_has_it(tmp_path:
     assert "GPU-3" in inventory.table(told)
 
 
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_board_that_was_replaced_is_said_to_be(tmp_path: Path, *, accepted: bool) -> None:
+    """Another is in its place, or nobody has accepted that any is gone: the store does not keep why."""
+    former = replace(BOARD, uuid="GPU-former", expected=False, last_wall=BOARD.last_wall - 60)
+    lost = replace(former, uuid="GPU-lost", bus_id="00000000:9D:00.0")
+    with Store.open(tmp_path / "gpumon.db") as store:
+        store.keep_boards([replace(BOARD, gpu=3), former, lost])
+        if accepted:
+            store.accept(1, ["GPU-lost"])
+    told = stored.inquire(
+        tmp_path / "gpumon.db",
+        lambda one: inventory.stored(boards.every(one), boards.accepted(one)),
+    )
+    assert {gpu["uuid"]: gpu["why"] for gpu in told["gone"]} == {
+        "GPU-former": "replaced",
+        "GPU-lost": "accepted" if accepted else "replaced",
+    }
+    assert "GPU-former at 00000000:61:00.0 was replaced." in inventory.table(told)
+
+
 def test_maintenance_is_known_without_the_agent(tmp_path: Path) -> None:
     """In force, not ended, not over."""
     path, now, at = tmp_path / "gpumon.db", time.time(), boot_clock()

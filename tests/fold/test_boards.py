@@ -13,7 +13,7 @@ from gpumon.arrival import Accepted, Arrival, Aside, Remembered, Samplers
 from gpumon.boards import acceptance, unacceptable
 from gpumon.fold import watching
 from gpumon.health.expectation import Basis, Expectation
-from gpumon.report import Report
+from gpumon.report import Gone, Left, Report
 from gpumon.snapshot.burst import XID, Board
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.snapshot import CONTAINER, GUEST, HOST, DriverStatus, PciBus, SeenGpu, Snapshot
@@ -247,7 +247,7 @@ def test_what_a_person_accepts_is_expected_no_more() -> None:
     restarted = told(seven, bus(range(8)), UP, polled(in_place(without=[3])))
     assert not faults(restarted)
     assert restarted.expectation == after.expectation
-    assert "GPU-3" in restarted.memory.gone
+    assert restarted.memory.gone == {"GPU-3": Gone(Left.ACCEPTED, address(3))}
 
     back = told(polled(in_place()), report=restarted)
     assert (back.expectation.count, len(back.gpus), dict(back.memory.gone)) == (8, 8, {})

@@ -126,7 +126,7 @@ def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.Capture
         "No agent answers: this is what its store knows.\n2 GPUs should be here, as many as were here before."
     )
     assert [line.split()[0] for line in told.splitlines()[4:6]] == ["1", "2"]
-    assert told.splitlines()[-1] == f"{example.uuid(0)} at {example.bus_id(0)} is expected no more."
+    assert told.splitlines()[-1] == f"{example.uuid(0)} at {example.bus_id(0)} was replaced."
 
     with Store.open(tmp_path / "gpumon.db") as store:
         store.accept(3, [])  # one of them nobody could read
