@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from gpumon import ports
 from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
 from gpumon.health.verdict import Change as Cleared
 from gpumon.health.verdict import Level
@@ -43,6 +44,7 @@ def changes(before: Report, after: Report) -> Iterator[Change]:
     if before.memory.links is not after.memory.links:
         yield from _ports(before.memory.links.ports, after.memory.links.ports)
     yield from _blindness(before.notices.get("links"), after.notices.get("links"))
+    yield from _denied(before, after)
     if before.events is not after.events and before.memory.recalled is after.memory.recalled:
         yield from _errors(before, after)
     if before.health.history is not after.health.history and before.memory.recalled is after.memory.recalled:
@@ -152,6 +154,15 @@ def _blindness(before: str | None, after: str | None) -> Iterator[Change]:
         yield Change(logging.WARNING, "not all of the links can be read", {"detail": after})
     elif before and not after:
         yield Change(logging.INFO, "all of the links can be read again", {})
+
+
+def _denied(before: Report, after: Report) -> Iterator[Change]:
+    """The packaged unit does without what it takes, so this is no fault; whoever relies on the check has to know."""
+    was, now = (ports.PROCESSES in (one.node.collector_denied or {}) for one in (before, after))
+    if now and not was:
+        message = "what processes of other users hold may not be seen: process_stuck does not tell"
+        remedy = "the drop-in gpumon.service.d/processes.conf gives it the right (docs/install.md)"
+        yield Change(logging.INFO, message, {"remedy": remedy})
 
 
 def _errors(before: Report, after: Report) -> Iterator[Change]:

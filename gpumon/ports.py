@@ -18,7 +18,7 @@ STALE_SECONDS = 3 * SLOW.value
 """Age from which what the links child said last is no longer true."""
 MOST_KNOWN = 256
 """Ports whose counters are remembered, so that they go on when a port is back."""
-INFINIBAND, *_ = COLLECTORS = ("infiniband", "services", "processes")
+INFINIBAND, _, PROCESSES = COLLECTORS = ("infiniband", "services", "processes")
 """As the links child names what it collects."""
 SERIES_A_PORT = len(rows(InfinibandLink)) + len(rows(InfinibandPort))
 """At least."""

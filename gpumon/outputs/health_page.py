@@ -50,6 +50,12 @@ services have {duration(BOOT_GRACE)} after a boot to come up (`health.boot_grace
 - SXids: a fatal one is the node's failure; others are a warning for a day.
 - What the operator's file says of a code ([xids.file](configuration.md)) holds here as well.
 
+## What takes more rights
+
+`process_stuck` needs to see what processes of other users hold. The packaged unit has no right to it: then the check
+says nothing, whatever hangs, `gpumon_collector_denied{{collector="processes"}}` is 1, and the log says so once. The
+drop-in `processes.conf` gives it the right ([docs/install.md](install.md)).
+
 ## Choices
 
 `health.disabled` switches checks off, `health.thresholds` sets their numbers; null switches off what depends on one. A

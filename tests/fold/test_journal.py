@@ -13,7 +13,7 @@ from gpumon.fold import watching
 from gpumon.health.alerting import rules
 from gpumon.health.verdict import Change, Ruling, Way
 from gpumon.journal import changes
-from gpumon.snapshot.snapshot import DriverStatus
+from gpumon.snapshot.snapshot import DriverStatus, LinksSeen
 from gpumon.terms import Terms
 
 TERMS = Terms(rules=rules({}))
@@ -30,6 +30,20 @@ def test_a_loss_and_its_end_are_each_told_once() -> None:
     assert said(well, gone) == [(logging.ERROR, "the GPU does not answer")]
     assert said(gone, still) == []
     assert said(still, back) == [(logging.WARNING, "the GPU answers again")]
+
+
+def test_that_nobody_may_see_what_processes_hold_is_told_once() -> None:
+    """Without it the check says nothing, and who relies on it would be misled; it is no fault."""
+    well = told(LinksSeen(ended_at=100.0, stuck=()), report=healthy())
+    denied = told(LinksSeen(ended_at=101.0, denied=("processes",)), report=well, at=101.0)
+    still = told(LinksSeen(ended_at=102.0, denied=("processes", "services")), report=denied, at=102.0)
+
+    words = "what processes of other users hold may not be seen: process_stuck does not tell"
+    assert said(well, denied) == [(logging.INFO, words)]
+    assert said(denied, still) == []
+    assert [one.words["remedy"] for one in changes(well, denied)] == [
+        "the drop-in gpumon.service.d/processes.conf gives it the right (docs/install.md)"
+    ]
 
 
 def test_a_missing_driver_is_told_with_its_remedy_and_not_again() -> None:

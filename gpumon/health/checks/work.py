@@ -21,7 +21,10 @@ SPIN_TRAFFIC = Limit("spin_dram_ratio", 0.05, "Share of the memory bandwidth abo
 
 
 def process_stuck(facts: Facts) -> Finding | None:
-    """Their GPUs cannot be given to anybody else, nor be reset."""
+    """Their GPUs cannot be given to anybody else, nor be reset.
+
+    Who may not see what others hold has no such verdict: gpumon_collector_denied says so, and the log once.
+    """
     longest = facts.limit(STUCK)
     if longest is None or facts.stuck is None:
         return None
