@@ -138,7 +138,7 @@ def test_page_and_terminal_begin_with_it(node: Node, port: int) -> None:
     """Whoever looks must know that nothing will call them; a reason is text, whatever it says."""
     node.report = maintained("swap <b>GPU 3</b>")
     page = ask(port, "/").body.decode()
-    assert "<strong>Maintenance.</strong> In maintenance until 2025-11-20 13:50:00 UTC, for 1 h 50 min more" in page
+    assert ">In maintenance until 2025-11-20 13:50:00 UTC, for 1 h 50 min more" in page
     assert "swap &lt;b&gt;GPU 3&lt;/b&gt;. No alert pages." in page
     _, first, *_ = terminal.status(document.whole(maintained(), samples.STAMP), 120, color=False).splitlines()
     assert first.startswith("In maintenance until 2025-11-20 13:50:00 UTC, for 1 h 50 min more, by command: new")
