@@ -63,8 +63,8 @@ class Client:
             return _document(status, body, members)
         except OSError as error:
             raise ClientError(
-                f"no agent answers at {self._address} ({error}). Is it running? "
-                "Start it with `gpumon serve`, or name its address with --web.listen-address."
+                f"no agent answers at {self._address} ({error.strerror or error}). Start it (systemctl start gpumon), "
+                "or name its address with --web.listen-address; `gpumon check` tells what it knew at last."
             ) from error
         except (http.client.HTTPException, _Foreign) as error:
             what = str(error) if isinstance(error, _Foreign) else type(error).__name__

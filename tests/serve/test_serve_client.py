@@ -78,7 +78,7 @@ def test_nobody_who_listens_is_told_so(token_file: Path) -> None:
     """With the address, and how to start the agent."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(ClientError, match=rf"no agent answers at 127\.0\.0\.1:{port} .*gpumon serve"):
+    with pytest.raises(ClientError, match=rf"no agent answers at 127\.0\.0\.1:{port} .*systemctl start gpumon"):
         Client("127.0.0.1", port, token_file).get("/api/v1/node", ())
 
 
