@@ -1,12 +1,22 @@
-"""May a probe run now? Pure functions of what is known; each guard answers with a skip or None."""
+"""May a probe run now, and on which GPUs? Pure functions of what is known; each answers with a skip or None."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-IDLE_BYTES = 1 << 30
+GIB = 1 << 30
+IDLE_BYTES = GIB
 """Most memory in use on a GPU that nobody uses: some drivers count here what they keep for themselves."""
+IDLE_BYTES_EXACT = GIB >> 2
+"""The same where the driver tells the two apart: less than one CUDA context."""
+IDLE_TRAFFIC = 100e6
+"""Bytes a second over NVLink or PCIe that an idle GPU may show: reading it is traffic too."""
+LEAST_PARTIAL = 2
+"""GPUs of a partial run."""
+EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
+"""NVML's compute modes in which ranks and jobs are in each other's way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +26,8 @@ class Skip:
     reason: str
     """One of SKIP_REASONS."""
     hint: str
+    wait: float | None = None
+    """Seconds after which this is over if nothing else happens; None: nobody knows when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +37,22 @@ class GpuUse:
     index: int
     uuid: str
     processes: float | None
-    """None: not known. Read seldom: what follows is read at every poll."""
+    """None: not known. Between runs read seldom: what follows is read at every poll."""
+    strangers: float | None = None
+    """Those of them that are not ours."""
     utilization: float | None = None
     """0 to 1."""
     memory_used: float | None = None
     """Bytes."""
+    memory_free: float | None = None
+    memory_exact: bool = False
+    """What the driver keeps for itself is not among the memory in use."""
+    traffic: float | None = None
+    """Over NVLink and PCIe, both ways, in bytes a second."""
+    idle_seconds: float | None = None
+    """For how long nobody has been seen to use it; None: not seen yet."""
+    mig: bool = False
+    compute_mode: int | None = None
     fault: str | None = None
 
 
@@ -48,6 +71,21 @@ class Situation:
     """The agent was asked to keep off one GPU or all."""
     maintained: bool = False
     """The node is in maintenance: somebody works on it."""
+    scheduled: bool = False
+    """Nobody asked for this run."""
+    schedulers: Collection[str] | None = ()
+    """What gives the GPUs of this host to jobs, as far as it was found; None: nobody could look."""
+    gated: bool = False
+    """The scheduler is asked before a run."""
+    idle_seconds: float = 0.0
+    """For how long the GPUs must have been idle."""
+    memory_needed: float = 0.0
+    """Bytes on each GPU."""
+    partial: bool = False
+    """Whether a run may use some of the GPUs."""
+
+
+# The node
 
 
 def disabled(situation: Situation) -> Skip | None:
@@ -82,6 +120,18 @@ def left_over(situation: Situation) -> Skip | None:
     return Skip(reason="busy", hint=f"A rank of an earlier run cannot be killed (pid {pids}): reboot the node.")
 
 
+def unarmed(situation: Situation) -> Skip | None:
+    """Where a job may start at this instant, no look at the GPUs is proof enough."""
+    if not situation.scheduled or situation.simulated or situation.gated or situation.schedulers == ():
+        return None
+    found = ", ".join(situation.schedulers or ()) or "Maybe something"
+    hint = (
+        f"{found} gives the GPUs of this host to jobs: set probe.scheduler_gate to a command that asks whether the "
+        "node is free, and scheduled runs begin. A run by request needs no gate."
+    )
+    return Skip(reason="unarmed", hint=hint)
+
+
 def unseen(situation: Situation) -> Skip | None:
     missing = situation.expected - len(situation.gpus)
     if missing <= 0:
@@ -90,58 +140,136 @@ def unseen(situation: Situation) -> Skip | None:
     return Skip(reason="busy", hint=hint)
 
 
-def busy(situation: Situation) -> Skip | None:
-    held = [f"GPU {gpu.index} ({gpu.processes:.0f})" for gpu in situation.gpus if gpu.processes]
-    if not held:
-        return None
-    return Skip(reason="busy", hint=f"Processes hold {', '.join(held)}. Run again when the GPUs are free.")
+GUARDS: tuple[Callable[[Situation], Skip | None], ...] = (
+    *(disabled, released, maintained, single_gpu, left_over, unarmed),
+)
+"""What is in the way whichever GPUs are used, in the order of asking: what never changes first."""
 
 
-def at_work(situation: Situation) -> Skip | None:
+# Each GPU
+
+
+class Gate(NamedTuple):
+    """What must not be so of any GPU that a run uses."""
+
+    reason: str
+    signs: Callable[[GpuUse, Situation], Iterator[str]]
+    """What is seen of it, in words."""
+    hint: str
+    """With {gpus} for the words."""
+
+    def skip(self, situation: Situation, gpus: Iterable[GpuUse]) -> Skip | None:
+        words = [sign for gpu in gpus for sign in self.signs(gpu, situation)]
+        return Skip(reason=self.reason, hint=self.hint.format(gpus=", ".join(words))) if words else None
+
+
+def _partitioned(gpu: GpuUse, situation: Situation) -> Iterator[str]:
+    if gpu.mig and not situation.simulated:
+        yield f"GPU {gpu.index}"
+
+
+def _exclusive(gpu: GpuUse, situation: Situation) -> Iterator[str]:
+    if gpu.compute_mode in EXCLUSIVE and not situation.simulated:
+        yield f"{EXCLUSIVE[gpu.compute_mode]} GPU {gpu.index}"
+
+
+def _held(gpu: GpuUse, _: Situation) -> Iterator[str]:
+    if gpu.processes:
+        yield f"GPU {gpu.index} ({gpu.processes:.0f})"
+
+
+def _at_work(gpu: GpuUse, _: Situation) -> Iterator[str]:
     """A job may have come since the processes were last counted, or be one that they do not show."""
-    signs = [sign for gpu in situation.gpus for sign in _signs(gpu)]
-    if not signs:
-        return None
-    hint = f"{', '.join(signs)}, though no process was seen when they were last counted. Run again when that is over."
-    return Skip(reason="busy", hint=hint)
-
-
-def _signs(gpu: GpuUse) -> Iterator[str]:
     if gpu.utilization:
         yield f"GPU {gpu.index} is {gpu.utilization:.0%} utilized"
-    if gpu.memory_used is not None and gpu.memory_used > IDLE_BYTES:
-        yield f"GPU {gpu.index} has {gpu.memory_used / (1 << 30):.1f} GiB in use"
+    if (gpu.memory_used or 0.0) > (IDLE_BYTES_EXACT if gpu.memory_exact else IDLE_BYTES):
+        yield f"GPU {gpu.index} has {(gpu.memory_used or 0.0) / GIB:.1f} GiB in use"
+    if (gpu.traffic or 0.0) > IDLE_TRAFFIC:
+        yield f"GPU {gpu.index} moves {(gpu.traffic or 0.0) / 1e9:.1f} GB/s over its links"
 
 
-def unknown(situation: Situation) -> Skip | None:
-    silent = [
-        f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "") for gpu in situation.gpus if gpu.processes is None
-    ]
-    if not silent:
-        return None
-    hint = f"The processes of {', '.join(silent)} cannot be read, so whether a job runs there is not known."
-    return Skip(reason="busy", hint=hint)
+def _unknown(gpu: GpuUse, _: Situation) -> Iterator[str]:
+    if gpu.processes is None:
+        yield f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "")
 
 
-GUARDS: tuple[Callable[[Situation], Skip | None], ...] = (
-    *(disabled, released, maintained, single_gpu, left_over),
-    *(busy, at_work, unseen, unknown),
+def _short_of_memory(gpu: GpuUse, situation: Situation) -> Iterator[str]:
+    if gpu.memory_free is not None and gpu.memory_free < situation.memory_needed and not situation.simulated:
+        yield f"GPU {gpu.index} has {gpu.memory_free / GIB:.1f} GiB free of the {situation.memory_needed / GIB:.1f}"
+
+
+def _restless(gpu: GpuUse, situation: Situation) -> Iterator[str]:
+    if (gpu.idle_seconds or 0.0) < situation.idle_seconds:
+        yield f"GPU {gpu.index} {gpu.idle_seconds or 0.0:.0f} s"
+
+
+_UNTIL_IDLE = "Nobody has been seen to use {gpus}: too short a time for a run by schedule, see probe.idle_seconds."
+GATES = (
+    Gate("mig", _partitioned, "MIG is on on {gpus}: NCCL exchanges nothing between parts of GPUs. Nothing is wrong."),
+    Gate("exclusive_mode", _exclusive, "By their compute mode {gpus}: `nvidia-smi -c DEFAULT` lets the probe run."),
+    Gate("busy", _held, "Processes hold {gpus}. Run again when the GPUs are free."),
+    Gate(
+        "busy",
+        _at_work,
+        "{gpus}, though no process was seen when they were last counted. Run again when that is over.",
+    ),
+    Gate("busy", _unknown, "The processes of {gpus} cannot be read, so whether a job runs there is not known."),
+    Gate("low_memory", _short_of_memory, "{gpus} that a run takes. Run again when there is more."),
 )
 """In the order of asking: what never changes first, what is certain before what is not known."""
+_IDLENESS = Gate("busy", _restless, _UNTIL_IDLE)
 
 
 def may_run(situation: Situation) -> Skip | None:
-    """The first objection, or None when a run harms nobody as far as can be seen."""
-    return next(filter(None, (guard(situation) for guard in GUARDS)), None)
+    """The first objection, or None when a run on the `usable` GPUs harms nobody as far as can be seen."""
+    skip = next(filter(None, (guard(situation) for guard in GUARDS)), None)
+    if skip is not None or is_partial(situation):
+        return skip
+    return _of_gpus(situation) or unseen(situation) or _not_idle_yet(situation)
 
 
-def intruders(situation: Situation) -> Skip | None:
-    """Why a run in progress must give way. Of its own it has one process a GPU, and on a simulated node none."""
+def usable(situation: Situation) -> tuple[str, ...]:
+    """UUIDs of the GPUs that a run may use: all of the host, or in a partial run the idle ones."""
+    return tuple(gpu.uuid for gpu in (_free(situation) if is_partial(situation) else situation.gpus))
+
+
+def is_partial(situation: Situation) -> bool:
+    """Whether a run leaves GPUs out that are in use, or may be."""
+    free = _free(situation) if situation.partial else ()
+    return LEAST_PARTIAL <= len(free) < max(len(situation.gpus), situation.expected)
+
+
+def _free(situation: Situation) -> tuple[GpuUse, ...]:
+    gates = (*GATES, _IDLENESS)
+    return tuple(gpu for gpu in situation.gpus if not any(gate.skip(situation, (gpu,)) for gate in gates))
+
+
+def _of_gpus(situation: Situation) -> Skip | None:
+    return next(filter(None, (gate.skip(situation, situation.gpus) for gate in GATES)), None)
+
+
+def _not_idle_yet(situation: Situation) -> Skip | None:
+    skip = _IDLENESS.skip(situation, situation.gpus)
+    if skip is None:
+        return None
+    wait = max(situation.idle_seconds - (gpu.idle_seconds or 0.0) for gpu in situation.gpus)
+    return Skip(reason=skip.reason, hint=skip.hint, wait=wait)
+
+
+# While it runs
+
+
+def intruders(situation: Situation, used: Collection[str] | None = None) -> Skip | None:
+    """Why a run in progress must give way. `used`: UUIDs of the GPUs that it uses, None for all.
+
+    Its own load shows on real GPUs, and not on those of a simulated node.
+    """
     if situation.released or situation.maintained:
         return released(situation) or maintained(situation)
-    if situation.simulated:
-        return busy(situation) or at_work(situation)
-    held = [f"GPU {gpu.index}" for gpu in situation.gpus if (gpu.processes or 0) > 1]
-    if not held:
-        return None
-    return Skip(reason="busy", hint=f"Another process came to {', '.join(held)}. Run again when the GPUs are free.")
+    gpus = [gpu for gpu in situation.gpus if used is None or gpu.uuid in used]
+    came = [f"GPU {gpu.index}" for gpu in gpus if gpu.strangers]
+    if came:
+        hint = f"Another process came to {', '.join(came)}. Run again when the GPUs are free."
+        return Skip(reason="busy", hint=hint)
+    signs = [sign for gpu in gpus for sign in _at_work(gpu, situation)] if situation.simulated else []
+    return Skip(reason="busy", hint=f"{', '.join(signs)}. Run again when that is over.") if signs else None

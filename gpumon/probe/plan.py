@@ -11,6 +11,10 @@ from gpumon.probe.steps import Measure
 
 CPU_RANKS = 2
 LOOPBACK = "127.0.0.1"
+OVERHEAD_BYTES = 3 << 30
+"""On each GPU, for the CUDA context and NCCL's own buffers, which differ from version to version."""
+BUFFERS = 2
+"""Of the largest size: pairs send from one and receive into another."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {
@@ -133,3 +137,8 @@ def make_plans(
         )
         for algorithm in setting.algorithms
     )
+
+
+def memory_needed(setting: Setting) -> float:
+    """Bytes that a run takes on each GPU, at most."""
+    return float(BUFFERS * max(setting.sizes) + OVERHEAD_BYTES)

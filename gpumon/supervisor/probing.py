@@ -7,23 +7,24 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpumon.arrival import ProbeProgressed, ProbeStarted
 from gpumon.probe.baseline import Judge
 from gpumon.probe.conclude import skipped
-from gpumon.probe.guard import GpuUse, Situation, Skip, intruders, may_run
-from gpumon.probe.plan import Plan, Run, make_plans
+from gpumon.probe.guard import Situation, Skip, intruders, may_run
+from gpumon.probe.plan import Plan, Run, make_plans, memory_needed
 from gpumon.probe.probes import Probe
 from gpumon.probe.result import Conditions, ProbeRequest, ProbeResult
 from gpumon.release import Holder
 from gpumon.report import Report
 from gpumon.supervisor.loop import Loop, Timer
 from gpumon.supervisor.runs import Runs
+from gpumon.supervisor.situation import Own, situation
 
 log = logging.getLogger("gpumon.probe")
 
-WATCH_SECONDS = 1.0
+WATCH_SECONDS = 0.25
 """How often a run looks for jobs that have come."""
 _STOPPING = Skip(reason="disabled", hint="The agent is stopping.")
 
@@ -64,6 +65,8 @@ class Probing:
         self._watching: Timer | None = None
         self._waiting: Timer | None = None
         self._stopping = False
+        self._using: tuple[str, ...] = ()
+        """UUIDs of the GPUs of the run in progress."""
 
     @property
     def running(self) -> bool:
@@ -134,6 +137,7 @@ class Probing:
             fault=self.choices.fault,
         )
         log.info("probe begins", extra={"id": run.id, "probe": self._probe.name, "ranks": plans[0].ranks})
+        self._using = plans[0].gpus
         self._tell(ProbeStarted(id=run.id))
         judge = self._judge(report, plans[0])
         self._runs.start(
@@ -158,7 +162,7 @@ class Probing:
 
     def _watch(self) -> None:
         """Give way to a job that has come since the run began."""
-        skip = intruders(self._situation(self._latest()))
+        skip = intruders(self._situation(self._latest()), self._using or None)
         if skip is not None:
             self._runs.abort(skip)
         else:
@@ -167,6 +171,7 @@ class Probing:
     def _ended(self, result: ProbeResult) -> None:
         if self._watching is not None:
             self._watching.cancel()
+        self._using = ()
         words = {"id": result.id, "outcome": result.outcome, "reason": result.reason, "hint": result.hint}
         level = logging.INFO if result.outcome in {"ok", "skipped"} else logging.ERROR
         log.log(level, "probe ended", extra={name: word for name, word in words.items() if word})
@@ -174,25 +179,15 @@ class Probing:
             self._keep(result)
 
     def _situation(self, report: Report) -> Situation:
-        return Situation(
-            gpus=tuple(
-                GpuUse(
-                    index=state.index,
-                    uuid=state.uuid,
-                    processes=state.gpu.processes,
-                    utilization=state.gpu.utilization_ratio,
-                    memory_used=state.gpu.memory_used_bytes,
-                    fault=state.fault,
-                )
-                for state in report.gpus
-            ),
-            expected=max(0, int(report.node.gpus_expected or 0) - len(report.excluded)),
-            simulated=report.simulated is not None,
+        return replace(
+            situation(report, self._own()),
             enabled=self.choices.enabled,
             unkillable=self._runs.ranks.unkillable,
-            released=report.release.end is not None,
-            maintained=report.maintenance is not None,
+            memory_needed=memory_needed(self._probe.gpu),
         )
+
+    def _own(self) -> Own:
+        return Own(pids=self._runs.ranks.pids, gpus=self._using)
 
 
 def _looked(report: Report) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpumon.probe.guard import IDLE_BYTES, GpuUse, Situation, intruders, may_run
+from gpumon.probe.guard import GIB, IDLE_BYTES, GpuUse, Situation, intruders, may_run, usable
 from gpumon.probe.result import SKIP_REASONS
 
 
@@ -14,6 +14,12 @@ def gpus(*processes: float | None) -> tuple[GpuUse, ...]:
 
 
 FREE = Situation(gpus=gpus(0, 0), expected=2)
+
+
+def one_with(**use: Any) -> Situation:
+    """Two free GPUs, of which the second is in use so."""
+    first, second = FREE.gpus
+    return replace(FREE, gpus=(first, replace(second, **use)))
 
 
 def test_free_gpus_may_be_probed() -> None:
@@ -35,6 +41,15 @@ def test_a_host_without_gpus_may_be_probed() -> None:
         (replace(FREE, unkillable=(4711,)), "busy", "4711"),
         (replace(FREE, enabled=False), "disabled", "probe.enabled"),
         (replace(FREE, maintained=True), "maintenance", "gpumon maintenance end"),
+        (one_with(mig=True), "mig", "GPU 1"),
+        (one_with(compute_mode=3), "exclusive_mode", "nvidia-smi -c DEFAULT"),
+        (one_with(compute_mode=2), "exclusive_mode", "no process may use GPU 1"),
+        (replace(one_with(memory_free=4.5 * GIB), memory_needed=5.0 * GIB), "low_memory", "GPU 1 has 4.5 GiB free"),
+        (one_with(memory_used=0.4 * GIB, memory_exact=True), "busy", "GPU 1 has 0.4 GiB in use"),
+        (one_with(traffic=2e9), "busy", "GPU 1 moves 2.0 GB/s"),
+        (replace(FREE, scheduled=True, schedulers=("slurmd",)), "unarmed", "slurmd"),
+        (replace(FREE, scheduled=True, schedulers=None), "unarmed", "probe.scheduler_gate"),
+        (replace(FREE, idle_seconds=600.0), "busy", "probe.idle_seconds"),
         (Situation(gpus=gpus(0), expected=1), "single_gpu", "One GPU"),
         (Situation(expected=1), "single_gpu", "One GPU"),
     ],
@@ -82,11 +97,70 @@ def test_what_an_idle_gpu_shows_is_not_busy() -> None:
     assert may_run(replace(FREE, gpus=idle)) is None
 
 
-def test_a_run_gives_way_to_others_and_not_to_its_own_ranks() -> None:
-    """One process a GPU is its own on real GPUs; on simulated ones, where the ranks never show, a stranger."""
-    own = Situation(gpus=tuple(replace(gpu, utilization=1.0, memory_used=8.0 * IDLE_BYTES) for gpu in gpus(1, 1)))
-    assert intruders(own) is None
-    for taken in (replace(own, gpus=gpus(1, 2)), Situation(gpus=gpus(0, 1), simulated=True)):
-        skip = intruders(taken)
+@pytest.mark.parametrize(
+    "ready",
+    [
+        replace(FREE, schedulers=("slurmd",)),
+        replace(FREE, scheduled=True, schedulers=("slurmd",), gated=True),
+        replace(FREE, scheduled=True, schedulers=("kubelet",), simulated=True),
+        replace(FREE, idle_seconds=600.0, gpus=tuple(replace(gpu, idle_seconds=600.0) for gpu in FREE.gpus)),
+        replace(one_with(mig=True, compute_mode=3, memory_free=0.0), simulated=True, memory_needed=5.0 * GIB),
+        one_with(compute_mode=0, memory_free=80.0 * GIB, traffic=1e6),
+    ],
+)
+def test_what_harms_nobody_runs(ready: Situation) -> None:
+    """A person's run on a scheduler's node, a gated one, idle for long enough, and what ranks on a CPU never touch."""
+    assert may_run(ready) is None
+    assert usable(ready) == ("GPU-0", "GPU-1")
+
+
+def test_idleness_that_is_too_short_says_how_long_to_wait() -> None:
+    """The run that is due can wait for it: nothing else is in the way."""
+    short = tuple(replace(gpu, idle_seconds=seconds) for gpu, seconds in zip(gpus(0, 0), (600.0, 480.0), strict=True))
+    skip = may_run(replace(FREE, gpus=short, idle_seconds=600.0))
+    assert skip is not None
+    assert (skip.wait, "GPU 1 480 s" in skip.hint, "GPU 0" in skip.hint) == (120.0, True, False)
+    busy = may_run(replace(FREE, gpus=gpus(0, 1), idle_seconds=600.0))
+    assert busy is not None
+    assert busy.wait is None
+
+
+@pytest.mark.parametrize(
+    ("situation", "wanted"),
+    [
+        (replace(FREE, gpus=gpus(0, 1, 0, 0), expected=4), ("GPU-0", "GPU-2", "GPU-3")),
+        (replace(FREE, gpus=gpus(0, None, 0), expected=3), ("GPU-0", "GPU-2")),
+        (replace(FREE, gpus=gpus(0, 0), expected=4), ("GPU-0", "GPU-1")),
+        (FREE, ("GPU-0", "GPU-1")),
+    ],
+)
+def test_a_partial_run_uses_the_idle_gpus(situation: Situation, wanted: tuple[str, ...]) -> None:
+    """Those in use, and those of which nobody knows, are left out; without need none is."""
+    opted_in = replace(situation, partial=True)
+    assert (may_run(opted_in), usable(opted_in)) == (None, wanted)
+    assert (may_run(situation) is None) == (situation is FREE)
+
+
+@pytest.mark.parametrize("situation", [one_with(processes=1.0), replace(FREE, gpus=gpus(0, 0, 1), enabled=False)])
+def test_what_a_partial_run_does_not_get_round(situation: Situation) -> None:
+    """It needs two idle GPUs, and what is in the way of every run is in its way too."""
+    assert may_run(replace(situation, partial=True)) == may_run(situation) is not None
+
+
+def test_a_run_gives_way_to_strangers_on_its_gpus() -> None:
+    """Its own load is no reason; a stranger is, unless it is on a GPU that the run leaves out."""
+    own = tuple(replace(gpu, strangers=0.0, utilization=1.0, memory_used=8.0 * IDLE_BYTES) for gpu in gpus(1, 1))
+    assert intruders(Situation(gpus=own)) is None
+    taken = Situation(gpus=(own[0], replace(own[1], processes=2.0, strangers=1.0)))
+    skip = intruders(taken)
+    assert skip is not None
+    assert (skip.reason, "GPU 1" in skip.hint, "GPU 0" in skip.hint) == ("busy", True, False)
+    assert intruders(taken, ("GPU-0",)) is None
+
+
+def test_on_a_simulated_node_any_load_is_a_stranger() -> None:
+    """The ranks never show there."""
+    for taken in (one_with(strangers=1.0), one_with(utilization=0.5)):
+        skip = intruders(replace(taken, simulated=True))
         assert skip is not None
-        assert (skip.reason, "GPU 1" in skip.hint, "GPU 0" in skip.hint) == ("busy", True, False)
+        assert (skip.reason, "GPU 1" in skip.hint) == ("busy", True)
