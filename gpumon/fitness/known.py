@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +37,6 @@ class Fault:
 
     verdict: Document
     consequences: tuple[Document, ...] = ()
-
-    @property
-    def all(self) -> Iterator[Document]:
-        yield self.verdict
-        yield from self.consequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

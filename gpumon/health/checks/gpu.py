@@ -15,7 +15,6 @@ from gpumon.snapshot.burst import FIRMWARE_SILENT
 
 _OPENING = 2 * MINUTE
 """Without persistence mode each GPU takes up to three seconds to open, one after the other: the last ones wait."""
-_SICK = frozenset(FAULTS)
 
 
 def _faulted(fault: str, action: Action, level: Level = Level.FAIL) -> Callable[[GpuCase], Finding | None]:
