@@ -10,13 +10,14 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from gpumon.boot import boot_id
 from gpumon.fitness.known import Document, Fault, Known, KnownGpu, Unknowable, maintenance
-from gpumon.health.verdict import ACTIONS, OK, Key, Verdict
+from gpumon.health.standing import Health, recalled
+from gpumon.health.verdict import ACTIONS, Verdict
 from gpumon.maintenance import in_force, in_time
 from gpumon.moment import Moment
 from gpumon.outputs.words import rfc3339
@@ -116,32 +117,20 @@ def _asked(connection: sqlite3.Connection, ask: Callable[[sqlite3.Connection], T
 def _known(connection: sqlite3.Connection) -> Known:
     gpus = _gpus(connection)
     index = {gpu.uuid: gpu.index for gpu in gpus}
-    found = sorted(verdicts.open_verdicts(connection), key=lambda one: (-one.level, one.since, one.key))
+    health = recalled(Health(judged=True), verdicts.open_verdicts(connection), (), {})
     return Known(
         source="store",
-        level=max((one.level for one in found), default=OK),
-        faults=tuple(_faults(found, index)),
+        level=health.level,
+        faults=tuple(_fault(one, health, index) for one in health.primary),
         gpus=gpus,
         maintenance=_maintenance(connection),
     )
 
 
-def _faults(found: Sequence[Verdict], index: Mapping[str, int | None]) -> Iterator[Fault]:
-    """Each primary verdict with all that follows from it, directly or not."""
-    by_key = {one.key: one for one in found}
-    causes = {one.key: _cause(one, by_key) for one in found}
-    for one in found:
-        if causes[one.key] == one.key:
-            after = (other for other in found if causes[other.key] == one.key and other is not one)
-            told = tuple(_document(other, index.get(other.device)) for other in after)
-            yield Fault(verdict=_document(one, index.get(one.device)), consequences=told)
-
-
-def _cause(one: Verdict, by_key: Mapping[Key, Verdict]) -> Key:
-    """The verdict behind it that follows from none."""
-    for _ in by_key:
-        one = by_key.get(one.under, one) if one.under else one
-    return one.key
+def _fault(one: Verdict, health: Health, index: Mapping[str, int | None]) -> Fault:
+    """A primary verdict with all that follows from it."""
+    told = tuple(_document(other, index.get(other.device)) for other in health.following(one))
+    return Fault(verdict=_document(one, index.get(one.device)), consequences=told)
 
 
 def _gpus(connection: sqlite3.Connection) -> tuple[KnownGpu, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpumon.health.verdict import FAIL, OK, REPAIRS, UNKNOWN, Change, Key, Level, Ruling, Verdict
@@ -54,6 +54,13 @@ class Health:
     def primary(self) -> tuple[Verdict, ...]:
         """Those that follow from no other."""
         return tuple(one for one in self.verdicts if one.under is None)
+
+    def following(self, one: Verdict) -> Iterator[Verdict]:
+        """All that follows from this one, directly or not."""
+        for other in self.verdicts:
+            if other.under == one.key:
+                yield other
+                yield from self.following(other)
 
     @property
     def level(self) -> Level:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpumon.health.table import BY_NAME
@@ -96,12 +96,4 @@ def ruling(one: Ruling, report: Report) -> Document:
 
 
 def _consequences(one: Verdict, report: Report) -> Sequence[Document]:
-    return [verdict(other, report) for other in under(one, report)]
-
-
-def under(one: Verdict, report: Report) -> Iterator[Verdict]:
-    """All that follows from it, directly or not."""
-    for other in report.health.verdicts:
-        if other.under == one.key:
-            yield other
-            yield from under(other, report)
+    return [verdict(other, report) for other in report.health.following(one)]

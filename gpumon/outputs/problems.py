@@ -13,7 +13,7 @@ from gpumon.health.check import Check
 from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import ACTIONS, Action, Verdict
-from gpumon.outputs.health import title, under
+from gpumon.outputs.health import title
 from gpumon.outputs.words import sentence
 from gpumon.probe.result import ProbeResult
 from gpumon.report import ProbeState, Report
@@ -104,7 +104,7 @@ def _latched(one: Verdict, check: Check, report: Report) -> str:
 
 
 def _consequences(one: Verdict, report: Report) -> str:
-    said = [_named(other, report, other.reason.rstrip(".")) for other in under(one, report)]
+    said = [_named(other, report, other.reason.rstrip(".")) for other in report.health.following(one)]
     if not said:
         return ""
     more = len(said) - MOST_CONSEQUENCES
