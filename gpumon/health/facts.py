@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -126,8 +127,8 @@ class Facts:
         What was before this boot is not after it, whatever the clock said then.
         """
         if boot_id == self.boot_id:
-            return self.now.wall - (self.now.at - at)
-        return min(wall, self.now.wall - self.now.at)
+            return self.wall(at)
+        return min(wall, self.wall(0.0))
 
     def age(self, ruling: Ruling) -> float:
         """Seconds since then."""
@@ -263,43 +264,59 @@ class Facts:
         return {}
 
 
+class _Case(ABC):
+    """What is asked of a device, whichever it is."""
+
+    __slots__ = ()
+    facts: Facts
+
+    @property
+    @abstractmethod
+    def device(self) -> str:
+        """As verdicts name it."""
+
+    def series(self, past: Past, *, since: float | None = None) -> tuple[Series, ...]:
+        """As Facts.series."""
+        return self.facts.series(past, self.device, since=since)
+
+    def growth(self, past: Past, *, since: float | None = None) -> tuple[Growth, ...]:
+        """As Facts.growth."""
+        return self.facts.growth(past, self.device, since=since)
+
+    def has_verdict(self, check: str) -> bool:
+        return (check, self.device) in self.facts.open
+
+    def cleared(self, check: str) -> float | None:
+        """When the verdict of this check on it was last cleared, in seconds since the epoch."""
+        return self.facts.cleared.get((check, self.device))
+
+
 @dataclass(frozen=True, slots=True)
-class GpuCase:
+class GpuCase(_Case):
     """One GPU."""
 
     state: GpuState
     facts: Facts
 
     @property
+    def device(self) -> str:
+        return self.state.uuid
+
+    @property
     def now(self) -> Gpu:
         """Its readings; all None while it does not answer, or is released."""
         return self.state.gpu
 
-    def series(self, past: Past, *, since: float | None = None) -> tuple[Series, ...]:
-        """As Facts.series."""
-        return self.facts.series(past, self.state.uuid, since=since)
-
-    def growth(self, past: Past, *, since: float | None = None) -> tuple[Growth, ...]:
-        """As Facts.growth."""
-        return self.facts.growth(past, self.state.uuid, since=since)
-
-    def has_verdict(self, check: str) -> bool:
-        return (check, self.state.uuid) in self.facts.open
-
-    def cleared(self, check: str) -> float | None:
-        """When the verdict of this check on it was last cleared, in seconds since the epoch."""
-        return self.facts.cleared.get((check, self.state.uuid))
-
     def events(self, check: str) -> Iterator[Burst]:
         """Its Xids, the newest last: those of before the agent was installed, or that verdict was cleared, are over."""
         cleared = self.cleared(check) or 0.0
-        for burst in self.facts.errors.get(self.state.uuid, ()):
+        for burst in self.facts.errors.get(self.device, ()):
             if burst.last_wall > cleared:
                 yield burst
 
 
 @dataclass(frozen=True, slots=True)
-class PortCase:
+class PortCase(_Case):
     """One InfiniBand or RoCE port."""
 
     port: SeenPort
@@ -321,20 +338,6 @@ class PortCase:
         kind = (self.port.board, self.port.link_layer)
         others = (one for one in self.facts.ports if one is not self.port and (one.board, one.link_layer) == kind)
         return tuple(speed for one in others if (speed := one.link.port_speed_bytes_per_second) is not None)
-
-    def series(self, past: Past, *, since: float | None = None) -> tuple[Series, ...]:
-        """As Facts.series."""
-        return self.facts.series(past, self.device, since=since)
-
-    def growth(self, past: Past, *, since: float | None = None) -> tuple[Growth, ...]:
-        """As Facts.growth."""
-        return self.facts.growth(past, self.device, since=since)
-
-    def has_verdict(self, check: str) -> bool:
-        return (check, self.device) in self.facts.open
-
-    def cleared(self, check: str) -> float | None:
-        return self.facts.cleared.get((check, self.device))
 
 
 def _growing(facts: Facts, past: Past) -> Mapping[str, tuple[Growth, ...]]:
