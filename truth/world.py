@@ -16,6 +16,7 @@ from gpumon.config.given import Problem
 from gpumon.config.load import ConfigurationError
 from gpumon.config.model import Configuration
 from gpumon.daemon import Daemon
+from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.verdict import Ruling, Verdict
 from gpumon.release import NODE
 from gpumon.report import Report
@@ -236,6 +237,7 @@ class World:
             "probe": {"enabled": False},
             "release": {"marker": self._folder / "release"},
             "kernel_log": {"path": self._log},
+            "health": {"boot_grace_seconds": BOOT_GRACE},  # as on a real node, and this one boots
         }
         known = {**given, **{name: {**given.get(name, {}), **one} for name, one in self._settings.items()}}
         origins = {f"{section}.{key}": "flag" for section, values in known.items() for key in values}

@@ -112,7 +112,7 @@ CHECKS: tuple[Check, ...] = (
 4. Boards without NVSwitches need none: switch the check off there (`health.disabled`).
 """,
         node=manager_down,
-        after=15.0,
+        after=MINUTE,  # an upgrade stops it for a while
         grace=True,
         follows={"driver_down": "node"},
     ),

@@ -133,6 +133,7 @@ CHECKS = (
         steps=_steps("unknown"),
         gpu=_faulted("unknown", Action.RESET),
         after=_OPENING,
+        grace=True,  # as of `driver_down`: without a driver no GPU can be read
         follows={"driver_down": "node", "gpu_lost": "same"},
     ),
     Check(

@@ -128,7 +128,7 @@ CHECKS: tuple[Check, ...] = (
 4. It was taken away on purpose: `gpumon ack ib_device_missing`.
 """,
         port=missing,
-        after=MINUTE,
+        after=3 * MINUTE,  # its firmware is upgraded, or its driver loaded again
         clear_after=0.0,
     ),
     Check(

@@ -27,6 +27,16 @@ def test_driver_that_does_not_answer_is_the_one_fault() -> None:
     assert not ward.go_on(120).verdicts
 
 
+def test_driver_that_is_loaded_minutes_after_a_boot_is_no_fault() -> None:
+    """It is built then, or brought by a container; until then no GPU can be read."""
+    ward = Ward(gpus=1, uptime=0.0)
+    ward.node(nvml_up=0.0)
+    ward.fault(0, "unknown", "DriverNotLoaded")
+    assert not ward.go_on(290).verdicts
+    assert ward.go_on(150).level("gpu_unreadable", 0) is Level.FAIL
+    assert [one.check for one in ward.report.health.primary] == ["driver_down"]
+
+
 def test_driver_that_hangs_asks_for_a_reboot() -> None:
     """One that is not loaded asks for a person."""
     ward = Ward()
