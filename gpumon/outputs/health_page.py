@@ -33,8 +33,9 @@ Verdicts are in `gpumon status` (the worst first), on the page, in `/api/v1/heal
 ([docs/alerts.md](alerts.md)), and `gpumon check` makes an exit code of them: 0 ok, 1 warn, 2 fail, 3 unknown
 ([docs/check.md](check.md)).
 
-How one ends, what is latched, and how the action climbs from what was tried: [docs/verdicts.md](verdicts.md). Links and
-services have {duration(BOOT_GRACE)} after a boot to come up (`health.boot_grace_seconds`; *grace* in the tables).
+How one ends, what is latched, and how the action climbs from what was tried: [docs/verdicts.md](verdicts.md). The
+driver, links and services have {duration(BOOT_GRACE)} after a boot to come up (`health.boot_grace_seconds`; *grace* in
+the tables).
 
 ## Memory and Xids: what is counted
 
