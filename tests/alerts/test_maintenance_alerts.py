@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 from promtool_run import Series, check, group, packed
 from rule_cases import CASES, Case, labels_of
-from test_rules import RECORDING, STEP, alerts_by_minute, firing, needed, rule_of, value_at
+from test_rules import RECORDING, RULES, STEP, alerts_by_minute, firing, needed, rule_of, value_at
 
 from gpumon.alerts.alert import Alert
 from gpumon.alerts.evaluate import evaluate
 from gpumon.alerts.history import History
 from gpumon.alerts.render import render
 from gpumon.alerts.rules import PAGING
-from gpumon.health.alerting import rules
 
 END = "gpumon_maintenance_end_timestamp_seconds"
-SHIPPED = rules({name: value for case in CASES for name, value in case.thresholds.items()})
 
 
 def end_at(case: Case, minute: float) -> float:
@@ -61,7 +59,7 @@ def test_prometheus_mutes_what_pages(tmp_path: Path) -> None:
         if rule_of(case).severity in PAGING:
             groups.append(group(STEP, series, alert_rule_test=[quiet]))
     assert len(groups) > len(CASES) / 2
-    check(tmp_path, render(SHIPPED), packed(groups))
+    check(tmp_path, render(RULES.values()), packed(groups))
 
 
 def test_a_node_that_is_down_for_its_maintenance_pages_when_that_is_over(tmp_path: Path) -> None:
@@ -86,11 +84,11 @@ def test_a_node_that_is_down_for_its_maintenance_pages_when_that_is_over(tmp_pat
         }
 
     tests = [down(9), down(20, "node-2:10400"), down(170, "node-2:10400"), down(190, "node-1:10400", "node-2:10400")]
-    check(tmp_path, render(SHIPPED), [group(STEP, series, promql_expr_test=tests)])
+    check(tmp_path, render(RULES.values()), [group(STEP, series, promql_expr_test=tests)])
 
 
 def test_every_rule_that_pages_is_muted() -> None:
     """There is no way to write one that is not."""
-    for rule in SHIPPED:
+    for rule in RULES.values():
         assert rule.alerting is None or (END in repr(rule.alerting)) == (rule.severity in PAGING)
     assert {labels_of(case, RECORDING) for case in CASES}

@@ -42,8 +42,12 @@ Frame = tuple[float, list[Sample]]
 """One scrape: seconds since the start, and its series."""
 
 
+RULES = {rule.name: rule for rule in rules({name: value for case in CASES for name, value in case.thresholds.items()})}
+"""With the thresholds of every case."""
+
+
 def rule_of(case: Case) -> Rule:
-    return next(rule for rule in rules(case.thresholds) if rule.name == case.rule)
+    return RULES[case.rule]
 
 
 def needed(case: Case) -> list[Sample]:
@@ -136,8 +140,7 @@ def test_agent_fires_stays_quiet_and_recovers(case: Case) -> None:
 
 def test_prometheus_fires_stays_quiet_and_recovers(tmp_path: Path) -> None:
     """Prometheus, given the rendered rules and the same series, fires, stays quiet and recovers at the same times."""
-    overrides = {name: value for case in CASES for name, value in case.thresholds.items()}
-    check(tmp_path, render(rules(overrides)), packed(for_promtool(case) for case in CASES))
+    check(tmp_path, render(RULES.values()), packed(for_promtool(case) for case in CASES))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}-{case.changes[0].name}")
