@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pynvml
@@ -57,8 +58,12 @@ def _valued(report: Report) -> Iterator[Row]:
             yield from ((type(table), name) for name in rows(type(table)) if getattr(table, name) is not None)
 
 
+@cache
 def report_of(profile: str, scenario: Path | None = None) -> Report:
-    """Two polls of everything, folded at fixed moments; what depends on the clocks of this run is fixed as well."""
+    """Two polls of everything, folded at fixed moments; what depends on the clocks of this run is fixed as well.
+
+    Made once: a scenario that has been read is not read again.
+    """
     terms = Terms()
     first = Report(started=0.0, simulated=profile, build=BUILD, probe=ProbeState(metrics=INITIAL))
     report, clock = watching(first, terms), [AT]

@@ -44,11 +44,11 @@ def test_every_file_of_the_package_is_in_it(wheel: Path) -> None:
 
 def test_it_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     """Installed with the locked dependencies alone, it says what it is and reads a simulated node, without torch."""
-    _run(sys.executable, "-m", "venv", str(tmp_path / "empty"))
-    python = tmp_path / "empty" / "bin" / "python"
-    constraints = ROOT / "requirements" / "constraints.txt"
-    _run(str(python), "-m", "pip", "install", "--quiet", "--constraint", str(constraints), str(wheel))
-    gpumon = str(python.with_name("gpumon"))
+    empty, constraints = tmp_path / "empty", ROOT / "requirements" / "constraints.txt"
+    _run(sys.executable, "-m", "venv", "--without-pip", str(empty))
+    install = ("install", "--quiet", "--no-compile", "--constraint", str(constraints), str(wheel))
+    _run(sys.executable, "-m", "pip", "--python", str(empty / "bin" / "python"), *install)
+    gpumon = str(empty / "bin" / "gpumon")
 
     assert _run(gpumon, "--version", cwd=tmp_path) == f"gpumon {__version__} ({REVISION})\n"
     assert "gpumon_gpu_up{gpu, uuid}" in _run(gpumon, "metrics", cwd=tmp_path)
