@@ -109,14 +109,17 @@ def test_exit_codes_are_those_of_a_custom_plugin(agent: Agent) -> None:
     configuration = agent.folder / "gpumon.yml"
     configuration.write_text("{}\n")
     agent.start(f"--config.file={configuration}")
+    eventually(lambda: agent.get("/api/v1/health")["level"] == "ok")
     eventually(lambda: codes() == {"fail": OK, "warn": OK, "unknown": OK})
 
     configuration.write_text("nonsense: 1\n")
     agent.process.send_signal(signal.SIGHUP)
+    eventually(lambda: agent.get("/api/v1/health")["level"] == "warn")
     eventually(lambda: codes() == {"fail": OK, "warn": PROBLEM, "unknown": OK})
     assert host.run(SCRIPT, "warn", store=store).output.startswith("GPU WARN: The configuration is not reloaded")
 
     agent.simulate({"gpus": {3: {"lost": True}}})
+    eventually(lambda: agent.get("/api/v1/health")["level"] == "fail")
     eventually(lambda: codes() == {"fail": PROBLEM, "warn": OK, "unknown": OK})
 
     agent.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
