@@ -140,7 +140,6 @@ def finite(expression: Expression) -> Expression:
 # Not shrunk: each try costs a promtool, and what that says of a failure is short enough.
 RARELY = settings(
     max_examples=100,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from folded import TERMS, UP, healthy, lost, polled, seen
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumon.arrival import Tick
@@ -38,7 +38,6 @@ def timeless(state: GpuState) -> GpuState:
     return replace(state, since=None, board=None)
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.integers(0, SECONDS - 1), st.floats(-1e8, 1e8), max_size=4),
     st.integers(0, SECONDS),

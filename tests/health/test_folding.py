@@ -65,7 +65,7 @@ def top(one: Verdict, known: dict[Key, Verdict]) -> Verdict:
     raise AssertionError(f"a circle above {one}")
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(verdicts(), max_size=25))
 def test_invariants(found: list[Verdict]) -> None:
     """Each stands under a primary one that is as bad as itself and not much younger; a cause that goes frees it."""

@@ -162,7 +162,7 @@ def take(one: Node, what: str, number: int, boots: Iterator[int]) -> None:  # no
     one.go_on()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(STEPS, max_size=25))
 def test_nothing_is_lost_raised_twice_or_back_again(steps: list[tuple[str, int]]) -> None:
     """After any story every row of the store makes sense, and store and agent agree, also after one more restart."""

@@ -29,7 +29,7 @@ def trapezium(course: Course, end: float, step: float = 0.01) -> float:
     return step * (sum(powers) - (powers[0] + powers[-1]) / 2)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(PHASES, st.floats(0, 20))
 def test_energy_is_the_integral_of_power(phases: list[tuple[float, float]], lead: float) -> None:
     """Whatever the load does, the energy counter is what summing up the power gives."""

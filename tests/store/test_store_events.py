@@ -58,7 +58,7 @@ queries = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 @given(query=queries)
 def test_the_store_and_the_report_find_the_same(filled: tuple[Path, tuple[Burst, ...]], query: EventQuery) -> None:
     """Whatever is asked: page after page, the newest first, none twice and none left out."""
