@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from agents import alive, descendants
+from agents import alive, command_line, descendants
 from loops import turn_for, turn_until
 from unkillable import build, held
 
@@ -60,8 +60,7 @@ class Watched:
 
 
 def children() -> set[int]:
-    pids = descendants(os.getpid())
-    return {pid for pid in pids if b"gpumon.links" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return {pid for pid in descendants(os.getpid()) if b"gpumon.links" in command_line(pid)}
 
 
 @pytest.fixture
