@@ -162,17 +162,17 @@ def test_a_window_ends_while_the_agent_is_dead(agent: Agent) -> None:
     started(agent)
     eventually(lambda: all_up(agent))
     assert agent.ask("/api/v1/release?for_seconds=5", method="POST")[0] == 401
-    assert agent.post("/api/v1/release?for_seconds=2&gpu=3")[0] == 200
+    assert agent.post("/api/v1/release?for_seconds=300&gpu=3")[0] == 200
     assert agent.ask("/api/v1/release", method="DELETE")[0] == 401
     agent.kill()
-    record = agent.folder / "release.json"
-    eventually(lambda: record.stat().st_mtime + 2.5 < _now(record))
+    let_pass(agent.folder / "release.json", 301.0)
     started(agent)
     eventually(lambda: all_up(agent))
 
 
-def _now(beside: Path) -> float:
-    """As the file system counts."""
-    clock = beside.with_name("clock")
-    clock.write_text("")
-    return clock.stat().st_mtime
+def let_pass(path: Path, seconds: float) -> None:
+    """Of the windows on record, as if the agent were dead for so long."""
+    record = json.loads(path.read_text())
+    for window in record["windows"]:
+        window |= {name: window[name] - seconds for name in ("since", "until", "deadline")}
+    path.write_text(json.dumps(record))
