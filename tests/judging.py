@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from gpumon.moment import Moment
 from gpumon.serve import example
 from gpumon.snapshot.burst import NVML, XID, Burst
 from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.reading import Labels, Sample, Table, samples
 from gpumon.snapshot.snapshot import LinksSeen, StuckProcess
 from gpumon.state import GpuState
 from gpumon.terms import Terms
@@ -25,6 +26,7 @@ from gpumon.terms import Terms
 WALL = 1.8e9
 EVERY = 5.0
 """Seconds between two looks, as in the daemon."""
+WINDOWS = table.windows()
 
 
 class Ward:
@@ -41,13 +43,14 @@ class Ward:
             events=(),
             alerts=(),
             health=type(base.health)(),
-            memory=replace(base.memory, recalled=True, history=History().watching((), table.windows())),
+            memory=replace(base.memory, recalled=True, history=History().watching((), WINDOWS)),
         )
         self.terms = Terms(policy=policy or Policy())
         self.at = uptime
         self._booted = WALL
         self._idle = 0.0
         """Boot clock less what the agent has lived."""
+        self._made: dict[tuple[int, Labels], tuple[Table, tuple[Sample, ...]]] = {}
         self.processes()
 
     @property
@@ -136,7 +139,7 @@ class Ward:
         self.report = replace(self.report, boot_id=boot_id)
         self.report = replace(
             self.report,
-            memory=replace(self.report.memory, history=History().watching((), table.windows())),
+            memory=replace(self.report.memory, history=History().watching((), WINDOWS)),
         )
         self.at = 0.0
         self.restart()
@@ -177,7 +180,7 @@ class Ward:
             replace(one, begun_at=None, gpu=replace(one.gpu, ecc_errors_total=dict(one.ecc_volatile or {}) or None))
             for one in self.report.gpus
         )
-        memory = replace(self.report.memory, history=History().watching((), table.windows()))
+        memory = replace(self.report.memory, history=History().watching((), WINDOWS))
         self.report = replace(self.report, health=replace(health, open=known), gpus=gpus, memory=memory)
         self._idle = self.at
 
@@ -199,7 +202,7 @@ class Ward:
     def look(self) -> Ward:
         """Once, now."""
         memory = self.report.memory
-        history = memory.history.add(self.report.samples(), self.at)
+        history = memory.history.add(self._remembered(), self.at)
         links = replace(memory.links, seen=self._links, seen_at=self.moment.lived)
         known = maintenance.in_time(self.report.maintenances, self.moment, self.report.boot_id)
         memory = replace(memory, history=history, links=links)
@@ -207,6 +210,17 @@ class Ward:
         self.report = judged.looked(self.report, self.moment, self.terms)
         self.rule(self.report.health.due)
         return self
+
+    def _remembered(self) -> Iterator[Sample]:
+        """What the checks look back on. Of readings that a test has not changed nothing is made again."""
+        before, self._made = self._made, {}
+        for one, labels in self.report.tables():
+            known = before.get((id(one), labels))
+            if known is None:
+                found = samples(one, labels, detailed=self.report.detailed)
+                known = one, tuple(sample for sample in found if sample.name in WINDOWS)
+            self._made[id(one), labels] = known
+            yield from known[1]
 
     def rule(self, due: tuple[Ruling, ...]) -> None:
         """What was due is told."""
