@@ -40,7 +40,7 @@ def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_first_probe_comes_by_itself_and_is_a_real_checked_all_reduce(agent: Agent) -> None:
-    """Without being asked a gloo all-reduce over two ranks begins; before it GET says 202. A command asks for another."""
+    """Without being asked a gloo all-reduce over two ranks begins, and is shown; a command asks for another one."""
     agent.start()
     assert agent.status("/probe/allreduce") in {200, 202}
     last = eventually(lambda: agent.get("/probe/allreduce")["last"])
