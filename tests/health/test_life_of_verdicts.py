@@ -149,7 +149,7 @@ def test_what_a_reset_has_cured_is_known_to_be_cured_by_it() -> None:
             ward.reboot()
         ward.go_on(20)  # links train after it
         ward.link(3, 4, up=1.0)
-        ward.go_on(600)
+        ward.go_on(600, every=15)
         assert not ward.verdicts
         assert ways(ward, "nvlink_down")[-1] is way
 
@@ -232,7 +232,7 @@ def test_what_is_so_cannot_be_acknowledged() -> None:
     ward.fault(1, None)
     ward.go_on()
     assert acknowledge(ward, "gpu_missing")
-    assert not ward.go_on(600).verdicts
+    assert not ward.go_on(600, every=15).verdicts
     ward.fault(1, "missing")
     assert ward.go_on(90).verdict("gpu_missing", 1)
 

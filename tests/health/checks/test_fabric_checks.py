@@ -35,11 +35,11 @@ def test_nobody_misses_a_fabric_manager_that_no_gpu_needs() -> None:
     ward.node(fabric_manager_up=0.0)
     for index in range(2):
         ward.gpu(index, state={"peers": {}, "fabric": Fabric(state=0.0)})
-    assert not ward.go_on(600).verdicts
+    assert not ward.go_on(600, every=15).verdicts
 
 
 def test_a_fabric_manager_that_is_not_installed_is_nothing() -> None:
-    assert not Ward().go_on(600).verdicts
+    assert not Ward().go_on(600, every=15).verdicts
 
 
 def test_services_stop_while_the_driver_is_away() -> None:
@@ -54,7 +54,7 @@ def test_services_stop_while_the_driver_is_away() -> None:
     ward = Ward()
     ward.node(fabric_manager_up=0.0)
     ward.gpu(0, state={"released": True})
-    assert not ward.go_on(600).verdicts
+    assert not ward.go_on(600, every=15).verdicts
 
 
 def test_three_ends_in_ten_minutes_are_a_warning() -> None:
@@ -65,12 +65,12 @@ def test_three_ends_in_ten_minutes_are_a_warning() -> None:
     for total in (8.0, 9.0):
         ward.node(service_stops_total={"fabric_manager": total, "imex": 0.0})
         ward.go_on(60)
-    assert not ward.go_on(600).verdicts
+    assert not ward.go_on(600, every=15).verdicts
     for total in (10.0, 11.0, 12.0):
         ward.node(service_stops_total={"fabric_manager": total, "imex": 0.0})
         ward.go_on(60)
     assert ward.level("fabric_manager_flapping") is Level.WARN
-    assert not ward.go_on(700).verdicts
+    assert not ward.go_on(700, every=15).verdicts
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_guest_without_a_fabric_is_well() -> None:
     ward = Ward()
     for index in range(8):
         fabric(ward, index, state=0.0, status=3.0)
-    assert not ward.go_on(900).verdicts
+    assert not ward.go_on(900, every=15).verdicts
 
 
 def test_a_fabric_manager_that_is_down_explains_its_fabric_and_links() -> None:
@@ -127,7 +127,7 @@ def test_imex_matters_to_a_fabric_of_several_nodes_alone() -> None:
     """And to that for ten minutes."""
     ward = Ward(gpus=4)
     ward.node(imex_up=0.0)
-    assert not ward.go_on(1200).verdicts
+    assert not ward.go_on(1200, every=15).verdicts
     for index in range(4):
         fabric(ward, index, state=3.0, status=0.0, cluster_uuid="0c7e", clique_id="2")
     assert not ward.go_on(570).verdicts

@@ -40,7 +40,7 @@ def counted(ward: Ward, kind: str, gained: float, number: int = 1) -> None:
 def growing(ward: Ward, kind: str, seconds: float, a_second: float) -> Ward:
     for _ in range(int(seconds / 15)):
         counted(ward, kind, 15 * a_second)
-        ward.go_on(15)
+        ward.go_on(15, every=15)
     return ward
 
 
@@ -74,7 +74,7 @@ def test_a_port_that_is_not_wired_is_nothing() -> None:
     ward = node()
     down(ward)
     ward.port(1, receive_bytes_total=0.0, transmit_bytes_total=0.0, link_downs_total=0.0)
-    assert not ward.go_on(900).verdicts
+    assert not ward.go_on(900, every=15).verdicts
 
 
 def test_a_port_that_stays_down_over_a_reboot_stays_a_failure() -> None:
@@ -97,7 +97,7 @@ def test_links_train_after_a_boot() -> None:
     for number in range(4):
         up(ward, number)
         ward.port(number, link_downs_total=4.0)
-    assert not ward.go_on(900).verdicts
+    assert not ward.go_on(900, every=15).verdicts
 
 
 def test_ports_of_which_nothing_is_heard_keep_their_verdicts() -> None:
@@ -106,7 +106,7 @@ def test_ports_of_which_nothing_is_heard_keep_their_verdicts() -> None:
     down(ward)
     ward.go_on(300)
     ports, ward.report = ward.report.ports, replace(ward.report, ports=())
-    assert ward.go_on(900).seen() == ["ib_port_down"]
+    assert ward.go_on(900, every=15).seen() == ["ib_port_down"]
     ward.report = replace(ward.report, ports=ports)
     up(ward)
     assert not ward.go_on(90).verdicts
@@ -180,11 +180,11 @@ def test_a_port_slower_than_its_like_is_a_warning() -> None:
     storage = replace(ward.report.ports[1], board="MT_0000000224")
     ward.report = replace(ward.report, ports=(ward.report.ports[0], storage, *ward.report.ports[2:]))
     ward.port(1, link={"port_speed_bytes_per_second": 25e9})
-    assert not ward.go_on(600).verdicts
+    assert not ward.go_on(600, every=15).verdicts
     ward = node()
     for number in (0, 1):
         ward.port(number, link={"port_speed_bytes_per_second": 25e9})
-    ward.go_on(600)
+    ward.go_on(600, every=15)
     assert {one.level for one in ward.verdicts.values()} <= {Level.WARN}
 
 
@@ -270,7 +270,7 @@ def test_a_counter_that_is_full_says_nothing() -> None:
     known = dict(ward.report.ports[1].counts.errors_total or {})
     del known["symbol_error"]
     ward.port(1, errors_total=known)
-    assert not ward.go_on(900).verdicts
+    assert not ward.go_on(900, every=15).verdicts
 
 
 def gone(ward: Ward, number: int = 1) -> None:

@@ -30,7 +30,7 @@ def growing(ward: Ward, seconds: float, **a_minute: float) -> Ward:
     """They gain so much every minute."""
     for _ in range(int(seconds / 15)):
         counted(ward, {kind: gained / 4 for kind, gained in a_minute.items()})
-        ward.go_on(15)
+        ward.go_on(15, every=15)
     return ward
 
 
@@ -50,7 +50,7 @@ def test_errors_from_before_the_agent_began_do_not_count() -> None:
     """What a counter stands at is no error of now."""
     ward = Ward()
     counted(ward, {"replay": 1e6, "recovery": 1e6, "crc": 1e9})
-    assert not ward.go_on(2400).verdicts
+    assert not ward.go_on(2400, every=15).verdicts
 
 
 def test_a_checksum_error_now_and_then_is_nothing() -> None:
@@ -70,7 +70,7 @@ def test_checksum_errors_that_go_on_are_judged_by_their_rate(a_second: float, le
     assert ward.level("nvlink_crc_high", 3) is Level.OK
     growing(ward, 120, crc=a_second * 60)
     assert ward.level("nvlink_crc_high", 3) is level
-    assert not ward.go_on(3600).verdicts
+    assert not ward.go_on(3600, every=15).verdicts
 
 
 def test_a_rate_about_the_limit_is_at_least_a_warning() -> None:
@@ -113,7 +113,7 @@ def test_an_nvlink_5_link_that_could_not_be_trained_again_stays_a_failure() -> N
     assert verdict.action is Action.RESET
     assert ward.go_on(86400, every=600).level("nvlink_recovery_failed", 3) is Level.FAIL
     ward.reset(3)
-    assert not ward.go_on(600).verdicts
+    assert not ward.go_on(600, every=15).verdicts
 
 
 def test_what_blackwell_corrects_or_hears_of_is_nothing() -> None:
@@ -130,7 +130,7 @@ def test_wrong_bits_above_the_limit_are_a_failure() -> None:
     ward = Ward()
     for link in range(18):
         ward.link(3, link, bit_error_ratio={"effective": 1e-12, "symbol": 1e-7})
-    assert not ward.go_on(900).verdicts
+    assert not ward.go_on(900, every=15).verdicts
     ward.link(3, 9, bit_error_ratio={"effective": 2e-11, "symbol": 1e-7})
     assert ward.go_on(240).level("nvlink_ber_high", 3) is Level.OK
     verdict = ward.go_on(120).verdict("nvlink_ber_high", 3)
@@ -145,7 +145,7 @@ def test_a_link_slower_than_its_neighbours_is_a_warning() -> None:
     ward = Ward()
     for index in range(8):
         ward.gpu(index, name="NVIDIA Unheard Of", nvlink_speed_bytes_per_second=40e9)
-    assert not ward.go_on(900).verdicts
+    assert not ward.go_on(900, every=15).verdicts
     ward.gpu(2, nvlink_speed_bytes_per_second=20e9)
     assert ward.go_on(360).level("nvlink_speed", 2) is Level.WARN
     ward.gpu(2, nvlink_speed_bytes_per_second=40e9)
@@ -178,12 +178,12 @@ def test_a_released_neighbour_says_nothing_of_links() -> None:
     ward.gpu(0, state={"released": True, "links": {}})
     ward.link(3, 4, up=0.0)
     counted(ward, {"replay": 12.0, "recovery": 3.0})
-    ward.go_on(600)
+    ward.go_on(600, every=15)
     ward.gpu(0, state={"released": False, "links": ward.report.gpus[1].links})
     ward.link(3, 4, up=1.0)
     counted(ward, {"replay": 2.0})
     ward.reset(0)
-    assert not ward.go_on(900).verdicts
+    assert not ward.go_on(900, every=15).verdicts
 
 
 def test_an_xid_of_the_link_is_the_cause_and_another_is_not() -> None:
@@ -221,7 +221,7 @@ def test_a_link_that_only_the_last_agent_knew_stays_a_failure() -> None:
     ward.go_on(150)
     ward.restart()
     ward.link(3, 4, up=None)
-    verdict = ward.go_on(600).verdict("nvlink_down", 3)
+    verdict = ward.go_on(600, every=15).verdict("nvlink_down", 3)
     assert verdict is not None
     assert not verdict.active
     here = [state.uuid for state in ward.report.gpus]
@@ -236,4 +236,4 @@ def test_sleeping_links_and_mig_are_nothing() -> None:
     for index in range(8):
         links = {name: replace(one, up=None) for name, one in ward.report.gpus[index].links.items()}
         ward.gpu(index, state={"links": links}, mig_mode=1.0, nvlink_speed_bytes_per_second=1e9)
-    assert not ward.go_on(900).verdicts
+    assert not ward.go_on(900, every=15).verdicts

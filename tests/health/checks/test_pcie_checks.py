@@ -44,11 +44,11 @@ def test_idle_gpus_lower_their_generation() -> None:
     """By design: with nothing to do, for a moment of work, and while a job begins or ends."""
     ward = node(utilization_ratio=0.0, pcie_link_generation=1.0)
     for _ in range(5):
-        ward.go_on(120)
+        ward.go_on(120, every=15)
         ward.gpu(5, utilization_ratio=0.5)
         ward.go_on(10)
         ward.gpu(5, pcie_link_generation=5.0)
-        ward.go_on(300)
+        ward.go_on(300, every=15)
         ward.gpu(5, utilization_ratio=0.0)
         ward.go_on(15)
         ward.gpu(5, pcie_link_generation=1.0)
@@ -65,7 +65,7 @@ def test_a_gpu_that_works_at_a_low_generation_is_a_warning() -> None:
     assert verdict is not None
     assert verdict.level is Level.WARN
     ward.gpu(5, utilization_ratio=0.0)
-    assert ward.go_on(1800).level("pcie_generation", 5) is Level.WARN
+    assert ward.go_on(1800, every=15).level("pcie_generation", 5) is Level.WARN
     ward.gpu(5, utilization_ratio=0.6, pcie_link_generation=5.0)
     assert not ward.go_on(90).verdicts
 
@@ -80,11 +80,11 @@ def test_replays_are_judged_by_lanes_and_generation(generation: float, lanes: fl
     total = 40.0
     for _ in range(20):
         ward.gpu(5, pcie_replays_total=(total := total + normal))
-        ward.go_on(60)
+        ward.go_on(60, every=15)
     assert not ward.verdicts
     for _ in range(6):
         ward.gpu(5, pcie_replays_total=(total := total + 2 * normal))
-        ward.go_on(60)
+        ward.go_on(60, every=15)
     verdict = ward.verdict("pcie_replays", 5)
     assert verdict is not None
     assert verdict.evidence["normal_per_minute"] == normal
@@ -94,7 +94,7 @@ def test_replays_are_judged_by_lanes_and_generation(generation: float, lanes: fl
 
 def test_replays_of_before_the_agent_are_none_of_its_business() -> None:
     """Nor is what a counter gains when the agent looks again after a hang."""
-    assert not node(pcie_replays_total=1e9).go_on(900).verdicts
+    assert not node(pcie_replays_total=1e9).go_on(900, every=15).verdicts
 
 
 @pytest.mark.parametrize(("kind", "level"), [("non_fatal", Level.WARN), ("fatal", Level.FAIL)])
@@ -140,4 +140,4 @@ def test_who_does_not_answer_is_not_judged() -> None:
     ward.gpu(5, pcie_link_width=8.0)
     ward.go_on(330)
     ward.gpu(5, pcie_link_width=None, pcie_link_generation=None, pcie_replays_total=None, pcie_errors_total=None)
-    assert ward.go_on(900).seen() == ["pcie_width"]
+    assert ward.go_on(900, every=15).seen() == ["pcie_width"]
