@@ -21,6 +21,7 @@ run: .venv/.run ## Start the agent on 127.0.0.1:10400, on a simulated h100x8 whe
 
 test: .venv/.test .venv/.peers ## Run all tests (ARGS: for pytest)
 	@scripts/debian.sh prometheus prometheus-alertmanager chromium gcc docker-compose systemd-sysusers:systemd
+	@$(BIN)/python -m compileall -q gpumon # where Python writes no bytecode, every child would compile it again
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: .venv/.test ## Format, lint, types, layers, and whether generated files are fresh
