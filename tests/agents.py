@@ -223,8 +223,9 @@ def alive(pids: set[int]) -> set[int]:
 
 @contextlib.contextmanager
 def all_cores_busy() -> Iterator[None]:
-    """Somebody else computes, on every core."""
-    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    """Somebody else computes, on every core; a little nicer than an agent, as other tests run meanwhile."""
+    command = ["nice", "-n", "5", sys.executable, "-c", "while True: pass"]
+    burners = [subprocess.Popen(command) for _ in range(os.cpu_count() or 1)]
     try:
         yield
     finally:
