@@ -88,7 +88,14 @@ class Infiniband:
             counts=self._counts[device, port],
             bus_id=self._address(device),
             board=_text(files, f"{CLASS}/{device}/board_id", troubles) or "",
+            guid=self._guid(device),
+            firmware=_text(files, f"{CLASS}/{device}/fw_ver", Troubles()) or "",
         )
+
+    def _guid(self, device: str) -> str:
+        """Of the card's function, which keeps it when the device is called otherwise; "" for none, or all zeros."""
+        text = _text(self._reach(device), f"{CLASS}/{device}/node_guid", Troubles()) or ""
+        return text if text.strip("0:") else ""
 
     def _address(self, device: str) -> str:
         """PCI address of a device; "" for one that is on no PCI bus."""

@@ -27,6 +27,7 @@ from gpumon.sim.ports import (
     TRAFFIC,
     address,
     devices,
+    guid,
 )
 from gpumon.sim.profiles import PROFILES
 from gpumon.sim.scenario import Scenario, ScenarioFile
@@ -40,6 +41,8 @@ LOAD_SHARE = 0.35
 """Of a port's speed, under full load of the GPU beside it."""
 WORD = 4
 
+FIRMWARE = "28.43.1014"
+"""Of a ConnectX-7."""
 _PROCESS = 4242
 """Of a service."""
 
@@ -90,16 +93,18 @@ class SimulatedTree:
         for number, device in enumerate(devices(self._profile)):
             fault = self._fault(scenario, device)
             if not fault.get("absent"):
-                yield from self._card(device, number)
+                yield from self._card(device, number, fault)
                 for name, text in self._port(scenario, number, fault):
                     path = f"{CLASS}/{device}/ports/1/{FILES[name]}"
                     yield path, (_failing(path) if name in fault.get("unreadable", ()) else text)
 
-    def _card(self, device: str, number: int) -> Iterator[tuple[str, Text]]:
+    def _card(self, device: str, number: int, fault: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
         """What the device is, and where on the PCI bus."""
         assert self._profile.ports is not None  # noqa: S101 - it has devices
         generation = self._profile.ports.generation
         yield f"{CLASS}/{device}/board_id", lambda: f"SIM_{generation}"
+        yield f"{CLASS}/{device}/fw_ver", lambda: FIRMWARE
+        yield f"{CLASS}/{device}/node_guid", lambda: guid(number, replaced=bool(fault.get("replaced")))
         yield f"{CLASS}/{device}/device/uevent", lambda: f"DRIVER=mlx5_core\nPCI_SLOT_NAME={address(number)}"
 
     def _services(self, scenario: Scenario) -> Iterator[tuple[str, Text]]:

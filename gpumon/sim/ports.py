@@ -47,6 +47,7 @@ _PORT = shapes.fields(
         "unreadable": shapes.listing(shapes.one_of(*FILES)),
         "hang": shapes.flag,
         "absent": shapes.flag,
+        "replaced": shapes.flag,
     }
 )
 PORTS_SHAPE = shapes.by_key(lambda value, _: str(value), _PORT)
@@ -61,6 +62,11 @@ def devices(profile: Profile) -> list[str]:
 def address(number: int) -> str:
     """PCI address of a device, as the kernel writes it: in a domain of its own, so that no GPU has it."""
     return f"0001:{0x10 + number:02x}:00.0"
+
+
+def guid(number: int, *, replaced: bool = False) -> str:
+    """Node GUID of a device; another card has another one."""
+    return f"5c25:7303:{0x00F1 if replaced else 0x00F0:04x}:{number:04x}"
 
 
 def check(wanted: Mapping[str, Any], profile: Profile) -> None:

@@ -137,6 +137,14 @@ class SeenPort:
     """PCI address of its device, in NVML's spelling; "" where it has none."""
     board: str = ""
     """What kind of card it is on, by its vendor's own name; "" where it does not say."""
+    guid: str = ""
+    """Node GUID of its device, which names the card wherever it is; "" where it has none."""
+    firmware: str = ""
+
+    @property
+    def used(self) -> bool:
+        """It is up, or has carried something since the host was booted or its driver loaded."""
+        return bool(self.link.port_up or self.counts.link_downs_total or self.counts.receive_bytes_total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,7 +225,17 @@ def test_a_port_knows_its_card_and_where_that_is(tmp_path: Path) -> None:
     add_port(tmp_path)
     add_port(tmp_path, "mlx5_1")
     card = tmp_path / "class" / "infiniband" / "mlx5_1"
-    write(card, {"board_id": "MT_0000000838"})
+    write(card, {"board_id": "MT_0000000838", "node_guid": "5c25:7303:00f0:0001", "fw_ver": "28.43.1014"})
     write(card / "device", {"uevent": "DRIVER=mlx5_core\nPCI_CLASS=20700\nPCI_SLOT_NAME=0000:86:00.1\n"})
 
-    assert [(port.bus_id, port.board) for port in looked(tmp_path)] == [("", ""), ("00000000:86:00.1", "MT_0000000838")]
+    bare, known = looked(tmp_path)
+    assert (bare.bus_id, bare.board, bare.guid, bare.firmware) == ("", "", "", "")
+    assert (known.bus_id, known.board) == ("00000000:86:00.1", "MT_0000000838")
+    assert (known.guid, known.firmware) == ("5c25:7303:00f0:0001", "28.43.1014")
+
+
+def test_a_guid_of_zeros_names_no_card(tmp_path: Path) -> None:
+    """A virtual function that was given none, or a device of EFA."""
+    add_port(tmp_path)
+    write(tmp_path / "class" / "infiniband" / "mlx5_0", {"node_guid": "0000:0000:0000:0000"})
+    assert looked(tmp_path)[0].guid == ""
