@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumon.arrival import ProbeStarted
 from gpumon.sim.profiles import PROFILES
-from truth.fault import Step
+from truth.fault import PORT, Step
 from truth.measure import scenario, target
 from truth.world import World
 
@@ -138,6 +138,20 @@ def slow_opening(world: World) -> None:
     scenario_ = {"idle": True, "delay": {"nvmlDeviceGetHandleByPciBusId*": 2.0}}
     world.edit(scenario(scenario_, [], 0.0))
     world.restart()
+
+
+def replace_card(world: World) -> None:
+    """The host is off, and comes back with another card in the place of one; the next time with the old one."""
+    replaced = "replaced: true" not in world.last_edit
+    world.edit(scenario({**BUSY, "ports": {PORT: {"replaced": replaced}}}, [], 0.0))
+    world.planned_reboot()
+
+
+def take_card_out(world: World) -> None:
+    """For good: whoever did it says so when the host is back."""
+    world.edit(scenario({**BUSY, "ports": {PORT: {"absent": True}}}, [], 0.0))
+    world.planned_reboot()
+    world.after(30.0, world.accept)
 
 
 def full_disk(world: World) -> None:

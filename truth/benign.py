@@ -7,12 +7,12 @@ from typing import Any
 
 from gpumon.health.products import whole
 from gpumon.sim.board import Profile
-from gpumon.sim.ports import TRAFFIC
 from truth import acts
 from truth.acts import BUSY, MINUTE, WITHHELD
-from truth.fault import PORT, Disturbance, Step
+from truth.fault import PORT, SILENT, Disturbance, Step
 from truth.world import World
 
+_UNWIRED = {"mlx5_3": SILENT}
 _NOBODY_KNOWS = "is unknown: nobody can tell whether all GPUs of the host were given, and a person is asked to say so."
 
 
@@ -54,6 +54,11 @@ def _whole(profile: Profile) -> bool:
 
 def _ported(profile: Profile) -> bool:
     return profile.ports is not None
+
+
+def _many_ports(profile: Profile) -> bool:
+    """So many that one of them need not be wired."""
+    return profile.ports is not None and profile.ports.count > 3
 
 
 def _is(*names: str) -> Callable[[Profile], bool]:
@@ -145,8 +150,21 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     ),
     Disturbance(
         name="a port that was never cabled",
-        before={**BUSY, "ports": {"mlx5_3": {"state": "down", "counters": dict.fromkeys(TRAFFIC, 0)}}},
-        on=lambda profile: profile.ports is not None and profile.ports.count > 3,
+        before={**BUSY, "ports": _UNWIRED},
+        on=_many_ports,
+    ),
+    Disturbance(
+        name="a host with a port that was never cabled reboots",
+        act=World.planned_reboot,
+        before={**BUSY, "ports": _UNWIRED},
+        on=_many_ports,
+        every=20 * MINUTE,
+    ),
+    Disturbance(
+        name="an adapter is replaced, and the old one put back", act=acts.replace_card, on=_ported, every=20 * MINUTE
+    ),
+    Disturbance(
+        name="an adapter is taken out, and accepted", act=acts.take_card_out, on=_ported, every=20 * MINUTE
     ),
     Disturbance(name="a guest with a part of a board, and its operator says so", on=_is("h100guestx2")),
     Disturbance(

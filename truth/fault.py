@@ -8,12 +8,15 @@ from typing import Any, Literal
 
 from gpumon.health.verdict import Action
 from gpumon.sim.board import Profile
+from gpumon.sim.ports import TRAFFIC
 from truth.world import World
 
 NOW = "now"
 """In a scenario: seconds since the node began, when the step is taken."""
 PORT = "mlx5_1"
 """The port at which faults of ports happen."""
+SILENT: Mapping[str, Any] = {"state": "down", "counters": dict.fromkeys(TRAFFIC, 0)}
+"""Scenario of a port that is down, and has counted nothing since the host was booted."""
 
 Where = Literal["gpu", "node", "port"]
 """Which part is to blame: the GPU at which the fault happens, the node or the agent, the port."""

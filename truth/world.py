@@ -51,6 +51,9 @@ class Agent(Daemon):
     def release(self, seconds: float) -> None:
         self._releasing.request(NODE, seconds, "command")
 
+    def accept(self) -> None:
+        self._accepting.request()
+
     def tell(self, arrival: Arrival) -> None:
         self._monitor.take(arrival)
 
@@ -187,6 +190,10 @@ class World:
     def release(self, seconds: float) -> None:
         """The whole node, for so long."""
         self.agent.release(seconds)
+
+    def accept(self) -> None:
+        """What is here, as by `gpumon inventory accept`."""
+        self.agent.accept()
 
     def tell(self, arrival: Arrival) -> None:
         """What else arrives at the daemon."""
