@@ -44,7 +44,8 @@ class Accepting:
         told = boards.acceptance(report)
 
         def stored() -> None:
-            _log.info("accepted: there are no more GPUs", extra={"gpus": told.count, "gone": ",".join(told.gone)})
+            words = {"gpus": told.count, "gone": ",".join(told.gone), "ports": ",".join(told.ports)}
+            _log.info("accepted: there are no more GPUs", extra={name: word for name, word in words.items() if word})
             answered.set_result(Answer())
 
         self._memories.keep_acceptance(told, stored, failed)

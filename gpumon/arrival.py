@@ -12,6 +12,7 @@ from gpumon.probe.account import Progress
 from gpumon.probe.result import ProbeResult
 from gpumon.release import Release
 from gpumon.snapshot.burst import Board, Burst, Change
+from gpumon.snapshot.known_port import KnownPort
 from gpumon.snapshot.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot
 from gpumon.store.events import ErrorCounter
 
@@ -77,6 +78,8 @@ class Remembered:
     """Newest last."""
     boards: tuple[Board, ...] = ()
     """Those at one address in the order in which they were seen there last."""
+    ports: tuple[KnownPort, ...] = ()
+    """The one seen last stands last."""
     accepted: bool = False
     """A person has accepted how many GPUs there are."""
     verdicts: tuple[Verdict, ...] = ()
@@ -100,6 +103,8 @@ class Accepted:
     count: int
     gone: tuple[str, ...] = ()
     """By uuid."""
+    ports: tuple[str, ...] = ()
+    """Ports that are down or gone, by identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

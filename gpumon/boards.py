@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from gpumon import inventory
+from gpumon import inventory, ports
 from gpumon.arrival import Accepted, Remembered
 from gpumon.health.expectation import Expectation, expectation
 from gpumon.health.products import whole
@@ -32,6 +32,7 @@ def recalled(memory: Memory, remembered: Remembered, boot_id: str) -> Memory:
     memory = replace(
         memory,
         boards=boards,
+        links=ports.recalled(memory.links, remembered.ports),
         inventory=known,
         accepted=memory.accepted or remembered.accepted,
         gone={**unexpected, **memory.gone},
@@ -72,13 +73,24 @@ def accepted(memory: Memory, told: Accepted) -> Memory:
     left = [gpu for gpu in memory.inventory.values() if gpu.uuid in told.gone]
     memory = _leave(memory, left, Left.ACCEPTED)
     given = inventory.given_away(_bus(memory))
-    return replace(memory, accepted=True, learned=told.count + given)
+    links = ports.accepted(memory.links, told.ports)
+    return replace(memory, accepted=True, learned=told.count + given, links=links)
 
 
 def acceptance(report: Report) -> Accepted:
     """What a person accepts who accepts what is here now."""
     missing = tuple(state.uuid for state in report.gpus if state.fault == "missing")
-    return Accepted(count=int(report.node.gpus_visible or 0), gone=missing)
+    return Accepted(count=int(report.node.gpus_visible or 0), gone=missing, ports=tuple(_dead(report)))
+
+
+def _dead(report: Report) -> Iterator[str]:
+    """Ports that are down or gone: of those that nobody can read now nothing is accepted."""
+    yield from (one.identity for one in report.gone_ports)
+    known = ports.by_name(report.memory.links)
+    for one in report.ports:
+        record = known.get(f"{one.device}/{one.port}")
+        if one.link.port_up == 0 and record is not None and record.expected:
+            yield record.identity
 
 
 def unacceptable(report: Report) -> Answer | None:

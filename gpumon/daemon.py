@@ -223,6 +223,7 @@ class Daemon:
         self._maintaining.stop()
         self._heartbeat.stop()
         self._memories.boards.keep(self._monitor.latest, all_of_them=True)
+        self._memories.ports.keep(self._monitor.latest, all_of_them=True)
         self._memories.close()
         return 0
 
@@ -247,6 +248,7 @@ class Daemon:
     def _tick(self) -> None:
         self._schedule.follow_clock()
         self._memories.boards.keep(self._monitor.latest)
+        self._memories.ports.keep(self._monitor.latest)
         trouble, log_read = self._memories.trouble, self._sightings.log
         own = {"store": self._memories.notice, "release": self._releasing.notice, "token": self._front.notice}
         notices = self._notices | {subject: words for subject, words in own.items() if words}

@@ -11,6 +11,7 @@ from gpumon import ports
 from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
 from gpumon.health.verdict import Change as Cleared
 from gpumon.health.verdict import Level
+from gpumon.rails import Known
 from gpumon.report import Left, Report
 from gpumon.shown import NOT_READ
 from gpumon.snapshot.burst import SXID, XID
@@ -43,6 +44,7 @@ def changes(before: Report, after: Report) -> Iterator[Change]:
         yield from _gone(before, after)
     if before.memory.links is not after.memory.links:
         yield from _ports(before.memory.links.ports, after.memory.links.ports)
+        yield from _given_up(before.memory.links.records, after.memory.links.records)
     yield from _blindness(before.notices.get("links"), after.notices.get("links"))
     yield from _denied(before, after)
     if before.events is not after.events and before.memory.recalled is after.memory.recalled:
@@ -136,6 +138,14 @@ def _ports(before: Sequence[SeenPort], after: Sequence[SeenPort]) -> Iterator[Ch
             yield from _port(was, port, {"device": device, "port": number})
     for device, number in known.keys() - now.keys():
         yield Change(logging.WARNING, "the port is gone", {"device": device, "port": number})
+
+
+def _given_up(before: Known, after: Known) -> Iterator[Change]:
+    """Ports that were missed."""
+    for name, one in after.items():
+        if one.expected is False and name in before and before[name].expected:
+            words = {"device": one.device, "port": one.port, "pci_bus_id": one.bus_id, "guid": one.guid}
+            yield Change(logging.WARNING, "the port was replaced, or accepted as gone: it is expected no more", words)
 
 
 def _port(before: SeenPort, after: SeenPort, words: dict[str, object]) -> Iterator[Change]:

@@ -15,6 +15,7 @@ from gpumon.health.lives import Life
 from gpumon.health.standing import kept
 from gpumon.health.verdict import Key, Ruling, Verdict
 from gpumon.kept_boards import KeptBoards
+from gpumon.kept_ports import KeptPorts
 from gpumon.maintenance import Known, Maintenance, MaintenanceEnded
 from gpumon.probe.result import ProbeResult, to_document
 from gpumon.recall import recall
@@ -74,6 +75,7 @@ class Memories:
         """Up to where the kernel log has been told."""
         self._writer = Writer(path, retention=retention, post=loop.post, on_open=self._opened)
         self.boards = KeptBoards(self._writer)
+        self.ports = KeptPorts(self._writer)
 
     def start(self) -> None:
         """Open the store in its own thread, and recall what it knows."""
@@ -179,7 +181,7 @@ class Memories:
             self.boards.expect_no_more(told.gone)
             done()
 
-        self._writer.submit(lambda store: store.accept(told.count, told.gone), stored, failed)
+        self._writer.submit(lambda store: store.accept(told.count, told.gone, told.ports), stored, failed)
 
     def find_events(self, query: EventQuery) -> Future[tuple[StoredEvent, ...]]:
         """From any thread. Raises StoreError in the future."""
@@ -262,6 +264,7 @@ class Memories:
         self._verdicts_unstored = True
         self._unstored_rulings = (*health.cleared.values(), *health.history)
         self.boards.begun_anew()
+        self.ports.begun_anew()
 
     def _resubmit(self, result: ProbeResult) -> None:
         self._writer.submit(_adding(result), failed=lambda _: self._keep_result_for_later(result))
@@ -270,6 +273,7 @@ class Memories:
         """What was told before the store could be read comes after what it knew."""
         self._take(remembered)
         self.boards.recalled(remembered.boards)
+        self.ports.recalled(remembered.ports)
         self._on_recalled(remembered, position)
         for result in self._unstored.values():
             self._take(ProbeEnded(result=result))

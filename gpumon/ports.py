@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from gpumon import rails
 from gpumon.arrival import LinksChild
 from gpumon.counters import Counts, advance, raw_values, totals
 from gpumon.moment import Moment
 from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
+from gpumon.snapshot.known_port import KnownPort
 from gpumon.snapshot.node import UNITS
 from gpumon.snapshot.reading import SLOW, rows
 from gpumon.snapshot.snapshot import LinksSeen, SeenPort
 
 STALE_SECONDS = 3 * SLOW.value
 """Age from which what the links child said last is no longer true."""
-MOST_KNOWN = 256
+MOST_KNOWN = rails.MOST_KNOWN
 """Ports whose counters are remembered, so that they go on when a port is back."""
 INFINIBAND, _, PROCESSES = COLLECTORS = ("infiniband", "services", "processes")
 """As the links child names what it collects."""
@@ -25,12 +27,16 @@ SERIES_A_PORT = len(rows(InfinibandLink)) + len(rows(InfinibandPort))
 
 
 class GonePort(NamedTuple):
-    """A port that was there."""
+    """A port that has been up and is not there."""
 
     port: SeenPort
     """Without readings."""
     wall: float
-    """Since when it is gone, in seconds since the epoch."""
+    """Since when it is gone, in seconds since the epoch; of one that nobody has seen since the agent's start, when it
+    was there last."""
+    identity: str = ""
+    since: float = 0.0
+    """When it was missed first, on the clock of Moment.lived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +51,12 @@ class KnownLinks:
     """By device and port, those seen last at the end."""
     ports: tuple[SeenPort, ...] = ()
     """As they are exported."""
+    records: rails.Known = field(default_factory=dict)
+    """Every port that was ever here."""
+    here: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """By device and port, which of those it is."""
     gone: tuple[GonePort, ...] = ()
-    """Those that were there, while the others could be read."""
+    """Those of them that should be here and are not, while the others can be read."""
     ended: Mapping[str, float] = field(default_factory=dict)
     """How often each unit was seen to have ended."""
     left_out: int = 0
@@ -64,27 +74,92 @@ def see(known: KnownLinks, seen: LinksSeen, now: Moment) -> KnownLinks:
         shown = replace(port, counts=replace(port.counts, **totals(port.counts, counts[place], {})))
         ports.append(_same(before.get(place), shown))
     kept = dict(list(counts.items())[-MOST_KNOWN:])
-    return replace(
+    named = rails.identities(seen.ports, known.records)
+    known = replace(
         known,
         seen=seen,
         seen_at=now.lived,
         counts=kept,
         ports=tuple(ports),
-        gone=_gone(known, seen, now),
+        records=rails.met(known.records, seen.ports, named, now.wall),
+        here=named,
+        gone=_still_gone(known.gone, named.values()),
         ended={**known.ended} | {unit: known.ended.get(unit, 0.0) + 1 for unit in seen.ended},
         left_out=max(known.left_out, seen.left_out),
     )
+    return _missing(known, before.keys(), now) if _all_listed(known) else known
 
 
-def _gone(known: KnownLinks, seen: LinksSeen, now: Moment) -> tuple[GonePort, ...]:
-    """Where the list of devices, or of a device's ports, could not be read, nobody can tell."""
-    here = {(port.device, port.port) for port in seen.ports}
-    still = tuple(one for one in known.gone if (one.port.device, one.port.port) not in here)
-    if INFINIBAND in seen.errors or seen.left_out or known.child.aside or known.child.trouble:
-        return still
-    missing = (port for port in known.ports if (port.device, port.port) not in here)
-    bare = (replace(port, link=InfinibandLink(), counts=InfinibandPort()) for port in missing)
-    return (*still, *(GonePort(port, now.wall) for port in bare))[-MOST_KNOWN:]
+def _all_listed(known: KnownLinks) -> bool:
+    """Where the list of devices, or of a device's ports, could not be read, nobody can tell what is not there."""
+    seen, child = known.seen, known.child
+    return seen is not None and not (INFINIBAND in seen.errors or seen.left_out or child.aside or child.trouble)
+
+
+def listed(known: KnownLinks, now: Moment) -> bool:
+    """What is not there now is not there."""
+    return current(known, now) is not None and _all_listed(known)
+
+
+def _still_gone(gone: Iterable[GonePort], here: Collection[str]) -> tuple[GonePort, ...]:
+    return tuple(one for one in gone if one.identity not in here)
+
+
+def _missing(known: KnownLinks, before: Collection[tuple[str, str]], now: Moment) -> KnownLinks:
+    """With those that should be here and are not. `before`: the ports that were here at the last look."""
+    here, was = known.here.values(), {one.identity: one for one in known.gone}
+    settled = [one.identity for one in known.gone if now.lived - one.since >= rails.SETTLING_SECONDS]
+    records = rails.replaced(known.records, here, settled)
+    missed = rails.missed(records, here)
+    called = rails.names(missed, {device for device, _ in known.here})
+    gone = []
+    for one in missed:
+        if one.identity in called:
+            wall = now.wall if (one.device, one.port) in before else one.last_wall
+            bare = _bare(one, called[one.identity])
+            begun = was.get(one.identity) or GonePort(bare, wall, one.identity, now.lived)
+            gone.append(begun._replace(port=bare))
+    return replace(known, records=records, gone=tuple(gone))
+
+
+def _bare(one: KnownPort, name: str) -> SeenPort:
+    """It has no readings."""
+    return SeenPort(
+        device=name,
+        port=one.port,
+        link_layer=one.link_layer,
+        link=InfinibandLink(),
+        counts=InfinibandPort(),
+        bus_id=one.bus_id,
+        board=one.board,
+        guid=one.guid,
+        firmware=one.firmware,
+    )
+
+
+def recalled(known: KnownLinks, stored: Iterable[KnownPort]) -> KnownLinks:
+    """With what the store knew of ports; those that are not there are missed from the next look on."""
+    return replace(known, records=rails.recalled(known.records, stored))
+
+
+def accepted(known: KnownLinks, down: Collection[str]) -> KnownLinks:
+    """A person has accepted that these ports are down or gone."""
+    return replace(known, records=rails.expected_no_more(known.records, down), gone=_still_gone(known.gone, down))
+
+
+def by_name(known: KnownLinks) -> dict[str, KnownPort]:
+    """What is remembered of the ports that are here, and of those that are missed, as verdicts name them."""
+    here = {f"{device}/{port}": identity for (device, port), identity in known.here.items()}
+    gone = {f"{one.port.device}/{one.port.port}": one.identity for one in known.gone}
+    return {name: known.records[identity] for name, identity in {**gone, **here}.items() if identity in known.records}
+
+
+def left(known: KnownLinks) -> set[str]:
+    """Names of the ports that were here and are expected no more."""
+    here = set(known.here.values())
+    gone = [one for one in known.records.values() if one.expected is False and one.identity not in here]
+    names = {f"{name}/{one.port}" for one in gone for name in (one.device, one.bus_id) if name}
+    return names - by_name(known).keys()
 
 
 def _same(before: SeenPort | None, after: SeenPort) -> SeenPort:

@@ -27,6 +27,7 @@ def recall(store: Store, probe: str) -> Remembered:
         counters=store.error_counters(),
         events=store.recent_events(MOST_EVENTS),
         boards=store.boards(),
+        ports=store.ports(),
         accepted=store.accepted() is not None,
         verdicts=store.open_verdicts(),
         rulings=_rulings(store),

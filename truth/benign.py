@@ -163,9 +163,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(
         name="an adapter is replaced, and the old one put back", act=acts.replace_card, on=_ported, every=20 * MINUTE
     ),
-    Disturbance(
-        name="an adapter is taken out, and accepted", act=acts.take_card_out, on=_ported, every=20 * MINUTE
-    ),
+    Disturbance(name="an adapter is taken out, and accepted", act=acts.take_card_out, on=_ported, every=20 * MINUTE),
     Disturbance(name="a guest with a part of a board, and its operator says so", on=_is("h100guestx2")),
     Disturbance(
         name="a guest that was given some of the GPUs",

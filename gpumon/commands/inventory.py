@@ -1,4 +1,4 @@
-"""`gpumon inventory`: the GPUs that should be here; `gpumon inventory accept`: those that are here are all."""
+"""`gpumon inventory`: GPUs and ports that should be here; `gpumon inventory accept`: those that are here are all."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpumon.commands.settings import add_flags, client, configuration
 from gpumon.fitness import stored
 from gpumon.fitness.known import Unknowable
 from gpumon.outputs import inventory
-from gpumon.store import boards
+from gpumon.store import boards, ports
 
-PATH, MEMBERS = "/api/v1/inventory", ("source", "gpus", "gone")
+PATH, MEMBERS = "/api/v1/inventory", ("source", "gpus", "ports", "gone")
 WAIT_SECONDS = 30.0
 """Longer than the agent waits for its store."""
 ACCEPT = "accept"
@@ -23,7 +23,7 @@ ACCEPT = "accept"
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what", nargs="?", choices=(ACCEPT,), help="what is missing is expected no more: as many as are here are all"
+        "what", nargs="?", choices=(ACCEPT,), help="GPUs and ports that are missing or down are expected no more"
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
     add_flags(parser)
@@ -53,7 +53,7 @@ def _known(agent: Client, chosen: argparse.Namespace) -> Any:
         try:
             return stored.inquire(
                 configuration(chosen).store.path,
-                lambda store: inventory.stored(boards.every(store), boards.accepted(store)),
+                lambda store: inventory.stored(boards.every(store), boards.accepted(store), ports.every(store)),
             )
         except Unknowable as error:
             raise UserError(f"{silence} Nor can its store be read: {error}") from error

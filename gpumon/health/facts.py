@@ -20,6 +20,7 @@ from gpumon.maintenance import Known, Maintenance, in_force
 from gpumon.moment import Moment
 from gpumon.snapshot.burst import XID, Burst
 from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.known_port import KnownPort
 from gpumon.snapshot.node import Driver, Node
 from gpumon.snapshot.reading import Labels
 from gpumon.snapshot.snapshot import SeenPort, StuckProcess
@@ -88,6 +89,10 @@ class Facts:
     ports: tuple[SeenPort, ...] = ()
     gone_ports: Mapping[str, float] = field(default_factory=dict)
     """Those of `ports` that are gone while others can be read: since when, in seconds since the epoch."""
+    known_ports: Mapping[str, KnownPort] = field(default_factory=dict)
+    """What is remembered of `ports`, over restarts and reboots."""
+    ports_listed: bool = False
+    """There are no ports but `ports`."""
     events: tuple[Burst, ...] = ()
     """The newest last; their times by the wall clock as it is set now."""
     stuck: tuple[StuckProcess, ...] | None = None
@@ -111,7 +116,7 @@ class Facts:
     expectation: Expectation = Expectation()
     """How many GPUs should be here."""
     gone: frozenset[str] = frozenset()
-    """uuids of GPUs that were here and are expected no more."""
+    """uuids of GPUs, and names of ports, that were here and are expected no more."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Of what every job on the node uses, as far as it is known: driver, nccl."""
     maintenances: Known = ()
@@ -327,10 +332,18 @@ class PortCase(_Case):
         return f"{self.port.device}/{self.port.port}"
 
     @property
+    def accepted(self) -> bool:
+        """It was in use, and is down for good, as a person has accepted."""
+        known = self.facts.known_ports.get(self.device)
+        return known is not None and known.expected is False
+
+    @property
     def wired(self) -> bool:
-        """Whether it carries traffic, or has since the host was booted or its driver loaded."""
-        counts = self.port.counts
-        return bool(self.port.link.port_up or counts.link_downs_total or counts.receive_bytes_total)
+        """Whether it was ever in use here, as far as anybody can tell, and should be now."""
+        known = self.facts.known_ports.get(self.device)
+        if known is not None and known.expected is not None:
+            return known.expected
+        return self.port.used
 
     @property
     def alike(self) -> tuple[float, ...]:

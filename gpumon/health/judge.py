@@ -13,11 +13,11 @@ from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.standing import Health, Pending
 from gpumon.health.table import CHECKS
-from gpumon.health.verdict import OK, UNKNOWN, Change, Finding, Key, Level, Ruling, Verdict, Way
+from gpumon.health.verdict import NODE, OK, UNKNOWN, Change, Finding, Key, Level, Ruling, Verdict, Way
 from gpumon.snapshot.burst import UNNAMED
 
 GONE_AFTER = 10 * MINUTE
-"""Seconds for which a GPU has to be absent from the inventory before its verdicts go: it is expected no more."""
+"""Seconds for which a device has to be absent from the inventory before its verdicts go: it is expected no more."""
 SAME = 1e-3
 """Seconds between two times of one event, as they come out of the clocks."""
 
@@ -185,19 +185,19 @@ def _of_devices(
     waited: Mapping[Key, Pending],
     pending: dict[Key, Pending],
 ) -> Iterator[Ruling]:
-    """Of checks that are not made, GPUs that have told their names by now, and GPUs that are expected no more."""
+    """Of checks that are not made, GPUs that have told their names by now, and devices that are expected no more."""
     names = {f"{UNNAMED}{state.bus_id.lower()}": state.uuid for state in facts.gpus}
-    here = {state.uuid for state in facts.gpus}
+    here = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in facts.port_cases)}
     for key, verdict in known.items():
         if verdict.check not in checks:
             yield ruling(verdict, Change.CLEARED, facts, Way.OFF)
-        elif verdict.device in here or not is_gpu(verdict.device):
+        elif verdict.device in here:
             continue
         elif verdict.device in facts.gone:
             yield ruling(verdict, Change.CLEARED, facts, Way.GONE)
         elif verdict.device in names:
             yield from _named(verdict, names[verdict.device], known, facts)
-        elif facts.node.nvml_up:
+        elif facts.node.nvml_up if is_gpu(verdict.device) else facts.ports_listed:
             since = waited.get(key, Pending(OK, facts.now.lived))
             pending[key] = since
             if facts.now.lived - since.since >= GONE_AFTER:

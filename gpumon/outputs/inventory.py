@@ -14,6 +14,7 @@ from gpumon.outputs.words import ABSENT, rfc3339
 from gpumon.report import Gone, Left, Report
 from gpumon.snapshot.burst import Board
 from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.known_port import KnownPort
 from gpumon.state import GpuState
 
 Document = dict[str, Any]
@@ -42,6 +43,29 @@ COLUMNS = {
     "uuid": "UUID",
 }
 """Keys of a GPU, and their titles."""
+PORT_COLUMNS = {
+    "device": "DEVICE",
+    "port": "PORT",
+    "state": "STATE",
+    "link_layer": "LINK LAYER",
+    "gigabits_per_second": "GB/S",
+    "pci_bus_id": "PCI BUS ID",
+    "board": "BOARD",
+    "firmware": "FIRMWARE",
+    "first_up": "FIRST UP",
+    "last_up": "LAST UP",
+    "guid": "GUID",
+}
+"""The same of a port."""
+UP, DOWN, MISSING, UNWIRED, ACCEPTED, UNKNOWN = PORT_STATES = (
+    "up",
+    "down",
+    "missing",
+    "unwired",
+    "accepted",
+    "unknown",
+)
+"""Of a port: up; should be up and is not; should be there; has never been in use; is down, as accepted."""
 _GAP = "  "
 
 
@@ -59,11 +83,12 @@ def inventory(report: Report) -> Document:
         "gpus_possible": wanted.may,
         "unlisted": list(wanted.unlisted),
         "gpus": [_of_state(state) for state in report.gpus],
+        "ports": list(_ports(report)),
         "gone": _gone(report.memory.gone),
     }
 
 
-def stored(seen: Iterable[Board], accepted: int | None) -> Document:
+def stored(seen: Iterable[Board], accepted: int | None, ports: Iterable[KnownPort] = ()) -> Document:
     """The same of what the last agent knew, and of how many a person has accepted."""
     known = tuple(seen)
     here = list(_numbered(board for board in known if board.expected))
@@ -80,6 +105,7 @@ def stored(seen: Iterable[Board], accepted: int | None) -> Document:
         "gpus": [
             _of_board(board) for board in sorted(here, key=lambda one: (one.gpu is None, one.gpu or 0, one.bus_id))
         ],
+        "ports": [_of_port(one, one.device, None) for one in _in_order(ports) if one.expected is not False],
         "gone": _gone(boards.gone(known, accepted=accepted is not None)),
     }
 
@@ -137,11 +163,50 @@ def _of_board(board: Board) -> Document:
     }
 
 
+def _ports(report: Report) -> Iterator[Document]:
+    """Those that are here, or should be."""
+    links = report.memory.links
+    missed = {one.identity: one.port.device for one in report.gone_ports}
+    up = {links.here.get((one.device, one.port)): one.link.port_up for one in report.ports}
+    for one in _in_order(links.records.values()):
+        if one.identity in missed:
+            yield _of_port(one, missed[one.identity], MISSING)
+        elif one.identity in links.here.values():
+            yield _of_port(one, one.device, _port_state(one, up.get(one.identity)))
+        elif one.expected:
+            yield _of_port(one, one.device, UNKNOWN)
+
+
+def _port_state(one: KnownPort, up: float | None) -> str:
+    if up is None:
+        return UNKNOWN
+    return UP if up else {None: UNWIRED, True: DOWN, False: ACCEPTED}[one.expected]
+
+
+def _in_order(ports: Iterable[KnownPort]) -> list[KnownPort]:
+    return sorted(ports, key=lambda one: (one.bus_id, one.device, one.port))
+
+
+def _of_port(one: KnownPort, device: str, state: str | None) -> Document:
+    return {
+        "device": device,
+        "port": one.port,
+        "state": state,
+        "link_layer": one.link_layer,
+        "gigabits_per_second": None if one.speed is None else round(one.speed * 8 / 1e9),
+        "pci_bus_id": one.bus_id or None,
+        "board": one.board or None,
+        "firmware": one.firmware or None,
+        "guid": one.guid or None,
+        **{name: rfc3339(getattr(one, name)) for name in ("first_up", "last_up")},
+    }
+
+
 def table(document: Document) -> str:
-    """How many there should be, a line a GPU, and who is not missed."""
-    rows = [tuple(COLUMNS.values()), *(tuple(_cell(key, gpu[key]) for key in COLUMNS) for gpu in document["gpus"])]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [*_heading(document), "", *(_row(row, widths) for row in rows)]
+    """How many there should be, a line a GPU and a line a port, and who is not missed."""
+    lines = [*_heading(document), "", *_columns(COLUMNS, document["gpus"])]
+    if document["ports"]:
+        lines += ["", *_columns(PORT_COLUMNS, document["ports"])]
     lines += [""] * bool(document["gone"])
     lines += [f"{one['uuid']} at {one['pci_bus_id']} {one['why_words']}." for one in document["gone"]]
     return "\n".join(map(printable, lines))
@@ -161,10 +226,16 @@ def _heading(document: Document) -> list[str]:
     return lines
 
 
+def _columns(titles: Mapping[str, str], items: Iterable[Document]) -> list[str]:
+    rows = [tuple(titles.values()), *(tuple(_cell(key, one[key]) for key in titles) for one in items)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [_row(row, widths) for row in rows]
+
+
 def _cell(key: str, value: Any) -> str:
     if value is None:
         return ABSENT
-    return str(value)[:10] if key.endswith("_seen") else str(value)
+    return str(value)[:10] if key.startswith(("first_", "last_")) else str(value)
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -20,6 +20,7 @@ from gpumon.snapshot.burst import XID, Board, Burst
 from gpumon.snapshot.fabric import Fabric
 from gpumon.snapshot.gpu import CLOCK_EVENTS, FAULTS, Gpu
 from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
+from gpumon.snapshot.known_port import KnownPort
 from gpumon.snapshot.mig import Mig
 from gpumon.snapshot.node import Build, Driver, Node
 from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
@@ -323,7 +324,7 @@ def released() -> Report:
 
 
 def inventoried() -> Report:
-    """The same node with what its store knows of the GPU."""
+    """The same node with what its store knows of the GPU and the port."""
     node = report()
     one = node.gpus[0]
     board = Board(
@@ -336,4 +337,26 @@ def inventoried() -> Report:
         gpu=0,
         nvlinks=NVLINKS,
     )
-    return replace(node, gpus=(replace(one, board=board),), expectation=Expectation(count=1))
+    rail = KnownPort(
+        identity="5c25:7303:00f0:0000/1",
+        device="mlx5_0",
+        port="1",
+        bus_id=node.ports[0].bus_id,
+        guid="5c25:7303:00f0:0000",
+        link_layer="InfiniBand",
+        board="MT_0000000838",
+        firmware="28.43.1014",
+        first_wall=WALL - 90 * 86400,
+        last_wall=WALL - 0.4,
+        first_up=WALL - 90 * 86400,
+        last_up=WALL - 0.4,
+        speed=50e9,
+        expected=True,
+    )
+    links = replace(node.memory.links, records={rail.identity: rail}, here={("mlx5_0", "1"): rail.identity})
+    return replace(
+        node,
+        gpus=(replace(one, board=board),),
+        expectation=Expectation(count=1),
+        memory=replace(node.memory, links=links),
+    )

@@ -1,4 +1,4 @@
-"""/api/v1/inventory: every GPU that should be here; with the token, what is here becomes what should be."""
+"""/api/v1/inventory: every GPU and port that should be here; with the token, what is here becomes what should be."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 20.0
 """Seconds for the main loop to say what becomes of a request: longer than it waits for the store."""
 
 
-@router.get("/inventory", response_model=schema.Inventory, summary="Every GPU that should be here")
+@router.get("/inventory", response_model=schema.Inventory, summary="Every GPU and every port that should be here")
 async def state(request: Request, _: Nothing) -> Response:
     """A GPU that is missing stays in it, over restarts and reboots, until it is back, replaced or accepted as gone."""
     return reply(inventory(sources(request).latest()))
@@ -38,7 +38,10 @@ async def state(request: Request, _: Nothing) -> Response:
     openapi_extra={"security": [{"token": []}]},
 )
 async def accept(request: Request, _: Nothing) -> Response:
-    """Needs the token. What is missing is expected no more, and its verdicts go. One that comes back is expected."""
+    """Needs the token. What is missing, and a port that is down, is expected no more, and its verdicts go.
+
+    One that comes back is expected.
+    """
     authorize(request)
     answer = await awaited(sources(request).accept_inventory(), PATIENCE)
     if answer.refused:

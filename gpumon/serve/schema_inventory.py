@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from gpumon.health.expectation import Basis
-from gpumon.outputs.inventory import SOURCES
+from gpumon.outputs.inventory import PORT_STATES, SOURCES
 from gpumon.report import Left
 from gpumon.serve.shape import Shape, moment
 from gpumon.snapshot.snapshot import PLACES
@@ -31,6 +31,25 @@ class InventoryGpu(Shape):
     last_seen: str | None = moment("When it was seen last.")
 
 
+class InventoryPort(Shape):
+    """One InfiniBand or RoCE port that is here, or should be."""
+
+    device: str = Field(description="A missing one whose name another has by now goes by its PCI address.")
+    port: str
+    state: Literal[PORT_STATES] | None = Field(  # type: ignore[valid-type]
+        description="`down` and `missing`: it was in use, and should be up; `unwired`: it never was; `accepted`: it is "
+        "down, and somebody has accepted that."
+    )
+    link_layer: str
+    gigabits_per_second: int | None = Field(description="With which it was up last.")
+    pci_bus_id: str | None = Field(description="Where it is, or was seen last.")
+    board: str | None
+    firmware: str | None
+    guid: str | None = Field(description="Node GUID of its card.")
+    first_up: str | None = moment("When it was seen up first.")
+    last_up: str | None = moment("When it was seen up last.")
+
+
 class GoneGpu(Shape):
     """One that was here, and is not missed."""
 
@@ -41,7 +60,7 @@ class GoneGpu(Shape):
 
 
 class Inventory(Shape):
-    """The GPUs that should be here."""
+    """The GPUs and the ports that should be here."""
 
     source: Literal[SOURCES]  # type: ignore[valid-type]
     place: Literal[PLACES] | None = Field(description="Where the agent runs.")  # type: ignore[valid-type]
@@ -56,4 +75,5 @@ class Inventory(Shape):
     )
     unlisted: list[str] = Field(description="PCI addresses of GPUs on the bus that the driver does not list.")
     gpus: list[InventoryGpu]
+    ports: list[InventoryPort]
     gone: list[GoneGpu]

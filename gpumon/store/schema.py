@@ -185,6 +185,26 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE maintenance ADD COLUMN began_at REAL NOT NULL DEFAULT 0",
         "UPDATE maintenance SET began_at = deadline - (until - began)",
     ),
+    (
+        """
+        CREATE TABLE ports (
+            identity TEXT PRIMARY KEY,
+            device TEXT NOT NULL,
+            port TEXT NOT NULL,
+            bus_id TEXT NOT NULL,
+            guid TEXT NOT NULL,
+            link_layer TEXT NOT NULL,
+            board TEXT NOT NULL,
+            firmware TEXT NOT NULL,
+            first_wall REAL NOT NULL,
+            last_wall REAL NOT NULL,
+            first_up REAL,
+            last_up REAL,
+            speed REAL,
+            expected INTEGER
+        ) WITHOUT ROWID
+        """,
+    ),
 )
 
 

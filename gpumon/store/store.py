@@ -16,7 +16,8 @@ from gpumon.health.lives import Life
 from gpumon.health.verdict import Key, Ruling, Verdict
 from gpumon.maintenance import Known, Maintenance
 from gpumon.snapshot.burst import Board, Burst, Change, LogPosition
-from gpumon.store import boards, events, lives, maintenance, verdicts
+from gpumon.snapshot.known_port import KnownPort
+from gpumon.store import boards, events, lives, maintenance, ports, verdicts
 from gpumon.store.errors import told_plainly
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
 from gpumon.store.opening import Opened, open_file
@@ -141,10 +142,23 @@ class Store:
         with told_plainly(self.path):
             return boards.every(self._connection)
 
-    def accept(self, count: int, gone: Iterable[str]) -> None:
-        """A person says: so many GPUs are all there are, and these uuids are expected no more."""
+    def keep_ports(self, new: Iterable[KnownPort]) -> None:
+        """Remember ports by identity."""
+        with self._transaction():
+            for port in new:
+                ports.put(self._connection, port)
+            ports.prune(self._connection)
+
+    def ports(self) -> tuple[KnownPort, ...]:
+        """Every port that was ever here; the one seen last stands last."""
+        with told_plainly(self.path):
+            return ports.every(self._connection)
+
+    def accept(self, count: int, gone: Iterable[str], down: Iterable[str] = ()) -> None:
+        """A person says: so many GPUs are all there are, and these uuids and these ports are expected no more."""
         with self._transaction():
             boards.accept(self._connection, count, gone)
+            ports.accept(self._connection, down)
 
     def accepted(self) -> int | None:
         """How many GPUs a person has accepted; None when nobody had to."""

@@ -1,4 +1,4 @@
-"""The real agent misses a GPU over a restart, until it is back, or a person accepts that it is gone."""
+"""The real agent misses a GPU or a port over a restart, until it is back, or a person accepts that it is gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     one.simulate({"idle": True})
     one.start()
     eventually(lambda: all(gpu["last_seen"] for gpu in one.get("/api/v1/inventory")["gpus"]))
-    eventually(lambda: b"boards" in stored(one))
+    eventually(lambda: stored(one, "boards"))
     one.kill()
     one.simulate(GONE)
     one.start()
@@ -29,14 +29,14 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     one.stop()
 
 
-def stored(agent: Agent) -> bytes:
-    """Whether the store knows all eight, as another process reads it."""
+def stored(agent: Agent, what: str) -> bool:
+    """Whether the store knows all eight of them, as another process reads it."""
     question = (
-        "import sys, pathlib; from gpumon.fitness import stored; from gpumon.store import boards;"
-        " known = stored.inquire(pathlib.Path(sys.argv[1]), boards.every); print('boards' if len(known) == 8 else '')"
+        f"import sys, pathlib; from gpumon.fitness import stored; from gpumon.store import {what};"
+        f" print(len(stored.inquire(pathlib.Path(sys.argv[1]), {what}.every)))"
     )
     asked = run([sys.executable, "-c", question, agent.folder / "gpumon.db"], check=False, capture_output=True)
-    return asked.stdout
+    return asked.stdout.strip() == b"8"
 
 
 def missing(agent: Agent) -> list[dict[str, Any]]:
@@ -70,3 +70,38 @@ def test_a_gpu_that_does_not_come_back_is_missing_until_it_is_accepted_as_gone(a
     agent.simulate({"idle": True})
     eventually(lambda: agent.metrics().value("gpumon_gpu_up", gpu="3") == 1)
     assert agent.metrics().value("gpumon_gpus_expected") == 8
+
+
+SILENT = {"state": "down", "counters": {"port_rcv_data": 0, "port_xmit_data": 0}}
+RAILS = {"idle": True, "ports": {"mlx5_2": {"absent": True}, "mlx5_5": SILENT, "mlx5_7": SILENT}}
+
+
+def of_ports(agent: Agent) -> dict[str, str]:
+    """States of those that are not up."""
+    known = agent.get("/api/v1/inventory")["ports"]
+    assert len(known) >= 7
+    return {one["device"]: one["state"] for one in known if one["state"] != "up"}
+
+
+def test_ports_that_do_not_come_back_from_a_reboot_are_missed_until_they_are_accepted(tmp_path: Path) -> None:
+    """One is down, one is gone with its card; the one that was never wired is not missed."""
+    one = Agent(tmp_path, environment={"GPUMON_BOOT_ID": "boot-1"})
+    one.simulate({"idle": True, "ports": {"mlx5_7": SILENT}})
+    one.start()
+    eventually(lambda: of_ports(one) == {"mlx5_7": "unwired"})
+    eventually(lambda: stored(one, "ports"))
+    one.kill()
+    one.environment["GPUMON_BOOT_ID"] = "boot-2"
+    one.simulate(RAILS)
+    one.start()
+    eventually(lambda: of_ports(one) == {"mlx5_2": "missing", "mlx5_5": "down", "mlx5_7": "unwired"})
+
+    status, after = one.post("/api/v1/inventory/accept")
+    assert status == 200
+    assert "mlx5_2" not in [port["device"] for port in after["ports"]]
+    one.kill()
+    one.start()
+    eventually(lambda: of_ports(one) == {"mlx5_5": "accepted", "mlx5_7": "unwired"})
+    one.simulate({"idle": True})
+    eventually(lambda: of_ports(one) == {})
+    one.stop()

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from sample_bursts import BUS_ID, WALL, burst, change
 
 from gpumon.snapshot.burst import KINDS, OVERRUN, SOURCES, SXID, XID, Board, Burst, Change
+from gpumon.snapshot.known_port import KnownPort
 from gpumon.store import boards as store_module
+from gpumon.store import ports as ports_module
 from gpumon.store.events import ErrorCounter, EventQuery
 from gpumon.store.schema import APPLICATION_ID, MIGRATIONS
 from gpumon.store.store import Retention, Store
@@ -179,6 +181,7 @@ def test_a_store_that_never_forgot_a_board_expects_the_last_at_each_address(tmp_
         old.commit()
     with Store.open(path) as store:
         assert {one.uuid: one.expected for one in store.boards()} == {"GPU-1": False, "GPU-2": True, "GPU-3": True}
+        assert store.ports() == ()
 
 
 def test_a_maintenance_of_an_earlier_version_keeps_its_length(tmp_path: Path) -> None:
@@ -199,3 +202,45 @@ def test_a_maintenance_of_an_earlier_version_keeps_its_length(tmp_path: Path) ->
         assert (known.began_at, known.seconds) == (5000.0, 3600.0)
         store.keep_maintenances([replace(known, began_at=-100.0, deadline=3500.0, boot_id="boot-2")])
         assert [(one.began_at, one.seconds) for one in store.maintenances()] == [(-100.0, 3600.0)]
+
+
+def rail(number: int, last: float = 0.0, *, expected: bool | None = True) -> KnownPort:
+    return KnownPort(
+        identity=f"5c25:7303:00f0:{number:04x}/1",
+        device=f"mlx5_{number}",
+        port="1",
+        bus_id=BUS_ID,
+        guid=f"5c25:7303:00f0:{number:04x}",
+        link_layer="InfiniBand",
+        board="MT_0000000838",
+        firmware="28.43.1014",
+        first_wall=WALL,
+        last_wall=WALL + last,
+        first_up=WALL if expected else None,
+        last_up=WALL + last if expected else None,
+        speed=50e9,
+        expected=expected,
+    )
+
+
+def test_ports_are_remembered_by_their_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they were told last, those that are not wired too; of too many, those that are expected stay."""
+    monkeypatch.setattr(ports_module, "MOST_PORTS", 2)
+    with Store.open(tmp_path / "gpumon.db") as store:
+        store.keep_ports([rail(1), rail(2, last=1, expected=None)])
+        moved = replace(rail(1, last=5), device="mlx5_7", bus_id=OTHER)
+        store.keep_ports([moved])
+    with Store.open(tmp_path / "gpumon.db") as store:
+        assert store.ports() == (rail(2, last=1, expected=None), moved)
+        store.keep_ports([rail(3, last=9, expected=None), rail(4, last=2)])
+        assert store.ports() == (rail(4, last=2), moved)
+
+
+def test_what_is_accepted_of_ports_is_stored_with_the_gpus(tmp_path: Path) -> None:
+    """One of them is expected no more; the other stays as it is."""
+    with Store.open(tmp_path / "gpumon.db") as store:
+        store.keep_ports([rail(1), rail(2)])
+        store.accept(8, (), [rail(1).identity])
+    with Store.open(tmp_path / "gpumon.db") as store:
+        assert [one.expected for one in store.ports()] == [False, True]
+        assert store.accepted() == 8

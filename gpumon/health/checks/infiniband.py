@@ -8,7 +8,7 @@ from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.checks import infiniband_counters
 from gpumon.health.facts import Past, PortCase
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import WELL, Action, Finding, Level, fail, warn
+from gpumon.health.verdict import WELL, Action, Finding, Level, Way, fail, over, warn
 from gpumon.snapshot.burst import NIC
 from gpumon.snapshot.nic import trouble
 
@@ -27,12 +27,14 @@ _BEFORE = "speed_before_bytes_per_second"
 
 
 def missing(port: PortCase) -> Finding:
-    """It was there since the agent's start, its neighbours can be read, and it is not among them."""
+    """A port of it has been up on this host, its neighbours can be read, and it is not among them."""
     since = port.facts.gone_ports.get(port.device)
     if since is None or since <= (port.cleared("ib_device_missing") or 0.0):
         return WELL
-    where = f" ({port.port.bus_id})" if port.port.bus_id else ""
-    return fail(f"The adapter {port.port.device}{where} is no longer there.", Action.REBOOT)
+    name, place = port.port.device, port.port.bus_id
+    where = f" ({place})" if place not in {"", name} else ""
+    rebooted = since < port.facts.wall(0.0)
+    return fail(f"The adapter {name}{where} is no longer there.", Action.INSPECT if rebooted else Action.REBOOT)
 
 
 def driver_fatal(port: PortCase) -> Finding | None:
@@ -53,8 +55,10 @@ def driver_fatal(port: PortCase) -> Finding | None:
 
 
 def down(port: PortCase) -> Finding | None:
-    """One that has never been up since boot and has carried nothing is not wired, as far as anybody can tell."""
+    """One that has never been up here, nor carried anything since boot, is not wired, as far as anybody can tell."""
     up = port.port.link.port_up
+    if port.accepted:
+        return over(Way.GONE)
     if up is None:
         return None
     if up:
@@ -120,16 +124,17 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="ib_device_missing",
         alert="IbDeviceMissing",
-        help="An InfiniBand or RoCE adapter that was there is gone.",
+        help="An InfiniBand or RoCE adapter that was in use is gone.",
         steps="""\
 1. `lspci | grep -i mellanox` and `ibdev2netdev`: is it gone from the bus, or only from its driver?
 2. `dmesg | grep mlx5`: firmware or PCIe errors name the reason. Restarting the driver may bring it back.
 3. Drain the node and reboot it; it stays away: power-cycle, reseat or replace the card.
-4. It was taken away on purpose: `gpumon ack ib_device_missing`.
+4. It was taken away on purpose: `gpumon inventory accept`.
 """,
         port=missing,
         after=3 * MINUTE,  # its firmware is upgraded, or its driver loaded again
         clear_after=0.0,
+        grace=True,
     ),
     Check(
         name="nic_driver_fatal",
@@ -153,6 +158,7 @@ CHECKS: tuple[Check, ...] = (
 1. `ibstat` or `ip link`: has it a carrier (Polling: no signal from the other end)?
 2. Is the switch, or its port, down on purpose? Ask the fabric's subnet manager.
 3. Reseat cable and transceiver, swap them with a neighbour's; then the card.
+4. It was unplugged on purpose: `gpumon inventory accept`.
 """,
         port=down,
         after=4 * MINUTE,

@@ -8,10 +8,11 @@ import pytest
 from judging import Ward
 
 from gpumon.health.policy import Policy
-from gpumon.health.verdict import Action, Level, Verdict
+from gpumon.health.verdict import Action, Level, Verdict, Way
 from gpumon.ports import GonePort
 from gpumon.snapshot.burst import NIC
 from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
+from gpumon.snapshot.known_port import KnownPort
 
 KINDS = (
     *("symbol_error", "link_error_recovery", "port_rcv_errors", "port_xmit_discards", "local_link_integrity_errors"),
@@ -86,6 +87,69 @@ def test_a_port_that_stays_down_over_a_reboot_stays_a_failure() -> None:
     ward.port(1, receive_bytes_total=0.0, transmit_bytes_total=0.0, link_downs_total=0.0)
     ward.go_on(1200, every=15)
     assert of_port(ward, "ib_port_down") is not None
+
+
+def remember(ward: Ward, number: int = 1, *, expected: bool | None) -> None:
+    """What the agent knows of a port, from an earlier boot."""
+    one = ward.report.ports[number]
+    record = KnownPort(
+        identity=f"{one.bus_id}/{one.port}",
+        device=one.device,
+        port=one.port,
+        bus_id=one.bus_id,
+        guid="",
+        link_layer=one.link_layer,
+        board=one.board,
+        firmware="",
+        first_wall=1.7e9,
+        last_wall=1.7e9,
+        expected=expected,
+    )
+    links = ward.report.memory.links
+    known = replace(
+        links,
+        records={**links.records, record.identity: record},
+        here={**links.here, (one.device, one.port): record.identity},
+    )
+    ward.report = replace(ward.report, memory=replace(ward.report.memory, links=known))
+
+
+def silent(ward: Ward, number: int = 1) -> None:
+    """Down since the boot: nothing was counted."""
+    down(ward, number)
+    ward.port(number, receive_bytes_total=0.0, transmit_bytes_total=0.0, link_downs_total=0.0)
+
+
+@pytest.mark.parametrize(("expected", "verdicts"), [(True, ["ib_port_down"]), (None, [])])
+def test_a_port_that_was_up_before_the_last_boot_is_a_failure(expected: bool | None, verdicts: list[str]) -> None:  # noqa: FBT001
+    """Nothing but the store tells it from one that was never wired; once the time for training is over."""
+    ward = node(uptime=0.0)
+    remember(ward, expected=expected)
+    silent(ward)
+    assert not ward.go_on(400).verdicts
+    assert ward.go_on(300).seen() == verdicts
+
+
+def test_a_port_that_is_accepted_as_down_is_nothing_until_it_is_up_again() -> None:
+    """Its verdict goes within a minute, whatever it counted before."""
+    ward = node().go_on(30)
+    remember(ward, expected=True)
+    down(ward)
+    assert ward.go_on(260).seen() == ["ib_port_down"]
+    remember(ward, expected=False)
+    assert not ward.go_on(75).verdicts
+    assert ward.rulings[-1].way is Way.GONE
+    assert not ward.go_on(900).verdicts
+
+
+def test_verdicts_on_a_port_that_is_called_otherwise_now_go() -> None:
+    """When its new name has been there for ten minutes; the others can be read meanwhile."""
+    ward = node().go_on(30)
+    down(ward, 3)
+    assert ward.go_on(260).seen() == ["ib_port_down"]
+    ward.report = replace(ward.report, ports=ward.report.ports[:3])
+    assert ward.go_on(500).verdicts
+    assert not ward.go_on(120).verdicts
 
 
 def test_links_train_after_a_boot() -> None:
@@ -293,6 +357,15 @@ def test_an_adapter_that_is_gone_is_a_failure_until_it_is_back() -> None:
     assert verdict.reason == "The adapter mlx5_1 (00000000:01:00.0) is no longer there."
     ward.report = replace(ward.report, ports=ports, gone_ports=())
     assert not ward.go_on(15).verdicts
+
+
+def test_an_adapter_that_did_not_come_back_from_a_reboot_is_to_be_looked_at() -> None:
+    """Another reboot is no help; drivers have the time of the boot to load."""
+    ward = node(uptime=0.0)
+    gone(ward)
+    ward.report = replace(ward.report, gone_ports=(ward.report.gone_ports[0]._replace(wall=ward.wall - 600.0),))
+    assert not ward.go_on(240).verdicts
+    assert ward.go_on(300).verdicts["ib_device_missing", "mlx5_1/1"].action is Action.INSPECT
 
 
 def test_an_adapter_that_goes_takes_its_port_down_with_it() -> None:

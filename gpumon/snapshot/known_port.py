@@ -1,0 +1,36 @@
+"""An InfiniBand or RoCE port as it is remembered, over restarts of the agent and reboots of the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownPort:
+    """A port that was here once, so that it is missed when it is down or gone."""
+
+    identity: str
+    """Who it is, whatever its device is called now."""
+    device: str
+    """As it was called when it was seen last."""
+    port: str
+    bus_id: str
+    """PCI address at which its card was seen last; "" for a device that is on no PCI bus."""
+    guid: str
+    """Node GUID of its card; "" where it has none."""
+    link_layer: str
+    board: str
+    """What kind of card it is on, by its vendor's own name; "" where it does not say."""
+    firmware: str
+    first_wall: float
+    last_wall: float
+    """Seconds since the epoch at which it was seen first, and last; of one that was expected no more, and came back,
+    when it did so."""
+    first_up: float | None = None
+    last_up: float | None = None
+    """The same of being up; None for one that never was."""
+    speed: float | None = None
+    """Bytes per second, each way, with which it was up last."""
+    expected: bool | None = None
+    """Whether it should be up: it has been in use, or took the place of one that was; None: it is not wired, as far
+    as is known; False: it was replaced, or a person has accepted that it is down or gone."""
