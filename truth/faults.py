@@ -649,13 +649,6 @@ def _links() -> Iterator[Fault]:
         within=10 * MINUTE,
     )
     yield Fault(
-        name="an NVLink has errors most of the time",
-        check="nvlink_unstable",
-        steps=once(nvlinks={3: {"replay": growing(0.1)}}),
-        on=_nvlink4,
-        within=25 * MINUTE,
-    )
-    yield Fault(
         name="the fabric manager has stopped",
         check="fabric_manager_down",
         action=Action.RESTART,
@@ -803,22 +796,10 @@ def _buses_and_ports() -> Iterator[Fault]:
         steps=(Step(log=("mlx5_core 0001:11:00.0: poll_health:955:(pid 0): device's health compromised",)),),
     )
     yield port(
-        name="a port fails to send: 200 packets a second",
-        check="roce_stress",
-        steps=_counter(port_xmit_discards=growing(200)),
-        within=15 * MINUTE,
-    )
-    yield port(
         name="a port discards 500 packets a second",
         check="roce_stress",
         steps=_counter(port_xmit_discards=growing(500)),
         within=15 * MINUTE,
-    )
-    yield port(
-        name="the firmware of an adapter does not answer",
-        check="nic_driver_fatal",
-        action=Action.REBOOT,
-        steps=(Step(log=("mlx5_core 0001:11:00.0: poll_health:801:(pid 0): device's health compromised",)),),
     )
     yield Fault(
         name="files of a port answer with errors",
@@ -887,9 +868,6 @@ def _work() -> Iterator[Fault]:
         steps=(Step(act=lambda world: world.restart(health={"versions": {"driver": "999.1"}})),),
         within=25 * MINUTE,
     )
-
-
-def _agent() -> Iterator[Fault]:
     yield Fault(
         name="another VBIOS than the expected one",
         check="gpu_version_drift",
@@ -897,6 +875,9 @@ def _agent() -> Iterator[Fault]:
         on=lambda profile: not _several(profile),
         within=25 * MINUTE,
     )
+
+
+def _agent() -> Iterator[Fault]:
     yield Fault(
         name="a process of the agent cannot be ended",
         check="children_abandoned",
