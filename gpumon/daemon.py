@@ -121,6 +121,7 @@ class Daemon:
             latest=lambda: self._monitor.latest,
             tell=self._monitor.take,
             keep=self._memories.keep_result,
+            watch=self._samplers.watch,
         )
         self._schedule = Schedule(self._probing.scheduled)
         self._releasing = Releasing(

@@ -11,24 +11,40 @@ from collections.abc import Callable
 PR_SET_PDEATHSIG = 1
 
 
-def tie_to(parent: int) -> threading.Event:
-    """End with the parent. Leaves no signal to Python, whose own would wait for a driver call to return.
+END, WATCH, REST = WORDS = (b"end", b"watch", b"rest")
+"""What the daemon may say on the input after the orders, a word a line."""
 
-    The event is set when the daemon asks on the input for an orderly end: whatever follows the orders is that.
-    """
+
+class Told:
+    """What the daemon has said since."""
+
+    def __init__(self, *, watch: bool = False, end: threading.Event | None = None) -> None:
+        self.end = end or threading.Event()
+        """It asks for an orderly end."""
+        self.watch = watch
+        """It wants to know at once who comes to a GPU; no longer from REST on."""
+
+    def take(self, words: bytes) -> None:
+        for word in words.split():
+            if word == END:
+                self.end.set()
+            elif word in WORDS:
+                self.watch = word == WATCH
+
+
+def tie_to(parent: int, told: Told | None = None) -> None:
+    """End with the parent. Leaves no signal to Python, whose own would wait for a driver call to return."""
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it went before we were tied
         os._exit(0)
-    asked = threading.Event()
-    threading.Thread(target=_end_with_input, args=(asked,), name="input", daemon=True).start()
-    return asked
+    threading.Thread(target=_listen, args=(told or Told(),), name="input", daemon=True).start()
 
 
-def _end_with_input(asked: threading.Event) -> None:
-    while os.read(0, 4096):
-        asked.set()
+def _listen(told: Told) -> None:
+    while words := os.read(0, 4096):
+        told.take(words)
     os._exit(0)
 
 

@@ -123,6 +123,7 @@ def _read(gpu: KnownGpu) -> dict[str, Any]:
         "c2c_links": seen.c2c_links,
         "fabric": seen.fabric,
         "migs": seen.migs,
+        "pids": seen.pids,
     }
 
 

@@ -43,6 +43,8 @@ class GpuState:
     board: Board | None = None
     """What the store is to know of it; None until it has told its name."""
     migs: tuple[SeenMig, ...] = ()
+    pids: tuple[int, ...] | None = None
+    """Of the processes that hold it, as NVML gives them. For the guard of the probe: nothing shows them."""
 
     @property
     def labels(self) -> Labels:

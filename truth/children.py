@@ -24,7 +24,7 @@ def sampler(process: Process) -> int:
         process.write(b"".join(map(frame.encode, messages)))
 
     _greet(process)
-    return Sampler(orders, say, await_surroundings(orders, say), process.asked).run()
+    return Sampler(orders, say, await_surroundings(orders, say), process.told).run()
 
 
 def links(process: Process) -> int:

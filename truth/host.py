@@ -21,6 +21,8 @@ from typing import Any, Self
 
 import pynvml
 
+from gpumon.life import Told
+
 PIPE_BYTES = 1 << 20
 """A child writes whole frames while nobody reads."""
 WALL = 1.8e9
@@ -57,7 +59,7 @@ class Process:
     """What Popen gives, as far as the supervisor of children needs it."""
 
     def __init__(self, host: Host, main: Main) -> None:
-        self.asked = Asked()
+        self.told = Told(end=Asked())
         self.orders = b""
         self.wake_at = host.at
         self.error: BaseException | None = None
@@ -87,11 +89,11 @@ class Process:
         return self._code is None
 
     def hear(self, line: bytes) -> None:
-        """The orders, and then the word to end."""
+        """The orders, and then a word."""
         if not self.orders:
             self.orders, self.page = line, os.dup(json.loads(line)["page"])  # the parent closes its own
         else:
-            self.asked.set()
+            self.told.take(line)
             self.wake_at = self._host.at
 
     def write(self, frame: bytes) -> None:

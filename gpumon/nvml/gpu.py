@@ -18,6 +18,8 @@ from gpumon.snapshot.nvlink import C2cLink, NvlinkPeer
 from gpumon.snapshot.reading import FAST, RARE, SLOW, Call, Gpm, Tier
 
 VIRTUALIZATION = Call("VirtualizationMode")
+PROCESSES = "processes"
+"""Row of Gpu."""
 GUESTS = frozenset({1, 2})
 """Its answers in a guest that has the whole GPU, and in one that has a share of it."""
 
@@ -50,6 +52,8 @@ class GpuReader:
         self._peers = PeerReader(self.device)
         self._new_peers: Mapping[str, NvlinkPeer] = {}
         self._instances = Instances(self.device, gpm=extent.gpm)
+        self.watching = False
+        """Whether to read at every poll who holds it."""
         self._mig: bool | None = None
         self._parted: bool | None = None
 
@@ -71,6 +75,9 @@ class GpuReader:
         answered = False
         for table in tables:
             answered |= yield from table.read(tier)
+        if tier is FAST and self.watching:
+            self._gpu.read_row(PROCESSES)
+            yield
         for reader in links:
             reader.read(tier)
         if tier is FAST:
@@ -132,6 +139,7 @@ class GpuReader:
             "fabric": self._fabric.made(),
             "platform": self._platform.made(),
             "migs": self._instances.seen,
+            "pids": self._gpu.pids if PROCESSES in self._gpu.values else None,
         }
 
     def increments(self, seconds: float) -> Mapping[str, Any]:

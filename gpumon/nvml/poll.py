@@ -108,6 +108,8 @@ class NodePoll:
         self.events = Events(library)
         self.bus_changed = False
         """Whoever has seen another PCI bus sets this, so that the next poll looks at it too."""
+        self.watching = False
+        """Whether to read at every poll who holds the GPUs."""
         self.blind_since: float | None = None
         """Since when no GPU answers, for no reason that the driver could name: its module may have been reloaded."""
 
@@ -183,6 +185,7 @@ class NodePoll:
             if slot.turns is None and now >= slot.retry_at and not tally.opened_slowly:
                 self._open_in_turn(slot, tally)
             if slot.turns is not None:
+                slot.turns.reader.watching = self.watching
                 return (self._seen(slot, slot.turns.reader),) if slot.turns.take(tally) else ()
         except GpuFaultError as fault:
             self._blame(slot, fault, tally)

@@ -98,6 +98,8 @@ class TableReader:
         self.links = 0
         """How many NVLinks the slowest is looked for among."""
         self.values: dict[str, Any] = {}
+        self.pids: tuple[int, ...] = ()
+        """What was counted last as different processes."""
 
     def fields(self, tier: Tier) -> Iterator[Scoped]:
         """The fields that its rows of this tier need."""
@@ -108,14 +110,22 @@ class TableReader:
         """Read the rows of a tier, whose fields have been asked, row by row. Whether any has a value."""
         answered = False
         for name, row in rows_of(self._table, tier).items():
-            value = self._row(name, row)
-            if value is None:
-                self.values.pop(name, None)
-            else:
-                self.values[name] = value
-                answered = True
+            answered |= self._take(name, row)
             yield
         return answered
+
+    def read_row(self, name: str) -> None:
+        """Read one row, whatever its tier: its source must be calls alone."""
+        self._take(name, rows(self._table)[name])
+
+    def _take(self, name: str, row: Row) -> bool:
+        """Whether it has a value."""
+        value = self._row(name, row)
+        if value is None:
+            self.values.pop(name, None)
+            return False
+        self.values[name] = value
+        return True
 
     def made(self) -> Any:
         """The table with what has been read; None while that is nothing."""
@@ -152,7 +162,8 @@ class TableReader:
             case Slowest(field=field):
                 return self._slowest(field)
             case Distinct(lists=lists):
-                return float(len({process.pid for one in lists for process in self._device.call(one)}))
+                self.pids = tuple(sorted({process.pid for one in lists for process in self._device.call(one)}))
+                return float(len(self.pids))
             case ProcessMemory(lists=lists):
                 return self._process_memory(lists)
             case Each(sources=sources):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +12,7 @@ from typing import Protocol
 import pynvml
 
 from gpumon import __version__, log
-from gpumon.life import first_line, frames_only, tie_to
+from gpumon.life import Told, first_line, frames_only, tie_to
 from gpumon.nvml.gpu import Extent
 from gpumon.nvml.library import (
     DRIVER_NOT_LOADED,
@@ -36,6 +35,8 @@ _log = logging.getLogger("gpumon.sampler")
 
 BACK_OFF = (1.0, 30.0)
 """Seconds between attempts to initialise: drivers get installed later."""
+WATCH_SECONDS = 1.0
+"""Longest between two polls while somebody wants to know at once who comes to a GPU."""
 BUS_SECONDS = 5.0
 BLIND_SECONDS = (6.0, 600.0)
 """How long no GPU may answer until the driver is initialised anew, doubling from the first to the second."""
@@ -57,8 +58,8 @@ class Say(Protocol):
 class Sampler:
     """One life of a child."""
 
-    def __init__(self, orders: Orders, say: Say, around: Surroundings, asked_to_end: threading.Event) -> None:
-        self._asked_to_end = asked_to_end
+    def __init__(self, orders: Orders, say: Say, around: Surroundings, told: Told) -> None:
+        self._told = told
         self._orders = orders
         self._say = say
         self._around = around
@@ -72,7 +73,7 @@ class Sampler:
 
     def run(self) -> int:
         """Returns the exit code: when it was asked to end, or when this process can do no more."""
-        while not self._asked_to_end.is_set():
+        while not self._told.end.is_set():
             self._look_at_bus()
             try:
                 status = start(self._library)
@@ -89,7 +90,7 @@ class Sampler:
                 if error.code == VERSION_MISMATCH:
                     return EXIT_MISMATCH
                 self._let_go()
-            self._asked_to_end.wait(self._delay)
+            self._told.end.wait(self._delay)
             self._delay = min(2 * self._delay, BACK_OFF[1])
         return 0
 
@@ -97,7 +98,8 @@ class Sampler:
         """Until asked to end, or until a new initialisation is worth a try."""
         self._polling = poll = self._node_poll(status, self._around.bus)
         due = boot_clock()
-        while not self._asked_to_end.is_set():
+        while not self._told.end.is_set():
+            poll.watching = self._told.watch
             self._tell_events(poll)
             self._say(poll.poll())
             self._delay = BACK_OFF[0]
@@ -105,9 +107,20 @@ class Sampler:
                 _log.warning("no GPU answers; initialising the driver anew")
                 break
             self._look_at_bus()
-            due = max(due + self._orders.interval, boot_clock() - self._orders.interval)
-            self._asked_to_end.wait(max(0.0, due - boot_clock()))
+            due = max(due + self._interval, boot_clock() - self._interval)
+            self._pause(due)
         self._tell_events(poll)
+
+    @property
+    def _interval(self) -> float:
+        return min(self._orders.interval, WATCH_SECONDS) if self._told.watch else self._orders.interval
+
+    def _pause(self, until: float) -> None:
+        """Until then, or until it is told to watch."""
+        watched = self._told.watch
+        while (left := until - boot_clock()) > 0 and self._told.watch is watched:
+            if self._told.end.wait(min(left, WATCH_SECONDS)):
+                return
 
     def _is_blind(self, since: float | None) -> bool:
         """Whether no GPU has answered for so long that the fault may lie in what was opened."""
@@ -179,7 +192,8 @@ def main() -> int:
     """Read the orders, then sample until asked to end, or until the input closes."""
     orders = Orders.decode(first_line())
     write = frames_only()
-    asked_to_end = tie_to(orders.parent)
+    told = Told(watch=orders.watch)
+    tie_to(orders.parent, told)
     log.configure(level=orders.log_level, format=orders.log_format)
 
     def say(*messages: Message) -> None:
@@ -188,7 +202,7 @@ def main() -> int:
 
     say(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
     try:
-        return Sampler(orders, say, await_surroundings(orders, say), asked_to_end).run()
+        return Sampler(orders, say, await_surroundings(orders, say), told).run()
     except BrokenPipeError:
         _log.info("the daemon is gone")
         return 0

@@ -88,6 +88,8 @@ def _seen(values: dict[str, Any]) -> snapshot.SeenGpu:
             values[name] = table(**values[name])
     for name, table in _LINK_PARTS.items():
         values[name] = {link: table(**one) for link, one in values.get(name, {}).items()}
+    if "pids" in values:
+        values["pids"] = tuple(values["pids"])
     values["migs"] = tuple(snapshot.SeenMig(**one | {"mig": Mig(**one["mig"])}) for one in values.get("migs", ()))
     return snapshot.SeenGpu(**values)
 

@@ -49,6 +49,9 @@ class Orders:
     """Whether to read GPU performance monitoring."""
     largest_processes: int = 0
     """How many processes of each GPU to name."""
+    watch: bool = False
+    """Whether to read the processes at every poll. The one order that a line of input changes while the child lives
+    (life.WORDS): to replace it would make a gap just when readings count."""
     trial: str | None = None
     record: int | None = None
     """Descriptor to which to write what the driver is asked and answers."""

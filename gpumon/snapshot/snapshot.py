@@ -50,6 +50,8 @@ class SeenGpu:
     fabric: Fabric | None = None
     platform: Platform | None = None
     migs: tuple[SeenMig, ...] = ()
+    pids: tuple[int, ...] | None = None
+    """Of the processes that hold it, as NVML gives them; None: not known. Nothing shows them."""
     watched: float = 0.0
     """Seconds since this GPU's last reading, 0 after a gap: what the increments cover."""
     increments: Increments = field(default_factory=dict)

@@ -85,9 +85,9 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGTERM)
 
-    def ask_to_end(self) -> None:
-        """Ask it to give back what it holds, and to end by itself. Takes a line of its input, which it always reads."""
-        self.tell(b"end\n")
+    def say(self, word: bytes) -> None:
+        """One of life.WORDS, to a child that always reads its input."""
+        self.tell(word + b"\n")
 
     def tell(self, line: bytes) -> None:
         """Write on its input: a line for which the pipe has room."""

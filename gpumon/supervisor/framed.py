@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpumon import __version__
+from gpumon.life import END
 from gpumon.log import add as count_logged
 from gpumon.snapshot import call_page, frame
 from gpumon.snapshot.call_page import InCall, boot_clock
@@ -110,8 +111,12 @@ class FramedChild:
         """Ask it to shut the driver down and to end, and no longer listen; SIGKILL when that takes too long."""
         if self.killed_for is None:
             self.killed_for = reason
-            self._child.ask_to_end()
+            self._child.say(END)
             self._loop.call_after(GRACE_SECONDS, self._child.kill)
+
+    def say(self, word: bytes) -> None:
+        """One of life.WORDS."""
+        self._child.say(word)
 
     @property
     def abandoned(self) -> bool:

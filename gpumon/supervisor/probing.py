@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from gpumon.arrival import ProbeProgressed, ProbeStarted
 from gpumon.probe.baseline import Judge
@@ -25,7 +26,9 @@ from gpumon.supervisor.situation import Own, situation
 log = logging.getLogger("gpumon.probe")
 
 WATCH_SECONDS = 0.25
-"""How often a run looks for jobs that have come."""
+"""How often a run looks for jobs that have come; it sees them when they are polled."""
+AFTER_SECONDS = 5.0
+"""How long after a run the processes are read at every poll: what its ranks left must not look like a job's."""
 _STOPPING = Skip(reason="disabled", hint="The agent is stopping.")
 
 
@@ -42,6 +45,12 @@ class Choices:
     """For tests: what one rank does wrong."""
 
 
+class Watch(Protocol):
+    """Orders that who holds the GPUs is read at every poll, or no longer."""
+
+    def __call__(self, *, closely: bool) -> None: ...
+
+
 class Probing:
     """One probe. Use from the loop's thread, but for `request`."""
 
@@ -54,6 +63,7 @@ class Probing:
         latest: Callable[[], Report],
         tell: Callable[[ProbeStarted | ProbeProgressed], None],
         keep: Callable[[ProbeResult], None],
+        watch: Watch,
     ) -> None:
         self._loop = loop
         self._probe = probe
@@ -61,6 +71,7 @@ class Probing:
         self._latest = latest
         self._tell = tell
         self._keep = keep
+        self._watch_gpus = watch
         self._runs = Runs(loop)
         self._watching: Timer | None = None
         self._waiting: Timer | None = None
@@ -138,6 +149,7 @@ class Probing:
         )
         log.info("probe begins", extra={"id": run.id, "probe": self._probe.name, "ranks": plans[0].ranks})
         self._using = plans[0].gpus
+        self._watch_gpus(closely=True)
         self._tell(ProbeStarted(id=run.id))
         judge = self._judge(report, plans[0])
         self._runs.start(
@@ -168,10 +180,15 @@ class Probing:
         else:
             self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
 
+    def _rest(self) -> None:
+        if not self.running:
+            self._watch_gpus(closely=False)
+
     def _ended(self, result: ProbeResult) -> None:
         if self._watching is not None:
             self._watching.cancel()
         self._using = ()
+        self._loop.call_after(AFTER_SECONDS, self._rest)
         words = {"id": result.id, "outcome": result.outcome, "reason": result.reason, "hint": result.hint}
         level = logging.INFO if result.outcome in {"ok", "skipped"} else logging.ERROR
         log.log(level, "probe ended", extra={name: word for name, word in words.items() if word})
@@ -187,7 +204,8 @@ class Probing:
         )
 
     def _own(self) -> Own:
-        return Own(pids=self._runs.ranks.pids, gpus=self._using)
+        ranks = self._runs.ranks
+        return Own(pids=ranks.pids, gpus=self._using if ranks.arrived else ())
 
 
 def _looked(report: Report) -> bool:

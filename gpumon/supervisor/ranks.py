@@ -22,6 +22,8 @@ TERM_PATIENCE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
 LAST_WORDS = 1.0
 """Seconds that the other ranks have, after one has failed, to fail too and say why."""
+NOT_ON_GPU = frozenset({"start", "import"})
+"""Stages in which a rank has not opened its GPU yet."""
 FRAME_LIMIT = 64 * 1024
 """Longest line that a rank may send, in bytes."""
 
@@ -52,6 +54,12 @@ class Ranks:
         """Our own processes: no strangers on a GPU."""
         started = () if self._current is None else self._current.ranks
         return frozenset(rank.child.pid for rank in started if not rank.child.ended) | self._stuck
+
+    @property
+    def arrived(self) -> bool:
+        """Whether a rank may have opened its GPU by now: before that, whoever is there is a stranger."""
+        started = () if self._current is None else self._current.ranks
+        return any(rank.account.progress.stage not in NOT_ON_GPU for rank in started)
 
     @property
     def unkillable(self) -> tuple[int, ...]:

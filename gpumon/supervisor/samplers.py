@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpumon.arrival import Aside, Samplers
+from gpumon.life import REST, WATCH
 from gpumon.release import NODE, Holder
 from gpumon.snapshot.burst import FIRMWARE_SILENT
 from gpumon.snapshot.call_page import boot_clock
@@ -72,6 +73,7 @@ class SamplerSupervisor:
         self._turns = 0
         self._event_failures = 0
         self._released: frozenset[str] = frozenset()
+        self._watching = False
         self._stopping = False
 
     def start(self) -> None:
@@ -96,6 +98,13 @@ class SamplerSupervisor:
             self._sampler.kill(reason)
         else:
             self._restart(0.0)
+
+    def watch(self, *, closely: bool) -> None:
+        """Whether to read at every poll who holds the GPUs, for the present sampler and for those to come."""
+        if closely is not self._watching:
+            self._watching = closely
+            if self._sampler is not None:
+                self._sampler.say(WATCH if closely else REST)
 
     def note_xid(self, bus_id: str, xid: int) -> None:
         """A GPU has had this Xid just now, whoever told it."""
@@ -301,6 +310,7 @@ class SamplerSupervisor:
             leave_aside=(*self._stuck, *self._released),
             first=first,
             events=self._event_failures < MOST_EVENT_FAILURES,
+            watch=self._watching,
         )
 
     def _child(self, orders: Callable[[int], Orders], on_message: Callable[[Message], None]) -> SamplerChild | None:

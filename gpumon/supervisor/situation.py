@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpumon.probe.guard import GpuUse, Situation
@@ -14,16 +14,18 @@ from gpumon.state import GpuState
 class Own:
     """What is ours on the GPUs: no stranger."""
 
-    pids: Collection[int] = ()
+    pids: frozenset[int] = frozenset()
     """Of ranks, in the namespace of the agent."""
     gpus: Collection[str] = ()
-    """UUIDs of the GPUs on which each has one rank that may have come there by now."""
+    """UUIDs of the GPUs on which there may be one rank each by now."""
 
 
 def situation(report: Report, own: Own | None = None) -> Situation:
     """As far as it can be seen; what the configuration and the run's own kind add is for the caller."""
+    links = report.memory.links.seen
+    unknown = strangers_of(report.gpus, own or Own(), contained=None if links is None else links.contained)
     return Situation(
-        gpus=tuple(_use(state, own or Own()) for state in report.gpus),
+        gpus=tuple(_use(state, unknown[state.uuid]) for state in report.gpus),
         expected=max(0, int(report.node.gpus_expected or 0) - len(report.excluded)),
         simulated=report.simulated is not None,
         released=report.release.end is not None,
@@ -31,13 +33,13 @@ def situation(report: Report, own: Own | None = None) -> Situation:
     )
 
 
-def _use(state: GpuState, own: Own) -> GpuUse:
+def _use(state: GpuState, strangers: float | None) -> GpuUse:
     gpu = state.gpu
     return GpuUse(
         index=state.index,
         uuid=state.uuid,
         processes=gpu.processes,
-        strangers=strangers(gpu.processes, ours=int(state.uuid in own.gpus)),
+        strangers=strangers,
         utilization=gpu.utilization_ratio,
         memory_used=gpu.memory_used_bytes,
         memory_free=gpu.memory_free_bytes,
@@ -48,6 +50,20 @@ def _use(state: GpuState, own: Own) -> GpuUse:
     )
 
 
-def strangers(processes: float | None, *, ours: int) -> float | None:
-    """How many processes of a GPU are not ours, by their number."""
+def strangers_of(gpus: Sequence[GpuState], own: Own, *, contained: bool | None) -> Mapping[str, float | None]:
+    """By UUID, how many processes are not ours; None: not known.
+
+    In a container NVML may give the host's pids, by which nobody knows his own: then they are told by their number.
+    """
+    seen = {pid for state in gpus for pid in state.pids or ()}
+    by_pid = contained is False or bool(seen & own.pids)
+    return {
+        state.uuid: float(len(set(state.pids) - own.pids))
+        if by_pid and state.pids is not None
+        else _by_number(state.gpu.processes, ours=state.uuid in own.gpus)
+        for state in gpus
+    }
+
+
+def _by_number(processes: float | None, *, ours: bool) -> float | None:
     return None if processes is None else max(0.0, processes - ours)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +13,13 @@ import pytest
 from loops import turn_for, turn_until
 
 from gpumon.arrival import ProbeProgressed, ProbeStarted
+from gpumon.ports import KnownLinks
 from gpumon.probe.probes import PROBES
 from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.report import Report
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Node
+from gpumon.snapshot.snapshot import LinksSeen
 from gpumon.state import GpuState
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import WATCH_SECONDS, Choices, Probing
@@ -40,6 +42,14 @@ def node(*processes: float, simulated: bool = True, **gpu: float) -> Report:
     return Report(started=0.0, simulated="h100x8" if simulated else None, gpus=states, node=expected)
 
 
+def on_host(report: Report, pids: Sequence[int] = ()) -> Report:
+    """One that sees the processes of the whole host; so many GPUs as there are pids are held by one each."""
+    links = KnownLinks(seen=LinksSeen(ended_at=0.0, contained=False))
+    held = [pids[n : n + 1] for n in range(len(report.gpus))]
+    gpus = tuple(replace(state, pids=tuple(one)) for state, one in zip(report.gpus, held, strict=True))
+    return replace(report, gpus=gpus, memory=replace(report.memory, links=links))
+
+
 class Bench:
     """A loop with its probe, whose ranks hang; a test changes the Report that they see."""
 
@@ -49,6 +59,7 @@ class Bench:
         self.report = node(0.0, 0.0)
         self.told: list[ProbeStarted | ProbeProgressed] = []
         self.kept: list[ProbeResult] = []
+        self.watched: list[bool] = []
         self.probing = Probing(
             self.loop,
             replace(PROBES["allreduce"], worker=worker),
@@ -56,7 +67,11 @@ class Bench:
             latest=lambda: self.report,
             tell=self.told.append,
             keep=self.kept.append,
+            watch=self._watch,
         )
+
+    def _watch(self, *, closely: bool) -> None:
+        self.watched.append(closely)
 
     def turn_until(self, done: Callable[[], bool]) -> None:
         turn_until(self.loop, done)
@@ -123,6 +138,24 @@ def test_a_run_gives_way_to_a_job_that_comes(bench: Bench, taken: Report) -> Non
     assert "GPU 1" in result.hint
     assert result.duration_seconds < 30
     assert not bench.probing.running
+
+
+def test_a_stranger_on_real_gpus_ends_the_run(bench: Bench) -> None:
+    """Told from the ranks by its pid; while they run, and a little after, the processes are read at every poll."""
+    bench.report = on_host(node(0.0, 0.0, simulated=False))
+    run = bench.run()
+    assert bench.watched == [True]
+    own = sorted(bench.probing.holders(), key=lambda one: one.pid)
+    bench.report = on_host(node(1.0, 1.0, simulated=False, utilization_ratio=1.0), [one.pid for one in own])
+    turn_for(bench.loop, 4 * WATCH_SECONDS)
+    assert bench.probing.running
+
+    bench.report = on_host(node(1.0, 1.0, simulated=False), [own[0].pid, 1])
+    bench.turn_until(lambda: bool(bench.kept))
+    [result] = bench.kept
+    assert (result.id, result.outcome, result.reason) == (run, "skipped", "busy")
+    assert "Another process came to GPU 1" in result.hint
+    bench.turn_until(lambda: bench.watched == [True, False])
 
 
 def test_what_the_agents_own_stop_ends_is_not_recorded(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -69,6 +69,7 @@ class ReleasedNode:
             latest=lambda: self.monitor.latest,
             tell=self.take,
             keep=self.kept.append,
+            watch=self.samplers.watch,
         )
         self.most = most
         self.releasing = self.another()

@@ -54,6 +54,10 @@ class Watched:
         """GPUs of the last poll that have readings."""
         return self._last
 
+    def holders(self) -> set[int]:
+        """GPUs that somebody holds, by the last complete poll."""
+        return {seen.index for seen in self.snapshots[-1].gpus if seen.pids and seen.index is not None}
+
     def until(self, done: object, seconds: float = 90.0) -> None:
         assert callable(done)
         turn_until(self.loop, lambda: bool(done()), seconds)
@@ -169,3 +173,19 @@ def test_an_event_set_that_hangs_costs_the_xids_and_not_the_readings(watched: Wa
     watched.until(lambda: len(watched.snapshots) > seen + 3)
 
     assert watched.state.restarts["deadline"] == MOST_EVENT_FAILURES
+
+
+def test_a_sampler_that_is_told_to_watch_sees_at_once_who_comes(watched: Watched) -> None:
+    """It need not be replaced for that; the next one watches too, until it is told to rest."""
+    watched.supervisor.watch(closely=True)
+    watched.until(lambda: "slow" in watched.snapshots[-1].durations)
+    watched.suffer({3: {"busy": True}})
+    watched.until(lambda: watched.holders() == {3})
+    assert "slow" not in watched.snapshots[-1].durations
+
+    watched.supervisor.replace("configuration")
+    watched.until(lambda: watched.state.restarts["configuration"] == 1)
+    watched.until(lambda: len(watched.polled()) == 8 and "slow" in watched.snapshots[-1].durations)
+    watched.suffer({3: {"busy": True}, 5: {"busy": True}})
+    watched.until(lambda: watched.holders() == {3, 5})
+    assert "slow" not in watched.snapshots[-1].durations

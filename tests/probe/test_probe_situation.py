@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from gpumon.snapshot.gpu import Gpu
+from gpumon.state import GpuState
+from gpumon.supervisor.situation import Own, strangers_of
+
+OURS = Own(pids=frozenset({71, 72}), gpus=("GPU-0", "GPU-1"))
+YET_TO_COME = Own(pids=frozenset({71, 72}))
+
+
+def held(*pids: tuple[int, ...] | None) -> tuple[GpuState, ...]:
+    """GPUs that these processes hold; None of one of which it is not known."""
+    return tuple(
+        GpuState(
+            bus_id=str(n),
+            uuid=f"GPU-{n}",
+            index=n,
+            gpu=Gpu(processes=None if one is None else float(len(one))),
+            pids=one,
+        )
+        for n, one in enumerate(pids)
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "own", "contained", "strangers"),
+    [
+        (held((71,), (72,)), OURS, False, [0, 0]),
+        (held((71,), (72, 4711)), OURS, False, [0, 1]),
+        (held((71,), (4711,)), OURS, False, [0, 1]),
+        (held((), (4711,)), YET_TO_COME, False, [0, 1]),
+        (held((71,), (4711,)), OURS, None, [0, 1]),
+        (held((900071,), (900072,)), OURS, True, [0, 0]),
+        (held((900071,), (900072, 904711)), OURS, True, [0, 1]),
+        (held((904711,), ()), YET_TO_COME, True, [1, 0]),
+        (held((71,), None), OURS, False, [0, None]),
+        (held((71,), (72,), (4711,)), OURS, False, [0, 0, 1]),
+    ],
+)
+def test_our_own_ranks_are_no_strangers(
+    gpus: tuple[GpuState, ...], own: Own, *, contained: bool | None, strangers: list[float | None]
+) -> None:
+    """By pid where NVML's are ours; in a container that shows the host's, one rank a GPU, once it may be there."""
+    assert list(strangers_of(gpus, own, contained=contained).values()) == strangers
