@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpumon.health.lives import Life
 from gpumon.health.verdict import Key, Ruling, Verdict
+from gpumon.hold import Hold, HoldEnded, Holds
 from gpumon.maintenance import Known, Maintenance, MaintenanceEnded
 from gpumon.probe.account import Progress
 from gpumon.probe.result import ProbeResult
@@ -91,6 +92,8 @@ class Remembered:
     """Of the agent; the newest last, its present one may be among them."""
     maintenances: Known = ()
     """Newest last."""
+    holds: Holds = ()
+    """Newest last."""
     probe_results: tuple[ProbeResult, ...] = ()
     probe_runs: Mapping[str, float] = field(default_factory=dict)
     probe_skips: Mapping[str, float] = field(default_factory=dict)
@@ -161,6 +164,8 @@ Arrival = (
     | Accepted
     | Maintenance
     | MaintenanceEnded
+    | Hold
+    | HoldEnded
     | Remembered
     | ProbeStarted
     | ProbeProgressed

@@ -19,6 +19,7 @@ from gpumon.config.load import ConfigurationError, changes, reloaded
 from gpumon.config.model import Configuration
 from gpumon.front import Front
 from gpumon.heartbeat import Heartbeat
+from gpumon.holding import Holding
 from gpumon.maintaining import Maintaining
 from gpumon.memories import Memories
 from gpumon.monitor import BEAT_SECONDS, Monitor
@@ -124,6 +125,14 @@ class Daemon:
             watch=self._samplers.watch,
         )
         self._schedule = Schedule(self._probing.scheduled)
+        self._holding = Holding(
+            self._loop,
+            self._memories,
+            self._probing,
+            most=configuration.probe.hold_max_seconds,
+            latest=lambda: self._monitor.latest,
+            tell=self._monitor.take,
+        )
         self._releasing = Releasing(
             self._loop,
             most=configuration.release.max_seconds,
@@ -197,6 +206,8 @@ class Daemon:
             accept_inventory=self._accepting.request,
             request_maintenance=self._maintaining.request,
             end_maintenance=self._maintaining.end,
+            request_hold=self._holding.request,
+            end_hold=self._holding.end,
             find_events=self._memories.find_events,
             wall=time.time,
             boot=boot_clock,
@@ -222,6 +233,7 @@ class Daemon:
         self._sightings.stop()
         self._rulings.stop()
         self._maintaining.stop()
+        self._holding.stop()
         self._heartbeat.stop()
         self._memories.boards.keep(self._monitor.latest, all_of_them=True)
         self._memories.ports.keep(self._monitor.latest, all_of_them=True)
@@ -266,7 +278,7 @@ class Daemon:
         )
         self._monitor.take(Tick())
         self._rulings.rule()
-        self._maintaining.look()
+        self._memories.spans.keep((*self._monitor.latest.maintenances, *self._monitor.latest.holds))
 
     def _feed_watchdog(self) -> None:
         """From the loop, not from the driver: a hung driver is to be reported, a hung agent to be restarted."""
@@ -299,6 +311,7 @@ class Daemon:
         self._probing.choices = choices(after)
         self._releasing.most = after.release.max_seconds
         self._maintaining.most = after.maintenance.max_seconds
+        self._holding.most = after.probe.hold_max_seconds
         if timetable(before) != timetable(after):
             self._schedule.start(timetable(after))
         if not same_orders(before, after):

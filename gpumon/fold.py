@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import assert_never
 
-from gpumon import boards, errors, inventory, judged, maintenance, ports, unwatched
+from gpumon import boards, errors, hold, inventory, judged, maintenance, ports, unwatched
 from gpumon.alerts.alert import Alert
 from gpumon.alerts.evaluate import evaluate
 from gpumon.arrival import (
@@ -25,6 +25,7 @@ from gpumon.arrival import (
     Tick,
 )
 from gpumon.health import table
+from gpumon.hold import Hold, HoldEnded, Holds
 from gpumon.maintenance import Known, Maintenance, MaintenanceEnded
 from gpumon.moment import Moment
 from gpumon.probe.metrics import fold_result
@@ -70,7 +71,8 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
         case Agent():
             report = _agent(report, arrival)
     known = maintenance.in_time(_maintenances(report, arrival), now, report.boot_id)
-    report = shown(replace(report, maintenances=known), now, terms)
+    holds = hold.in_time(_holds(report, arrival), now, report.boot_id)
+    report = shown(replace(report, maintenances=known, holds=holds), now, terms)
     return _evaluated(report, now, terms) if isinstance(arrival, Tick) else report
 
 
@@ -88,6 +90,19 @@ def _maintenances(report: Report, arrival: Arrival) -> Known:
             return reduce(maintenance.begun, report.maintenances, arrival.maintenances)
         case _:
             return report.maintenances
+
+
+def _holds(report: Report, arrival: Arrival) -> Holds:
+    """The same of holds."""
+    match arrival:
+        case Hold():
+            return hold.begun(report.holds, arrival)
+        case HoldEnded():
+            return hold.ended(report.holds, arrival)
+        case Remembered():
+            return reduce(hold.begun, report.holds, arrival.holds)
+        case _:
+            return report.holds
 
 
 def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus | Accepted) -> Memory:

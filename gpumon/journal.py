@@ -11,6 +11,7 @@ from gpumon import ports
 from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
 from gpumon.health.verdict import Change as Cleared
 from gpumon.health.verdict import Level
+from gpumon.hold import Hold, in_force
 from gpumon.rails import Known
 from gpumon.report import Left, Report
 from gpumon.shown import NOT_READ
@@ -51,10 +52,17 @@ def changes(before: Report, after: Report) -> Iterator[Change]:
         yield from _errors(before, after)
     if before.health.history is not after.health.history and before.memory.recalled is after.memory.recalled:
         yield from _rulings(before, after)
-    if before.maintenances is not after.maintenances:
-        yield from _maintenance(before, after)
+    yield from _asked(before, after)
     if before.alerts is not after.alerts:
         yield from _alerts(before, after)
+
+
+def _asked(before: Report, after: Report) -> Iterator[Change]:
+    """What somebody asked for, for a while."""
+    if before.maintenances is not after.maintenances:
+        yield from _maintenance(before, after)
+    if before.holds is not after.holds:
+        yield from _holds(before, after)
 
 
 def _maintenance(before: Report, after: Report) -> Iterator[Change]:
@@ -70,6 +78,29 @@ def _maintenance(before: Report, after: Report) -> Iterator[Change]:
         elif was is not None and was.ended is None and one.ended is not None:
             why = "time is up" if one.ended >= one.until else "by request"
             yield Change(logging.INFO, "the maintenance has ended: alerts page again", words | {"ended": why})
+
+
+def _holds(before: Report, after: Report) -> Iterator[Change]:
+    """The same of holds of the probe; one that takes the place of another of its owner prolongs it."""
+    known, held = ({one.owner: one for one in in_force(report.holds)} for report in (before, after))
+    recalled = before.memory.recalled is not after.memory.recalled
+    for owner, one in held.items():
+        if owner not in known:
+            yield Change(
+                logging.INFO, "the hold goes on" if recalled else "hold begins: no probe runs", _hold_words(one)
+            )
+        elif known[owner].key != one.key:
+            yield Change(logging.INFO, "the hold is prolonged", _hold_words(one))
+    for one in after.holds:
+        was = known.get(one.owner)
+        if one.owner not in held and was is not None and was.key == one.key and one.ended is not None:
+            why = "time is up" if one.ended >= one.until else "by request"
+            yield Change(logging.INFO, "the hold has ended", _hold_words(one) | {"ended": why})
+
+
+def _hold_words(one: Hold) -> dict[str, object]:
+    words = {"owner": one.owner, "by": one.by, "reason": one.reason, "until": _moment(one.until)}
+    return {name: word for name, word in words.items() if word}
 
 
 def _moment(wall: float) -> str:

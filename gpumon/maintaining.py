@@ -11,6 +11,7 @@ from gpumon.memories import Memories
 from gpumon.release import Answer
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
+from gpumon.span import ASK_FOR_LESS, wrong_length
 from gpumon.supervisor.loop import Loop
 
 _STOPPING = Answer(refused="The agent is stopping.", remedy="Ask again when it has started.")
@@ -35,8 +36,6 @@ class Maintaining:
         """Seconds; longest maintenance."""
         self._latest = latest
         self._changed = changed
-        self._stored: dict[float, Maintenance] = {}
-        """As the store knows them, or is about to; by their beginning."""
         self._stopping = False
 
     def stop(self) -> None:
@@ -51,13 +50,6 @@ class Maintaining:
         """From any thread: end the one in force."""
         return self._post(self._end)
 
-    def look(self) -> None:
-        """Have stored what time has changed, and what could not be stored before."""
-        rows = [one for one in self._latest().maintenances if self._stored.get(one.began) != one]
-        if rows:
-            self._stored |= {one.began: one for one in rows}
-            self._memories.update_maintenances(rows, lambda: self._forget(rows))
-
     def _post(self, work: Callable[[Future[Answer]], None]) -> Future[Answer]:
         future: Future[Answer] = Future()
         future.set_running_or_notify_cancel()  # from now on nobody but us ends it
@@ -66,9 +58,8 @@ class Maintaining:
 
     def _begin(self, seconds: float, reason: str, by: str, future: Future[Answer]) -> None:
         wrong, remedy = wrong_reason(reason), 'Say why in a few words: --reason "new power supply".'
-        if not 0 < seconds <= self.most:
-            wrong = f"{seconds:.10g} s is not between 0 and maintenance.max_seconds, which is {self.most:.10g}."
-            remedy = "Ask for less, or have the setting raised."
+        if too_long := wrong_length(seconds, self.most, "maintenance.max_seconds"):
+            wrong, remedy = too_long, ASK_FOR_LESS
         if wrong:
             future.set_result(Answer(refused=wrong, remedy=remedy))
             return
@@ -97,9 +88,3 @@ class Maintaining:
     def _settled(self, future: Future[Answer], stored: bool) -> None:  # noqa: FBT001 - Memories calls it so
         future.set_result(Answer(stored=stored))
         self._changed()
-
-    def _forget(self, rows: list[Maintenance]) -> None:
-        """Not stored: they are news again."""
-        for one in rows:
-            if self._stored.get(one.began) == one:
-                del self._stored[one.began]

@@ -16,11 +16,13 @@ from gpumon.health.standing import kept
 from gpumon.health.verdict import Key, Ruling, Verdict
 from gpumon.kept_boards import KeptBoards
 from gpumon.kept_ports import KeptPorts
-from gpumon.maintenance import Known, Maintenance, MaintenanceEnded
+from gpumon.kept_spans import KeptSpans
+from gpumon.maintenance import Maintenance, MaintenanceEnded
 from gpumon.probe.result import ProbeResult, to_document
 from gpumon.recall import recall
 from gpumon.report import Report
 from gpumon.snapshot.burst import SXID, XID, Burst, Change, LogPosition
+from gpumon.span import Span
 from gpumon.store.errors import StoreError
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
 from gpumon.store.store import Retention, Store
@@ -76,6 +78,7 @@ class Memories:
         self._writer = Writer(path, retention=retention, post=loop.post, on_open=self._opened)
         self.boards = KeptBoards(self._writer)
         self.ports = KeptPorts(self._writer)
+        self.spans = KeptSpans(self._writer)
 
     def start(self) -> None:
         """Open the store in its own thread, and recall what it knows."""
@@ -156,7 +159,7 @@ class Memories:
         self._writer.submit(lambda store: store.keep_life(life))
 
     def keep_maintenances(
-        self, known: Known, told: Maintenance | MaintenanceEnded, settled: Callable[[bool], None]
+        self, known: Sequence[Maintenance], told: Maintenance | MaintenanceEnded, settled: Callable[[bool], None]
     ) -> None:
         """Store maintenances as they are with this one begun or ended, then tell that.
 
@@ -167,11 +170,11 @@ class Memories:
             self._take(told)
             settled(stored)
 
-        self._keep(lambda store: store.keep_maintenances(known), tell)
+        self.keep_spans(known, tell)
 
-    def update_maintenances(self, known: Sequence[Maintenance], lost: Callable[[], None]) -> None:
-        """Store maintenances as they were told before; `lost` is called when they are not stored."""
-        self._writer.submit(lambda store: store.keep_maintenances(known), failed=lambda _: lost())
+    def keep_spans(self, known: Sequence[Span], settled: Callable[[bool], None]) -> None:
+        """Store maintenances or holds as they are. `settled` is called with whether they are stored."""
+        self._keep(lambda store: store.keep_spans(known), settled)
 
     def keep_acceptance(self, told: Accepted, done: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
         """Store what a person accepted, then tell it; nothing is told that cannot be stored."""
@@ -265,6 +268,7 @@ class Memories:
         self._unstored_rulings = (*health.cleared.values(), *health.history)
         self.boards.begun_anew()
         self.ports.begun_anew()
+        self.spans.begun_anew()
 
     def _resubmit(self, result: ProbeResult) -> None:
         self._writer.submit(_adding(result), failed=lambda _: self._keep_result_for_later(result))

@@ -11,6 +11,8 @@ from gpumon.errors import MOST_EVENTS
 from gpumon.fold import MOST_RESULTS
 from gpumon.health.standing import MOST_RULINGS, MOST_WEIGHTY
 from gpumon.health.verdict import Ruling
+from gpumon.hold import Hold
+from gpumon.maintenance import Maintenance
 from gpumon.probe.result import SUCCESSES, ProbeResult, from_document
 from gpumon.store.store import Store
 
@@ -33,7 +35,8 @@ def recall(store: Store, probe: str) -> Remembered:
         rulings=_rulings(store),
         cleared=store.cleared_verdicts(),
         lives=store.recent_lives(MOST_LIVES),
-        maintenances=store.maintenances(),
+        maintenances=store.spans(Maintenance),
+        holds=store.spans(Hold),
         probe_results=tuple(_results(_documents(store, probe))),
         probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
         probe_skips={reason: float(count) for reason, count in counters.reasons.items()},

@@ -14,6 +14,7 @@ from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.expectation import Expectation
 from gpumon.health.lives import Life
 from gpumon.health.standing import Health
+from gpumon.hold import Holds
 from gpumon.known_gpu import KnownGpu
 from gpumon.maintenance import Known, Maintenance, in_force
 from gpumon.ports import GonePort, KnownLinks
@@ -116,6 +117,8 @@ class Report:
     """Of the agent, the present one last."""
     maintenances: Known = ()
     """The newest last; `maintenance` is the one in force."""
+    holds: Holds = ()
+    """Of the probe: the newest last, those that have ended among them."""
     simulated: str | None = None
     """Name of the simulated profile."""
     detailed: bool = False

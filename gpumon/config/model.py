@@ -211,6 +211,7 @@ class Probe(_Section):
     deadline_seconds: float | None = setting(
         None, "Time after which a run is killed.", default_in_words="the probe's own: 180, on CPU 60", example=180, ge=1
     )
+    hold_max_seconds: float = setting(7 * 86400, "Longest hold: `gpumon probe hold`.", ge=1, le=30 * 86400)
     nccl_environment: Mapping[
         Annotated[str, AfterValidator(checked_nccl_name)], Annotated[str, BeforeValidator(number_as_text)]
     ] = setting(

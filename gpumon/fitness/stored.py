@@ -18,12 +18,11 @@ from gpumon.boot import boot_id
 from gpumon.fitness.known import Document, Fault, Known, KnownGpu, Unknowable, maintenance
 from gpumon.health.standing import Health, recalled
 from gpumon.health.verdict import ACTIONS, Verdict
-from gpumon.maintenance import in_force, in_time
+from gpumon.maintenance import Maintenance, in_force, in_time
 from gpumon.moment import Moment
 from gpumon.outputs.words import rfc3339
 from gpumon.snapshot.call_page import boot_clock
-from gpumon.store import maintenance as rows
-from gpumon.store import verdicts
+from gpumon.store import spans, verdicts
 from gpumon.store.schema import APPLICATION_ID
 
 TRIES, PAUSE = 5, 0.02
@@ -161,5 +160,5 @@ def _document(one: Verdict, index: int | None) -> Document:
 def _maintenance(connection: sqlite3.Connection) -> str | None:
     """As the agent would have it now."""
     at, boot = boot_clock(), boot_id()
-    one = in_force(in_time(rows.recent(connection), Moment(at=at, wall=time.time(), lived=at), boot))
+    one = in_force(in_time(spans.recent(connection, Maintenance), Moment(at=at, wall=time.time(), lived=at), boot))
     return None if one is None else maintenance(str(rfc3339(one.until)), one.reason)

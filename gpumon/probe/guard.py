@@ -71,6 +71,10 @@ class Situation:
     """The agent was asked to keep off one GPU or all."""
     maintained: bool = False
     """The node is in maintenance: somebody works on it."""
+    held: str = ""
+    """Who keeps probes away for a while, in words; empty when nobody does."""
+    recalled: bool = True
+    """Holds from before the start of the agent are known."""
     scheduled: bool = False
     """Nobody asked for this run."""
     schedulers: Collection[str] | None = ()
@@ -113,6 +117,17 @@ def maintained(situation: Situation) -> Skip | None:
     return Skip(reason="maintenance", hint=hint)
 
 
+def held(situation: Situation) -> Skip | None:
+    return Skip(reason="held", hint=situation.held) if situation.held else None
+
+
+def unrecalled(situation: Situation) -> Skip | None:
+    if situation.recalled:
+        return None
+    hint = "The store has not been read, so whether somebody holds the GPUs is not known. See `gpumon status`."
+    return Skip(reason="held", hint=hint)
+
+
 def left_over(situation: Situation) -> Skip | None:
     if not situation.unkillable:
         return None
@@ -141,7 +156,7 @@ def unseen(situation: Situation) -> Skip | None:
 
 
 GUARDS: tuple[Callable[[Situation], Skip | None], ...] = (
-    *(disabled, released, maintained, single_gpu, left_over, unarmed),
+    *(disabled, released, maintained, held, unrecalled, single_gpu, left_over, unarmed),
 )
 """What is in the way whichever GPUs are used, in the order of asking: what never changes first."""
 
@@ -264,8 +279,9 @@ def intruders(situation: Situation, used: Collection[str] | None = None) -> Skip
 
     Its own load shows on real GPUs, and not on those of a simulated node.
     """
-    if situation.released or situation.maintained:
-        return released(situation) or maintained(situation)
+    asked = released(situation) or maintained(situation) or held(situation)
+    if asked is not None:
+        return asked
     gpus = [gpu for gpu in situation.gpus if used is None or gpu.uuid in used]
     came = [f"GPU {gpu.index}" for gpu in gpus if gpu.strangers]
     if came:

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from gpumon.maintenance import LONGEST_REASON
 from gpumon.outputs.document import Document
 from gpumon.outputs.maintenance import maintenance
 from gpumon.release import Answer
@@ -19,6 +18,7 @@ from gpumon.serve.api import Filter, Nothing
 from gpumon.serve.guard import authorize
 from gpumon.serve.problem import Problem
 from gpumon.serve.release import PATIENCE, by
+from gpumon.span import LONGEST_REASON
 
 router = APIRouter(prefix="/api/v1", tags=["maintenance"])
 

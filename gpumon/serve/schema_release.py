@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from gpumon.maintenance import ASKERS as MAINTAINERS
 from gpumon.release import ASKERS
 from gpumon.serve.shape import Shape, moment
+from gpumon.span import ASKERS as SPAN_ASKERS
 
 
 class ReleaseWindow(Shape):
@@ -39,7 +39,7 @@ class Maintenance(Shape):
     since: str = moment("When it began.")
     until: str = moment("When it ends by itself.")
     reason: str
-    by: Literal[MAINTAINERS] = Field(description="Who asked.")  # type: ignore[valid-type]
+    by: Literal[SPAN_ASKERS] = Field(description="Who asked.")  # type: ignore[valid-type]
 
 
 class MaintenanceState(Shape):

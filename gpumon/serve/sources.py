@@ -42,6 +42,10 @@ class Sources:
     """Asks for a maintenance: seconds, reason, who asks. Answers when it is on record."""
     end_maintenance: Callable[[], Future[Answer]]
     """Ends the one in force."""
+    request_hold: Callable[[float, str, str, str], Future[Answer]]
+    """Asks for a hold of the probe: seconds, reason, owner, who asks. Answers when nothing of a run is left."""
+    end_hold: Callable[[str], Future[Answer]]
+    """Ends the one of this owner."""
     find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]
     """Asks the store. StoreError in the future when it cannot be read."""
     wall: Callable[[], float]

@@ -205,6 +205,23 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        """
+        CREATE TABLE holds (
+            number INTEGER PRIMARY KEY,
+            began REAL NOT NULL,
+            began_at REAL NOT NULL,
+            until REAL NOT NULL,
+            deadline REAL NOT NULL,
+            boot_id TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            asker TEXT NOT NULL,
+            ended REAL,
+            owner TEXT NOT NULL,
+            UNIQUE (began, owner)
+        )
+        """,
+    ),
 )
 
 

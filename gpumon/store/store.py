@@ -10,17 +10,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from gpumon.health.lives import Life
 from gpumon.health.verdict import Key, Ruling, Verdict
-from gpumon.maintenance import Known, Maintenance
 from gpumon.snapshot.burst import Board, Burst, Change, LogPosition
 from gpumon.snapshot.known_port import KnownPort
-from gpumon.store import boards, events, lives, maintenance, ports, verdicts
+from gpumon.span import Span
+from gpumon.store import boards, events, lives, ports, spans, verdicts
 from gpumon.store.errors import told_plainly
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
 from gpumon.store.opening import Opened, open_file
+
+S = TypeVar("S", bound=Span)
 
 DAY = 86400.0
 
@@ -197,16 +199,16 @@ class Store:
         with told_plainly(self.path):
             return lives.recent(self._connection, limit)
 
-    def keep_maintenances(self, known: Iterable[Maintenance]) -> None:
-        """Maintenances, as they are now."""
+    def keep_spans(self, known: Iterable[Span]) -> None:
+        """Maintenances and holds, as they are now."""
         with self._transaction():
             for one in known:
-                maintenance.keep(self._connection, one)
+                spans.keep(self._connection, one)
 
-    def maintenances(self) -> Known:
-        """The newest last."""
+    def spans(self, kind: type[S]) -> tuple[S, ...]:
+        """All of this kind, the newest last."""
         with told_plainly(self.path):
-            return maintenance.recent(self._connection)
+            return spans.recent(self._connection, kind)
 
     def open_verdicts(self) -> tuple[Verdict, ...]:
         with told_plainly(self.path):

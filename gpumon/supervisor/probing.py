@@ -83,6 +83,11 @@ class Probing:
     def running(self) -> bool:
         return self._runs.running is not None
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of those that the run in progress uses; empty on the CPU."""
+        return self._using
+
     def request(self) -> Future[ProbeRequest]:
         """From any thread: run now, or say why not."""
         future: Future[ProbeRequest] = Future()
@@ -99,6 +104,12 @@ class Probing:
         return tuple(
             Holder(pid=pid, words=f"rank {pid} of the probe", stuck=pid in stuck) for pid in self._runs.ranks.pids
         )
+
+    def give_way(self) -> None:
+        """Kill the run in progress if it must not go on."""
+        skip = intruders(self._situation(self._latest()), self._using or None)
+        if skip is not None:
+            self._runs.abort(skip)
 
     def stop(self) -> None:
         """Kill the run in progress, which then never was, and begin no other."""
@@ -209,6 +220,7 @@ class Probing:
 
 
 def _looked(report: Report) -> bool:
-    """Whether a first poll has ended, or the driver has said why there is none."""
+    """Whether a first poll has ended, or the driver has said why there is none; and the store has told, or cannot."""
     status = report.memory.status
-    return report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
+    polled = report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
+    return polled and (report.memory.recalled or report.node.store_up == 0)

@@ -14,6 +14,7 @@ from gpumon.release import NODE, Answer, Holder, Release, Window
 from gpumon.report import Report
 from gpumon.snapshot.bus_id import parsed
 from gpumon.snapshot.call_page import boot_clock
+from gpumon.span import ASK_FOR_LESS, wrong_length
 from gpumon.supervisor import device_nodes
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.marker import Done, MarkerWatch
@@ -110,9 +111,8 @@ class Releasing:
         return future
 
     def _begin(self, bus_id: str, seconds: float, by: str, future: Future[Answer]) -> None:
-        if not 0 < seconds <= self.most:
-            refused = f"{seconds:.10g} s is not between 0 and release.max_seconds, which is {self.most:.10g}."
-            future.set_result(Answer(refused=refused, remedy="Ask for less, or have the setting raised."))
+        if refused := wrong_length(seconds, self.most, "release.max_seconds"):
+            future.set_result(Answer(refused=refused, remedy=ASK_FOR_LESS))
             return
         wall, boot = time.time(), boot_clock()
         self._asked[bus_id] = Window(bus_id=bus_id, by=by, since=wall, until=wall + seconds, deadline=boot + seconds)

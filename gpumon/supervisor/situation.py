@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpumon import hold
 from gpumon.probe.guard import GpuUse, Situation
 from gpumon.report import Report
 from gpumon.state import GpuState
@@ -30,6 +31,8 @@ def situation(report: Report, own: Own | None = None) -> Situation:
         simulated=report.simulated is not None,
         released=report.release.end is not None,
         maintained=report.maintenance is not None,
+        held=hold.hint(hold.in_force(report.holds)),
+        recalled=report.memory.recalled,
     )
 
 

@@ -177,7 +177,7 @@ def test_maintenance_is_known_without_the_agent(tmp_path: Path) -> None:
     told = {}
     for number, (name, one) in enumerate(cases.items()):
         with Store.open(path) as store:
-            store.keep_maintenances([replace(one, began=float(number))])
+            store.keep_spans([replace(one, began=float(number))])
         told[name] = str(stored.read(path).maintenance).endswith(" UTC: new DIMMs")
     assert [name for name, known in told.items() if not known] == ["over", "ended"]
 

@@ -12,6 +12,7 @@ from loops import turn_until
 
 from gpumon.arrival import Tick
 from gpumon.maintaining import Maintaining
+from gpumon.maintenance import Maintenance
 from gpumon.memories import Memories
 from gpumon.monitor import Monitor
 from gpumon.release import Answer
@@ -52,7 +53,7 @@ class Maintained:
 
     def tick(self) -> None:
         self.monitor.take(Tick())
-        self.maintaining.look()
+        self.memories.spans.keep(self.monitor.latest.maintenances)
 
     def reasons(self) -> list[tuple[str, bool]]:
         """Each maintenance that the Report knows, and whether it is in force."""
@@ -61,7 +62,7 @@ class Maintained:
 
 def stored(path: Path) -> list[tuple[str, bool]]:
     with Store.open(path) as store:
-        return [(one.reason, one.ended is None) for one in store.maintenances()]
+        return [(one.reason, one.ended is None) for one in store.spans(Maintenance)]
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_who_asks_is_told_that_the_disk_failed(agent: Maintained, path: Path, mo
     def full(*_: object) -> None:
         raise StoreError(path, "the disk is full", "make room")
 
-    monkeypatch.setattr(Store, "keep_maintenances", full)
+    monkeypatch.setattr(Store, "keep_spans", full)
     assert agent.answered(agent.maintaining.request(60.0, "meanwhile", "api")) == Answer(stored=False)
     assert agent.reasons() == [("meanwhile", True)]
     assert agent.answered(agent.maintaining.end()) == Answer(stored=False)

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumon.maintenance import (
-    LONGEST_REASON,
     MOST_REMEMBERED,
-    SETTLED_SECONDS,
     Known,
     Maintenance,
     MaintenanceEnded,
@@ -22,6 +20,7 @@ from gpumon.maintenance import (
     wrong_reason,
 )
 from gpumon.moment import Moment
+from gpumon.span import LONGEST_REASON, SETTLED_SECONDS
 
 BEGAN, HOUR, UPTIME = 1e9, 3600.0, 5000.0
 

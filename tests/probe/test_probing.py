@@ -16,7 +16,7 @@ from gpumon.arrival import ProbeProgressed, ProbeStarted
 from gpumon.ports import KnownLinks
 from gpumon.probe.probes import PROBES
 from gpumon.probe.result import ProbeRequest, ProbeResult
-from gpumon.report import Report
+from gpumon.report import Memory, Report
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Node
 from gpumon.snapshot.snapshot import LinksSeen
@@ -39,7 +39,8 @@ def node(*processes: float, simulated: bool = True, **gpu: float) -> Report:
         for n, count in enumerate(processes)
     )
     expected = Node(gpus_expected=float(len(states)))
-    return Report(started=0.0, simulated="h100x8" if simulated else None, gpus=states, node=expected)
+    known = Memory(recalled=True)
+    return Report(started=0.0, simulated="h100x8" if simulated else None, gpus=states, node=expected, memory=known)
 
 
 def on_host(report: Report, pids: Sequence[int] = ()) -> Report:

@@ -72,6 +72,12 @@ class Node:
     def end_maintenance(self) -> Future[LetGo]:
         return self._let_go()
 
+    def request_hold(self, seconds: float, reason: str, owner: str, by: str) -> Future[LetGo]:
+        return self._let_go(seconds, reason, owner, by)
+
+    def end_hold(self, owner: str) -> Future[LetGo]:
+        return self._let_go(owner)
+
     def _let_go(self, *asked: object) -> Future[LetGo]:
         self.asked.append(asked)
         future: Future[LetGo] = Future()
@@ -114,6 +120,8 @@ class Node:
             accept_inventory=self._let_go,
             request_maintenance=self.request_maintenance,
             end_maintenance=self.end_maintenance,
+            request_hold=self.request_hold,
+            end_hold=self.end_hold,
             find_events=self.find_events,
             wall=lambda: samples.STAMP.wall,
             boot=lambda: samples.STAMP.boot,

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_bursts import BUS_ID, WALL, burst, change
 
+from gpumon.maintenance import Maintenance
 from gpumon.snapshot.burst import KINDS, OVERRUN, SOURCES, SXID, XID, Board, Burst, Change
 from gpumon.snapshot.known_port import KnownPort
 from gpumon.store import boards as store_module
@@ -198,10 +199,10 @@ def test_a_maintenance_of_an_earlier_version_keeps_its_length(tmp_path: Path) ->
         )
         old.commit()
     with Store.open(path) as store:
-        (known,) = store.maintenances()
+        (known,) = store.spans(Maintenance)
         assert (known.began_at, known.seconds) == (5000.0, 3600.0)
-        store.keep_maintenances([replace(known, began_at=-100.0, deadline=3500.0, boot_id="boot-2")])
-        assert [(one.began_at, one.seconds) for one in store.maintenances()] == [(-100.0, 3600.0)]
+        store.keep_spans([replace(known, began_at=-100.0, deadline=3500.0, boot_id="boot-2")])
+        assert [(one.began_at, one.seconds) for one in store.spans(Maintenance)] == [(-100.0, 3600.0)]
 
 
 def rail(number: int, last: float = 0.0, *, expected: bool | None = True) -> KnownPort:

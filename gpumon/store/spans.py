@@ -1,0 +1,49 @@
+"""Rows of maintenances and holds. Inside the caller's transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import fields
+from typing import TypeVar
+
+from gpumon.hold import Hold
+from gpumon.maintenance import MOST_REMEMBERED, Maintenance
+from gpumon.span import Span
+
+S = TypeVar("S", bound=Span)
+
+_TABLES: dict[type[Span], tuple[str, tuple[str, ...]]] = {
+    Maintenance: ("maintenance", ("began",)),
+    Hold: ("holds", ("began", "owner")),
+}
+"""Its table, and by what a row of it is known."""
+_COLUMNS = {"by": "asker"}
+"""Where the column is not called as the attribute is."""
+
+
+def keep(connection: sqlite3.Connection, one: Span) -> None:
+    """As it is now."""
+    table, key = _TABLES[type(one)]
+    columns = _columns(type(one))
+    connection.execute(
+        f"INSERT INTO {table} ({', '.join(columns.values())}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - our own names
+        f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET began_at = excluded.began_at, until = excluded.until,"
+        " deadline = excluded.deadline, boot_id = excluded.boot_id, ended = excluded.ended",
+        tuple(getattr(one, name) for name in columns),
+    )
+    connection.execute(
+        f"DELETE FROM {table} WHERE ended IS NOT NULL AND number <= (SELECT max(number) FROM {table}) - ?",  # noqa: S608
+        (MOST_REMEMBERED,),
+    )
+
+
+def recent(connection: sqlite3.Connection, kind: type[S]) -> tuple[S, ...]:
+    """The newest last."""
+    (table, _), columns = _TABLES[kind], _columns(kind)
+    rows = connection.execute(f"SELECT {', '.join(columns.values())} FROM {table} ORDER BY number")  # noqa: S608
+    return tuple(kind(**dict(zip(columns, row, strict=True))) for row in rows)
+
+
+def _columns(kind: type[Span]) -> dict[str, str]:
+    """By attribute."""
+    return {one.name: _COLUMNS.get(one.name, one.name) for one in fields(kind)}

@@ -1,0 +1,345 @@
+"""Holds of the probe as the agent keeps them: Reports folded, a real store, rank processes that are killed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loops import turn_until
+from unkillable import build, held
+
+from gpumon.arrival import ProbeEnded, ProbeProgressed
+from gpumon.hold import Hold, in_force
+from gpumon.holding import Holding
+from gpumon.memories import Memories
+from gpumon.monitor import Monitor
+from gpumon.probe.guard import IDLE_BYTES
+from gpumon.probe.probes import PROBES
+from gpumon.release import Answer
+from gpumon.report import Report
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.node import Node
+from gpumon.state import GpuState
+from gpumon.store.errors import StoreError
+from gpumon.store.store import Retention, Store
+from gpumon.supervisor import child
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.probing import Choices, Probing
+from gpumon.terms import Terms
+
+RACES = 200
+MOST_RANKS = 4096
+HANG = """
+import json, os, sys, time
+orders = json.loads(sys.stdin.readline())
+os.write(orders["result"], b'{"stage": "join"}\\n')
+time.sleep(60)
+"""
+
+FIRST = Report(started=0.0, boot_id="a", simulated="h100x8", node=Node(snapshot_timestamp_seconds=1.0))
+
+
+class Held:
+    """As much of an agent as it takes."""
+
+    def __init__(self, store: Path, worker: Path, python: str = sys.executable) -> None:
+        self.loop = Loop()
+        self.monitor = Monitor(FIRST, Terms())
+        self.memories = Memories(
+            self.loop,
+            store,
+            Retention(),
+            "allreduce",
+            take=self.monitor.take,
+            latest=lambda: self.monitor.latest,
+        )
+        self.seen: Callable[[Report], Report] = lambda report: report
+        """What else a test lets the Report say."""
+        self.told: list[Any] = []
+        self.probing = Probing(
+            self.loop,
+            replace(PROBES["allreduce"], worker=worker),
+            Choices(python=python, deadline=30.0),
+            latest=self.latest,
+            tell=self._tell,
+            keep=lambda result: self._tell(ProbeEnded(result=result)),
+        )
+        self.holding = Holding(
+            self.loop, self.memories, self.probing, most=3600.0, latest=self.latest, tell=self.monitor.take
+        )
+        self.memories.start()
+        turn_until(self.loop, lambda: self.monitor.latest.memory.recalled)
+
+    def latest(self) -> Report:
+        return self.seen(self.monitor.latest)
+
+    def _tell(self, arrival: Any) -> None:
+        self.told.append(arrival)
+        self.monitor.take(arrival)
+
+    def answered(self, asked: Future[Any]) -> Any:
+        turn_until(self.loop, asked.done)
+        return asked.result()
+
+    def hold(self, owner: str = "", seconds: float = 60.0) -> Answer:
+        answer: Answer = self.answered(self.holding.request(seconds, "prolog", owner, "command"))
+        return answer
+
+    def unhold(self, owner: str = "") -> Answer:
+        answer: Answer = self.answered(self.holding.end(owner))
+        return answer
+
+    def run(self) -> None:
+        """Start one, and wait until its ranks are at work."""
+        before = len(self.told)
+        assert self.answered(self.probing.request()).accepted
+        turn_until(self.loop, lambda: any(isinstance(one, ProbeProgressed) for one in self.told[before:]))
+
+    def owners(self) -> list[str]:
+        return [one.owner for one in in_force(self.monitor.latest.holds)]
+
+    def stop(self) -> None:
+        self.probing.stop()
+        turn_until(self.loop, lambda: not self.probing.running)
+        self.memories.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    (tmp_path / "state").mkdir()
+    return tmp_path / "state" / "gpumon.db"
+
+
+@pytest.fixture
+def agent(store: Path, tmp_path: Path) -> Iterator[Held]:
+    worker = tmp_path / "worker.py"
+    worker.write_text(HANG)
+    one = Held(store, worker)
+    yield one
+    one.stop()
+
+
+def test_a_hold_ends_the_run_and_is_answered_when_its_ranks_are_gone(agent: Held) -> None:
+    """The result is a skip that says for whom; no other run begins before the hold has ended."""
+    agent.run()
+    pids = agent.probing.holders()
+    asked = boot_clock()
+    assert agent.hold("4711") == Answer()
+    assert boot_clock() - asked < 3
+    assert len(pids) == 2
+    assert not any(Path(f"/proc/{one.pid}").exists() for one in pids)
+    result = agent.told[-1].result
+    assert (result.outcome, result.reason) == ("skipped", "held")
+    assert "4711 (by command)" in result.hint
+
+    refused = agent.answered(agent.probing.request())
+    assert (refused.accepted, refused.reason) == (False, "held")
+    assert "gpumon probe unhold --owner 4711" in refused.hint
+    assert agent.unhold("4711") == Answer()
+    agent.run()
+
+
+def test_each_owner_has_a_hold(agent: Held) -> None:
+    """Two jobs and a person: no run begins before the last of them has ended theirs."""
+    for owner in ("1", "2", "", "2"):
+        assert not agent.hold(owner).refused
+    assert agent.owners() == ["1", "", "2"]
+    for owner in ("1", "", "3", "2"):
+        assert agent.answered(agent.probing.request()).reason == "held"
+        assert not agent.unhold(owner).refused
+    assert agent.owners() == []
+    agent.run()
+
+
+def test_the_next_agent_knows_it(agent: Held, store: Path, tmp_path: Path) -> None:
+    """It is on record when the answer comes: kill -9 right after it changes nothing."""
+    for owner in ("1", "2"):
+        assert agent.hold(owner).stored
+    assert agent.unhold("1").stored
+    agent.memories.close()
+    again = Held(store, tmp_path / "worker.py")
+    assert again.owners() == ["2"]
+    assert again.answered(again.probing.request()).reason == "held"
+    again.stop()
+
+
+def test_what_the_store_knows_is_waited_for(agent: Held) -> None:
+    """Right after the start nobody can tell whether the GPUs are held, so nothing runs."""
+    agent.seen = lambda report: replace(report, memory=replace(report.memory, recalled=False))
+    refused = agent.answered(agent.probing.request())
+    assert (refused.reason, "store" in refused.hint) == ("held", True)
+
+
+def test_what_time_ends_is_over_and_stored_as_ended(agent: Held, store: Path) -> None:
+    """Nobody has to end it."""
+    agent.hold("1", 0.05)
+    agent.hold("2")
+
+    def over() -> bool:
+        agent.monitor.beat()
+        agent.unhold("nobody")
+        agent.memories.spans.keep(agent.monitor.latest.holds)
+        return agent.owners() == ["2"]
+
+    turn_until(agent.loop, over)
+    agent.memories.close()
+    with Store.open(store) as opened:
+        assert [one.owner for one in in_force(opened.spans(Hold))] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reason", "owner"), [(0.0, "", ""), (3601.0, "", ""), (60.0, "a\tb", ""), (60.0, "", "x" * 101)]
+)
+def test_a_wrong_request_changes_nothing(agent: Held, seconds: float, reason: str, owner: str) -> None:
+    """Too long, or with a name that cannot be shown: it is said why."""
+    answer = agent.answered(agent.holding.request(seconds, reason, owner, "api"))
+    assert answer.refused
+    assert answer.remedy
+    assert agent.owners() == []
+
+
+def test_a_store_that_fails_keeps_nobody_waiting(agent: Held, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in force, and the answer says that the next agent would not know it."""
+
+    def full(*_: object) -> None:
+        raise StoreError(store, "the disk is full", "make room")
+
+    monkeypatch.setattr(Store, "keep_spans", full)
+    assert agent.hold("1") == Answer(stored=False)
+    assert agent.owners() == ["1"]
+
+
+def test_a_rank_that_cannot_be_killed_is_named(agent: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hold is in force, and who asked is told in time that the GPUs are not free."""
+    monkeypatch.setattr(child, "KILL_PATIENCE", 0.2)
+    agent.run()
+    pid = agent.probing.holders()[0].pid
+    with held(build(tmp_path), pid):
+        asked = boot_clock()
+        answer = agent.hold("1")
+        assert [(one.pid, one.stuck) for one in answer.holders] == [(pid, True)]
+        assert boot_clock() - asked < 3
+        assert agent.owners() == ["1"]
+    turn_until(agent.loop, lambda: not agent.probing.holders())
+    assert agent.hold("1") == Answer()
+
+
+@pytest.mark.parametrize("used", [None, 0.0, IDLE_BYTES + 1.0])
+def test_memory_that_is_not_given_back_is_told(agent: Held, used: float | None) -> None:
+    """On real GPUs a poll after the end of the ranks has to say that it is, or cannot say it."""
+    polled, held = [1.0], list[bool]()
+
+    def real(report: Report) -> Report:
+        gpus = tuple(
+            GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=Gpu(processes=0.0, memory_used_bytes=memory))
+            for n, memory in enumerate((0.0, used if held else 0.0))
+        )
+        node = Node(gpus_expected=2.0, snapshot_timestamp_seconds=polled[-1], poll_duration_seconds={"fast": 0.01})
+        return replace(report, simulated=None, gpus=gpus, node=node)
+
+    agent.seen = real
+    agent.run()
+    held.append(True)
+    asked = agent.holding.request(60.0, "", "1", "api")
+    turn_until(agent.loop, lambda: not agent.probing.running)
+    assert not asked.done(), "no poll has told of the memory yet"
+    polled.append(4e9)
+    answer = agent.answered(asked)
+    assert [one.words for one in answer.holders] == (["GPU 1, which has 1.0 GiB in use"] if used else [])
+
+
+# The race
+
+
+@pytest.fixture(scope="module")
+def stamping(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A rank that begins within a millisecond, and says when it was last alive."""
+    compiler = shutil.which("gcc")
+    assert compiler is not None, "install gcc"
+    program = tmp_path_factory.mktemp("rank") / "stamping_rank"
+    subprocess.run([compiler, "-O1", "-o", program, Path(__file__).with_name("stamping_rank.c")], check=True)
+    return program
+
+
+class Stamps:
+    """What the ranks themselves have written down."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(bytes(8 + 16 * MOST_RANKS))
+
+    def begun(self) -> int:
+        """How many ranks there ever were."""
+        (count,) = struct.unpack_from("q", self.path.read_bytes())
+        return int(count)
+
+    def lives(self) -> list[tuple[float, float]]:
+        """When each began and was last alive, on CLOCK_BOOTTIME."""
+        lines = struct.iter_unpack("qq", self.path.read_bytes()[8:])
+        return [(began / 1e9, last / 1e9) for began, last in itertools.islice(lines, self.begun())]
+
+
+def test_no_rank_lives_between_the_answer_to_a_hold_and_its_end(store: Path, tmp_path: Path, stamping: Path) -> None:
+    """However a hold and the start of a run race, and whatever had begun: by what the ranks themselves say."""
+    stamps, chance = Stamps(tmp_path / "stamps"), random.Random(5)  # noqa: S311 - no secret
+    agent = Held(store, stamps.path, python=str(stamping))
+    whiles = [race(agent, stamps, number, chance) for number in range(RACES)]
+    agent.stop()
+    lives = stamps.lives()
+    assert RACES / 4 <= len(lives) < MOST_RANKS
+    for began, last in lives:
+        assert began <= last
+        for number, (answered, ended) in enumerate(whiles):
+            assert last < answered or ended < began, f"race {number}: alive {last - answered:.6f} s after the answer"
+
+
+def race(agent: Held, stamps: Stamps, number: int, chance: random.Random) -> tuple[float, float]:
+    """A run is asked for, or due, and a hold is; when it was answered, and when it was ended."""
+    start: Callable[[], object] = agent.probing.scheduled if number % 2 else agent.probing.request
+    if number % 4 >= 2:  # ranks are at work already
+        before = stamps.begun()
+        start()
+        turn_until(agent.loop, lambda: stamps.begun() == before + 2)
+    asked: Future[Answer] = Future()
+    answered: list[float] = []
+
+    def hold() -> None:
+        answer = agent.holding.request(60.0, "", str(number), "command")
+        answer.add_done_callback(lambda _: answered.append(boot_clock()))
+        answer.add_done_callback(lambda one: asked.set_result(one.result()))
+
+    racers = [at_random(chance.uniform(0, 0.003), start), at_random(chance.uniform(0, 0.006), hold)]
+    assert agent.answered(asked) == Answer()
+    for one in racers:
+        one.join()
+    start()  # one that is asked for meanwhile
+    agent.loop.turn()
+    ended = boot_clock()
+    assert agent.unhold(str(number)) == Answer()
+    return answered[0], ended
+
+
+def at_random(delay: float, ask: Callable[[], object]) -> threading.Thread:
+    """Ask from another thread, as the server does."""
+
+    def wait() -> None:
+        until = boot_clock() + delay
+        while boot_clock() < until:
+            pass
+        ask()
+
+    racer = threading.Thread(target=wait)
+    racer.start()
+    return racer
