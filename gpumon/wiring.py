@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gpumon.health.alerting import rules
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.lives import Life
 from gpumon.health.policy import Policy
+from gpumon.probe.baseline import Floors
 from gpumon.probe.metrics import INITIAL
 from gpumon.probe.probes import PROBES
 from gpumon.probe.schedule import Timetable
@@ -143,8 +145,22 @@ def choices(configuration: Configuration) -> Choices:
         enabled=probe.enabled,
         deadline=probe.deadline_seconds,
         environment=probe.nccl_environment,
+        floors=floors(configuration),
         fault=os.environ.get(PROBE_FAULT, ""),
     )
+
+
+def floors(configuration: Configuration) -> Mapping[str, Floors]:
+    """Below what a run is slow, by backend."""
+    probe = configuration.probe
+    return {
+        setting.backend: Floors(
+            baseline=_given(probe.least_baseline_ratio, setting.least_baseline_ratio),
+            spreads=probe.least_baseline_spreads,
+            expected=probe.least_expected_ratio,
+        )
+        for setting in (PROBE.gpu, PROBE.cpu)
+    }
 
 
 def timetable(configuration: Configuration) -> Timetable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +12,13 @@ from dashboards.generate import dashboards
 from gpumon.alerts.render import render, runbook
 from gpumon.config.reference import reference, sample
 from gpumon.health.alerting import rules
-from gpumon.outputs import health_page, xid_page
+from gpumon.outputs import health_page, probe_page, xid_page
 from gpumon.outputs.catalogue import markdown
-from gpumon.sim.reference import fill
+from gpumon.sim import reference as reference_of_simulation
 from scripts.reference import findings
 
 ROOT = Path(__file__).parents[1]
+_SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def generated() -> Mapping[str, str]:
@@ -28,11 +30,18 @@ def generated() -> Mapping[str, str]:
         "docs/health.md": health_page.markdown(),
         "docs/configuration.md": reference(),
         "docs/alerts.md": runbook(table),
-        "docs/simulation.md": fill((ROOT / "docs/simulation.md").read_text(encoding="utf-8")),
+        "docs/simulation.md": filled("docs/simulation.md", reference_of_simulation.sections()),
+        "docs/probe.md": filled("docs/probe.md", probe_page.sections()),
         "deploy/gpumon.yml": sample(),
         "alert_rules/gpumon.yml": render(table),
         **{f"dashboards/{name}": text for name, text in dashboards().items()},
     }
+
+
+def filled(path: str, sections: Mapping[str, str]) -> str:
+    """A page of which parts are made, by the name that the page gives them."""
+    page = (ROOT / path).read_text(encoding="utf-8")
+    return _SECTION.sub(lambda found: found[1] + sections[found[2]] + found[3], page)
 
 
 def write(files: Mapping[str, str]) -> None:

@@ -212,6 +212,20 @@ class Probe(_Section):
         None, "Time after which a run is killed.", default_in_words="the probe's own: 180, on CPU 60", example=180, ge=1
     )
     hold_max_seconds: float = setting(7 * 86400, "Longest hold: `gpumon probe hold`.", ge=1, le=30 * 86400)
+    least_baseline_ratio: float | None = setting(
+        None,
+        "Share of this host's own median bandwidth below which a run is degraded. 0: none is.",
+        default_in_words="the probe's own: 0.9, on CPU 0.5",
+        example=0.9,
+        ge=0,
+        le=1,
+    )
+    least_baseline_spreads: float = setting(
+        4, "And by how many spreads of its earlier runs it has to lie below that median.", ge=0
+    )
+    least_expected_ratio: float = setting(
+        0.85, "The same share of the figure that is published for this hardware: docs/probe.md.", ge=0, le=1
+    )
     nccl_environment: Mapping[
         Annotated[str, AfterValidator(checked_nccl_name)], Annotated[str, BeforeValidator(number_as_text)]
     ] = setting(

@@ -12,10 +12,6 @@ ENOUGH_RUNS = 5
 """Fewer say nothing about what is normal."""
 MOST_RUNS = 30
 """Of which the median is taken: drift over months is not hidden by runs of last year."""
-LEAST_RATIO = {"baseline": 0.9, "expected": 0.85, "fleet": 0.85}
-"""Below this share of what was to be expected a measurement is low."""
-SPREADS = 4.0
-"""And below the baseline by so many spreads: hosts differ in how steady they are."""
 SATURATING = 16
 """Sizes from this part of the largest show bandwidth; smaller ones show latency."""
 _MAD_TO_SIGMA = 1.4826
@@ -23,6 +19,17 @@ _VERSIONS = ("torch", "nccl", "cuda")
 
 Figure = tuple[float, str]
 """Bytes a second, and where the figure is from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floors:
+    """Below these shares of what was to be expected a measurement is low; 0: never."""
+
+    baseline: float = 0.9
+    spreads: float = 4.0
+    """And below the baseline by so many spreads: hosts differ in how steady they are."""
+    expected: float = 0.85
+    fleet: float = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +43,7 @@ class Judge:
     """Earlier runs, the newest last."""
     expected: Callable[[Measurement], Figure | None] = field(default=lambda _: None)
     fleet: Callable[[Measurement], float | None] = field(default=lambda _: None)
+    floors: Floors = Floors()
 
     def compare(self, measurement: Measurement, *, ranks: int, versions: Mapping[str, str]) -> Comparison:
         """Only what saturates the links can be low: see `saturating`."""
@@ -52,11 +60,12 @@ class Judge:
             baseline=median,
             spread=spread,
             runs=len(past),
+            runs_needed=ENOUGH_RUNS,
             expected=figure,
             source=source,
             fleet=self.fleet(measurement),
         )
-        return comparison if median is None and figure is None and comparison.fleet is None else _judged(comparison)
+        return replace(comparison, low=_low(comparison, self.floors))
 
     def _past(self, measurement: Measurement, ranks: int, versions: Mapping[str, str]) -> Iterator[float]:
         """Only good runs: a fault that lasts must not become what is normal."""
@@ -79,13 +88,14 @@ def saturating(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
     return tuple(one for one in measurements if one.bytes * SATURATING > largest)
 
 
-def _judged(one: Comparison) -> Comparison:
+def _low(one: Comparison, floors: Floors) -> str:
+    """Which of them it falls short of."""
     if one.baseline is not None and one.spread is not None:
-        least = min(LEAST_RATIO["baseline"] * one.baseline, one.baseline - SPREADS * one.spread)
+        least = min(floors.baseline * one.baseline, one.baseline - floors.spreads * one.spread)
         if one.busbw < least:
-            return replace(one, low="baseline")
-    if one.expected is not None and one.busbw < LEAST_RATIO["expected"] * one.expected:
-        return replace(one, low="expected")
-    if one.fleet is not None and one.busbw < LEAST_RATIO["fleet"] * one.fleet:
-        return replace(one, low="fleet")
-    return one
+            return "baseline"
+    if one.expected is not None and one.busbw < floors.expected * one.expected:
+        return "expected"
+    if one.fleet is not None and one.busbw < floors.fleet * one.fleet:
+        return "fleet"
+    return ""

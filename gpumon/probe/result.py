@@ -70,6 +70,9 @@ class Comparison:
     spread: float | None = None
     """Of those runs: 1.48 times the median distance from their median."""
     runs: int = 0
+    """How many those are."""
+    runs_needed: int = 0
+    """For a median."""
     expected: float | None = None
     """The shipped figure for this hardware."""
     source: str = ""

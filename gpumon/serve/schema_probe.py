@@ -48,7 +48,8 @@ class Comparison(Shape):
     busbw: float
     baseline: float | None = Field(description="Median of this host's own runs under the same conditions.")
     spread: float | None
-    runs: int
+    runs: int = Field(description="How many those are.")
+    runs_needed: int = Field(description="For a baseline; it begins anew with another driver, NCCL, torch or GPU.")
     expected: float | None = Field(description="The shipped figure for this hardware.")
     source: str
     fleet: float | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -13,15 +12,8 @@ from gpumon.sim.gpm import METRICS
 from gpumon.sim.profiles import PROFILES
 from gpumon.sim.state import QUANTITIES, Link
 
-_SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _WITH_KEYS_OF_THEIR_OWN = ("ecc_", "remap_", "pcie_errors_", "fabric_")
 """Quantities that a scenario sets by keys of their own."""
-
-
-def fill(page: str) -> str:
-    """The page with its generated parts as they are now."""
-    parts = sections()
-    return _SECTION.sub(lambda found: found[1] + parts[found[2]] + found[3], page)
 
 
 def sections() -> Mapping[str, str]:

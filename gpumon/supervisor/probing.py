@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gpumon.arrival import ProbeProgressed, ProbeStarted
-from gpumon.probe.baseline import Judge
+from gpumon.probe.baseline import Floors
 from gpumon.probe.conclude import skipped
 from gpumon.probe.guard import Situation, Skip, intruders, may_run
-from gpumon.probe.plan import Plan, Run, make_plans, memory_needed
+from gpumon.probe.plan import Run, make_plans, memory_needed
 from gpumon.probe.probes import Probe
-from gpumon.probe.result import Conditions, ProbeRequest, ProbeResult
+from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.release import Holder
 from gpumon.report import Report
+from gpumon.supervisor.judging import make_judge
 from gpumon.supervisor.loop import Loop, Timer
 from gpumon.supervisor.runs import Runs
 from gpumon.supervisor.situation import Own, situation
@@ -41,6 +42,8 @@ class Choices:
     deadline: float | None = None
     """Seconds; None: the probe's own."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    floors: Mapping[str, Floors] = field(default_factory=dict)
+    """By backend; what is not here has the shipped ones."""
     fault: str = ""
     """For tests: what one rank does wrong."""
 
@@ -162,26 +165,12 @@ class Probing:
         self._using = plans[0].gpus
         self._watch_gpus(closely=True)
         self._tell(ProbeStarted(id=run.id))
-        judge = self._judge(report, plans[0])
+        floors = self.choices.floors.get(plans[0].setting.backend, Floors())
+        judge = make_judge(self._probe, plans[0], report, floors)
         self._runs.start(
             plans, run, judge, lambda progress: self._tell(ProbeProgressed(progress=progress)), self._ended
         )
         self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
-
-    def _judge(self, report: Report, plan: Plan) -> Judge:
-        models = {state.gpu.name for state in report.gpus if state.gpu is not None and state.gpu.name}
-        status = report.memory.status
-        return Judge(
-            probe=self._probe.name,
-            backend=plan.setting.backend,
-            conditions=Conditions(
-                model=", ".join(sorted(models)),
-                gpus=plan.gpus,
-                driver=(status.driver or "") if status is not None else "",
-                host_gpus=len(report.gpus),
-            ),
-            history=report.probe.history,
-        )
 
     def _watch(self) -> None:
         """Give way to a job that has come since the run began."""

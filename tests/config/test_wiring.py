@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.config.load import load
-from gpumon.wiring import kernel_log, terms
+from gpumon.wiring import floors, kernel_log, terms
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,11 @@ def test_thresholds_of_the_configuration_reach_the_rules() -> None:
     configuration = load(None, {}, {"GPUMON_ALERTS__THRESHOLDS": "{idle_busy_ratio: 0.05}"})
     (rule,) = (one for one in terms(configuration).rules if one.name == "GpuIdle")
     assert rule.thresholds == {"idle_busy_ratio": 0.05}
+
+
+def test_what_is_slow_is_configured_for_every_backend_and_shipped_for_each() -> None:
+    """Ranks on a CPU share it with whatever else runs, so less is asked of them."""
+    shipped = floors(load(None, {}, {}))
+    assert (shipped["nccl"].baseline, shipped["gloo"].baseline) == (0.9, 0.5)
+    chosen = floors(load(None, {}, {"GPUMON_PROBE__LEAST_BASELINE_RATIO": "0.8"}))
+    assert (chosen["nccl"].baseline, chosen["gloo"].baseline) == (0.8, 0.8)

@@ -1,0 +1,28 @@
+"""The parts of docs/probe.md that are made from code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpumon.probe.figures import TABLE
+from gpumon.probe.probes import GIB, MIB
+
+
+def sections() -> Mapping[str, str]:
+    """Text by the name that the page gives it."""
+    return {"figures": _table(("GPU", "ranks", "algorithm", "size", "busbw", "source"), _figures())}
+
+
+def _figures() -> Iterator[tuple[str, ...]]:
+    for one in TABLE:
+        model = re.sub(r"\\d\+", "*", one.names).replace(".*", "*")
+        yield f"`{model}`", str(one.ranks), one.algorithm, _size(one.bytes), f"{one.busbw / 1e9:g} GB/s", one.source
+
+
+def _size(count: int) -> str:
+    return f"{count // GIB} GiB" if count >= GIB else f"{count // MIB} MiB"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ("---",) * len(head), *rows))

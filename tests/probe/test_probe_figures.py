@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from gpumon.probe.baseline import Floors, Judge
+from gpumon.probe.figures import TABLE, figure
+from gpumon.probe.probes import GIB, MIB, PROBES
+from gpumon.probe.result import Measurement
+from gpumon.sim.profiles import PROFILES
+
+H200 = "NVIDIA H200"
+
+
+def measured(
+    size: int, busbw: float = 1e9, *, algorithm: str = "default", collective: str = "all_reduce"
+) -> Measurement:
+    return Measurement(
+        collective=collective,
+        algorithm=algorithm,
+        bytes=size,
+        iterations=20,
+        algbw_bytes_per_second=busbw,
+        busbw_bytes_per_second=busbw,
+        latency_seconds={"p50": 1.0, "p95": 1.0, "p99": 1.0},
+        wrong_elements=0,
+    )
+
+
+def rate(model: str, ranks: int, one: Measurement) -> float | None:
+    known = figure(model, ranks, one)
+    return None if known is None else known[0]
+
+
+def test_a_host_is_never_asked_for_more_than_others_had_at_its_size() -> None:
+    """Of the published sizes the largest that is no larger than what was measured; below the smallest, none."""
+    assert rate(H200, 8, measured(GIB)) == 450e9  # of 512 MiB: the next is 2 GiB
+    assert rate(H200, 8, measured(2 * GIB)) == 469e9
+    assert rate(H200, 8, measured(64 * GIB)) == 482.3e9
+    assert rate(H200, 8, measured(MIB)) is None
+
+
+def test_a_figure_is_of_one_product_one_number_of_ranks_and_one_algorithm() -> None:
+    """What is not published is not made up from what is."""
+    assert rate(H200, 3, measured(16 * GIB)) is None
+    assert rate(f"{H200} NVL", 8, measured(GIB)) is None
+    assert rate(f"NVIDIA B200, {H200}", 8, measured(GIB)) is None
+    assert rate(H200, 8, measured(GIB, algorithm="ring")) is None
+    assert rate(H200, 8, measured(16 * GIB, algorithm="ring")) == 367.6e9
+    assert rate(H200, 8, measured(GIB, collective="all_gather")) is None
+
+
+@pytest.mark.parametrize("profile", ["a100x8", "h100x8", "h200x8", "b200x8"])
+def test_whole_boards_have_a_figure_at_the_size_that_the_probe_measures(profile: str) -> None:
+    """Under the names that NVML gives them, and it tells the default algorithm from one that lost NVLink SHARP."""
+    board = PROFILES[profile].board
+    assert rate(board.product, 8, measured(max(PROBES["allreduce"].gpu.sizes))) is not None
+
+
+def test_figures_grow_with_the_size_and_name_their_source() -> None:
+    """Rows of one product stand together, the smallest size first."""
+    for before, after in pairwise(TABLE):
+        if (before.names, before.ranks, before.algorithm) == (after.names, after.ranks, after.algorithm):
+            assert before.bytes < after.bytes
+            assert before.busbw < after.busbw
+    assert all(re.search(r"\w+/[\w-]+(#\d+|, )", one.source) for one in TABLE)
+
+
+def judged(busbw: float, floors: Floors) -> str:
+    def expected(measurement: Measurement) -> tuple[float, str] | None:
+        return figure(H200, 8, measurement)
+
+    judge = Judge(probe="allreduce", backend="nccl", expected=expected, floors=floors)
+    return judge.compare(measured(GIB, busbw), ranks=8, versions={}).low
+
+
+def test_an_h200_host_that_lost_nvlink_sharp_is_slow() -> None:
+    """Its ring comes to 370 GB/s, which is below the shipped share of the figure; 0 as the share switches that off."""
+    assert judged(370e9, Floors()) == "expected"
+    assert judged(440e9, Floors()) == ""
+    assert judged(370e9, Floors(expected=0.0)) == ""
