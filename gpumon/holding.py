@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ from gpumon.release import Answer, Holder
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.span import ASK_FOR_LESS, wrong_length, wrong_reason
+from gpumon.state import GpuState
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Probing
 
@@ -31,6 +32,8 @@ class _Waiting:
     future: Future[Answer]
     gpus: tuple[str, ...]
     """On which a run was in progress."""
+    pids: frozenset[int]
+    """Of its ranks."""
     give_up_at: float
     stored: bool | None = None
     """None: not yet known."""
@@ -89,7 +92,8 @@ class Holding:
             future.set_result(refusal)
             return
         wall, at = time.time(), boot_clock()
-        waiting = _Waiting(future, self._probing.gpus, at + ANSWER_SECONDS)
+        ranks = frozenset(rank.pid for rank in self._probing.holders())
+        waiting = _Waiting(future, self._probing.gpus, ranks, at + ANSWER_SECONDS)
         one = Hold(
             began=wall,
             began_at=at,
@@ -169,14 +173,19 @@ def _to_be_read(report: Report, one: _Waiting) -> bool:
 
 
 def _in_use(report: Report, one: _Waiting) -> tuple[Holder, ...]:
-    """GPUs of the run that have memory in use, by a poll after its end: they were idle when it began."""
+    """What is left of the run on its GPUs, by a poll after its end: nobody used them when it began."""
     if not _is_fresh(report, one):
         return ()
-    return tuple(
-        Holder(pid=0, words=f"GPU {state.index}, which has {used / (1 << 30):.1f} GiB in use")
-        for state in report.gpus
-        if state.uuid in one.gpus and (used := state.gpu.memory_used_bytes or 0.0) > IDLE_BYTES
-    )
+    return tuple(holder for state in report.gpus if state.uuid in one.gpus for holder in _of_gpu(state, one.pids))
+
+
+def _of_gpu(state: GpuState, pids: frozenset[int]) -> Iterator[Holder]:
+    """Memory can only be of the run where nobody else is."""
+    for pid in sorted(pids.intersection(state.pids or ())):
+        yield Holder(pid=pid, words=f"rank {pid} of the probe, which NVML still lists on GPU {state.index}")
+    used = state.gpu.memory_used_bytes or 0.0
+    if used > IDLE_BYTES and not state.pids:
+        yield Holder(pid=0, words=f"GPU {state.index}, which has {used / (1 << 30):.1f} GiB in use")
 
 
 def _is_fresh(report: Report, one: _Waiting) -> bool:

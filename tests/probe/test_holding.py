@@ -19,6 +19,7 @@ import pytest
 from loops import turn_until
 from unkillable import build, held
 
+from gpumon import holding
 from gpumon.arrival import ProbeEnded, ProbeProgressed
 from gpumon.hold import Hold, in_force
 from gpumon.holding import Holding
@@ -75,6 +76,7 @@ class Held:
             latest=self.latest,
             tell=self._tell,
             keep=lambda result: self._tell(ProbeEnded(result=result)),
+            watch=lambda **_: None,
         )
         self.holding = Holding(
             self.loop, self.memories, self.probing, most=3600.0, latest=self.latest, tell=self.monitor.take
@@ -236,28 +238,47 @@ def test_a_rank_that_cannot_be_killed_is_named(agent: Held, tmp_path: Path, monk
     assert agent.hold("1") == Answer()
 
 
-@pytest.mark.parametrize("used", [None, 0.0, IDLE_BYTES + 1.0])
-def test_memory_that_is_not_given_back_is_told(agent: Held, used: float | None) -> None:
-    """On real GPUs a poll after the end of the ranks has to say that it is, or cannot say it."""
-    polled, held = [1.0], list[bool]()
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        ({}, []),
+        ({"used": None}, []),
+        ({"used": IDLE_BYTES + 1.0}, ["GPU 1, which has 1.0 GiB in use"]),
+        ({"used": IDLE_BYTES + 1.0, "listed": "stranger"}, []),
+        ({"listed": "rank"}, ["rank {pid} of the probe, which NVML still lists on GPU 1"]),
+    ],
+)
+def test_what_a_run_leaves_on_real_gpus_is_told(
+    agent: Held, monkeypatch: pytest.MonkeyPatch, left: dict[str, Any], told: list[str]
+) -> None:
+    """A poll after the end of its ranks has to say that nothing is left, as far as it can; a stranger is no rest."""
+    if not told:  # then nobody waits so long
+        monkeypatch.setattr(holding, "ANSWER_SECONDS", 60.0)
+    polled, after = [1.0], dict[str, Any]()
 
     def real(report: Report) -> Report:
         gpus = tuple(
-            GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=Gpu(processes=0.0, memory_used_bytes=memory))
-            for n, memory in enumerate((0.0, used if held else 0.0))
+            GpuState(
+                bus_id=str(n),
+                uuid=f"GPU-{n}",
+                index=n,
+                gpu=Gpu(processes=0.0, memory_used_bytes=after.get("used", 0.0) if n else 0.0),
+                pids=after.get("pids", ()) if n else (),
+            )
+            for n in range(2)
         )
         node = Node(gpus_expected=2.0, snapshot_timestamp_seconds=polled[-1], poll_duration_seconds={"fast": 0.01})
         return replace(report, simulated=None, gpus=gpus, node=node)
 
     agent.seen = real
     agent.run()
-    held.append(True)
+    rank = agent.probing.holders()[0].pid
     asked = agent.holding.request(60.0, "", "1", "api")
     turn_until(agent.loop, lambda: not agent.probing.running)
-    assert not asked.done(), "no poll has told of the memory yet"
+    assert told or not asked.done(), "no poll has told of it yet"
+    after |= left | {"pids": {"rank": (rank,), "stranger": (1,)}.get(left.get("listed", ""), ())}
     polled.append(4e9)
-    answer = agent.answered(asked)
-    assert [one.words for one in answer.holders] == (["GPU 1, which has 1.0 GiB in use"] if used else [])
+    assert [one.words for one in agent.answered(asked).holders] == [words.format(pid=rank) for words in told]
 
 
 # The race
