@@ -30,6 +30,8 @@ class Sized:
     seconds: tuple[float, ...]
     """Of each operation, in order."""
     wrong: int
+    spoilt: int = 0
+    """Of what it gave itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,11 @@ def _taken(account: Account, frame: Mapping[str, Any]) -> Account:
 
 
 def _timed(account: Account, frame: Mapping[str, Any]) -> Account:
-    sized = Sized(seconds=tuple(float(one) for one in frame["seconds"]), wrong=int(frame["wrong"]))
+    sized = Sized(
+        seconds=tuple(float(one) for one in frame["seconds"]),
+        wrong=int(frame["wrong"]),
+        spoilt=int(frame.get("spoilt", 0)),
+    )
     step = int(frame["step"])
     if "peer" in frame:
         return replace(account, pairs={**account.pairs, (step, int(frame["peer"])): sized})

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpumon.probe.baseline import Judge, saturating
-from gpumon.probe.passes import Pass, measured, measurements
+from gpumon.probe.locate import culprits, doubtful
+from gpumon.probe.passes import Pass, measured, measurements, pairs
 from gpumon.probe.result import Comparison, Measurement
 from gpumon.probe.steps import Measure, Pairs, Step, rounds
 
 MOST_PAIR_BYTES = 256 << 20
 """Enough to fill a link."""
+TRIES, MOST_TRIES = 2, 3
+"""How often a pair that looks slow is tried, and while nobody can be named: what is slow stays so, and what was only
+disturbed does not."""
 
 
 def next_step(one: Pass, judge: Judge) -> Step | None:
@@ -18,8 +23,9 @@ def next_step(one: Pass, judge: Judge) -> Step | None:
     planned = one.plan.measures
     if len(one.steps) < len(planned):
         return planned[len(one.steps)]
-    if any(isinstance(step, Pairs) for step in one.steps) or one.plan.ranks == 1:
-        return None
+    tries = [step for step in one.steps if isinstance(step, Pairs)]
+    if tries:
+        return _slow_again(one, tries)
     if any(measurement.wrong_elements for measurement in measurements(one)):
         return _pairs(one)
     repeats = one.steps[len(planned) :]
@@ -27,6 +33,16 @@ def next_step(one: Pass, judge: Judge) -> Step | None:
     if len(repeats) < len(again):
         return again[len(repeats)]
     return _pairs(one) if comparisons(one, judge, low=True) else None
+
+
+def _slow_again(one: Pass, tries: Sequence[Pairs]) -> Pairs | None:
+    found = pairs(one)
+    slow = set(doubtful(found))
+    most = TRIES if culprits(found, one.plan.ranks) else MOST_TRIES
+    if not slow or len(tries) >= most or any(any(pair.wrong) for pair in found):
+        return None
+    kept = (tuple(pair for pair in together if pair in slow) for together in tries[0].rounds)
+    return replace(tries[0], rounds=tuple(filter(None, kept)))
 
 
 def comparisons(one: Pass, judge: Judge, *, low: bool = False) -> tuple[Comparison, ...]:
@@ -52,6 +68,8 @@ def _compared(one: Pass, found: Sequence[Measurement], judge: Judge) -> tuple[Co
     )
 
 
-def _pairs(one: Pass) -> Pairs:
+def _pairs(one: Pass) -> Pairs | None:
+    if one.plan.ranks == 1:
+        return None
     size = min(MOST_PAIR_BYTES, max(one.plan.setting.sizes))
     return Pairs(bytes=size, rounds=rounds(one.plan.ranks))

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
-from gpumon.probe.passes import Pass, pairs
+from gpumon.probe.passes import Pass, measurements, pairs
 from gpumon.probe.result import Location, Pair
 
 SLOW = 0.7
-"""A pair below this share of the others' median is slow."""
+"""A pair below this share of the next faster one is slow, however much the others differ."""
+APART = 2.0
+"""So many times as far from the other pairs as those are from each other a pair is slow, however close it is."""
+LEAST_APART = 0.03
+"""But no closer than this share of what the others reach."""
 TWO = 2
 """Ranks of which either may be the slow one."""
 MOST = 0.75
 """A rank of whose pairs more than this share are slow is slow itself."""
+NOT_IN_PAIRS = "Every two alone exchanged right data, so it cannot be said where the wrong data comes from."
 
 
 def locate(one: Pass) -> Location | None:
@@ -21,44 +27,121 @@ def locate(one: Pass) -> Location | None:
     found = pairs(one)
     if not found:
         return None
-    ranks = _wrong(found) or _slow(found, one.plan.ranks)
+    ranks, sentence = _blame(one, found)
     gpus = tuple(one.plan.gpus[rank] for rank in ranks) if one.plan.gpus else ()
-    return Location(sentence=_sentence(one, ranks, found), ranks=ranks, gpus=gpus, pairs=found)
+    return Location(sentence=sentence, ranks=ranks, gpus=gpus, pairs=found)
 
 
-def _wrong(found: Sequence[Pair]) -> tuple[int, ...]:
-    """Ranks from which wrong elements came."""
-    sources = {rank for pair in found for rank, wrong in zip(pair.ranks, pair.wrong, strict=True) if wrong}
-    return tuple(sorted(sources))
+def _blame(one: Pass, found: Sequence[Pair]) -> tuple[tuple[int, ...], str]:
+    if any(any(pair.wrong) for pair in found):
+        ranks = _wrong(found, one.plan.ranks)
+        return ranks, _of_wrong(one, ranks, found)
+    if any(measurement.wrong_elements for measurement in measurements(one)):
+        return (), NOT_IN_PAIRS
+    ranks = culprits(found, one.plan.ranks)
+    return ranks, _of_slow(one, ranks)
 
 
-def _slow(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """One rank whose pairs are nearly all slow, else the two of the only slow pair, else nobody."""
+def culprits(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
+    """Who is slow: one rank, the two of one path, or nobody that could be named."""
     if ranks == TWO:
         return ()
-    usual = statistics.median(pair.bandwidth for pair in _fastest_half(found))
-    slow = [pair for pair in found if pair.bandwidth < SLOW * usual]
+    slow = _below_gap(found)
     suspects = [rank for rank in range(ranks) if _share(slow, found, rank) > MOST]
     if len(suspects) == 1:
         return (suspects[0],)
-    return slow[0].ranks if len(slow) == 1 else ()
+    if len(slow) == 1:
+        return slow[0]
+    return () if slow else _apart(found, ranks)
 
 
-def _fastest_half(found: Sequence[Pair]) -> Sequence[Pair]:
-    """Of 4 ranks one slow one spoils half of all pairs."""
-    ordered = sorted(found, key=lambda pair: pair.bandwidth, reverse=True)
-    return ordered[: max(1, len(ordered) // 2)]
+def doubtful(found: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
+    """Pairs that look slow beside the fastest half: of 4 ranks one slow one spoils half of all pairs."""
+    ordered = sorted((pair.bandwidth for pair in found), reverse=True)
+    usual = statistics.median(ordered[: max(1, len(ordered) // 2)])
+    return tuple(pair.ranks for pair in found if pair.bandwidth < SLOW * usual)
 
 
-def _share(slow: Sequence[Pair], found: Sequence[Pair], rank: int) -> float:
+def _below_gap(found: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
+    """Those on the far side of the widest gap: how far apart the others are depends on the machine."""
+    ordered = sorted(found, key=lambda pair: pair.bandwidth)
+    ratios = [lower.bandwidth / upper.bandwidth for lower, upper in pairwise(ordered)]
+    widest = min(ratios, default=1.0)
+    return tuple(pair.ranks for pair in ordered[: ratios.index(widest) + 1]) if widest < SLOW else ()
+
+
+def _share(slow: Sequence[tuple[int, int]], found: Sequence[Pair], rank: int) -> float:
     own = [pair for pair in found if rank in pair.ranks]
-    return sum(rank in pair.ranks for pair in slow) / len(own) if own else 0.0
+    return sum(rank in ranks for ranks in slow) / len(own) if own else 0.0
 
 
-def _sentence(one: Pass, ranks: Sequence[int], found: Sequence[Pair]) -> str:
+def _apart(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
+    """A lost link of many costs each pair of its GPU little, but all of them the same."""
+    groups: Iterator[tuple[int, ...]] = ((rank,) for rank in range(ranks))
+    for suspects in (*groups, *(pair.ranks for pair in found)):
+        own = [pair.bandwidth for pair in found if set(suspects) <= set(pair.ranks)]
+        others = [pair.bandwidth for pair in found if not set(suspects) <= set(pair.ranks)]
+        if _stands_apart(own, others):
+            return suspects
+    return ()
+
+
+def _stands_apart(own: Sequence[float], others: Sequence[float]) -> bool:
+    if not own or len(others) < TWO:
+        return False
+    gap, spread = min(others) - max(own), max(others) - min(others)
+    return gap > max(APART * spread, LEAST_APART * max(others))
+
+
+# Who is wrong
+
+
+def _wrong(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
+    """Who gave what was wrong before it left, else who stands at one end of every wrong way, else the only wrong path.
+
+    What arrived wrong may have been spoilt where it came from, on its way or where it went.
+    """
+    spoilt = {rank for pair in found for rank, own in zip(pair.ranks, pair.spoilt, strict=True) if own}
+    if spoilt:
+        return tuple(sorted(spoilt))
+    ways = {way for pair in found for way in _wrong_ways(pair)}
+    if len({frozenset(way) for way in ways}) == 1:
+        return tuple(sorted(next(iter(ways))))
+    sources = {source for source, _ in ways if sum(way[0] == source for way in ways) == ranks - 1}
+    sinks = {sink for _, sink in ways if sum(way[1] == sink for way in ways) == ranks - 1}
+    for ends, place in ((sources, 0), (sinks, 1)):
+        if ends and all(way[place] in ends for way in ways):
+            return tuple(sorted(ends))
+    common = set.intersection(*(set(way) for way in ways))
+    return tuple(common)
+
+
+def _wrong_ways(pair: Pair) -> Iterator[tuple[int, int]]:
+    a, b = pair.ranks
+    if pair.wrong[0]:
+        yield a, b
+    if pair.wrong[1]:
+        yield b, a
+
+
+# In words
+
+
+def _of_wrong(one: Pass, ranks: Sequence[int], found: Sequence[Pair]) -> str:
     named = [_name(one, rank) for rank in ranks]
-    if any(any(pair.wrong) for pair in found):
+    if any(any(pair.spoilt) for pair in found):
         return f"Wrong data comes from {' and from '.join(named)}."
+    if not named:
+        return "Several exchange wrong data, so it cannot be said where it comes from."
+    if len(named) == TWO:
+        return f"Wrong data goes between {' and '.join(named)}: from one of them, or over their path."
+    return f"Every exchange of wrong data is one with {' or '.join(named)}."
+
+
+def _of_slow(one: Pass, ranks: Sequence[int]) -> str:
+    named = [_name(one, rank) for rank in ranks]
+    if one.plan.ranks == TWO:
+        return "Two alone cannot be told apart, so it cannot be said where the loss is."
     if len(named) == 1:
         return f"{named[0]} is slow with every other."
     if named:

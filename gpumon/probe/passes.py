@@ -70,7 +70,7 @@ def measured(one: Pass, number: int, step: Measure) -> tuple[Measurement, ...]:
 
 
 def pairs(one: Pass) -> tuple[Pair, ...]:
-    """Every two ranks that have exchanged with each other alone; the later time if they did it twice."""
+    """Every two ranks that have exchanged with each other alone; the faster time if they did it more than once."""
     found: dict[tuple[int, int], Pair] = {}
     sides = {account.rank: account.pairs for account in one.accounts}
     for number, step in enumerate(one.steps):
@@ -78,7 +78,7 @@ def pairs(one: Pass) -> tuple[Pair, ...]:
             for a, b in (pair for together in step.rounds for pair in together):
                 at_a, at_b = sides.get(a, {}).get((number, b)), sides.get(b, {}).get((number, a))
                 if at_a is not None and at_b is not None:
-                    found[a, b] = _pair(step, (a, b), at_a, at_b)
+                    found[a, b] = _faster(found.get((a, b)), _pair(step, (a, b), at_a, at_b))
     return tuple(found.values())
 
 
@@ -121,4 +121,21 @@ def _better(before: Measurement | None, after: Measurement) -> Measurement:
 def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair:
     slowest = [max(together) for together in zip(at_a.seconds, at_b.seconds, strict=False)]
     seconds = statistics.median(slowest)
-    return Pair(ranks=ranks, bandwidth=step.bytes / seconds, wrong=(at_b.wrong, at_a.wrong))
+    return Pair(
+        ranks=ranks,
+        bandwidth=step.bytes / seconds,
+        wrong=(at_b.wrong, at_a.wrong),
+        spoilt=(at_a.spoilt, at_b.spoilt),
+    )
+
+
+def _faster(before: Pair | None, after: Pair) -> Pair:
+    """What disturbs the machine slows a pair down and never speeds it up; wrong data is not forgotten."""
+    if before is None:
+        return after
+    (a, b), (c, d) = before.wrong, before.spoilt
+    return replace(
+        max(before, after, key=lambda one: one.bandwidth),
+        wrong=(a + after.wrong[0], b + after.wrong[1]),
+        spoilt=(c + after.spoilt[0], d + after.spoilt[1]),
+    )

@@ -92,6 +92,8 @@ class Pair:
     """Bytes a second, each way."""
     wrong: tuple[int, int] = (0, 0)
     """Wrong elements that came from the first, and from the second."""
+    spoilt: tuple[int, int] = (0, 0)
+    """Elements that each of them held wrong itself, of what it gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,12 @@ def _location(document: Mapping[str, Any]) -> Location:
     return Location(
         **_known(Location, document)
         | lists
-        | {"pairs": tuple(Pair(**one | {name: tuple(one[name]) for name in ("ranks", "wrong")}) for one in pairs)}
+        | {
+            "pairs": tuple(
+                Pair(**one | {name: tuple(each) for name, each in one.items() if isinstance(each, list)})
+                for one in pairs
+            )
+        }
     )
 
 

@@ -43,7 +43,15 @@ class Pairs:
     do: str = field(default="pairs", init=False)
 
 
-Step = Measure | Pairs
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misbehave:
+    """For tests: from now on one rank does this wrong, as the worker's Fault reads it."""
+
+    fault: str
+    do: str = field(default="misbehave", init=False)
+
+
+Step = Measure | Pairs | Misbehave
 
 
 def encode(number: int, step: Step | None) -> bytes:

@@ -19,12 +19,17 @@ class Fault:
     """
 
     def __init__(self, text: str, rank: int) -> None:
+        self._rank = rank
+        self.become(text)
+
+    def become(self, text: str) -> None:
+        """From now on this one."""
         kind, *rest = text.split(":")
         if text and kind not in KINDS:
             raise ValueError("no such fault: " + text)
         ranks = {int(one) for one in rest[: 2 if kind == "link" else 1]}
-        self._kind = kind if rank in ranks else ""
-        self._peers = ranks - {rank}
+        self._kind = kind if self._rank in ranks else ""
+        self._peers = ranks - {self._rank}
         self._rest = rest[-1] if rest else ""
         if self._kind == "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

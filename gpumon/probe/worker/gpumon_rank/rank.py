@@ -29,6 +29,7 @@ class Rank:
         self._rank: int = orders["rank"]
         self._ranks: int = orders["ranks"]
         self._on_gpu: bool = orders["device"] == "cuda"
+        self._do = {"measure": self._measure_all, "pairs": self._measure_pairs, "misbehave": self._misbehave}
 
     def run(self) -> None:
         """Every stage in turn. Raises whatever torch does."""
@@ -43,7 +44,7 @@ class Rank:
             step = self._next_step()
             if step["do"] == "end":
                 break
-            {"measure": self._measure_all, "pairs": self._measure_pairs}[step["do"]](step)
+            self._do[step["do"]](step)
             self._reporter.frame(stepped=step["number"] + 1)
         self._reporter.enter("end")
         self._barrier()
@@ -165,8 +166,12 @@ class Rank:
         for _ in range(step["warm_ups"]):
             act()
         seconds = [self._stopwatch.time(act) for _ in range(step["operations"])]
-        wrong = pattern.wrong(received, peer)
-        self._reporter.frame(step=step["number"], peer=peer, bytes=step["bytes"], seconds=seconds, wrong=wrong)
+        wrong, spoilt = pattern.wrong(received, peer), pattern.wrong(out, self._rank)
+        found = {"seconds": seconds, "wrong": wrong, "spoilt": spoilt}
+        self._reporter.frame(step=step["number"], peer=peer, bytes=step["bytes"], **found)
+
+    def _misbehave(self, step: dict[str, Any]) -> None:
+        self._fault.become(step["fault"])
 
     def _barrier(self) -> None:
         if self._on_gpu:

@@ -1,0 +1,172 @@
+"""Who is named, from what every two ranks exchanged alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpumon.probe.account import Account, Progress, Sized
+from gpumon.probe.baseline import Judge
+from gpumon.probe.course import MOST_TRIES, next_step
+from gpumon.probe.locate import NOT_IN_PAIRS, locate
+from gpumon.probe.passes import Pass
+from gpumon.probe.plan import make_plans
+from gpumon.probe.probes import PROBES
+from gpumon.probe.result import Location
+from gpumon.probe.steps import Pairs, rounds
+
+BYTES = 1 << 28
+USUAL = 1e-3
+"""Seconds of an exchange."""
+JUDGE = Judge(probe="allreduce", backend="nccl")
+
+Seconds = Callable[[int, int], float]
+Wrong = Callable[[int, int], int]
+
+
+def exchanged(ranks: int, seconds: Seconds, wrong: Wrong = lambda _a, _b: 0, spoilt: int | None = None) -> Pass:
+    """All pairs once. `wrong(a, b)`: elements that came to b wrong from a; what `spoilt` gives was so before."""
+    plan = make_plans(PROBES["allreduce"], [f"GPU-{n}" for n in range(ranks)], python="python3")[0]
+    step = Pairs(bytes=BYTES, rounds=rounds(ranks))
+    return Pass(
+        plan=plan,
+        steps=(step,),
+        accounts=[
+            Account(
+                progress=Progress(rank=rank),
+                pairs={
+                    (0, peer): Sized(
+                        seconds=(seconds(min(rank, peer), max(rank, peer)),) * 8,
+                        wrong=wrong(peer, rank),
+                        spoilt=int(rank == spoilt),
+                    )
+                    for peer in range(ranks)
+                    if peer != rank
+                },
+            )
+            for rank in range(ranks)
+        ],
+    )
+
+
+def located(one: Pass) -> Location:
+    location = locate(one)
+    assert location is not None
+    return location
+
+
+def noisy(seed: int, spread: float, slower: Callable[[int, int], float]) -> Seconds:
+    """Each pair takes the usual time, give or take, and so many times as long."""
+    generator = random.Random(seed)  # noqa: S311 - the same every time
+    kept: dict[tuple[int, int], float] = {}
+    return lambda a, b: kept.setdefault((a, b), USUAL * generator.uniform(1, 1 + spread) * slower(a, b))
+
+
+def with_rank(bad: int, times: float) -> Seconds:
+    """So many times as long as usual for each pair of this rank."""
+    return lambda a, b: times if bad in (a, b) else 1.0
+
+
+def on_path(path: tuple[int, int], times: float) -> Seconds:
+    """So many times as long as usual for this pair."""
+    return lambda a, b: times if (a, b) == path else 1.0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "spread", "times"), [(3, 0.2, 2.0), (4, 0.2, 2.0), (8, 0.2, 2.0), (4, 0.01, 1.06), (8, 0.01, 1.06)]
+)
+def test_a_slow_rank_is_named(ranks: int, spread: float, times: float) -> None:
+    """It is slow with every other one; whether it takes twice as long, or a twentieth more."""
+    for seed in range(20):
+        bad = seed % ranks
+        location = located(exchanged(ranks, noisy(seed, spread, with_rank(bad, times))))
+        assert location.ranks == (bad,), (seed, location)
+        assert location.gpus == (f"GPU-{bad}",)
+
+
+@pytest.mark.parametrize("times", [2.0, 1.2])
+def test_a_slow_path_is_named(times: float) -> None:
+    """Two that are slow only with each other."""
+    paths = [pair for together in rounds(8) for pair in together]
+    for seed, path in enumerate(paths):
+        location = located(exchanged(8, noisy(seed, 0.05, on_path(path, times))))
+        assert location.ranks == path, (seed, location)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_nobody_is_named_where_no_pair_stands_apart(ranks: int) -> None:
+    """Ordinary differences blame nobody, and neither do those of boards whose pairs are linked in two ways."""
+    for seed in range(20):
+        for slower in (lambda *_: 1.0, lambda a, b: 1.0 if a // 2 == b // 2 else 4.0):
+            location = located(exchanged(ranks, noisy(seed, 0.1, slower)))
+            assert location.ranks == (), (seed, location)
+            assert "cannot be said" in location.sentence
+
+
+def even(_a: int, _b: int) -> float:
+    return USUAL
+
+
+def test_who_held_wrong_data_itself_is_named() -> None:
+    """What was wrong before it left cannot have been spoilt on its way."""
+    location = located(exchanged(4, even, lambda a, _: int(a == 2), spoilt=2))
+    assert location.ranks == (2,)
+    assert location.sentence == "Wrong data comes from GPU GPU-2 (rank 2)."
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda a, _: int(a == 2), (2,)),
+        (lambda _, b: int(b == 2), (2,)),
+        (lambda a, b: int(2 in (a, b)), (2,)),
+        (lambda a, _: int(a in (1, 2)), (1, 2)),
+        (lambda a, b: int((a, b) == (1, 3)), (1, 3)),
+        (lambda a, b: int((a, b) in ((1, 3), (0, 2))), ()),
+    ],
+    ids=["sends", "receives", "both", "two send", "path", "two paths"],
+)
+def test_who_stands_at_one_end_of_all_wrong_data_is_named(wrong: Wrong, named: tuple[int, ...]) -> None:
+    """All that one sends, or all that it receives, is wrong; on one path alone either end may be to blame."""
+    location = located(exchanged(4, even, wrong))
+    assert location.ranks == named, location
+    assert ("cannot be said" in location.sentence) == (not named)
+
+
+def test_wrong_sums_of_ranks_that_exchange_right_data_blame_nobody() -> None:
+    """What goes wrong only when all add up is not to be found by pairs, and not a matter of their speed."""
+    one = exchanged(4, lambda *two: 9 * USUAL if 2 in two else USUAL)
+    [measure] = one.plan.measures
+    sizes = {(1, size): Sized(seconds=(USUAL,) * 20, wrong=1) for size in measure.sizes}
+    told = [replace(account, sizes=sizes) for account in one.accounts]
+    location = located(replace(one, steps=(*one.steps, measure), accounts=told))
+    assert (location.ranks, location.sentence) == ((), NOT_IN_PAIRS)
+
+
+def test_a_pair_that_looks_slow_is_tried_again_before_it_is_named() -> None:
+    """The others need not be; what was a disturbance is gone by then, and after three tries the search ends."""
+    one = exchanged(4, lambda a, b: 3 * USUAL if (a, b) in ((0, 1), (2, 3)) else USUAL)
+    planned = len(one.plan.measures)
+    assert planned == 1
+    step = next_step(shifted(one, planned), JUDGE)
+    assert isinstance(step, Pairs)
+    assert sorted(pair for together in step.rounds for pair in together) == [(0, 1), (2, 3)]
+    for tries in range(2, MOST_TRIES + 1):
+        step = next_step(shifted(one, planned, tries=tries), JUDGE)
+        assert (step is None) == (tries == MOST_TRIES)
+    assert next_step(shifted(exchanged(4, even), planned), JUDGE) is None
+
+
+def shifted(one: Pass, planned: int, tries: int = 1) -> Pass:
+    """As if the planned measuring came before, and all that was tried again was the same."""
+    accounts = [
+        Account(
+            progress=account.progress,
+            pairs={(planned + n, peer): sized for (_, peer), sized in account.pairs.items() for n in range(tries)},
+        )
+        for account in one.accounts
+    ]
+    return Pass(plan=one.plan, steps=(*one.plan.measures, *list(one.steps) * tries), accounts=accounts)
