@@ -20,7 +20,7 @@ STALE_SECONDS = 3 * SLOW.value
 """Age from which what the links child said last is no longer true."""
 MOST_KNOWN = rails.MOST_KNOWN
 """Ports whose counters are remembered, so that they go on when a port is back."""
-INFINIBAND, _, PROCESSES = COLLECTORS = ("infiniband", "services", "processes")
+INFINIBAND, _, PROCESSES, _ = COLLECTORS = ("infiniband", "services", "processes", "schedulers")
 """As the links child names what it collects."""
 SERIES_A_PORT = len(rows(InfinibandLink)) + len(rows(InfinibandPort))
 """At least."""

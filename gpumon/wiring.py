@@ -146,6 +146,8 @@ def choices(configuration: Configuration) -> Choices:
         deadline=probe.deadline_seconds,
         environment=probe.nccl_environment,
         floors=floors(configuration),
+        gate=probe.scheduler_gate,
+        gate_seconds=probe.scheduler_gate_seconds,
         fault=os.environ.get(PROBE_FAULT, ""),
     )
 

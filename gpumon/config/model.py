@@ -30,6 +30,7 @@ from gpumon.config.row import (
     number_as_text,
     setting,
     split,
+    split_command,
 )
 from gpumon.health.xids import Xid
 from gpumon.snapshot.caps import MOST
@@ -226,6 +227,14 @@ class Probe(_Section):
     least_expected_ratio: float = setting(
         0.85, "The same share of the figure that is published for this hardware: docs/probe.md.", ge=0, le=1
     )
+    scheduler_gate: Annotated[tuple[str, ...], BeforeValidator(split_command)] = setting(
+        (),
+        "Command that asks the scheduler whether the node is free: exit code 0 is yes. No shell runs it. Where slurmd "
+        "or a kubelet is found, nothing runs by schedule without it: docs/probe.md.",
+        default_in_words="none",
+        example=["/etc/gpumon/slurm-gate"],
+    )
+    scheduler_gate_seconds: float = setting(10, "Time in which that command must have answered.", gt=0, le=300)
     nccl_environment: Mapping[
         Annotated[str, AfterValidator(checked_nccl_name)], Annotated[str, BeforeValidator(number_as_text)]
     ] = setting(

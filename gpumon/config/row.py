@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -50,6 +51,11 @@ def split(value: object) -> object:
 
 def number_as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def split_command(value: object) -> object:
+    """As a shell parts words; no shell runs it."""
+    return shlex.split(value) if isinstance(value, str) else value
 
 
 def checked_nccl_name(name: str) -> str:

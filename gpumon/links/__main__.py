@@ -17,6 +17,8 @@ from gpumon.links.infiniband import COLLECTOR as INFINIBAND
 from gpumon.links.infiniband import Infiniband
 from gpumon.links.processes import COLLECTOR as PROCESSES
 from gpumon.links.processes import Processes, anonymous
+from gpumon.links.schedulers import COLLECTOR as SCHEDULERS
+from gpumon.links.schedulers import Schedulers
 from gpumon.links.services import COLLECTOR as SERVICES
 from gpumon.links.services import Services
 from gpumon.sim import SimulationError
@@ -50,6 +52,7 @@ class Links:
         self._infiniband = Infiniband(reach(trees.sysfs), orders.leave_aside)
         self._services = Services(reach(trees.sysfs), reach(trees.root), orders.leave_aside)
         self._processes = Processes(reach(trees.root, anonymous), orders.leave_aside)
+        self._schedulers = Schedulers(reach(trees.root, anonymous), orders.leave_aside)
         self._stuck: tuple[StuckProcess, ...] | None = None
         self._count_at = 0.0
 
@@ -60,10 +63,12 @@ class Links:
             self._count_at = boot_clock() + SLOW.value
         ports, services = self._infiniband.look(counting=counting), self._services.look()
         self._stuck = self._processes.look() if counting else self._stuck
+        schedulers = self._schedulers.look()
         troubles = {
             SERVICES: self._services.troubles,
             INFINIBAND: self._infiniband.troubles,
             PROCESSES: self._processes.troubles,
+            SCHEDULERS: self._schedulers.troubles,
         }
         denied = {collector for collector, found in troubles.items() if found.denied}
         return LinksSeen(
@@ -76,6 +81,7 @@ class Links:
             stuck=self._stuck,
             contained=self._processes.contained,
             ended=self._services.ended,
+            schedulers=schedulers,
         )
 
 

@@ -97,6 +97,8 @@ def _seen(values: dict[str, Any]) -> snapshot.SeenGpu:
 def _links(values: dict[str, Any]) -> snapshot.LinksSeen:
     values |= {"ports": tuple(_port(one) for one in values["ports"])}
     values |= {name: tuple(values[name]) for name in ("denied", "ended")}
+    if "schedulers" in values:
+        values["schedulers"] = tuple(values["schedulers"])
     if "stuck" in values:
         values["stuck"] = tuple(
             snapshot.StuckProcess(since=one["since"], gpus=tuple(one["gpus"])) for one in values["stuck"]

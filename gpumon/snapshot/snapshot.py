@@ -179,6 +179,8 @@ class LinksSeen:
     """The agent, and so NVML, sees the processes of a container alone."""
     ended: tuple[str, ...] = ()
     """Units none of whose processes is one of those that it had at the look before."""
+    schedulers: tuple[str, ...] | None = None
+    """What gives this host to jobs; None: nobody can tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,21 +13,25 @@ from typing import Protocol
 from gpumon.arrival import ProbeProgressed, ProbeStarted
 from gpumon.probe.baseline import Floors
 from gpumon.probe.conclude import skipped
-from gpumon.probe.guard import Situation, Skip, intruders, may_run
+from gpumon.probe.guard import Situation, Skip, intruders, may_run, usable
 from gpumon.probe.plan import Run, make_plans, memory_needed
 from gpumon.probe.probes import Probe
 from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.release import Holder
 from gpumon.report import Report
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.supervisor.gate import Question
 from gpumon.supervisor.judging import make_judge
 from gpumon.supervisor.loop import Loop, Timer
-from gpumon.supervisor.runs import Runs
+from gpumon.supervisor.runs import Runs, at_once
 from gpumon.supervisor.situation import Own, situation
 
 log = logging.getLogger("gpumon.probe")
 
 WATCH_SECONDS = 0.25
 """How often a run looks for jobs that have come; it sees them when they are polled."""
+FIND_SECONDS = 30.0
+"""How long a run that is due waits to be told whether there is a scheduler; then nobody can tell."""
 AFTER_SECONDS = 5.0
 """How long after a run the processes are read at every poll: what its ranks left must not look like a job's."""
 _STOPPING = Skip(reason="disabled", hint="The agent is stopping.")
@@ -44,6 +48,9 @@ class Choices:
     environment: Mapping[str, str] = field(default_factory=dict)
     floors: Mapping[str, Floors] = field(default_factory=dict)
     """By backend; what is not here has the shipped ones."""
+    gate: tuple[str, ...] = ()
+    """Command that asks the scheduler for the node; empty: none is asked."""
+    gate_seconds: float = 10.0
     fault: str = ""
     """For tests: what one rank does wrong."""
 
@@ -79,12 +86,21 @@ class Probing:
         self._watching: Timer | None = None
         self._waiting: Timer | None = None
         self._stopping = False
+        self._asking: Run | None = None
+        """The run that begins when the scheduler gives the node."""
+        self._question: Question | None = None
+        self._due = 0.0
+        """Boot clock at which the run by schedule that waits was due."""
         self._using: tuple[str, ...] = ()
         """UUIDs of the GPUs of the run in progress."""
 
     @property
     def running(self) -> bool:
-        return self._runs.running is not None
+        return self._running_id is not None
+
+    @property
+    def _running_id(self) -> str | None:
+        return self._asking.id if self._asking is not None else self._runs.running
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -110,48 +126,99 @@ class Probing:
 
     def give_way(self) -> None:
         """Kill the run in progress if it must not go on."""
-        skip = intruders(self._situation(self._latest()), self._using or None)
+        skip = intruders(self._situation(), self._using or None)
         if skip is not None:
-            self._runs.abort(skip)
+            self._abort(skip)
 
     def stop(self) -> None:
         """Kill the run in progress, which then never was, and begin no other."""
         self._stopping = True
-        self._runs.abort(_STOPPING)
+        self._abort(_STOPPING)
+
+    def _abort(self, skip: Skip) -> None:
+        """End the run in progress, if any, with this skip."""
+        question, self._question = self._question, None
+        if question is not None:
+            question.withdraw()
+        run, self._asking = self._asking, None
+        if run is not None:
+            self._skip(run, skip)
+        else:
+            self._runs.abort(skip)
+
+    # When a run begins
 
     def _scheduled(self) -> None:
-        """A run that is due before anybody has looked at the GPUs waits: a skip would last until the next is due."""
-        if self.running or self._stopping:
-            return
+        self._due = boot_clock()
+        self._when_due()
+
+    def _when_due(self) -> None:
+        """A run that is due before enough is known waits: a skip would last until the next is due."""
         if self._waiting is not None:
             self._waiting.cancel()
-        if _looked(self._latest()):
+        if self.running or self._stopping:
+            return
+        if self._knows_enough():
             self._begin("schedule")
         else:
-            self._waiting = self._loop.call_after(WATCH_SECONDS, self._scheduled)
+            self._waiting = self._loop.call_after(WATCH_SECONDS, self._when_due)
+
+    def _knows_enough(self) -> bool:
+        """Of the GPUs, and for so long as it may take, of what gives them to jobs."""
+        report = self._latest()
+        late = boot_clock() - self._due > FIND_SECONDS
+        found = report.simulated is not None or report.memory.links.seen is not None
+        return _looked(report) and (found or late or bool(self.choices.gate))
 
     def _requested(self) -> ProbeRequest:
         if self._stopping:
             return ProbeRequest(id="", accepted=False, reason=_STOPPING.reason, hint=_STOPPING.hint)
-        if self._runs.running is not None:
-            return ProbeRequest(id=self._runs.running, accepted=False)
+        if self._running_id is not None:
+            return ProbeRequest(id=self._running_id, accepted=False)
         run, skip = self._begin("request")
         return ProbeRequest(
             id=run.id, accepted=skip is None, reason=skip.reason if skip else "", hint=skip.hint if skip else ""
         )
 
     def _begin(self, trigger: str) -> tuple[Run, Skip | None]:
-        report = self._latest()
         run = Run(id=uuid.uuid4().hex[:12], trigger=trigger, started=time.time())
-        simulated = report.simulated is not None
-        skip = may_run(self._situation(report))
+        skip = may_run(self._situation(run))
         if skip is not None:
-            self._ended(skipped(self._probe, run, skip, simulated=simulated))
+            self._skip(run, skip)
+        elif self.choices.gate:
+            self._asking = run
+            self._watch_gpus(closely=True)
+            self._tell(ProbeStarted(id=run.id))
+            self._ask(run, lambda refused: self._answered(run, refused))
         else:
-            self._run(run, report)
+            self._run(run)
         return run, skip
 
-    def _run(self, run: Run, report: Report) -> None:
+    def _ask(self, run: Run, on_answer: Callable[[Skip | None], None]) -> None:
+        """Ask the scheduler for the node."""
+
+        def answered(skip: Skip | None) -> None:
+            self._question = None
+            on_answer(skip)
+
+        asked_for = {"RUN": run.id, "TRIGGER": run.trigger, "GPUS": ",".join(usable(self._situation(run)))}
+        environment = {f"GPUMON_PROBE_{name}": value for name, value in asked_for.items()}
+        self._question = Question(self._loop, self.choices.gate, self.choices.gate_seconds, environment, answered)
+
+    def _answered(self, run: Run, refused: Skip | None) -> None:
+        """Much may have happened while the scheduler was asked."""
+        self._asking = None
+        skip = refused or may_run(self._situation(run))
+        if skip is not None:
+            self._skip(run, skip)
+        else:
+            self._run(run)
+
+    def _skip(self, run: Run, skip: Skip) -> None:
+        self._ended(skipped(self._probe, run, skip, simulated=self._latest().simulated is not None))
+
+    def _run(self, run: Run) -> None:
+        report = self._latest()
         plans = make_plans(
             self._probe,
             [state.uuid for state in report.gpus],
@@ -168,17 +235,19 @@ class Probing:
         floors = self.choices.floors.get(plans[0].setting.backend, Floors())
         judge = make_judge(self._probe, plans[0], report, floors)
         self._runs.start(
-            plans, run, judge, lambda progress: self._tell(ProbeProgressed(progress=progress)), self._ended
+            plans,
+            run,
+            judge,
+            lambda progress: self._tell(ProbeProgressed(progress=progress)),
+            self._ended,
+            clear=(lambda on_answer: self._ask(run, on_answer)) if self.choices.gate else at_once,
         )
         self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
 
     def _watch(self) -> None:
         """Give way to a job that has come since the run began."""
-        skip = intruders(self._situation(self._latest()), self._using or None)
-        if skip is not None:
-            self._runs.abort(skip)
-        else:
-            self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
+        self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
+        self.give_way()
 
     def _rest(self) -> None:
         if not self.running:
@@ -195,10 +264,13 @@ class Probing:
         if not (self._stopping and result.outcome == "skipped"):  # what the agent's own stop ended says nothing
             self._keep(result)
 
-    def _situation(self, report: Report) -> Situation:
+    def _situation(self, run: Run | None = None) -> Situation:
+        """Now, for a run that would begin or for the one in progress."""
         return replace(
-            situation(report, self._own()),
+            situation(self._latest(), self._own()),
             enabled=self.choices.enabled,
+            scheduled=run is not None and run.trigger == "schedule",
+            gated=bool(self.choices.gate),
             unkillable=self._runs.ranks.unkillable,
             memory_needed=memory_needed(self._probe.gpu),
         )

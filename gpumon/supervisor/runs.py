@@ -18,6 +18,13 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.ranks import OnProgress, Ranks
 
 OnResult = Callable[[ProbeResult], None]
+Clear = Callable[[Callable[[Skip | None], None]], None]
+"""Asks whether one more set of ranks may start; is answered at once or later, by a skip or None."""
+
+
+def at_once(on_answer: Callable[[Skip | None], None]) -> None:
+    """Where nobody has to be asked."""
+    on_answer(None)
 
 
 class Runs:
@@ -33,9 +40,16 @@ class Runs:
         return None if self._current is None else self._current.run.id
 
     def start(
-        self, plans: Sequence[Plan], run: Run, judge: Judge, on_progress: OnProgress, on_result: OnResult
+        self,
+        plans: Sequence[Plan],
+        run: Run,
+        judge: Judge,
+        on_progress: OnProgress,
+        on_result: OnResult,
+        *,
+        clear: Clear = at_once,
     ) -> None:
-        """Begin a run. Raises RuntimeError while another is in progress: look at `running` first."""
+        """Begin a run, which has been cleared. Raises RuntimeError while another is in progress: look at `running`."""
         if self._current is not None:
             raise RuntimeError(f"run {self._current.run.id} is in progress")
 
@@ -43,12 +57,15 @@ class Runs:
             self._current = None
             on_result(result)
 
-        self._current = _Current(self.ranks, plans, run, judge, on_progress=on_progress, on_result=conclude_once)
+        self._current = _Current(
+            self.ranks, plans, run, judge, on_progress=on_progress, on_result=conclude_once, clear=clear
+        )
         self._current.next_pass()
 
     def abort(self, skip: Skip) -> None:
         """Kill the run in progress, if any; its result is this skip."""
-        self.ranks.abort(skip)
+        if self._current is not None:
+            self._current.abort(skip)
 
 
 class _Current:
@@ -61,6 +78,7 @@ class _Current:
         *,
         on_progress: OnProgress,
         on_result: OnResult,
+        clear: Clear,
     ) -> None:
         self.run = run
         self._ranks = ranks
@@ -68,6 +86,7 @@ class _Current:
         self._judge = judge
         self._on_progress = on_progress
         self._on_result = on_result
+        self._clear = clear
         self._passes: list[Pass] = []
         self._begun = boot_clock()
 
@@ -76,6 +95,21 @@ class _Current:
         left = max(0.0, plan.deadline - self._elapsed())
         plan = replace(plan, deadline=left) if self._passes else plan
         self._ranks.start(plan, lambda one: next_step(one, self._judge), self._progressed, self._ended)
+
+    def abort(self, skip: Skip) -> None:
+        """Between two passes there are no ranks to kill."""
+        if self._ranks.running:
+            self._ranks.abort(skip)
+        else:
+            last = self._passes[-1]
+            aborted = replace(last, ending=last.ending and replace(last.ending, aborted=skip))
+            self._on_result(conclude(self.run, [*self._passes[:-1], aborted], self._judge, self._elapsed()))
+
+    def _cleared(self, skip: Skip | None) -> None:
+        if skip is None:
+            self.next_pass()
+        else:
+            self.abort(skip)
 
     def _progressed(self, progress: Progress) -> None:
         """Over all passes."""
@@ -87,7 +121,7 @@ class _Current:
         self._passes.append(one)
         result = conclude(self.run, self._passes, self._judge, self._elapsed())
         if result.outcome in {"ok", "degraded"} and len(self._passes) < len(self._plans):
-            self.next_pass()
+            self._clear(self._cleared)
         else:
             self._on_result(result)
 

@@ -33,6 +33,7 @@ def situation(report: Report, own: Own | None = None) -> Situation:
         maintained=report.maintenance is not None,
         held=hold.hint(hold.in_force(report.holds)),
         recalled=report.memory.recalled,
+        schedulers=None if links is None else links.schedulers,
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from agents import descendants
 from loops import turn_for, turn_until
 
 from gpumon.arrival import ProbeProgressed, ProbeStarted
@@ -30,6 +32,22 @@ orders = json.loads(sys.stdin.readline())
 os.write(orders["result"], b'{"stage": "join"}\\n')
 time.sleep(60)
 """
+MEASURE = """
+import json, os, sys
+orders = json.loads(sys.stdin.readline())
+def say(**frame):
+    os.write(orders["result"], json.dumps(frame).encode() + b"\\n")
+for line in sys.stdin:
+    step = json.loads(line)
+    if step["do"] == "end":
+        say(done=True)
+        break
+    for size in step["sizes"]:
+        say(step=step["number"], bytes=size, seconds=[1e-3] * 5, wrong=0)
+    say(stepped=step["number"] + 1)
+"""
+"""Ranks that say that all is well, and end."""
+PROBE = PROBES["allreduce"]
 
 
 def node(*processes: float, simulated: bool = True, **gpu: float) -> Report:
@@ -55,6 +73,7 @@ class Bench:
     """A loop with its probe, whose ranks hang; a test changes the Report that they see."""
 
     def __init__(self, worker: Path) -> None:
+        self.worker = worker
         worker.write_text(HANG)
         self.loop = Loop()
         self.report = node(0.0, 0.0)
@@ -63,7 +82,7 @@ class Bench:
         self.watched: list[bool] = []
         self.probing = Probing(
             self.loop,
-            replace(PROBES["allreduce"], worker=worker),
+            replace(PROBE, worker=worker, cpu=replace(PROBE.cpu, algorithms=("default", "ring"))),
             Choices(python=sys.executable, deadline=30.0),
             latest=lambda: self.report,
             tell=self.told.append,
@@ -73,6 +92,10 @@ class Bench:
 
     def _watch(self, *, closely: bool) -> None:
         self.watched.append(closely)
+
+    def gate(self, command: str, *, seconds: float = 60.0) -> None:
+        """Ask the scheduler by this line of the shell."""
+        self.probing.choices = replace(self.probing.choices, gate=("/bin/sh", "-c", command), gate_seconds=seconds)
 
     def turn_until(self, done: Callable[[], bool]) -> None:
         turn_until(self.loop, done)
@@ -91,8 +114,14 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path / "worker.py")
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """Every child has ended when the test is over."""
+    before = descendants(os.getpid())
+    one = Bench(tmp_path / "worker.py")
+    yield one
+    one.probing.stop()
+    one.turn_until(lambda: not one.probing.running and not descendants(os.getpid()) - before)
+    turn_for(one.loop, 0.1)
 
 
 def test_a_probe_that_is_not_enabled_does_not_run_on_request(bench: Bench) -> None:
@@ -113,8 +142,6 @@ def test_a_run_that_is_due_before_the_first_poll_waits_for_it(bench: Bench) -> N
 
     bench.report = replace(seen, node=replace(seen.node, snapshot_timestamp_seconds=1.0))
     bench.turn_until(lambda: bench.probing.running)
-    bench.probing.stop()
-    bench.turn_until(lambda: not bench.probing.running)
 
 
 def test_excluded_gpus_are_not_missed(bench: Bench) -> None:
@@ -124,8 +151,6 @@ def test_excluded_gpus_are_not_missed(bench: Bench) -> None:
     assert (refused.reason, "1 of 3" in refused.hint) == ("busy", True)
     bench.report = replace(bench.report, excluded=("00000000:61:00.0",))
     assert bench.request().accepted
-    bench.probing.stop()
-    bench.turn_until(lambda: not bench.probing.running)
 
 
 @pytest.mark.parametrize("taken", [node(0.0, 1.0), node(0.0, 0.0, utilization_ratio=0.5)])
@@ -171,3 +196,111 @@ def test_what_the_agents_own_stop_ends_is_not_recorded(bench: Bench, caplog: pyt
     assert not bench.probing.running
     assert not bench.kept
     assert any(getattr(one, "hint", "") == "The agent is stopping." for one in caplog.records)
+
+
+# The scheduler
+
+
+def found(report: Report, *schedulers: str) -> Report:
+    """A real host that has been looked at, with these schedulers."""
+    links = KnownLinks(seen=LinksSeen(ended_at=0.0, contained=False, schedulers=schedulers))
+    return replace(
+        report,
+        node=replace(report.node, snapshot_timestamp_seconds=1.0),
+        memory=replace(report.memory, links=links),
+    )
+
+
+def test_where_a_scheduler_is_found_nothing_runs_by_schedule_without_a_gate(bench: Bench) -> None:
+    """A person may still run it: they know what the node is for."""
+    bench.report = found(node(0.0, 0.0, simulated=False), "slurmd")
+    bench.probing.scheduled()
+    bench.turn_until(lambda: bool(bench.kept))
+    [skip] = bench.kept
+    assert (skip.outcome, skip.reason, skip.trigger) == ("skipped", "unarmed", "schedule")
+    assert "probe.scheduler_gate" in skip.hint
+    assert bench.request().accepted
+
+
+def test_a_run_that_is_due_waits_to_be_told_of_schedulers(bench: Bench) -> None:
+    """An agent that has just begun does not know yet: it runs on no scheduler's node by accident."""
+    host = node(0.0, 0.0, simulated=False)
+    bench.report = replace(host, node=replace(host.node, snapshot_timestamp_seconds=1.0))
+    bench.probing.scheduled()
+    turn_for(bench.loop, 2 * WATCH_SECONDS)
+    assert (bench.probing.running, bench.kept) == (False, [])
+    bench.report = found(host)
+    bench.turn_until(lambda: bench.probing.running)
+
+
+def test_a_gate_that_gives_the_node_arms_the_schedule(bench: Bench, tmp_path: Path) -> None:
+    """It is asked before each set of ranks starts, and told which run it is and which GPUs it would use."""
+    bench.worker.write_text(MEASURE)
+    bench.gate(f'echo "$GPUMON_PROBE_TRIGGER $GPUMON_PROBE_GPUS" >> {tmp_path}/asked')
+    bench.report = found(node(0.0, 0.0), "slurmd")
+    bench.probing.scheduled()
+    bench.turn_until(lambda: bool(bench.kept))
+    [result] = bench.kept
+    assert (result.outcome, result.trigger) == ("ok", "schedule")
+    assert (tmp_path / "asked").read_text() == "schedule GPU-0,GPU-1\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("command", "seconds", "reason", "words"),
+    [
+        ("echo asking; echo 'job 4711 is here' >&2; exit 1", 60.0, "busy", "code 1): job 4711 is here"),
+        ("kill -9 $$", 60.0, "busy", "signal 9): no words"),
+        ("exec sleep 60", 0.2, "unarmed", "has not answered in 0.2 s"),
+    ],
+)
+def test_a_gate_that_does_not_give_the_node_is_a_skip(
+    bench: Bench, command: str, seconds: float, reason: str, words: str
+) -> None:
+    """With its last line as the hint, under the id that the request was given."""
+    bench.gate(command, seconds=seconds)
+    answer = bench.request()
+    assert answer.accepted
+    bench.turn_until(lambda: bool(bench.kept))
+    [skip] = bench.kept
+    assert (skip.id, skip.outcome, skip.reason) == (answer.id, "skipped", reason)
+    assert words in skip.hint
+    assert not bench.probing.running
+
+
+def test_a_gate_that_is_not_there_leaves_the_schedule_unarmed(bench: Bench) -> None:
+    """The hint names the command."""
+    bench.probing.choices = replace(bench.probing.choices, gate=("/nonexistent/gate",))
+    assert bench.request().accepted
+    bench.turn_until(lambda: bool(bench.kept))
+    [skip] = bench.kept
+    assert (skip.reason, "/nonexistent/gate cannot be run" in skip.hint) == ("unarmed", True)
+
+
+def test_a_job_that_comes_while_the_scheduler_is_asked_is_seen(bench: Bench, tmp_path: Path) -> None:
+    """The GPUs are looked at again before the ranks start; another request joins the run."""
+    bench.gate(f"while [ ! -e {tmp_path}/answer ]; do sleep 0.05; done")
+    answer = bench.request()
+    assert bench.request() == ProbeRequest(id=answer.id, accepted=False)
+    bench.report = node(0.0, 1.0)
+    (tmp_path / "answer").touch()
+    bench.turn_until(lambda: bool(bench.kept))
+    assert (bench.kept[0].reason, "GPU 1" in bench.kept[0].hint) == ("busy", True)
+
+
+def test_a_scheduler_that_takes_the_node_back_ends_the_run_between_two_algorithms(bench: Bench, tmp_path: Path) -> None:
+    """What was measured until then is kept with the skip."""
+    bench.worker.write_text(MEASURE)
+    bench.gate(f"mkdir {tmp_path}/asked")
+    assert bench.request().accepted
+    bench.turn_until(lambda: bool(bench.kept))
+    [result] = bench.kept
+    assert (result.outcome, result.reason) == ("skipped", "busy")
+    assert {one.algorithm for one in result.measurements} == {"default"}
+
+
+def test_the_agents_stop_does_not_wait_for_the_scheduler(bench: Bench) -> None:
+    """The question is withdrawn, and nothing is recorded."""
+    bench.gate("exec sleep 60")
+    assert bench.request().accepted
+    bench.probing.stop()
+    assert (bench.probing.running, bench.kept) == (False, [])

@@ -1,0 +1,83 @@
+"""Asks the scheduler for the node: a command of the operator's, run as a child so that nothing waits for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from gpumon.probe.guard import Skip
+from gpumon.supervisor.child import Child, Command
+from gpumon.supervisor.loop import Loop
+
+TAIL = 4096
+"""Bytes of its output that are kept."""
+LINE = 300
+"""Longest line that is shown, in characters."""
+
+
+class Question:
+    """One run of the command. `on_answer` comes once, from the loop, unless it is withdrawn: None is yes."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        command: Sequence[str],
+        seconds: float,
+        environment: Mapping[str, str],
+        on_answer: Callable[[Skip | None], None],
+    ) -> None:
+        self._on_answer: Callable[[Skip | None], None] | None = on_answer
+        self._name = command[0]
+        self._seconds = seconds
+        self._output = b""
+        self._child: Child | None = None
+        self._timer = loop.call_after(seconds, self._late)
+        try:
+            self._child = Child(loop, self._command(command, environment))
+        except OSError as error:
+            hint = f"probe.scheduler_gate: {self._name} cannot be run: {error.strerror}."
+            loop.call_after(0.0, lambda: self._answer(Skip(reason="unarmed", hint=hint)))
+        else:
+            self._child.close_input()
+
+    def withdraw(self) -> None:
+        """Nobody wants to know any more."""
+        self._on_answer = None
+        self._end()
+
+    def _command(self, command: Sequence[str], environment: Mapping[str, str]) -> Command:
+        return Command(
+            name="scheduler gate",
+            arguments=command,
+            environment={**os.environ, **environment},
+            on_output=self._printed,
+            on_error_output=self._printed,
+            on_exit=self._ended,
+        )
+
+    def _printed(self, output: bytes) -> None:
+        self._output = (self._output + output)[-TAIL:]
+
+    def _ended(self, code: int) -> None:
+        self._answer(None if code == 0 else Skip(reason="busy", hint=self._refusal(code)))
+
+    def _refusal(self, code: int) -> str:
+        lines = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
+        words = "".join(one if one.isprintable() else " " for one in lines[-1].strip()[:LINE]) if lines else ""
+        how = f"code {code}" if code > 0 else f"signal {-code}"
+        return f"The scheduler does not give the node (probe.scheduler_gate ended with {how}): {words or 'no words'}"
+
+    def _late(self) -> None:
+        hint = f"probe.scheduler_gate: {self._name} has not answered in {self._seconds:g} s."
+        self._answer(Skip(reason="unarmed", hint=hint))
+
+    def _answer(self, skip: Skip | None) -> None:
+        on_answer, self._on_answer = self._on_answer, None
+        self._end()
+        if on_answer is not None:
+            on_answer(skip)
+
+    def _end(self) -> None:
+        self._timer.cancel()
+        if self._child is not None:
+            self._child.kill()
