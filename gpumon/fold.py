@@ -28,15 +28,12 @@ from gpumon.health import table
 from gpumon.hold import Hold, HoldEnded, Holds
 from gpumon.maintenance import Known, Maintenance, MaintenanceEnded
 from gpumon.moment import Moment
-from gpumon.probe.metrics import fold_result
-from gpumon.probe.result import OUTCOMES, SKIP_REASONS
+from gpumon.probe import state
 from gpumon.release import Release
-from gpumon.report import Memory, ProbeState, Report
+from gpumon.report import Memory, Report
 from gpumon.shown import shown
 from gpumon.snapshot.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot
 from gpumon.terms import Terms
-
-MOST_RESULTS = 200
 
 
 def watching(report: Report, terms: Terms) -> Report:
@@ -184,31 +181,10 @@ def _probe(report: Report, arrival: ProbeStarted | ProbeProgressed | ProbeEnded 
         case ProbeProgressed(progress=progress):
             probe = replace(probe, progress=progress)
         case ProbeEnded(result=result):
-            own = probe.running in {None, result.id}
-            probe = replace(
-                probe,
-                running=None if own else probe.running,
-                progress=None if own else probe.progress,
-                last=result,
-                history=(*probe.history, result)[-MOST_RESULTS:],
-                metrics=fold_result(probe.metrics, result),
-            )
+            probe = state.ended(probe, result)
         case Remembered():
-            probe = _recalled(probe, arrival)
+            probe = state.recalled(probe, arrival.probe_results, arrival.probe_runs, arrival.probe_skips)
     return replace(report, probe=probe)
-
-
-def _recalled(probe: ProbeState, remembered: Remembered) -> ProbeState:
-    """The last results give the readings; what was counted, the store knows better."""
-    metrics, results = probe.metrics, remembered.probe_results
-    for result in results:
-        metrics = fold_result(metrics, result)
-    metrics = replace(
-        metrics,
-        runs_total=dict.fromkeys(OUTCOMES, 0.0) | dict(remembered.probe_runs),
-        skips_total=dict.fromkeys(SKIP_REASONS, 0.0) | dict(remembered.probe_skips),
-    )
-    return replace(probe, last=results[-1] if results else None, history=results[-MOST_RESULTS:], metrics=metrics)
 
 
 def _agent(report: Report, agent: Agent) -> Report:

@@ -70,7 +70,7 @@ def _on_this_clock(burst: Burst, facts: Facts) -> Burst:
 
 def _versions(report: Report) -> dict[str, str]:
     """NCCL's of the newest run of the probe that used it."""
-    found = (one.versions["nccl"] for one in reversed(report.probe.history) if one.versions.get("nccl"))
+    found = (one.versions["nccl"] for one in reversed(report.probe.ran) if one.versions.get("nccl"))
     known = {"driver": report.driver.driver, "nccl": next(found, None)}
     return {name: version for name, version in known.items() if version}
 

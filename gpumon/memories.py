@@ -10,7 +10,6 @@ from typing import Any
 
 from gpumon.arrival import Accepted, Errors, ProbeEnded, Remembered, Ruled
 from gpumon.errors import MOST_EVENTS
-from gpumon.fold import MOST_RESULTS
 from gpumon.health.lives import Life
 from gpumon.health.standing import kept
 from gpumon.health.verdict import Key, Ruling, Verdict
@@ -19,6 +18,7 @@ from gpumon.kept_ports import KeptPorts
 from gpumon.kept_spans import KeptSpans
 from gpumon.maintenance import Maintenance, MaintenanceEnded
 from gpumon.probe.result import ProbeResult, to_document
+from gpumon.probe.state import MOST_RESULTS
 from gpumon.recall import recall
 from gpumon.report import Report
 from gpumon.snapshot.burst import SXID, XID, Burst, Change, LogPosition
@@ -311,7 +311,7 @@ class Memories:
         self._restore(store)
         if store.moved_aside is not None:  # damaged while we ran: the new one knows no result
             self._loop.post(self._begun_anew)
-            for result in report.probe.history:
+            for result in report.probe.known:
                 store.add_probe_result(to_document(result))
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gpumon.arrival import Remembered
 from gpumon.errors import MOST_EVENTS
-from gpumon.fold import MOST_RESULTS
 from gpumon.health.standing import MOST_RULINGS, MOST_WEIGHTY
 from gpumon.health.verdict import Ruling
 from gpumon.hold import Hold
 from gpumon.maintenance import Maintenance
-from gpumon.probe.result import SUCCESSES, ProbeResult, from_document
+from gpumon.probe.result import ProbeResult, from_document
+from gpumon.probe.state import MOST_RAN, MOST_RESULTS
 from gpumon.store.store import Store
 
 log = logging.getLogger("gpumon.store")
@@ -37,7 +37,7 @@ def recall(store: Store, probe: str) -> Remembered:
         lives=store.recent_lives(MOST_LIVES),
         maintenances=store.spans(Maintenance),
         holds=store.spans(Hold),
-        probe_results=tuple(_results(_documents(store, probe))),
+        probe_results=tuple(_results(store.known_probe_results(probe, newest=MOST_RESULTS, each=MOST_RAN))),
         probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
         probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
     )
@@ -49,13 +49,6 @@ def _rulings(store: Store) -> tuple[Ruling, ...]:
     weighty = store.recent_rulings(0.0, MOST_WEIGHTY, weighty=True)
     known = {(one.verdict.key, one.change, one.wall) for one in newest}
     return (*[one for one in weighty if (one.verdict.key, one.change, one.wall) not in known], *newest)
-
-
-def _documents(store: Store, probe: str) -> Sequence[Mapping[str, Any]]:
-    """The newest results, and the last success even when many skips have come since."""
-    recent = store.recent_probe_results(MOST_RESULTS)
-    success = store.last_probe_result(probe, SUCCESSES)
-    return recent if success is None or success in recent else (success, *recent)
 
 
 def _results(documents: Iterable[Mapping[str, Any]]) -> Iterator[ProbeResult]:

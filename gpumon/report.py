@@ -18,8 +18,7 @@ from gpumon.hold import Holds
 from gpumon.known_gpu import KnownGpu
 from gpumon.maintenance import Known, Maintenance, in_force
 from gpumon.ports import GonePort, KnownLinks
-from gpumon.probe.account import Progress
-from gpumon.probe.result import AllReduce, ProbeResult
+from gpumon.probe.state import ProbeState
 from gpumon.release import Release
 from gpumon.snapshot.burst import Board, Burst
 from gpumon.snapshot.bus_id import parsed
@@ -28,22 +27,6 @@ from gpumon.snapshot.node import Build, Driver, Node
 from gpumon.snapshot.reading import Labels, Sample, Table, samples
 from gpumon.snapshot.snapshot import HOST, DriverStatus, SeenPort
 from gpumon.state import GpuState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeState:
-    """The all-reduce probe as it stands."""
-
-    metrics: AllReduce = AllReduce()
-    last: ProbeResult | None = None
-    history: tuple[ProbeResult, ...] = ()
-    """Newest last, bounded."""
-    running: str | None = None
-    """Id of the run in progress."""
-    progress: Progress | None = None
-    """Where its slowest rank is."""
-    next_run: float | None = None
-    """Wall time of the next scheduled run."""
 
 
 class Left(enum.StrEnum):

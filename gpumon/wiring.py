@@ -21,7 +21,8 @@ from gpumon.probe.baseline import Floors
 from gpumon.probe.metrics import INITIAL
 from gpumon.probe.probes import PROBES
 from gpumon.probe.schedule import Timetable
-from gpumon.report import ProbeState, Report
+from gpumon.probe.state import ProbeState
+from gpumon.report import Report
 from gpumon.snapshot.node import Build
 from gpumon.snapshot.orders import LinkOrders, Orders, Simulation
 from gpumon.supervisor.probing import Choices

@@ -22,7 +22,8 @@ from gpumon.nvml.library import Library
 from gpumon.nvml.poll import NodePoll, start
 from gpumon.outputs.prometheus import TABLES
 from gpumon.probe.metrics import INITIAL
-from gpumon.report import ProbeState, Report
+from gpumon.probe.state import ProbeState
+from gpumon.report import Report
 from gpumon.sim.infiniband import open_tree
 from gpumon.sim.library import SimulatedNode, open_node
 from gpumon.sim.profiles import PROFILES

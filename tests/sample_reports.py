@@ -14,7 +14,8 @@ from gpumon.health.alerting import rules
 from gpumon.health.standing import Health
 from gpumon.moment import Moment
 from gpumon.outputs.document import Stamp
-from gpumon.report import ProbeState, Report
+from gpumon.probe.state import ProbeState
+from gpumon.report import Report
 from gpumon.serve import example
 from gpumon.snapshot.burst import OVERRUN, SXID, Burst
 from gpumon.snapshot.fabric import CHECKS, Fabric, Platform

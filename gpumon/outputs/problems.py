@@ -16,7 +16,8 @@ from gpumon.health.verdict import ACTIONS, Action, Verdict
 from gpumon.outputs.health import title
 from gpumon.outputs.words import sentence
 from gpumon.probe.result import ProbeResult
-from gpumon.report import ProbeState, Report
+from gpumon.probe.state import ProbeState
+from gpumon.report import Report
 from gpumon.state import GpuState
 
 DRIVER = "driver"
@@ -62,8 +63,7 @@ def fault_words(state: GpuState) -> str:
 
 def last_measured(state: ProbeState) -> ProbeResult | None:
     """The last run that was not skipped: a busy node keeps the result that it has."""
-    runs = (*state.history, *filter(None, (state.last,)))
-    return max((one for one in runs if one.outcome != "skipped"), key=lambda one: one.started, default=None)
+    return state.ran[-1] if state.ran else None
 
 
 def _verdicts(report: Report) -> Iterator[Problem]:

@@ -12,10 +12,12 @@ ENOUGH_RUNS = 5
 """Fewer say nothing about what is normal."""
 MOST_RUNS = 30
 """Of which the median is taken: drift over months is not hidden by runs of last year."""
+MOST_GOOD = 200
+"""Good runs that are remembered, under whatever conditions."""
 SATURATING = 16
 """Sizes from this part of the largest show bandwidth; smaller ones show latency."""
 _MAD_TO_SIGMA = 1.4826
-_VERSIONS = ("torch", "nccl", "cuda")
+_VERSIONS = {"NCCL": "nccl", "CUDA": "cuda", "torch": "torch"}
 
 Figure = tuple[float, str]
 """Bytes a second, and where the figure is from."""
@@ -40,7 +42,7 @@ class Judge:
     backend: str
     conditions: Conditions = Conditions()
     history: Sequence[ProbeResult] = ()
-    """Earlier runs, the newest last."""
+    """Earlier runs that were good, the newest last."""
     expected: Callable[[Measurement], Figure | None] = field(default=lambda _: None)
     fleet: Callable[[Measurement], float | None] = field(default=lambda _: None)
     floors: Floors = Floors()
@@ -67,19 +69,50 @@ class Judge:
         )
         return replace(comparison, low=_low(comparison, self.floors))
 
+    def news(self, ranks: int, versions: Mapping[str, str]) -> str:
+        """What is not as it was in the last good run, in words: why there is no median any more."""
+        earlier = [one for one in self.history if (one.probe, one.backend) == (self.probe, self.backend)]
+        if not earlier:
+            return ""
+        then, now = _key(earlier[-1]), self._key(ranks, versions)
+        changed = [name for name in then if then[name] != now[name]]
+        return ", ".join(f"{name} {now[name] or 'unknown'} after {then[name] or 'unknown'}" for name in changed)
+
     def _past(self, measurement: Measurement, ranks: int, versions: Mapping[str, str]) -> Iterator[float]:
-        """Only good runs: a fault that lasts must not become what is normal."""
+        here = self._key(ranks, versions)
         for result in self.history:
-            if result.outcome == "ok" and self._same(result, ranks, versions):
+            if (result.probe, result.backend) == (self.probe, self.backend) and _key(result) == here:
                 yield from (one.busbw_bytes_per_second for one in result.measurements if one.key == measurement.key)
 
-    def _same(self, result: ProbeResult, ranks: int, versions: Mapping[str, str]) -> bool:
-        there, here = result.conditions, self.conditions
-        return (
-            (result.probe, result.backend, result.ranks) == (self.probe, self.backend, ranks)
-            and (there.model, there.driver, there.host_gpus) == (here.model, here.driver, here.host_gpus)
-            and all(result.versions.get(one) == versions.get(one) for one in _VERSIONS)
-        )
+    def _key(self, ranks: int, versions: Mapping[str, str]) -> Mapping[str, object]:
+        return _conditions(self.conditions, ranks, versions)
+
+
+def good_runs(known: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[ProbeResult, ...]:
+    """The runs that tell what is normal, with this one if it does: a fault that lasts must not become normal."""
+    if result.outcome != "ok":
+        return known
+    key = _key(result)
+    alike = [one.id for one in known if _key(one) == key]
+    crowded = set(alike[: max(0, len(alike) + 1 - MOST_RUNS)])
+    return (*(one for one in known if one.id not in crowded), result)[-MOST_GOOD:]
+
+
+def _key(result: ProbeResult) -> Mapping[str, object]:
+    return _conditions(result.conditions, result.ranks, result.versions)
+
+
+def _conditions(here: Conditions, ranks: int, versions: Mapping[str, str]) -> Mapping[str, object]:
+    """Only runs in which all of this is the same are compared."""
+    partial = here.gpus and ranks != here.host_gpus
+    return {
+        "GPU": here.model,
+        "GPUs": here.host_gpus,
+        "ranks": ranks,
+        "on": ", ".join(sorted(here.gpus)) if partial else "all",
+        "driver": here.driver,
+        **{name: versions.get(key) for name, key in _VERSIONS.items()},
+    }
 
 
 def saturating(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:

@@ -142,7 +142,19 @@ def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
             verdict = decide(one, one.ending or Ending(duration=0.0))
             if verdict is not None:
                 return verdict
-    return _degraded(passes, judge) or _Verdict(outcome="ok")
+    return _degraded(passes, judge) or _Verdict(outcome="ok", hint=_without_median(passes, judge))
+
+
+def _without_median(passes: Sequence[Pass], judge: Judge) -> str:
+    """Why the run says little yet about this host; empty where there is a median to compare with."""
+    first = passes[0]
+    short = [one for one in comparisons(first, judge) if one.baseline is None]
+    if not short:
+        return ""
+    one = short[-1]
+    news = judge.news(first.plan.ranks, first.versions)
+    because = f" ({news})" if news else ""
+    return f"This host has no median of its own yet: {one.runs} of {one.runs_needed} runs like this one{because}."
 
 
 def _degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:

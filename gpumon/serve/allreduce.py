@@ -14,7 +14,7 @@ from gpumon.outputs import document
 from gpumon.outputs.problems import last_measured
 from gpumon.outputs.words import duration
 from gpumon.probe.result import ProbeRequest, ProbeResult
-from gpumon.report import ProbeState
+from gpumon.probe.state import ProbeState
 from gpumon.serve import ask, schema_probe
 from gpumon.serve.answer import awaited, reply, sources, stamp
 from gpumon.serve.api import Filter, Nothing

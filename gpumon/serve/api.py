@@ -8,10 +8,10 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from gpumon.fold import MOST_RESULTS
 from gpumon.outputs import document
 from gpumon.outputs import health as health_document
 from gpumon.probe.result import ProbeResult
+from gpumon.probe.state import MOST_RESULTS
 from gpumon.serve import ask, schema, schema_health, schema_probe
 from gpumon.serve.answer import reply, sources, stamp
 from gpumon.serve.guard import is_authorized

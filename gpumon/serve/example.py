@@ -14,8 +14,9 @@ from gpumon.health.verdict import Action, Change, Level, Ruling, Verdict
 from gpumon.maintenance import Maintenance
 from gpumon.outputs.document import Stamp
 from gpumon.probe.result import AllReduce, Measurement, ProbeResult
+from gpumon.probe.state import ProbeState
 from gpumon.release import Release, Window
-from gpumon.report import ProbeState, Report
+from gpumon.report import Report
 from gpumon.snapshot.burst import XID, Board, Burst
 from gpumon.snapshot.fabric import Fabric
 from gpumon.snapshot.gpu import CLOCK_EVENTS, FAULTS, Gpu
@@ -257,6 +258,8 @@ def report() -> Report:
             ),
             last=last,
             history=(last,),
+            ran=(last,),
+            good=(last,),
             next_run=WALL + 2700,
         ),
     )

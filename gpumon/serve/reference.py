@@ -17,8 +17,9 @@ from gpumon.outputs.inventory import inventory as inventory_document
 from gpumon.outputs.maintenance import maintenance as maintained
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.result import ProbeRequest
+from gpumon.probe.state import ProbeState
 from gpumon.release import Answer, Holder
-from gpumon.report import ProbeState, Report
+from gpumon.report import Report
 from gpumon.serve import (
     acknowledge,
     allreduce,

@@ -25,6 +25,14 @@ from gpumon.store.opening import Opened, open_file
 S = TypeVar("S", bound=Span)
 
 DAY = 86400.0
+KEPT_GOOD = 200
+"""Results of each probe with the outcome ok that outlive the retention: baselines are made from them."""
+_PLACED = (
+    "placed AS (SELECT number, outcome AS ending,"
+    " row_number() OVER (PARTITION BY probe, outcome ORDER BY number DESC) AS place,"
+    " row_number() OVER (PARTITION BY probe ORDER BY number DESC) AS newest FROM probe_results)"
+)
+"""Of each result, the how many newest it is among those that ended alike, and among all of its probe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,14 +265,15 @@ class Store:
         rows = self._rows("SELECT document FROM probe_results ORDER BY number DESC LIMIT ?", (limit,))
         return tuple(json.loads(text) for (text,) in reversed(rows))
 
-    def last_probe_result(self, probe: str, outcomes: Sequence[str]) -> dict[str, Any] | None:
-        """The newest document with one of these outcomes. The newest of each outcome outlives the retention."""
+    def known_probe_results(self, probe: str, *, newest: int, each: int) -> tuple[dict[str, Any], ...]:
+        """Documents, newest last: the newest, so many of each outcome but skips, and all good ones that are kept."""
         rows = self._rows(
-            f"SELECT document FROM probe_results WHERE probe = ? AND outcome IN ({', '.join('?' * len(outcomes))})"  # noqa: S608 - question marks
-            " ORDER BY number DESC LIMIT 1",
-            (probe, *outcomes),
+            f"WITH {_PLACED} SELECT document FROM probe_results JOIN placed USING (number) WHERE probe = ? AND"  # noqa: S608 - our own
+            " (newest <= ? OR (place <= ? AND ending != 'skipped') OR (place <= ? AND ending = 'ok'))"
+            " ORDER BY number",
+            (probe, newest, each, KEPT_GOOD),
         )
-        return json.loads(rows[0][0]) if rows else None
+        return tuple(json.loads(text) for (text,) in rows)
 
     def prune(self) -> None:
         """Delete what the retention does not keep. Adding does so too."""
@@ -288,10 +297,12 @@ class Store:
         )
 
     def _prune_probe_results(self) -> None:
+        """What says how the probe last ended, and what is normal, outlives the retention."""
         self._execute(
-            "DELETE FROM probe_results WHERE (started < ? OR number <= (SELECT max(number) FROM probe_results) - ?)"
-            " AND number NOT IN (SELECT max(number) FROM probe_results GROUP BY probe, outcome)",
-            (self._oldest, self._retention.rows),
+            "DELETE FROM probe_results WHERE (started < ? OR number <= (SELECT max(number) FROM probe_results) - ?)"  # noqa: S608 - our own names
+            f" AND number NOT IN (WITH {_PLACED}"
+            " SELECT number FROM placed WHERE place = 1 OR (place <= ? AND ending = 'ok'))",
+            (self._oldest, self._retention.rows, KEPT_GOOD),
         )
 
     @property

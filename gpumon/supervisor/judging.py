@@ -21,7 +21,7 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judg
         probe=probe.name,
         backend=plan.setting.backend,
         conditions=conditions,
-        history=report.probe.history,
+        history=report.probe.good,
         expected=expected,
         floors=floors,
     )

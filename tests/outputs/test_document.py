@@ -18,7 +18,8 @@ from gpumon.outputs import document, events
 from gpumon.outputs.health import health
 from gpumon.outputs.problems import problems
 from gpumon.probe.result import AllReduce
-from gpumon.report import ProbeState, Report
+from gpumon.probe.state import ProbeState
+from gpumon.report import Report
 from gpumon.serve import example
 from gpumon.snapshot.fabric import Fabric, Platform
 from gpumon.snapshot.gpu import FAULTS, Gpu
@@ -150,7 +151,7 @@ def test_events_are_newest_first_and_name_their_gpu() -> None:
 def test_log_of_the_ranks_is_not_for_everyone() -> None:
     """What ranks print names processes and users."""
     result = replace(example.run(), log="pid 4711 of alice")
-    report = replace(samples.healthy(), probe=ProbeState(last=result, history=(result,)))
+    report = replace(samples.healthy(), probe=ProbeState(last=result, history=(result,), ran=(result,)))
     assert "alice" not in json.dumps(whole(report))
 
 
@@ -246,7 +247,7 @@ def test_corrupting_probe_is_critical_even_after_a_skip() -> None:
     """A busy node does not make silent corruption go away."""
     wrong = replace(example.run(1), outcome="wrong", wrong_elements=7, hint="Run it on pairs.")
     skip = replace(example.run(0), outcome="skipped", reason="busy", measurements=())
-    report = replace(samples.healthy(), probe=ProbeState(last=skip, history=(wrong, skip)))
+    report = replace(samples.healthy(), probe=ProbeState(last=skip, history=(wrong, skip), ran=(wrong,)))
     (problem,) = problems(report)
     assert (problem.severity, problem.action) == ("critical", "Run it on pairs.")
     assert "7 elements" in problem.detail

@@ -9,7 +9,8 @@ import sample_reports as samples
 from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.probe.result import ProbeRequest, ProbeResult
-from gpumon.report import ProbeState, Report
+from gpumon.probe.state import ProbeState
+from gpumon.report import Report
 from gpumon.serve import allreduce, example
 
 PATH = "/probe/allreduce"
@@ -18,7 +19,9 @@ SKIP = replace(example.run(0), outcome="skipped", reason="busy", measurements=()
 
 
 def ran(*history: ProbeResult) -> Report:
-    return replace(samples.healthy(), probe=ProbeState(last=history[-1], history=history, next_run=samples.STAMP.wall))
+    ran = tuple(one for one in history if one.outcome != "skipped")
+    probe = ProbeState(last=history[-1], history=history, ran=ran, next_run=samples.STAMP.wall)
+    return replace(samples.healthy(), probe=probe)
 
 
 def test_last_result_and_its_age(node: Node, port: int) -> None:

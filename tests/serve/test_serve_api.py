@@ -9,7 +9,7 @@ import sample_reports as samples
 from serving import BEARER, Node, ask, is_problem
 
 from gpumon.outputs import document
-from gpumon.report import ProbeState
+from gpumon.probe.state import ProbeState
 from gpumon.serve import example, schema, schema_health, schema_probe
 
 STAMP = samples.STAMP

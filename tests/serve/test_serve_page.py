@@ -12,7 +12,8 @@ from serving import Node, ask, is_problem
 
 from gpumon.outputs import document
 from gpumon.outputs.remarks import remarks
-from gpumon.report import ProbeState, Report
+from gpumon.probe.state import ProbeState
+from gpumon.report import Report
 from gpumon.serve import example
 from gpumon.serve.page import prose
 from gpumon.serve.plot import plot
@@ -241,7 +242,7 @@ def test_busy_node_keeps_the_result_that_it_has(node: Node, port: int) -> None:
     """A skip hides neither the last figures nor when they were measured."""
     skip = replace(example.run(0), id="skip", outcome="skipped", reason="busy", measurements=())
     history = (example.run(3), skip)
-    report = replace(samples.healthy(), probe=ProbeState(last=skip, history=history))
+    report = replace(samples.healthy(), probe=ProbeState(last=skip, history=history, ran=history[:1]))
     text = words(page(node, port, report))
     assert "All-reduce 474 GB/s ok, 3 h 15 min ago" in text
     assert "skipped (busy)" in text

@@ -13,7 +13,8 @@ from gpumon.arrival import Tick
 from gpumon.memories import PATIENCE_SECONDS, Memories
 from gpumon.monitor import Monitor
 from gpumon.probe.metrics import INITIAL
-from gpumon.report import ProbeState, Report
+from gpumon.probe.state import ProbeState
+from gpumon.report import Report
 from gpumon.sightings import Sightings
 from gpumon.snapshot.burst import SXID
 from gpumon.snapshot.call_page import boot_clock

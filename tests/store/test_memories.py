@@ -12,12 +12,12 @@ import pytest
 from loops import turn_until, turn_until_equal
 from sample_bursts import change
 
-from gpumon.fold import MOST_RESULTS
 from gpumon.memories import Memories
 from gpumon.monitor import Monitor
 from gpumon.probe.metrics import INITIAL
 from gpumon.probe.result import ProbeResult, to_document
-from gpumon.report import ProbeState, Report
+from gpumon.probe.state import MOST_RESULTS, ProbeState
+from gpumon.report import Report
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
 from gpumon.terms import Terms

@@ -21,7 +21,7 @@ from gpumon.snapshot.burst import XID, Change, LogPosition
 from gpumon.store.errors import StoreError
 from gpumon.store.events import ErrorCounter
 from gpumon.store.schema import MIGRATIONS
-from gpumon.store.store import DAY, Retention, Store
+from gpumon.store.store import DAY, KEPT_GOOD, Retention, Store
 
 needs_mounts = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 
@@ -111,8 +111,6 @@ def test_probe_results_and_their_counters_survive(path: Path) -> None:
 
     with opened(path) as store:
         assert store.recent_probe_results(2) == tuple(documents[2:])
-        assert store.last_probe_result("allreduce", ("ok", "degraded")) == documents[0]
-        assert store.last_probe_result("allreduce", ("timeout",)) is None
         counters = store.probe_counters("allreduce")
         assert counters.outcomes == {"ok": 1, "skipped": 2, "failed": 1}
         assert counters.reasons == {"busy": 1, "held": 1}
@@ -125,21 +123,37 @@ def test_retention_bounds_rows_but_not_counters(path: Path) -> None:
         store.add_probe_result(result(0, "wrong"))
         for number in range(30):
             store.record([change(number)])
-            store.add_probe_result(result(number + 1))
+            store.add_probe_result(result(number + 1, "skipped", "busy"))
 
         assert store.recent_events(100) == tuple(burst(number) for number in range(20, 30))
         kept = [one["id"] for one in store.recent_probe_results(100)]
         assert kept == ["r0", *(f"r{number}" for number in range(21, 31))]
         assert [one.count for one in store.error_counters()] == [30]
-        assert store.probe_counters("allreduce").outcomes == {"ok": 30, "wrong": 1}
+        assert store.probe_counters("allreduce").outcomes == {"skipped": 30, "wrong": 1}
+
+
+def test_what_is_normal_outlives_skips_and_the_retention(path: Path) -> None:
+    """A node that is busy for months still knows what it came to before; skips push out nothing else."""
+    with opened(path, Retention(days=90, rows=10)) as store:
+        for number in range(KEPT_GOOD + 2):
+            store.add_probe_result(result(number))
+        store.add_probe_result(result(998, "failed", "ranks"))
+        for number in range(1000, 1030):
+            store.add_probe_result(result(number, "skipped", "busy"))
+
+    with opened(path, Retention(days=90, rows=10), now=NOW + 1000 * DAY) as store:
+        store.prune()
+        known = [one["id"] for one in store.known_probe_results("allreduce", newest=3, each=5)]
+        assert known == [*(f"r{number}" for number in range(2, KEPT_GOOD + 2)), "r998", "r1029"]
+        assert store.known_probe_results("another", newest=3, each=5) == ()
 
 
 def test_retention_bounds_age(path: Path) -> None:
     """What is older than the days to keep is pruned when the store is next written or told to."""
     with opened(path) as store:
         store.record([change(1), change(2)])
-        store.add_probe_result(result(1))
-        store.add_probe_result(result(2))
+        store.add_probe_result(result(1, "skipped", "busy"))
+        store.add_probe_result(result(2, "skipped", "busy"))
 
     with opened(path, now=NOW + 1.5 + 90 * DAY) as store:
         store.prune()

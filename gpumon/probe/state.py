@@ -1,0 +1,82 @@
+"""The all-reduce probe as it stands, and how its results change that. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpumon.probe.account import Progress
+from gpumon.probe.baseline import good_runs
+from gpumon.probe.metrics import fold_result
+from gpumon.probe.result import OUTCOMES, SKIP_REASONS, AllReduce, ProbeResult
+
+MOST_RESULTS = 200
+"""The newest, whatever their outcome: most of them skips, where jobs run."""
+MOST_RAN = 20
+"""The newest of those that were not skipped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeState:
+    """The all-reduce probe as it stands."""
+
+    metrics: AllReduce = AllReduce()
+    last: ProbeResult | None = None
+    history: tuple[ProbeResult, ...] = ()
+    """Newest last, bounded."""
+    ran: tuple[ProbeResult, ...] = ()
+    """Those that were not skipped, however many skips have come since: newest last, bounded."""
+    good: tuple[ProbeResult, ...] = ()
+    """Those from which baselines are made: newest last, bounded for each of the conditions under which they ran."""
+    running: str | None = None
+    """Id of the run in progress."""
+    progress: Progress | None = None
+    """Where its slowest rank is."""
+    next_run: float | None = None
+    """Wall time of the next scheduled run."""
+
+    @property
+    def known(self) -> tuple[ProbeResult, ...]:
+        """All results that are remembered, each once."""
+        return tuple({one.id: one for one in (*self.good, *self.ran, *self.history)}.values())
+
+
+def ended(state: ProbeState, result: ProbeResult) -> ProbeState:
+    """A run has ended, or was skipped."""
+    own = state.running in {None, result.id}
+    return replace(
+        _with(state, result),
+        running=None if own else state.running,
+        progress=None if own else state.progress,
+        metrics=fold_result(state.metrics, result),
+    )
+
+
+def recalled(
+    state: ProbeState, results: Sequence[ProbeResult], runs: Mapping[str, float], skips: Mapping[str, float]
+) -> ProbeState:
+    """What the store knew, the newest last: of what was counted, it knows more than these results."""
+    metrics, since = state.metrics, state.history
+    known = {one.id for one in results}
+    state = replace(state, last=None, history=(), ran=(), good=())
+    for result in (*results, *(one for one in since if one.id not in known)):
+        metrics = fold_result(metrics, result)
+        state = _with(state, result)
+    metrics = replace(
+        metrics,
+        runs_total=dict.fromkeys(OUTCOMES, 0.0) | dict(runs),
+        skips_total=dict.fromkeys(SKIP_REASONS, 0.0) | dict(skips),
+    )
+    return replace(state, metrics=metrics)
+
+
+def _with(state: ProbeState, result: ProbeResult) -> ProbeState:
+    """This result is the newest."""
+    ran = state.ran if result.outcome == "skipped" else (*state.ran, result)[-MOST_RAN:]
+    return replace(
+        state,
+        last=result,
+        history=(*state.history, result)[-MOST_RESULTS:],
+        ran=ran,
+        good=good_runs(state.good, result),
+    )
