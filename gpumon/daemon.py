@@ -34,6 +34,7 @@ from gpumon.sightings import Sightings
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.snapshot import DriverStatus, Hello, Logged, Message, Snapshot, TrialResult, XidEvent
 from gpumon.store.store import Retention
+from gpumon.supervisor import shared_memory
 from gpumon.supervisor.links import LinksSupervisor
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Probing
@@ -163,6 +164,7 @@ class Daemon:
     def _watch(self) -> None:
         """Begin everything that watches and judges."""
         self._make_state_folder()
+        shared_memory.sweep()  # of ranks that were killed with the agent before this one
         self._memories.start()
         self._heartbeat.start()
         self._rulings.start()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,6 +19,9 @@ from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.lines import Lines
 from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.shared_memory import sweep
+
+log = logging.getLogger("gpumon.probe")
 
 TERM_PATIENCE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -26,6 +31,8 @@ NOT_ON_GPU = frozenset({"start", "import"})
 """Stages in which a rank has not opened its GPU yet."""
 FRAME_LIMIT = 64 * 1024
 """Longest line that a rank may send, in bytes."""
+FRAMES, FRAMES_A_SECOND = 2000, 20
+"""Most frames of a rank: what its steps take, and its progress until the deadline."""
 
 OnProgress = Callable[[Progress], None]
 OnEnd = Callable[[Pass], None]
@@ -89,11 +96,12 @@ class Ranks:
 class _Rank:
     """One rank: its process and its account."""
 
-    def __init__(self, number: int, on_frame: Callable[[_Rank], None], tail: int) -> None:
+    def __init__(self, number: int, on_frame: Callable[[_Rank], None], *, tail: int, most_frames: float) -> None:
         self.account = Account(progress=Progress(rank=number))
         self.child: Child
         self.settled = False
         """It has ended or was abandoned: the run waits for it no more."""
+        self._frames, self._most_frames = 0, most_frames
         self._on_frame = on_frame
         self._tail = tail
         self.lines = Lines(FRAME_LIMIT, self._frame, lambda: self._frame(b"a line without end"))
@@ -102,6 +110,12 @@ class _Rank:
         self.account = replace(self.account, output=(self.account.output + printed)[-self._tail :])
 
     def _frame(self, line: bytes) -> None:
+        self._frames += 1
+        if self._frames > self._most_frames:
+            if not self.account.error:
+                self.account = replace(self.account, error="it sends frames without end")
+                self._on_frame(self)
+            return
         self.account = take(self.account, line)
         self._on_frame(self)
 
@@ -120,6 +134,7 @@ class _CurrentPass:
         self._on_progress = on_progress
         self._on_end = on_end
         self._begun = boot_clock()
+        self._begun_wall = time.time()
         self._ending = Ending(duration=0.0)
         self._told: Progress | None = None
         self._blamed: _Rank | None = None
@@ -144,7 +159,8 @@ class _CurrentPass:
         self._kill()
 
     def _start_rank(self, number: int, rendezvous: Rendezvous) -> _Rank:
-        rank = _Rank(number, self._heard, LOG_LIMIT // self._plan.ranks)
+        most_frames = FRAMES + FRAMES_A_SECOND * self._plan.deadline
+        rank = _Rank(number, self._heard, tail=LOG_LIMIT // self._plan.ranks, most_frames=most_frames)
         frames, result = os.pipe2(os.O_CLOEXEC)
         orders = self._plan.orders(number, parent=os.getpid(), result=result, rendezvous=rendezvous)
         command = Command(
@@ -166,6 +182,7 @@ class _CurrentPass:
             raise
         finally:
             os.close(result)
+        rank.account = replace(rank.account, pid=rank.child.pid)
         return rank
 
     def _order(self) -> None:
@@ -184,13 +201,19 @@ class _CurrentPass:
 
     def _heard(self, rank: _Rank) -> None:
         if rank.account.error:
-            self._blame(rank)
+            self._failed(rank)
         if not self._over and all(one.account.stepped == len(self._steps) for one in self.ranks):
             self._order()
         behind = min((one.account.progress for one in self.ranks), key=lambda progress: progress.ratio)
         if behind != self._told and not rank.settled:
             self._told = behind
             self._on_progress(behind)
+
+    def _failed(self, rank: _Rank) -> None:
+        """Without it the others cannot go on, and it need not be able to end by itself."""
+        if self._blamed is None:
+            self._timers.append(self._loop.call_after(LAST_WORDS, self._stop))
+        self._blame(rank)
 
     def _blame(self, rank: _Rank) -> None:
         """The first to fail; but one that died without a word rather than one that complains of its absence."""
@@ -220,8 +243,7 @@ class _CurrentPass:
             return
         rank.account = replace(rank.account, status=status)
         if status != 0 or not rank.account.done:
-            self._blame(rank)
-            self._timers.append(self._loop.call_after(LAST_WORDS, self._stop))
+            self._failed(rank)
         rank.settled = True
         self._conclude_if_settled()
 
@@ -236,6 +258,9 @@ class _CurrentPass:
             return
         for timer in self._timers:
             timer.cancel()
+        swept = sweep(since=self._begun_wall)
+        if swept:
+            log.info("shared memory of ranks deleted", extra={"files": ", ".join(swept)})
         ending = replace(
             self._ending,
             duration=boot_clock() - self._begun,

@@ -1,0 +1,91 @@
+"""Runs as the agent makes them, for tests: a loop, rank processes, and scripts that stand in for torch."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpumon.probe.account import Progress
+from gpumon.probe.baseline import Judge
+from gpumon.probe.plan import Plan, Run, make_plans
+from gpumon.probe.probes import KIB, MIB, PROBES
+from gpumon.probe.result import ProbeResult
+from gpumon.supervisor import child
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.ranks import TERM_PATIENCE
+from gpumon.supervisor.runs import Runs
+
+ALL_REDUCE = PROBES["allreduce"]
+QUICK = replace(ALL_REDUCE, cpu=replace(ALL_REDUCE.cpu, sizes=(KIB, MIB)))
+KILLING = TERM_PATIENCE + child.KILL_PATIENCE + child.REAP_INTERVAL + 10.0
+"""Most that ending a run may take: what the agent waits for, and a machine that is busy."""
+STARTED = 3.0
+"""Deadline by which a rank without torch has begun, however busy the machine."""
+
+PREAMBLE = """
+import json, os, signal, sys, time
+orders = json.loads(sys.stdin.readline())
+def say(**frame):
+    os.write(orders["result"], json.dumps(frame).encode() + b"\\n")
+"""
+HANG = """
+say(stage="measure", size=0, sizes=1, bytes=1024)
+while True:
+    time.sleep(60)
+"""
+
+
+JUDGE = Judge(probe="allreduce", backend="gloo")
+
+
+def make_plan(*arguments: Any, **more: Any) -> Plan:
+    """Of the first pass."""
+    return make_plans(*arguments, **more)[0]
+
+
+class Probing:
+    """A loop with its ranks; `run` turns it until the result is there."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.runs = Runs(self.loop)
+        self.ranks = self.runs.ranks
+        self.progress: list[Progress] = []
+        self.pids: set[int] = set()
+        self.results: list[ProbeResult] = []
+
+    def run(
+        self, plan: Plan, on_progress: Callable[[Progress], None] = lambda _: None, judge: Judge = JUDGE
+    ) -> ProbeResult:
+        def progressed(progress: Progress) -> None:
+            self.progress.append(progress)
+            self.pids |= self.ranks.pids
+            on_progress(progress)
+
+        def ended(result: ProbeResult) -> None:
+            self.results.append(result)
+            self.loop.stop()
+
+        limit = self.loop.call_after(150, self.loop.stop)
+        run = Run(id="one", trigger="request", started=time.time())
+        self.runs.start([plan], run, judge, progressed, ended)
+        self.loop.run()
+        limit.cancel()
+        [result] = self.results
+        assert self.runs.running is None
+        return result
+
+
+def scripted(path: Path, script: str, *, deadline: float = 20.0) -> Plan:
+    """A plan whose ranks run a script that speaks the protocol without torch."""
+    path.write_text(PREAMBLE + script)
+    return make_plan(replace(QUICK, worker=path), (), python=sys.executable, deadline=deadline)
+
+
+def gone(pids: set[int]) -> bool:
+    """Whether they were there, and are not."""
+    return bool(pids) and not any(Path(f"/proc/{pid}").exists() for pid in pids)
