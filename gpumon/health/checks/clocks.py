@@ -110,8 +110,10 @@ def _pace(gpu: GpuCase, load: float) -> _Pace | None:
 
 
 def _reasons(gpu: GpuCase) -> str:
-    active = [_WORDS[name] for name, on in (gpu.now.clock_event_active or {}).items() if on and name in _WORDS]
-    return ", ".join(active) or "it names no reason"
+    active = {name for name, on in (gpu.now.clock_event_active or {}).items() if on}
+    if "hw_thermal" in active:
+        active.discard("sw_thermal")  # hardware slows down for heat when the driver has not helped
+    return ", ".join(words for name, words in _WORDS.items() if name in active) or "it names no reason"
 
 
 CHECKS = (

@@ -86,6 +86,14 @@ def test_a_slow_gpu_among_busy_ones_is_named_with_its_reasons() -> None:
     assert not settled(ward).verdicts
 
 
+def test_heat_is_told_once_however_many_reasons_name_it() -> None:
+    """The hardware's word is the stronger one."""
+    hot = NOTHING | {"hw_thermal": 1.0, "sw_thermal": 1.0}
+    verdict = settled(at_work(clock_hertz=clocks(1.2e9), clock_event_active=hot)).verdict("clock_straggler", 3)
+    assert verdict is not None
+    assert verdict.reason.endswith(": heat (hardware).")
+
+
 @pytest.mark.parametrize(
     "readings",
     [
