@@ -50,7 +50,7 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
         case LinksSeen() | LinksChild():
             report = replace(previous, memory=_links(previous.memory, arrival, now))
         case Samplers() | DriverStatus() | PciBus() | Accepted():
-            report = replace(previous, memory=_remember(previous.memory, arrival))
+            report = judged.placed(replace(previous, memory=_remember(previous.memory, arrival)))
         case Release():
             memory = unwatched.released(previous.memory, previous.release, arrival, now.lived)
             report = replace(previous, release=arrival, memory=memory)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumon import ports
+from gpumon import inventory, ports
 from gpumon.arrival import Remembered, Ruled
 from gpumon.health import judge, standing
 from gpumon.health.facts import Facts
 from gpumon.moment import Moment
 from gpumon.report import Report
-from gpumon.snapshot.burst import Burst
+from gpumon.snapshot.burst import UNNAMED, Burst
 from gpumon.terms import Terms
 
 PATIENCE_SECONDS = 10.0
@@ -83,4 +83,14 @@ def take(report: Report, ruled: Ruled) -> Report:
 def recall(report: Report, remembered: Remembered) -> Report:
     """What the store knew."""
     health = standing.recalled(report.health, remembered.verdicts, remembered.rulings, remembered.cleared)
-    return replace(report, health=health, lives=(*remembered.lives, *report.lives))
+    return placed(replace(report, health=health, lives=(*remembered.lives, *report.lives)))
+
+
+def placed(report: Report) -> Report:
+    """With the GPUs of verdicts that never told their names: they have their index before anybody has polled them."""
+    memory = report.memory
+    unnamed = {one.removeprefix(UNNAMED).upper() for _, one in report.health.open if one.startswith(UNNAMED)}
+    bus = memory.bus or {}
+    known = inventory.expect(memory.inventory, unnamed - memory.inventory.keys(), bus)
+    known = inventory.release(known, bus, memory.excluded)
+    return replace(report, memory=replace(memory, inventory=known))

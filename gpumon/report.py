@@ -20,7 +20,7 @@ from gpumon.maintenance import Known, Maintenance, in_force
 from gpumon.ports import GonePort, KnownLinks
 from gpumon.probe.state import ProbeState
 from gpumon.release import Release
-from gpumon.snapshot.burst import Board, Burst
+from gpumon.snapshot.burst import UNNAMED, Board, Burst
 from gpumon.snapshot.bus_id import parsed
 from gpumon.snapshot.health import Judged
 from gpumon.snapshot.node import Build, Driver, Node
@@ -146,9 +146,17 @@ class Report:
     def judged(self) -> Judged:
         """The verdicts as a table."""
         places = {state.uuid: f"{state.index},{state.uuid},," for state in self.gpus}
-        found = {f"{one.check},{_place(one.device, places)}": float(one.level) for one in self.health.primary}
+        found = {
+            f"{one.check},{_place(one.device, places)}": float(one.level)
+            for one in self.health.primary
+            if one.device in places or not self._awaits(one.device)
+        }
         worst = max([float(self.health.level), *(state.gpu.health or 0.0 for state in self.gpus)])
         return Judged(health_check=found or None, node_health=worst)
+
+    def _awaits(self, device: str) -> bool:
+        """After a start: with another index it would be another series, and a second alert."""
+        return device.startswith(UNNAMED) and self.memory.bus is None
 
     def samples(self) -> Iterator[Sample]:
         """Every series that the agent exports."""

@@ -57,6 +57,28 @@ def test_a_gpu_that_was_never_opened_is_named_by_its_address_until_it_tells_its_
     assert [state.uuid for state in healed.gpus] == ["GPU-0", "GPU-1"]
 
 
+def test_a_recalled_verdict_on_a_gpu_without_a_name_is_one_series_from_the_first() -> None:
+    """It is shown when the PCI bus has told the GPU's index: else one fault would be two alerts after each restart."""
+    stand_in = f"pci-{BUS[1].lower()}"
+    bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
+    recalled = told(Remembered(verdicts=(fallen(stand_in),)))
+    named = told(bus, report=recalled)
+
+    assert (recalled.judged().health_check, recalled.judged().node_health) == (None, 3.0)
+    series = {f"xid_critical,1,{stand_in},,": 3.0}
+    assert named.judged().health_check == series
+    assert told(UP, polled(seen(0), lost(1, uuid=None), seen(2)), report=named).judged().health_check == series
+    assert told(bus, Remembered(verdicts=(fallen(stand_in),))).judged().health_check == series
+
+
+def test_a_recalled_verdict_brings_back_no_gpu_that_is_excluded_or_gone() -> None:
+    """Only what is on the bus, and ours, has a place."""
+    verdicts = tuple(fallen(f"pci-{bus_id.lower()}") for bus_id in BUS)
+    bus = PciBus(functions=dict.fromkeys(BUS[:2], "nvidia"), excluded=BUS[:1])
+
+    assert [state.bus_id for state in told(bus, Remembered(verdicts=verdicts)).gpus] == [BUS[1]]
+
+
 def test_a_stuck_gpu_loses_its_readings_at_once_and_its_neighbours_do_not() -> None:
     """When its call is declared late only that GPU's readings vanish."""
     aside = {BUS[2]: Aside(fault="stuck", detail="nvmlDeviceGetTemperature does not return", wall=1e9)}
