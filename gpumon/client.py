@@ -32,6 +32,10 @@ class Refused(ClientError):  # noqa: N818 - it says what happened
         self.problem = problem
 
 
+class Absent(ClientError):  # noqa: N818 - it says what is so
+    """Nobody listens at this address."""
+
+
 @dataclass(frozen=True, slots=True)
 class Client:
     """The agent at this address. `token_file` is read only for what asks for a token."""
@@ -62,7 +66,8 @@ class Client:
             status, body = self._exchange(method, path, headers)
             return _document(status, body, members)
         except OSError as error:
-            raise ClientError(
+            kind = Absent if isinstance(error, ConnectionRefusedError) else ClientError
+            raise kind(
                 f"no agent answers at {self._address} ({error.strerror or error}). Start it (systemctl start gpumon), "
                 "or name its address with --web.listen-address; `gpumon check` tells what it knew at last."
             ) from error

@@ -1,4 +1,7 @@
-"""`gpumon probe allreduce`: ask the running agent for a run, wait for it, print what it measured."""
+"""`gpumon probe allreduce`: ask the running agent for a run, wait for it, print what it measured.
+
+`gpumon probe hold` and `unhold` are in hold.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from gpumon.client import Client, ClientError, Refused
-from gpumon.commands import UserError
+from gpumon.commands import UserError, hold
 from gpumon.commands.settings import add_flags, client
 from gpumon.probe.probes import PROBES
 from gpumon.probe.result import ProbeResult, from_document
@@ -26,14 +29,22 @@ BAR = 30
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", choices=sorted(PROBES), help="which probe")
     parser.add_argument(
-        "--json", action="store_true", help="the result as JSON; without a terminal this is the default"
+        "name", choices=(*sorted(PROBES), *hold.ACTIONS), help="the probe to run; hold, unhold: keep probes away"
     )
+    parser.add_argument(
+        "--json", action="store_true", help="the answer as JSON; of a run this is the default without a terminal"
+    )
+    hold.add(parser)
     add_flags(parser)
 
 
 def run(chosen: argparse.Namespace) -> int:
+    hold.check(chosen)
+    return hold.ACTIONS.get(chosen.name, _run)(chosen)
+
+
+def _run(chosen: argparse.Namespace) -> int:
     agent = client(chosen)
     try:
         document = _wait(agent, _begin(agent, chosen.name), chosen.name)

@@ -16,6 +16,7 @@ from typing import Any
 from gpumon.alerts.alert import Alert
 from gpumon.outputs import events
 from gpumon.outputs.health import health
+from gpumon.outputs.hold import hold
 from gpumon.outputs.maintenance import maintenance
 from gpumon.outputs.problems import Problem, fault_words, problems, worst
 from gpumon.outputs.words import duration, rfc3339
@@ -185,6 +186,7 @@ def probe(report: Report, stamp: Stamp) -> Document:
         "running": state.running,
         "progress": None if state.progress is None else _attributes(state.progress),
         "next_run": rfc3339(state.next_run),
+        "hold": hold(report),
         "age_seconds": None if state.last is None else round(age(state.last, stamp), 3),
         "last": None if state.last is None else probe_result(state.last),
         "metrics": table(state.metrics),

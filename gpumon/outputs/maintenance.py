@@ -25,11 +25,12 @@ def sentences(one: Document | None, now: str | None = None) -> list[str]:
     if one is None:
         return []
     until = f"{one['until'][:10]} {one['until'][11:19]}"
-    lasting = "" if now is None else _lasting(one, now)
-    return [f"In maintenance until {until} UTC{lasting}, by {one['by']}: {one['reason'].rstrip('.')}. No alert pages."]
+    more = "" if now is None else lasting(one, now)
+    return [f"In maintenance until {until} UTC{more}, by {one['by']}: {one['reason'].rstrip('.')}. No alert pages."]
 
 
-def _lasting(one: Document, now: str) -> str:
+def lasting(one: Document, now: str) -> str:
+    """For how long more, in words; what lasts has `since` and `until`."""
     lasted, left = seconds_between(one["since"], now), seconds_between(now, one["until"])
     if lasted is None or left is None or min(lasted, left) < -NOISE:
         return " (the clock says otherwise, and is not believed yet after the boot)"

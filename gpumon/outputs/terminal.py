@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpumon.outputs import events
+from gpumon.outputs import events, hold
 from gpumon.outputs.connections import nvlinks, ports, services
 from gpumon.outputs.document import Document, aside, excluded, gpus_up, released, verdict
 from gpumon.outputs.maintenance import sentences
@@ -91,7 +91,7 @@ def status(document: Document, width: int, *, color: bool) -> str:
         lines += [*_problem_lines(problem, node["time"], width, color=color), ""]
     lines += [*_gpu_lines(document, width, color=color), "", *_connection_lines(document, width)]
     lines += _event_lines(document, width, color=color)
-    lines += _probe_lines(document["probe"], width, color=color)
+    lines += _probe_lines(document["probe"], node["time"], width, color=color)
     return "\n".join((_heading(document, color=color), *lines)) + "\n"
 
 
@@ -206,7 +206,9 @@ def _connection_lines(document: Document, width: int) -> Iterator[str]:
         yield ""
 
 
-def _probe_lines(probe: Document, width: int, *, color: bool) -> Iterator[str]:
+def _probe_lines(probe: Document, now: str, width: int, *, color: bool) -> Iterator[str]:
+    for sentence in hold.sentences(probe["hold"], now):
+        yield _paint(printable(sentence), YELLOW, color=color)
     last = probe["last"]
     if last is None:
         coming = f" The first is due at {probe['next_run']}." if probe["next_run"] else ""

@@ -10,6 +10,7 @@ from gpumon.serve import (
     allreduce,
     api,
     events,
+    hold,
     inventory,
     maintenance,
     metrics,
@@ -32,7 +33,7 @@ def create_app(sources: Sources) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.sources = sources
-    for part in (metrics, allreduce, api, acknowledge, events, inventory, release, maintenance, page):
+    for part in (metrics, allreduce, hold, api, acknowledge, events, inventory, release, maintenance, page):
         app.include_router(part.router)
     problem.install(app)
     reference.install(app)

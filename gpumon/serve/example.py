@@ -11,6 +11,7 @@ from gpumon.health.expectation import Expectation
 from gpumon.health.standing import Health
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Action, Change, Level, Ruling, Verdict
+from gpumon.hold import Hold
 from gpumon.maintenance import Maintenance
 from gpumon.outputs.document import Stamp
 from gpumon.probe.result import AllReduce, Measurement, ProbeResult
@@ -318,6 +319,21 @@ def maintained() -> Report:
         by="command",
     )
     return replace(report(), maintenances=(one,))
+
+
+def held() -> Report:
+    """The same node while a job keeps probes away."""
+    one = Hold(
+        began=WALL - 60,
+        began_at=STAMP.boot - 60,
+        until=WALL + 840,
+        deadline=STAMP.boot + 840,
+        boot_id="",
+        reason="prolog",
+        by="command",
+        owner="4711",
+    )
+    return replace(report(), holds=(one,))
 
 
 def released() -> Report:

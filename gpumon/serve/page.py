@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
-from gpumon.outputs import connections, document, words
+from gpumon.outputs import connections, document, hold, words
 from gpumon.outputs.health import place
 from gpumon.outputs.maintenance import sentences
 from gpumon.outputs.remarks import remarks
@@ -96,6 +96,7 @@ def _environment() -> Environment:
         excluded=document.excluded,
         released=document.released,
         maintenance=sentences,
+        held=hold.sentences,
         place=place,
         plot=plot,
         remarks=remarks,

@@ -13,6 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from gpumon import boards
 from gpumon.health.acknowledge import Acknowledged, Asked
 from gpumon.outputs import document, events, health
+from gpumon.outputs.hold import hold as held
 from gpumon.outputs.inventory import inventory as inventory_document
 from gpumon.outputs.maintenance import maintenance as maintained
 from gpumon.outputs.prometheus import Renderer
@@ -28,6 +29,7 @@ from gpumon.serve import (
     ask,
     example,
     guard,
+    hold,
     inventory,
     maintenance,
     metrics,
@@ -38,6 +40,7 @@ from gpumon.serve.problem import MEDIA_TYPE, Problem
 
 Document = dict[str, Any]
 _MAINTENANCE = "/api/v1/maintenance"
+_HOLD = "/api/v1/probes/hold"
 _INVENTORY = (("get", "/api/v1/inventory", "200"), ("post", "/api/v1/inventory/accept", "200"))
 _RELEASE = tuple((method, "/api/v1/release", "200") for method in ("get", "post", "delete"))
 GPU, RUN = "9", "4e1f0c7a92d3"
@@ -77,6 +80,9 @@ def examples() -> Mapping[tuple[str, str, str], Any]:
         ("get", _MAINTENANCE, "200"): {"maintenance": maintained(example.maintained())},
         ("post", _MAINTENANCE, "200"): {"maintenance": maintained(example.maintained()), "stored": True},
         ("delete", _MAINTENANCE, "200"): {"maintenance": None, "stored": True},
+        ("get", _HOLD, "200"): {"hold": held(example.held())},
+        ("post", _HOLD, "200"): {"hold": held(example.held()), "stored": True},
+        ("delete", _HOLD, "200"): {"hold": None, "stored": True},
         ("get", "/metrics", "200"): _family(report, "gpumon_gpu_temperature_celsius"),
         ("get", "/-/healthy", "200"): metrics.HEALTHY,
         ("get", "/-/ready", "200"): metrics.READY,
@@ -101,6 +107,7 @@ def problems() -> Mapping[tuple[str, str, str], Problem]:
         ("post", "/probe/allreduce", "503"): answer.no_answer(allreduce.PATIENCE),
         **_release_problems(report, stamp),
         **_maintenance_problems(),
+        **_hold_problems(),
         **_inventory_problems(),
         **_acknowledge_problems(report),
     }
@@ -142,6 +149,22 @@ def _maintenance_problems() -> Mapping[tuple[str, str, str], Problem]:
     return {
         **{(method, path, status): one for method in ("post", "delete") for status, one in every.items()},
         ("post", path, "400"): maintenance.refused(refusal),
+    }
+
+
+def _hold_problems() -> Mapping[tuple[str, str, str], Problem]:
+    refusal = "9e+06 s is not between 0 and probe.hold_max_seconds, which is 604800."
+    rank = Holder(pid=4711, words="rank 4711 of the probe", stuck=True)
+    every = {
+        "401": guard.token_needed(),
+        "403": guard.other_origin("http://elsewhere.example"),
+        "503": answer.no_answer(release.PATIENCE),
+    }
+    return {
+        **{(method, _HOLD, status): one for method in ("post", "delete") for status, one in every.items()},
+        ("post", _HOLD, "400"): hold.refused(Answer(refused=refusal, remedy="Ask for less.")),
+        ("post", _HOLD, "409"): hold.not_free(Answer(holders=(rank,)), {"hold": held(example.held())}),
+        ("delete", _HOLD, "400"): hold.refused(Answer(refused="The agent is stopping.", remedy="Ask again later.")),
     }
 
 

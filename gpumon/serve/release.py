@@ -100,7 +100,7 @@ def held(answer: Answer, after: document.Document) -> Problem:
     words = "; ".join(one.words for one in answer.holders)
     stuck = any(one.stuck for one in answer.holders)
     remedy = "SIGKILL does not end it: it sits in the driver. Reboot the node." if stuck else "Ask again in a while."
-    return Problem(409, "Still held", f"Still held by {words}.", remedy, holders=_holders(answer), release=after)
+    return Problem(409, "Still held", f"Still held by {words}.", remedy, holders=holders(answer), release=after)
 
 
 def marked(after: document.Document) -> Problem:
@@ -108,7 +108,8 @@ def marked(after: document.Document) -> Problem:
     return Problem(409, "Marker present", detail, "Delete the file that release.marker names.", release=after)
 
 
-def _holders(answer: Answer) -> list[document.Document]:
+def holders(answer: Answer) -> list[document.Document]:
+    """What is not let go."""
     return [{"pid": one.pid, "what": one.words, "stuck": one.stuck} for one in answer.holders]
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from gpumon.probe.result import OUTCOMES
 from gpumon.probe.result import AllReduce as AllReduceTable
 from gpumon.serve.shape import Shape, from_table, moment
+from gpumon.span import ASKERS
 
 AllReduceMetrics = from_table("AllReduceMetrics", Shape, AllReduceTable)
 
@@ -112,6 +113,35 @@ class Progress(Shape):
     ratio: float = Field(description="Share of the measuring that is done.")
 
 
+class Holder(Shape):
+    """Who keeps probes away."""
+
+    owner: str = Field(description="For whom, such as the number of a job; empty for nobody in particular.")
+    reason: str
+    by: Literal[ASKERS] = Field(description="Who asked.")  # type: ignore[valid-type]
+    since: str = moment("When it began.")
+    until: str = moment("When it ends by itself.")
+
+
+class Hold(Shape):
+    """A while in which no probe runs."""
+
+    until: str = moment("When the last of them ends by itself.")
+    holders: list[Holder] = Field(description="In the order in which they began.")
+
+
+class HoldState(Shape):
+    """Whether probes are kept away."""
+
+    hold: Hold | None = Field(description="Null when nobody keeps them away.")
+
+
+class HoldChanged(HoldState):
+    """What became of the request."""
+
+    stored: bool = Field(description="False: the store is out of order, and is told when it can be written again.")
+
+
 class Probe(Shape):
     """The all-reduce probe as it stands."""
 
@@ -119,6 +149,7 @@ class Probe(Shape):
     running: str | None = Field(description="Id of the run in progress.")
     progress: Progress | None
     next_run: str | None = moment("When the next run is due.")
+    hold: Hold | None = Field(description="Who keeps probes away now; null when nobody does.")
     age_seconds: float | None = Field(description="Since the last run ended.")
     last: ProbeResult | None
     metrics: AllReduceMetrics  # type: ignore[valid-type]

@@ -30,12 +30,14 @@ _SYSTEM = {
 class StoreError(Exception):
     """The store cannot do what was asked. Nothing of it was done."""
 
-    def __init__(self, path: Path, wrong: str, remedy: str, *, damaged: bool = False) -> None:
+    def __init__(self, path: Path, wrong: str, remedy: str, *, damaged: bool = False, in_use: bool = False) -> None:
         super().__init__(f"{path}: {wrong}; {remedy}")
         self.path = path
         self.wrong = wrong
         self.remedy = remedy
         self.damaged = damaged
+        self.in_use = in_use
+        """By another process."""
 
 
 @contextlib.contextmanager

@@ -104,7 +104,7 @@ def _lock(path: Path) -> int:
         holder = os.read(descriptor, 100).decode(errors="replace").removeprefix(_MARK).strip() or "unknown"
         os.close(descriptor)
         wrong = f"process {holder} is using it"
-        raise StoreError(path, wrong, "end that agent, or give this one its own --store.path") from error
+        raise StoreError(path, wrong, "end that agent, or give this one its own --store.path", in_use=True) from error
     with contextlib.suppress(OSError):  # on a full disk the lock holds all the same, only unnamed
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{_MARK}{os.getpid()}\n".encode(), 0)

@@ -1,0 +1,113 @@
+"""Holds where no agent runs: in its store, for the one that starts next, and what one that was killed has left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpumon import hold as holds
+from gpumon.boot import boot_id
+from gpumon.commands import UserError
+from gpumon.config.model import Configuration
+from gpumon.hold import Hold, HoldEnded, Holds
+from gpumon.moment import Moment
+from gpumon.outputs.hold import document
+from gpumon.probe.probes import PROBES
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.span import ASK_FOR_LESS, wrong_length
+from gpumon.store.errors import StoreError
+from gpumon.store.store import Store
+
+KILLED_SECONDS = 3.0
+"""How long ranks may take to die with their agent."""
+LOOK_SECONDS = 0.05
+NO_AGENT = "No agent runs, so nothing of ours is on a GPU."
+UNKNOWN = "An agent that is started before it is over does not know of it"
+
+
+class InUse(Exception):  # noqa: N818 - it says what is so
+    """An agent uses the store; the message says which process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a hold or its end."""
+
+    document: Mapping[str, Any]
+    words: str
+    certain: bool = True
+    """Nothing of ours is on a GPU, nor comes there."""
+
+
+def hold(settings: Configuration, seconds: float, reason: str, owner: str) -> Done:
+    """Begin one. Raises InUse, and UserError for too long a one."""
+    wrong = wrong_length(seconds, settings.probe.hold_max_seconds, "probe.hold_max_seconds")
+    if wrong:
+        raise UserError(f"{wrong} {ASK_FOR_LESS}")
+    wall, at = time.time(), boot_clock()
+    one = Hold(
+        began=wall,
+        began_at=at,
+        until=wall + seconds,
+        deadline=at + seconds,
+        boot_id=boot_id(),
+        reason=reason,
+        by="command",
+        owner=owner,
+    )
+    done = _kept(settings.store.path, lambda known: holds.begun(known, one))
+    left = _left()
+    if left:
+        words = f"No agent runs, and yet a rank of a probe does (process {', '.join(map(str, left))})."
+        return Done({}, f"{words} Ask again in a while; what SIGKILL does not end sits in the driver.", certain=False)
+    return done
+
+
+def unhold(settings: Configuration, owner: str) -> Done:
+    """End one. Raises InUse."""
+    told = HoldEnded(owner=owner, wall=time.time(), at=boot_clock())
+    return _kept(settings.store.path, lambda known: holds.ended(known, told))
+
+
+def _kept(path: Path, change: Callable[[Holds], Holds]) -> Done:
+    """In a store that is there: one that is made now could belong to another user than the agent's."""
+    known: Holds = ()
+    try:
+        if not path.exists():
+            return _done(change(known), stored=False, words=f"{NO_AGENT} {UNKNOWN}: there is no store {path}.")
+        with Store.open(path) as store:
+            at = boot_clock()
+            known = holds.in_time(store.spans(Hold), Moment(at=at, wall=time.time(), lived=at), boot_id())
+            store.keep_spans(change(known))
+    except StoreError as error:
+        if error.in_use:
+            raise InUse(str(error)) from error
+        return _done(change(known), stored=False, words=f"{NO_AGENT} {UNKNOWN}: {error}.")
+    return _done(change(known), stored=True, words=f"{NO_AGENT} One that is started keeps to it.")
+
+
+def _done(known: Holds, *, stored: bool, words: str) -> Done:
+    return Done({"hold": document(holds.in_force(known)), "stored": stored}, words)
+
+
+def _left() -> tuple[int, ...]:
+    """Ranks that are there although their agent is not, after they had time to go."""
+    deadline = time.monotonic() + KILLED_SECONDS
+    while (left := tuple(_ranks())) and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+    return left
+
+
+def _ranks() -> list[int]:
+    workers = {str(probe.worker).encode() for probe in PROBES.values()}
+    return sorted(int(one.parent.name) for one in Path("/proc").glob("[0-9]*/cmdline") if workers & _arguments(one))
+
+
+def _arguments(path: Path) -> set[bytes]:
+    try:
+        return set(path.read_bytes().split(b"\0"))
+    except OSError:  # it has ended
+        return set()

@@ -1,0 +1,62 @@
+"""A hold as a scheduler's prolog lives through it: a run in progress, kill -9, no agent at all, and the end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from agents import Agent, alive, eventually
+
+RANKS = "gpumon/probe/worker"
+
+
+def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
+    flags = [f"--web.listen-address=127.0.0.1:{agent.port}", f"--web.token-file={agent.folder / 'token'}"]
+    flags += [f"--store.path={agent.folder / 'gpumon.db'}"]
+    command = [sys.executable, "-m", "gpumon", *arguments, *flags]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+
+
+def test_a_hold_outlives_its_agent_and_needs_none(tmp_path: Path) -> None:
+    """No rank is left when the command returns; until it is ended, nothing runs, whatever becomes of the agent."""
+    agent = Agent(tmp_path, environment={"GPUMON_PROBE__FIRST_AFTER_SECONDS": "3600"})
+    agent.simulate({"idle": True})
+    try:
+        agent.start()
+        assert agent.post("/probe/allreduce")[0] == 202
+        ranks = eventually(lambda: agent.children(RANKS))
+        began = gpumon(agent, "probe", "hold", "--ttl", "2h", "--owner", "4711", "--reason", "prolog")
+        assert not alive(ranks)
+        assert (began.returncode, "Nothing of a run is on a GPU." in began.stdout) == (0, True), began
+        assert eventually(lambda: agent.get("/probe/allreduce")["last"])["reason"] == "held"
+        assert agent.post("/probe/allreduce")[1]["reason"] == "held"
+        assert "held by command for 4711 (prolog)" in gpumon(agent, "status").stdout
+
+        agent.kill()
+        alone = gpumon(agent, "probe", "hold", "--owner", "4712")
+        assert (alone.returncode, "No agent runs" in alone.stdout) == (0, True), alone
+        assert "for 4711 (prolog); by command for 4712" in alone.stdout
+        agent.start()
+        assert agent.post("/probe/allreduce")[1]["reason"] == "held"
+
+        assert gpumon(agent, "probe", "unhold", "--owner", "4711").returncode == 0
+        agent.stop()
+        assert "Nobody keeps probes away." in gpumon(agent, "probe", "unhold", "--owner", "4712").stdout
+        agent.start()
+        assert agent.get("/api/v1/probes/hold") == {"hold": None}
+        assert agent.post("/probe/allreduce")[0] == 202
+        log = agent.log.read_text(encoding="utf-8")
+        assert log.count("hold begins: no probe runs") == 1
+        assert log.count("the hold goes on") == 2
+    finally:
+        agent.stop()
+
+
+def test_where_there_never_was_an_agent_nothing_is_made(tmp_path: Path) -> None:
+    """A prolog goes on; a store that root makes would be in the way of an agent of another user."""
+    agent = Agent(tmp_path)
+    began = gpumon(agent, "probe", "hold")
+    assert (began.returncode, "No agent runs, so nothing of ours is on a GPU." in began.stdout) == (0, True), began
+    assert "there is no store" in began.stdout
+    assert not (tmp_path / "gpumon.db").exists()
