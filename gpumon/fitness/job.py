@@ -30,7 +30,7 @@ class Named(NamedTuple):
 def named(given: Sequence[str], environ: Mapping[str, str]) -> Named:
     """Raises Unknowable when nothing says which."""
     if given:
-        return Named("--gpu", tuple(_split(",".join(given))))
+        return Named("--gpu", tuple(name for one in given for name in _given(one)))
     cuda = environ.get(CUDA)
     if cuda is not None and "-" in cuda and not cuda.startswith(NO_DEVICE):
         return Named(CUDA, tuple(_split(cuda)))
@@ -41,6 +41,14 @@ def named(given: Sequence[str], environ: Mapping[str, str]) -> Named:
     if SLURM_JOB in environ:
         return Named(SLURM_JOB, ())
     raise Unknowable(f"--for-job: neither --gpu nor {CUDA} nor {' nor '.join(SLURM)} says which GPUs the job has.")
+
+
+def _given(text: str) -> tuple[str, ...]:
+    """An empty variable in somebody's script is no job without GPUs: that would be well whatever the GPU is."""
+    names = tuple(_split(text))
+    if not names:
+        raise Unknowable(f"--gpu {text!r} names no GPU: give its index, its uuid or its PCI address.")
+    return names
 
 
 def _split(text: str) -> Iterator[str]:

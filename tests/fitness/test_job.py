@@ -69,6 +69,13 @@ def test_flags_come_before_the_environment() -> None:
     assert of({"CUDA_VISIBLE_DEVICES": "0"}, "2,1", "GPU-cccc") == [2, 1]
 
 
+@pytest.mark.parametrize("given", [[""], [","], ["-1"], ["0", ""]])
+def test_a_flag_that_names_no_gpu_is_a_mistake(given: list[str]) -> None:
+    """An empty variable of a script must not make a job without GPUs of it, for which all is well."""
+    with pytest.raises(Unknowable, match=r"^--gpu .* names no GPU: give its index"):
+        of({}, *given)
+
+
 @pytest.mark.parametrize(("name", "words"), [("9", "not known"), ("GPU-aaaa", "more than one"), ("MIG-x", "not known")])
 def test_an_unknown_gpu_is_told_with_those_there_are(name: str, words: str) -> None:
     """The message names what was asked, by whom, and what there is."""
