@@ -10,6 +10,7 @@ from gpumon.health.verdict import Key, Ruling, Verdict
 from gpumon.hold import Hold, HoldEnded, Holds
 from gpumon.maintenance import Known, Maintenance, MaintenanceEnded
 from gpumon.probe.account import Progress
+from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import ProbeResult
 from gpumon.release import Release
 from gpumon.snapshot.burst import Board, Burst, Change
@@ -115,6 +116,7 @@ class ProbeStarted:
     """A run began."""
 
     id: str
+    probe: str = ALL_REDUCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,8 +176,8 @@ def _added(counts: Mapping[str, float] | None, more: Mapping[str, float]) -> dic
 def _probe(report: Report, arrival: ProbeStarted | ProbeProgressed | ProbeEnded | Remembered) -> Report:
     probe = report.probe
     match arrival:
-        case ProbeStarted(id=run):
-            probe = replace(probe, running=run, metrics=replace(probe.metrics, running=1.0))
+        case ProbeStarted(id=run, probe=name):
+            probe = state.started(probe, run, name)
         case ProbeProgressed(progress=progress):
             probe = replace(probe, progress=progress)
         case ProbeEnded(result=result):

@@ -37,7 +37,7 @@ def recall(store: Store, probe: str) -> Remembered:
         lives=store.recent_lives(MOST_LIVES),
         maintenances=store.spans(Maintenance),
         holds=store.spans(Hold),
-        probe_results=tuple(_results(store.known_probe_results(probe, newest=MOST_RESULTS, each=MOST_RAN))),
+        probe_results=tuple(_results(store.known_probe_results(newest=MOST_RESULTS, each=MOST_RAN))),
         probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
         probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
     )

@@ -19,9 +19,11 @@ from gpumon.outputs.health import health
 from gpumon.outputs.hold import hold
 from gpumon.outputs.maintenance import maintenance
 from gpumon.outputs.problems import Problem, fault_words, problems, worst
-from gpumon.outputs.words import duration, rfc3339
+from gpumon.outputs.words import duration, rfc3339, stage
 from gpumon.probe.account import Progress
+from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import ProbeResult, to_document
+from gpumon.probe.state import ProbeState
 from gpumon.release import Window
 from gpumon.report import Report
 from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
@@ -57,7 +59,7 @@ def whole(report: Report, stamp: Stamp) -> Document:
         "alerts": [alert(one) for one in report.alerts],
         "events": events.documents(report, report.events),
         "probe": probe(report, stamp),
-        "probes": [probe_result(one) for one in reversed(report.probe.history)],
+        "probes": [probe_result(one) for one in reversed(report.probe.known)],
     }
 
 
@@ -178,19 +180,34 @@ def alert(one: Alert) -> Document:
     }
 
 
-def probe(report: Report, stamp: Stamp) -> Document:
-    """The all-reduce probe as it stands: the last run, its age, and what comes."""
+def probe(report: Report, stamp: Stamp, name: str = ALL_REDUCE) -> Document:
+    """A probe as it stands: the last run, its age, and what comes. Only the all-reduce is scheduled and has metrics."""
     state = report.probe
+    scheduled, runs = name == ALL_REDUCE, state.running is not None and state.running_probe == name
+    last = state.last if scheduled else next((one for one in reversed(state.history) if one.probe == name), None)
     return {
-        "probe": "allreduce",
-        "running": state.running,
-        "progress": None if state.progress is None else _attributes(state.progress),
-        "next_run": rfc3339(state.next_run),
+        "probe": name,
+        "running": state.running if runs else None,
+        "progress": progress(state.progress) if runs else None,
+        "next_run": rfc3339(state.next_run) if scheduled else None,
         "hold": hold(report),
-        "age_seconds": None if state.last is None else round(age(state.last, stamp), 3),
-        "last": None if state.last is None else probe_result(state.last),
-        "metrics": table(state.metrics),
+        "age_seconds": None if last is None else round(age(last, stamp), 3),
+        "last": None if last is None else probe_result(last),
+        "metrics": table(state.metrics) if scheduled else None,
     }
+
+
+def probe_running(state: ProbeState) -> Document:
+    """The run in progress."""
+    return {"id": state.running, "probe": state.running_probe, "running": True, "progress": progress(state.progress)}
+
+
+def progress(one: Progress | None) -> Document | None:
+    """Where the slowest rank of a run is."""
+    if one is None:
+        return None
+    words = stage(one.stage, one.bytes)
+    return {"rank": one.rank, "stage": one.stage, "bytes": one.bytes, "ratio": one.ratio, "words": words}
 
 
 def probe_result(result: ProbeResult) -> Document:
@@ -264,7 +281,7 @@ def _problem(one: Problem) -> Document:
     return _attributes(one) | {"since": rfc3339(one.since)}
 
 
-def _attributes(one: Problem | Progress) -> Document:
+def _attributes(one: Problem) -> Document:
     return {f.name: getattr(one, f.name) for f in dataclasses.fields(one) if f.name not in PRIVATE}
 
 

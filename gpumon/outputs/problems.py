@@ -15,6 +15,7 @@ from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import ACTIONS, Action, Verdict
 from gpumon.outputs.health import title
 from gpumon.outputs.words import sentence
+from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import ProbeResult
 from gpumon.probe.state import ProbeState
 from gpumon.report import Report
@@ -61,9 +62,9 @@ def fault_words(state: GpuState) -> str:
     return " ".join(filter(None, (FAULTS[state.fault].meaning, sentence(state.detail))))
 
 
-def last_measured(state: ProbeState) -> ProbeResult | None:
+def last_measured(state: ProbeState, probe: str = ALL_REDUCE) -> ProbeResult | None:
     """The last run that was not skipped: a busy node keeps the result that it has."""
-    return state.ran[-1] if state.ran else None
+    return next((one for one in reversed(state.ran) if one.probe == probe), None)
 
 
 def _verdicts(report: Report) -> Iterator[Problem]:

@@ -6,6 +6,18 @@ from datetime import UTC, datetime
 
 ABSENT = "n/a"
 MINUTE, HOUR, DAY = 60, 3600, 86400
+STAGES = {
+    "start": "starting",
+    "import": "importing torch",
+    "join": "joining",
+    "allocate": "allocating",
+    "warm_up": "warming up",
+    "measure": "measuring",
+    "check": "checking",
+    "repeat": "repeating",
+    "locate": "locating",
+    "end": "ending",
+}
 
 
 def size(count: float | None) -> str:
@@ -67,6 +79,11 @@ def duration(seconds: float | None) -> str:
             first, rest = divmod(whole, unit)
             return f"{first} {larger}" + (f" {rest // name} {smaller}" if rest >= name else "")
     return f"{whole // MINUTE} min"
+
+
+def stage(name: str, count: int | None) -> str:
+    """What a run of a probe does now, and at which size."""
+    return STAGES.get(name, name) + ("" if count is None else f" {size(count)}")
 
 
 def sentence(text: str) -> str:

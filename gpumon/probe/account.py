@@ -14,10 +14,12 @@ class Progress:
 
     rank: int
     stage: str = "start"
-    """start, import, join; for each size allocate, warm_up, measure, check; locate; end."""
+    """start, import, join; for each size allocate, warm_up, measure, check, or repeat for all of them; locate; end."""
+    step: int | None = None
+    """Number of the step; None before the first and after the last."""
     bytes: int | None = None
     ratio: float = 0.0
-    """Share of the measuring that is done."""
+    """Share of the step that is done; of the run, where the run tells it."""
 
     def __str__(self) -> str:
         return self.stage if self.bytes is None else f"{self.stage} of {self.bytes} bytes"
@@ -95,8 +97,9 @@ def _timed(account: Account, frame: Mapping[str, Any]) -> Account:
 
 
 def _progress(rank: int, frame: Mapping[str, Any]) -> Progress:
-    stage = str(frame["stage"])
+    stage, step = str(frame["stage"]), frame.get("step")
     if "size" not in frame:
-        return Progress(rank=rank, stage=stage, ratio=1.0 if stage == "end" else 0.0)
+        return Progress(rank=rank, stage=stage, step=step, ratio=1.0 if stage == "end" else 0.0)
     share = {"warm_up": 0.0, "check": 1.0}.get(stage, frame.get("operation", 0) / frame.get("operations", 1))
-    return Progress(rank=rank, stage=stage, bytes=int(frame["bytes"]), ratio=(frame["size"] + share) / frame["sizes"])
+    ratio = (frame["size"] + share) / frame["sizes"]
+    return Progress(rank=rank, stage=stage, step=step, bytes=int(frame["bytes"]), ratio=ratio)

@@ -92,8 +92,8 @@ def good_runs(known: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[Prob
     """The runs that tell what is normal, with this one if it does: a fault that lasts must not become normal."""
     if result.outcome != "ok":
         return known
-    key = _key(result)
-    alike = [one.id for one in known if _key(one) == key]
+    key = (result.probe, result.backend, _key(result))
+    alike = [one.id for one in known if (one.probe, one.backend, _key(one)) == key]
     crowded = set(alike[: max(0, len(alike) + 1 - MOST_RUNS)])
     return (*(one for one in known if one.id not in crowded), result)[-MOST_GOOD:]
 

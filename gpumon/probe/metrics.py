@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import OUTCOMES, SKIP_REASONS, SUCCESSES, AllReduce, Comparison, Measurement, ProbeResult
 from gpumon.snapshot.reading import KEY_SEPARATOR
 
@@ -13,8 +14,11 @@ INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fr
 
 
 def fold_result(metrics: AllReduce, result: ProbeResult) -> AllReduce:
-    """A run has ended, or was skipped. Bandwidths stay those of the last success."""
-    metrics = replace(metrics, running=0.0, runs_total=_counted(metrics.runs_total, result.outcome))
+    """A run has ended, or was skipped. Bandwidths stay those of the last success; another probe's run only ends."""
+    metrics = replace(metrics, running=0.0)
+    if result.probe != ALL_REDUCE:
+        return metrics
+    metrics = replace(metrics, runs_total=_counted(metrics.runs_total, result.outcome))
     if result.outcome == "skipped":
         return replace(metrics, skips_total=_counted(metrics.skips_total, result.reason))
     ended = result.started + result.duration_seconds

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+ALL_REDUCE = "allreduce"
+"""The probe that is scheduled, judged and exported; the others run on request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ ALGORITHMS: Mapping[str, Mapping[str, str]] = {
 
 TABLE = (
     Probe(
-        name="allreduce",
+        name=ALL_REDUCE,
         title="all-reduce",
         collectives=("all_reduce",),
         bus_factor=lambda ranks: 2 * (ranks - 1) / ranks,

@@ -227,4 +227,4 @@ class AllReduce:
     last_run_timestamp_seconds: float | None = agent("When a run last ended, however it ended; skips aside.")
     last_success_timestamp_seconds: float | None = agent("When a run last succeeded.")
     duration_seconds: float | None = agent("How long the last run took; skips aside.")
-    running: float | None = agent("1 while a run is in progress.")
+    running: float | None = agent("1 while a run is in progress, of whichever probe: it loads the GPUs.")

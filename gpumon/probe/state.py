@@ -1,4 +1,4 @@
-"""The all-reduce probe as it stands, and how its results change that. Pure."""
+"""The probes as they stand, and how their results change that. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gpumon.probe.account import Progress
 from gpumon.probe.baseline import good_runs
 from gpumon.probe.metrics import fold_result
+from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import OUTCOMES, SKIP_REASONS, AllReduce, ProbeResult
 
 MOST_RESULTS = 200
@@ -18,10 +19,12 @@ MOST_RAN = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeState:
-    """The all-reduce probe as it stands."""
+    """The probes as they stand; what is bounded, is for each probe by itself."""
 
     metrics: AllReduce = AllReduce()
+    """Of the all-reduce, but for `running`: any run loads the GPUs."""
     last: ProbeResult | None = None
+    """Of the all-reduce."""
     history: tuple[ProbeResult, ...] = ()
     """Newest last, bounded."""
     ran: tuple[ProbeResult, ...] = ()
@@ -30,6 +33,8 @@ class ProbeState:
     """Those from which baselines are made: newest last, bounded for each of the conditions under which they ran."""
     running: str | None = None
     """Id of the run in progress."""
+    running_probe: str = ALL_REDUCE
+    """Of which probe it is, or the last one was."""
     progress: Progress | None = None
     """Where its slowest rank is."""
     next_run: float | None = None
@@ -37,8 +42,14 @@ class ProbeState:
 
     @property
     def known(self) -> tuple[ProbeResult, ...]:
-        """All results that are remembered, each once."""
-        return tuple({one.id: one for one in (*self.good, *self.ran, *self.history)}.values())
+        """All results that are remembered, each once, the newest last."""
+        each = {one.id: one for one in (*self.good, *self.ran, *self.history)}
+        return tuple(sorted(each.values(), key=lambda one: one.started))
+
+
+def started(state: ProbeState, run: str, probe: str) -> ProbeState:
+    """A run began."""
+    return replace(state, running=run, running_probe=probe, metrics=replace(state.metrics, running=1.0))
 
 
 def ended(state: ProbeState, result: ProbeResult) -> ProbeState:
@@ -72,11 +83,17 @@ def recalled(
 
 def _with(state: ProbeState, result: ProbeResult) -> ProbeState:
     """This result is the newest."""
-    ran = state.ran if result.outcome == "skipped" else (*state.ran, result)[-MOST_RAN:]
     return replace(
         state,
-        last=result,
-        history=(*state.history, result)[-MOST_RESULTS:],
-        ran=ran,
+        last=result if result.probe == ALL_REDUCE else state.last,
+        history=_newest(state.history, result, MOST_RESULTS),
+        ran=state.ran if result.outcome == "skipped" else _newest(state.ran, result, MOST_RAN),
         good=good_runs(state.good, result),
     )
+
+
+def _newest(known: Sequence[ProbeResult], result: ProbeResult, most: int) -> tuple[ProbeResult, ...]:
+    """With this result, so many of its probe."""
+    same = [one.id for one in known if one.probe == result.probe]
+    crowded = set(same[: max(0, len(same) + 1 - most)])
+    return (*(one for one in known if one.id not in crowded), result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from gpumon.outputs import document
 from gpumon.outputs import health as health_document
+from gpumon.probe.probes import PROBES
 from gpumon.probe.result import ProbeResult
 from gpumon.probe.state import MOST_RESULTS
 from gpumon.serve import ask, schema, schema_health, schema_probe
@@ -23,8 +24,7 @@ SINCE = Field(None, description="Only what is newer: 1h, RFC 3339, or seconds si
 GPU = Field(None, description="Only of this GPU: uuid or index.")
 
 
-def _limit(most: int) -> Any:
-    return Field(100, ge=1, le=most, description=f"How many, the newest first; {most} are remembered.")
+_REMEMBERED = "How many, the newest first; good runs are remembered longer than others."
 
 
 class Filter(BaseModel):
@@ -48,7 +48,8 @@ class AlertFilter(Filter):
 
 class ProbeFilter(Filter):
     since: str | None = SINCE
-    limit: int = _limit(MOST_RESULTS)
+    probe: str | None = Field(None, description=f"Only of this probe: {', '.join(PROBES)}.")
+    limit: int = Field(100, ge=1, le=2 * MOST_RESULTS, description=_REMEMBERED)
 
 
 @router.get("/report", response_model=schema.Report, summary="Everything, from one moment")
@@ -107,11 +108,17 @@ async def alerts(request: Request, chosen: Annotated[AlertFilter, Query()]) -> R
     return reply({"alerts": found})
 
 
-@router.get("/probes", response_model=schema_probe.Probes, summary="Runs of the probes")
+@router.get(
+    "/probes",
+    response_model=schema_probe.Probes,
+    summary="Runs of the probes",
+    responses={404: {"description": "No such probe; `probes` names those that there are."}},
+)
 async def probes(request: Request, chosen: Annotated[ProbeFilter, Query()]) -> Response:
     """The newest first."""
-    after = _after(request, chosen.since)
-    found = [one for one in sources(request).latest().probe.history if one.started > after]
+    after, name = _after(request, chosen.since), chosen.probe and ask.probe(chosen.probe).name
+    history = sources(request).latest().probe.known
+    found = [one for one in history if one.started > after and name in (None, one.probe)]
     return reply({"probes": [document.probe_result(one) for one in reversed(found[-chosen.limit :])]})
 
 
@@ -125,11 +132,11 @@ async def probes(request: Request, chosen: Annotated[ProbeFilter, Query()]) -> R
     },
 )
 async def one_probe(request: Request, run: Annotated[str, Path(description="Id of the run.")], _: Nothing) -> Response:
-    """With the token, what its ranks printed is shown too."""
+    """While it is in progress, how far it is. With the token, what its ranks printed is shown too."""
     state = sources(request).latest().probe
     if run == state.running:
-        return reply({"id": run, "running": True}, 202, {"Retry-After": "1"})
-    for result in (*state.history, *filter(None, (state.last,))):
+        return reply(document.probe_running(state), 202, {"Retry-After": "1"})
+    for result in state.known:
         if result.id == run:
             return reply(document.probe_result(result) | _log(request, result))
     raise unknown_run(run)

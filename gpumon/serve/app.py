@@ -7,7 +7,6 @@ from fastapi import FastAPI
 from gpumon import __version__
 from gpumon.serve import (
     acknowledge,
-    allreduce,
     api,
     events,
     hold,
@@ -15,6 +14,7 @@ from gpumon.serve import (
     maintenance,
     metrics,
     page,
+    probe,
     problem,
     reference,
     release,
@@ -33,7 +33,7 @@ def create_app(sources: Sources) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.sources = sources
-    for part in (metrics, allreduce, hold, api, acknowledge, events, inventory, release, maintenance, page):
+    for part in (metrics, probe, hold, api, acknowledge, events, inventory, release, maintenance, page):
         app.include_router(part.router)
     problem.install(app)
     reference.install(app)

@@ -1,4 +1,4 @@
-"""What a caller may ask with: durations, moments and which GPU. What cannot be read is a 400 that names it."""
+"""What a caller may ask with: durations, moments, which GPU and probe. What cannot be read is a 400 that names it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from datetime import UTC, datetime
 
 from gpumon import durations
+from gpumon.probe.probes import PROBES, Probe
 from gpumon.report import Report
 from gpumon.serve.problem import Problem
 from gpumon.state import GpuState
@@ -54,6 +55,19 @@ def unknown_gpu(report: Report, text: str) -> Problem:
     )
 
 
+def probe(text: str) -> Probe:
+    """By name."""
+    if text not in PROBES:
+        raise unknown_probe(text)
+    return PROBES[text]
+
+
+def unknown_probe(text: str) -> Problem:
+    names = list(PROBES)
+    remedy = f"Ask for one of: {', '.join(names)}."
+    return Problem(404, "Unknown probe", f"There is no probe {_shortened(text)!r}.", remedy, probes=names)
+
+
 def _from_rfc3339(name: str, text: str) -> float:
     try:
         parsed = datetime.fromisoformat(text)
@@ -63,5 +77,10 @@ def _from_rfc3339(name: str, text: str) -> float:
 
 
 def _unreadable(name: str, text: str, wanted: str) -> Problem:
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-    return Problem(400, "Invalid parameter", f"{name}={shown!r} cannot be read.", f"Give {name} as {wanted}.")
+    detail = f"{name}={_shortened(text)!r} cannot be read."
+    return Problem(400, "Invalid parameter", detail, f"Give {name} as {wanted}.")
+
+
+def _shortened(text: str) -> str:
+    """As much of it as an answer repeats."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -14,6 +14,7 @@ from gpumon.health.verdict import Action, Change, Level, Ruling, Verdict
 from gpumon.hold import Hold
 from gpumon.maintenance import Maintenance
 from gpumon.outputs.document import Stamp
+from gpumon.probe.account import Progress
 from gpumon.probe.result import AllReduce, Measurement, ProbeResult
 from gpumon.probe.state import ProbeState
 from gpumon.release import Release, Window
@@ -264,6 +265,11 @@ def report() -> Report:
             next_run=WALL + 2700,
         ),
     )
+
+
+def measuring() -> ProbeState:
+    """While a run is in progress."""
+    return ProbeState(running=run().id, progress=Progress(rank=3, stage="warm_up", bytes=GIB, ratio=0.42))
 
 
 def health() -> Health:

@@ -23,7 +23,6 @@ from gpumon.release import Answer, Holder
 from gpumon.report import Report
 from gpumon.serve import (
     acknowledge,
-    allreduce,
     answer,
     api,
     ask,
@@ -33,6 +32,7 @@ from gpumon.serve import (
     inventory,
     maintenance,
     metrics,
+    probe,
     release,
     schema,
 )
@@ -43,7 +43,7 @@ _MAINTENANCE = "/api/v1/maintenance"
 _HOLD = "/api/v1/probes/hold"
 _INVENTORY = (("get", "/api/v1/inventory", "200"), ("post", "/api/v1/inventory/accept", "200"))
 _RELEASE = tuple((method, "/api/v1/release", "200") for method in ("get", "post", "delete"))
-GPU, RUN = "9", "4e1f0c7a92d3"
+GPU, RUN, NAME = "9", "4e1f0c7a92d3", "allreduce"
 """In the examples of problems."""
 DESCRIPTION = """\
 What the agent on this GPU host knows. Everything is read from one frozen report: no request causes a driver call.
@@ -72,10 +72,10 @@ def examples() -> Mapping[tuple[str, str, str], Any]:
         ("get", "/api/v1/alerts", "200"): {"alerts": [document.alert(one) for one in report.alerts]},
         ("get", "/api/v1/probes", "200"): {"probes": [run]},
         ("get", "/api/v1/probes/{run}", "200"): run,
-        ("get", "/api/v1/probes/{run}", "202"): {"id": run["id"], "running": True},
-        ("get", "/probe/allreduce", "200"): document.probe(report, stamp),
-        ("get", "/probe/allreduce", "202"): document.probe(_before(), stamp),
-        ("post", "/probe/allreduce", "202"): {"id": run["id"], "accepted": True},
+        ("get", "/api/v1/probes/{run}", "202"): document.probe_running(example.measuring()),
+        ("get", "/probe/{name}", "200"): document.probe(report, stamp),
+        ("get", "/probe/{name}", "202"): document.probe(_before(), stamp),
+        ("post", "/probe/{name}", "202"): {"id": run["id"], "accepted": True},
         **dict.fromkeys(_RELEASE, document.release(example.released(), stamp)),
         ("get", _MAINTENANCE, "200"): {"maintenance": maintained(example.maintained())},
         ("post", _MAINTENANCE, "200"): {"maintenance": maintained(example.maintained()), "stored": True},
@@ -100,11 +100,14 @@ def problems() -> Mapping[tuple[str, str, str], Problem]:
         ("get", "/api/v1/gpus/{gpu}", "404"): ask.unknown_gpu(report, GPU),
         ("get", "/api/v1/probes/{run}", "404"): api.unknown_run(RUN),
         ("get", "/-/ready", "503"): metrics.not_ready(),
-        ("get", "/probe/allreduce", "503"): allreduce.not_so(allreduce.NOTHING_YET, document.probe(_before(), stamp)),
-        ("post", "/probe/allreduce", "401"): guard.token_needed(),
-        ("post", "/probe/allreduce", "403"): guard.other_origin("http://elsewhere.example"),
-        ("post", "/probe/allreduce", "409"): allreduce.refused(busy, {}),
-        ("post", "/probe/allreduce", "503"): answer.no_answer(allreduce.PATIENCE),
+        ("get", "/api/v1/probes", "404"): ask.unknown_probe("all_reduce"),
+        ("get", "/probe/{name}", "404"): ask.unknown_probe("all_reduce"),
+        ("post", "/probe/{name}", "404"): ask.unknown_probe("all_reduce"),
+        ("get", "/probe/{name}", "503"): probe.not_so(probe.NOTHING_YET, document.probe(_before(), stamp)),
+        ("post", "/probe/{name}", "401"): guard.token_needed(),
+        ("post", "/probe/{name}", "403"): guard.other_origin("http://elsewhere.example"),
+        ("post", "/probe/{name}", "409"): probe.refused(busy, {}),
+        ("post", "/probe/{name}", "503"): answer.no_answer(probe.PATIENCE),
         **_release_problems(report, stamp),
         **_maintenance_problems(),
         **_hold_problems(),
@@ -227,7 +230,7 @@ def _complete(method: str, path: str, responses: dict[str, Document]) -> None:
         if status == "default" or status >= "400":
             problem = problems().get((method, path, status), guard.not_this_host("elsewhere.example"))
             shape = {"$ref": "#/components/schemas/Problem"}
-            shown = problem.document(path.format(gpu=GPU, run=RUN))
+            shown = problem.document(path.format(gpu=GPU, run=RUN, name=NAME))
             response["content"] = {MEDIA_TYPE: {"schema": shape, "example": shown}}
         else:
             (content,) = response["content"].values()

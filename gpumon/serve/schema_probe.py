@@ -1,4 +1,4 @@
-"""The shapes of the probe: /probe/allreduce and /api/v1/probes."""
+"""The shapes of the probes: /probe/NAME and /api/v1/probes."""
 
 from __future__ import annotations
 
@@ -111,6 +111,7 @@ class Progress(Shape):
     stage: str
     bytes: int | None
     ratio: float = Field(description="Share of the measuring that is done.")
+    words: str = Field(description="The same for people.")
 
 
 class Holder(Shape):
@@ -143,7 +144,7 @@ class HoldChanged(HoldState):
 
 
 class Probe(Shape):
-    """The all-reduce probe as it stands."""
+    """A probe as it stands."""
 
     probe: str
     running: str | None = Field(description="Id of the run in progress.")
@@ -152,7 +153,7 @@ class Probe(Shape):
     hold: Hold | None = Field(description="Who keeps probes away now; null when nobody does.")
     age_seconds: float | None = Field(description="Since the last run ended.")
     last: ProbeResult | None
-    metrics: AllReduceMetrics  # type: ignore[valid-type]
+    metrics: AllReduceMetrics | None = Field(description="Of the all-reduce; null for the others.")  # type: ignore[valid-type]
 
 
 class ProbeStarted(Shape):
@@ -166,7 +167,9 @@ class ProbeRunning(Shape):
     """A run in progress."""
 
     id: str
+    probe: str
     running: Literal[True]
+    progress: Progress | None
 
 
 class Probes(Shape):

@@ -28,8 +28,8 @@ class Sources:
     """The token that writes ask for, read anew so that it can be rotated; None when there is none to be had."""
     allowed_hosts: frozenset[str]
     """Names in the Host header that are this agent's, besides IP addresses; "*" allows any."""
-    request_probe: Callable[[], Future[ProbeRequest]]
-    """Asks for a run of the probe now. When it answers, `latest` already names the run, so that its id can be read."""
+    request_probe: Callable[[str], Future[ProbeRequest]]
+    """Asks for a run of this probe now. When it answers, `latest` already names the run, so that its id can be read."""
     request_release: Callable[[str, float, str], Future[Answer]]
     """Asks for a release: bus id or NODE, seconds, who asks. Answers when nothing is held, or will not be let go."""
     end_release: Callable[[str | None, str], Future[Answer]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpumon.outputs.document import Document, aside, gpus_up
 from gpumon.outputs.words import ABSENT, bandwidth, celsius, count, duration, seconds_between, share, size, watts
+from gpumon.probe.probes import ALL_REDUCE
 
 HOT = 0.95
 """Share of the temperature at which the GPU slows down, from which a bar stands out."""
@@ -121,7 +122,12 @@ def readings_age(node: Document) -> float | None:
 
 def last_measured(document: Document) -> Document | None:
     """The last run that was not skipped: a busy node keeps the result that it has."""
-    return next((run for run in document["probes"] if run["outcome"] != "skipped"), None)
+    return next((run for run in all_reduces(document) if run["outcome"] != "skipped"), None)
+
+
+def all_reduces(document: Document) -> list[Document]:
+    """Runs of the probe that is scheduled, the newest first."""
+    return [run for run in document["probes"] if run["probe"] == ALL_REDUCE]
 
 
 def largest(result: Document | None) -> Document | None:

@@ -265,13 +265,13 @@ class Store:
         rows = self._rows("SELECT document FROM probe_results ORDER BY number DESC LIMIT ?", (limit,))
         return tuple(json.loads(text) for (text,) in reversed(rows))
 
-    def known_probe_results(self, probe: str, *, newest: int, each: int) -> tuple[dict[str, Any], ...]:
-        """Documents, newest last: the newest, so many of each outcome but skips, and all good ones that are kept."""
+    def known_probe_results(self, *, newest: int, each: int) -> tuple[dict[str, Any], ...]:
+        """Documents, newest last: of each probe the newest, each outcome but skips, and all good ones kept."""
         rows = self._rows(
-            f"WITH {_PLACED} SELECT document FROM probe_results JOIN placed USING (number) WHERE probe = ? AND"  # noqa: S608 - our own
-            " (newest <= ? OR (place <= ? AND ending != 'skipped') OR (place <= ? AND ending = 'ok'))"
+            f"WITH {_PLACED} SELECT document FROM probe_results JOIN placed USING (number)"  # noqa: S608 - our own
+            " WHERE newest <= ? OR (place <= ? AND ending != 'skipped') OR (place <= ? AND ending = 'ok')"
             " ORDER BY number",
-            (probe, newest, each, KEPT_GOOD),
+            (newest, each, KEPT_GOOD),
         )
         return tuple(json.loads(text) for (text,) in rows)
 

@@ -15,7 +15,7 @@ from gpumon.probe.baseline import Floors
 from gpumon.probe.conclude import skipped
 from gpumon.probe.guard import Situation, Skip, intruders, may_run, usable
 from gpumon.probe.plan import Run, make_plans, memory_needed
-from gpumon.probe.probes import Probe
+from gpumon.probe.probes import ALL_REDUCE, PROBES, Probe
 from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.release import Holder
 from gpumon.report import Report
@@ -62,7 +62,7 @@ class Watch(Protocol):
 
 
 class Probing:
-    """One probe. Use from the loop's thread, but for `request`."""
+    """`probe` by schedule, all of them on request, one run at a time. Use from the loop's thread, but for `request`."""
 
     def __init__(
         self,
@@ -86,6 +86,8 @@ class Probing:
         self._watching: Timer | None = None
         self._waiting: Timer | None = None
         self._stopping = False
+        self._measuring = probe
+        """The probe of the run that was begun last."""
         self._asking: Run | None = None
         """The run that begins when the scheduler gives the node."""
         self._question: Question | None = None
@@ -107,10 +109,11 @@ class Probing:
         """UUIDs of those that the run in progress uses; empty on the CPU."""
         return self._using
 
-    def request(self) -> Future[ProbeRequest]:
-        """From any thread: run now, or say why not."""
+    def request(self, name: str = ALL_REDUCE) -> Future[ProbeRequest]:
+        """From any thread: run this probe now, or say why not. Raises KeyError for one that there is not."""
+        probe = self._probe if name == self._probe.name else PROBES[name]
         future: Future[ProbeRequest] = Future()
-        self._loop.post(lambda: future.set_result(self._requested()))
+        self._loop.post(lambda: future.set_result(self._requested(probe)))
         return future
 
     def scheduled(self) -> None:
@@ -159,7 +162,7 @@ class Probing:
         if self.running or self._stopping:
             return
         if self._knows_enough():
-            self._begin("schedule")
+            self._begin(self._probe, "schedule")
         else:
             self._waiting = self._loop.call_after(WATCH_SECONDS, self._when_due)
 
@@ -170,17 +173,25 @@ class Probing:
         found = report.simulated is not None or report.memory.links.seen is not None
         return _looked(report) and (found or late or bool(self.choices.gate))
 
-    def _requested(self) -> ProbeRequest:
+    def _requested(self, probe: Probe) -> ProbeRequest:
         if self._stopping:
             return ProbeRequest(id="", accepted=False, reason=_STOPPING.reason, hint=_STOPPING.hint)
         if self._running_id is not None:
-            return ProbeRequest(id=self._running_id, accepted=False)
-        run, skip = self._begin("request")
+            return self._joined(self._running_id, probe)
+        run, skip = self._begin(probe, "request")
         return ProbeRequest(
             id=run.id, accepted=skip is None, reason=skip.reason if skip else "", hint=skip.hint if skip else ""
         )
 
-    def _begin(self, trigger: str) -> tuple[Run, Skip | None]:
+    def _joined(self, run: str, probe: Probe) -> ProbeRequest:
+        """A run of another probe measures something else: then nothing is joined, and nothing recorded."""
+        if probe.name == self._measuring.name:
+            return ProbeRequest(id=run, accepted=False)
+        hint = f"Run {run} of {self._measuring.name} is in progress. Ask again when it has ended."
+        return ProbeRequest(id="", accepted=False, reason="busy", hint=hint)
+
+    def _begin(self, probe: Probe, trigger: str) -> tuple[Run, Skip | None]:
+        self._measuring = probe
         run = Run(id=uuid.uuid4().hex[:12], trigger=trigger, started=time.time())
         skip = may_run(self._situation(run))
         if skip is not None:
@@ -188,7 +199,7 @@ class Probing:
         elif self.choices.gate:
             self._asking = run
             self._watch_gpus(closely=True)
-            self._tell(ProbeStarted(id=run.id))
+            self._tell(ProbeStarted(id=run.id, probe=probe.name))
             self._ask(run, lambda refused: self._answered(run, refused))
         else:
             self._run(run)
@@ -215,12 +226,12 @@ class Probing:
             self._run(run)
 
     def _skip(self, run: Run, skip: Skip) -> None:
-        self._ended(skipped(self._probe, run, skip, simulated=self._latest().simulated is not None))
+        self._ended(skipped(self._measuring, run, skip, simulated=self._latest().simulated is not None))
 
     def _run(self, run: Run) -> None:
-        report = self._latest()
+        report, probe = self._latest(), self._measuring
         plans = make_plans(
-            self._probe,
+            probe,
             [state.uuid for state in report.gpus],
             python=self.choices.python,
             simulated=report.simulated is not None,
@@ -228,12 +239,12 @@ class Probing:
             deadline=self.choices.deadline,
             fault=self.choices.fault,
         )
-        log.info("probe begins", extra={"id": run.id, "probe": self._probe.name, "ranks": plans[0].ranks})
+        log.info("probe begins", extra={"id": run.id, "probe": probe.name, "ranks": plans[0].ranks})
         self._using = plans[0].gpus
         self._watch_gpus(closely=True)
-        self._tell(ProbeStarted(id=run.id))
+        self._tell(ProbeStarted(id=run.id, probe=probe.name))
         floors = self.choices.floors.get(plans[0].setting.backend, Floors())
-        judge = make_judge(self._probe, plans[0], report, floors)
+        judge = make_judge(probe, plans[0], report, floors)
         self._runs.start(
             plans,
             run,
@@ -272,7 +283,7 @@ class Probing:
             scheduled=run is not None and run.trigger == "schedule",
             gated=bool(self.choices.gate),
             unkillable=self._runs.ranks.unkillable,
-            memory_needed=memory_needed(self._probe.gpu),
+            memory_needed=memory_needed(self._measuring.gpu),
         )
 
     def _own(self) -> Own:

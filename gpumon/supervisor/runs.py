@@ -112,9 +112,13 @@ class _Current:
             self.abort(skip)
 
     def _progressed(self, progress: Progress) -> None:
-        """Over all passes."""
-        ratio = (len(self._passes) + progress.ratio) / len(self._plans)
-        self._on_progress(replace(progress, ratio=ratio))
+        """Over all passes. What a drop asks for comes after all that was planned."""
+        plan = self._plans[len(self._passes)]
+        step, planned = progress.step, len(plan.measures)
+        share = progress.ratio if step is None else min(1.0, (step + progress.ratio) / planned)
+        again = step is not None and step >= planned and progress.bytes is not None
+        ratio = (len(self._passes) + share) / len(self._plans)
+        self._on_progress(replace(progress, stage="repeat" if again else progress.stage, ratio=ratio))
 
     def _ended(self, one: Pass) -> None:
         """What did not end well is not measured in another way."""

@@ -100,24 +100,25 @@ class Bench:
     def turn_until(self, done: Callable[[], bool]) -> None:
         turn_until(self.loop, done)
 
-    def request(self) -> ProbeRequest:
-        future: Future[ProbeRequest] = self.probing.request()
+    def request(self, name: str = "allreduce") -> ProbeRequest:
+        future: Future[ProbeRequest] = self.probing.request(name)
         self.turn_until(future.done)
         return future.result()
 
-    def run(self) -> str:
+    def run(self, name: str = "allreduce") -> str:
         """Start one, and wait until its ranks are at work."""
-        answer = self.request()
+        answer = self.request(name)
         assert answer.accepted, answer
         self.turn_until(lambda: any(isinstance(one, ProbeProgressed) for one in self.told))
         return answer.id
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    """Every child has ended when the test is over."""
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """Its agent knows another probe, too. Every child has ended when the test is over."""
     before = descendants(os.getpid())
     one = Bench(tmp_path / "worker.py")
+    monkeypatch.setitem(PROBES, "broadcast", replace(PROBES["allreduce"], name="broadcast", worker=one.worker))
     yield one
     one.probing.stop()
     one.turn_until(lambda: not one.probing.running and not descendants(os.getpid()) - before)
@@ -304,3 +305,25 @@ def test_the_agents_stop_does_not_wait_for_the_scheduler(bench: Bench) -> None:
     assert bench.request().accepted
     bench.probing.stop()
     assert (bench.probing.running, bench.kept) == (False, [])
+
+
+# Another probe
+
+
+def test_a_run_of_another_probe_is_not_joined(bench: Bench) -> None:
+    """What is in progress measures something else: the answer names it, and nothing is recorded."""
+    run = bench.run()
+    assert bench.request() == ProbeRequest(id=run, accepted=False)
+    refused = bench.request("broadcast")
+    assert (refused.id, refused.accepted, refused.reason) == ("", False, "busy")
+    assert f"Run {run} of allreduce is in progress." in refused.hint
+    assert not bench.kept
+
+
+def test_any_probe_runs_on_request(bench: Bench) -> None:
+    """It is told, and recorded, under its own name."""
+    run = bench.run("broadcast")
+    assert bench.told[0] == ProbeStarted(id=run, probe="broadcast")
+    bench.report = node(0.0, 1.0)
+    bench.turn_until(lambda: bool(bench.kept))
+    assert [(one.id, one.probe) for one in bench.kept] == [(run, "broadcast")]

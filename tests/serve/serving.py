@@ -38,8 +38,8 @@ class Node:
     token: str | None = TOKEN
     answer: ProbeRequest | None = field(default_factory=lambda: ProbeRequest(id="run-1", accepted=True))
     """What the main loop says to a request for a run; None says nothing."""
-    requests: int = 0
-    """Runs asked for."""
+    requests: list[str] = field(default_factory=list)
+    """Probes of which a run was asked for."""
     let_go: LetGo | None = field(default_factory=LetGo)
     """What the main loop says to a release and to its end; None says nothing."""
     asked: list[tuple[object, ...]] = field(default_factory=list)
@@ -53,8 +53,8 @@ class Node:
     def exposition(self) -> Exposition:
         return Renderer(lambda: self.report).exposition()
 
-    def request_probe(self) -> Future[ProbeRequest]:
-        self.requests += 1
+    def request_probe(self, name: str) -> Future[ProbeRequest]:
+        self.requests.append(name)
         future: Future[ProbeRequest] = Future()
         if self.answer is not None:
             future.set_result(self.answer)

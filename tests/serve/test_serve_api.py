@@ -9,6 +9,7 @@ import sample_reports as samples
 from serving import BEARER, Node, ask, is_problem
 
 from gpumon.outputs import document
+from gpumon.probe.probes import PROBES
 from gpumon.probe.state import ProbeState
 from gpumon.serve import example, schema, schema_health, schema_probe
 
@@ -96,6 +97,11 @@ def test_probes_are_filtered(port: int) -> None:
     probes = ask(port, "/api/v1/probes?since=5h30m&limit=3").document["probes"]
     assert [one["id"] for one in probes] == [example.run(hours).id for hours in range(3)]
     assert len(ask(port, "/api/v1/probes?since=2h30m").document["probes"]) == 3
+    named = ask(port, "/api/v1/probes?since=2h30m&probe=allreduce").document["probes"]
+    assert [one["probe"] for one in named] == ["allreduce"] * 3
+    unknown = ask(port, "/api/v1/probes?probe=broadcast")
+    assert is_problem(unknown, 404)
+    assert unknown.document["probes"] == list(PROBES)
 
 
 def test_links_of_one_gpu(port: int) -> None:
@@ -110,7 +116,7 @@ def test_links_of_one_gpu(port: int) -> None:
     [
         ("events?limit=0", 422, "limit"),
         ("events?limit=1001", 422, "limit"),
-        ("probes?limit=201", 422, "limit"),
+        ("probes?limit=401", 422, "limit"),
         ("report?x", 422, "x"),
         ("node?bogus=1", 422, "bogus"),
         ("gpus?bogus=1", 422, "bogus"),
@@ -156,7 +162,22 @@ def test_run_is_found_by_id(node: Node, port: int) -> None:
     assert ask(port, f"/api/v1/probes/{example.run(2).id}").document["id"] == example.run(2).id
     running = ask(port, "/api/v1/probes/run-9")
     assert (running.status, running.document["running"], running.headers["Retry-After"]) == (202, True, "1")
+    assert (running.document["probe"], running.document["progress"]) == ("allreduce", None)
     assert is_problem(ask(port, "/api/v1/probes/run-8"), 404)
+
+
+def test_run_in_progress_says_how_far_it_is(node: Node, port: int) -> None:
+    """In figures and in words, under the id that the request was answered with."""
+    node.report = replace(samples.healthy(), probe=example.measuring())
+    answer = ask(port, f"/api/v1/probes/{example.run().id}")
+    schema_probe.ProbeRunning.model_validate_json(answer.body)
+    assert answer.document["progress"] == {
+        "rank": 3,
+        "stage": "warm_up",
+        "bytes": 1 << 30,
+        "ratio": 0.42,
+        "words": "warming up 1 GiB",
+    }
 
 
 def test_log_of_a_run_needs_the_token(node: Node, port: int) -> None:

@@ -1,4 +1,4 @@
-"""/probe/allreduce: reading starts nothing, assertions for curl -f, runs for who has the token."""
+"""/probe/NAME: reading starts nothing, assertions for curl -f, runs for who has the token."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 import sample_reports as samples
 from serving import BEARER, TOKEN, Node, ask, is_problem
 
+from gpumon.probe.probes import PROBES
 from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.probe.state import ProbeState
 from gpumon.report import Report
-from gpumon.serve import allreduce, example
+from gpumon.serve import example, probe, schema_probe
 
 PATH = "/probe/allreduce"
 OK = example.run(1)
@@ -27,7 +28,7 @@ def ran(*history: ProbeResult) -> Report:
 def test_last_result_and_its_age(node: Node, port: int) -> None:
     """At once, and without starting anything."""
     answer = ask(port, PATH)
-    assert (answer.status, answer.document["last"]["outcome"], node.requests) == (200, "ok", 0)
+    assert (answer.status, answer.document["last"]["outcome"], node.requests) == (200, "ok", [])
     assert answer.document["age_seconds"] == pytest.approx(888.6)
     assert answer.document["next_run"] == "2025-11-20T12:45:00.000Z"
 
@@ -107,14 +108,14 @@ def test_run_needs_the_token(node: Node, port: int, headers: dict[str, str]) -> 
     assert is_problem(answer, 401)
     assert answer.headers["WWW-Authenticate"].startswith('Bearer realm="gpumon"')
     assert "--web.token-file" in answer.document["remedy"]
-    assert node.requests == 0
+    assert not node.requests
 
 
 def test_agent_without_a_token_lets_nobody_in(node: Node, port: int) -> None:
     """An unreadable token file is no open door."""
     node.token = None
     assert is_problem(ask(port, PATH, "POST", {"Authorization": "Bearer None"}), 503)
-    assert node.requests == 0
+    assert not node.requests
 
 
 def test_run_is_started(node: Node, port: int) -> None:
@@ -122,14 +123,14 @@ def test_run_is_started(node: Node, port: int) -> None:
     answer = ask(port, PATH, "POST", BEARER)
     assert (answer.status, answer.document) == (202, {"id": "run-1", "accepted": True})
     assert answer.headers["Location"] == "/api/v1/probes/run-1"
-    assert node.requests == 1
+    assert node.requests == ["allreduce"]
 
 
 def test_run_takes_no_parameter(node: Node, port: int) -> None:
     """What looks like a choice and is none starts nothing."""
     answer = ask(port, f"{PATH}?backend=nccl", "POST", BEARER)
     assert is_problem(answer, 422)
-    assert node.requests == 0
+    assert not node.requests
 
 
 def test_second_request_joins_the_run(node: Node, port: int) -> None:
@@ -151,6 +152,36 @@ def test_refusal_of_the_guard_is_a_conflict(node: Node, port: int) -> None:
 
 def test_main_loop_that_does_not_answer_is_told(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller is not left waiting for ever."""
-    monkeypatch.setattr(allreduce, "PATIENCE", 0.05)
+    monkeypatch.setattr(probe, "PATIENCE", 0.05)
     node.answer = None
     assert is_problem(ask(port, PATH, "POST", BEARER), 503)
+
+
+def test_unknown_probe_is_named_with_the_known_ones(node: Node, port: int) -> None:
+    """404 to read and to run, and nothing is started."""
+    for answer in (ask(port, "/probe/broadcast"), ask(port, "/probe/broadcast", "POST", BEARER)):
+        assert is_problem(answer, 404)
+        assert answer.document["probes"] == list(PROBES)
+        assert "allreduce" in answer.document["remedy"]
+    assert not node.requests
+
+
+def test_probe_on_request_has_neither_schedule_nor_metrics(
+    node: Node, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own last run and progress are shown, and the all-reduce's are not touched by it."""
+    monkeypatch.setitem(PROBES, "broadcast", replace(PROBES["allreduce"], name="broadcast"))
+    other = replace(example.run(0), id="other", probe="broadcast", outcome="failed")
+    state = replace(ran(OK, other).probe, last=OK, running="run-9", running_probe="broadcast")
+    node.report = replace(samples.healthy(), probe=state)
+    shown = ask(port, "/probe/broadcast").document
+    schema_probe.Probe.model_validate(shown)
+    assert (shown["last"]["id"], shown["running"], shown["next_run"], shown["metrics"]) == (
+        "other",
+        "run-9",
+        None,
+        None,
+    )
+    assert is_problem(ask(port, "/probe/broadcast?assert=ok"), 503)
+    all_reduce = ask(port, f"{PATH}?assert=ok").document
+    assert (all_reduce["last"]["id"], all_reduce["running"]) == (OK.id, None)

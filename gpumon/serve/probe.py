@@ -1,4 +1,4 @@
-"""/probe/allreduce: the last result for everyone, at once and without side effect; a new run for who has the token."""
+"""/probe/NAME: the last result for everyone, at once and without side effect; a new run for who has the token."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
 from gpumon.outputs import document
 from gpumon.outputs.problems import last_measured
 from gpumon.outputs.words import duration
+from gpumon.probe.probes import ALL_REDUCE, PROBES
 from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.probe.state import ProbeState
 from gpumon.serve import ask, schema_probe
@@ -26,6 +27,7 @@ router = APIRouter(tags=["probe"])
 PATIENCE = 5.0
 """Seconds for the main loop to say what becomes of a request."""
 NOTHING_YET = "No run has measured anything yet."
+Name = Annotated[str, Path(description=f"{', '.join(PROBES)}.")]
 
 
 class Assertion(Filter):
@@ -40,45 +42,51 @@ class Assertion(Filter):
 
 
 @router.get(
-    "/probe/allreduce",
+    "/probe/{name}",
     response_model=schema_probe.Probe,
-    summary="The last all-reduce",
+    summary="The last run of a probe: /probe/allreduce",
     responses={
         202: {"model": schema_probe.Probe, "description": "No run yet; `next_run` says when."},
+        404: {"description": "No such probe; `probes` names those that there are."},
         503: {"description": "What was asserted is not true."},
     },
 )
-async def last(request: Request, wanted: Annotated[Assertion, Query()]) -> Response:
-    """The last result and its age. Starts nothing."""
+async def last(request: Request, name: Name, wanted: Annotated[Assertion, Query()]) -> Response:
+    """The last result and its age. Starts nothing. Only the all-reduce is scheduled and has metrics."""
+    probe = ask.probe(name)
     report, now = sources(request).latest(), stamp(request)
-    answer = document.probe(report, now)
+    answer = document.probe(report, now, probe.name)
     max_age = None if wanted.max_age is None else ask.duration("max_age", wanted.max_age)
     if wanted.asserted:
-        _assert_ok(report.probe, now, max_age, answer)
+        _assert_ok(last_measured(report.probe, probe.name), now, max_age, answer)
     elif max_age is not None:
         raise Problem(400, "Invalid parameter", "max_age alone asserts nothing.", "Add assert=ok.")
-    if report.probe.last is None:
-        return reply(answer, 202, _retry(report.probe, now))
+    if answer["last"] is None:
+        return reply(answer, 202, _retry(report.probe, now) if probe.name == ALL_REDUCE else {})
     return reply(answer)
 
 
 @router.post(
-    "/probe/allreduce",
+    "/probe/{name}",
     status_code=202,
     response_model=schema_probe.ProbeStarted,
-    summary="Run an all-reduce now",
+    summary="Run a probe now",
     responses={
         401: {"description": "No token, or a wrong one."},
         403: {"description": "A page of another origin asked."},
+        404: {"description": "No such probe; `probes` names those that there are."},
         409: {"description": "The guard refuses: `reason` and `remedy` say why and what to do."},
         503: {"description": "The main loop does not answer, or the agent has no token to compare with."},
     },
     openapi_extra={"security": [{"token": []}]},
 )
-async def run(request: Request, _: Nothing) -> Response:
-    """Needs the token. Location names the run. While one is in progress no second is started: the request joins it."""
+async def run(request: Request, name: Name, _: Nothing) -> Response:
+    """Needs the token. Location names the run. While one is in progress no second is started: the request joins it.
+
+    A run of another probe cannot be joined: then the answer is 409, and nothing is recorded.
+    """
     authorize(request)
-    return _answered(await awaited(sources(request).request_probe(), PATIENCE))
+    return _answered(await awaited(sources(request).request_probe(ask.probe(name).name), PATIENCE))
 
 
 def refused(answer: ProbeRequest, headers: Mapping[str, str]) -> Problem:
@@ -88,7 +96,7 @@ def refused(answer: ProbeRequest, headers: Mapping[str, str]) -> Problem:
 
 def not_so(reason: str, answer: document.Document) -> Problem:
     """What was asserted is not true."""
-    remedy = "See `probe`, and run one with POST /probe/allreduce or `gpumon probe allreduce`."
+    remedy = "See `probe`, and run one with POST /probe/{0} or `gpumon probe {0}`.".format(answer["probe"])
     return Problem(503, "Assertion failed", reason, remedy, probe=answer)
 
 
@@ -99,8 +107,10 @@ def _answered(answer: ProbeRequest) -> Response:
     return reply({"id": answer.id, "accepted": answer.accepted}, 202, headers | {"Retry-After": "1"})
 
 
-def _assert_ok(state: ProbeState, now: document.Stamp, max_age: float | None, answer: document.Document) -> None:
-    reason = _why_not(last_measured(state), now, max_age)
+def _assert_ok(
+    result: ProbeResult | None, now: document.Stamp, max_age: float | None, answer: document.Document
+) -> None:
+    reason = _why_not(result, now, max_age)
     if reason:
         raise not_so(reason, answer)
 

@@ -1,0 +1,32 @@
+"""What becomes of the probes' state as runs are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpumon.probe.metrics import INITIAL
+from gpumon.probe.state import MOST_RAN, ProbeState, ended, started
+from gpumon.serve import example
+
+OK = example.run(1)
+OTHER = replace(example.run(0), id="other", probe="broadcast")
+BEFORE = ended(ProbeState(metrics=INITIAL), OK)
+
+
+def test_another_probe_moves_nothing_of_the_all_reduce() -> None:
+    """Neither the last result nor a metric; but it loads the GPUs, and is on record."""
+    during = started(BEFORE, "other", "broadcast")
+    assert (during.running, during.running_probe, during.metrics.running) == ("other", "broadcast", 1)
+    after = ended(during, OTHER)
+    assert (after.last, after.history, after.running) == (OK, (OK, OTHER), None)
+    assert after.metrics == BEFORE.metrics
+
+
+def test_runs_of_another_probe_push_out_none_of_the_all_reduce() -> None:
+    """However often somebody asks for it; all that is remembered is known once, in order of time."""
+    state = BEFORE
+    for number in range(MOST_RAN + 1):
+        state = ended(state, replace(OTHER, id=f"other {number}", outcome="failed", started=OK.started + 1 + number))
+    assert state.ran[0] == OK
+    assert len(state.ran) == 1 + MOST_RAN
+    assert [one.id for one in state.known] == [OK.id, *(f"other {number}" for number in range(MOST_RAN + 1))]
