@@ -145,6 +145,7 @@ def choices(configuration: Configuration) -> Choices:
         python=str(probe.python or sys.executable),
         enabled=probe.enabled,
         deadline=probe.deadline_seconds,
+        dtypes=tuple(dict.fromkeys(("float32", *probe.dtypes))),
         environment=probe.nccl_environment,
         floors=floors(configuration),
         gate=probe.scheduler_gate,

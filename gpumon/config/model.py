@@ -210,7 +210,12 @@ class Probe(_Section):
         ge=0,
     )
     deadline_seconds: float | None = setting(
-        None, "Time after which a run is killed.", default_in_words="the probe's own: 180, on CPU 60", example=180, ge=1
+        None, "Time after which a run is killed.", default_in_words="the probe's own: 300, on CPU 60", example=300, ge=1
+    )
+    dtypes: Annotated[tuple[Literal["float32", "bfloat16"], ...], BeforeValidator(split)] = setting(
+        ("float32",),
+        "Types of the elements, float32 always among them: it alone is exported. Each more takes as long again.",
+        example=["float32", "bfloat16"],
     )
     hold_max_seconds: float = setting(7 * 86400, "Longest hold: `gpumon probe hold`.", ge=1, le=30 * 86400)
     least_baseline_ratio: float | None = setting(

@@ -48,9 +48,9 @@ def conclude(run: Run, passes: Sequence[Pass], judge: Judge, duration: float) ->
         conditions=judge.conditions,
         measurements=tuple(found),
         comparisons=tuple(one for each in passes for one in comparisons(each, judge)),
-        location=next(filter(None, map(locate, passes)), None),
+        location=None if verdict.outcome == "ok" else next(filter(None, map(locate, passes)), None),
         wrong_elements=sum(one.wrong_elements for one in found) if found else None,
-        settings={name: value for name, value in last.plan.environment.items() if name.startswith("NCCL_")},
+        settings={name: value for name, value in passes[0].plan.environment.items() if name.startswith("NCCL_")},
         log="" if verdict.outcome in {"ok", "skipped"} else _log(passes),
         simulated=last.plan.simulated,
     )

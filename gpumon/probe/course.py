@@ -69,7 +69,7 @@ def _compared(one: Pass, found: Sequence[Measurement], judge: Judge) -> tuple[Co
 
 
 def _pairs(one: Pass) -> Pairs | None:
-    if one.plan.ranks == 1:
+    if one.plan.ranks == 1 or one.plan.probe.alone:
         return None
     size = min(MOST_PAIR_BYTES, max(one.plan.setting.sizes))
     return Pairs(bytes=size, rounds=rounds(one.plan.ranks))

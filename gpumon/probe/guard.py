@@ -85,6 +85,8 @@ class Situation:
     """For how long the GPUs must have been idle."""
     memory_needed: float = 0.0
     """Bytes on each GPU."""
+    alone: bool = False
+    """Each rank acts by itself: one GPU is enough."""
     partial: bool = False
     """Whether a run may use some of the GPUs."""
 
@@ -99,7 +101,7 @@ def disabled(situation: Situation) -> Skip | None:
 
 
 def single_gpu(situation: Situation) -> Skip | None:
-    if situation.simulated or max(len(situation.gpus), situation.expected) != 1:
+    if situation.simulated or situation.alone or max(len(situation.gpus), situation.expected) != 1:
         return None
     return Skip(reason="single_gpu", hint="One GPU has no other to exchange with: nothing is wrong.")
 

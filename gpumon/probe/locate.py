@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from gpumon.probe.passes import Pass, measurements, pairs
 from gpumon.probe.result import Location, Pair
+from gpumon.probe.steps import Measure
 
 SLOW = 0.7
 """A pair below this share of the next faster one is slow, however much the others differ."""
@@ -19,15 +20,45 @@ TWO = 2
 """Ranks of which either may be the slow one."""
 MOST = 0.75
 """A rank of whose pairs more than this share are slow is slow itself."""
+NOBODY_ALONE = "No rank is clearly slower than all others, so it cannot be said where the loss is."
 NOT_IN_PAIRS = "Every two alone exchanged right data, so it cannot be said where the wrong data comes from."
 
 
 def locate(one: Pass) -> Location | None:
     """None where no pairs were measured."""
+    if one.plan.probe.alone:
+        return _among_lone(one)
     found = pairs(one)
     if not found:
         return None
     ranks, sentence = _blame(one, found)
+    return _location(one, ranks, sentence, found)
+
+
+def _among_lone(one: Pass) -> Location | None:
+    """Ranks that act by themselves need no pairs: what each of them told of itself is enough."""
+    wrong = tuple(account.rank for account in one.accounts if any(sized.wrong for sized in account.sizes.values()))
+    repeated = len(one.steps) > len(one.plan.measures)
+    if not wrong and not repeated:
+        return None
+    ranks = wrong or _slowest(one)
+    named = " and ".join(_name(one, rank) for rank in ranks)
+    sentence = f"Data that is wrong is that of {named}." if wrong else f"{named} is slower than the others."
+    return _location(one, ranks, sentence if ranks else NOBODY_ALONE)
+
+
+def _slowest(one: Pass) -> tuple[int, ...]:
+    """The one rank whose median time at some size is clearly longer than that of all others."""
+    for number, step in enumerate(one.steps):
+        if isinstance(step, Measure) and one.plan.ranks > TWO:
+            told = [account.sizes.get((number, max(step.sizes))) for account in one.accounts]
+            times = sorted((statistics.median(sized.seconds), rank) for rank, sized in enumerate(told) if sized)
+            if len(times) == one.plan.ranks and times[-2][0] < SLOW * times[-1][0]:
+                return (times[-1][1],)
+    return ()
+
+
+def _location(one: Pass, ranks: tuple[int, ...], sentence: str, found: tuple[Pair, ...] = ()) -> Location:
     gpus = tuple(one.plan.gpus[rank] for rank in ranks) if one.plan.gpus else ()
     return Location(sentence=sentence, ranks=ranks, gpus=gpus, pairs=found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpumon.probe.probes import ALGORITHMS, Probe, Setting
 from gpumon.probe.steps import Measure
@@ -14,7 +14,11 @@ LOOPBACK = "127.0.0.1"
 OVERHEAD_BYTES = 3 << 30
 """On each GPU, for the CUDA context and NCCL's own buffers, which differ from version to version."""
 BUFFERS = 2
-"""Of the largest size: pairs send from one and receive into another."""
+"""Of the largest size: most collectives and all pairs send from one and receive into another."""
+CPU_OVERHEAD_BYTES = 400 << 20
+"""Of each rank on the CPU, for torch itself."""
+CPU_SHARE = 0.5
+"""Of the host's memory that is left, at most: others use it too."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {
@@ -104,6 +108,26 @@ class Plan:
         return json.dumps(orders).encode() + b"\n"
 
 
+def memory_needed(size: int) -> float:
+    """Bytes that a rank takes on its GPU for this size, at most."""
+    return float(BUFFERS * size + OVERHEAD_BYTES)
+
+
+def fitting(setting: Setting, ranks: int, free: float | None) -> Setting:
+    """With the larger sizes that fit, and on the CPU without those that do not.
+
+    `free`: bytes on each GPU, on the CPU for all ranks together; None: not known.
+    """
+    if setting.device == "cuda":
+        more = [size for size in setting.sizes_if_fit if free is not None and memory_needed(size) <= free]
+        return replace(setting, sizes=(*setting.sizes, *more))
+    if free is None:
+        return setting
+    left = CPU_SHARE * max(0.0, free - ranks * CPU_OVERHEAD_BYTES) / ranks
+    smallest, *larger = setting.sizes
+    return replace(setting, sizes=(smallest, *(size for size in larger if BUFFERS * size <= left)))
+
+
 def make_plans(
     probe: Probe,
     gpus: Sequence[str],
@@ -112,23 +136,28 @@ def make_plans(
     simulated: bool = False,
     environment: Mapping[str, str] | None = None,
     deadline: float | None = None,
+    dtypes: tuple[str, ...] = ("float32",),
+    free: float | None = None,
     cpu_ranks: int = CPU_RANKS,
     fault: str = "",
 ) -> tuple[Plan, ...]:
     """One for each algorithm: a rank a GPU over NCCL where there are real GPUs, else ranks on the CPU over gloo.
 
-    `gpus`: UUIDs. `environment`: what the configuration adds, NCCL_* above all; nothing else is inherited.
+    `gpus`: UUIDs. `free`: see `fitting`. `environment`: what the configuration adds, NCCL_* above
+    all; nothing else is inherited.
     """
     real = () if simulated else tuple(gpus)
-    setting = probe.gpu if real else probe.cpu
+    ranks = len(real) or cpu_ranks
+    setting = fitting(probe.gpu if real else probe.cpu, ranks, free)
     given = _ENVIRONMENT | dict(environment or {}) | {"CUDA_VISIBLE_DEVICES": ",".join(real)}
     return tuple(
         Plan(
             probe=probe,
             setting=setting,
-            ranks=len(real) or cpu_ranks,
+            ranks=ranks,
             gpus=real,
             algorithm=algorithm,
+            dtypes=dtypes,
             python=python,
             environment={**given, **ALGORITHMS[algorithm]},
             deadline=setting.deadline if deadline is None else deadline,
@@ -137,8 +166,3 @@ def make_plans(
         )
         for algorithm in setting.algorithms
     )
-
-
-def memory_needed(setting: Setting) -> float:
-    """Bytes that a run takes on each GPU, at most."""
-    return float(BUFFERS * max(setting.sizes) + OVERHEAD_BYTES)

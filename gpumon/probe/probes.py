@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -20,6 +20,8 @@ class Setting:
     """Kind of device as torch names it: cuda or cpu."""
     sizes: tuple[int, ...]
     """The ladder, in bytes: a small size for latency, then up to one that saturates the links."""
+    sizes_if_fit: tuple[int, ...] = ()
+    """Larger ones, where there is memory enough."""
     deadline: float
     """Seconds from the start to the last result; then the ranks are killed."""
     seconds_per_size: float | None
@@ -40,6 +42,8 @@ class Probe:
     """As the worker's table names them."""
     worker: Path = Path(__file__).with_name("worker")
     """Run by its path: the interpreter that has torch need not have gpumon."""
+    alone: bool = False
+    """Each rank acts by itself: one GPU is enough."""
     bus_factor: Callable[[int], float]
     """Bus bandwidth over algorithm bandwidth for a number of ranks, as nccl-tests defines it."""
     gpu: Setting
@@ -59,29 +63,87 @@ ALGORITHMS: Mapping[str, Mapping[str, str]] = {
 }
 """Variables of NCCL, which it reads once a process. Without NVLink SHARP the ring shows what the links carry."""
 
+_GPU = Setting(
+    backend="nccl",
+    device="cuda",
+    sizes=(KIB, MIB, 64 * MIB, GIB),
+    deadline=300.0,
+    seconds_per_size=None,
+    least_baseline_ratio=0.9,
+)
+_CPU = Setting(
+    backend="gloo",
+    device="cpu",
+    sizes=(KIB, MIB, 16 * MIB, 64 * MIB),
+    deadline=60.0,
+    seconds_per_size=1.0,
+    least_baseline_ratio=0.5,  # it shares the cores with whatever else runs
+)
+
+
+def _twice(ranks: int) -> float:
+    """Each byte is gathered and given out again."""
+    return 2 * (ranks - 1) / ranks
+
+
+def _others(ranks: int) -> float:
+    """Of its array each rank has one share already."""
+    return (ranks - 1) / ranks
+
+
+def _all(_ranks: int) -> float:
+    return 1.0
+
+
 TABLE = (
     Probe(
         name=ALL_REDUCE,
         title="all-reduce",
         collectives=("all_reduce",),
-        bus_factor=lambda ranks: 2 * (ranks - 1) / ranks,
-        gpu=Setting(
-            backend="nccl",
-            device="cuda",
-            sizes=(KIB, MIB, 64 * MIB, GIB),
-            deadline=180.0,
-            seconds_per_size=None,
-            algorithms=("default", "ring"),
-            least_baseline_ratio=0.9,
-        ),
-        cpu=Setting(
-            backend="gloo",
-            device="cpu",
-            sizes=(KIB, MIB, 16 * MIB, 64 * MIB),
-            deadline=60.0,
-            seconds_per_size=1.0,
-            least_baseline_ratio=0.5,  # it shares the cores with whatever else runs
-        ),
+        bus_factor=_twice,
+        gpu=replace(_GPU, sizes_if_fit=(4 * GIB,), algorithms=("default", "ring")),
+        cpu=_CPU,
+    ),
+    Probe(
+        name="allgather",
+        title="all-gather",
+        collectives=("all_gather",),
+        bus_factor=_others,
+        gpu=_GPU,
+        cpu=_CPU,
+    ),
+    Probe(
+        name="reducescatter",
+        title="reduce-scatter",
+        collectives=("reduce_scatter",),
+        bus_factor=_others,
+        gpu=_GPU,
+        cpu=_CPU,
+    ),
+    Probe(
+        name="alltoall",
+        title="all-to-all",
+        collectives=("all_to_all",),
+        bus_factor=_others,
+        gpu=_GPU,
+        cpu=_CPU,
+    ),
+    Probe(
+        name="sendrecv",
+        title="send and receive",
+        collectives=("send_receive",),
+        bus_factor=_all,
+        gpu=_GPU,
+        cpu=_CPU,
+    ),
+    Probe(
+        name="copy",
+        title="copies between host and GPU",
+        collectives=("host_to_device", "device_to_host"),
+        alone=True,
+        bus_factor=_all,
+        gpu=replace(_GPU, sizes=(KIB, MIB, 64 * MIB, 256 * MIB)),  # of the host's memory each rank pins as much
+        cpu=_CPU,
     ),
 )
 PROBES = {probe.name: probe for probe in TABLE}

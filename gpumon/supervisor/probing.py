@@ -24,7 +24,7 @@ from gpumon.supervisor.gate import Question
 from gpumon.supervisor.judging import make_judge
 from gpumon.supervisor.loop import Loop, Timer
 from gpumon.supervisor.runs import Runs, at_once
-from gpumon.supervisor.situation import Own, situation
+from gpumon.supervisor.situation import Own, free_memory, situation
 
 log = logging.getLogger("gpumon.probe")
 
@@ -45,6 +45,7 @@ class Choices:
     enabled: bool = True
     deadline: float | None = None
     """Seconds; None: the probe's own."""
+    dtypes: tuple[str, ...] = ("float32",)
     environment: Mapping[str, str] = field(default_factory=dict)
     floors: Mapping[str, Floors] = field(default_factory=dict)
     """By backend; what is not here has the shipped ones."""
@@ -235,6 +236,8 @@ class Probing:
             [state.uuid for state in report.gpus],
             python=self.choices.python,
             simulated=report.simulated is not None,
+            dtypes=self.choices.dtypes,
+            free=free_memory(report),
             environment=self.choices.environment,
             deadline=self.choices.deadline,
             fault=self.choices.fault,
@@ -283,7 +286,8 @@ class Probing:
             scheduled=run is not None and run.trigger == "schedule",
             gated=bool(self.choices.gate),
             unkillable=self._runs.ranks.unkillable,
-            memory_needed=memory_needed(self._measuring.gpu),
+            memory_needed=memory_needed(max(self._measuring.gpu.sizes)),
+            alone=self._measuring.alone,
         )
 
     def _own(self) -> Own:

@@ -1,4 +1,4 @@
-"""From the Report to what the guards of a probe look at. Pure."""
+"""From the Report to what the guards of a probe look at."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gpumon import hold
 from gpumon.probe.guard import GpuUse, Situation
 from gpumon.report import Report
 from gpumon.state import GpuState
+from gpumon.supervisor import host_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,14 @@ def situation(report: Report, own: Own | None = None) -> Situation:
         recalled=report.memory.recalled,
         schedulers=None if links is None else links.schedulers,
     )
+
+
+def free_memory(report: Report) -> float | None:
+    """Bytes that ranks may count on: on the GPU that has least left, on the CPU in all; None: not known."""
+    if not report.gpus or report.simulated is not None:
+        return host_memory.available()
+    free = [state.gpu.memory_free_bytes for state in report.gpus]
+    return min((one for one in free if one is not None), default=None) if None not in free else None
 
 
 def _use(state: GpuState, strangers: float | None) -> GpuUse:

@@ -12,7 +12,7 @@ from gpumon.probe.course import next_step
 from gpumon.probe.guard import Skip
 from gpumon.probe.passes import Ending, Pass, percentile
 from gpumon.probe.plan import Plan, Rendezvous, Run, make_plans
-from gpumon.probe.probes import PROBES
+from gpumon.probe.probes import GIB, KIB, MIB, PROBES
 from gpumon.probe.result import OUTCOMES, SKIP_REASONS, Measurement, ProbeResult, from_document, to_document
 from gpumon.probe.steps import Measure, Pairs, rounds
 
@@ -224,3 +224,34 @@ def test_only_rank_0_is_handed_the_socket() -> None:
     ]
     assert [one["listen"] for one in orders] == [7, None, None, None]
     assert {one["port"] for one in orders} == {4242}
+
+
+def test_larger_sizes_are_measured_where_they_fit() -> None:
+    """4 GiB needs two buffers and room for CUDA and NCCL; where the free memory is not known it is not tried."""
+    for free, most in ((None, GIB), (10 * GIB, GIB), (11 * GIB, 4 * GIB)):
+        plans = make_plans(ALL_REDUCE, ["GPU-a", "GPU-b"], python="python3", free=free)
+        assert {max(plan.setting.sizes) for plan in plans} == {most}
+
+
+def test_a_cpu_is_asked_for_no_more_memory_than_is_left() -> None:
+    """Larger sizes are left out one by one; the smallest is always measured."""
+    for free, most in ((None, 64 * MIB), (4 * GIB, 64 * MIB), (GIB, 16 * MIB), (0, KIB)):
+        [plan] = make_plans(ALL_REDUCE, (), python="python3", free=free)
+        assert max(plan.setting.sizes) == most, free
+
+
+def test_types_are_measured_one_after_the_other() -> None:
+    """Each at every size."""
+    [plan] = make_plans(ALL_REDUCE, (), python="python3", dtypes=("float32", "bfloat16"))
+    assert [(one.dtype, one.sizes) for one in plan.measures] == [
+        (dtype, plan.setting.sizes) for dtype in ("float32", "bfloat16")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [("allreduce", 6 / 4), ("allgather", 3 / 4), ("reducescatter", 3 / 4), ("alltoall", 3 / 4), ("sendrecv", 1)],
+)
+def test_bus_factors_are_those_of_nccl_tests(name: str, factor: float) -> None:
+    """Of four ranks."""
+    assert PROBES[name].bus_factor(4) == factor

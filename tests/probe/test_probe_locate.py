@@ -11,7 +11,7 @@ import pytest
 from gpumon.probe.account import Account, Progress, Sized
 from gpumon.probe.baseline import Judge
 from gpumon.probe.course import MOST_TRIES, next_step
-from gpumon.probe.locate import NOT_IN_PAIRS, locate
+from gpumon.probe.locate import NOBODY_ALONE, NOT_IN_PAIRS, locate
 from gpumon.probe.passes import Pass
 from gpumon.probe.plan import make_plans
 from gpumon.probe.probes import PROBES
@@ -170,3 +170,34 @@ def shifted(one: Pass, planned: int, tries: int = 1) -> Pass:
         for account in one.accounts
     ]
     return Pass(plan=one.plan, steps=(*one.plan.measures, *list(one.steps) * tries), accounts=accounts)
+
+
+def copied(*seconds: float, wrong: int | None = None, repeated: bool = True) -> Pass:
+    """Copies of which each rank takes so long; a drop was seen and measured again."""
+    gpus = [f"GPU-{rank}" for rank in range(len(seconds))]
+    plan = make_plans(PROBES["copy"], gpus, python="python3")[0]
+    steps = (*plan.measures, plan.measures[0]) if repeated else plan.measures
+    return Pass(
+        plan=plan,
+        steps=steps,
+        accounts=[
+            Account(
+                progress=Progress(rank=rank),
+                sizes={
+                    (number, size): Sized(seconds=(one,) * 20, wrong=int(rank == wrong))
+                    for number, step in enumerate(steps)
+                    for size in step.sizes
+                },
+            )
+            for rank, one in enumerate(seconds)
+        ],
+    )
+
+
+def test_of_ranks_that_act_alone_each_one_is_judged_by_itself() -> None:
+    """Copies need no pairs: the GPU is named that is slow, or whose data is wrong."""
+    assert locate(copied(USUAL, USUAL, 3 * USUAL, repeated=False)) is None
+    assert located(copied(USUAL, USUAL, 3 * USUAL)).ranks == (2,)
+    assert located(copied(USUAL, 3 * USUAL, 3 * USUAL)).sentence == NOBODY_ALONE
+    assert located(copied(USUAL, USUAL, wrong=1, repeated=False)).ranks == (1,)
+    assert next_step(copied(USUAL, USUAL, wrong=1, repeated=False), JUDGE) is None

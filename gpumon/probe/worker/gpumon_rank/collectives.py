@@ -28,6 +28,9 @@ class Surroundings:
 class Collective:
     """One collective at one size, in bytes."""
 
+    SUMS = False
+    """The ranks add up what they give."""
+
     def __init__(self, around: Surroundings, pattern: Pattern, size: int) -> None:
         self._torch, self._group = around.torch, around.group
         self._rank, self._ranks = around.rank, around.ranks
@@ -72,6 +75,8 @@ class Collective:
 
 class AllReduce(Collective):
     """In place: every rank ends with the sum."""
+
+    SUMS = True
 
     def allocate(self) -> None:
         self._buffer = self._empty(self.elements)
@@ -122,6 +127,8 @@ class AllGather(Collective):
 
 class ReduceScatter(Collective):
     """Every rank ends with its share of the sum."""
+
+    SUMS = True
 
     def allocate(self) -> None:
         self._own, self._all = self._empty(self._share), self._empty(self._share * self._ranks)
@@ -220,7 +227,8 @@ class DeviceToHost(HostToDevice):
 
     def wrong(self) -> int:
         if self._device.type == "cuda":
-            self._torch.cuda.synchronize()
+            self._torch.cuda.synchronize()  # it was asked for, not waited for
+        self._pattern.fill(self._there, self._rank + 1)  # else a copy that does nothing would look right
         self._there.copy_(self._host)
         return self._pattern.wrong(self._there, self._rank)
 

@@ -14,22 +14,30 @@ LARGEST = 1e38
 
 
 class Pattern:
-    """Of one type on one device."""
+    """Of one type on one device. `summed`: the ranks add theirs up, so that the sums too must be exact."""
 
-    def __init__(self, torch: Any, dtype: str, device: Any, ranks: int) -> None:
+    def __init__(self, torch: Any, dtype: str, device: Any, ranks: int, *, summed: bool) -> None:
         self.dtype = getattr(torch, dtype)
         self.width: int = torch.empty(0, dtype=self.dtype).element_size()
         """Bytes of an element."""
-        self._narrow = dtype != "float32"
         self._ranks = ranks
-        period = _prime((EXACT_BFLOAT16 - ranks // 2) // ranks + 1) if self._narrow else PERIOD
-        self.largest = period + ranks
+        self._marks, period = self._of_type(ranks, narrow=dtype != "float32", summed=summed)
+        self.largest = period + self._marks
         copies = max(1, TILE_ELEMENTS // period)
         self._tile = torch.arange(period, dtype=self.dtype, device=device).repeat(copies)
 
+    @staticmethod
+    def _of_type(ranks: int, *, narrow: bool, summed: bool) -> tuple[int, int]:
+        """How many marks there are, and after how many elements they repeat."""
+        if not narrow:
+            return PERIOD, PERIOD
+        if summed:
+            return 2, _prime((EXACT_BFLOAT16 - ranks // 2) // ranks + 1)
+        return EXACT_BFLOAT16 // 2, _prime(EXACT_BFLOAT16 // 2)
+
     def mark(self, number: int) -> int:
         """What tells the values of one sender from those of another."""
-        return number % 2 if self._narrow else number + 1
+        return number % self._marks
 
     def fill(self, elements: Any, number: int) -> None:
         for chunk in elements.split(len(self._tile)):

@@ -1,0 +1,43 @@
+"""How much memory is left on the host, and in the control group in which the ranks run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def available(root: Path = Path("/")) -> float | None:
+    """Bytes; None where the kernel does not say."""
+    return min((*_of_host(root), *_of_groups(root)), default=None)
+
+
+def _of_host(root: Path) -> Iterator[float]:
+    for line in _text(root / "proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            yield float(rest.split()[0]) * 1024
+
+
+def _of_groups(root: Path) -> Iterator[float]:
+    """Of our own group and all above it (cgroup v2)."""
+    folders = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        if line.startswith("0::"):
+            own = folders / line.removeprefix("0::").lstrip("/")
+            for folder in (own, *own.parents):
+                yield from _left(folder)
+                if folder == folders:
+                    return
+
+
+def _left(folder: Path) -> Iterator[float]:
+    limit, used = _text(folder / "memory.max").strip(), _text(folder / "memory.current").strip()
+    if limit.isdigit() and used.isdigit():
+        yield max(0.0, float(limit) - float(used))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpumon.supervisor.host_memory import available
+
+KIB = 1024
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_what_is_left_is_the_least_of_host_and_groups(tmp_path: Path) -> None:
+    """A control group anywhere above may leave less than the host has; one without a limit asks for nothing."""
+    write(tmp_path, {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    5000 kB\n"})
+    assert available(tmp_path) == 5000 * KIB
+    groups = {
+        "proc/self/cgroup": "1:cpu:/old\n0::/pod/agent\n",
+        "sys/fs/cgroup/pod/agent/memory.max": "max\n",
+        "sys/fs/cgroup/pod/agent/memory.current": "100\n",
+        "sys/fs/cgroup/pod/memory.max": f"{4000 * KIB}\n",
+        "sys/fs/cgroup/pod/memory.current": f"{1000 * KIB}\n",
+    }
+    write(tmp_path, groups)
+    assert available(tmp_path) == 3000 * KIB
+
+
+def test_where_the_kernel_does_not_say_nothing_is_known(tmp_path: Path) -> None:
+    """No files, no figure."""
+    assert available(tmp_path) is None
