@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from gpumon.hold import MOST_HELD, Hold, HoldEnded, in_force, wrong_owner
 from gpumon.memories import Memories
-from gpumon.probe.guard import IDLE_BYTES
 from gpumon.release import Answer, Holder
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.span import ASK_FOR_LESS, wrong_length, wrong_reason
-from gpumon.state import GpuState
+from gpumon.supervisor.departure import left_on
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Probing
 
@@ -155,39 +154,14 @@ class Holding:
         """None: there is still something to wait for."""
         late = boot_clock() >= one.give_up_at
         left = self._probing.holders()
-        if left or self._probing.running:
+        if left:
             return Answer(holders=left, stored=bool(one.stored)) if late or _stuck(left) else None
         one.ended = one.ended or time.time()
-        if not late and (one.stored is None or _to_be_read(self._latest(), one)):
+        there = left_on(self._latest(), one.gpus, one.pids, one.ended) if one.gpus else ()
+        if not late and (self._probing.running or one.stored is None or there != ()):
             return None
-        return Answer(holders=_in_use(self._latest(), one), stored=bool(one.stored))
+        return Answer(holders=there or (), stored=bool(one.stored))
 
 
 def _stuck(left: tuple[Holder, ...]) -> bool:
     return bool(left) and all(one.stuck for one in left)
-
-
-def _to_be_read(report: Report, one: _Waiting) -> bool:
-    """Whether the driver may still tell of memory that was not given back."""
-    return bool(one.gpus) and (not _is_fresh(report, one) or bool(_in_use(report, one)))
-
-
-def _in_use(report: Report, one: _Waiting) -> tuple[Holder, ...]:
-    """What is left of the run on its GPUs, by a poll after its end: nobody used them when it began."""
-    if not _is_fresh(report, one):
-        return ()
-    return tuple(holder for state in report.gpus if state.uuid in one.gpus for holder in _of_gpu(state, one.pids))
-
-
-def _of_gpu(state: GpuState, pids: frozenset[int]) -> Iterator[Holder]:
-    """Memory can only be of the run where nobody else is."""
-    for pid in sorted(pids.intersection(state.pids or ())):
-        yield Holder(pid=pid, words=f"rank {pid} of the probe, which NVML still lists on GPU {state.index}")
-    used = state.gpu.memory_used_bytes or 0.0
-    if used > IDLE_BYTES and not state.pids:
-        yield Holder(pid=0, words=f"GPU {state.index}, which has {used / (1 << 30):.1f} GiB in use")
-
-
-def _is_fresh(report: Report, one: _Waiting) -> bool:
-    polled, took = report.node.snapshot_timestamp_seconds, report.node.poll_duration_seconds or {}
-    return None not in (polled, one.ended) and (polled or 0.0) - sum(took.values()) > (one.ended or 0.0)

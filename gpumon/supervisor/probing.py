@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -20,6 +20,7 @@ from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.release import Holder
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
+from gpumon.supervisor.departure import Left, left_on
 from gpumon.supervisor.gate import Question
 from gpumon.supervisor.judging import make_judge
 from gpumon.supervisor.loop import Loop, Timer
@@ -83,7 +84,7 @@ class Probing:
         self._tell = tell
         self._keep = keep
         self._watch_gpus = watch
-        self._runs = Runs(loop)
+        self._runs = Runs(loop, self._left_on)
         self._watching: Timer | None = None
         self._waiting: Timer | None = None
         self._stopping = False
@@ -289,6 +290,9 @@ class Probing:
             memory_needed=memory_needed(max(self._measuring.gpu.sizes)),
             alone=self._measuring.alone,
         )
+
+    def _left_on(self, gpus: Collection[str], pids: frozenset[int], ended: float) -> Left:
+        return () if self._stopping else left_on(self._latest(), gpus, pids, ended)
 
     def _own(self) -> Own:
         ranks = self._runs.ranks

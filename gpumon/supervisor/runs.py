@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from gpumon.probe.account import Progress
@@ -14,6 +15,7 @@ from gpumon.probe.passes import Pass
 from gpumon.probe.plan import Plan, Run
 from gpumon.probe.result import ProbeResult
 from gpumon.snapshot.call_page import boot_clock
+from gpumon.supervisor.departure import Departure, Left
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.ranks import OnProgress, Ranks
 
@@ -21,16 +23,26 @@ OnResult = Callable[[ProbeResult], None]
 Clear = Callable[[Callable[[Skip | None], None]], None]
 """Asks whether one more set of ranks may start; is answered at once or later, by a skip or None."""
 
+LeftOn = Callable[[Collection[str], frozenset[int], float], Left]
+"""What is still there of these ranks on these GPUs, after they ended at this time."""
+
 
 def at_once(on_answer: Callable[[Skip | None], None]) -> None:
     """Where nobody has to be asked."""
     on_answer(None)
 
 
+def nobody(_gpus: Collection[str], _pids: frozenset[int], _ended: float) -> Left:
+    """Where the GPUs are not read."""
+    return ()
+
+
 class Runs:
     """One run at a time. All callbacks come from the loop, and `on_result` comes once, whatever happens."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, left_on: LeftOn = nobody) -> None:
+        self._loop = loop
+        self._left_on = left_on
         self.ranks = Ranks(loop)
         self._current: _Current | None = None
 
@@ -57,15 +69,27 @@ class Runs:
             self._current = None
             on_result(result)
 
-        self._current = _Current(
-            self.ranks, plans, run, judge, on_progress=on_progress, on_result=conclude_once, clear=clear
-        )
+        def leave(result: ProbeResult, ranks: Sequence[Pass]) -> None:
+            ended, gpus, pids = time.time(), ranks[-1].plan.gpus, _pids(ranks)
+            Departure(
+                self._loop,
+                lambda: self._left_on(gpus, pids, ended) if pids and gpus else (),
+                lambda left: conclude_once(replace(result, hint=f"{result.hint} {left}".strip())),
+            )
+
+        self._current = _Current(self.ranks, plans, run, judge, on_progress=on_progress, on_end=leave, clear=clear)
         self._current.next_pass()
 
     def abort(self, skip: Skip) -> None:
         """Kill the run in progress, if any; its result is this skip."""
         if self._current is not None:
             self._current.abort(skip)
+
+
+def _pids(passes: Sequence[Pass]) -> frozenset[int]:
+    """Of the ranks that have ended."""
+    stuck = {pid for one in passes if one.ending is not None for pid in one.ending.abandoned}
+    return frozenset(account.pid for one in passes for account in one.accounts if account.pid is not None) - stuck
 
 
 class _Current:
@@ -77,7 +101,7 @@ class _Current:
         judge: Judge,
         *,
         on_progress: OnProgress,
-        on_result: OnResult,
+        on_end: Callable[[ProbeResult, Sequence[Pass]], None],
         clear: Clear,
     ) -> None:
         self.run = run
@@ -85,7 +109,8 @@ class _Current:
         self._plans = plans
         self._judge = judge
         self._on_progress = on_progress
-        self._on_result = on_result
+        self._on_end = on_end
+        self._over = False
         self._clear = clear
         self._passes: list[Pass] = []
         self._begun = boot_clock()
@@ -100,10 +125,10 @@ class _Current:
         """Between two passes there are no ranks to kill."""
         if self._ranks.running:
             self._ranks.abort(skip)
-        else:
+        elif not self._over:
             last = self._passes[-1]
-            aborted = replace(last, ending=last.ending and replace(last.ending, aborted=skip))
-            self._on_result(conclude(self.run, [*self._passes[:-1], aborted], self._judge, self._elapsed()))
+            self._passes[-1] = replace(last, ending=last.ending and replace(last.ending, aborted=skip))
+            self._end()
 
     def _cleared(self, skip: Skip | None) -> None:
         if skip is None:
@@ -123,11 +148,15 @@ class _Current:
     def _ended(self, one: Pass) -> None:
         """What did not end well is not measured in another way."""
         self._passes.append(one)
-        result = conclude(self.run, self._passes, self._judge, self._elapsed())
-        if result.outcome in {"ok", "degraded"} and len(self._passes) < len(self._plans):
+        outcome = conclude(self.run, self._passes, self._judge, self._elapsed()).outcome
+        if outcome in {"ok", "degraded"} and len(self._passes) < len(self._plans):
             self._clear(self._cleared)
         else:
-            self._on_result(result)
+            self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        self._on_end(conclude(self.run, self._passes, self._judge, self._elapsed()), self._passes)
 
     def _elapsed(self) -> float:
         return boot_clock() - self._begun

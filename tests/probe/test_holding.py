@@ -274,7 +274,7 @@ def test_what_a_run_leaves_on_real_gpus_is_told(
     agent.run()
     rank = agent.probing.holders()[0].pid
     asked = agent.holding.request(60.0, "", "1", "api")
-    turn_until(agent.loop, lambda: not agent.probing.running)
+    turn_until(agent.loop, lambda: not agent.probing.holders())
     assert told or not asked.done(), "no poll has told of it yet"
     after |= left | {"pids": {"rank": (rank,), "stranger": (1,)}.get(left.get("listed", ""), ())}
     polled.append(4e9)

@@ -23,6 +23,7 @@ from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Node
 from gpumon.snapshot.snapshot import LinksSeen
 from gpumon.state import GpuState
+from gpumon.supervisor import departure
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import WATCH_SECONDS, Choices, Probing
 
@@ -62,11 +63,12 @@ def node(*processes: float, simulated: bool = True, **gpu: float) -> Report:
 
 
 def on_host(report: Report, pids: Sequence[int] = ()) -> Report:
-    """One that sees the processes of the whole host; so many GPUs as there are pids are held by one each."""
+    """One that sees the processes of the whole host, and is never old; each pid is on a GPU of its own."""
     links = KnownLinks(seen=LinksSeen(ended_at=0.0, contained=False))
     held = [pids[n : n + 1] for n in range(len(report.gpus))]
     gpus = tuple(replace(state, pids=tuple(one)) for state, one in zip(report.gpus, held, strict=True))
-    return replace(report, gpus=gpus, memory=replace(report.memory, links=links))
+    node = replace(report.node, snapshot_timestamp_seconds=4e9)
+    return replace(report, gpus=gpus, node=node, memory=replace(report.memory, links=links))
 
 
 class Bench:
@@ -178,11 +180,43 @@ def test_a_stranger_on_real_gpus_ends_the_run(bench: Bench) -> None:
     assert bench.probing.running
 
     bench.report = on_host(node(1.0, 1.0, simulated=False), [own[0].pid, 1])
+    bench.turn_until(lambda: not bench.probing.holders())
+    turn_for(bench.loop, 4 * WATCH_SECONDS)
+    assert bench.probing.running, "NVML still lists a rank"
+    bench.report = on_host(node(1.0, 0.0, simulated=False), [1])
     bench.turn_until(lambda: bool(bench.kept))
     [result] = bench.kept
     assert (result.id, result.outcome, result.reason) == (run, "skipped", "busy")
-    assert "Another process came to GPU 1" in result.hint
+    assert result.hint == "Another process came to GPU 1. Run again when the GPUs are free."
     bench.turn_until(lambda: bench.watched == [True, False])
+
+
+@pytest.mark.parametrize(
+    ("pids", "memory", "polled", "left"),
+    [
+        (True, 0.0, 4e9, "rank {pid} of the probe, which NVML still lists on GPU 0"),
+        (False, 4e9, 4e9, "GPU 0, which has 3.7 GiB in use"),
+        (False, 0.0, 1.0, "NVML was not read within 0.3 s"),
+    ],
+)
+def test_what_stays_on_a_gpu_after_a_run_is_told_and_not_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, pids: bool, memory: float, polled: float, left: str
+) -> None:
+    """The outcome stands; the hint says what NVML still shows, or that nobody has looked."""
+    monkeypatch.setattr(departure, "PATIENCE", 0.3)
+    bench.worker.write_text(HANG.replace("time.sleep(60)", "sys.exit(1)"))
+    bench.report = on_host(node(0.0, 0.0, simulated=False))
+    assert bench.request().accepted
+    [pid] = sorted(one.pid for one in bench.probing.holders())[:1]
+    bench.report = replace(bench.report, node=replace(bench.report.node, snapshot_timestamp_seconds=1.0))
+    shown = on_host(node(0.0, 0.0, simulated=False, memory_used_bytes=memory), [pid] if pids else [])
+    bench.turn_until(lambda: not bench.probing.holders())
+    bench.report = replace(shown, node=replace(shown.node, snapshot_timestamp_seconds=polled))
+    bench.turn_until(lambda: bool(bench.kept))
+    [result] = bench.kept
+    assert (result.outcome, result.reason) == ("failed", "setup")
+    assert left.format(pid=pid) in result.hint
+    assert not bench.probing.running
 
 
 def test_what_the_agents_own_stop_ends_is_not_recorded(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

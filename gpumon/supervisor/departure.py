@@ -1,0 +1,61 @@
+"""Whether the ranks of a run have left their GPUs, as NVML tells: one that has ended may still be listed there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from gpumon.probe.guard import IDLE_BYTES
+from gpumon.release import Holder
+from gpumon.report import Report
+from gpumon.snapshot.call_page import boot_clock
+from gpumon.state import GpuState
+from gpumon.supervisor.loop import Loop
+
+PATIENCE = 5.0
+"""Seconds after the end of the last rank in which NVML must have been read, and show it no more."""
+LOOK_INTERVAL = 0.1
+
+Left = tuple[Holder, ...] | None
+"""What is still there; None: nobody has looked yet."""
+OnLeft = Callable[[str], None]
+
+
+def left_on(report: Report, gpus: Collection[str], pids: frozenset[int], ended: float) -> Left:
+    """By a poll that began after the end of the ranks, in seconds since the epoch: nobody used the GPUs before them."""
+    polled, took = report.node.snapshot_timestamp_seconds, report.node.poll_duration_seconds or {}
+    if polled is None or polled - sum(took.values()) <= ended:
+        return None
+    return tuple(holder for state in report.gpus if state.uuid in gpus for holder in _on_gpu(state, pids))
+
+
+def _on_gpu(state: GpuState, pids: frozenset[int]) -> Iterator[Holder]:
+    """Memory can only be of the run where nobody else is."""
+    for pid in sorted(pids.intersection(state.pids or ())):
+        yield Holder(pid=pid, words=f"rank {pid} of the probe, which NVML still lists on GPU {state.index}")
+    used = state.gpu.memory_used_bytes or 0.0
+    if used > IDLE_BYTES and not state.pids:
+        yield Holder(pid=0, words=f"GPU {state.index}, which has {used / (1 << 30):.1f} GiB in use")
+
+
+class Departure:
+    """Waits for it, not for ever. `on_left` is told what remains to be said about it, most often nothing."""
+
+    def __init__(self, loop: Loop, look: Callable[[], Left], on_left: OnLeft) -> None:
+        self._loop = loop
+        self._look = look
+        self._on_left = on_left
+        self._give_up_at = boot_clock() + PATIENCE
+        self._wait()
+
+    def _wait(self) -> None:
+        left = self._look()
+        if left == ():
+            self._on_left("")
+        elif boot_clock() < self._give_up_at:
+            self._loop.call_after(LOOK_INTERVAL, self._wait)
+        elif left is None:
+            self._on_left(
+                f"NVML was not read within {PATIENCE:g} s, so whether the ranks have left the GPUs is not known."
+            )
+        else:
+            self._on_left(f"Still there {PATIENCE:g} s after the last rank: {'; '.join(one.words for one in left)}.")
