@@ -113,10 +113,12 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeStarted:
-    """A run began."""
+    """A run began, or, told again, its ranks are about to start."""
 
     id: str
     probe: str = ALL_REDUCE
+    gpus: tuple[str, ...] = ()
+    """UUIDs of those that it loads from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

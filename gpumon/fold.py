@@ -64,7 +64,7 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
             report = previous
     match arrival:
         case ProbeStarted() | ProbeProgressed() | ProbeEnded() | Remembered():
-            report = _probe(report, arrival)
+            report = _probe(report, arrival, now)
         case Agent():
             report = _agent(report, arrival)
     known = maintenance.in_time(_maintenances(report, arrival), now, report.boot_id)
@@ -127,9 +127,9 @@ def _links(memory: Memory, arrival: LinksSeen | LinksChild, now: Moment) -> Memo
 def _polled(report: Report, snapshot: Snapshot, now: Moment) -> Report:
     memory = report.memory
     bus = memory.bus or {}
-    known = memory.inventory
+    known, own = memory.inventory, report.probe.own_load(now.at)
     for seen in snapshot.gpus:
-        known = inventory.see(known, seen, bus, now, report.boot_id)
+        known = inventory.see(known, seen, bus, now, report.boot_id, own=own)
     known = inventory.expect(known, report.release.bus_ids, bus)
     if snapshot.complete:
         known = inventory.miss(known, {*snapshot.present, *memory.samplers.aside, *report.release.bus_ids}, bus, now)
@@ -173,15 +173,15 @@ def _added(counts: Mapping[str, float] | None, more: Mapping[str, float]) -> dic
     return after
 
 
-def _probe(report: Report, arrival: ProbeStarted | ProbeProgressed | ProbeEnded | Remembered) -> Report:
+def _probe(report: Report, arrival: ProbeStarted | ProbeProgressed | ProbeEnded | Remembered, now: Moment) -> Report:
     probe = report.probe
     match arrival:
-        case ProbeStarted(id=run, probe=name):
-            probe = state.started(probe, run, name)
+        case ProbeStarted(id=run, probe=name, gpus=gpus):
+            probe = state.started(probe, run, name, gpus)
         case ProbeProgressed(progress=progress):
             probe = replace(probe, progress=progress)
         case ProbeEnded(result=result):
-            probe = state.ended(probe, result)
+            probe = state.ended(probe, result, now.at)
         case Remembered():
             probe = state.recalled(probe, arrival.probe_results, arrival.probe_runs, arrival.probe_skips)
     return replace(report, probe=probe)

@@ -24,12 +24,14 @@ Bus = Mapping[str, str]
 """Bus id -> driver bound."""
 
 
-def see(known: Inventory, seen: SeenGpu, bus: Bus, now: Moment, boot_id: str = "") -> Inventory:
-    """Take one GPU of a poll into the inventory."""
+def see(
+    known: Inventory, seen: SeenGpu, bus: Bus, now: Moment, boot_id: str = "", *, own: Collection[str] = ()
+) -> Inventory:
+    """Take one GPU of a poll into the inventory. `own`: UUIDs of those that the probe loads."""
     before = known.get(seen.bus_id) or stranger(known, seen.bus_id, bus)
     if seen.uuid is not None and (before.uuid != seen.uuid or before.recalled):
         known, before = _name(known, before, seen)
-    return {**known, seen.bus_id: read(before, seen, _neighbours(known, bus), now, boot_id)}
+    return {**known, seen.bus_id: read(before, seen, _neighbours(known, bus), now, boot_id, own=before.uuid in own)}
 
 
 def _name(known: Inventory, stand_in: KnownGpu, seen: SeenGpu) -> tuple[Inventory, KnownGpu]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpumon.counters import RESET_SHARE, Count, Counts, advance, began_anew, gained, raw_values, totals
 from gpumon.health.products import Expects, Neighbours, expected, expects
+from gpumon.idleness import idle_since, traffic, without_own
 from gpumon.moment import Moment
 from gpumon.snapshot.burst import Board
 from gpumon.snapshot.fabric import Platform
@@ -56,6 +57,10 @@ class KnownGpu:
     """It has not told its name in this life of the agent: it is that of the board that was last seen here."""
     numbered: bool = False
     """Its index is that of this boot, and no guess."""
+    traffic: float | None = None
+    """Over NVLink and PCIe, both ways, in bytes a second."""
+    idle_since: float | None = None
+    """Boot clock since when nobody has been seen to use it, the agent's own probe aside; None while somebody does."""
     absent: bool = False
     """Nobody has seen anything of it since the agent's start, or in the last whole poll."""
     board: Board | None = None
@@ -68,12 +73,12 @@ def fail(gpu: KnownGpu, fault: str, detail: str, wall: float) -> KnownGpu:
     return replace(gpu, fault=fault, detail=detail, since=since, absent=fault == "missing")
 
 
-def read(gpu: KnownGpu, seen: SeenGpu, around: Neighbours, now: Moment, boot_id: str) -> KnownGpu:
-    """The GPU after a poll of it; while the agent was away, it may have been reset."""
+def read(gpu: KnownGpu, seen: SeenGpu, around: Neighbours, now: Moment, boot_id: str, *, own: bool = False) -> KnownGpu:
+    """The GPU after a poll of it; while the agent was away, it may have been reset. `own`: the probe loads it."""
     told = seen.gpu
     if told is None:
         return fail(gpu, seen.fault or "unknown", seen.error, now.wall)
-    after = _answered(gpu, seen, told, around, now)
+    after = _used(gpu, _answered(gpu, without_own(seen) if own else seen, told, around, now), seen, now, own=own)
     board = _board(after, gpu.board, told, now, boot_id)
     return replace(after, board=board, begun_at=now.at if _was_reset(gpu, told, boot_id) else after.begun_at)
 
@@ -99,6 +104,16 @@ def _answered(gpu: KnownGpu, seen: SeenGpu, told: Gpu, around: Neighbours, now: 
         peers=gpu.peers if not seen.peers or seen.peers == gpu.peers else seen.peers,
         platform=gpu.platform if seen.platform in {None, gpu.platform} else seen.platform,
     )
+
+
+def _used(before: KnownGpu, after: KnownGpu, seen: SeenGpu, now: Moment, *, own: bool) -> KnownGpu:
+    """With what is known of who uses it. What the probe does changes nothing."""
+    if own or seen.gpu is None:
+        return after
+    moved = traffic(before.seen, seen)
+    unseen = None if before.seen_at is None or before.fault is not None else now.lived - before.seen_at
+    since = idle_since(before.idle_since, seen.gpu, moved, now, unseen=unseen)
+    return replace(after, traffic=moved, idle_since=since)
 
 
 def _board(gpu: KnownGpu, stored: Board | None, told: Gpu, now: Moment, boot_id: str) -> Board:

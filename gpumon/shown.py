@@ -124,6 +124,8 @@ def _read(gpu: KnownGpu) -> dict[str, Any]:
         "fabric": seen.fabric,
         "migs": seen.migs,
         "pids": seen.pids,
+        "traffic": gpu.traffic,
+        "idle_since": gpu.idle_since,
     }
 
 

@@ -43,6 +43,10 @@ class GpuState:
     board: Board | None = None
     """What the store is to know of it; None until it has told its name."""
     migs: tuple[SeenMig, ...] = ()
+    traffic: float | None = None
+    """Over NVLink and PCIe, both ways, in bytes a second."""
+    idle_since: float | None = None
+    """Boot clock since when nobody has been seen to use it; None while somebody does. For the guard of the probe."""
     pids: tuple[int, ...] | None = None
     """Of the processes that hold it, as NVML gives them. For the guard of the probe: nothing shows them."""
 

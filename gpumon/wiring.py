@@ -148,6 +148,7 @@ def choices(configuration: Configuration) -> Choices:
         dtypes=tuple(dict.fromkeys(("float32", *probe.dtypes))),
         environment=probe.nccl_environment,
         floors=floors(configuration),
+        idle_seconds=_given(probe.idle_seconds, 0.0 if configuration.simulate.profile else PROBE.idle),
         gate=probe.scheduler_gate,
         gate_seconds=probe.scheduler_gate_seconds,
         fault=os.environ.get(PROBE_FAULT, ""),

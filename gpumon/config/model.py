@@ -209,6 +209,13 @@ class Probe(_Section):
         example=60,
         ge=0,
     )
+    idle_seconds: float | None = setting(
+        None,
+        "Time for which nobody may have used the GPUs before a run by schedule; a run that is due waits for it.",
+        default_in_words="the probe's own: 600, on a simulated node 0",
+        example=600,
+        ge=0,
+    )
     deadline_seconds: float | None = setting(
         None, "Time after which a run is killed.", default_in_words="the probe's own: 300, on CPU 60", example=300, ge=1
     )

@@ -19,6 +19,11 @@ EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
 """NVML's compute modes in which ranks and jobs are in each other's way."""
 
 
+def idle_bytes(*, exact: bool) -> int:
+    """Most memory in use on a GPU that nobody uses. `exact`: without what the driver keeps for itself."""
+    return IDLE_BYTES_EXACT if exact else IDLE_BYTES
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
     """Why a run does not take place, and what to do about it."""
@@ -199,7 +204,7 @@ def _at_work(gpu: GpuUse, _: Situation) -> Iterator[str]:
     """A job may have come since the processes were last counted, or be one that they do not show."""
     if gpu.utilization:
         yield f"GPU {gpu.index} is {gpu.utilization:.0%} utilized"
-    if (gpu.memory_used or 0.0) > (IDLE_BYTES_EXACT if gpu.memory_exact else IDLE_BYTES):
+    if (gpu.memory_used or 0.0) > idle_bytes(exact=gpu.memory_exact):
         yield f"GPU {gpu.index} has {(gpu.memory_used or 0.0) / GIB:.1f} GiB in use"
     if (gpu.traffic or 0.0) > IDLE_TRAFFIC:
         yield f"GPU {gpu.index} moves {(gpu.traffic or 0.0) / 1e9:.1f} GB/s over its links"
@@ -251,9 +256,10 @@ def usable(situation: Situation) -> tuple[str, ...]:
 
 
 def is_partial(situation: Situation) -> bool:
-    """Whether a run leaves GPUs out that are in use, or may be."""
-    free = _free(situation) if situation.partial else ()
-    return LEAST_PARTIAL <= len(free) < max(len(situation.gpus), situation.expected)
+    """Whether a run leaves GPUs out that are in use, or may be. For those that are not idle for long it can wait."""
+    if not situation.partial or (_of_gpus(situation) is None and unseen(situation) is None):
+        return False
+    return len(_free(situation)) >= LEAST_PARTIAL
 
 
 def _free(situation: Situation) -> tuple[GpuUse, ...]:

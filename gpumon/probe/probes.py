@@ -55,6 +55,8 @@ class Probe:
     first_after: float = 60.0
     """Seconds from the agent's start to the first run."""
     first_after_simulated: float = 5.0
+    idle: float = 600.0
+    """Seconds for which the GPUs must have been idle before a scheduled run; on a simulated node none."""
 
 
 ALGORITHMS: Mapping[str, Mapping[str, str]] = {

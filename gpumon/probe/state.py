@@ -13,6 +13,8 @@ from gpumon.probe.result import OUTCOMES, SKIP_REASONS, AllReduce, ProbeResult
 
 MOST_RESULTS = 200
 """The newest, whatever their outcome: most of them skips, where jobs run."""
+AFTERGLOW_SECONDS = 3.0
+"""How long after a run a GPU may still show its load: two polls, of which the first looks back on it."""
 MOST_RAN = 20
 """The newest of those that were not skipped."""
 
@@ -37,8 +39,18 @@ class ProbeState:
     """Of which probe it is, or the last one was."""
     progress: Progress | None = None
     """Where its slowest rank is."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of those that it loads."""
+    loaded: tuple[str, ...] = ()
+    """Those that the run before has loaded: until `loaded_until` they may still show it."""
+    loaded_until: float = 0.0
+    """Boot clock."""
     next_run: float | None = None
     """Wall time of the next scheduled run."""
+
+    def own_load(self, at: float) -> tuple[str, ...]:
+        """UUIDs of the GPUs whose load is the probe's at this moment of the boot clock."""
+        return (*self.gpus, *(self.loaded if at < self.loaded_until else ()))
 
     @property
     def known(self) -> tuple[ProbeResult, ...]:
@@ -47,14 +59,16 @@ class ProbeState:
         return tuple(sorted(each.values(), key=lambda one: one.started))
 
 
-def started(state: ProbeState, run: str, probe: str) -> ProbeState:
-    """A run began."""
-    return replace(state, running=run, running_probe=probe, metrics=replace(state.metrics, running=1.0))
+def started(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = ()) -> ProbeState:
+    """A run began; from now on it loads these GPUs."""
+    return replace(state, running=run, running_probe=probe, gpus=gpus, metrics=replace(state.metrics, running=1.0))
 
 
-def ended(state: ProbeState, result: ProbeResult) -> ProbeState:
-    """A run has ended, or was skipped."""
+def ended(state: ProbeState, result: ProbeResult, at: float = 0.0) -> ProbeState:
+    """A run has ended, or was skipped. `at`: now, on the boot clock."""
     own = state.running in {None, result.id}
+    if own and state.gpus:
+        state = replace(state, gpus=(), loaded=state.gpus, loaded_until=at + AFTERGLOW_SECONDS)
     return replace(
         _with(state, result),
         running=None if own else state.running,

@@ -153,7 +153,8 @@ class Gpu:
         note="For every GPU of the inventory, whatever the driver does. A scheduler wants this one.",
     )
     observed_seconds_total: float | None = agent(
-        "Time this GPU was watched: the denominator for every accumulated counter."
+        "Time this GPU was watched: the denominator for every accumulated counter.",
+        note="Without the time in which the agent's own probe ran on it, which no accumulated counter counts either.",
     )
     recovery_action: float | None = reading(
         "The driver's own advice: 0 none, 1 reset, 2 reboot, 3 drain peer to peer, 4 drain and reset.",

@@ -31,6 +31,10 @@ log = logging.getLogger("gpumon.probe")
 
 WATCH_SECONDS = 0.25
 """How often a run looks for jobs that have come; it sees them when they are polled."""
+IDLE_LOOK_SECONDS = 5.0
+"""How often a run that waits for idle GPUs looks at them."""
+SCHEDULE, REQUEST = "schedule", "request"
+"""What makes a run."""
 FIND_SECONDS = 30.0
 """How long a run that is due waits to be told whether there is a scheduler; then nobody can tell."""
 AFTER_SECONDS = 5.0
@@ -50,6 +54,8 @@ class Choices:
     environment: Mapping[str, str] = field(default_factory=dict)
     floors: Mapping[str, Floors] = field(default_factory=dict)
     """By backend; what is not here has the shipped ones."""
+    idle_seconds: float = 0.0
+    """For how long the GPUs must have been idle before a run by schedule."""
     gate: tuple[str, ...] = ()
     """Command that asks the scheduler for the node; empty: none is asked."""
     gate_seconds: float = 10.0
@@ -158,15 +164,25 @@ class Probing:
         self._when_due()
 
     def _when_due(self) -> None:
-        """A run that is due before enough is known waits: a skip would last until the next is due."""
+        """Before enough is known, or the GPUs are idle for long enough, it waits: a skip would last until the next."""
         if self._waiting is not None:
             self._waiting.cancel()
         if self.running or self._stopping:
             return
-        if self._knows_enough():
-            self._begin(self._probe, "schedule")
+        self._measuring = self._probe
+        pause = self._pause()
+        if pause is None:
+            self._begin(self._probe, SCHEDULE)
         else:
-            self._waiting = self._loop.call_after(WATCH_SECONDS, self._when_due)
+            self._waiting = self._loop.call_after(pause, self._when_due)
+
+    def _pause(self) -> float | None:
+        """Seconds until a run that is due may be tried again; None: it is tried now, whatever becomes of it."""
+        if not self._knows_enough():
+            return WATCH_SECONDS
+        skip = may_run(self._situation(SCHEDULE))
+        too_late = boot_clock() - self._due > self.choices.idle_seconds + FIND_SECONDS
+        return None if skip is None or skip.wait is None or too_late else min(skip.wait, IDLE_LOOK_SECONDS)
 
     def _knows_enough(self) -> bool:
         """Of the GPUs, and for so long as it may take, of what gives them to jobs."""
@@ -180,7 +196,7 @@ class Probing:
             return ProbeRequest(id="", accepted=False, reason=_STOPPING.reason, hint=_STOPPING.hint)
         if self._running_id is not None:
             return self._joined(self._running_id, probe)
-        run, skip = self._begin(probe, "request")
+        run, skip = self._begin(probe, REQUEST)
         return ProbeRequest(
             id=run.id, accepted=skip is None, reason=skip.reason if skip else "", hint=skip.hint if skip else ""
         )
@@ -195,7 +211,7 @@ class Probing:
     def _begin(self, probe: Probe, trigger: str) -> tuple[Run, Skip | None]:
         self._measuring = probe
         run = Run(id=uuid.uuid4().hex[:12], trigger=trigger, started=time.time())
-        skip = may_run(self._situation(run))
+        skip = may_run(self._situation(trigger))
         if skip is not None:
             self._skip(run, skip)
         elif self.choices.gate:
@@ -214,14 +230,14 @@ class Probing:
             self._question = None
             on_answer(skip)
 
-        asked_for = {"RUN": run.id, "TRIGGER": run.trigger, "GPUS": ",".join(usable(self._situation(run)))}
+        asked_for = {"RUN": run.id, "TRIGGER": run.trigger, "GPUS": ",".join(usable(self._situation(run.trigger)))}
         environment = {f"GPUMON_PROBE_{name}": value for name, value in asked_for.items()}
         self._question = Question(self._loop, self.choices.gate, self.choices.gate_seconds, environment, answered)
 
     def _answered(self, run: Run, refused: Skip | None) -> None:
         """Much may have happened while the scheduler was asked."""
         self._asking = None
-        skip = refused or may_run(self._situation(run))
+        skip = refused or may_run(self._situation(run.trigger))
         if skip is not None:
             self._skip(run, skip)
         else:
@@ -246,7 +262,7 @@ class Probing:
         log.info("probe begins", extra={"id": run.id, "probe": probe.name, "ranks": plans[0].ranks})
         self._using = plans[0].gpus
         self._watch_gpus(closely=True)
-        self._tell(ProbeStarted(id=run.id, probe=probe.name))
+        self._tell(ProbeStarted(id=run.id, probe=probe.name, gpus=self._using))
         floors = self.choices.floors.get(plans[0].setting.backend, Floors())
         judge = make_judge(probe, plans[0], report, floors)
         self._runs.start(
@@ -279,12 +295,13 @@ class Probing:
         if not (self._stopping and result.outcome == "skipped"):  # what the agent's own stop ended says nothing
             self._keep(result)
 
-    def _situation(self, run: Run | None = None) -> Situation:
-        """Now, for a run that would begin or for the one in progress."""
+    def _situation(self, trigger: str = "") -> Situation:
+        """Now, for a run that would begin so or for the one in progress."""
         return replace(
-            situation(self._latest(), self._own()),
+            situation(self._latest(), boot_clock(), self._own()),
             enabled=self.choices.enabled,
-            scheduled=run is not None and run.trigger == "schedule",
+            scheduled=trigger == SCHEDULE,
+            idle_seconds=self.choices.idle_seconds if trigger == SCHEDULE else 0.0,
             gated=bool(self.choices.gate),
             unkillable=self._runs.ranks.unkillable,
             memory_needed=memory_needed(max(self._measuring.gpu.sizes)),

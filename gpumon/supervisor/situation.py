@@ -22,12 +22,12 @@ class Own:
     """UUIDs of the GPUs on which there may be one rank each by now."""
 
 
-def situation(report: Report, own: Own | None = None) -> Situation:
-    """As far as it can be seen; what the configuration and the run's own kind add is for the caller."""
+def situation(report: Report, at: float, own: Own | None = None) -> Situation:
+    """As far as it can be seen; what the configuration adds is for the caller. `at`: now, on the boot clock."""
     links = report.memory.links.seen
     unknown = strangers_of(report.gpus, own or Own(), contained=None if links is None else links.contained)
     return Situation(
-        gpus=tuple(_use(state, unknown[state.uuid]) for state in report.gpus),
+        gpus=tuple(_use(state, unknown[state.uuid], at) for state in report.gpus),
         expected=max(0, int(report.node.gpus_expected or 0) - len(report.excluded)),
         simulated=report.simulated is not None,
         released=report.release.end is not None,
@@ -46,7 +46,7 @@ def free_memory(report: Report) -> float | None:
     return min((one for one in free if one is not None), default=None) if None not in free else None
 
 
-def _use(state: GpuState, strangers: float | None) -> GpuUse:
+def _use(state: GpuState, strangers: float | None, at: float) -> GpuUse:
     gpu = state.gpu
     return GpuUse(
         index=state.index,
@@ -57,6 +57,8 @@ def _use(state: GpuState, strangers: float | None) -> GpuUse:
         memory_used=gpu.memory_used_bytes,
         memory_free=gpu.memory_free_bytes,
         memory_exact=gpu.memory_reserved_bytes is not None,
+        traffic=state.traffic,
+        idle_seconds=None if state.idle_since is None else at - state.idle_since,
         mig=bool(gpu.mig_mode),
         compute_mode=None if gpu.compute_mode is None else int(gpu.compute_mode),
         fault=state.fault,

@@ -46,4 +46,5 @@ def test_defaults_of_the_probe_are_told_truly() -> None:
     assert words["first_after_seconds"] == (
         f"the probe's own: {probe.first_after:g}, on a simulated node {probe.first_after_simulated:g}"
     )
+    assert words["idle_seconds"] == f"the probe's own: {probe.idle:g}, on a simulated node 0"
     assert words["deadline_seconds"] == f"the probe's own: {probe.gpu.deadline:g}, on CPU {probe.cpu.deadline:g}"

@@ -19,6 +19,7 @@ from gpumon.ports import KnownLinks
 from gpumon.probe.probes import PROBES
 from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.report import Memory, Report
+from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Node
 from gpumon.snapshot.snapshot import LinksSeen
@@ -361,3 +362,41 @@ def test_any_probe_runs_on_request(bench: Bench) -> None:
     bench.report = node(0.0, 1.0)
     bench.turn_until(lambda: bool(bench.kept))
     assert [(one.id, one.probe) for one in bench.kept] == [(run, "broadcast")]
+
+
+# Idleness
+
+
+def idle(report: Report, *seconds: float) -> Report:
+    """A simulated node that has been looked at; nobody has used its GPUs for so long."""
+    gpus = (replace(state, idle_since=boot_clock() - long) for state, long in zip(report.gpus, seconds, strict=True))
+    return replace(report, gpus=tuple(gpus), node=replace(report.node, snapshot_timestamp_seconds=1.0))
+
+
+def test_a_run_by_schedule_waits_until_nobody_has_used_the_gpus_for_long_enough(bench: Bench) -> None:
+    """It is not lost until the next is due. A person need not wait."""
+    bench.probing.choices = replace(bench.probing.choices, idle_seconds=600.0)
+    bench.report = idle(node(0.0, 0.0), 3600.0, 540.0)
+    bench.probing.scheduled()
+    turn_for(bench.loop, 2 * WATCH_SECONDS)
+    assert (bench.probing.running, bench.kept) == (False, [])
+    bench.report = idle(node(0.0, 0.0), 3600.0, 601.0)
+    bench.turn_until(lambda: bench.probing.running)
+
+
+def test_a_person_need_not_wait_for_idleness(bench: Bench) -> None:
+    """What they ask for is guarded by all the rest."""
+    bench.probing.choices = replace(bench.probing.choices, idle_seconds=600.0)
+    bench.report = idle(node(0.0, 0.0), 1.0, 1.0)
+    assert bench.request().accepted
+
+
+def test_a_job_that_comes_while_a_run_waits_is_a_skip(bench: Bench) -> None:
+    """Of the reason busy: it says who holds the GPUs."""
+    bench.probing.choices = replace(bench.probing.choices, idle_seconds=600.0)
+    bench.report = idle(node(0.0, 0.0), 3600.0, 540.0)
+    bench.probing.scheduled()
+    turn_for(bench.loop, 2 * WATCH_SECONDS)
+    bench.report = idle(node(0.0, 1.0), 3600.0, 1.0)
+    bench.turn_until(lambda: bool(bench.kept))
+    assert (bench.kept[0].reason, "GPU 1 (1)" in bench.kept[0].hint) == ("busy", True)
