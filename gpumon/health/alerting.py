@@ -61,7 +61,7 @@ def _of(check: Check, subject: str) -> Iterator[Rule]:
 
 def _rule(check: Check, level: Level, severity: str, subject: str, *, name: str) -> Rule:
     words = check.help.rstrip(".")
-    device = "GPU {gpu}: " if check.gpu is not None else "{device} port {port}: " if check.port is not None else ""
+    device = "GPU {gpu}: " if check.gpu is not None else "{device}/{port}: " if check.port is not None else ""
     return Rule(
         name=name,
         expression=Compare(Reading(VERDICT, where(check=check.name)), "==", int(level)),

@@ -89,5 +89,5 @@ def ports(document: Document) -> list[str]:
     down = [one for one in there if one["port_up"] == 0]
     return [
         f"InfiniBand and RoCE: {sum(one['port_up'] == 1 for one in there)} of {len(there)} ports up.",
-        *(f"{one['device']} port {one['port']} ({one['link_layer']}) is down." for one in down),
+        *(f"{one['device']}/{one['port']} ({one['link_layer']}) is down." for one in down),
     ]

@@ -133,7 +133,7 @@ def _port(one: Document) -> Port:
         f"went down {count(downs)} times" if downs else "",
     )
     return Port(
-        name=f"{one['device']}:{one['port']}",
+        name=f"{one['device']}/{one['port']}",
         tone={"up": "ok", "down": "down"}.get(state, "unknown"),
         state=state,
         notes=tuple(filter(None, notes)),

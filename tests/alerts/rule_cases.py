@@ -146,7 +146,7 @@ def judged(check: Check, level: Level, rule: str, *, after: int = 0) -> Case:
         return float(other) if 5 <= minute < 10 else float(level) if 10 <= minute < 30 else None
 
     words = check.help.rstrip(".")
-    device = "GPU 3: " if check.gpu is not None else "mlx5_3 port 1: " if check.port is not None else ""
+    device = "GPU 3: " if check.gpu is not None else "mlx5_3/1: " if check.port is not None else ""
     named = f"{device}{words}."
     return Case(
         rule=rule,

@@ -98,7 +98,7 @@ def test_links_are_summed_up_and_the_bad_ones_named() -> None:
     assert "GPU 2: the fabric registration is in progress." in bad
     assert "GPU 4: the fabric registration failed with NVML's code 999." in bad
     assert "GPU 6: fabric unhealthy: route unhealthy." in bad
-    assert "7 of 8 ports up.\nmlx5_3 port 1 (InfiniBand) is down." in bad
+    assert "7 of 8 ports up.\nmlx5_3/1 (InfiniBand) is down." in bad
     assert "GPU 1: NVLinks 4, 5 down; NVLink 4 has counted 3 recovery errors;" in status(samples.troubled(), 200)
     assert "NVLink" not in table(samples.without_gpus())
 

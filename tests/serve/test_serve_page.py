@@ -197,8 +197,8 @@ def test_fabric_and_ports_are_told(node: Node, port: int) -> None:
     text = words(page(node, port, samples.disconnected()))
     for trouble in ("the fabric registration is in progress", "fabric unhealthy: route unhealthy"):
         assert text.count(trouble) == 2
-    assert "mlx5_3:1 down 400 Gb/s, InfiniBand" in text
-    assert "mlx5_4:1 up 400 Gb/s, InfiniBand" in text
+    assert "mlx5_3/1 down 400 Gb/s, InfiniBand" in text
+    assert "mlx5_4/1 up 400 Gb/s, InfiniBand" in text
 
 
 def test_errors_are_told_in_words(node: Node, port: int) -> None:
