@@ -40,7 +40,7 @@ COMMANDS = (
     ),
     Command("inventory", "inventory", "the GPUs that should be here, and accept that there are no more"),
     Command("ack", "ack", "acknowledge verdicts that are not so any more"),
-    Command("probe", "probe", "run the all-reduce probe of the running agent"),
+    Command("probe", "probe", "run a probe by the running agent, show earlier runs, or keep probes away"),
     Command("release", "release", "let go of the GPUs for a while, for a reset or a driver upgrade"),
     Command("maintenance", "maintenance", "say that what happens for a while is planned, so that nothing pages"),
     Command("simulate", "simulate", "run another Python program, such as nvitop, on a simulated node", runs=True),

@@ -1,6 +1,7 @@
 """`gpumon probe allreduce`: ask the running agent for a run, wait for it, print what it measured.
 
-`gpumon probe hold` and `unhold` are in hold.py.
+Exit codes: 0 ok, 1 any other outcome, 2 nobody could be asked, 3 skipped. `gpumon probe history` is in history.py,
+`hold` and `unhold` are in hold.py.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import http.client
 import json
 import sys
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from gpumon.client import Client, ClientError, Refused
-from gpumon.commands import UserError, hold
+from gpumon.commands import UserError, history, hold
 from gpumon.commands.settings import add_flags, client
+from gpumon.outputs.probe_table import table
 from gpumon.probe.probes import PROBES
 from gpumon.probe.result import ProbeResult, from_document
-from gpumon.probe.table import table
 
 ASK_SECONDS = 0.25
 RECORD_SECONDS = 10.0
@@ -26,28 +28,40 @@ RECORD_SECONDS = 10.0
 OUTCOME_CODES = {"ok": 0, "skipped": 3}
 FAILED = 1
 BAR = 30
+ACTIONS = {history.NAME: history.run, **hold.ACTIONS}
+"""What is not the name of a probe."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Run a probe and wait for its result (exit code: 0 ok, 1 any other outcome, 2 nobody could be asked, "
+        "3 skipped); show earlier results; or keep probes away (0 nothing of a run is on a GPU, 1 that is not certain, "
+        "2 refused)."
+    )
     parser.add_argument(
-        "name", choices=(*sorted(PROBES), *hold.ACTIONS), help="the probe to run; hold, unhold: keep probes away"
+        "name",
+        choices=(*sorted(PROBES), *ACTIONS),
+        metavar="NAME",
+        help=f"the probe to run: {', '.join(PROBES)}; history: earlier runs; hold, unhold: keep probes away",
     )
     parser.add_argument(
         "--json", action="store_true", help="the answer as JSON; of a run this is the default without a terminal"
     )
+    history.add(parser)
     hold.add(parser)
     add_flags(parser)
 
 
 def run(chosen: argparse.Namespace) -> int:
+    history.check(chosen)
     hold.check(chosen)
-    return hold.ACTIONS.get(chosen.name, _run)(chosen)
+    return ACTIONS.get(chosen.name, _run)(chosen)
 
 
 def _run(chosen: argparse.Namespace) -> int:
     agent = client(chosen)
     try:
-        document = _wait(agent, _begin(agent, chosen.name), chosen.name)
+        document = _wait(agent, _begin(agent, chosen.name))
     except ClientError as error:
         raise UserError(str(error)) from error
     if chosen.json or not sys.stdout.isatty():
@@ -67,14 +81,14 @@ def _begin(agent: Client, name: str) -> str:
         return str(refusal.problem["id"])
 
 
-def _wait(agent: Client, run: str, name: str) -> Any:
+def _wait(agent: Client, run: str) -> Any:
     deadline = time.monotonic() + RECORD_SECONDS
     while True:
         document = _result_of(agent, run, patient=time.monotonic() < deadline)
         if "outcome" in document:
             _show("")
             return document
-        _show(_bar(agent.get(f"/probe/{name}", ("progress",))["progress"] or {}))
+        _show(_bar(document.get("progress") or {}))
         time.sleep(ASK_SECONDS)
 
 
@@ -87,11 +101,10 @@ def _result_of(agent: Client, run: str, *, patient: bool) -> Any:
         return {}
 
 
-def _bar(progress: Any) -> str:
+def _bar(progress: Mapping[str, Any]) -> str:
     ratio = float(progress.get("ratio", 0.0))
     done = "#" * round(ratio * BAR)
-    size = f" {progress['bytes']} bytes" if progress.get("bytes") else ""
-    return f"[{done:.<{BAR}}] {ratio:4.0%} {progress.get('stage', 'start')}{size}"
+    return f"[{done:.<{BAR}}] {ratio:4.0%} {progress.get('words', 'starting')}"
 
 
 def _show(line: str) -> None:

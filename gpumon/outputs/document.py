@@ -206,8 +206,14 @@ def progress(one: Progress | None) -> Document | None:
     """Where the slowest rank of a run is."""
     if one is None:
         return None
-    words = stage(one.stage, one.bytes)
-    return {"rank": one.rank, "stage": one.stage, "bytes": one.bytes, "ratio": one.ratio, "words": words}
+    return {
+        "rank": one.rank,
+        "stage": one.stage,
+        "algorithm": one.algorithm,
+        "bytes": one.bytes,
+        "ratio": one.ratio,
+        "words": stage(one.stage, one.bytes, one.algorithm),
+    }
 
 
 def probe_result(result: ProbeResult) -> Document:

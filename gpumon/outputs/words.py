@@ -81,9 +81,10 @@ def duration(seconds: float | None) -> str:
     return f"{whole // MINUTE} min"
 
 
-def stage(name: str, count: int | None) -> str:
-    """What a run of a probe does now, and at which size."""
-    return STAGES.get(name, name) + ("" if count is None else f" {size(count)}")
+def stage(name: str, count: int | None, algorithm: str) -> str:
+    """What a run of a probe does now, at which size, and how if that is not NCCL's own choice."""
+    words = STAGES.get(name, name) + ("" if count is None else f" {size(count)}")
+    return words + (f" ({algorithm})" if algorithm not in {"", "default"} else "")
 
 
 def sentence(text: str) -> str:

@@ -17,6 +17,8 @@ class Progress:
     """start, import, join; for each size allocate, warm_up, measure, check, or repeat for all of them; locate; end."""
     step: int | None = None
     """Number of the step; None before the first and after the last."""
+    algorithm: str = ""
+    """Where the run tells it."""
     bytes: int | None = None
     ratio: float = 0.0
     """Share of the step that is done; of the run, where the run tells it."""

@@ -49,7 +49,7 @@ class AlertFilter(Filter):
 class ProbeFilter(Filter):
     since: str | None = SINCE
     probe: str | None = Field(None, description=f"Only of this probe: {', '.join(PROBES)}.")
-    limit: int = Field(100, ge=1, le=2 * MOST_RESULTS, description=_REMEMBERED)
+    limit: int = Field(100, ge=1, le=5 * MOST_RESULTS, description=_REMEMBERED)
 
 
 @router.get("/report", response_model=schema.Report, summary="Everything, from one moment")

@@ -15,7 +15,7 @@ from gpumon.hold import Hold
 from gpumon.maintenance import Maintenance
 from gpumon.outputs.document import Stamp
 from gpumon.probe.account import Progress
-from gpumon.probe.result import AllReduce, Measurement, ProbeResult
+from gpumon.probe.result import AllReduce, Comparison, Conditions, Measurement, ProbeResult
 from gpumon.probe.state import ProbeState
 from gpumon.release import Release, Window
 from gpumon.report import Report
@@ -206,6 +206,8 @@ def alert() -> Alert:
 
 def run(number: int = 0, *, peak: float = 478e9, outcome: str = "ok") -> ProbeResult:
     """A run of the all-reduce probe, `number` hours before now."""
+    ring = 0.766 * peak
+    measurements = *(_measured(size, peak) for size in LADDER), *(_measured(size, ring, "ring") for size in LADDER)
     return ProbeResult(
         id=f"allreduce-{1763640000 - 3600 * number}",
         probe="allreduce",
@@ -215,20 +217,47 @@ def run(number: int = 0, *, peak: float = 478e9, outcome: str = "ok") -> ProbeRe
         backend="nccl",
         ranks=8,
         versions={"torch": "2.13.0", "nccl": "2.30.7"},
-        measurements=tuple(_measured(size, peak) for size in LADDER),
+        conditions=Conditions(
+            model="NVIDIA H100 80GB HBM3",
+            gpus=tuple(uuid(index) for index in range(8)),
+            driver="580.95.05",
+            host_gpus=8,
+        ),
+        measurements=measurements,
+        comparisons=tuple(_compared(one) for one in measurements if one.bytes == LADDER[-1]),
         wrong_elements=0,
     )
 
 
-def _measured(size: int, peak: float) -> Measurement:
+def _compared(one: Measurement) -> Comparison:
+    usual, source = {"default": (474e9, 480e9), "ring": (363e9, 370e9)}[one.algorithm]
+    return Comparison(
+        collective=one.collective,
+        algorithm=one.algorithm,
+        dtype=one.dtype,
+        bytes=one.bytes,
+        busbw=one.busbw_bytes_per_second,
+        baseline=usual,
+        spread=2.5e9,
+        runs=30,
+        runs_needed=5,
+        expected=source,
+        source="NVIDIA/nccl#2140",
+    )
+
+
+def _measured(size: int, peak: float, algorithm: str = "default") -> Measurement:
     busbw = peak * size / (size + (1 << 26))
     seconds = size * 1.75 / busbw
     return Measurement(
+        algorithm=algorithm,
         bytes=size,
         iterations=20,
         algbw_bytes_per_second=round(busbw / 1.75),
         busbw_bytes_per_second=round(busbw),
         latency_seconds={"p50": seconds, "p95": seconds * 1.03, "p99": seconds * 1.1},
+        min_seconds=seconds * 0.98,
+        variation_ratio=0.012,
         wrong_elements=0,
     )
 
@@ -269,7 +298,9 @@ def report() -> Report:
 
 def measuring() -> ProbeState:
     """While a run is in progress."""
-    return ProbeState(running=run().id, progress=Progress(rank=3, stage="warm_up", bytes=GIB, ratio=0.42))
+    return ProbeState(
+        running=run().id, progress=Progress(rank=3, stage="warm_up", algorithm="ring", bytes=GIB, ratio=0.42)
+    )
 
 
 def health() -> Health:

@@ -109,6 +109,7 @@ class Progress(Shape):
 
     rank: int
     stage: str
+    algorithm: str
     bytes: int | None
     ratio: float = Field(description="Share of the measuring that is done.")
     words: str = Field(description="The same for people.")

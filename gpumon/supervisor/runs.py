@@ -143,7 +143,8 @@ class _Current:
         share = progress.ratio if step is None else min(1.0, (step + progress.ratio) / planned)
         again = step is not None and step >= planned and progress.bytes is not None
         ratio = (len(self._passes) + share) / len(self._plans)
-        self._on_progress(replace(progress, stage="repeat" if again else progress.stage, ratio=ratio))
+        stage = "repeat" if again else progress.stage
+        self._on_progress(replace(progress, stage=stage, algorithm=plan.algorithm, ratio=ratio))
 
     def _ended(self, one: Pass) -> None:
         """What did not end well is not measured in another way."""

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from gpumon.probe.metrics import INITIAL, fold_result
 from gpumon.probe.result import OUTCOMES, SKIP_REASONS, Measurement, ProbeResult
-from gpumon.probe.table import table
 from gpumon.snapshot.reading import samples
 
 OK = ProbeResult(
@@ -86,24 +85,3 @@ def test_algorithms_stand_beside_each_other_and_backends_do_not() -> None:
     assert set(ring.busbw_bytes_per_second or ()) == {KEY, "nccl,ring,1073741824"}
     gloo = fold_result(ring, replace(OK, backend="gloo"))
     assert set(gloo.busbw_bytes_per_second or ()) == {"gloo,default,1073741824"}
-
-
-def test_the_terminal_shows_the_columns_of_nccl_tests() -> None:
-    """Size, count, type, algorithm, microseconds, GB/s and wrong elements of each size stand on one line."""
-    lines = table(OK).splitlines()
-    assert lines[0] == "# all-reduce, nccl, 8 ranks, torch 2.13.0"
-    row = next(line for line in lines if not line.startswith("#"))
-    assert row.split() == ["1073741824", "268435456", "float32", "default", "5370.0", "5600.0", "200.00", "350.00", "0"]
-    assert lines[-1] == "# ok, after 4.0 s"
-
-
-def test_the_terminal_says_why_there_are_no_figures() -> None:
-    """A skip is shown with its reason and hint, and without an empty table."""
-    skip = ProbeResult(
-        id="two", probe="allreduce", outcome="skipped", reason="busy", hint="GPU 3 by 2", started=0.0, simulated=True
-    )
-    assert table(skip).splitlines() == [
-        "# all-reduce, simulated node",
-        "# skipped: busy, after 0.0 s",
-        "# GPU 3 by 2",
-    ]

@@ -116,7 +116,7 @@ def test_links_of_one_gpu(port: int) -> None:
     [
         ("events?limit=0", 422, "limit"),
         ("events?limit=1001", 422, "limit"),
-        ("probes?limit=401", 422, "limit"),
+        ("probes?limit=1001", 422, "limit"),
         ("report?x", 422, "x"),
         ("node?bogus=1", 422, "bogus"),
         ("gpus?bogus=1", 422, "bogus"),
@@ -174,9 +174,10 @@ def test_run_in_progress_says_how_far_it_is(node: Node, port: int) -> None:
     assert answer.document["progress"] == {
         "rank": 3,
         "stage": "warm_up",
+        "algorithm": "ring",
         "bytes": 1 << 30,
         "ratio": 0.42,
-        "words": "warming up 1 GiB",
+        "words": "warming up 1 GiB (ring)",
     }
 
 

@@ -7,16 +7,18 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import sample_reports as samples
-from serving import TOKEN, Node
+from serving import TOKEN, Node, serving
 
 from gpumon.cli import main
 from gpumon.client import Client, ClientError
 from gpumon.probe.result import ProbeRequest
+from gpumon.probe.state import ProbeState, ended
+from gpumon.report import Report
 from gpumon.serve import example
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: "
@@ -116,3 +118,56 @@ def test_wrong_token_is_told_as_the_agent_tells_it(
     wrong.write_text("a-token-of-another-test", encoding="ascii")
     assert main(["probe", "allreduce", *flags(port, wrong)]) == 2
     assert "The token does not match. Send `Authorization" in capsys.readouterr().err
+
+
+@dataclass
+class Running(Node):
+    """Shows a run in progress at first, then its result."""
+
+    reports: list[Report] = field(default_factory=list)
+
+    def latest(self) -> Report:
+        return self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
+
+
+def test_run_in_progress_is_a_bar_on_a_terminal(
+    token_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what it does now in words; it is gone when the run is over, and the result is a table."""
+    during = replace(samples.healthy(), probe=example.measuring())
+    after = replace(samples.healthy(), probe=ended(ProbeState(), example.run()))
+    node = Running(reports=[during, after], answer=ProbeRequest(id=example.run().id, accepted=True))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with serving(node) as port:
+        assert main(["probe", "allreduce", *flags(port, token_file)]) == 0
+    shown = capsys.readouterr()
+    assert "\r\x1b[K[#############.................]  42% warming up 1 GiB (ring)" in shown.err
+    assert shown.err.endswith("\r\x1b[K")
+    assert shown.out.startswith("# all-reduce, nccl, 8 ranks")
+
+
+def test_history_is_asked_of_the_agent(port: int, token_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As lines, or as JSON; since when and of which probe is the agent's to filter."""
+    given = flags(port, token_file)
+    assert main(["probe", "history", "--since", "2h30m", "--probe", "allreduce", *given]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines[1:]] == [example.run(hours).id for hours in range(3)]
+    assert main(["probe", "history", "--json", "--since", "2h30m", *given]) == 0
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == [example.run(hours).id for hours in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["history", "--since", "yesterday"], "since='yesterday' cannot be read"),
+        (["allreduce", "--since", "1h"], "--since and --probe go with history"),
+        (["hold", "--probe", "allreduce"], "--since and --probe go with history"),
+    ],
+)
+def test_history_that_cannot_be_read_is_an_error(
+    port: int, token_file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    """Exit code 2, with the remedy."""
+    assert main(["probe", *arguments, *flags(port, token_file)]) == 2
+    assert words in capsys.readouterr().err

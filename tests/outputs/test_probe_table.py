@@ -1,0 +1,117 @@
+"""A run of a probe, and all of them, on a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpumon.outputs.document import probe_result
+from gpumon.outputs.probe_history import NONE, history
+from gpumon.outputs.probe_table import table
+from gpumon.probe.result import Comparison, Location, Pair, ProbeResult
+from gpumon.serve import example
+
+OK = example.run()
+SKIP = ProbeResult(
+    id="two", probe="allreduce", outcome="skipped", reason="busy", hint="GPU 3 by 2", started=0.0, simulated=True
+)
+
+
+def test_the_columns_are_those_of_nccl_tests_and_more() -> None:
+    """Size, count, type, microseconds, spread, GB/s and wrong elements on one line; a heading for each algorithm."""
+    lines = table(OK).splitlines()
+    assert lines[0] == (
+        "# all-reduce, nccl, 8 ranks, NVIDIA H100 80GB HBM3, driver 580.95.05, torch 2.13.0, nccl 2.30.7"
+    )
+    assert lines[2].split() == [
+        "#",
+        "size",
+        "count",
+        "type",
+        "min",
+        "p50",
+        "p95",
+        "p99",
+        "cv",
+        "algbw",
+        "busbw",
+        "#wrong",
+    ]
+    assert [line for line in lines if line.startswith("# all_reduce,") and ":" not in line] == [
+        "# all_reduce, default",
+        "# all_reduce, ring",
+    ]
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert [row[0] for row in rows] == [str(size) for size in example.LADDER] * 2
+    assert " ".join(rows[3]) == ("8589934592 2147483648 float32 31060.3 31694.2 32645.0 34863.6 0.012 271.03 474.29 0")
+    assert len({len(line) for line in lines if not line.startswith("#")}) == 1
+    assert lines[-1] == "# ok, after 11.4 s"
+
+
+def test_figures_are_compared_in_words() -> None:
+    """With this host's own median and with the shipped figure; where there is none yet, how many runs are lacking."""
+    assert (
+        "# all_reduce, default at 8 GiB: 474 GB/s, 100 % of 474 GB/s (this host's own median of 30 runs),"
+        " 99 % of 480 GB/s (NVIDIA/nccl#2140)"
+    ) in table(OK).splitlines()
+    young = Comparison(
+        collective="all_reduce", algorithm="ring", dtype="bfloat16", bytes=1 << 30, busbw=3e11, runs=2, runs_needed=5
+    )
+    low = replace(young, dtype="float32", baseline=4e11, runs=9, low="baseline")
+    lines = table(replace(OK, comparisons=(young, low))).splitlines()
+    assert "# all_reduce, ring, bfloat16 at 1 GiB: 300 GB/s, no median of its own yet (2 of 5 runs)" in lines
+    assert (
+        "# all_reduce, ring at 1 GiB: 300 GB/s, 75 % of 400 GB/s (this host's own median of 9 runs): low, by baseline"
+    ) in lines
+
+
+def test_where_the_trouble_is_stands_below() -> None:
+    """What the hint does not say yet, and what each pair came to; wrong data is marked."""
+    pairs = tuple(
+        Pair(ranks=(a, b), bandwidth=1e9 if b == 2 else 2e10, wrong=(0, int(b == 2)))
+        for b in range(3)
+        for a in range(b)
+    )
+    location = Location(sentence="rank 2 is slow with every other.", ranks=(2,), pairs=pairs, evidence=("It was hot.",))
+    result = replace(OK, outcome="degraded", reason="baseline", hint="It is low.", location=location)
+    lines = table(result).splitlines()
+    start = lines.index("# degraded: baseline, after 11.4 s")
+    assert lines[start + 1 :] == [
+        "# It is low.",
+        "# rank 2 is slow with every other.",
+        "# It was hot.",
+        "#",
+        "# between two ranks alone, GB/s each way:",
+        "#              0       1       2",
+        "#      0       -   20.00   1.00!",
+        "#      1   20.00       -   1.00!",
+        "#      2   1.00!   1.00!       -",
+    ]
+    told = table(replace(result, hint="Look: rank 2 is slow with every other.")).splitlines()
+    assert "# rank 2 is slow with every other." not in told
+
+
+def test_the_terminal_says_why_there_are_no_figures() -> None:
+    """A skip is shown with its reason and hint, and without an empty table."""
+    assert table(SKIP).splitlines() == [
+        "# all-reduce, simulated node",
+        "# skipped: busy, after 0.0 s",
+        "# GPU 3 by 2",
+    ]
+
+
+def test_history_is_a_line_a_run() -> None:
+    """Outcome, bandwidth of the largest size by algorithm, its ratio to the median of then, and the reason."""
+    default = replace(OK, id="one", measurements=OK.measurements[:4], comparisons=())
+    lines = history([probe_result(one) for one in (SKIP, OK, default)]).splitlines()
+    assert [line.split("  ") for line in lines] == [line.rstrip().split("  ") for line in lines]
+    assert [" ".join(line.split()) for line in lines] == [
+        "STARTED PROBE OUTCOME RANKS DEFAULT OF MEDIAN RING OF MEDIAN REASON ID",
+        "1970-01-01 00:00:00Z allreduce skipped - - - - - busy two",
+        f"2025-11-20 11:45:00Z allreduce ok 8 nccl 474 GB/s 100 % 363 GB/s 100 % - {OK.id}",
+        "2025-11-20 11:45:00Z allreduce ok 8 nccl 474 GB/s - - - - one",
+    ]
+
+
+def test_history_of_nothing_is_a_sentence() -> None:
+    """Not an empty table."""
+    assert history([]) == NONE + "\n"
