@@ -312,8 +312,7 @@ class Probing:
         return () if self._stopping else left_on(self._latest(), gpus, pids, ended)
 
     def _own(self) -> Own:
-        ranks = self._runs.ranks
-        return Own(pids=ranks.pids, gpus=self._using if ranks.arrived else ())
+        return Own(pids=self._runs.pids, gpus=self._using if self._runs.arrived else ())
 
 
 def _looked(report: Report) -> bool:

@@ -51,6 +51,16 @@ class Runs:
         """Id of the run in progress."""
         return None if self._current is None else self._current.run.id
 
+    @property
+    def pids(self) -> frozenset[int]:
+        """Of its ranks, those of earlier passes among them: who holds a GPU is told as it was at the last poll."""
+        return self.ranks.pids | _pids(() if self._current is None else self._current.passes)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether a rank may be on its GPU, or may have been there at the last poll."""
+        return self.ranks.arrived or (self._current is not None and bool(self._current.passes))
+
     def start(
         self,
         plans: Sequence[Plan],
@@ -112,13 +122,13 @@ class _Current:
         self._on_end = on_end
         self._over = False
         self._clear = clear
-        self._passes: list[Pass] = []
+        self.passes: list[Pass] = []
         self._begun = boot_clock()
 
     def next_pass(self) -> None:
-        plan = self._plans[len(self._passes)]
+        plan = self._plans[len(self.passes)]
         left = max(0.0, plan.deadline - self._elapsed())
-        plan = replace(plan, deadline=left) if self._passes else plan
+        plan = replace(plan, deadline=left) if self.passes else plan
         self._ranks.start(plan, lambda one: next_step(one, self._judge), self._progressed, self._ended)
 
     def abort(self, skip: Skip) -> None:
@@ -126,8 +136,8 @@ class _Current:
         if self._ranks.running:
             self._ranks.abort(skip)
         elif not self._over:
-            last = self._passes[-1]
-            self._passes[-1] = replace(last, ending=last.ending and replace(last.ending, aborted=skip))
+            last = self.passes[-1]
+            self.passes[-1] = replace(last, ending=last.ending and replace(last.ending, aborted=skip))
             self._end()
 
     def _cleared(self, skip: Skip | None) -> None:
@@ -138,26 +148,26 @@ class _Current:
 
     def _progressed(self, progress: Progress) -> None:
         """Over all passes. What a drop asks for comes after all that was planned."""
-        plan = self._plans[len(self._passes)]
+        plan = self._plans[len(self.passes)]
         step, planned = progress.step, len(plan.measures)
         share = progress.ratio if step is None else min(1.0, (step + progress.ratio) / planned)
         again = step is not None and step >= planned and progress.bytes is not None
-        ratio = (len(self._passes) + share) / len(self._plans)
+        ratio = (len(self.passes) + share) / len(self._plans)
         stage = "repeat" if again else progress.stage
         self._on_progress(replace(progress, stage=stage, algorithm=plan.algorithm, ratio=ratio))
 
     def _ended(self, one: Pass) -> None:
         """What did not end well is not measured in another way."""
-        self._passes.append(one)
-        outcome = conclude(self.run, self._passes, self._judge, self._elapsed()).outcome
-        if outcome in {"ok", "degraded"} and len(self._passes) < len(self._plans):
+        self.passes.append(one)
+        outcome = conclude(self.run, self.passes, self._judge, self._elapsed()).outcome
+        if outcome in {"ok", "degraded"} and len(self.passes) < len(self._plans):
             self._clear(self._cleared)
         else:
             self._end()
 
     def _end(self) -> None:
         self._over = True
-        self._on_end(conclude(self.run, self._passes, self._judge, self._elapsed()), self._passes)
+        self._on_end(conclude(self.run, self.passes, self._judge, self._elapsed()), self.passes)
 
     def _elapsed(self) -> float:
         return boot_clock() - self._begun

@@ -39,6 +39,7 @@ import json, os, sys
 orders = json.loads(sys.stdin.readline())
 def say(**frame):
     os.write(orders["result"], json.dumps(frame).encode() + b"\\n")
+say(stage="join")
 for line in sys.stdin:
     step = json.loads(line)
     if step["do"] == "end":
@@ -63,9 +64,9 @@ def node(*processes: float, simulated: bool = True, **gpu: float) -> Report:
     return Report(started=0.0, simulated="h100x8" if simulated else None, gpus=states, node=expected, memory=known)
 
 
-def on_host(report: Report, pids: Sequence[int] = ()) -> Report:
+def on_host(report: Report, pids: Sequence[int] = (), *, contained: bool = False) -> Report:
     """One that sees the processes of the whole host, and is never old; each pid is on a GPU of its own."""
-    links = KnownLinks(seen=LinksSeen(ended_at=0.0, contained=False))
+    links = KnownLinks(seen=LinksSeen(ended_at=0.0, contained=contained))
     held = [pids[n : n + 1] for n in range(len(report.gpus))]
     gpus = tuple(replace(state, pids=tuple(one)) for state, one in zip(report.gpus, held, strict=True))
     node = replace(report.node, snapshot_timestamp_seconds=4e9)
@@ -218,6 +219,21 @@ def test_what_stays_on_a_gpu_after_a_run_is_told_and_not_waited_for(
     assert (result.outcome, result.reason) == ("failed", "setup")
     assert left.format(pid=pid) in result.hint
     assert not bench.probing.running
+
+
+@pytest.mark.parametrize("contained", [False, True])
+def test_what_the_ranks_of_one_algorithm_leave_is_no_stranger_to_the_next(bench: Bench, *, contained: bool) -> None:
+    """Who holds the GPUs is told as it was at the last poll, when they were still there."""
+    bench.worker.write_text(f"import os, time\nif os.environ.get('NCCL_ALGO'): time.sleep(60)\n{MEASURE}")
+    bench.report = on_host(node(0.0, 0.0, simulated=False), contained=contained)
+    assert bench.request().accepted
+    first = [one.pid for one in bench.probing.holders()]
+    bench.turn_until(lambda: any(isinstance(one, ProbeProgressed) for one in bench.told))
+    shown = [900_001, 900_002] if contained else first
+    bench.report = on_host(node(1.0, 1.0, simulated=False), shown, contained=contained)
+    bench.turn_until(lambda: bool(bench.kept) or not {one.pid for one in bench.probing.holders()} & {*first})
+    turn_for(bench.loop, 4 * WATCH_SECONDS)
+    assert (bench.kept, len(bench.probing.holders())) == ([], 2)
 
 
 def test_what_the_agents_own_stop_ends_is_not_recorded(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
