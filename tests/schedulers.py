@@ -57,6 +57,7 @@ class Host:
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             "GPUMON": str(self._path / "gpumon"),
             "GPUMON_STORE__PATH": str(store),
+            "GPUMON_WEB__TOKEN_FILE": str(store.with_name("token")),
             "GPUMON_SLURM_SETTINGS": str(self._path / "settings"),
             "SLURMD_NODENAME": "n17",
             **(environment or {}),

@@ -3,10 +3,13 @@
 #
 #   say TEXT           to the system log under the name of the script, and to standard error
 #   ask [ARGUMENT...]  line: what gpumon check says; code: its exit code, and 3 where it says nothing
+#   probe ACTION ...   hold: keeps gpumon's all-reduce off the GPUs for this job, and ends one that runs; unhold: lets it
+#                      run again. held: 0 when that is so
 #
 # Settings, from the environment or /etc/default/gpumon-slurm:
 #   GPUMON              the command (/opt/gpumon/bin/gpumon)
 #   GPUMON_SLURM_CHECK  more arguments for gpumon check, such as: --ignore poll_slow
+#   GPUMON_SLURM_HOLD   no: the all-reduce is not kept away; else for how long, when no epilog ends it (24h)
 
 # Slurm gives its programs no search path.
 PATH=${PATH:+$PATH:}/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -31,6 +34,14 @@ ask() {
         code=3
         ;;
     esac
+}
+
+probe() {
+    held=0
+    [ "${GPUMON_SLURM_HOLD:-}" != no ] || return 0
+    said=$(timeout 8 "${GPUMON:-/opt/gpumon/bin/gpumon}" probe "$@" --owner "${SLURM_JOB_ID:-}" 2>&1 >/dev/null)
+    held=$?
+    [ "$held" -eq 0 ] || say "job ${SLURM_JOB_ID:-?}: gpumon probe $1 failed (exit code $held): $said"
 }
 
 settings=${GPUMON_SLURM_SETTINGS:-/etc/default/gpumon-slurm}

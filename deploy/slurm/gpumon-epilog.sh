@@ -1,6 +1,7 @@
 #!/bin/sh
 # Epilog of slurm.conf, or a part of yours: asks gpumon about the GPUs of the job that has ended, and writes to the
-# system log what is wrong with them, beside the job's number: which job left them so is asked later.
+# system log what is wrong with them, beside the job's number: which job left them so is asked later. Then it lets the
+# all-reduce that the prolog kept away run again.
 #
 # What this does not do:
 # - It drains nothing, and never fails: Slurm would drain the node. gpumon-healthcheck.sh does that, when told.
@@ -21,4 +22,5 @@ fi
 
 ask --for-job
 [ "$code" -eq 0 ] || say "job ${SLURM_JOB_ID:-?} ended: $line (exit code $code)"
+probe unhold
 exit 0

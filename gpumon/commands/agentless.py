@@ -11,7 +11,6 @@ from typing import Any
 from gpumon import hold as holds
 from gpumon.boot import boot_id
 from gpumon.commands import UserError
-from gpumon.config.model import Configuration
 from gpumon.hold import Hold, HoldEnded, Holds
 from gpumon.moment import Moment
 from gpumon.outputs.hold import document
@@ -42,9 +41,9 @@ class Done:
     """Nothing of ours is on a GPU, nor comes there."""
 
 
-def hold(settings: Configuration, seconds: float, reason: str, owner: str) -> Done:
-    """Begin one. Raises InUse, and UserError for too long a one."""
-    wrong = wrong_length(seconds, settings.probe.hold_max_seconds, "probe.hold_max_seconds")
+def hold(store: Path, seconds: float, reason: str, owner: str, *, most: float) -> Done:
+    """Begin one. Raises InUse, and UserError for one that is longer than `most` seconds."""
+    wrong = wrong_length(seconds, most, "probe.hold_max_seconds")
     if wrong:
         raise UserError(f"{wrong} {ASK_FOR_LESS}")
     wall, at = time.time(), boot_clock()
@@ -58,7 +57,7 @@ def hold(settings: Configuration, seconds: float, reason: str, owner: str) -> Do
         by="command",
         owner=owner,
     )
-    done = _kept(settings.store.path, lambda known: holds.begun(known, one))
+    done = _kept(store, lambda known: holds.begun(known, one))
     left = _left()
     if left:
         words = f"No agent runs, and yet a rank of a probe does (process {', '.join(map(str, left))})."
@@ -66,10 +65,10 @@ def hold(settings: Configuration, seconds: float, reason: str, owner: str) -> Do
     return done
 
 
-def unhold(settings: Configuration, owner: str) -> Done:
+def unhold(store: Path, owner: str) -> Done:
     """End one. Raises InUse."""
     told = HoldEnded(owner=owner, wall=time.time(), at=boot_clock())
-    return _kept(settings.store.path, lambda known: holds.ended(known, told))
+    return _kept(store, lambda known: holds.ended(known, told))
 
 
 def _kept(path: Path, change: Callable[[Holds], Holds]) -> Done:

@@ -9,17 +9,21 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from gpumon import durations
 from gpumon.client import Absent, Client, ClientError, Refused
 from gpumon.commands import UserError, agentless
-from gpumon.commands.settings import client, configuration
+from gpumon.commands.settings import configuration
+from gpumon.config.model import Configuration
+from gpumon.fitness import place
+from gpumon.fitness.known import Unknowable
 from gpumon.hold import wrong_owner
 from gpumon.outputs.hold import sentences
 from gpumon.span import wrong_reason
@@ -62,7 +66,9 @@ def begin(chosen: argparse.Namespace) -> int:
     return _changed(
         chosen,
         lambda agent: agent.post(f"{PATH}?{urlencode(wanted)}", CHANGED),
-        lambda: agentless.hold(configuration(chosen), seconds, chosen.reason or "", chosen.owner or ""),
+        lambda settings, store: agentless.hold(
+            store, seconds, chosen.reason or "", chosen.owner or "", most=settings.probe.hold_max_seconds
+        ),
         FREE,
     )
 
@@ -72,7 +78,7 @@ def end(chosen: argparse.Namespace) -> int:
     return _changed(
         chosen,
         lambda agent: agent.change("DELETE", f"{PATH}?{urlencode({'owner': owner})}", CHANGED),
-        lambda: agentless.unhold(configuration(chosen), owner),
+        lambda _, store: agentless.unhold(store, owner),
         "",
     )
 
@@ -81,11 +87,20 @@ ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {"hold": begin, "un
 
 
 def _changed(
-    chosen: argparse.Namespace, ask: Callable[[Client], Any], alone: Callable[[], agentless.Done], well: str
+    chosen: argparse.Namespace,
+    ask: Callable[[Client], Any],
+    alone: Callable[[Configuration, Path], agentless.Done],
+    well: str,
 ) -> int:
     """`ask` the agent; where none runs, do it `alone`."""
+    settings = configuration(chosen)
     try:
-        done = _asked_or_alone(replace(client(chosen), timeout=PATIENCE_SECONDS), ask, alone)
+        where = place.find(vars(chosen), os.environ, lambda: (settings.web.address, settings.store.path))
+    except Unknowable as error:
+        raise UserError(str(error)) from error
+    agent = Client(where.host, where.port, settings.web.token_file, PATIENCE_SECONDS)
+    try:
+        done = _asked_or_alone(agent, ask, lambda: alone(settings, where.store or settings.store.path))
     except Refused as refusal:
         if refusal.status != http.client.CONFLICT:
             raise UserError(str(refusal)) from refusal
@@ -115,5 +130,5 @@ def _asked_or_alone(agent: Client, ask: Callable[[Client], Any], alone: Callable
                 return alone()
             except agentless.InUse as error:
                 if time.monotonic() > deadline:
-                    raise ClientError(f"{error}, and {absent}") from error
+                    raise ClientError(f"{error}; {absent}") from error
         time.sleep(AGAIN_SECONDS)

@@ -16,6 +16,11 @@ SLURM = Path(__file__).parents[2] / "deploy" / "slurm"
 HEALTHCHECK, PROLOG, EPILOG = (SLURM / f"gpumon-{name}.sh" for name in ("healthcheck", "prolog", "epilog"))
 LOST = 3
 DRAIN, RESUME = {"GPUMON_SLURM_DRAIN": "fail"}, {"GPUMON_SLURM_RESUME": "yes"}
+NOT_FREE = """\
+#!/bin/sh
+[ "$1" != probe ] || { echo "gpumon: Still there: rank 99 of the probe." >&2; exit 1; }
+echo "GPU OK: 8 GPUs well."
+"""
 SHOW = ["--oneliner", "show", "node", "n17"]
 
 
@@ -115,7 +120,9 @@ def test_an_exit_code_without_an_answer_is_none(host: Host, agents: Agents, code
     for refuse in ("fail", "unknown"):
         ran = host.run(PROLOG, store=agents.stores["sick"], environment={**environment, "GPUMON_SLURM_REFUSE": refuse})
         assert ran.code == (refuse == "unknown")
-    assert all("gave no answer" in call[-1] for call in host.calls("logger"))
+    told = [call[-1] for call in host.calls("logger")]
+    assert all("gave no answer" in one or "gpumon probe hold failed" in one for one in told)
+    assert any("gave no answer" in one for one in told)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +203,35 @@ def test_a_job_is_kept_from_unfit_gpus_when_told(
     refuse, code = told
     environment = {"SLURM_JOB_GPUS": gpus, "SLURM_JOB_ID": "7", "GPUMON_SLURM_REFUSE": refuse}
     assert host.run(PROLOG, store=agents.stores[store], environment=environment).code == code
+
+
+def test_probes_are_kept_away_from_prolog_to_epilog(host: Host, agents: Agents) -> None:
+    """By each job for itself; not for a job without GPUs, nor when told not to."""
+
+    def run(script: Path, job: str, gpus: str = "3", **settings: str) -> list[str]:
+        told = {"SLURM_JOB_GPUS": gpus, "SLURM_JOB_ID": job, **settings}
+        assert host.run(script, store=agents.stores["sick"], environment=told).code == 0
+        held = agents.sick.get("/api/v1/probes/hold")["hold"]
+        return [one["owner"] for one in held["holders"]] if held else []
+
+    assert run(PROLOG, "7") == ["7"]
+    assert run(PROLOG, "8", GPUMON_SLURM_HOLD="15m") == ["7", "8"]
+    assert run(PROLOG, "9", gpus="") == ["7", "8"]
+    assert run(PROLOG, "9", GPUMON_SLURM_HOLD="no") == ["7", "8"]
+    assert run(EPILOG, "7") == ["8"]
+    assert run(EPILOG, "8") == []
+    assert not [call for call in host.calls("logger") if "probe" in call[-1]]
+
+
+@pytest.mark.parametrize(("refuse", "code"), [("no", 0), ("fail", 0), ("unknown", 1)])
+def test_a_probe_that_cannot_be_kept_away_is_told(host: Host, agents: Agents, refuse: str, code: int) -> None:
+    """The job starts all the same, unless the prolog was told to let none start of which nobody can tell."""
+    fake = host.answering("GPU OK: 8 GPUs well.", 0)
+    Path(fake["GPUMON"]).write_text(NOT_FREE)
+    environment = {**fake, "SLURM_JOB_GPUS": "3", "SLURM_JOB_ID": "7", "GPUMON_SLURM_REFUSE": refuse}
+    assert host.run(PROLOG, store=agents.stores["well"], environment=environment).code == code
+    [said] = host.calls("logger")
+    assert said[-1] == "job 7: gpumon probe hold failed (exit code 1): gpumon: Still there: rank 99 of the probe."
 
 
 def test_settings_come_from_their_file(host: Host, agents: Agents, tmp_path: Path) -> None:
