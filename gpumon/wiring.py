@@ -149,6 +149,8 @@ def choices(configuration: Configuration) -> Choices:
         environment=probe.nccl_environment,
         floors=floors(configuration),
         idle_seconds=_given(probe.idle_seconds, 0.0 if configuration.simulate.profile else PROBE.idle),
+        partial=probe.partial,
+        algorithms=tuple(dict.fromkeys(probe.algorithms)),
         gate=probe.scheduler_gate,
         gate_seconds=probe.scheduler_gate_seconds,
         fault=os.environ.get(PROBE_FAULT, ""),

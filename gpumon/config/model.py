@@ -216,6 +216,17 @@ class Probe(_Section):
         example=600,
         ge=0,
     )
+    partial: bool = setting(
+        default=False,
+        meaning="Whether a run may leave out GPUs that are in use, if two or more are not. It measures the ring alone.",
+    )
+    algorithms: Annotated[tuple[Literal["default", "ring"], ...], BeforeValidator(split)] = setting(
+        (),
+        "Which of NCCL's algorithms a run on all GPUs measures: `default` is its own choice, `ring` is without "
+        "NVLink SHARP.",
+        default_in_words="both; in a fabric of several nodes the ring",
+        example=["default", "ring"],
+    )
     deadline_seconds: float | None = setting(
         None, "Time after which a run is killed.", default_in_words="the probe's own: 300, on CPU 60", example=300, ge=1
     )

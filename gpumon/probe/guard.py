@@ -15,6 +15,8 @@ IDLE_TRAFFIC = 100e6
 """Bytes a second over NVLink or PCIe that an idle GPU may show: reading it is traffic too."""
 LEAST_PARTIAL = 2
 """GPUs of a partial run."""
+RING = ("ring",)
+"""The algorithm that takes nothing of the NVSwitches but their links."""
 EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
 """NVML's compute modes in which ranks and jobs are in each other's way."""
 
@@ -94,6 +96,8 @@ class Situation:
     """Each rank acts by itself: one GPU is enough."""
     partial: bool = False
     """Whether a run may use some of the GPUs."""
+    clique: bool = False
+    """The GPUs are in an NVLink fabric with those of other nodes."""
 
 
 # The node
@@ -277,6 +281,19 @@ def _not_idle_yet(situation: Situation) -> Skip | None:
         return None
     wait = max(situation.idle_seconds - (gpu.idle_seconds or 0.0) for gpu in situation.gpus)
     return Skip(reason=skip.reason, hint=skip.hint, wait=wait)
+
+
+def algorithms(situation: Situation, chosen: Sequence[str] = ()) -> tuple[str, ...]:
+    """Those of NCCL that a run measures; empty for the probe's own. `chosen`: by the configuration.
+
+    NVLink SHARP takes slots of the NVSwitches, and a job that finds none left dies: beside jobs the ring alone is safe.
+    In a fabric of several nodes the jobs may be on another one.
+    """
+    if situation.alone:
+        return ()
+    if is_partial(situation):
+        return RING
+    return tuple(chosen) or (RING if situation.clique else ())
 
 
 # While it runs

@@ -135,6 +135,7 @@ def make_plans(
     python: str,
     simulated: bool = False,
     environment: Mapping[str, str] | None = None,
+    algorithms: Sequence[str] = (),
     deadline: float | None = None,
     dtypes: tuple[str, ...] = ("float32",),
     free: float | None = None,
@@ -144,7 +145,7 @@ def make_plans(
     """One for each algorithm: a rank a GPU over NCCL where there are real GPUs, else ranks on the CPU over gloo.
 
     `gpus`: UUIDs. `free`: see `fitting`. `environment`: what the configuration adds, NCCL_* above
-    all; nothing else is inherited.
+    all; nothing else is inherited. `algorithms`: of NCCL; empty for the probe's own.
     """
     real = () if simulated else tuple(gpus)
     ranks = len(real) or cpu_ranks
@@ -164,5 +165,5 @@ def make_plans(
             fault=fault,
             simulated=simulated,
         )
-        for algorithm in setting.algorithms
+        for algorithm in (algorithms if real else ()) or setting.algorithms
     )

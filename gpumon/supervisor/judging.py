@@ -28,7 +28,8 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judg
 
 
 def _conditions(plan: Plan, report: Report) -> Conditions:
-    models = {state.gpu.name for state in report.gpus if state.gpu.name}
+    used = [state for state in report.gpus if not plan.gpus or state.uuid in plan.gpus]
+    models = {state.gpu.name for state in used if state.gpu.name}
     status = report.memory.status
     return Conditions(
         model=", ".join(sorted(models)),

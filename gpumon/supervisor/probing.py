@@ -13,7 +13,7 @@ from typing import Protocol
 from gpumon.arrival import ProbeProgressed, ProbeStarted
 from gpumon.probe.baseline import Floors
 from gpumon.probe.conclude import skipped
-from gpumon.probe.guard import Situation, Skip, intruders, may_run, usable
+from gpumon.probe.guard import Situation, Skip, algorithms, intruders, may_run, usable
 from gpumon.probe.plan import Run, make_plans, memory_needed
 from gpumon.probe.probes import ALL_REDUCE, PROBES, Probe
 from gpumon.probe.result import ProbeRequest, ProbeResult
@@ -56,6 +56,10 @@ class Choices:
     """By backend; what is not here has the shipped ones."""
     idle_seconds: float = 0.0
     """For how long the GPUs must have been idle before a run by schedule."""
+    partial: bool = False
+    """Whether a run may leave out GPUs that are in use."""
+    algorithms: tuple[str, ...] = ()
+    """Of NCCL, for a run on all GPUs; empty: the probe's own, or what is safe where the GPUs are."""
     gate: tuple[str, ...] = ()
     """Command that asks the scheduler for the node; empty: none is asked."""
     gate_seconds: float = 10.0
@@ -247,15 +251,16 @@ class Probing:
         self._ended(skipped(self._measuring, run, skip, simulated=self._latest().simulated is not None))
 
     def _run(self, run: Run) -> None:
-        report, probe = self._latest(), self._measuring
+        report, probe, now = self._latest(), self._measuring, self._situation(run.trigger)
         plans = make_plans(
             probe,
-            [state.uuid for state in report.gpus],
+            usable(now),
             python=self.choices.python,
             simulated=report.simulated is not None,
             dtypes=self.choices.dtypes,
-            free=free_memory(report),
+            free=free_memory(report, usable(now)),
             environment=self.choices.environment,
+            algorithms=algorithms(now, self.choices.algorithms),
             deadline=self.choices.deadline,
             fault=self.choices.fault,
         )
@@ -300,6 +305,7 @@ class Probing:
         return replace(
             situation(self._latest(), boot_clock(), self._own()),
             enabled=self.choices.enabled,
+            partial=self.choices.partial,
             scheduled=trigger == SCHEDULE,
             idle_seconds=self.choices.idle_seconds if trigger == SCHEDULE else 0.0,
             gated=bool(self.choices.gate),

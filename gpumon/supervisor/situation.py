@@ -34,15 +34,16 @@ def situation(report: Report, at: float, own: Own | None = None) -> Situation:
         maintained=report.maintenance is not None,
         held=hold.hint(hold.in_force(report.holds)),
         recalled=report.memory.recalled,
+        clique=any(state.fabric is not None and state.fabric.cluster_uuid for state in report.gpus),
         schedulers=None if links is None else links.schedulers,
     )
 
 
-def free_memory(report: Report) -> float | None:
+def free_memory(report: Report, used: Collection[str]) -> float | None:
     """Bytes that ranks may count on: on the GPU that has least left, on the CPU in all; None: not known."""
     if not report.gpus or report.simulated is not None:
         return host_memory.available()
-    free = [state.gpu.memory_free_bytes for state in report.gpus]
+    free = [state.gpu.memory_free_bytes for state in report.gpus if state.uuid in used]
     return min((one for one in free if one is not None), default=None) if None not in free else None
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpumon.probe.guard import GIB, IDLE_BYTES, GpuUse, Situation, intruders, may_run, usable
+from gpumon.probe.guard import GIB, IDLE_BYTES, GpuUse, Situation, algorithms, intruders, may_run, usable
 from gpumon.probe.result import SKIP_REASONS
 
 
@@ -166,3 +166,21 @@ def test_on_a_simulated_node_any_load_is_a_stranger() -> None:
         skip = intruders(replace(taken, simulated=True))
         assert skip is not None
         assert (skip.reason, "GPU 1" in skip.hint) == ("busy", True)
+
+
+@pytest.mark.parametrize(
+    ("situation", "chosen", "wanted"),
+    [
+        (FREE, (), ()),
+        (FREE, ("default",), ("default",)),
+        (replace(FREE, clique=True), (), ("ring",)),
+        (replace(FREE, clique=True), ("default",), ("default",)),
+        (replace(FREE, gpus=gpus(0, 1, 0), expected=3, partial=True), ("default", "ring"), ("ring",)),
+        (replace(FREE, clique=True, alone=True), (), ()),
+    ],
+)
+def test_beside_jobs_only_the_ring_is_measured(
+    situation: Situation, chosen: tuple[str, ...], wanted: tuple[str, ...]
+) -> None:
+    """On the same host whatever is configured, on other nodes of the fabric unless something is."""
+    assert algorithms(situation, chosen) == wanted

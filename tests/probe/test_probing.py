@@ -20,6 +20,7 @@ from gpumon.probe.probes import PROBES
 from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.report import Memory, Report
 from gpumon.snapshot.call_page import boot_clock
+from gpumon.snapshot.fabric import Fabric
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Node
 from gpumon.snapshot.snapshot import LinksSeen
@@ -416,3 +417,38 @@ def test_a_job_that_comes_while_a_run_waits_is_a_skip(bench: Bench) -> None:
     bench.report = idle(node(0.0, 1.0), 3600.0, 1.0)
     bench.turn_until(lambda: bool(bench.kept))
     assert (bench.kept[0].reason, "GPU 1 (1)" in bench.kept[0].hint) == ("busy", True)
+
+
+# Some of the GPUs
+
+
+def test_a_partial_run_leaves_out_what_is_in_use(bench: Bench) -> None:
+    """It measures the ring alone on the others, and what happens on a GPU that it left out is no reason to end."""
+    bench.worker.write_text(MEASURE)
+    bench.probing.choices = replace(bench.probing.choices, partial=True, algorithms=("default", "ring"))
+    bench.report = on_host(node(0.0, 1.0, 0.0, simulated=False))
+    answer = bench.request()
+    assert answer.accepted
+    assert bench.probing.gpus == ("GPU-0", "GPU-2")
+    bench.turn_until(lambda: bool(bench.kept))
+    [result] = bench.kept
+    assert (result.outcome, result.ranks) == ("ok", 2)
+    assert (result.conditions.gpus, result.conditions.host_gpus) == (("GPU-0", "GPU-2"), 3)
+    assert {one.algorithm for one in result.measurements} == {"ring"}
+    assert ProbeStarted(id=answer.id, gpus=("GPU-0", "GPU-2")) in bench.told
+
+
+def test_in_a_fabric_of_several_nodes_the_ring_alone_is_measured(bench: Bench) -> None:
+    """Unless the configuration says which: NVLink SHARP is shared with jobs on other nodes."""
+    bench.worker.write_text(MEASURE)
+    rack = on_host(node(0.0, 0.0, simulated=False))
+    fabric = Fabric(cluster_uuid="1f0e", clique_id="1", state=3.0)
+    bench.report = replace(rack, gpus=tuple(replace(state, fabric=fabric) for state in rack.gpus))
+    assert bench.request().accepted
+    bench.turn_until(lambda: bool(bench.kept))
+    assert {one.algorithm for one in bench.kept[0].measurements} == {"ring"}
+
+    bench.probing.choices = replace(bench.probing.choices, algorithms=("default",))
+    assert bench.request().accepted
+    bench.turn_until(lambda: len(bench.kept) == 2)
+    assert {one.algorithm for one in bench.kept[1].measurements} == {"default"}
