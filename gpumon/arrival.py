@@ -147,6 +147,8 @@ class Agent:
     kernel_log_denied: bool = False
     next_probe: float | None = None
     """Wall time."""
+    probe_unkillable: tuple[int, ...] = ()
+    """Pids of ranks that SIGKILL does not end."""
     notices: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -275,6 +275,7 @@ class Daemon:
                 kernel_log_overruns=float(log_read.overruns),
                 kernel_log_denied=log_read.denied,
                 next_probe=self._schedule.next_run() if self._configuration.probe.enabled else None,
+                probe_unkillable=self._probing.unkillable,
                 notices=notices,
             )
         )

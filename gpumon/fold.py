@@ -181,7 +181,7 @@ def _probe(report: Report, arrival: ProbeStarted | ProbeProgressed | ProbeEnded 
         case ProbeProgressed(progress=progress):
             probe = replace(probe, progress=progress)
         case ProbeEnded(result=result):
-            probe = state.ended(probe, result, now.at)
+            probe = state.ended(probe, result, at=now.at, lived=now.lived)
         case Remembered():
             probe = state.recalled(probe, arrival.probe_results, arrival.probe_runs, arrival.probe_skips)
     return replace(report, probe=probe)
@@ -197,7 +197,8 @@ def _agent(report: Report, agent: Agent) -> Report:
         kernel_log_overruns_total=agent.kernel_log_overruns,
         collector_denied=denied | ({"kernel_log": 1.0} if agent.kernel_log_denied else {}),
     )
-    return replace(report, node=node, notices=agent.notices, probe=replace(report.probe, next_run=agent.next_probe))
+    probe = replace(report.probe, next_run=agent.next_probe, unkillable=agent.probe_unkillable)
+    return replace(report, node=node, notices=agent.notices, probe=probe)
 
 
 # What is judged

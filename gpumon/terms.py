@@ -15,6 +15,8 @@ class Terms:
 
     interval: float = 1.0
     expected: int | None = None
+    probe_interval: float = 21600.0
+    """Seconds between scheduled runs of the all-reduce."""
     rules: tuple[Rule, ...] = ()
     policy: Policy = Policy()
     """What an operator decided about checks."""

@@ -73,6 +73,7 @@ def terms(configuration: Configuration) -> Terms:
     return Terms(
         interval=configuration.poll.interval_seconds,
         expected=configuration.gpus.expected_count,
+        probe_interval=timetable(configuration).interval,
         rules=rules(configuration.alerts.thresholds),
         catalogue=known,
         policy=policy(configuration),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from gpumon import judged, maintenance
 from gpumon.alerts.history import History
@@ -191,7 +191,7 @@ class Ward:
 
     # What comes of it
 
-    def go_on(self, seconds: float = EVERY, *, every: float = EVERY) -> Ward:
+    def go_on(self, seconds: float = EVERY, *, every: float = EVERY) -> Self:
         """Look again and again for so long; what is due is told at once."""
         end = self.at + seconds
         while self.at < end:
@@ -199,7 +199,7 @@ class Ward:
             self.look()
         return self
 
-    def look(self) -> Ward:
+    def look(self) -> Self:
         """Once, now."""
         memory = self.report.memory
         history = memory.history.add(self._remembered(), self.at)

@@ -12,5 +12,11 @@ UNUSED: Mapping[str, str] = {
 }
 """Keys of the simulation."""
 
-UNTESTED: Mapping[str, str] = {}
+UNTESTED: Mapping[str, str] = dict.fromkeys(
+    (
+        *("allreduce_unkillable", "gpu_allreduce_wrong", "allreduce_wrong", "allreduce_failing"),
+        *("gpu_allreduce_slow", "allreduce_slow", "allreduce_stale"),
+    ),
+    "no ranks run in this world: they are real processes, in real time. See tests/health/checks/test_probe_checks.py",
+)
 """Checks for which nothing can be injected here."""

@@ -21,6 +21,7 @@ from gpumon.alerts.expression import (
     where,
     windows,
 )
+from gpumon.probe.probes import PROBES
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -51,6 +52,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
     "snapshot_age_seconds": Threshold(120, "Age of the last complete poll from which GpumonStale fires."),
     "idle_busy_ratio": Threshold(0.3, "Busy share of an hour under which a GPU that is held counts as idle."),
     "allreduce_nccl_busbw_bytes_per_second": Threshold(None, "Lowest good bus bandwidth of the all-reduce on GPUs."),
+    "allreduce_nccl_latency_seconds": Threshold(0.002, "Median time of the smallest all-reduce on GPUs that is good."),
     "allreduce_gloo_busbw_bytes_per_second": Threshold(None, "Lowest good bus bandwidth of the all-reduce on CPUs."),
 }
 
@@ -155,6 +157,12 @@ _BUSY_SHARE = Arithmetic(
 )
 
 
+_SMALLEST = Reading(
+    "gpumon_probe_allreduce_latency_seconds",
+    where(backend="nccl", bytes=str(min(PROBES["allreduce"].gpu.sizes)), percentile="p50"),
+)
+
+
 def _under_floor(backend: str) -> Expression:
     # The best size stands for the run: small messages are bound by latency, and the ladder of sizes may change.
     busbw = Reading("gpumon_probe_allreduce_busbw_bytes_per_second", where(backend=backend))
@@ -204,6 +212,18 @@ def _table() -> tuple[Rule, ...]:
 2. Look for other alerts of this node: a link that is down, slowed clocks, PCIe below its width.
 3. `NCCL_DEBUG=INFO` shows which transport NCCL chose; `nvidia-smi topo -m` what it could have chosen.
 4. Still slow: drain the node, leave out one GPU at a time to find the one that holds the others back.
+""",
+        ),
+        Rule(
+            name="AllReduceLatencyHigh",
+            expression=Compare(_SMALLEST, ">", Limit("allreduce_nccl_latency_seconds")),
+            severity="warning",
+            summary="Small all-reduces take long.",
+            description="Half of the {algorithm} all-reduces of {bytes} bytes took longer than {value:humanize}s.",
+            action="""\
+1. Run it again while the node is free: `gpumon probe allreduce`. It names other alerts of the node, too.
+2. Look at the processors: a governor that saves power, deep idle states, a process that keeps all of them busy.
+3. `NCCL_DEBUG=INFO` shows which transport NCCL chose: sockets in place of NVLink or PCIe are this slow.
 """,
         ),
         Rule(

@@ -18,6 +18,7 @@ from gpumon.health.policy import Limit, Policy
 from gpumon.health.verdict import NODE, Change, Key, Ruling, Verdict, Way
 from gpumon.maintenance import Known, Maintenance, in_force
 from gpumon.moment import Moment
+from gpumon.probe.state import ProbeState
 from gpumon.snapshot.burst import XID, Burst
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.known_port import KnownPort
@@ -121,6 +122,10 @@ class Facts:
     """Of what every job on the node uses, as far as it is known: driver, nccl."""
     maintenances: Known = ()
     """The newest last."""
+    probe: ProbeState = ProbeState()
+    """The all-reduce."""
+    probe_interval: float = 21600.0
+    """Seconds between its runs by schedule."""
     rulings: tuple[Ruling, ...] = ()
     """What became of verdicts, the newest last."""
     cleared: Mapping[Key, float] = field(default_factory=dict)

@@ -35,6 +35,7 @@ from gpumon.snapshot.reading import (
     rows,
 )
 
+_UNBOUNDED = "ratio, 1 is as expected"
 UNITS = (
     ("_timestamp_seconds", "seconds since the epoch"),
     ("_bytes_per_second", "bytes per second"),
@@ -44,6 +45,8 @@ UNITS = (
     ("_watts", "watts"),
     ("_joules", "joules"),
     ("_hertz", "hertz"),
+    ("baseline_ratio", _UNBOUNDED),
+    ("expected_ratio", _UNBOUNDED),
     ("_ratio", "ratio, 0 to 1"),
 )
 """Suffixes of names; the first that fits is the unit, none means a plain number."""
@@ -120,9 +123,9 @@ _INTRODUCTION = f"""\
 What `/metrics` shows; `gpumon metrics` prints the same list. A reading that the GPU, the driver or the agent's
 permissions cannot give is an absent series, never 0. Names are a contract: a change is announced in CHANGELOG.md.
 
-Base units throughout, ratios from 0 to 1. `gpu` is NVML's index, `uuid` the identity: join on `uuid`. Counters
-start anew with the agent or the driver, except those of which it is said that they are counted over restarts; use
-them through `rate()` or `increase()`.
+Base units throughout, ratios from 0 to 1 but for those to what was expected. `gpu` is NVML's index, `uuid` the
+identity: join on `uuid`. Counters start anew with the agent or the driver, except those of which it is said that they
+are counted over restarts; use them through `rate()` or `increase()`.
 
 How often: fast is every poll ({Tier.FAST.value:g} s unless configured), slow every {Tier.SLOW.value:g} s,
 rare every {Tier.RARE.value:g} s, once at the first sight of a GPU. `nvmlDeviceGet...` is a function of NVML,

@@ -11,8 +11,8 @@ from gpumon.alerts.rules import RUNBOOK_URL, first_of, first_step
 from gpumon.health.alerting import OF_VERDICTS
 from gpumon.health.check import Check
 from gpumon.health.checks import gpu as gpu_checks
-from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import ACTIONS, Action, Verdict
+from gpumon.health.table import BY_NAME, SUBJECT_OF
+from gpumon.health.verdict import ACTIONS, UNKNOWN, Action, Verdict
 from gpumon.outputs.health import title
 from gpumon.outputs.words import sentence
 from gpumon.probe.probes import ALL_REDUCE
@@ -45,7 +45,7 @@ class Problem:
 
 def problems(report: Report) -> tuple[Problem, ...]:
     """Verdicts, faults that are none yet, other alerts, a bad run of the probe, notices; worst first, then oldest."""
-    found = (*_verdicts(report), *_faults(report), *_alerts(report), *_probe(report.probe), *_notices(report))
+    found = (*_verdicts(report), *_faults(report), *_alerts(report), *_probe(report), *_notices(report))
     return tuple(sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.since or 0.0)))
 
 
@@ -149,9 +149,11 @@ def _alerts(report: Report) -> Iterator[Problem]:
         )
 
 
-def _probe(state: ProbeState) -> Iterator[Problem]:
-    last = last_measured(state)
-    if last is not None and last.outcome != "ok":
+def _probe(report: Report) -> Iterator[Problem]:
+    """What no verdict says."""
+    last = last_measured(report.probe)
+    judged = any(SUBJECT_OF.get(one.check) == "probe" and one.level > UNKNOWN for one in report.health.verdicts)
+    if last is not None and last.outcome != "ok" and not judged:
         wrong = f"{last.wrong_elements} elements were wrong: silent corruption." if last.wrong_elements else ""
         yield Problem(
             severity="critical" if last.outcome == "wrong" else "warning",

@@ -211,11 +211,11 @@ class AllReduce:
         "Time of one operation.", label=("backend", "algorithm", "bytes", "percentile")
     )
     baseline_ratio: dict[str, float] | None = agent(
-        "Bus bandwidth of the last run over the median of this host's own, at the largest size.",
+        "Bus bandwidth of the last run over the median of this host's own, at the largest size; may exceed 1.",
         label=("backend", "algorithm"),
     )
     expected_ratio: dict[str, float] | None = agent(
-        "Bus bandwidth of the last run over the shipped figure for this hardware, at the largest size.",
+        "Bus bandwidth of the last run over the published figure for this hardware, at the largest size; may exceed 1.",
         label=("backend", "algorithm"),
     )
     wrong_elements: dict[str, float] | None = agent(

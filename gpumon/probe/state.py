@@ -47,6 +47,10 @@ class ProbeState:
     """Boot clock."""
     next_run: float | None = None
     """Wall time of the next scheduled run."""
+    told_at: float = 0.0
+    """When the last result of the all-reduce came, skips included, on the clock of Moment.lived."""
+    unkillable: tuple[int, ...] = ()
+    """Pids of ranks that SIGKILL does not end."""
 
     def own_load(self, at: float) -> tuple[str, ...]:
         """UUIDs of the GPUs whose load is the probe's at this moment of the boot clock."""
@@ -64,8 +68,8 @@ def started(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = ())
     return replace(state, running=run, running_probe=probe, gpus=gpus, metrics=replace(state.metrics, running=1.0))
 
 
-def ended(state: ProbeState, result: ProbeResult, at: float = 0.0) -> ProbeState:
-    """A run has ended, or was skipped. `at`: now, on the boot clock."""
+def ended(state: ProbeState, result: ProbeResult, *, at: float = 0.0, lived: float = 0.0) -> ProbeState:
+    """A run has ended, or was skipped. `at` and `lived`: now, on the clocks of Moment."""
     own = state.running in {None, result.id}
     if own and state.gpus:
         state = replace(state, gpus=(), loaded=state.gpus, loaded_until=at + AFTERGLOW_SECONDS)
@@ -74,6 +78,7 @@ def ended(state: ProbeState, result: ProbeResult, at: float = 0.0) -> ProbeState
         running=None if own else state.running,
         progress=None if own else state.progress,
         metrics=fold_result(state.metrics, result),
+        told_at=lived if result.probe == ALL_REDUCE else state.told_at,
     )
 
 

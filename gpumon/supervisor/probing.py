@@ -121,6 +121,11 @@ class Probing:
         """UUIDs of those that the run in progress uses; empty on the CPU."""
         return self._using
 
+    @property
+    def unkillable(self) -> tuple[int, ...]:
+        """Pids of ranks that SIGKILL does not end."""
+        return tuple(sorted(self._runs.ranks.unkillable))
+
     def request(self, name: str = ALL_REDUCE) -> Future[ProbeRequest]:
         """From any thread: run this probe now, or say why not. Raises KeyError for one that there is not."""
         probe = self._probe if name == self._probe.name else PROBES[name]

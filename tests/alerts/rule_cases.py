@@ -78,6 +78,13 @@ def gpu(index: int, **labels: str) -> dict[str, str]:
     return {"gpu": str(index), **labels}
 
 
+_LATENCY = Sample(
+    "gpumon_probe_allreduce_latency_seconds",
+    (("backend", "nccl"), ("algorithm", "ring"), ("bytes", "1024"), ("percentile", "p50"), *TARGET),
+    4e-5,
+)
+"""The recorded node has no NCCL."""
+
 READINGS: tuple[Case, ...] = (
     Case(
         rule="GpumonDown",
@@ -110,6 +117,15 @@ READINGS: tuple[Case, ...] = (
         carries=("backend", "algorithm"),
         thresholds={"allreduce_gloo_busbw_bytes_per_second": 1.0},
         summary="The all-reduce is slower than it should be.",
+    ),
+    Case(
+        rule="AllReduceLatencyHigh",
+        changes=(Change(_LATENCY.name, {"backend": "nccl"}, during(10, 20, 0.004)),),
+        firing=10,
+        recovered=21,
+        carries=("backend", "algorithm", "bytes", "percentile"),
+        summary="Small all-reduces take long.",
+        added=(_LATENCY,),
     ),
     Case(
         rule="GpuIdle",

@@ -261,7 +261,8 @@ def test_unset_threshold_switches_off_what_needs_it() -> None:
     off = {rule.name: rule for rule in rules({"idle_busy_ratio": None})}
     assert [name for name, rule in off.items() if rule.expression is None] == ["AllReduceBandwidthLow", "GpuIdle"]
     assert "AllReduceBandwidthLow" not in render(off.values())
-    (one,) = (rule for rule in rules({"allreduce_nccl_busbw_bytes_per_second": 4e11}) if "AllReduce" in rule.name)
+    floor = rules({"allreduce_nccl_busbw_bytes_per_second": 4e11})
+    (one,) = (rule for rule in floor if rule.name == "AllReduceBandwidthLow")
     assert "< 400000000000" in render([one])
     assert "gloo" not in render([one])
 

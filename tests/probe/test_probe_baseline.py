@@ -50,7 +50,7 @@ def run(
 def after(*results: ProbeResult) -> ProbeState:
     state = ProbeState()
     for result in results:
-        state = ended(state, result, 0.0)
+        state = ended(state, result)
     return state
 
 

@@ -114,7 +114,7 @@ CHECKS = (
 """,
         node=process_stuck,
         limits=(STUCK,),
-        follows={"driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any"},
+        follows={"driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any", "allreduce_unkillable": "node"},
     ),
     Check(
         name="memory_orphaned",

@@ -1,0 +1,336 @@
+"""CHECKS: what the all-reduce says of the GPU that it blames, else of the node; and whether it says anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+
+from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
+from gpumon.health.facts import Facts, GpuCase
+from gpumon.health.policy import Limit
+from gpumon.health.verdict import (
+    FAIL,
+    NODE,
+    REPAIRS,
+    WARN,
+    WELL,
+    Action,
+    Change,
+    Finding,
+    fail,
+    unknown,
+    warn,
+)
+from gpumon.probe.conclude import SETUP_STAGES
+from gpumon.probe.probes import ALL_REDUCE
+from gpumon.probe.result import SUCCESSES, ProbeResult
+
+FAILURES = Limit(
+    "allreduce_failures", 2, "Runs of the all-reduce in a row that end without a result and are a verdict."
+)
+PERIODS = 2
+"""Intervals of the schedule in which something should have come of it."""
+DECISIVE = (*SUCCESSES, "wrong")
+"""Outcomes of runs that have measured."""
+_USUAL = {
+    "baseline": "what this host came to before",
+    "expected": "what such hosts come to",
+    "fleet": "what the fleet comes to",
+}
+_LASTING = frozenset({"unarmed", "held", "disabled", "maintenance", "single_gpu", "mig", "exclusive_mode", "no_torch"})
+"""Reasons of skips behind which there is somebody's decision: until it is taken back, none will run."""
+
+
+def _ran(facts: Facts) -> tuple[ProbeResult, ...]:
+    """Runs of the all-reduce, the newest last."""
+    return tuple(one for one in facts.probe.ran if one.probe == ALL_REDUCE)
+
+
+def _measured(facts: Facts) -> ProbeResult | None:
+    """The last run that has."""
+    return next((one for one in reversed(_ran(facts)) if one.outcome in DECISIVE), None)
+
+
+def _ended(result: ProbeResult) -> float:
+    return result.started + result.duration_seconds
+
+
+def _blamed(result: ProbeResult) -> str | None:
+    """The one GPU to which the trouble was traced."""
+    found = () if result.location is None else result.location.gpus
+    return found[0] if len(found) == 1 else None
+
+
+def _is_whole(result: ProbeResult) -> bool:
+    """It left out no GPU of the host; on the CPU none takes part."""
+    return not result.conditions.gpus or result.ranks == result.conditions.host_gpus
+
+
+def _of_node(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | None:
+    """The run that ended so and blames no single GPU, else what is to be said."""
+    last = _measured(facts)
+    if last is None:
+        return None
+    if _ended(last) <= facts.cleared.get((check, NODE), 0.0):
+        return WELL
+    if last.outcome == outcome and _blamed(last) not in {state.uuid for state in facts.gpus}:
+        return last
+    return WELL if last.outcome == outcome or _is_whole(last) else None
+
+
+def _of_gpu(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | None:
+    """The run that ended so and blames this GPU; a run from before it was reset says nothing of it."""
+    last = _measured(gpu.facts)
+    if last is None or gpu.device not in last.conditions.gpus:
+        return None
+    if gpu.state.begun_at is not None and gpu.facts.wall(gpu.state.begun_at) > _ended(last):
+        return None
+    blamed = last.outcome == outcome and _blamed(last) == gpu.device
+    return last if blamed and _ended(last) > (gpu.cleared(check) or 0.0) else WELL
+
+
+def _slow(last: ProbeResult, whose: str) -> Finding:
+    low = [one for one in last.comparisons if one.low]
+    if not low:
+        return warn(f"{whose} is slow: {last.reason or 'nobody says beside what'}.", Action.INSPECT)
+    one = low[-1]
+    usual = {"baseline": one.baseline, "expected": one.expected, "fleet": one.fleet}[one.low] or one.busbw
+    where = f" {last.location.sentence}" if last.location is not None else ""
+    reason = (
+        f"{whose} ({one.algorithm}) came to {one.busbw / 1e9:.0f} GB/s, twice: {one.busbw / usual:.0%} of "
+        f"{usual / 1e9:.0f} GB/s, {_USUAL[one.low]}.{where}"
+    )
+    return warn(
+        reason,
+        Action.INSPECT,
+        busbw_bytes_per_second=one.busbw,
+        usual_bytes_per_second=usual,
+        busbw_ratio=one.busbw / usual,
+        low=one.low,
+    )
+
+
+def slow(facts: Facts) -> Finding | None:
+    found = _of_node(facts, "allreduce_slow", "degraded")
+    return _slow(found, "The all-reduce") if isinstance(found, ProbeResult) else found
+
+
+def gpu_slow(gpu: GpuCase) -> Finding | None:
+    found = _of_gpu(gpu, "gpu_allreduce_slow", "degraded")
+    return _slow(found, "It holds the all-reduce back, which") if isinstance(found, ProbeResult) else found
+
+
+def wrong(facts: Facts) -> Finding | None:
+    found = _of_node(facts, "allreduce_wrong", "wrong")
+    if not isinstance(found, ProbeResult):
+        return found
+    where = f" {found.location.sentence}" if found.location is not None else ""
+    reason = f"Sums of the all-reduce were wrong, and nobody was told: silent data corruption.{where}"
+    return fail(reason, Action.INSPECT, wrong_elements=float(found.wrong_elements or 0))
+
+
+def gpu_wrong(gpu: GpuCase) -> Finding | None:
+    found = _of_gpu(gpu, "gpu_allreduce_wrong", "wrong")
+    if not isinstance(found, ProbeResult):
+        return found
+    reason = "It sent wrong data in the all-reduce, and nobody was told: silent data corruption."
+    return fail(reason, Action.REPLACE, wrong_elements=float(found.wrong_elements or 0))
+
+
+def failing(facts: Facts) -> Finding | None:
+    """One failure may be of a moment. Before the first operation it is the installation; on a CPU no GPU is in it."""
+    most = facts.limit(FAILURES)
+    ran = _ran(facts)
+    if most is None or not ran:
+        return None
+    newest = ran[-1]
+    if newest.outcome in DECISIVE:
+        return WELL
+    since = facts.cleared.get(("allreduce_failing", NODE), 0.0)
+    count = sum(1 for _ in takewhile(lambda one: _is_failure(one, since), reversed(ran)))
+    if count < most:
+        return None
+    setup = newest.reason in {"setup", *SETUP_STAGES}
+    where = "before its first operation" if setup else "in an operation"
+    what = "was not done in time" if newest.outcome == "timeout" else "failed"
+    reason = f"The all-reduce has ended without a result {count} times in a row; the last one {what} {where}."
+    if setup or newest.backend != "nccl":
+        return warn(reason, Action.INSPECT, failures=float(count), stage=newest.reason)
+    return fail(reason, Action.INSPECT, failures=float(count), stage=newest.reason)
+
+
+def _is_failure(result: ProbeResult, since: float) -> bool:
+    failed = result.outcome in {"failed", "timeout"} and result.reason != "unkillable"
+    return failed and _ended(result) > since
+
+
+def unkillable(facts: Facts) -> Finding:
+    """Whoever comes to its GPU next hangs as well. Once it is so, only a reboot ends it."""
+    pids = facts.probe.unkillable
+    if not pids:
+        return WELL
+    words = f"{len(pids)} of its processes" if len(pids) > 1 else "one of its processes"
+    reason = f"SIGKILL does not end {words}: the all-reduce is stuck in the kernel, most likely in the driver."
+    return fail(reason, Action.REBOOT, processes=float(len(pids)))
+
+
+def stale(facts: Facts) -> Finding | None:
+    """Nobody can tell how the links are, and nothing is in the way of a run."""
+    if facts.probe.next_run is None or _is_put_off(facts):
+        return WELL
+    if facts.probe.running is not None or not _is_free(facts):
+        return None
+    silent = facts.now.lived - facts.probe.told_at
+    if silent > PERIODS * facts.probe_interval:
+        reason = f"Nothing has come of the all-reduce for {silent / 3600:.0f} h, though it is due again and again."
+        return unknown(reason, Action.INSPECT, silent_seconds=silent)
+    repaired = next(_repaired(facts), None)
+    if repaired is not None:
+        return unknown(f"No all-reduce has run since {repaired}: `gpumon probe allreduce` runs one.", Action.NONE)
+    return WELL
+
+
+def _is_put_off(facts: Facts) -> bool:
+    last = facts.probe.last
+    return last is not None and last.outcome == "skipped" and last.reason in _LASTING
+
+
+def _is_free(facts: Facts) -> bool:
+    """As far as is known nobody uses a GPU, nor works on the node."""
+    gpus = [state for state in facts.gpus if state.fault is None]
+    return facts.maintenance is None and not any(state.released or state.gpu.processes for state in gpus)
+
+
+def _repaired(facts: Facts) -> Iterator[str]:
+    """What has been done to GPUs since the last run that measured, in words."""
+    last = _measured(facts)
+    if last is None or not last.conditions.gpus:
+        return
+    end = _ended(last)
+    for state in facts.gpus:
+        if _is_whole(last) and state.uuid not in last.conditions.gpus:
+            yield f"GPU {state.index} was replaced"
+        elif state.begun_at is not None and facts.wall(state.begun_at) > end:
+            yield f"GPU {state.index} was reset, or the driver loaded again"
+    for one in facts.rulings:
+        mended = one.change is Change.CLEARED and one.way in REPAIRS and one.verdict.level is FAIL
+        if mended and facts.now.wall - facts.age(one) > end and one.verdict.device:
+            yield "a GPU was repaired"
+
+
+_ANY: tuple[str, ...] = (
+    *("gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_init_failed", "gpu_stuck", "gpu_unreadable"),
+    *("fabric_manager_down", "fabric_unhealthy", "nvlink_down", "nvlink_recovery_failed", "xid_critical"),
+)
+"""Faults with which no all-reduce is what it was; in the order of the table."""
+_SLOWING: tuple[str, ...] = (
+    *("nvlink_unstable", "nvlink_crc_high", "nvlink_ber_high", "nvlink_errors", "nvlink_speed"),
+    *("pcie_width", "pcie_generation", "hw_slowdown", "clock_straggler", "thermal_margin_low"),
+    *("memory_temperature_high", "power_brake", "power_cap"),
+)
+"""What slows one GPU, and with it all of them."""
+
+
+def _after(*names: str) -> dict[str, Where]:
+    return dict.fromkeys(names, "any")
+
+
+_LOOK_FIRST = """\
+1. `gpumon probe allreduce` runs it again while the node is free. Look first at what else is wrong with the node: a link
+   that is down, clocks that are held back, PCIe below its width.
+"""
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        name="allreduce_unkillable",
+        alert="AllReduceUnkillable",
+        help="A process of the all-reduce sits in the kernel, and SIGKILL does not end it.",
+        steps="""\
+1. Drain the node: whoever opens that GPU will hang too. The log of the run names the stage
+   (`gpumon probe allreduce --json`).
+2. Reboot it; where the reboot hangs, power-cycle it.
+3. Look for Xids of that time, and report a driver that does it again.
+""",
+        node=unkillable,
+        after=MINUTE,
+        latch=Latch(),
+        follows={"driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any"},
+    ),
+    Check(
+        name="gpu_allreduce_wrong",
+        alert="GpuAllReduceWrong",
+        help="The GPU sends wrong data in the all-reduce: silent corruption.",
+        steps="""\
+1. Drain the node at once, and doubt what was computed there since the last run that was well.
+2. `gpumon probe allreduce` on the free node: is the same GPU named again? Then replace it.
+3. Another one, or none: reset the GPUs, reboot, and look at NVSwitches and memory.
+""",
+        gpu=gpu_wrong,
+        latch=Latch(quiet=7 * DAY),
+    ),
+    Check(
+        name="allreduce_wrong",
+        alert="AllReduceWrong",
+        help="Sums of the all-reduce are wrong: silent corruption.",
+        steps="""\
+1. Drain the node at once, and doubt what was computed there since the last run that was well.
+2. `gpumon probe allreduce` on the free node tells which GPU the wrong data comes from, if it can be told.
+3. Reset the GPUs and reboot; if it comes again, have GPUs, NVSwitches and host memory tested.
+4. When it is mended: `gpumon ack allreduce_wrong --note "..."`.
+""",
+        node=wrong,
+        latch=Latch(quiet=7 * DAY),
+    ),
+    Check(
+        name="allreduce_failing",
+        alert="AllReduceFailing",
+        levels=(FAIL, WARN),
+        help="The all-reduce fails again and again.",
+        steps="""\
+1. `gpumon probe allreduce` runs it again and prints what went wrong, with the last lines of NCCL's log.
+2. Before the first operation it is the installation: `probe.python`, PyTorch, driver and CUDA versions, /dev/shm.
+3. In an operation it is the hardware or the fabric: look for Xids, links that are down, the fabric manager.
+""",
+        node=failing,
+        limits=(FAILURES,),
+        follows={"driver_down": "node", "allreduce_unkillable": "node", **_after(*_ANY)},
+    ),
+    Check(
+        name="gpu_allreduce_slow",
+        alert="GpuAllReduceSlow",
+        levels=(WARN,),
+        help="The GPU holds the all-reduce of the node back.",
+        steps=f"""\
+{_LOOK_FIRST}2. Its links, clocks and PCIe are well: reset it, and let the probe run again.
+3. It is named again: have its seat, bridge and baseboard inspected.
+""",
+        gpu=gpu_slow,
+        follows=_after(*_ANY, *_SLOWING),
+    ),
+    Check(
+        name="allreduce_slow",
+        alert="AllReduceSlow",
+        levels=(WARN,),
+        help="The all-reduce is slower than it should be, and no single GPU is to blame.",
+        steps=f"""\
+{_LOOK_FIRST}2. Only `default` is slow, and `ring` is not: NVLink SHARP is not in use. Look at the fabric manager and at
+   /etc/nccl.conf.
+3. After a change of driver, NCCL or settings it is meant to be so: `probe.least_expected_ratio` says what is asked for;
+   a median of its own begins anew by itself.
+""",
+        node=slow,
+        follows=_after(*_ANY, *_SLOWING),
+    ),
+    Check(
+        name="allreduce_stale",
+        alert="AllReduceStale",
+        levels=(),
+        help="Nobody can tell how fast the all-reduce is: none has run for long, or since a repair.",
+        steps="""\
+1. `gpumon probe allreduce` runs one, or says what is in the way.
+""",
+        node=stale,
+        after=30 * MINUTE,
+        clear_after=0.0,
+    ),
+)

@@ -1,0 +1,282 @@
+"""What the all-reduce says of GPUs and the node, from results as runs make them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging import Ward
+
+from gpumon.health.policy import Policy
+from gpumon.health.verdict import Action, Change, Level, Way
+from gpumon.probe.result import Comparison, Conditions, Location, ProbeResult
+from gpumon.probe.state import ProbeState, ended
+
+MINUTE, HOUR = 60.0, 3600.0
+LOW = Comparison(
+    collective="all_reduce",
+    algorithm="default",
+    dtype="float32",
+    bytes=1 << 30,
+    busbw=380e9,
+    baseline=475e9,
+    spread=1e9,
+    runs=30,
+    runs_needed=5,
+    low="baseline",
+)
+
+
+class Probed(Ward):
+    """A ward at rest, whose probe has run on all of its GPUs, unless a test says otherwise."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(gpus=4, ports=0, **values)
+        for index in range(len(self.report.gpus)):
+            self.gpu(index, processes=0.0, utilization_ratio=0.0, memory_used_bytes=0.0)
+        self.report = replace(self.report, probe=ProbeState(next_run=self.wall + HOUR, told_at=self.moment.lived))
+
+    def uuids(self, *indices: int) -> tuple[str, ...]:
+        return tuple(self.report.gpus[index].uuid for index in indices)
+
+    def ran(
+        self,
+        outcome: str,
+        reason: str = "",
+        *,
+        blames: tuple[int, ...] | None = None,
+        on: int = 4,
+        backend: str = "nccl",
+    ) -> Probed:
+        """A run has ended, just now. `blames`: the GPUs that it was traced to; `on`: how many took part."""
+        located = None if blames is None else Location(sentence="GPU so and so.", gpus=self.uuids(*blames))
+        gpus = self.uuids(*range(on)) if backend == "nccl" else ()
+        result = ProbeResult(
+            id=f"run-{self.at}",
+            probe="allreduce",
+            outcome=outcome,
+            reason=reason,
+            started=self.wall - 20,
+            duration_seconds=20.0,
+            backend=backend,
+            ranks=on,
+            conditions=Conditions(model="NVIDIA H100 80GB HBM3", gpus=gpus, host_gpus=len(self.report.gpus)),
+            comparisons=(LOW,) if outcome == "degraded" else (),
+            location=located,
+            wrong_elements=7 if outcome == "wrong" else 0,
+        )
+        self.report = replace(self.report, probe=ended(self.report.probe, result, at=self.at, lived=self.moment.lived))
+        return self
+
+    def probe(self, **values: Any) -> None:
+        self.report = replace(self.report, probe=replace(self.report.probe, **values))
+
+
+def test_a_run_that_is_well_gives_no_verdict() -> None:
+    """Nor does a node on which none has run yet."""
+    assert not Probed().go_on(10 * MINUTE, every=30).verdicts
+    assert not Probed().ran("ok").go_on(10 * MINUTE, every=30).verdicts
+
+
+def test_a_slow_run_warns_of_the_node_in_numbers_until_one_is_not() -> None:
+    """A skip, and a run that failed, take nothing back."""
+    ward = Probed().ran("degraded", "baseline")
+    verdict = ward.go_on().verdict("allreduce_slow")
+    assert verdict is not None
+    assert (verdict.device, verdict.level, verdict.action) == ("", Level.WARN, Action.INSPECT)
+    assert verdict.reason == (
+        "The all-reduce (default) came to 380 GB/s, twice: 80% of 475 GB/s, what this host came to before."
+    )
+    assert verdict.evidence["busbw_ratio"] == 0.8
+    ward.ran("skipped", "busy").go_on(10 * MINUTE, every=30)
+    ward.ran("failed", "ranks").go_on(10 * MINUTE, every=30)
+    assert ward.level("allreduce_slow") is Level.WARN
+    ward.ran("ok").go_on(70)
+    assert not ward.verdicts
+
+
+def test_the_gpu_that_a_run_blames_has_the_verdict() -> None:
+    """The node has none then; a path between two GPUs is nobody's alone."""
+    ward = Probed().ran("degraded", "baseline", blames=(3,)).go_on()
+    assert ward.level("gpu_allreduce_slow", 3) is Level.WARN
+    assert ward.seen() == ["gpu_allreduce_slow"]
+    ward = Probed().ran("degraded", "baseline", blames=(2, 3)).go_on()
+    assert ward.seen() == ["allreduce_slow"]
+    assert ward.verdicts["allreduce_slow", ""].reason.endswith("GPU so and so.")
+
+
+def test_a_run_that_left_the_gpu_out_says_nothing_of_it() -> None:
+    """The idle half of the node is well: that clears neither the GPU nor the node."""
+    ward = Probed().ran("degraded", "baseline", blames=(3,)).go_on()
+    ward.ran("ok", on=2).go_on(10 * MINUTE, every=30)
+    assert ward.level("gpu_allreduce_slow", 3) is Level.WARN
+    ward = Probed().ran("degraded", "baseline").go_on()
+    ward.ran("ok", on=2).go_on(10 * MINUTE, every=30)
+    assert ward.level("allreduce_slow") is Level.WARN
+
+
+def test_a_slow_run_follows_from_the_link_that_is_down() -> None:
+    """One fault, one verdict that is primary."""
+    ward = Probed()
+    for link in range(18):
+        ward.link(3, link, up=1.0)
+    ward.go_on(MINUTE)
+    ward.link(3, 4, up=0.0)
+    ward.go_on(5 * MINUTE)
+    assert ward.level("nvlink_down", 3) > Level.OK
+    ward.ran("degraded", "baseline", blames=(3,)).go_on(MINUTE)
+    verdict = ward.verdict("gpu_allreduce_slow", 3)
+    assert verdict is not None
+    assert verdict.under == ("nvlink_down", ward.report.gpus[3].uuid)
+
+
+def test_wrong_data_is_a_failure_of_the_gpu_it_comes_from_else_of_the_node() -> None:
+    """And stays, though a later run is well: whoever corrupts silently is not trusted again by itself."""
+    ward = Probed().ran("wrong", blames=(2,)).go_on()
+    verdict = ward.verdict("gpu_allreduce_wrong", 2)
+    assert verdict is not None
+    assert (verdict.level, verdict.action, verdict.evidence["wrong_elements"]) == (Level.FAIL, Action.REPLACE, 7.0)
+    assert ward.seen() == ["gpu_allreduce_wrong"]
+    ward.ran("ok").go_on(3 * HOUR, every=300)
+    assert ward.level("gpu_allreduce_wrong", 2) is Level.FAIL
+    ward = Probed().ran("wrong").go_on()
+    node = ward.verdict("allreduce_wrong")
+    assert node is not None
+    assert (node.device, node.level, node.action) == ("", Level.FAIL, Action.INSPECT)
+
+
+def test_wrong_data_is_over_when_the_gpu_was_reset_and_a_run_is_well() -> None:
+    """The reset alone proves nothing: the run that was wrong came before it."""
+    ward = Probed().ran("wrong", blames=(2,)).go_on()
+    ward.at += 1
+    ward.reset(2)
+    ward.go_on(10 * MINUTE)
+    assert ward.level("gpu_allreduce_wrong", 2) is Level.FAIL
+    ward.ran("ok").go_on(5 * MINUTE)
+    assert ward.verdict("gpu_allreduce_wrong", 2) is None
+    assert [one.way for one in ward.rulings if one.change is Change.CLEARED][-1] is Way.RESET
+
+
+def test_the_all_reduce_fails_when_two_runs_in_a_row_do() -> None:
+    """Before the first operation it is a warning; and on a CPU, where no GPU is in it."""
+    assert not Probed().ran("failed", "ranks").go_on().verdicts
+    for reason, backend, level in (
+        ("ranks", "nccl", Level.FAIL),
+        ("setup", "nccl", Level.WARN),
+        ("ranks", "gloo", Level.WARN),
+    ):
+        ward = (
+            Probed()
+            .ran("timeout", "measure", backend=backend)
+            .go_on(10 * MINUTE, every=30)
+            .ran("skipped", "busy")
+            .go_on()
+        )
+        ward.ran("failed", reason, backend=backend).go_on()
+        assert ward.level("allreduce_failing") is level
+        ward.ran("ok", backend=backend).go_on(70)
+        assert not ward.verdicts
+
+
+def test_a_timeout_before_the_first_operation_is_one_of_setup() -> None:
+    """Its stage says so."""
+    ward = Probed().ran("timeout", "join").go_on().ran("timeout", "join").go_on()
+    verdict = ward.verdict("allreduce_failing")
+    assert verdict is not None
+    assert verdict.level is Level.WARN
+    assert "2 times in a row; the last one was not done in time before its first operation." in verdict.reason
+
+
+def test_how_many_failures_are_a_verdict_can_be_set() -> None:
+    """Null switches it off."""
+    for most, level in ((1.0, Level.FAIL), (None, Level.OK)):
+        ward = Probed(policy=Policy(thresholds={"allreduce_failures": most}))
+        ward.ran("failed", "ranks").go_on().ran("failed", "ranks").go_on()
+        assert ward.level("allreduce_failing") is level
+
+
+def test_ranks_that_cannot_be_killed_ask_for_a_reboot() -> None:
+    """After a minute: a large memory takes its time to be given back. The agent's restart forgets nothing."""
+    ward = Probed()
+    ward.probe(unkillable=(4711,))
+    assert not ward.go_on(30).verdicts
+    ward.probe(unkillable=())
+    assert not ward.go_on(2 * MINUTE).verdicts
+    ward.probe(unkillable=(4711, 4712))
+    verdict = ward.go_on(70).verdict("allreduce_unkillable")
+    assert verdict is not None
+    assert (verdict.device, verdict.level, verdict.action) == ("", Level.FAIL, Action.REBOOT)
+    ward.restart()
+    ward.probe(unkillable=())
+    ward.go_on(10 * MINUTE, every=30)
+    assert ward.level("allreduce_unkillable") is Level.FAIL
+    ward.reboot()
+    ward.go_on(30 * MINUTE, every=60)
+    assert ward.verdict("allreduce_unkillable") is None
+
+
+def test_nobody_can_tell_when_nothing_came_of_the_probe_for_two_periods() -> None:
+    """On a node that is free. A run, or a skip, ends it: they say why."""
+    ward = Probed().ran("ok")
+    assert not ward.go_on(12 * HOUR + 20 * MINUTE, every=300).verdicts
+    verdict = ward.go_on(20 * MINUTE, every=120).verdict("allreduce_stale")
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.UNKNOWN, Action.INSPECT)
+    assert not ward.ran("skipped", "busy").go_on().verdicts
+
+
+def test_a_node_that_is_busy_or_kept_from_probing_is_not_stale() -> None:
+    """There is a reason, which somebody wants or knows."""
+    busy = Probed().ran("ok")
+    busy.gpu(3, processes=1.0)
+    assert not busy.go_on(14 * HOUR, every=600).verdicts
+    for reason in ("held", "unarmed", "disabled"):
+        assert not Probed().ran("skipped", reason).go_on(14 * HOUR, every=600).verdicts
+    off = Probed().ran("ok")
+    off.probe(next_run=None)
+    assert not off.go_on(14 * HOUR, every=600).verdicts
+
+
+@pytest.mark.parametrize("what", ["reset", "replaced", "repaired"])
+def test_nobody_can_tell_after_a_repair_until_the_next_run(what: str) -> None:
+    """Half an hour is given to the schedule."""
+    ward = Probed()
+    if what == "repaired":
+        ward.fault(3, "reset_required")
+        ward.go_on()
+    ward.ran("ok").go_on(MINUTE)
+    if what == "replaced":
+        ward.gpu(3, state={"uuid": "GPU-brand-new"})
+    else:
+        ward.reset(3)
+    ward.go_on(20 * MINUTE, every=15)
+    assert ward.level("allreduce_stale") is Level.OK
+    ward.go_on(15 * MINUTE, every=15)
+    verdict = ward.verdict("allreduce_stale")
+    assert verdict is not None
+    assert verdict.level is Level.UNKNOWN
+    assert verdict.reason.startswith("No all-reduce has run since ")
+    ward.ran("ok").go_on(10)
+    assert ward.level("allreduce_stale") is Level.OK
+
+
+def test_a_repair_on_a_busy_node_waits_for_the_node_to_be_free() -> None:
+    """Then a run comes by itself, or somebody is told."""
+    ward = Probed().ran("ok").go_on(MINUTE)
+    ward.reset(3)
+    ward.gpu(3, processes=1.0)
+    assert not ward.go_on(3 * HOUR, every=300).verdicts
+    ward.gpu(3, processes=0.0)
+    assert ward.go_on(35 * MINUTE, every=15).level("allreduce_stale") is Level.UNKNOWN
+
+
+def test_what_was_acknowledged_is_not_said_again_of_the_same_run() -> None:
+    """The next one that is wrong says it again."""
+    ward = Probed().ran("wrong").go_on()
+    health = ward.report.health
+    cleared = replace(ward.rulings[-1], change=Change.CLEARED, way=Way.ACKNOWLEDGED, wall=ward.wall, at=ward.at)
+    ward.rule((cleared,))
+    assert health is not ward.report.health
+    assert not ward.go_on(10 * MINUTE, every=30).verdicts
+    assert ward.ran("wrong").go_on(10).level("allreduce_wrong") is Level.FAIL
