@@ -13,6 +13,7 @@ from gpumon.probe.locate import locate
 from gpumon.probe.passes import Ending, Pass, measurements
 from gpumon.probe.plan import Run
 from gpumon.probe.probes import Probe
+from gpumon.probe.remedies import remedy
 from gpumon.probe.result import Comparison, Location, ProbeResult
 
 SETUP_STAGES = ("start", "import", "join", "allocate")
@@ -50,7 +51,7 @@ def conclude(run: Run, passes: Sequence[Pass], judge: Judge, duration: float) ->
         comparisons=tuple(one for each in passes for one in comparisons(each, judge)),
         location=None if verdict.outcome == "ok" else next(filter(None, map(locate, passes)), None),
         wrong_elements=sum(one.wrong_elements for one in found) if found else None,
-        settings={name: value for name, value in passes[0].plan.environment.items() if name.startswith("NCCL_")},
+        settings=passes[0].plan.settings,
         log="" if verdict.outcome in {"ok", "skipped"} else _log(passes),
         simulated=last.plan.simulated,
     )
@@ -129,6 +130,7 @@ def _failed(one: Pass, ending: Ending) -> _Verdict | None:
     hint = f"Rank {cause.rank}{device} at {cause.progress}: {cause.error or _exit(cause.status)}."
     if cause.progress.stage == "import":
         hint += f" Try `{one.plan.python} -I -c 'import torch'`."
+    hint = f"{hint} {remedy(cause.error + _printable(cause.output))}".strip()
     return _Verdict(outcome="failed", reason="setup" if cause.progress.stage in SETUP_STAGES else "ranks", hint=hint)
 
 

@@ -28,6 +28,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "=lo",
+    "NCCL_CONF_FILE": "/dev/null",  # in place of ~/.nccl.conf; /etc/nccl.conf is of the host, like its topology
     "NCCL_DEBUG": "WARN",
     "NCCL_DEBUG_FILE": "/dev/stderr",  # to standard output it writes blocks, which a kill would lose
     "NCCL_RAS_ENABLE": "0",  # its port belongs to the jobs
@@ -69,6 +70,8 @@ class Plan:
     python: str
     """Interpreter that has torch."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    nccl_conf: Mapping[str, str] = field(default_factory=dict)
+    """Lines of NCCL's own file, by its path."""
     deadline: float
     """Seconds."""
     fault: str = ""
@@ -84,6 +87,12 @@ class Plan:
             for one in self.probe.collectives
             for dtype in self.dtypes
         )
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What NCCL is told, by variables and by its own file; where both name something, the variable counts."""
+        given = {name: value for name, value in self.environment.items() if name.startswith("NCCL_")}
+        return given | dict(self.nccl_conf)
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -136,6 +145,7 @@ def make_plans(
     simulated: bool = False,
     environment: Mapping[str, str] | None = None,
     algorithms: Sequence[str] = (),
+    nccl_conf: Mapping[str, str] | None = None,
     deadline: float | None = None,
     dtypes: tuple[str, ...] = ("float32",),
     free: float | None = None,
@@ -161,6 +171,7 @@ def make_plans(
             dtypes=dtypes,
             python=python,
             environment={**given, **ALGORITHMS[algorithm]},
+            nccl_conf=nccl_conf or {},
             deadline=setting.deadline if deadline is None else deadline,
             fault=fault,
             simulated=simulated,

@@ -136,7 +136,7 @@ class ProbeResult:
     location: Location | None = None
     wrong_elements: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Variables of NCCL that the ranks were given, and the lines of /etc/nccl.conf."""
+    """Variables of NCCL that the ranks were given, and under its path the lines of /etc/nccl.conf."""
     log: str = ""
     """Tail of what the ranks printed; kept when the run did not end well."""
     simulated: bool = False

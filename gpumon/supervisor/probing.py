@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 from gpumon.arrival import ProbeProgressed, ProbeStarted
@@ -24,6 +25,7 @@ from gpumon.supervisor.departure import Left, left_on
 from gpumon.supervisor.gate import Question
 from gpumon.supervisor.judging import make_judge
 from gpumon.supervisor.loop import Loop, Timer
+from gpumon.supervisor.nccl_conf import PATH, lines_of
 from gpumon.supervisor.runs import Runs, at_once
 from gpumon.supervisor.situation import Own, free_memory, situation
 
@@ -52,6 +54,7 @@ class Choices:
     """Seconds; None: the probe's own."""
     dtypes: tuple[str, ...] = ("float32",)
     environment: Mapping[str, str] = field(default_factory=dict)
+    nccl_conf: Path = PATH
     floors: Mapping[str, Floors] = field(default_factory=dict)
     """By backend; what is not here has the shipped ones."""
     idle_seconds: float = 0.0
@@ -266,6 +269,7 @@ class Probing:
             free=free_memory(report, usable(now)),
             environment=self.choices.environment,
             algorithms=algorithms(now, self.choices.algorithms),
+            nccl_conf=lines_of(self.choices.nccl_conf),
             deadline=self.choices.deadline,
             fault=self.choices.fault,
         )

@@ -55,6 +55,7 @@ def test_it_is_watched_and_stops_in_time() -> None:
     assert unit["TimeoutStopSec"] == ["10"]
     assert unit["KillMode"] == ["control-group"]
     assert unit["Delegate"] == ["yes"]
+    assert unit["OOMPolicy"] == ["continue"]
     assert unit["LimitMEMLOCK"] == ["infinity"]
     assert unit["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import mmap
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -14,15 +17,17 @@ from pathlib import Path
 
 import pytest
 from loops import turn_until
-from rank_runs import JUDGE, KILLING, STARTED, Probing, gone, scripted
+from rank_runs import JUDGE, KILLING, QUICK, STARTED, Probing, gone, make_plan, scripted
 
+import gpumon
 from gpumon.probe.account import Progress
 from gpumon.probe.conclude import SETUP_STAGES
 from gpumon.probe.guard import Skip
 from gpumon.probe.plan import Plan, Run
 from gpumon.probe.result import ProbeResult
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.ranks import LAST_WORDS
+from gpumon.supervisor.nccl_conf import lines_of
+from gpumon.supervisor.ranks import LAST_WORDS, TERM_PATIENCE
 from gpumon.supervisor.runs import Runs
 from gpumon.supervisor.shared_memory import sweep
 
@@ -55,10 +60,10 @@ def probing() -> Probing:
 
 @pytest.fixture
 def torchless(tmp_path: Path) -> str:
-    """An interpreter whose torch can be imported, and no more: for what happens before it is used."""
+    """An interpreter whose torch can be imported, and whose first use does not end: for what happens before it."""
     folder = tmp_path / "stub" / "torch"
     (folder / "distributed").mkdir(parents=True)
-    (folder / "__init__.py").write_text('__version__ = "2.6.0"')
+    (folder / "__init__.py").write_text('import time\n__version__ = "2.6.0"\ndef device(*_): time.sleep(600)\n')
     (folder / "distributed" / "__init__.py").touch()
     path = tmp_path / "python"
     packages = shlex.quote(str(folder.parent))
@@ -189,3 +194,177 @@ def test_what_a_killed_agent_left_goes_at_the_next_start_unless_root_owns_it() -
             os.seteuid(0)
         assert swept == ("nccl-own",)
         assert [path.name for path in folder.iterdir()] == ["nccl-root"]
+
+
+NO_SPACE = """
+NCCL WARN Error while creating shared memory segment /dev/shm/nccl-7cPTYr (size 9637888), error: No space left on device (28)
+"""  # noqa: E501 - NCCL's own words
+
+
+def test_a_full_dev_shm_is_named_with_its_remedy(probing: Probing, tmp_path: Path) -> None:
+    """What NCCL says of /dev/shm is in the log, and the hint says how to enlarge it."""
+    script = f'say(stage="join")\nprint({NO_SPACE!r}, flush=True)\nsay(error="ncclSystemError")\nsys.exit(1)'
+    result = probing.run(scripted(tmp_path / "worker.py", script))
+    assert (result.outcome, result.reason) == ("failed", "setup")
+    assert "ncclSystemError. Enlarge /dev/shm" in result.hint
+    assert NO_SPACE.strip() in result.log
+
+
+def test_what_nccl_is_told_is_recorded(tmp_path: Path) -> None:
+    """Variables that were given, and the lines of the host's own file under its path; the user's file is not read."""
+    conf = tmp_path / "nccl.conf"
+    conf.write_text("# of the site\n\nNCCL_IB_HCA=mlx5\n NCCL_P2P_LEVEL=NVL \n")
+    plan = make_plan(QUICK, (), python="python", environment={"NCCL_ALGO": "Tree"}, nccl_conf=lines_of(conf))
+    assert plan.settings["NCCL_ALGO"] == "Tree"
+    assert plan.settings["NCCL_CONF_FILE"] == "/dev/null"
+    assert plan.settings[str(conf)] == "NCCL_IB_HCA=mlx5\nNCCL_P2P_LEVEL=NVL"
+    assert "PATH" not in plan.settings
+    assert lines_of(tmp_path / "absent") == {}
+    assert list(lines_of(tmp_path).values()) == ["# not readable: Is a directory"]
+
+
+TAKE = """
+import errno, socket
+if orders["rank"] == 1:
+    for address in ("127.0.0.1", "0.0.0.0"):
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            with socket.socket() as taker:
+                taker.setsockopt(socket.SOL_SOCKET, option, 1)
+                try:
+                    taker.bind((address, orders["port"]))
+                    print("taken", flush=True)
+                except OSError as error:
+                    print(errno.errorcode[error.errno], flush=True)
+    with socket.socket() as caller:
+        print("called", errno.errorcode[caller.connect_ex((orders["address"], orders["port"]))], flush=True)
+    say(error=f"port {orders['port']}")
+time.sleep(600)
+"""
+
+
+def test_nobody_can_take_the_port_before_a_rank_listens_on_it(tmp_path: Path) -> None:
+    """It is bound when the ranks start, on one address, and nobody answers there; each run has another one."""
+    found = results({str(n): scripted(tmp_path / "worker.py", TAKE) for n in range(2)})
+    for result in found.values():
+        assert result.log.splitlines()[1:] == ["EADDRINUSE"] * 4 + ["called ECONNREFUSED"]
+    assert len({result.hint for result in found.values()}) == 2
+
+
+# The worker itself
+
+
+@pytest.mark.parametrize("stage", ["import", "join"])
+@pytest.mark.parametrize("kind", ["hang", "crash"])
+def test_the_worker_hangs_and_crashes_as_ordered(probing: Probing, torchless: str, kind: str, stage: str) -> None:
+    """With what other tests order it to do, the shipped worker ends as the scripts do."""
+    plan = make_plan(QUICK, (), python=torchless, fault=f"{kind}:0:{stage}", deadline=STARTED)
+    result = probing.run(plan)
+    assert result.outcome == {"hang": "timeout", "crash": "failed"}[kind], result
+    assert f"ank 0: {stage}" in result.hint or f"Rank 0 at {stage}" in result.hint
+    assert gone(probing.pids)
+
+
+def test_a_rank_is_the_first_that_the_kernel_kills_for_memory(probing: Probing, torchless: str) -> None:
+    """Before the agent, and before whatever else runs on the host."""
+    scores: set[str] = set()
+
+    def look(progress: Progress) -> None:
+        if progress.stage == "import":
+            scores.update(Path(f"/proc/{pid}/oom_score_adj").read_text().strip() for pid in probing.ranks.pids)
+            probing.ranks.abort(Skip(reason="busy", hint=""))
+
+    probing.run(make_plan(QUICK, (), python=torchless, fault="hang:0:import"), look)
+    assert "1000" in scores
+
+
+GROUPS = Path("/sys/fs/cgroup/memory" if Path("/sys/fs/cgroup/memory").is_dir() else "/sys/fs/cgroup")
+LIMIT = {"memory.limit_in_bytes", "memory.max"}
+AGENT = """
+import os, sys, time
+from pathlib import Path
+(Path(sys.argv[1]) / "cgroup.procs").write_text(str(os.getpid()))
+from gpumon.probe.baseline import Judge
+from gpumon.probe.plan import Run, make_plans
+from gpumon.probe.probes import PROBES
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.runs import Runs
+largest = bytearray(b"x") * (120 << 20)
+loop = Loop()
+plans = make_plans(PROBES["allreduce"], (), python=sys.argv[2])
+judge = Judge(probe="allreduce", backend="gloo")
+def tell(result):
+    print(result.outcome, result.hint)
+    loop.stop()
+Runs(loop).start(plans, Run(id="one", trigger="request", started=time.time()), judge, lambda _: None, tell)
+loop.run()
+"""
+EATER = """
+eaten = []
+while True:
+    eaten.append(bytearray(b"x") * (8 << 20))
+"""
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of so little memory that it runs out."""
+    group = GROUPS / f"gpumon-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("no control group can be made")
+    limits = [path for path in group.iterdir() if path.name in LIMIT]
+    try:
+        if not limits:
+            pytest.skip("the memory of control groups cannot be limited")
+        limits[0].write_text(str(250 << 20))
+        yield group
+    finally:
+        for _ in range(100):  # a group is busy for a moment after its last process
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.05)
+
+
+def test_the_agent_outlives_ranks_that_take_all_memory(small_group: Path, torchless: str, tmp_path: Path) -> None:
+    """Though it is larger itself, the kernel kills a rank, and the run is a failure with that cause."""
+    (tmp_path / "stub" / "torch" / "__init__.py").write_text(EATER)
+    script = tmp_path / "agent.py"
+    script.write_text(AGENT)
+    environment = os.environ | {"PYTHONPATH": str(Path(gpumon.__file__).parents[1])}
+    command = [sys.executable, str(script), str(small_group), torchless]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("failed Rank")
+    assert "by the kernel if memory ran out" in ran.stdout
+
+
+def test_deaf_and_crashing_ranks_of_torch_are_ended() -> None:
+    """Once they are connected too, in torch itself: one that ignores SIGTERM, and one that crashes as it measures."""
+    faults = {"deaf": "deaf:1", "crash": "crash:1:measure"}
+    plans = {
+        name: make_plan(QUICK, (), python=sys.executable, fault=fault, deadline={"deaf": 12.0}.get(name, 100.0))
+        for name, fault in faults.items()
+    }
+    found = results(plans)
+    assert found["deaf"].outcome == "timeout"
+    assert found["deaf"].duration_seconds >= 12.0 + TERM_PATIENCE
+    assert (found["crash"].outcome, found["crash"].reason) == ("failed", "ranks")
+    assert found["crash"].hint.startswith("Rank 1 at measure of ")
+    assert f"signal {signal.SIGSEGV.value}" in found["crash"].hint
+
+
+NEWER_ARGUMENTS = {"strict", "slots", "kw_only", "encoding_errors", "delete_on_close"}
+"""Names of arguments that came to the standard library after Python 3.9."""
+
+
+def test_the_worker_runs_on_python_3_9() -> None:
+    """Its syntax and its annotations are those of 3.9, and it passes no argument that came later."""
+    for path in sorted(QUICK.worker.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
+        nodes = list(ast.walk(tree))
+        passed = {one.arg for one in nodes if isinstance(one, ast.keyword)}
+        assert not passed & NEWER_ARGUMENTS, path
+        imported = {one.module for one in nodes if isinstance(one, ast.ImportFrom)}
+        assert "__future__" in imported or not any(isinstance(one, ast.arg) and one.annotation for one in nodes), path

@@ -8,6 +8,7 @@ the descriptor that the orders name (see `account.take`).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -31,6 +32,12 @@ def die_with(parent: int) -> bool:
     return os.getppid() == parent
 
 
+def die_first() -> None:
+    """When memory runs out, have the kernel kill this process before others: the agent, or a job."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123
+        file.write("1000")
+
+
 def read_steps(steps: queue.Queue[dict[str, Any]]) -> None:
     """Pass on each line of standard input; its end is the end of the process."""
     for line in iter(sys.stdin.buffer.readline, b""):
@@ -46,6 +53,7 @@ def main() -> int:
     if not die_with(orders["parent"]):
         reporter.frame(error="its parent is not the agent: probe.python must exec the interpreter, not start it")
         return 3
+    die_first()
     steps: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=read_steps, args=(steps,), daemon=True).start()
     try:
