@@ -14,6 +14,7 @@ from gpumon.commands import UserError
 from gpumon.hold import Hold, HoldEnded, Holds
 from gpumon.moment import Moment
 from gpumon.outputs.hold import document
+from gpumon.probe.plan import AGENT
 from gpumon.probe.probes import PROBES
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.span import ASK_FOR_LESS, wrong_length
@@ -101,12 +102,29 @@ def _left() -> tuple[int, ...]:
 
 
 def _ranks() -> list[int]:
+    """Those that have lost the agent that started them."""
     workers = {str(probe.worker).encode() for probe in PROBES.values()}
-    return sorted(int(one.parent.name) for one in Path("/proc").glob("[0-9]*/cmdline") if workers & _arguments(one))
+    return sorted(
+        int(one.name) for one in Path("/proc").glob("[0-9]*") if workers & _words(one / "cmdline") and _is_orphan(one)
+    )
 
 
-def _arguments(path: Path) -> set[bytes]:
+def _is_orphan(process: Path) -> bool:
+    """True also for one of another user, of which that cannot be read."""
+    return f"{AGENT}={_parent(process)}".encode() not in _words(process / "environ")
+
+
+def _parent(process: Path) -> str:
+    lines = _read(process / "status").splitlines()
+    return next((line.split()[1].decode() for line in lines if line.startswith(b"PPid:")), "")
+
+
+def _words(path: Path) -> set[bytes]:
+    return set(_read(path).split(b"\0"))
+
+
+def _read(path: Path) -> bytes:
     try:
-        return set(path.read_bytes().split(b"\0"))
+        return path.read_bytes()
     except OSError:  # it has ended
-        return set()
+        return b""

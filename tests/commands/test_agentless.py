@@ -1,0 +1,105 @@
+"""`gpumon probe hold` and `unhold` where no agent runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from agents import free_port
+
+from gpumon.cli import main
+from gpumon.commands import agentless, hold
+from gpumon.hold import Hold, in_force
+from gpumon.probe.plan import AGENT
+from gpumon.probe.probes import PROBES
+from gpumon.store.store import Store
+
+WORKER = str(PROBES["allreduce"].worker)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of a store that an agent has left."""
+    path = tmp_path / "gpumon.db"
+    Store.open(path).close()
+    return path
+
+
+@pytest.fixture
+def flags(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Nobody listens there."""
+    monkeypatch.setattr(hold, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(agentless, "KILLED_SECONDS", 0.2)
+    return [f"--web.listen-address=127.0.0.1:{free_port()}", f"--store.path={path}"]
+
+
+@contextmanager
+def rank(agent: int) -> Iterator[subprocess.Popen[bytes]]:
+    """What looks like one that this process has started."""
+    command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", WORKER]
+    environment = {AGENT: str(agent)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def owners(path: Path) -> list[str]:
+    with Store.open(path) as store:
+        return [one.owner for one in in_force(store.spans(Hold))]
+
+
+def test_the_next_agent_finds_it_in_the_store(path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Each owner has one there too; the end of one is written as well."""
+    for owner in ("4711", "4712", "4711"):
+        assert main(["probe", "hold", "--owner", owner, *flags]) == 0
+    assert "No agent runs, so nothing of ours is on a GPU. One that is started keeps to it." in capsys.readouterr().out
+    assert owners(path) == ["4712", "4711"]
+    assert main(["probe", "unhold", "--owner", "4712", "--json", *flags]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert ([one["owner"] for one in document["hold"]["holders"]], document["stored"]) == (["4711"], True)
+    assert owners(path) == ["4711"]
+
+
+def test_what_the_agent_would_refuse_is_refused(
+    path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the same setting."""
+    assert main(["probe", "hold", "--ttl", "8d", *flags]) == 2
+    assert "probe.hold_max_seconds, which is 604800" in capsys.readouterr().err
+    assert owners(path) == []
+
+
+def test_a_store_that_is_in_use_has_an_agent(path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It starts, it ends, or it is asked at a wrong address: nobody can tell what it has on the GPUs."""
+    with Store.open(path):
+        assert main(["probe", "hold", *flags]) == 1
+    said = capsys.readouterr().err
+    assert "is using it" in said
+    assert "no agent answers at" in said
+
+
+def test_a_store_that_cannot_be_written_keeps_no_job_waiting(
+    path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no agent; only the next one would not know."""
+    path.write_text("no store of ours, and longer than the head of one" * 3)
+    path.with_name("gpumon.db.lock").unlink()
+    assert main(["probe", "hold", *flags]) == 0
+    assert "An agent that is started before it is over does not know of it" in capsys.readouterr().out
+
+
+def test_a_rank_that_its_agent_has_left_is_named(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """After kill -9 of the agent its ranks may need a moment; what is there after that is on a GPU, maybe."""
+    with rank(agent=1) as left:
+        assert main(["probe", "hold", *flags]) == 1
+        assert f"(process {left.pid})" in capsys.readouterr().err
+    with rank(agent=os.getpid()):  # of another agent, which is asked by who uses its GPUs
+        assert main(["probe", "hold", *flags]) == 0
