@@ -1,0 +1,38 @@
+#!/bin/sh
+# probe.scheduler_gate of gpumon on a node of Kubernetes: is the node free for an all-reduce of half a minute? Exit code 0
+# is yes, 1 is no, 2 that the API server does not answer; the last line says why. gpumon skips its run unless it is 0.
+#
+# It asks for pods of this node that have GPUs by limit (nvidia.com/gpu), and that have not ended. It needs kubectl, and
+# the right to list pods in all namespaces:
+#
+#   kubectl create clusterrole gpumon-gate --verb=list --resource=pods
+#   kubectl create clusterrolebinding gpumon-gate --clusterrole=gpumon-gate --serviceaccount=monitoring:gpumon
+#
+# What this does not do:
+# - It reserves nothing. A pod that is bound a moment later takes seconds to start; its first process on a GPU ends the
+#   run within two seconds. To rule that out too, cordon the node here, and uncordon it when the run is over.
+# - It sees no GPUs that are given out by resource claims (DRA), nor by time slicing under another name: see RESOURCE.
+#
+# Settings, from the environment:
+#   NODE_NAME  the node (of a pod, by the downward API: spec.nodeName), else the host's name
+#   RESOURCE   nvidia.com/gpu
+set -u
+PATH=${PATH:+$PATH:}/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+node=${NODE_NAME:-$(hostname)}
+resource=$(printf '%s' "${RESOURCE:-nvidia.com/gpu}" | sed 's/\./\\./g')
+
+pods=$(
+    timeout 8 kubectl get pods --all-namespaces --request-timeout=6s \
+        --field-selector="spec.nodeName=$node,status.phase!=Succeeded,status.phase!=Failed" \
+        --output="jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name} {.spec['initContainers','containers'][*].resources.limits.$resource}{'\n'}{end}" 2>&1
+) || {
+    echo "the API server says nothing of the pods on node $node: $pods"
+    exit 2
+}
+holders=$(printf '%s\n' "$pods" | awk 'NF > 1 { printf "%s%s", sep, $1; sep = ", " }')
+if [ -n "$holders" ]; then
+    echo "pods with GPUs on node $node: $holders"
+    exit 1
+fi
+echo "no pod on node $node has a GPU"

@@ -1,0 +1,97 @@
+"""The gates for Slurm and Kubernetes, against what those programs answer."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "deploy"
+SLURM, KUBERNETES = (ROOT / folder / "gpumon-gate.sh" for folder in ("slurm", "kubernetes"))
+
+
+class Host:
+    """Commands that answer what a test says, before those of the system."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def answer(self, command: str, text: str, code: int = 0) -> None:
+        (self.folder / f"{command}.txt").write_text(text)
+        path = self.folder / command
+        path.write_text(f'#!/bin/sh\necho "$@" >> {path}.asked\ncat {path}.txt\nexit {code}\n')
+        path.chmod(0o755)
+
+    def asked(self, command: str) -> str:
+        return (self.folder / f"{command}.asked").read_text()
+
+    def ask(self, gate: Path) -> tuple[int, str]:
+        """Exit code and last line."""
+        environment = {"PATH": f"{self.folder}:/usr/bin:/bin", "SLURMD_NODENAME": "n17", "NODE_NAME": "n17"}
+        ran = subprocess.run([gate], env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return ran.returncode, ran.stdout.splitlines()[-1]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("state", "jobs", "code", "words"),
+    [
+        ("IDLE", "", 0, "node n17 is IDLE, and without a job"),
+        ("IDLE+DRAIN", "", 0, "IDLE+DRAIN"),
+        ("MIXED", "4711\n", 1, "node n17 is MIXED"),
+        ("ALLOCATED", "", 1, "ALLOCATED"),
+        ("IDLE+PLANNED", "", 1, "PLANNED"),
+        ("IDLE+COMPLETING", "", 1, "COMPLETING"),
+        ("IDLE+MAINT+RESERVED", "", 1, "MAINT"),
+        ("IDLE*", "", 1, "IDLE*"),
+        ("IDLE", "4711\n4712\n", 1, "jobs on node n17: 4711 4712"),
+    ],
+)
+def test_slurm_gives_a_node_that_is_idle(host: Host, state: str, jobs: str, code: int, words: str) -> None:
+    """And drained, if it is: then no job comes. One that is planned for a job or reserved is somebody's."""
+    host.answer("scontrol", f"NodeName=n17 Arch=x86_64 CPUAlloc=0 State={state} ThreadsPerCore=1\n")
+    host.answer("squeue", jobs)
+    found, line = host.ask(SLURM)
+    assert (found, words in line) == (code, True)
+    assert "show node n17" in host.asked("scontrol")
+
+
+def test_a_slurm_that_does_not_answer_gives_nothing(host: Host) -> None:
+    """Neither about the node nor about its jobs."""
+    host.answer("scontrol", "slurm_load_node error: Unable to contact slurm controller\n", code=1)
+    assert host.ask(SLURM)[0] == 2
+    host.answer("scontrol", "NodeName=n17 State=IDLE ThreadsPerCore=1\n")
+    host.answer("squeue", "slurm_load_jobs error: Unable to contact slurm controller\n", code=1)
+    assert host.ask(SLURM) == (
+        2,
+        "Slurm says nothing of the jobs on node n17: slurm_load_jobs error: Unable to contact slurm controller",
+    )
+
+
+@pytest.mark.parametrize(
+    ("pods", "code", "words"),
+    [
+        ("kube-system/dns \nmonitoring/gpumon \n", 0, "no pod on node n17 has a GPU"),
+        ("", 0, "no pod on node n17 has a GPU"),
+        ("kube-system/dns \nml/train-0 8\nml/notebook 1 1\n", 1, "pods with GPUs on node n17: ml/train-0, ml/notebook"),
+    ],
+)
+def test_kubernetes_gives_a_node_without_pods_that_have_gpus(host: Host, pods: str, code: int, words: str) -> None:
+    """Pods without any are no reason. Those that have ended are not asked for."""
+    host.answer("kubectl", pods)
+    assert host.ask(KUBERNETES) == (code, words)
+    asked = host.asked("kubectl")
+    assert "spec.nodeName=n17,status.phase!=Succeeded,status.phase!=Failed" in asked
+    assert r"resources.limits.nvidia\.com/gpu" in asked
+
+
+def test_an_api_server_that_does_not_answer_gives_nothing(host: Host) -> None:
+    """With its own words."""
+    host.answer("kubectl", "Unable to connect to the server: i/o timeout\n", code=1)
+    code, line = host.ask(KUBERNETES)
+    assert (code, line.endswith("Unable to connect to the server: i/o timeout")) == (2, True)
