@@ -36,6 +36,8 @@ class Sized:
     wrong: int
     spoilt: int = 0
     """Of what it gave itself."""
+    direct: bool | None = None
+    """Whether it reaches the memory of the GPU that it exchanged with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,8 @@ def _timed(account: Account, frame: Mapping[str, Any]) -> Account:
         wrong=int(frame["wrong"]),
         spoilt=int(frame.get("spoilt", 0)),
     )
+    if frame.get("direct") is not None:
+        sized = replace(sized, direct=bool(frame["direct"]))
     step = int(frame["step"])
     if "peer" in frame:
         return replace(account, pairs={**account.pairs, (step, int(frame["peer"])): sized})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpumon.probe.baseline import Judge
 from gpumon.probe.course import comparisons
+from gpumon.probe.evidence import NOTHING_SEEN, AllSeen
 from gpumon.probe.guard import Skip
 from gpumon.probe.locate import locate
 from gpumon.probe.passes import Ending, Pass, measurements
@@ -15,9 +16,12 @@ from gpumon.probe.plan import Run
 from gpumon.probe.probes import Probe
 from gpumon.probe.remedies import remedy
 from gpumon.probe.result import Comparison, Location, ProbeResult
+from gpumon.probe.sharp import told_apart
 
 SETUP_STAGES = ("start", "import", "join", "allocate")
 """Before the first operation: what fails here says nothing about the links."""
+LOCATED = ("degraded", "wrong")
+"""Outcomes after which it is said where the trouble is."""
 LOG_LIMIT = 64 * 1024
 """Longest log of a result, in characters."""
 
@@ -27,19 +31,28 @@ class _Verdict:
     outcome: str
     reason: str = ""
     hint: str = ""
+    remedy: str = ""
+    """What is said after everything else."""
 
 
-def conclude(run: Run, passes: Sequence[Pass], judge: Judge, duration: float) -> ProbeResult:
-    """The result of a run that made at least one pass, for every way in which it can end. `duration`: seconds."""
+def conclude(
+    run: Run, passes: Sequence[Pass], judge: Judge, duration: float, seen: AllSeen = NOTHING_SEEN
+) -> ProbeResult:
+    """The result of a run that made at least one pass, for every way in which it can end.
+
+    `duration`: seconds. `seen`: what its GPUs told meanwhile.
+    """
     found = [one for each in passes for one in measurements(each)]
+    compared = [one for each in passes for one in comparisons(each, judge)]
     verdict = _judge(passes, judge)
+    location = _location(passes, seen) if verdict.outcome in LOCATED else None
     last = passes[-1]
     return ProbeResult(
         id=run.id,
         probe=last.plan.probe.name,
         outcome=verdict.outcome,
         reason=verdict.reason,
-        hint=verdict.hint,
+        hint=_hint(verdict, compared, location),
         trigger=run.trigger,
         started=run.started,
         duration_seconds=duration,
@@ -48,13 +61,24 @@ def conclude(run: Run, passes: Sequence[Pass], judge: Judge, duration: float) ->
         versions=next((each.versions for each in passes if each.versions), {}),
         conditions=judge.conditions,
         measurements=tuple(found),
-        comparisons=tuple(one for each in passes for one in comparisons(each, judge)),
-        location=None if verdict.outcome == "ok" else next(filter(None, map(locate, passes)), None),
+        comparisons=tuple(compared),
+        location=location,
         wrong_elements=sum(one.wrong_elements for one in found) if found else None,
         settings=passes[0].plan.settings,
         log="" if verdict.outcome in {"ok", "skipped"} else _log(passes),
         simulated=last.plan.simulated,
     )
+
+
+def _location(passes: Sequence[Pass], seen: AllSeen) -> Location | None:
+    return next(filter(None, (locate(one, seen) for one in passes)), None)
+
+
+def _hint(verdict: _Verdict, compared: Sequence[Comparison], location: Location | None) -> str:
+    """What is to be done comes last."""
+    apart = told_apart(compared) if verdict.outcome == "degraded" else ""
+    where = location.sentence if location is not None else ""
+    return " ".join(filter(None, (verdict.hint, apart, where, verdict.remedy)))
 
 
 def skipped(probe: Probe, run: Run, skip: Skip, *, simulated: bool = False) -> ProbeResult:
@@ -77,9 +101,7 @@ def _wrong(one: Pass, _ending: Ending) -> _Verdict | None:
     if not ranks:
         return None
     seen = f"Silent data corruption, seen on rank {', '.join(ranks)}."
-    location = locate(one)
-    where = f" {location.sentence}" if location is not None else ""
-    return _Verdict(outcome="wrong", hint=f"{seen}{where} Take the node out of service and run again.")
+    return _Verdict(outcome="wrong", hint=seen, remedy="Take the node out of service and run again.")
 
 
 def _unkillable(_one: Pass, ending: Ending) -> _Verdict | None:
@@ -164,19 +186,18 @@ def _degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
     for one in passes:
         low = comparisons(one, judge, low=True)
         if low:
-            return _fallen_short(low[-1], locate(one))
+            return _fallen_short(low[-1])
     return None
 
 
-def _fallen_short(one: Comparison, location: Location | None) -> _Verdict:
+def _fallen_short(one: Comparison) -> _Verdict:
     usual = {"baseline": one.baseline, "expected": one.expected, "fleet": one.fleet}[one.low] or 0.0
     whose = {"baseline": "this host's own median", "expected": one.source, "fleet": "the fleet's median"}[one.low]
     hint = (
         f"{one.collective} ({one.algorithm}) of {one.bytes} bytes came to {one.busbw / 1e9:.2f} GB/s, twice: "
         f"{one.busbw / usual:.0%} of {usual / 1e9:.2f} GB/s ({whose})."
     )
-    where = f" {location.sentence}" if location is not None else ""
-    return _Verdict(outcome="degraded", reason=one.low, hint=hint + where)
+    return _Verdict(outcome="degraded", reason=one.low, hint=hint)
 
 
 def _complete(one: Pass) -> bool:

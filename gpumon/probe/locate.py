@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from gpumon.probe.evidence import NOTHING_SEEN, AllSeen, findings
 from gpumon.probe.passes import Pass, measurements, pairs
 from gpumon.probe.result import Location, Pair
 from gpumon.probe.steps import Measure
@@ -20,31 +22,68 @@ TWO = 2
 """Ranks of which either may be the slow one."""
 MOST = 0.75
 """A rank of whose pairs more than this share are slow is slow itself."""
-NOBODY_ALONE = "No rank is clearly slower than all others, so it cannot be said where the loss is."
-NOT_IN_PAIRS = "Every two alone exchanged right data, so it cannot be said where the wrong data comes from."
+NOBODY_ALONE = "No rank is clearly slower than all others, so it cannot be said where the loss is"
+NOT_IN_PAIRS = "Every two alone exchanged right data, so it cannot be said where the wrong data comes from"
 
 
-def locate(one: Pass) -> Location | None:
-    """None where no pairs were measured."""
-    if one.plan.probe.alone:
-        return _among_lone(one)
-    found = pairs(one)
-    if not found:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Blame:
+    """Who it is, as far as the ranks' own figures tell."""
+
+    ranks: tuple[int, ...]
+    sentence: str
+    """Without a full stop."""
+    wrong: bool = False
+
+
+def locate(one: Pass, seen: AllSeen = NOTHING_SEEN) -> Location | None:
+    """None where nobody has looked for it. `seen`: what the GPUs of the run told meanwhile."""
+    found, names = pairs(one), _Names(one, seen)
+    blame = _blame(one, found, names)
+    if blame is None:
         return None
-    ranks, sentence = _blame(one, found)
-    return _location(one, ranks, sentence, found)
+    odd = findings({gpu: seen[gpu] for gpu in one.plan.gpus if gpu in seen})
+    blame = _with_cause(one, blame, odd, names)
+    told = (f"{names.of_gpu(gpu)}: {word}." for gpu, words in odd.items() for word in words)
+    return Location(
+        sentence=f"{blame.sentence}.",
+        ranks=blame.ranks,
+        gpus=tuple(one.plan.gpus[rank] for rank in blame.ranks) if one.plan.gpus else (),
+        pairs=found,
+        evidence=(*told, *_cut_off(found, names)),
+    )
 
 
-def _among_lone(one: Pass) -> Location | None:
-    """Ranks that act by themselves need no pairs: what each of them told of itself is enough."""
+def _with_cause(one: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]], names: _Names) -> _Blame:
+    """With what the GPU told of itself; where nobody stands apart by his figures, who does by that."""
+    if blame.wrong or not odd:
+        return blame
+    if not blame.ranks and len(odd) == 1:
+        [(gpu, words)] = odd.items()
+        sentence = f"{blame.sentence}; but {names.of_gpu(gpu)} stands out: {words[0]}"
+        return _Blame(ranks=(one.plan.gpus.index(gpu),), sentence=sentence)
+    causes = {rank: odd[one.plan.gpus[rank]][0] for rank in blame.ranks if one.plan.gpus[rank] in odd}
+    if not causes:
+        return blame
+    if len(blame.ranks) == 1:
+        return replace(blame, sentence=f"{blame.sentence}: {causes[blame.ranks[0]]}")
+    told = "; ".join(f"of {names.of(rank)}, {word}" for rank, word in causes.items())
+    return replace(blame, sentence=f"{blame.sentence}: {told}")
+
+
+# Ranks that act alone
+
+
+def _among_lone(one: Pass, names: _Names) -> _Blame | None:
+    """They need no pairs: what each of them told of itself is enough."""
     wrong = tuple(account.rank for account in one.accounts if any(sized.wrong for sized in account.sizes.values()))
-    repeated = len(one.steps) > len(one.plan.measures)
-    if not wrong and not repeated:
+    if wrong:
+        named = " and ".join(names.of(rank) for rank in wrong)
+        return _Blame(ranks=wrong, sentence=f"The wrong data is that of {named}", wrong=True)
+    if len(one.steps) == len(one.plan.measures):
         return None
-    ranks = wrong or _slowest(one)
-    named = " and ".join(_name(one, rank) for rank in ranks)
-    sentence = f"Data that is wrong is that of {named}." if wrong else f"{named} is slower than the others."
-    return _location(one, ranks, sentence if ranks else NOBODY_ALONE)
+    slow = _slowest(one)
+    return _Blame(ranks=slow, sentence=f"{names.of(slow[0])} is slower than the others" if slow else NOBODY_ALONE)
 
 
 def _slowest(one: Pass) -> tuple[int, ...]:
@@ -58,19 +97,19 @@ def _slowest(one: Pass) -> tuple[int, ...]:
     return ()
 
 
-def _location(one: Pass, ranks: tuple[int, ...], sentence: str, found: tuple[Pair, ...] = ()) -> Location:
-    gpus = tuple(one.plan.gpus[rank] for rank in ranks) if one.plan.gpus else ()
-    return Location(sentence=sentence, ranks=ranks, gpus=gpus, pairs=found)
+# Pairs
 
 
-def _blame(one: Pass, found: Sequence[Pair]) -> tuple[tuple[int, ...], str]:
+def _blame(one: Pass, found: Sequence[Pair], names: _Names) -> _Blame | None:
+    if one.plan.probe.alone or not found:
+        return _among_lone(one, names) if one.plan.probe.alone else None
     if any(any(pair.wrong) for pair in found):
         ranks = _wrong(found, one.plan.ranks)
-        return ranks, _of_wrong(one, ranks, found)
+        return _Blame(ranks=ranks, sentence=_of_wrong(ranks, found, names), wrong=True)
     if any(measurement.wrong_elements for measurement in measurements(one)):
-        return (), NOT_IN_PAIRS
+        return _Blame(ranks=(), sentence=NOT_IN_PAIRS, wrong=True)
     ranks = culprits(found, one.plan.ranks)
-    return ranks, _of_slow(one, ranks)
+    return _Blame(ranks=ranks, sentence=_of_slow(one, ranks, names))
 
 
 def culprits(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
@@ -124,9 +163,6 @@ def _stands_apart(own: Sequence[float], others: Sequence[float]) -> bool:
     return gap > max(APART * spread, LEAST_APART * max(others))
 
 
-# Who is wrong
-
-
 def _wrong(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     """Who gave what was wrong before it left, else who stands at one end of every wrong way, else the only wrong path.
 
@@ -158,27 +194,47 @@ def _wrong_ways(pair: Pair) -> Iterator[tuple[int, int]]:
 # In words
 
 
-def _of_wrong(one: Pass, ranks: Sequence[int], found: Sequence[Pair]) -> str:
-    named = [_name(one, rank) for rank in ranks]
+class _Names:
+    """What ranks are called."""
+
+    def __init__(self, one: Pass, seen: AllSeen) -> None:
+        self._gpus = one.plan.gpus
+        self._seen = seen
+
+    def of(self, rank: int) -> str:
+        return self.of_gpu(self._gpus[rank]) if self._gpus else f"rank {rank}"
+
+    def of_gpu(self, uuid: str) -> str:
+        """By its index too, where that is known."""
+        return f"GPU {self._seen[uuid].last.index} ({uuid})" if uuid in self._seen else f"GPU {uuid}"
+
+
+def _of_wrong(ranks: Sequence[int], found: Sequence[Pair], names: _Names) -> str:
+    named = [names.of(rank) for rank in ranks]
     if any(any(pair.spoilt) for pair in found):
-        return f"Wrong data comes from {' and from '.join(named)}."
+        return f"Wrong data comes from {' and from '.join(named)}"
     if not named:
-        return "Several exchange wrong data, so it cannot be said where it comes from."
+        return "Several exchange wrong data, so it cannot be said where it comes from"
     if len(named) == TWO:
-        return f"Wrong data goes between {' and '.join(named)}: from one of them, or over their path."
-    return f"Every exchange of wrong data is one with {' or '.join(named)}."
+        return f"Wrong data goes between {' and '.join(named)}: from one of them, or over their path"
+    return f"Every exchange of wrong data is one with {' or '.join(named)}"
 
 
-def _of_slow(one: Pass, ranks: Sequence[int]) -> str:
-    named = [_name(one, rank) for rank in ranks]
+def _of_slow(one: Pass, ranks: Sequence[int], names: _Names) -> str:
+    named = [names.of(rank) for rank in ranks]
     if one.plan.ranks == TWO:
-        return "Two alone cannot be told apart, so it cannot be said where the loss is."
+        return "Which of two is slow cannot be said by their exchange alone"
     if len(named) == 1:
-        return f"{named[0]} is slow with every other."
+        return f"{named[0]} is slow with every other"
     if named:
-        return f"Only the path between {named[0]} and {named[1]} is slow."
-    return "No pair alone is slower than the others, so it cannot be said where the loss is."
+        return f"Only the path between {named[0]} and {named[1]} is slow"
+    return "No pair alone is slower than the others, so by them it cannot be said where the loss is"
 
 
-def _name(one: Pass, rank: int) -> str:
-    return f"GPU {one.plan.gpus[rank]} (rank {rank})" if one.plan.gpus else f"rank {rank}"
+def _cut_off(found: Sequence[Pair], names: _Names) -> Iterator[str]:
+    """Pairs that do not reach each other's memory though others do."""
+    if any(pair.direct for pair in found):
+        for pair in found:
+            if pair.direct is False:
+                a, b = map(names.of, pair.ranks)
+                yield f"{a} and {b} do not reach each other's memory, as other pairs do."

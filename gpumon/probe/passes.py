@@ -126,6 +126,7 @@ def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair
         bandwidth=step.bytes / seconds,
         wrong=(at_b.wrong, at_a.wrong),
         spoilt=(at_a.spoilt, at_b.spoilt),
+        direct=None if at_a.direct is None or at_b.direct is None else at_a.direct and at_b.direct,
     )
 
 

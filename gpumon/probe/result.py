@@ -94,6 +94,8 @@ class Pair:
     """Wrong elements that came from the first, and from the second."""
     spoilt: tuple[int, int] = (0, 0)
     """Elements that each of them held wrong itself, of what it gave."""
+    direct: bool | None = None
+    """Whether each reaches the other's memory, as CUDA says; None on the CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

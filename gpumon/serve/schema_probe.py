@@ -63,6 +63,8 @@ class Pair(Shape):
     ranks: list[int]
     bandwidth: float = Field(description="Bytes a second, each way.")
     wrong: list[int] = Field(description="Wrong elements from the first, and from the second.")
+    spoilt: list[int] = Field(description="Elements that each of them held wrong itself, of what it gave.")
+    direct: bool | None = Field(description="Whether each reaches the other's memory; null on the CPU.")
 
 
 class Location(Shape):

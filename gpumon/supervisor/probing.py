@@ -28,6 +28,7 @@ from gpumon.supervisor.loop import Loop, Timer
 from gpumon.supervisor.nccl_conf import PATH, lines_of
 from gpumon.supervisor.runs import Runs, at_once
 from gpumon.supervisor.situation import Own, free_memory, situation
+from gpumon.supervisor.witness import Witness
 
 log = logging.getLogger("gpumon.probe")
 
@@ -108,6 +109,7 @@ class Probing:
         self._question: Question | None = None
         self._due = 0.0
         """Boot clock at which the run by schedule that waits was due."""
+        self._witness = Witness(latest, ())
         self._using: tuple[str, ...] = ()
         """UUIDs of the GPUs of the run in progress."""
 
@@ -275,6 +277,7 @@ class Probing:
         )
         log.info("probe begins", extra={"id": run.id, "probe": probe.name, "ranks": plans[0].ranks})
         self._using = plans[0].gpus
+        self._witness = Witness(self._latest, self._using)
         self._watch_gpus(closely=True)
         self._tell(ProbeStarted(id=run.id, probe=probe.name, gpus=self._using))
         floors = self.choices.floors.get(plans[0].setting.backend, Floors())
@@ -285,6 +288,7 @@ class Probing:
             judge,
             lambda progress: self._tell(ProbeProgressed(progress=progress)),
             self._ended,
+            look=self._witness.look,
             clear=(lambda on_answer: self._ask(run, on_answer)) if self.choices.gate else at_once,
         )
         self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
@@ -292,6 +296,7 @@ class Probing:
     def _watch(self) -> None:
         """Give way to a job that has come since the run began."""
         self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
+        self._witness.look()
         self.give_way()
 
     def _rest(self) -> None:

@@ -10,6 +10,7 @@ from gpumon.probe.account import Progress
 from gpumon.probe.baseline import Judge
 from gpumon.probe.conclude import conclude
 from gpumon.probe.course import next_step
+from gpumon.probe.evidence import NOTHING_SEEN, AllSeen
 from gpumon.probe.guard import Skip
 from gpumon.probe.passes import Pass
 from gpumon.probe.plan import Plan, Run
@@ -22,7 +23,8 @@ from gpumon.supervisor.ranks import OnProgress, Ranks
 OnResult = Callable[[ProbeResult], None]
 Clear = Callable[[Callable[[Skip | None], None]], None]
 """Asks whether one more set of ranks may start; is answered at once or later, by a skip or None."""
-
+Look = Callable[[], AllSeen]
+"""What the GPUs of the run have told since before it began."""
 LeftOn = Callable[[Collection[str], frozenset[int], float], Left]
 """What is still there of these ranks on these GPUs, after they ended at this time."""
 
@@ -30,6 +32,11 @@ LeftOn = Callable[[Collection[str], frozenset[int], float], Left]
 def at_once(on_answer: Callable[[Skip | None], None]) -> None:
     """Where nobody has to be asked."""
     on_answer(None)
+
+
+def nothing_seen() -> AllSeen:
+    """Where the GPUs tell nothing."""
+    return NOTHING_SEEN
 
 
 def nobody(_gpus: Collection[str], _pids: frozenset[int], _ended: float) -> Left:
@@ -70,6 +77,7 @@ class Runs:
         on_result: OnResult,
         *,
         clear: Clear = at_once,
+        look: Look = nothing_seen,
     ) -> None:
         """Begin a run, which has been cleared. Raises RuntimeError while another is in progress: look at `running`."""
         if self._current is not None:
@@ -87,7 +95,9 @@ class Runs:
                 lambda left: conclude_once(replace(result, hint=f"{result.hint} {left}".strip())),
             )
 
-        self._current = _Current(self.ranks, plans, run, judge, on_progress=on_progress, on_end=leave, clear=clear)
+        self._current = _Current(
+            self.ranks, plans, run, judge, on_progress=on_progress, on_end=leave, clear=clear, look=look
+        )
         self._current.next_pass()
 
     def abort(self, skip: Skip) -> None:
@@ -113,6 +123,7 @@ class _Current:
         on_progress: OnProgress,
         on_end: Callable[[ProbeResult, Sequence[Pass]], None],
         clear: Clear,
+        look: Look,
     ) -> None:
         self.run = run
         self._ranks = ranks
@@ -122,6 +133,7 @@ class _Current:
         self._on_end = on_end
         self._over = False
         self._clear = clear
+        self._look = look
         self.passes: list[Pass] = []
         self._begun = boot_clock()
 
@@ -167,7 +179,7 @@ class _Current:
 
     def _end(self) -> None:
         self._over = True
-        self._on_end(conclude(self.run, self.passes, self._judge, self._elapsed()), self.passes)
+        self._on_end(conclude(self.run, self.passes, self._judge, self._elapsed(), self._look()), self.passes)
 
     def _elapsed(self) -> float:
         return boot_clock() - self._begun

@@ -114,7 +114,7 @@ def test_who_held_wrong_data_itself_is_named() -> None:
     """What was wrong before it left cannot have been spoilt on its way."""
     location = located(exchanged(4, even, lambda a, _: int(a == 2), spoilt=2))
     assert location.ranks == (2,)
-    assert location.sentence == "Wrong data comes from GPU GPU-2 (rank 2)."
+    assert location.sentence == "Wrong data comes from GPU GPU-2."
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_wrong_sums_of_ranks_that_exchange_right_data_blame_nobody() -> None:
     sizes = {(1, size): Sized(seconds=(USUAL,) * 20, wrong=1) for size in measure.sizes}
     told = [replace(account, sizes=sizes) for account in one.accounts]
     location = located(replace(one, steps=(*one.steps, measure), accounts=told))
-    assert (location.ranks, location.sentence) == ((), NOT_IN_PAIRS)
+    assert (location.ranks, location.sentence) == ((), f"{NOT_IN_PAIRS}.")
 
 
 def test_a_pair_that_looks_slow_is_tried_again_before_it_is_named() -> None:
@@ -198,6 +198,6 @@ def test_of_ranks_that_act_alone_each_one_is_judged_by_itself() -> None:
     """Copies need no pairs: the GPU is named that is slow, or whose data is wrong."""
     assert locate(copied(USUAL, USUAL, 3 * USUAL, repeated=False)) is None
     assert located(copied(USUAL, USUAL, 3 * USUAL)).ranks == (2,)
-    assert located(copied(USUAL, 3 * USUAL, 3 * USUAL)).sentence == NOBODY_ALONE
+    assert located(copied(USUAL, 3 * USUAL, 3 * USUAL)).sentence == f"{NOBODY_ALONE}."
     assert located(copied(USUAL, USUAL, wrong=1, repeated=False)).ranks == (1,)
     assert next_step(copied(USUAL, USUAL, wrong=1, repeated=False), JUDGE) is None

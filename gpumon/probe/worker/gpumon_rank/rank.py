@@ -7,7 +7,7 @@ import platform
 import statistics
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Optional
 
 from gpumon_rank.collectives import TABLE, Collective, Surroundings, exchange
 from gpumon_rank.faults import Fault
@@ -172,8 +172,11 @@ class Rank:
             act()
         seconds = [self._stopwatch.time(act) for _ in range(step["operations"])]
         wrong, spoilt = pattern.wrong(received, peer), pattern.wrong(out, self._rank)
-        found = {"seconds": seconds, "wrong": wrong, "spoilt": spoilt}
+        found = {"seconds": seconds, "wrong": wrong, "spoilt": spoilt, "direct": self._reaches(peer)}
         self._reporter.frame(step=step["number"], peer=peer, bytes=step["bytes"], **found)
+
+    def _reaches(self, peer: int) -> Optional[bool]:  # noqa: UP045 - Python 3.9
+        return bool(self._torch.cuda.can_device_access_peer(self._rank, peer)) if self._on_gpu else None
 
     def _misbehave(self, step: dict[str, Any]) -> None:
         self._fault.become(step["fault"])

@@ -1,0 +1,204 @@
+"""What the GPUs and their links told of themselves while the ranks ran: of some slowness the cause. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+HELD_DOWN = {
+    "hw_thermal": "heat (hardware)",
+    "sw_thermal": "heat (driver)",
+    "hw_power_brake": "the power brake of its board",
+    "hw_slowdown": "hardware (heat or power)",
+    "sw_power_cap": "its power limit",
+    "applications_clocks": "clocks that somebody has set",
+    "board_limit": "a limit of its board",
+    "reliability": "its voltage",
+}
+"""Why clocks are held down, in words."""
+ALWAYS_ODD = ("hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown")
+"""These are worth telling of every GPU; the others only of one that differs."""
+LEAST_SECONDS = 0.01
+"""For so long clocks must have been held down: what the probe times takes milliseconds."""
+LESS = 0.8
+"""Below this share of what the others reach a GPU differs."""
+LEAST_BYTES = 1e9
+"""Less traffic says nothing of its distribution."""
+LEAST_REPLAYS = 10.0
+OTHERS = 2
+"""GPUs that must agree before another one differs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """One GPU at one moment. Counters are totals; None is what nobody knows."""
+
+    index: int
+    uuid: str
+    at: float
+    """When it was read."""
+    fault: str = ""
+    held_down: Collection[str] = ()
+    """Reasons that hold its clocks down now."""
+    held_seconds: Mapping[str, float] = field(default_factory=dict)
+    """By reason."""
+    sm_clock: float | None = None
+    """Hertz."""
+    links_down: Collection[str] = ()
+    link_errors: Mapping[str, float] = field(default_factory=dict)
+    """By link and kind, such as `3: replay`."""
+    link_speed: float | None = None
+    """Of its slowest NVLink, bytes a second."""
+    link_bytes: float | None = None
+    """Moved over all NVLinks, both ways."""
+    fabric: Collection[str] = ()
+    """Checks of the fabric that are unhealthy."""
+    pcie_generation: float | None = None
+    pcie_generation_max: float | None = None
+    pcie_width: float | None = None
+    pcie_width_max: float | None = None
+    pcie_errors: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One GPU from before a run until now."""
+
+    first: Sight
+    last: Sight
+    looks: int = 1
+    held_down: Mapping[str, int] = field(default_factory=dict)
+    """Looks at which a reason held its clocks down."""
+    sm_clock: float | None = None
+    """The highest: an idle moment says nothing."""
+    pcie_generation: float | None = None
+    """The highest: it falls on idle GPUs by design."""
+
+    def counted(self, total: Callable[[Sight], Mapping[str, float]]) -> dict[str, float]:
+        """How much each total has grown."""
+        before = total(self.first)
+        grown = {key: value - before.get(key, 0.0) for key, value in total(self.last).items()}
+        return {key: more for key, more in grown.items() if more > 0}
+
+
+AllSeen = Mapping[str, Seen]
+"""By UUID."""
+NOTHING_SEEN: AllSeen = MappingProxyType({})
+"""As on the CPU."""
+
+
+def see(seen: AllSeen, sights: Sequence[Sight]) -> AllSeen:
+    """After one more look. What was read no later than the last time was seen already."""
+    after = dict(seen)
+    for sight in sights:
+        known = seen.get(sight.uuid)
+        if known is None:
+            known = Seen(first=sight, last=sight, looks=0)
+        elif sight.at <= known.last.at:
+            continue
+        after[sight.uuid] = _seen_again(known, sight)
+    return after
+
+
+def _seen_again(seen: Seen, sight: Sight) -> Seen:
+    return replace(
+        seen,
+        last=sight,
+        looks=seen.looks + 1,
+        held_down={**seen.held_down, **{one: seen.held_down.get(one, 0) + 1 for one in sight.held_down}},
+        sm_clock=_highest(seen.sm_clock, sight.sm_clock),
+        pcie_generation=_highest(seen.pcie_generation, sight.pcie_generation),
+    )
+
+
+def _highest(*values: float | None) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+# What it amounts to
+
+
+def findings(seen: AllSeen) -> dict[str, tuple[str, ...]]:
+    """By UUID, what is odd about a GPU, in words that follow its name and a colon. `seen`: the GPUs of the run."""
+    found = {}
+    for uuid, one in seen.items():
+        others = [other for key, other in seen.items() if key != uuid]
+        words = tuple(word for find in _FINDERS for word in find(one, others))
+        if words:
+            found[uuid] = words
+    return found
+
+
+def _faulty(one: Seen, _others: Sequence[Seen]) -> Iterator[str]:
+    if one.last.fault:
+        yield f"it does not answer ({one.last.fault})"
+
+
+def _held_down(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
+    for reason, words in HELD_DOWN.items():
+        ordinary = len(others) < OTHERS or sum(_was_held(other, reason) for other in others) * 2 >= len(others)
+        if _was_held(one, reason) and (reason in ALWAYS_ODD or not ordinary):
+            yield f"its clocks were held down by {words}"
+
+
+def _was_held(one: Seen, reason: str) -> bool:
+    seconds = one.counted(lambda sight: sight.held_seconds).get(reason, 0.0)
+    return seconds >= LEAST_SECONDS or bool(one.held_down.get(reason))
+
+
+def _slow_clock(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
+    usual = _usual([other.sm_clock for other in others])
+    if usual is not None and one.sm_clock is not None and one.sm_clock < LESS * usual:
+        yield f"its SM clock came to {one.sm_clock / 1e9:.2f} GHz, that of the others to {usual / 1e9:.2f}"
+
+
+def _links(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
+    for link in sorted(one.last.links_down, key=int):
+        yield f"its NVLink {link} is down"
+    for kind, count in sorted(one.counted(lambda sight: sight.link_errors).items()):
+        yield f"its NVLink {kind}, {count:.0f} times"
+    usual = _usual([other.last.link_speed for other in others])
+    if usual is not None and one.last.link_speed is not None and one.last.link_speed < LESS * usual:
+        speed = one.last.link_speed
+        yield f"an NVLink of it runs at {speed / 1e9:.1f} GB/s, those of the others at {usual / 1e9:.1f}"
+    for check in sorted(one.last.fabric):
+        yield f"its fabric says {check.replace('_', ' ')}"
+
+
+def _idle_links(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
+    """In every collective of ours all ranks move as much."""
+    moved, usual = _moved(one), _usual([_moved(other) for other in others])
+    if moved is not None and usual is not None and usual > LEAST_BYTES and moved < LESS * usual:
+        yield f"it moved {moved / 1e9:.1f} GB over its NVLinks, the others {usual / 1e9:.1f}"
+
+
+def _moved(one: Seen) -> float | None:
+    first, last = one.first.link_bytes, one.last.link_bytes
+    return None if first is None or last is None or last < first else last - first
+
+
+def _pcie(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
+    width, lanes = one.last.pcie_width, one.last.pcie_width_max
+    if width and lanes and width < lanes:
+        yield f"its PCIe link has {width:.0f} of {lanes:.0f} lanes"
+    generation, most = one.pcie_generation, one.last.pcie_generation_max
+    if generation and most and generation < most and any(_at_full_generation(other) for other in others):
+        yield f"its PCIe link ran at generation {generation:.0f} of {most:.0f}"
+    for kind, count in sorted(one.counted(lambda sight: sight.pcie_errors).items()):
+        if kind != "replay" or count >= LEAST_REPLAYS:
+            yield f"its PCIe link counted {kind.replace('_', ' ')} errors, {count:.0f} times"
+
+
+def _at_full_generation(one: Seen) -> bool:
+    return one.pcie_generation is not None and one.pcie_generation == one.last.pcie_generation_max
+
+
+def _usual(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if len(known) >= OTHERS else None
+
+
+_FINDERS = (_faulty, _held_down, _slow_clock, _links, _idle_links, _pcie)
+"""What says most comes first."""

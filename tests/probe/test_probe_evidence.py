@@ -1,0 +1,256 @@
+"""What GPUs told of themselves during a run, and what is said of it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpumon.probe.account import Account, Progress, Sized
+from gpumon.probe.evidence import AllSeen, Sight, findings, see
+from gpumon.probe.locate import locate
+from gpumon.probe.passes import Pass
+from gpumon.probe.plan import make_plans
+from gpumon.probe.probes import PROBES
+from gpumon.probe.result import Comparison, Location
+from gpumon.probe.sharp import HIDDEN, LINKS, LOST, MAYBE_LOST, NOT_LINKS, told_apart
+from gpumon.probe.steps import Pairs, rounds
+from gpumon.report import Report
+from gpumon.snapshot.fabric import Fabric
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.node import Node
+from gpumon.snapshot.nvlink import Nvlink
+from gpumon.state import GpuState
+from gpumon.supervisor.witness import Witness
+
+RANKS = 4
+GPUS = tuple(f"GPU-{n}" for n in range(RANKS))
+ODD = 3
+
+
+def sights(at: float, **odd: Any) -> list[Sight]:
+    """Of GPUs that work; one of them differs."""
+    moved = 40e9 * at
+    usual = {
+        "held_seconds": {"sw_power_cap": at, "hw_thermal": 0.0},
+        "sm_clock": 1.98e9 if at else 0.3e9,
+        "link_speed": 26.5e9,
+        "link_bytes": moved,
+        "link_errors": {"7 had replay errors": 5.0},
+        "pcie_generation": 5.0 if at else 1.0,
+        "pcie_generation_max": 5.0,
+        "pcie_width": 16.0,
+        "pcie_width_max": 16.0,
+        "pcie_errors": {"replay": 3.0},
+    }
+    return [
+        Sight(index=n, uuid=uuid, at=at, **(usual | (odd if n == ODD else {})))  # type: ignore[arg-type]
+        for n, uuid in enumerate(GPUS)
+    ]
+
+
+def seen(**odd: Any) -> AllSeen:
+    """Before a run, in its midst and after it; from its midst on one GPU differs."""
+    after = see(see({}, sights(0.0)), sights(1.0, **odd))
+    return see(after, sights(2.0, **odd))
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        ({}, None),
+        ({"held_seconds": {"hw_thermal": 3.0}}, "its clocks were held down by heat (hardware)"),
+        ({"held_down": ["hw_slowdown"]}, "its clocks were held down by hardware (heat or power)"),
+        ({"held_down": ["applications_clocks"]}, "its clocks were held down by clocks that somebody has set"),
+        ({"sm_clock": 1.2e9}, "its SM clock came to 1.20 GHz, that of the others to 1.98"),
+        ({"links_down": ["11"]}, "its NVLink 11 is down"),
+        ({"link_errors": {"7 had replay errors": 17.0}}, "its NVLink 7 had replay errors, 12 times"),
+        ({"link_speed": 13.2e9}, "an NVLink of it runs at 13.2 GB/s, those of the others at 26.5"),
+        ({"link_bytes": 8e9}, "it moved 8.0 GB over its NVLinks, the others 80.0"),
+        ({"fabric": ["degraded_bandwidth"]}, "its fabric says degraded bandwidth"),
+        ({"pcie_width": 8.0}, "its PCIe link has 8 of 16 lanes"),
+        ({"pcie_generation": 3.0}, "its PCIe link ran at generation 3 of 5"),
+        ({"pcie_errors": {"replay": 103.0}}, "its PCIe link counted replay errors, 100 times"),
+        ({"pcie_errors": {"replay": 4.0}}, None),
+        ({"fault": "lost"}, "it does not answer (lost)"),
+    ],
+)
+def test_what_is_odd_about_one_gpu_is_said(odd: dict[str, Any], words: str | None) -> None:
+    """It is what grew, or differed from the others; what all of them show is how they are."""
+    assert findings(seen(**odd)) == ({} if words is None else {GPUS[ODD]: (words,)})
+
+
+def test_heat_is_told_of_every_gpu_and_a_power_limit_only_of_one_that_differs() -> None:
+    """All that work hard meet their power limit."""
+    hot = [replace(one, held_down=["hw_thermal", "sw_power_cap"]) for one in sights(1.0)]
+    found = findings(see(see({}, sights(0.0)), hot))
+    assert found == dict.fromkeys(GPUS, ("its clocks were held down by heat (hardware)",))
+
+
+def test_a_poll_counts_once() -> None:
+    """Whoever looks more often than the GPUs are read sees nothing new."""
+    once = see({}, sights(1.0, held_down=["hw_thermal"]))
+    assert see(once, sights(1.0)) == once
+    assert once[GPUS[ODD]].looks == 1
+
+
+def exchanged(slow: tuple[int, ...] = (), apart: tuple[int, int] | None = None, ranks: int = RANKS) -> Pass:
+    """All pairs; those of one rank, or of two only with each other, take longer."""
+    plan = make_plans(PROBES["allreduce"], GPUS[:ranks], python=sys.executable)[0]
+
+    def side(rank: int, peer: int) -> Sized:
+        late = bool(slow) and set(slow) <= {rank, peer}
+        direct = None if apart is None else {rank, peer} != set(apart)
+        return Sized(seconds=(2e-3 if late else 1e-3,) * 8, wrong=0, direct=direct)
+
+    accounts = [
+        Account(
+            progress=Progress(rank=rank), pairs={(0, peer): side(rank, peer) for peer in range(ranks) if peer != rank}
+        )
+        for rank in range(ranks)
+    ]
+    return Pass(plan=plan, steps=(Pairs(bytes=1 << 28, rounds=rounds(ranks)),), accounts=accounts)
+
+
+def located(one: Pass, known: AllSeen) -> Location:
+    location = locate(one, known)
+    assert location is not None
+    return location
+
+
+HOT = {"held_seconds": {"hw_thermal": 3.0}}
+
+
+def test_a_slow_gpu_is_named_with_what_it_told_of_itself() -> None:
+    """By index and UUID; the cause stands beside it, and all of it in the evidence."""
+    location = located(exchanged((ODD,)), seen(**HOT, pcie_width=8.0))
+    assert location.sentence == (
+        "GPU 3 (GPU-3) is slow with every other: its clocks were held down by heat (hardware)."
+    )
+    assert (location.ranks, location.gpus) == ((3,), ("GPU-3",))
+    assert location.evidence == (
+        "GPU 3 (GPU-3): its clocks were held down by heat (hardware).",
+        "GPU 3 (GPU-3): its PCIe link has 8 of 16 lanes.",
+    )
+
+
+def test_of_a_slow_path_both_ends_are_asked() -> None:
+    """Whichever has something to tell."""
+    location = located(exchanged((1, ODD)), seen(links_down=["4"]))
+    assert location.ranks == (1, 3)
+    assert location.sentence == (
+        "Only the path between GPU 1 (GPU-1) and GPU 3 (GPU-3) is slow: of GPU 3 (GPU-3), its NVLink 4 is down."
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_where_no_pair_stands_apart_a_gpu_that_does_is_named(ranks: int) -> None:
+    """Two alone cannot be told apart by their exchange, but by their heat; two that are hot cannot either."""
+    hot = {uuid: one for uuid, one in seen().items() if uuid in GPUS[: ranks - 1]}
+    hot[GPUS[ranks - 1]] = replace(seen(**HOT)[GPUS[ODD]], last=replace(seen(**HOT)[GPUS[ODD]].last, index=ranks - 1))
+    location = located(exchanged(ranks=ranks), hot)
+    assert location.ranks == (ranks - 1,)
+    assert location.sentence.endswith("stands out: its clocks were held down by heat (hardware).")
+    both = located(exchanged(ranks=ranks), dict.fromkeys(GPUS[:ranks], seen(**HOT)[GPUS[ODD]]))
+    assert both.ranks == ()
+    assert "cannot be said" in both.sentence
+    assert len(both.evidence) == ranks
+
+
+def test_a_slow_gpu_is_not_excused_by_what_another_one_told() -> None:
+    """The evidence has it; the sentence does not."""
+    location = located(exchanged((0,)), seen(**HOT))
+    assert location.sentence == "GPU 0 (GPU-0) is slow with every other."
+    assert location.evidence == ("GPU 3 (GPU-3): its clocks were held down by heat (hardware).",)
+
+
+def test_pairs_that_do_not_reach_each_others_memory_are_evidence() -> None:
+    """Where others do: a host on which no GPU reaches another one is built so."""
+    location = located(exchanged((0, 2), apart=(0, 2)), {})
+    assert location.evidence == ("GPU GPU-0 and GPU GPU-2 do not reach each other's memory, as other pairs do.",)
+    assert not located(exchanged(ranks=2, apart=(0, 1)), {}).evidence
+
+
+# What Reports show
+
+
+def report(at: float, **gpu: Any) -> Report:
+    """Two GPUs with a link each; the second one differs."""
+    states = [
+        GpuState(
+            bus_id=str(n),
+            uuid=GPUS[n],
+            index=n,
+            gpu=Gpu(nvlink_receive_bytes_total=at, nvlink_transmit_bytes_total=at, **(gpu if n else {})),
+            links={"0": Nvlink(up=1.0, errors_total={"crc": 9.0 * at * n}, recoveries_total={"failed": at * n})},
+            fabric=Fabric(health={"route_unhealthy": 0.0}),
+        )
+        for n in range(2)
+    ]
+    return Report(started=0.0, gpus=tuple(states), node=Node(snapshot_timestamp_seconds=at))
+
+
+def test_a_witness_sees_in_the_reports_what_the_gpus_tell() -> None:
+    """Clocks, links and PCIe of the GPUs of the run, from before it until now."""
+    reports = [
+        report(1.0, pcie_replays_total=0.0),
+        report(
+            2.0,
+            clock_event_active={"hw_thermal": 1.0, "idle": 1.0},
+            clock_event_seconds_total={"hw_power_brake": 2.0},
+            pcie_replays_total=50.0,
+            pcie_errors_total={"fatal": 1.0, "correctable": 99.0},
+        ),
+    ]
+    witness = Witness(lambda: reports[0], GPUS[:2])
+    reports.pop(0)
+    assert findings(witness.look()) == {
+        GPUS[1]: (
+            "its clocks were held down by heat (hardware)",
+            "its clocks were held down by the power brake of its board",
+            "its NVLink 0 had crc errors, 9 times",
+            "its NVLink 0 was trained again (failed), 1 times",
+            "its PCIe link counted fatal errors, 1 times",
+            "its PCIe link counted replay errors, 50 times",
+        )
+    }
+    assert set(witness.look()) == set(GPUS[:2])
+    assert not Witness(lambda: reports[0], ()).look()
+
+
+# The two algorithms
+
+
+def compared(algorithm: str, busbw: float, usual: float | None) -> Comparison:
+    low = "baseline" if usual is not None and busbw < 0.9 * usual else ""
+    return Comparison(
+        collective="all_reduce",
+        algorithm=algorithm,
+        dtype="float32",
+        bytes=1 << 30,
+        busbw=busbw,
+        baseline=usual,
+        low=low,
+    )
+
+
+@pytest.mark.parametrize(
+    ("default", "ring", "said"),
+    [
+        ((480, 480), (370, 370), ""),
+        ((368, 480), (370, 370), LOST),
+        ((368, 480), (370, None), MAYBE_LOST),
+        ((240, 480), (185, 370), LINKS),
+        ((475, 480), (185, 370), HIDDEN),
+        ((420, 480), (370, 370), NOT_LINKS),
+        ((180, 230), (229, 229), NOT_LINKS),
+    ],
+)
+def test_lost_nvlink_sharp_is_told_apart_from_slow_links(
+    default: tuple[float, float], ring: tuple[float, float | None], said: str
+) -> None:
+    """Down to the ring's level while that is as usual; a host whose default was never above it has lost nothing."""
+    assert told_apart([compared("default", *default), compared("ring", *ring)]) == said
+    assert told_apart([compared("default", *default)]) == ""
