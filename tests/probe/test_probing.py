@@ -452,3 +452,44 @@ def test_in_a_fabric_of_several_nodes_the_ring_alone_is_measured(bench: Bench) -
     assert bench.request().accepted
     bench.turn_until(lambda: len(bench.kept) == 2)
     assert {one.algorithm for one in bench.kept[1].measurements} == {"default"}
+
+
+SLOW_RANK = """
+import json, os, sys
+orders = json.loads(sys.stdin.readline())
+rank = orders["rank"]
+def say(**frame):
+    os.write(orders["result"], json.dumps(frame).encode() + b"\\n")
+for line in sys.stdin:
+    step = json.loads(line)
+    if step["do"] == "end":
+        say(done=True)
+        break
+    for size in step.get("sizes", ()):
+        say(step=step["number"], bytes=size, seconds=[0.02] * 20, wrong=0)
+    for pair in (pair for together in step.get("rounds", ()) for pair in together if rank in pair):
+        [peer] = [one for one in pair if one != rank]
+        seconds = [0.002 if 3 in pair else 0.001] * 8
+        say(step=step["number"], peer=peer, bytes=step["bytes"], seconds=seconds, wrong=0, direct=True)
+    say(stepped=step["number"] + 1)
+"""
+"""Ranks of which one is slow with every other."""
+
+
+def test_a_slow_gpu_is_named_with_what_the_reports_of_the_run_say_of_it(bench: Bench) -> None:
+    """From the figures of the ranks and from what NVML told meanwhile."""
+    bench.worker.write_text(SLOW_RANK)
+    report = on_host(node(*[0.0] * 8, simulated=False))
+    gpus = [replace(one, gpu=replace(one.gpu, name="NVIDIA H100 80GB HBM3")) for one in report.gpus]
+    gpus[3] = replace(gpus[3], gpu=replace(gpus[3].gpu, clock_event_active={"hw_thermal": 1.0}))
+    bench.report = replace(report, gpus=tuple(gpus))
+    assert bench.request().accepted
+    bench.turn_until(lambda: bool(bench.kept))
+    [result] = bench.kept
+    assert (result.outcome, result.reason) == ("degraded", "expected"), result
+    assert result.location is not None
+    assert result.location.gpus == ("GPU-3",)
+    assert result.location.sentence == (
+        "GPU 3 (GPU-3) is slow with every other: its clocks were held down by heat (hardware)."
+    )
+    assert result.hint.endswith(result.location.sentence)
