@@ -33,7 +33,10 @@ class Acknowledged:
 
 
 def acknowledged(asked: Asked, health: Health, here: Collection[str]) -> Acknowledged:
-    """What can be cleared of what was asked for. `here`: the GPUs of the inventory, by uuid."""
+    """What can be cleared of what was asked for, and of what follows from that. `here`: the GPUs there are, by uuid.
+
+    What follows has said nothing by itself: left alone, it would page for a fault that somebody has just acknowledged.
+    """
     if not health.judged:
         return Acknowledged(trouble="The agent has not judged the node yet.")
     found = [
@@ -41,9 +44,10 @@ def acknowledged(asked: Asked, health: Health, here: Collection[str]) -> Acknowl
         for one in health.verdicts
         if asked.check in {None, one.check} and asked.device in {None, one.device}
     ]
-    return Acknowledged(
-        cleared=tuple(one for one, why_not in found if not why_not), kept=tuple(one for one in found if one[1])
-    )
+    named = [one for one, why_not in found if not why_not]
+    follows = (other for one in named for other in health.following(one) if not _why_not(other, here))
+    cleared = {one.key: one for one in (*named, *follows)}
+    return Acknowledged(cleared=tuple(cleared.values()), kept=tuple(one for one in found if one[1]))
 
 
 def _why_not(verdict: Verdict, here: Collection[str]) -> str:

@@ -237,6 +237,19 @@ def test_what_is_so_cannot_be_acknowledged() -> None:
     assert ward.go_on(90).verdict("gpu_missing", 1)
 
 
+def test_what_follows_is_acknowledged_with_its_cause() -> None:
+    """Else it would stand by itself at once, and page for the same fault."""
+    ward = Ward(gpus=5, ports=0)
+    ward.event(1, 79)
+    ward.fault(1, "lost")
+    ward.go_on()
+    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    ward.fault(1, None)
+    ward.go_on()
+    assert [one.check for one in acknowledge(ward, "gpu_lost")] == ["gpu_lost", "xid_critical"]
+    assert not ward.go_on(60).verdicts
+
+
 def test_a_verdict_follows_its_gpu_when_that_tells_its_name() -> None:
     """It was raised of an address; the GPU opens later, with another index, and the verdict is the same one."""
     ward = Ward(gpus=5, ports=0)
