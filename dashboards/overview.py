@@ -40,6 +40,10 @@ def _highest(expression: str) -> str:
     return f"topk({MOST}, {expression})"
 
 
+def _lowest(expression: str) -> str:
+    return f"bottomk({MOST}, {expression})"
+
+
 def _new(metric: str, by: str) -> str:
     """Gained between two points."""
     return f"sum by ({by}) (increase({series(metric)}[$__rate_interval]))"
@@ -410,6 +414,24 @@ SECTIONS = (
                 "{{outcome}}",
                 minimum=0,
                 bars=True,
+                quiet=True,
+            ),
+            graph(
+                "Beside this host's own median",
+                f"Below 90 % a run that is low twice is degraded; it may exceed 100 %. {SHOWN}",
+                _lowest(_max("instance, backend, algorithm", series("gpumon_probe_allreduce_baseline_ratio"))),
+                "{{instance}} {{backend}} {{algorithm}}",
+                unit="percentunit",
+                minimum=0,
+                quiet=True,
+            ),
+            graph(
+                "Beside what others have published",
+                f"For the same hardware: below 85 % a run is degraded, and it may exceed 100 %. {SHOWN}",
+                _lowest(_max("instance, backend, algorithm", series("gpumon_probe_allreduce_expected_ratio"))),
+                "{{instance}} {{backend}} {{algorithm}}",
+                unit="percentunit",
+                minimum=0,
                 quiet=True,
             ),
             table(

@@ -109,6 +109,10 @@ def prometheus(agent: Agent, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield server
 
 
+COMPARED = {"Beside this host's own median", "Beside what others have published"}
+"""Panels that a simulated node fills after five runs, or never: nobody has published what its CPU comes to."""
+
+
 def test_every_panel_of_a_healthy_node_has_an_answer(prometheus: Prometheus) -> None:
     """No query is refused; what is due on a healthy node is there, with the labels that legend and columns name."""
     for panel in PANELS:
@@ -149,7 +153,8 @@ def test_variables_are_offered(prometheus: Prometheus) -> None:
 def test_every_fault_shows(agent: Agent, prometheus: Prometheus) -> None:
     """On a sick node each panel that shows only what is wrong has something to show, and so has the annotation."""
     agent.simulate(SICK)
-    waiting = [(panel, query) for panel in PANELS if panel.quiet for query in panel.queries]
+    quiet = [panel for panel in PANELS if panel.quiet and panel.title not in COMPARED]
+    waiting = [(panel, query) for panel in quiet for query in panel.queries]
     assert waiting
 
     def all_shown() -> bool:
