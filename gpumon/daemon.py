@@ -35,6 +35,7 @@ from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.snapshot import DriverStatus, Hello, Logged, Message, Snapshot, TrialResult, XidEvent
 from gpumon.store.store import Retention
 from gpumon.supervisor import shared_memory
+from gpumon.supervisor.fleet import Fleet
 from gpumon.supervisor.links import LinksSupervisor
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Probing
@@ -116,6 +117,7 @@ class Daemon:
             on_seen=self._monitor.take,
             on_state=self._monitor.take,
         )
+        self._fleet = Fleet(self._loop, configuration.probe.fleet_prometheus, lambda: self._monitor.latest)
         self._probing = Probing(
             self._loop,
             PROBE,
@@ -124,6 +126,7 @@ class Daemon:
             tell=self._monitor.take,
             keep=self._memories.keep_result,
             watch=self._samplers.watch,
+            fleet=lambda: self._fleet.figures,
         )
         self._schedule = Schedule(self._probing.scheduled)
         self._holding = Holding(
@@ -172,6 +175,7 @@ class Daemon:
         self._sightings.start()
         self._samplers.start()
         self._links.start()
+        self._fleet.start()
         self._loop.every(BEAT_SECONDS, self._monitor.beat)
         self._loop.every(TICK_SECONDS, self._tick)
 
@@ -312,6 +316,7 @@ class Daemon:
         log.configure(level=after.log.level, format=after.log.format)
         self._monitor.change(terms(after))
         self._probing.choices = choices(after)
+        self._fleet.change(after.probe.fleet_prometheus)
         self._releasing.most = after.release.max_seconds
         self._maintaining.most = after.maintenance.max_seconds
         self._holding.most = after.probe.hold_max_seconds

@@ -27,6 +27,7 @@ from gpumon.config.row import (
     checked_address,
     checked_gpu,
     checked_nccl_name,
+    checked_url,
     number_as_text,
     setting,
     split,
@@ -249,6 +250,15 @@ class Probe(_Section):
     )
     least_expected_ratio: float = setting(
         0.85, "The same share of the figure that is published for this hardware: docs/probe.md.", ge=0, le=1
+    )
+    least_fleet_ratio: float = setting(
+        0.85, "The same share of the median of the other hosts, where `fleet_prometheus` tells it.", ge=0, le=1
+    )
+    fleet_prometheus: Annotated[str | None, AfterValidator(checked_url)] = setting(
+        None,
+        "Prometheus that scrapes the other hosts: it is asked once an hour what hosts with the same GPUs come to.",
+        default_in_words="none",
+        example="http://prometheus.example:9090",
     )
     scheduler_gate: Annotated[tuple[str, ...], BeforeValidator(split_command)] = setting(
         (),

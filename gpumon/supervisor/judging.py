@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from gpumon.probe.baseline import Figure, Floors, Judge
 from gpumon.probe.figures import figure
+from gpumon.probe.fleet import FleetFigures
 from gpumon.probe.plan import Plan
 from gpumon.probe.probes import Probe
 from gpumon.probe.result import Conditions, Measurement
 from gpumon.report import Report
 
 
-def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judge:
+def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors, fleet: FleetFigures) -> Judge:
     """Figures from elsewhere are of GPUs: nothing is known of what ranks on a CPU come to."""
     conditions = _conditions(plan, report)
 
     def expected(measurement: Measurement) -> Figure | None:
         return figure(conditions.model, plan.ranks, measurement) if plan.gpus else None
+
+    def of_fleet(measurement: Measurement) -> float | None:
+        return fleet.figure(conditions.model, plan.ranks, measurement) if plan.gpus else None
 
     return Judge(
         probe=probe.name,
@@ -23,6 +27,7 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judg
         conditions=conditions,
         history=report.probe.good,
         expected=expected,
+        fleet=of_fleet,
         floors=floors,
     )
 

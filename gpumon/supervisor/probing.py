@@ -14,6 +14,7 @@ from typing import Protocol
 from gpumon.arrival import ProbeProgressed, ProbeStarted
 from gpumon.probe.baseline import Floors
 from gpumon.probe.conclude import skipped
+from gpumon.probe.fleet import FleetFigures
 from gpumon.probe.guard import Situation, Skip, algorithms, intruders, may_run, usable
 from gpumon.probe.plan import Run, make_plans, memory_needed
 from gpumon.probe.probes import ALL_REDUCE, PROBES, Probe
@@ -90,6 +91,7 @@ class Probing:
         tell: Callable[[ProbeStarted | ProbeProgressed], None],
         keep: Callable[[ProbeResult], None],
         watch: Watch,
+        fleet: Callable[[], FleetFigures] = FleetFigures,
     ) -> None:
         self._loop = loop
         self._probe = probe
@@ -98,6 +100,7 @@ class Probing:
         self._tell = tell
         self._keep = keep
         self._watch_gpus = watch
+        self._fleet = fleet
         self._runs = Runs(loop, self._left_on)
         self._watching: Timer | None = None
         self._waiting: Timer | None = None
@@ -281,7 +284,7 @@ class Probing:
         self._watch_gpus(closely=True)
         self._tell(ProbeStarted(id=run.id, probe=probe.name, gpus=self._using))
         floors = self.choices.floors.get(plans[0].setting.backend, Floors())
-        judge = make_judge(probe, plans[0], report, floors)
+        judge = make_judge(probe, plans[0], report, floors, self._fleet())
         self._runs.start(
             plans,
             run,
