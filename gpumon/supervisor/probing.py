@@ -15,14 +15,16 @@ from gpumon.arrival import ProbeProgressed, ProbeStarted
 from gpumon.probe.baseline import Floors
 from gpumon.probe.conclude import skipped
 from gpumon.probe.fleet import FleetFigures
-from gpumon.probe.guard import Situation, Skip, algorithms, intruders, may_run, usable
+from gpumon.probe.guard import Skip, algorithms, intruders, may_run, usable
 from gpumon.probe.plan import Run, make_plans, memory_needed
 from gpumon.probe.probes import ALL_REDUCE, PROBES, Probe
 from gpumon.probe.result import ProbeRequest, ProbeResult
+from gpumon.probe.situation import Situation
 from gpumon.release import Holder
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.departure import Left, left_on
+from gpumon.supervisor.due import pause
 from gpumon.supervisor.gate import Question
 from gpumon.supervisor.judging import make_judge
 from gpumon.supervisor.loop import Loop, Timer
@@ -35,12 +37,8 @@ log = logging.getLogger("gpumon.probe")
 
 WATCH_SECONDS = 0.25
 """How often a run looks for jobs that have come; it sees them when they are polled."""
-IDLE_LOOK_SECONDS = 5.0
-"""How often a run that waits for idle GPUs looks at them."""
 SCHEDULE, REQUEST = "schedule", "request"
 """What makes a run."""
-FIND_SECONDS = 30.0
-"""How long a run that is due waits to be told whether there is a scheduler; then nobody can tell."""
 AFTER_SECONDS = 5.0
 """How long after a run the processes are read at every poll: what its ranks left must not look like a job's."""
 _STOPPING = Skip(reason="disabled", hint="The agent is stopping.")
@@ -187,26 +185,11 @@ class Probing:
         if self.running or self._stopping:
             return
         self._measuring = self._probe
-        pause = self._pause()
-        if pause is None:
+        seconds = pause(self._latest(), self._situation(SCHEDULE), boot_clock() - self._due)
+        if seconds is None:
             self._begin(self._probe, SCHEDULE)
         else:
-            self._waiting = self._loop.call_after(pause, self._when_due)
-
-    def _pause(self) -> float | None:
-        """Seconds until a run that is due may be tried again; None: it is tried now, whatever becomes of it."""
-        if not self._knows_enough():
-            return WATCH_SECONDS
-        skip = may_run(self._situation(SCHEDULE))
-        too_late = boot_clock() - self._due > self.choices.idle_seconds + FIND_SECONDS
-        return None if skip is None or skip.wait is None or too_late else min(skip.wait, IDLE_LOOK_SECONDS)
-
-    def _knows_enough(self) -> bool:
-        """Of the GPUs, and for so long as it may take, of what gives them to jobs."""
-        report = self._latest()
-        late = boot_clock() - self._due > FIND_SECONDS
-        found = report.simulated is not None or report.memory.links.seen is not None
-        return _looked(report) and (found or late or bool(self.choices.gate))
+            self._waiting = self._loop.call_after(seconds, self._when_due)
 
     def _requested(self, probe: Probe) -> ProbeRequest:
         if self._stopping:
@@ -336,10 +319,3 @@ class Probing:
 
     def _own(self) -> Own:
         return Own(pids=self._runs.pids, gpus=self._using if self._runs.arrived else ())
-
-
-def _looked(report: Report) -> bool:
-    """Whether a first poll has ended, or the driver has said why there is none; and the store has told, or cannot."""
-    status = report.memory.status
-    polled = report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
-    return polled and (report.memory.recalled or report.node.store_up == 0)

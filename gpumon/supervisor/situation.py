@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpumon import hold
-from gpumon.probe.guard import GpuUse, Situation
+from gpumon.probe.situation import GpuUse, Situation
 from gpumon.report import Report
 from gpumon.state import GpuState
 from gpumon.supervisor import host_memory

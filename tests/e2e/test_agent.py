@@ -58,6 +58,25 @@ def test_the_first_probe_comes_by_itself_and_is_a_real_checked_all_reduce(agent:
     eventually(lambda: agent.metrics().value("gpumon_probe_allreduce_runs_total", outcome="ok") == 2)
 
 
+def test_a_process_that_comes_to_a_gpu_ends_the_run(tmp_path: Path) -> None:
+    """One that neither computes nor holds memory yet: nothing but the list of processes tells of it."""
+    agent = Agent(tmp_path, environment={"GPUMON_PROBE_FAULT": "sleep:1:1"})
+    agent.simulate({"idle": True})
+    agent.start(quiet(agent, probe={"first_after_seconds": 3600, "deadline_seconds": 120}))
+    try:
+        status, begun = agent.post("/probe/allreduce")
+        assert status == 202
+        eventually(lambda: (agent.get("/probe/allreduce")["progress"] or {}).get("stage") in {"warm_up", "measure"})
+        agent.simulate({"jobs": [{"gpus": [3], "load": 0.0, "memory": 0.0}]})
+        result = eventually(lambda: (one := agent.get(f"/api/v1/probes/{begun['id']}")).get("outcome") and one)
+        assert (result["outcome"], result["reason"]) == ("skipped", "busy")
+        assert "Another process came to GPU 3" in result["hint"]
+        assert agent.metrics().value("gpumon_probe_allreduce_skips_total", reason="busy") == 1
+        assert not agent.children("gpumon/probe/worker")
+    finally:
+        agent.stop()
+
+
 def test_the_command_line_tells_that_a_run_was_wrong(tmp_path: Path) -> None:
     """A corrupted element is found, and the exit code says so."""
     agent = Agent(tmp_path, environment={"GPUMON_PROBE_FAULT": "corrupt:1"})

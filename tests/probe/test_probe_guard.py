@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from gpumon.probe.guard import GIB, IDLE_BYTES, GpuUse, Situation, algorithms, intruders, may_run, usable
+from gpumon.probe.guard import GIB, IDLE_BYTES, algorithms, intruders, may_run, usable
 from gpumon.probe.result import SKIP_REASONS
+from gpumon.probe.situation import GpuUse, Situation
 
 
 def gpus(*processes: float | None) -> tuple[GpuUse, ...]:
