@@ -215,6 +215,17 @@ def test_fault_its_verdict_and_its_alert_are_one_problem() -> None:
     assert "What follows from it: GPU 3: Xid 79: The GPU has fallen off the bus." in problem.detail
 
 
+def test_what_was_rebooted_is_not_to_be_rebooted_again() -> None:
+    """While the reboot has to prove itself, the problem says so, and for how long."""
+    report = samples.lost(3)
+    over = {key: replace(one, active=False) for key, one in report.health.open.items()}
+    report = replace(report, boot_id="another", health=replace(report.health, open=over))
+
+    (problem,) = problems(report)
+    assert problem.action.startswith("If it comes back, reboot the node. ")
+    assert "until it has been well for 10 minutes: the node was rebooted since; `gpumon ack gpu_lost" in problem.detail
+
+
 def test_fault_that_is_no_verdict_yet_is_told_at_once() -> None:
     """A verdict waits until it has lasted; who looks meanwhile is told what there is."""
     (problem,) = problems(samples.faulted(samples.healthy(), 5, "stuck", "nvmlDeviceGetName has not returned"))
