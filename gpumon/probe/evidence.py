@@ -40,6 +40,9 @@ class Sight:
     at: float
     """When it was read."""
     fault: str = ""
+    xids: Mapping[str, float] = field(default_factory=dict)
+    ecc_errors: float | None = None
+    """Uncorrected ones."""
     held_down: Collection[str] = ()
     """Reasons that hold its clocks down now."""
     held_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -136,6 +139,18 @@ def _faulty(one: Seen, _others: Sequence[Seen]) -> Iterator[str]:
         yield f"it does not answer ({one.last.fault})"
 
 
+def _erring(one: Seen, _others: Sequence[Seen]) -> Iterator[str]:
+    for xid, count in sorted(one.counted(lambda sight: sight.xids).items(), key=lambda item: int(item[0])):
+        yield f"Xid {xid} came, {_times(count)}"
+    before, after = one.first.ecc_errors, one.last.ecc_errors
+    if before is not None and after is not None and after > before:
+        yield f"its memory had an uncorrected ECC error, {_times(after - before)}"
+
+
+def _times(count: float) -> str:
+    return "once" if count == 1 else f"{count:.0f} times"
+
+
 def _held_down(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
     for reason, words in HELD_DOWN.items():
         ordinary = len(others) < OTHERS or sum(_was_held(other, reason) for other in others) * 2 >= len(others)
@@ -158,7 +173,7 @@ def _links(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
     for link in sorted(one.last.links_down, key=int):
         yield f"its NVLink {link} is down"
     for kind, count in sorted(one.counted(lambda sight: sight.link_errors).items()):
-        yield f"its NVLink {kind}, {count:.0f} times"
+        yield f"its NVLink {kind}, {_times(count)}"
     usual = _usual([other.last.link_speed for other in others])
     if usual is not None and one.last.link_speed is not None and one.last.link_speed < LESS * usual:
         speed = one.last.link_speed
@@ -188,7 +203,7 @@ def _pcie(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
         yield f"its PCIe link ran at generation {generation:.0f} of {most:.0f}"
     for kind, count in sorted(one.counted(lambda sight: sight.pcie_errors).items()):
         if kind != "replay" or count >= LEAST_REPLAYS:
-            yield f"its PCIe link counted {kind.replace('_', ' ')} errors, {count:.0f} times"
+            yield f"its PCIe link counted {kind.replace('_', ' ')} errors, {_times(count)}"
 
 
 def _at_full_generation(one: Seen) -> bool:
@@ -200,5 +215,5 @@ def _usual(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if len(known) >= OTHERS else None
 
 
-_FINDERS = (_faulty, _held_down, _slow_clock, _links, _idle_links, _pcie)
+_FINDERS = (_faulty, _erring, _held_down, _slow_clock, _links, _idle_links, _pcie)
 """What says most comes first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from gpumon.probe.evidence import HELD_DOWN, AllSeen, Sight, see
 from gpumon.report import Report
@@ -39,6 +39,8 @@ def sight(state: GpuState, at: float) -> Sight:
         uuid=state.uuid,
         at=at,
         fault=state.fault or "",
+        xids=gpu.xid_errors_total or {},
+        ecc_errors=_uncorrected(gpu.ecc_errors_total),
         held_down=[reason for reason in HELD_DOWN if (gpu.clock_event_active or {}).get(reason)],
         held_seconds=gpu.clock_event_seconds_total or {},
         sm_clock=(gpu.clock_hertz or {}).get("sm"),
@@ -53,6 +55,11 @@ def sight(state: GpuState, at: float) -> Sight:
         pcie_width_max=gpu.pcie_link_width_max,
         pcie_errors=dict(_pcie_errors(state)),
     )
+
+
+def _uncorrected(errors: Mapping[str, float] | None) -> float | None:
+    counts = [count for key, count in (errors or {}).items() if key.startswith("uncorrected")]
+    return sum(counts) if counts else None
 
 
 def _link_errors(state: GpuState) -> Iterator[tuple[str, float]]:

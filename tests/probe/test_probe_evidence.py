@@ -41,6 +41,8 @@ def sights(at: float, **odd: Any) -> list[Sight]:
         "link_errors": {"7 had replay errors": 5.0},
         "pcie_generation": 5.0 if at else 1.0,
         "pcie_generation_max": 5.0,
+        "xids": {"31": 4.0, "74": 0.0},
+        "ecc_errors": 0.0,
         "pcie_width": 16.0,
         "pcie_width_max": 16.0,
         "pcie_errors": {"replay": 3.0},
@@ -74,6 +76,8 @@ def seen(**odd: Any) -> AllSeen:
         ({"pcie_generation": 3.0}, "its PCIe link ran at generation 3 of 5"),
         ({"pcie_errors": {"replay": 103.0}}, "its PCIe link counted replay errors, 100 times"),
         ({"pcie_errors": {"replay": 4.0}}, None),
+        ({"xids": {"31": 4.0, "74": 1.0}}, "Xid 74 came, once"),
+        ({"ecc_errors": 2.0}, "its memory had an uncorrected ECC error, 2 times"),
         ({"fault": "lost"}, "it does not answer (lost)"),
     ],
 )
@@ -195,12 +199,14 @@ def report(at: float, **gpu: Any) -> Report:
 def test_a_witness_sees_in_the_reports_what_the_gpus_tell() -> None:
     """Clocks, links and PCIe of the GPUs of the run, from before it until now."""
     reports = [
-        report(1.0, pcie_replays_total=0.0),
+        report(1.0, pcie_replays_total=0.0, ecc_errors_total={"uncorrected,dram": 1.0, "uncorrected,sram": 0.0}),
         report(
             2.0,
             clock_event_active={"hw_thermal": 1.0, "idle": 1.0},
             clock_event_seconds_total={"hw_power_brake": 2.0},
             pcie_replays_total=50.0,
+            ecc_errors_total={"uncorrected,dram": 1.0, "uncorrected,sram": 1.0, "corrected,dram": 7.0},
+            xid_errors_total={"94": 1.0},
             pcie_errors_total={"fatal": 1.0, "correctable": 99.0},
         ),
     ]
@@ -208,11 +214,13 @@ def test_a_witness_sees_in_the_reports_what_the_gpus_tell() -> None:
     reports.pop(0)
     assert findings(witness.look()) == {
         GPUS[1]: (
+            "Xid 94 came, once",
+            "its memory had an uncorrected ECC error, once",
             "its clocks were held down by heat (hardware)",
             "its clocks were held down by the power brake of its board",
             "its NVLink 0 had crc errors, 9 times",
-            "its NVLink 0 was trained again (failed), 1 times",
-            "its PCIe link counted fatal errors, 1 times",
+            "its NVLink 0 was trained again (failed), once",
+            "its PCIe link counted fatal errors, once",
             "its PCIe link counted replay errors, 50 times",
         )
     }

@@ -23,6 +23,11 @@ def one_with(**use: Any) -> Situation:
     return replace(FREE, gpus=(first, replace(second, **use)))
 
 
+def test_one_gpu_is_enough_for_ranks_that_act_alone() -> None:
+    """Copies between host and GPU need no other."""
+    assert may_run(Situation(gpus=gpus(0), expected=1, alone=True)) is None
+
+
 def test_free_gpus_may_be_probed() -> None:
     """Nothing is in the way of a run on GPUs that no process holds."""
     assert may_run(FREE) is None
