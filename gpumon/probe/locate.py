@@ -82,6 +82,8 @@ def _among_lone(one: Pass, names: _Names) -> _Blame | None:
         return _Blame(ranks=wrong, sentence=f"The wrong data is that of {named}", wrong=True)
     if len(one.steps) == len(one.plan.measures):
         return None
+    if one.plan.ranks == 1:
+        return _Blame(ranks=(0,), sentence=f"Only {names.of(0)} took part")
     slow = _slowest(one)
     return _Blame(ranks=slow, sentence=f"{names.of(slow[0])} is slower than the others" if slow else NOBODY_ALONE)
 
@@ -89,7 +91,7 @@ def _among_lone(one: Pass, names: _Names) -> _Blame | None:
 def _slowest(one: Pass) -> tuple[int, ...]:
     """The one rank whose median time at some size is clearly longer than that of all others."""
     for number, step in enumerate(one.steps):
-        if isinstance(step, Measure) and one.plan.ranks > TWO:
+        if isinstance(step, Measure):
             told = [account.sizes.get((number, max(step.sizes))) for account in one.accounts]
             times = sorted((statistics.median(sized.seconds), rank) for rank, sized in enumerate(told) if sized)
             if len(times) == one.plan.ranks and times[-2][0] < SLOW * times[-1][0]:

@@ -199,5 +199,7 @@ def test_of_ranks_that_act_alone_each_one_is_judged_by_itself() -> None:
     assert locate(copied(USUAL, USUAL, 3 * USUAL, repeated=False)) is None
     assert located(copied(USUAL, USUAL, 3 * USUAL)).ranks == (2,)
     assert located(copied(USUAL, 3 * USUAL, 3 * USUAL)).sentence == f"{NOBODY_ALONE}."
+    assert located(copied(USUAL, 3 * USUAL)).ranks == (1,)
+    assert located(copied(USUAL)).sentence == "Only GPU GPU-0 took part."
     assert located(copied(USUAL, USUAL, wrong=1, repeated=False)).ranks == (1,)
     assert next_step(copied(USUAL, USUAL, wrong=1, repeated=False), JUDGE) is None

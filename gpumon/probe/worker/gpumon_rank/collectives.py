@@ -45,6 +45,11 @@ class Collective:
         """The buffer that this rank gives to the others."""
         raise NotImplementedError
 
+    @property
+    def received(self) -> Any:
+        """Where what the others gave arrives; None: in the buffer that is given."""
+        return None
+
     def allocate(self) -> None:
         raise NotImplementedError
 
@@ -62,8 +67,10 @@ class Collective:
         raise NotImplementedError
 
     def checked(self) -> int:
-        """Fill, act once, count."""
+        """Fill, act once, count. What arrived before is wiped out: an act that does nothing must not look right."""
         self.fill()
+        if self.received is not None:
+            self.received.zero_()
         self._fault.corrupt(self.given)
         self.act()
         return self.wrong()
@@ -114,6 +121,10 @@ class AllGather(Collective):
     def given(self) -> Any:
         return self._own
 
+    @property
+    def received(self) -> Any:
+        return self._all
+
     def fill(self) -> None:
         self._pattern.fill(self._own, self._rank)
 
@@ -137,6 +148,10 @@ class ReduceScatter(Collective):
     def given(self) -> Any:
         return self._all
 
+    @property
+    def received(self) -> Any:
+        return self._own
+
     def fill(self) -> None:
         for share in self._all.chunk(self._ranks):
             self._pattern.fill(share, self._rank)
@@ -157,6 +172,10 @@ class AllToAll(Collective):
     @property
     def given(self) -> Any:
         return self._out
+
+    @property
+    def received(self) -> Any:
+        return self._in
 
     def fill(self) -> None:
         for peer, share in enumerate(self._out.chunk(self._ranks)):
@@ -180,6 +199,10 @@ class SendReceive(Collective):
     @property
     def given(self) -> Any:
         return self._out
+
+    @property
+    def received(self) -> Any:
+        return self._in
 
     def fill(self) -> None:
         self._pattern.fill(self._out, self._rank)

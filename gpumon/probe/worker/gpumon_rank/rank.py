@@ -167,6 +167,7 @@ class Rank:
             exchange(self._group, out, peer, received, peer)
 
         pattern.fill(out, self._rank)
+        received.zero_()
         self._fault.corrupt(out)
         for _ in range(step["warm_ups"]):
             act()
