@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpumon.probe.baseline import Judge
 from gpumon.probe.course import comparisons
-from gpumon.probe.evidence import NOTHING_SEEN, AllSeen
+from gpumon.probe.evidence import NOTHING_SEEN, AllSeen, told
 from gpumon.probe.guard import Skip
 from gpumon.probe.locate import locate
 from gpumon.probe.passes import Ending, Pass, measurements
@@ -22,6 +22,8 @@ SETUP_STAGES = ("start", "import", "join", "allocate")
 """Before the first operation: what fails here says nothing about the links."""
 LOCATED = ("degraded", "wrong")
 """Outcomes after which it is said where the trouble is."""
+BROKEN = ("failed", "timeout")
+"""Outcomes for which the GPUs may have told the cause."""
 LOG_LIMIT = 64 * 1024
 """Longest log of a result, in characters."""
 
@@ -52,7 +54,7 @@ def conclude(
         probe=last.plan.probe.name,
         outcome=verdict.outcome,
         reason=verdict.reason,
-        hint=_hint(verdict, compared, location),
+        hint=_hint(verdict, compared, location, seen),
         trigger=run.trigger,
         started=run.started,
         duration_seconds=duration,
@@ -74,8 +76,10 @@ def _location(passes: Sequence[Pass], seen: AllSeen) -> Location | None:
     return next(filter(None, (locate(one, seen) for one in passes)), None)
 
 
-def _hint(verdict: _Verdict, compared: Sequence[Comparison], location: Location | None) -> str:
+def _hint(verdict: _Verdict, compared: Sequence[Comparison], location: Location | None, seen: AllSeen) -> str:
     """What is to be done comes last."""
+    if verdict.outcome in BROKEN:
+        return " ".join((verdict.hint, *told(seen)))
     apart = told_apart(compared) if verdict.outcome == "degraded" else ""
     where = location.sentence if location is not None else ""
     return " ".join(filter(None, (verdict.hint, apart, where, verdict.remedy)))

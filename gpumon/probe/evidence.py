@@ -134,6 +134,17 @@ def findings(seen: AllSeen) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def told(seen: AllSeen) -> tuple[str, ...]:
+    """All that is odd, in sentences."""
+    found = findings(seen)
+    return tuple(f"{name(uuid, seen)}: {word}." for uuid, words in found.items() for word in words)
+
+
+def name(uuid: str, seen: AllSeen) -> str:
+    """Of a GPU; with its index, where that is known."""
+    return f"GPU {seen[uuid].last.index} ({uuid})" if uuid in seen else f"GPU {uuid}"
+
+
 def _faulty(one: Seen, _others: Sequence[Seen]) -> Iterator[str]:
     if one.last.fault:
         yield f"it does not answer ({one.last.fault})"

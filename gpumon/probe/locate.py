@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from gpumon.probe.evidence import NOTHING_SEEN, AllSeen, findings
+from gpumon.probe.evidence import NOTHING_SEEN, AllSeen, findings, name, told
 from gpumon.probe.passes import Pass, measurements, pairs
 from gpumon.probe.result import Location, Pair
 from gpumon.probe.steps import Measure
@@ -42,15 +42,13 @@ def locate(one: Pass, seen: AllSeen = NOTHING_SEEN) -> Location | None:
     blame = _blame(one, found, names)
     if blame is None:
         return None
-    odd = findings({gpu: seen[gpu] for gpu in one.plan.gpus if gpu in seen})
-    blame = _with_cause(one, blame, odd, names)
-    told = (f"{names.of_gpu(gpu)}: {word}." for gpu, words in odd.items() for word in words)
+    blame = _with_cause(one, blame, findings(seen), names)
     return Location(
         sentence=f"{blame.sentence}.",
         ranks=blame.ranks,
         gpus=tuple(one.plan.gpus[rank] for rank in blame.ranks) if one.plan.gpus else (),
         pairs=found,
-        evidence=(*told, *_cut_off(found, names)),
+        evidence=(*told(seen), *_cut_off(found, names)),
     )
 
 
@@ -207,8 +205,7 @@ class _Names:
         return self.of_gpu(self._gpus[rank]) if self._gpus else f"rank {rank}"
 
     def of_gpu(self, uuid: str) -> str:
-        """By its index too, where that is known."""
-        return f"GPU {self._seen[uuid].last.index} ({uuid})" if uuid in self._seen else f"GPU {uuid}"
+        return name(uuid, self._seen)
 
 
 def _of_wrong(ranks: Sequence[int], found: Sequence[Pair], names: _Names) -> str:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from gpumon.probe.account import Account, Progress, Sized
+from gpumon.probe.baseline import Judge
+from gpumon.probe.conclude import conclude
 from gpumon.probe.evidence import AllSeen, Sight, findings, see
 from gpumon.probe.locate import locate
-from gpumon.probe.passes import Pass
-from gpumon.probe.plan import make_plans
+from gpumon.probe.passes import Ending, Pass
+from gpumon.probe.plan import Run, make_plans
 from gpumon.probe.probes import PROBES
 from gpumon.probe.result import Comparison, Location
 from gpumon.probe.sharp import HIDDEN, LINKS, LOST, MAYBE_LOST, NOT_LINKS, told_apart
@@ -175,6 +177,15 @@ def test_pairs_that_do_not_reach_each_others_memory_are_evidence() -> None:
     location = located(exchanged((0, 2), apart=(0, 2)), {})
     assert location.evidence == ("GPU GPU-0 and GPU GPU-2 do not reach each other's memory, as other pairs do.",)
     assert not located(exchanged(ranks=2, apart=(0, 1)), {}).evidence
+
+
+def test_a_run_that_broke_says_what_the_gpus_told_meanwhile() -> None:
+    """A GPU that fell off the bus makes the ranks hang, and the ranks cannot tell why."""
+    one = replace(exchanged(), ending=Ending(duration=300.0, timed_out=True))
+    run = Run(id="one", trigger="schedule", started=0.0)
+    result = conclude(run, [one], Judge(probe="allreduce", backend="nccl"), 300.0, seen(xids={"31": 4.0, "79": 1.0}))
+    assert result.outcome == "timeout"
+    assert result.hint.endswith("GPU 3 (GPU-3): Xid 79 came, once.")
 
 
 # What Reports show
