@@ -37,8 +37,9 @@ generate: .venv/.test ## Write again what is made from code: reference pages, al
 captures: .venv/.test ## Record the captures of captures/ anew, from the simulation; takes two minutes
 	$(BIN)/python -m scripts.captures
 
-bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on simulated nodes
+bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on simulated nodes, and the probe beside a bare script
 	$(BIN)/python -m benchmarks.agent $(ARGS)
+	$(BIN)/python -m benchmarks.probe $(ARGS)
 
 soak: .venv/.test ## Everything that can go wrong, at random, for 10 minutes (SOAK_MINUTES; ARGS: --seed N)
 	$(BIN)/python -m benchmarks.soak $(ARGS)

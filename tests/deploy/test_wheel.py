@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from gpumon import __version__
+from gpumon.probe.plan import Rendezvous, make_plans
+from gpumon.probe.probes import PROBES
 
 ROOT = Path(__file__).parents[2]
 REVISION = "0123456789ab"
+PROBE = PROBES["allreduce"]
 JUNK = shutil.ignore_patterns("__pycache__")
 
 
@@ -62,3 +65,20 @@ def _run(*arguments: str, cwd: Path | None = None) -> str:
     ran = subprocess.run(arguments, cwd=cwd, env=environment, capture_output=True, text=True, timeout=170, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return ran.stdout
+
+
+def test_the_ranks_of_a_probe_run_from_it_by_their_path(wheel: Path, tmp_path: Path) -> None:
+    """An interpreter that has neither gpumon nor torch starts one, which says what it lacks and writes nothing."""
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    before = set(tmp_path.rglob("*"))
+    worker = tmp_path / PROBE.worker.relative_to(ROOT)
+    plan = make_plans(PROBE, (), python=sys.executable)[0]
+    orders = plan.orders(0, parent=os.getpid(), result=1, rendezvous=Rendezvous(port=1, listen=0))
+    command = [sys.executable, "-I", "-S", "-B", str(worker)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}) as rank:
+        assert rank.stdin is not None
+        assert rank.stdout is not None
+        rank.stdin.write(orders)
+        rank.stdin.flush()  # and stays open: the rank would end with it
+        assert rank.stdout.readlines()[-1] == b'{"absent": "torch"}\n'
+    assert set(tmp_path.rglob("*")) == before

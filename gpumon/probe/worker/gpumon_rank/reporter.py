@@ -8,7 +8,7 @@ import time
 
 from gpumon_rank.faults import Fault
 
-PROGRESS_INTERVAL = 0.1
+PROGRESS_INTERVAL = 0.25
 
 
 class Reporter:
@@ -29,7 +29,7 @@ class Reporter:
         self._fault.at(stage)
 
     def progress(self, **values: object) -> None:
-        """As `enter`, for the current stage, but not more than ten times a second."""
+        """As `enter`, for the current stage, but not more than four times a second."""
         now = time.monotonic()
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_INTERVAL

@@ -1,0 +1,51 @@
+"""An all-reduce as anybody would write it with torch.distributed, for comparison: one rank over gloo, on the CPU.
+
+Started once a rank as torchrun would, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; the sizes, in bytes, are its
+arguments. Rank 0 prints the bus bandwidth of each size as JSON. It knows nothing of gpumon, and checks no data.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+WARM_UPS = 5
+SECONDS_A_SIZE = 1.0
+FEWEST, MOST = 5, 20
+
+
+def timed(buffer: torch.Tensor) -> float:
+    dist.barrier()
+    began = time.perf_counter()
+    dist.all_reduce(buffer)
+    return time.perf_counter() - began
+
+
+def bus_bandwidth(size: int) -> float:
+    """Bytes a second: each operation lasts as long as on the slowest rank, and the median of them counts."""
+    buffer = torch.ones(size // 4)
+    usual = statistics.median(timed(buffer) for _ in range(WARM_UPS))
+    operations = torch.tensor(max(FEWEST, min(MOST, int(SECONDS_A_SIZE / usual))))
+    dist.broadcast(operations, 0)
+    times = torch.tensor([timed(buffer) for _ in range(int(operations))], dtype=torch.float64)
+    dist.all_reduce(times, op=dist.ReduceOp.MAX)
+    ranks = int(dist.get_world_size())
+    median = float(statistics.median(times.tolist()))
+    return size / median * 2 * (ranks - 1) / ranks
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    found = {size: bus_bandwidth(int(size)) for size in sys.argv[1:]}
+    if dist.get_rank() == 0:
+        print(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

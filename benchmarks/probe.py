@@ -1,0 +1,123 @@
+"""What the probe measures and costs, beside a bare script of torch.distributed on the same machine, run by turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agents import Agent, eventually, free_port
+
+from benchmarks.measures import resident_megabytes
+from gpumon.snapshot.call_page import boot_clock
+
+RUNS = 20
+SETTLED_AFTER = 3
+"""Runs until the daemon's memory is what it stays: the first ones load what all need."""
+LOOK_SECONDS = 0.1
+RANKS = 2
+BARE = Path(__file__).with_name("bare_all_reduce.py")
+AIMS = {"busbw": "within 3 %", "whole time": "at most 1.2", "resident, daemon": "no growth"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Of either kind."""
+
+    seconds: float
+    """From the request, or the start, until the result is there."""
+    busbw: dict[int, float]
+    """Bytes a second by size in bytes."""
+
+
+def probed(agent: Agent) -> Run:
+    began = boot_clock()
+    status, answer = agent.post("/probe/allreduce")
+    if status != 202:
+        raise RuntimeError(f"no run: {answer}")
+    result = finished(agent, answer["id"])
+    seconds = boot_clock() - began
+    if result["outcome"] != "ok":
+        raise RuntimeError(f"a run that was not ok: {result}")
+    return Run(seconds, {one["bytes"]: one["busbw_bytes_per_second"] for one in result["measurements"]})
+
+
+def finished(agent: Agent, run: str) -> Any:
+    while True:
+        status, body = agent.ask(f"/api/v1/probes/{run}")
+        if status == 200:
+            return json.loads(body)
+        time.sleep(LOOK_SECONDS)
+
+
+def bare(sizes: Sequence[int]) -> Run:
+    began = boot_clock()
+    ranks = [start_bare(rank, port, sizes) for port in (free_port(),) for rank in range(RANKS)]
+    printed = [rank.communicate(timeout=300) for rank in ranks]
+    seconds = boot_clock() - began
+    if any(rank.returncode for rank in ranks):
+        raise RuntimeError(f"the bare script failed: {printed}")
+    return Run(seconds, {int(size): busbw for size, busbw in json.loads(printed[0][0]).items()})
+
+
+def start_bare(rank: int, port: int, sizes: Sequence[int]) -> subprocess.Popen[str]:
+    rendezvous = {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    alike = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, str(BARE), *map(str, sizes)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=os.environ | rendezvous | alike, text=True, **pipes)
+
+
+def by_turns(agent: Agent, runs: int) -> Iterator[tuple[Run, Run, float]]:
+    """Each pair of runs, the probe's first in every other one, and what the daemon then holds in MB."""
+    sizes = sorted(probed(agent).busbw)
+    for number in range(runs):
+        if number % 2:
+            other, ours = bare(sizes), probed(agent)
+        else:
+            ours, other = probed(agent), bare(sizes)
+        yield ours, other, resident_megabytes(agent.process.pid)
+
+
+def measure(agent: Agent, runs: int) -> Iterator[tuple[str, str]]:
+    told = list(by_turns(agent, runs))
+    ours, bares = [one for one, _, _ in told], [one for _, one, _ in told]
+    for size in sorted(ours[0].busbw):
+        here, there = (statistics.median(run.busbw[size] for run in kind) for kind in (ours, bares))
+        words = f"{here / 1e9:.3f} GB/s, bare {there / 1e9:.3f} GB/s: {here / there - 1:+.1%}"
+        yield f"busbw, {size >> 10} KiB", words
+    whole, bare_whole = (statistics.median(run.seconds for run in kind) for kind in (ours, bares))
+    yield "whole time", f"{whole:.2f} s, bare {bare_whole:.2f} s: {whole / bare_whole:.2f}"
+    held = [megabytes for _, _, megabytes in told]
+    settled = held[min(SETTLED_AFTER, len(held) - 1)]
+    yield "resident, daemon", f"{settled:.1f} MB after {SETTLED_AFTER} runs, {held[-1]:.1f} MB after {len(held)}"
+
+
+def main() -> None:
+    runs = int(os.environ.get("PROBE_RUNS", RUNS))
+    print(f"\nThe probe, {RANKS} ranks over gloo, and a bare script, by turns; medians of {runs} runs each")
+    with tempfile.TemporaryDirectory() as folder:
+        configuration = Path(folder) / "gpumon.yml"
+        configuration.write_text(json.dumps({"probe": {"first_after_seconds": 86400}}), encoding="utf-8")
+        agent = Agent(Path(folder))
+        agent.simulate({"idle": True})
+        agent.start(f"--config.file={configuration}")
+        try:
+            eventually(lambda: agent.metrics().value("gpumon_store_up") == 1)
+            for name, figure in measure(agent, runs):
+                aim = next((f"   aim {AIMS[one]}" for one in AIMS if name.startswith(one)), "")
+                print(f"  {name:32}{figure}{aim}", flush=True)
+        finally:
+            agent.stop()
+
+
+if __name__ == "__main__":
+    main()
