@@ -24,10 +24,10 @@ class Own:
 
 def situation(report: Report, at: float, own: Own | None = None) -> Situation:
     """As far as it can be seen; what the configuration adds is for the caller. `at`: now, on the boot clock."""
-    links = report.memory.links.seen
+    links, loaded = report.memory.links.seen, report.probe.own_load(at)
     unknown = strangers_of(report.gpus, own or Own(), contained=None if links is None else links.contained)
     return Situation(
-        gpus=tuple(_use(state, unknown[state.uuid], at) for state in report.gpus),
+        gpus=tuple(_use(state, unknown[state.uuid], at, own=state.uuid in loaded) for state in report.gpus),
         expected=max(0, int(report.node.gpus_expected or 0) - len(report.excluded)),
         simulated=report.simulated is not None,
         released=report.release.end is not None,
@@ -47,18 +47,19 @@ def free_memory(report: Report, used: Collection[str]) -> float | None:
     return min((one for one in free if one is not None), default=None) if None not in free else None
 
 
-def _use(state: GpuState, strangers: float | None, at: float) -> GpuUse:
+def _use(state: GpuState, strangers: float | None, at: float, *, own: bool) -> GpuUse:
+    """`own`: what moves there now, or did a moment ago, is the probe's."""
     gpu = state.gpu
     return GpuUse(
         index=state.index,
         uuid=state.uuid,
         processes=gpu.processes,
         strangers=strangers,
-        utilization=gpu.utilization_ratio,
+        utilization=None if own else gpu.utilization_ratio,
         memory_used=gpu.memory_used_bytes,
         memory_free=gpu.memory_free_bytes,
         memory_exact=gpu.memory_reserved_bytes is not None,
-        traffic=state.traffic,
+        traffic=None if own else state.traffic,
         idle_seconds=None if state.idle_since is None else at - state.idle_since,
         mig=bool(gpu.mig_mode),
         compute_mode=None if gpu.compute_mode is None else int(gpu.compute_mode),

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from gpumon.probe.state import ProbeState
+from gpumon.report import Report
 from gpumon.snapshot.gpu import Gpu
 from gpumon.state import GpuState
-from gpumon.supervisor.situation import Own, strangers_of
+from gpumon.supervisor.situation import Own, situation, strangers_of
 
 OURS = Own(pids=frozenset({71, 72}), gpus=("GPU-0", "GPU-1"))
 YET_TO_COME = Own(pids=frozenset({71, 72}))
@@ -44,3 +46,16 @@ def test_our_own_ranks_are_no_strangers(
 ) -> None:
     """By pid where NVML's are ours; in a container that shows the host's, one rank a GPU, once it may be there."""
     assert list(strangers_of(gpus, own, contained=contained).values()) == strangers
+
+
+def test_what_a_run_leaves_behind_for_a_moment_is_nobodys_work() -> None:
+    """A person who asks again at once is not told that the GPUs are in use; who holds them still counts."""
+    busy = Gpu(processes=0.0, utilization_ratio=1.0, memory_used_bytes=2e9)
+    gpus = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=busy, traffic=1e11) for n in range(2))
+    probe = ProbeState(loaded=("GPU-0",), loaded_until=103.0)
+    report = Report(started=0.0, gpus=gpus, probe=probe)
+
+    first, second = situation(report, 102.0).gpus
+    assert (first.utilization, first.traffic, first.memory_used) == (None, None, 2e9)
+    assert (second.utilization, second.traffic) == (1.0, 1e11)
+    assert situation(report, 103.0).gpus[0].utilization == 1.0
