@@ -17,7 +17,7 @@ from gpumon.outputs import connections, document, hold, words
 from gpumon.outputs.health import place
 from gpumon.outputs.maintenance import sentences
 from gpumon.outputs.remarks import remarks
-from gpumon.serve import links, reference, view
+from gpumon.serve import links, probe_view, reference, view
 from gpumon.serve.answer import reply, sources, stamp
 from gpumon.serve.plot import plot
 from gpumon.serve.problem import Problem
@@ -100,6 +100,7 @@ def _environment() -> Environment:
         place=place,
         plot=plot,
         remarks=remarks,
+        runs=probe_view,
         version=_version,
     )
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)

@@ -12,11 +12,13 @@ from serving import Node, ask, is_problem
 
 from gpumon.outputs import document
 from gpumon.outputs.remarks import remarks
-from gpumon.probe.state import ProbeState
+from gpumon.probe.probes import PROBES
+from gpumon.probe.result import Location, Pair
+from gpumon.probe.state import ProbeState, ended
 from gpumon.report import Report
 from gpumon.serve import example
 from gpumon.serve.page import prose
-from gpumon.serve.plot import plot
+from gpumon.serve.plot import APART, plot
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.nvlink import Nvlink
 from gpumon.state import GpuState
@@ -134,7 +136,7 @@ def test_absent_reading_is_not_a_zero(node: Node, port: int) -> None:
     """n/a, and no bar at all: an empty bar would say 0."""
     report = samples.healthy(1)
     html = page(node, port, replace(report, gpus=(replace(report.gpus[0], gpu=Gpu(up=1.0), links={}),)))
-    assert "0 %" not in html
+    assert not re.search(r"\b0 %", html)
     assert html.count("n/a") >= 5
     assert 'class="bar' not in html
     assert "unknown model" in html
@@ -230,10 +232,12 @@ def test_services_that_the_links_need_are_told(node: Node, port: int) -> None:
 
 
 def test_probe_history_is_drawn(node: Node, port: int) -> None:
-    """One mark a run, named with its outcome; the first page before any run says when."""
+    """A mark for each run and algorithm, named with its outcome; the first page before any run says when."""
     html = page(node, port, samples.troubled())
-    assert html.count('class="mark') == samples.RUNS
-    assert "20 ok ●" in words(html)
+    assert html.count('class="mark') == 2 * samples.RUNS - 2
+    assert html.count('class="skip"') == 1
+    assert "20\N{NO-BREAK SPACE}ok\N{NO-BREAK SPACE}●, " in html
+    assert "1\N{NO-BREAK SPACE}degraded\N{NO-BREAK SPACE}▲" in html
     before = words(page(node, port, samples.before_any_run(samples.healthy())))
     assert "It has not run yet. The first run is due at 12:00:07 UTC" in before
 
@@ -249,6 +253,76 @@ def test_busy_node_keeps_the_result_that_it_has(node: Node, port: int) -> None:
     assert "Measured 3 h 15 min ago: ok" in text
     only = words(page(node, port, replace(report, probe=ProbeState(last=skip, history=(skip,)))))
     assert "All-reduce n/a skipped: busy" in only
+
+
+def test_what_is_normal_is_a_band_behind_the_history() -> None:
+    """By algorithm, as it was when each run was judged; broken where there was no median, and labelled apart."""
+    runs = [document.probe_result(example.run(hours)) for hours in range(6)]
+    runs[3] |= {"comparisons": []}
+    drawn = plot(runs)
+    assert drawn is not None
+    assert [one.name for one in drawn.series] == ["default", "ring"]
+    for one in drawn.series:
+        assert [len(band.split()) for band in one.bands] == [4, 6]
+        assert [len(median.split()) for median in one.medians] == [2, 3]
+        assert len(one.line.split()) == 6
+    assert abs(drawn.series[0].label - drawn.series[1].label) >= APART
+    assert drawn.size == "8 GiB"
+    assert drawn.banded
+    alike = plot(
+        [
+            run | {"measurements": [one | {"busbw_bytes_per_second": 1e11} for one in run["measurements"]]}
+            for run in runs
+        ]
+    )
+    assert alike is not None
+    assert abs(alike.series[0].label - alike.series[1].label) == APART
+
+
+def test_sizes_stand_with_what_is_usual(node: Node, port: int) -> None:
+    """A group for each algorithm, the largest size first; the comparison in words below."""
+    text = words(page(node, port, samples.healthy()))
+    assert "default 8 GiB 474 GB/s 100 % 31.7 ms 32.6 ms 34.9 ms 1.2 % 0 1 GiB 450 GB/s" in text
+    assert "ring 8 GiB 363 GB/s 100 %" in text
+    assert "all_reduce, ring at 8 GiB: 363 GB/s, 100 % of 363 GB/s (this host&#39;s own median of 30 runs)" in text
+    assert "NVIDIA H100 80GB HBM3 driver 580.95.05 torch 2.13.0 nccl 2.30.7" in text
+
+
+def test_pairs_are_a_matrix_that_shows_the_slow_one(node: Node, port: int) -> None:
+    """By GPU, with what is slow beside the usual and what came wrong marked; the sentence stands once."""
+    sentence = "GPU 2 is slow with every other."
+    pairs = tuple(
+        Pair(ranks=(a, b), bandwidth=9e10 if b == 2 else 3.6e11, wrong=(0, 5 * (b == 3 and a == 0)))
+        for b in range(4)
+        for a in range(b)
+        if a != 2
+    )
+    location = Location(sentence=sentence, ranks=(2,), pairs=pairs, evidence=("GPU 2 was hot.",))
+    run = replace(example.run(), outcome="degraded", reason="baseline", hint=f"Low. {sentence}", location=location)
+    html = page(node, port, replace(samples.healthy(), probe=ended(ProbeState(), run)))
+    section = html[html.index('<section id="probe"') :]
+    assert section.count(sentence) == 1
+    assert 'class="erring" title="0 and 2: 90 GB/s, 25 % of the usual">90</td>' in html
+    assert 'class="down" title="0 and 3: 360 GB/s, 100 % of the usual, 5 wrong elements">360!</td>' in html
+    assert "<li>GPU 2 was hot.</li>" in html
+
+
+def test_run_in_progress_says_how_far_it_is(node: Node, port: int) -> None:
+    """In words, beside what was measured before."""
+    during = replace(samples.healthy(), probe=example.measuring())
+    assert "A run is in progress: warming up 1 GiB (ring) 42 %" in words(page(node, port, during))
+
+
+def test_other_probes_stand_in_a_sentence(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And neither in the history nor in the figures of the all-reduce."""
+    other = replace(PROBES["allreduce"], name="broadcast", title="broadcast")
+    monkeypatch.setitem(PROBES, "broadcast", other)
+    state = ended(
+        samples.healthy().probe, replace(example.run(), id="other", probe="broadcast", outcome="failed", reason="ranks")
+    )
+    html = page(node, port, replace(samples.healthy(), probe=state))
+    assert "broadcast: failed (ranks), 474 GB/s, 15 min ago" in words(html)
+    assert f"{samples.RUNS}\N{NO-BREAK SPACE}ok" in html
 
 
 def test_plot_keeps_inside_its_frame() -> None:
