@@ -72,8 +72,9 @@ def start_bare(rank: int, port: int, sizes: Sequence[int]) -> subprocess.Popen[s
     rendezvous = {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     alike = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, str(BARE), *map(str, sizes)]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=os.environ | rendezvous | alike, text=True, **pipes)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A session of its own, as the agent's ranks have: the scheduler shares processors out by session.
+    return subprocess.Popen(command, env=os.environ | rendezvous | alike, start_new_session=True, **pipes)
 
 
 def by_turns(agent: Agent, runs: int) -> Iterator[tuple[Run, Run, float]]:
