@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from loops import turn_until, turn_until_equal
 from sample_bursts import change
 
+from gpumon.arrival import Arrival, ProbeEnded
 from gpumon.memories import Memories
 from gpumon.monitor import Monitor
 from gpumon.probe.metrics import INITIAL
@@ -141,6 +143,37 @@ def test_the_last_success_is_recalled_over_any_number_of_skips(tmp_path: Path) -
 
     assert metrics.last_success_timestamp_seconds == 2e9
     assert (metrics.runs_total or {})["ok"] == 1
+
+
+def on_disk(path: Path, folder: Path) -> float:
+    """How many runs an agent would know that started from what is in the files at this moment."""
+    folder.mkdir()
+    for file in path.parent.glob(f"{path.name}*"):
+        shutil.copy(file, folder)
+    with Store.open(folder / path.name) as store:
+        return sum(store.probe_counters("allreduce").outcomes.values())
+
+
+def test_no_counter_of_the_probe_is_ahead_of_its_row(tmp_path: Path) -> None:
+    """A run is counted in /metrics only when the store has counted it: a crash in between takes nothing back."""
+    path = tmp_path / "gpumon.db"
+    agent = Agent(path)
+    counted: list[tuple[float, float]] = []
+    take = agent.monitor.take
+
+    def look(arrival: Arrival) -> None:
+        take(arrival)
+        if isinstance(arrival, ProbeEnded):
+            shown = agent.monitor.latest.probe.metrics.runs_total or {}
+            counted.append((sum(shown.values()), on_disk(path, tmp_path / f"crash {len(counted)}")))
+
+    agent.memories._take = look
+    for name in ("one", "two", "three"):
+        agent.memories.keep_result(result(name))
+    turn_until(agent.loop, lambda: len(counted) == 3)
+    agent.stop()
+    assert all(shown <= stored for shown, stored in counted), counted
+    assert counted[-1] == (3, 3)
 
 
 def test_a_damaged_store_is_told_for_as_long_as_the_agent_runs(tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""What /metrics says of the probe: each name and label, after runs that ended in every way, and after a restart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpumon.outputs.prometheus import Renderer
+from gpumon.probe.metrics import INITIAL
+from gpumon.probe.result import OUTCOMES, ProbeResult
+from gpumon.probe.state import ProbeState, ended, recalled
+from gpumon.report import Report
+from gpumon.serve import example
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "probe.metrics"
+GOOD = example.run(5)
+NOTHING = replace(GOOD, measurements=(), comparisons=(), wrong_elements=None)
+RUNS = (
+    GOOD,
+    replace(example.run(4, peak=400e9), outcome="degraded", reason="baseline"),
+    replace(example.run(3), outcome="wrong", wrong_elements=3),
+    replace(NOTHING, id="late", started=example.run(2).started, outcome="timeout", reason="join"),
+    replace(NOTHING, id="bad", started=example.run(1).started, outcome="failed", reason="setup", duration_seconds=2.5),
+    replace(NOTHING, id="skip", started=example.run(0).started, outcome="skipped", reason="held", ranks=0),
+)
+
+
+def after(runs: Sequence[ProbeResult]) -> ProbeState:
+    state = ProbeState(metrics=INITIAL)
+    for run in runs:
+        state = ended(state, run)
+    return state
+
+
+def page(state: ProbeState) -> str:
+    lines = Renderer(lambda: Report(started=0.0)).render(Report(started=0.0, probe=state)).splitlines(keepends=True)
+    return "".join(line for line in lines if "gpumon_probe_" in line)
+
+
+def test_the_metrics_of_the_probe_are_the_golden_ones() -> None:
+    """Byte for byte, after a run of each outcome; UPDATE_GOLDEN=1 writes it anew, and then the diff is the review."""
+    assert {run.outcome for run in RUNS} == set(OUTCOMES)
+    shown = page(after(RUNS))
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(shown, encoding="utf-8")
+
+    assert shown == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_a_restart_changes_no_metric_of_the_probe() -> None:
+    """What the store knew makes the same page; the counters are the store's."""
+    before = after(RUNS)
+    assert before.metrics.runs_total is not None
+    assert before.metrics.skips_total is not None
+    state = recalled(ProbeState(metrics=INITIAL), RUNS, before.metrics.runs_total, before.metrics.skips_total)
+    assert page(state) == page(before)
