@@ -12,9 +12,13 @@ _GAP = "  "
 
 
 def largest(run: Document) -> Mapping[str, Document]:
-    """The measurement of the largest size, by algorithm; float32 where there are several types."""
+    """The measurement of the largest size, by algorithm, or where several collectives are measured by those.
+
+    Of float32 where there are several types.
+    """
     measured = [one for one in run["measurements"] if one["dtype"] == "float32"] or run["measurements"]
-    return {one["algorithm"]: one for one in sorted(measured, key=lambda one: one["bytes"])}
+    way = "collective" if len({one["collective"] for one in measured}) > 1 else "algorithm"
+    return {one[way]: one for one in sorted(measured, key=lambda one: one["bytes"])}
 
 
 def comparison(run: Document, measurement: Document) -> Document | None:

@@ -112,6 +112,17 @@ def test_history_is_a_line_a_run() -> None:
     ]
 
 
+def test_copies_both_ways_stand_beside_each_other() -> None:
+    """What is measured by one algorithm alone is told apart by what it is."""
+    both = tuple(
+        replace(one, collective=name) for name in ("host_to_device", "device_to_host") for one in OK.measurements[:4]
+    )
+    titles = history([probe_result(replace(OK, probe="copy", measurements=both))]).splitlines()[0]
+    assert " ".join(titles.split()) == (
+        "STARTED PROBE OUTCOME RANKS HOST_TO_DEVICE OF MEDIAN DEVICE_TO_HOST OF MEDIAN REASON ID"
+    )
+
+
 def test_history_of_nothing_is_a_sentence() -> None:
     """Not an empty table."""
     assert history([]) == NONE + "\n"
