@@ -113,6 +113,8 @@ class Probing:
         self._witness = Witness(latest, ())
         self._using: tuple[str, ...] = ()
         """UUIDs of the GPUs of the run in progress."""
+        self._chosen: tuple[str, ...] = ()
+        """The same, and on a simulated node those that its ranks would use."""
 
     @property
     def running(self) -> bool:
@@ -152,7 +154,7 @@ class Probing:
 
     def give_way(self) -> None:
         """Kill the run in progress if it must not go on."""
-        skip = intruders(self._situation(), self._using or None)
+        skip = intruders(self._situation(), self._chosen or None)
         if skip is not None:
             self._abort(skip)
 
@@ -230,7 +232,11 @@ class Probing:
             self._question = None
             on_answer(skip)
 
-        asked_for = {"RUN": run.id, "TRIGGER": run.trigger, "GPUS": ",".join(usable(self._situation(run.trigger)))}
+        asked_for = {
+            "RUN": run.id,
+            "TRIGGER": run.trigger,
+            "GPUS": ",".join(self._chosen or usable(self._situation(run.trigger))),
+        }
         environment = {f"GPUMON_PROBE_{name}": value for name, value in asked_for.items()}
         self._question = Question(self._loop, self.choices.gate, self.choices.gate_seconds, environment, answered)
 
@@ -262,7 +268,7 @@ class Probing:
             fault=self.choices.fault,
         )
         log.info("probe begins", extra={"id": run.id, "probe": probe.name, "ranks": plans[0].ranks})
-        self._using = plans[0].gpus
+        self._using, self._chosen = plans[0].gpus, usable(now)
         self._witness = Witness(self._latest, self._using)
         self._watch_gpus(closely=True)
         self._tell(ProbeStarted(id=run.id, probe=probe.name, gpus=self._using))
@@ -292,7 +298,7 @@ class Probing:
     def _ended(self, result: ProbeResult) -> None:
         if self._watching is not None:
             self._watching.cancel()
-        self._using = ()
+        self._using = self._chosen = ()
         self._loop.call_after(AFTER_SECONDS, self._rest)
         words = {"id": result.id, "outcome": result.outcome, "reason": result.reason, "hint": result.hint}
         level = logging.INFO if result.outcome in {"ok", "skipped"} else logging.ERROR

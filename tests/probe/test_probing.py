@@ -438,6 +438,18 @@ def test_a_partial_run_leaves_out_what_is_in_use(bench: Bench) -> None:
     assert ProbeStarted(id=answer.id, gpus=("GPU-0", "GPU-2")) in bench.told
 
 
+def test_a_partial_run_on_a_simulated_node_leaves_out_what_is_in_use_there(bench: Bench) -> None:
+    """Its ranks are on the CPU: they run to their end as if they were on the idle GPUs."""
+    bench.probing.choices = replace(bench.probing.choices, partial=True)
+    bench.report = node(0.0, 1.0, 0.0)
+    bench.run()
+    turn_for(bench.loop, 4 * WATCH_SECONDS)
+    assert (bench.probing.running, bench.kept) == (True, [])
+    bench.report = node(0.0, 1.0, 1.0)
+    bench.turn_until(lambda: bool(bench.kept))
+    assert "Another process came to GPU 2." in bench.kept[0].hint
+
+
 def test_in_a_fabric_of_several_nodes_the_ring_alone_is_measured(bench: Bench) -> None:
     """Unless the configuration says which: NVLink SHARP is shared with jobs on other nodes."""
     bench.worker.write_text(MEASURE)
