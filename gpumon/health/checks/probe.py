@@ -175,10 +175,10 @@ def unkillable(facts: Facts) -> Finding:
 
 
 def stale(facts: Facts) -> Finding | None:
-    """Nobody can tell how the links are, and nothing is in the way of a run."""
-    if facts.probe.next_run is None or _is_put_off(facts):
+    """Nobody can tell how the links are, and all the time nothing has been in the way of a run."""
+    if facts.probe.next_run is None or _is_put_off(facts) or not _is_free(facts):
         return WELL
-    if facts.probe.running is not None or not _is_free(facts):
+    if facts.probe.running is not None:
         return None
     silent = facts.now.lived - facts.probe.told_at
     if silent > PERIODS * facts.probe_interval:

@@ -268,7 +268,14 @@ def test_a_repair_on_a_busy_node_waits_for_the_node_to_be_free() -> None:
     ward.gpu(3, processes=1.0)
     assert not ward.go_on(3 * HOUR, every=300).verdicts
     ward.gpu(3, processes=0.0)
-    assert ward.go_on(35 * MINUTE, every=15).level("allreduce_stale") is Level.UNKNOWN
+    ward.go_on(20 * MINUTE, every=15)
+    ward.gpu(3, processes=1.0)
+    ward.go_on(MINUTE)
+    ward.gpu(3, processes=0.0)
+    assert not ward.go_on(20 * MINUTE, every=15).verdicts
+    assert ward.go_on(15 * MINUTE, every=15).level("allreduce_stale") is Level.UNKNOWN
+    ward.gpu(3, processes=1.0)
+    assert not ward.go_on().verdicts
 
 
 def test_what_was_acknowledged_is_not_said_again_of_the_same_run() -> None:
