@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -505,3 +506,27 @@ def test_a_slow_gpu_is_named_with_what_the_reports_of_the_run_say_of_it(bench: B
         "GPU 3 (GPU-3) is slow with every other: its clocks were held down by heat (hardware)."
     )
     assert result.hint.endswith(result.location.sentence)
+
+
+# How far it is
+
+
+@pytest.mark.parametrize(
+    ("step", "stage", "ratio"),
+    [
+        (0, "measure", 0.25),
+        (1, "repeat", 0.5),
+    ],
+)
+def test_progress_is_over_all_that_was_planned(bench: Bench, step: int, stage: str, ratio: float) -> None:
+    """Over both passes. What a drop asks for comes after the plan of its pass, and is called a repeat."""
+    frame = {"stage": "measure", "step": step, "size": 2, "sizes": 4, "bytes": 1024, "operation": 0, "operations": 20}
+    bench.worker.write_text(HANG.replace('{"stage": "join"}', json.dumps(frame)))
+    bench.run()
+
+    def told() -> list[tuple[str, str, float]]:
+        heard = [one.progress for one in bench.told if isinstance(one, ProbeProgressed) and one.progress.bytes]
+        return [(one.stage, one.algorithm, one.ratio) for one in heard]
+
+    bench.turn_until(lambda: bool(told()))
+    assert told()[0] == (stage, "default", ratio)
