@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpumon.fitness.known import LEVELS, Document, Fault, Known, KnownGpu
-from gpumon.health.verdict import FAIL, OK, UNKNOWN, WARN, Action, Level
+from gpumon.health.verdict import FAIL, OK, UNKNOWN, WARN, Action, Level, Way
 
 EXIT = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
 """As Nagios and Slurm's people read them."""
@@ -112,8 +112,14 @@ def _well(gpus: Collection[KnownGpu], *, of_job: bool) -> str:
 def _worst(verdicts: Sequence[Document]) -> str:
     first, *more = verdicts
     where = "" if first["gpu"] is None and not first["device"] else f"{_device(first)}: "
-    todo = "" if first["action"] == Action.NONE else f" Do: {first['action_words']}."
-    return f"{where}{first['reason'].rstrip('.')}.{todo}" + (f" (+{len(more)} more)" if more else "")
+    return f"{where}{first['reason'].rstrip('.')}.{_todo(first)}" + (f" (+{len(more)} more)" if more else "")
+
+
+def _todo(verdict: Document) -> str:
+    """Nobody should reboot again because it was rebooted just now."""
+    if verdict.get("repair") == Way.REBOOT:
+        return f" The node was rebooted since: {verdict['action_words']}."
+    return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_words']}."
 
 
 def _device(verdict: Document) -> str:

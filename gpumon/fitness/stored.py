@@ -17,9 +17,10 @@ from typing import TypeVar
 from gpumon.boot import boot_id
 from gpumon.fitness.known import Document, Fault, Known, KnownGpu, Unknowable, maintenance
 from gpumon.health.standing import Health, recalled
-from gpumon.health.verdict import ACTIONS, Verdict
+from gpumon.health.verdict import Verdict
 from gpumon.maintenance import Maintenance, in_force, in_time
 from gpumon.moment import Moment
+from gpumon.outputs.asked import asked
 from gpumon.outputs.words import rfc3339
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.store import spans, verdicts
@@ -150,8 +151,7 @@ def _document(one: Verdict, index: int | None) -> Document:
         "device": one.device or None,
         "gpu": index,
         "reason": one.reason,
-        "action": one.action.value,
-        "action_words": ACTIONS[one.action],
+        **asked(one, boot_id(), time.time() - boot_clock()),
         "since": rfc3339(one.since),
         "seen": rfc3339(one.seen),
     }

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import ACTIONS, WAYS, Level, Ruling, Verdict
+from gpumon.outputs.asked import asked
 from gpumon.outputs.maintenance import maintenance
 from gpumon.outputs.words import rfc3339
 from gpumon.report import Report
@@ -65,7 +66,14 @@ def name(verdict: Document) -> str:
 
 
 def verdict(one: Verdict, report: Report) -> Document:
-    """One verdict, without what follows from it."""
+    """One verdict that stands, without what follows from it."""
+    known = report.health
+    booted = None if known.judged_wall is None or known.judged_at is None else known.judged_wall - known.judged_at
+    return _told(one, report) | asked(one, report.boot_id, booted)
+
+
+def _told(one: Verdict, report: Report) -> Document:
+    """As it is, or was when it was ruled."""
     state = report.gpu(one.device) if one.device else None
     return {
         "check": one.check,
@@ -76,6 +84,8 @@ def verdict(one: Verdict, report: Report) -> Document:
         "reason": one.reason,
         "action": one.action.value,
         "action_words": ACTIONS[one.action],
+        "repair": None,
+        "repaired": None,
         "evidence": dict(one.evidence),
         "active": one.active,
         "since": rfc3339(one.since),
@@ -91,7 +101,7 @@ def ruling(one: Ruling, report: Report) -> Document:
         "way_words": "" if one.way is None else WAYS[one.way],
         "note": one.note,
         "muted": one.muted,
-        "verdict": verdict(one.verdict, report),
+        "verdict": _told(one.verdict, report),
     }
 
 

@@ -14,6 +14,7 @@ from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.clearing import PROOF_AFTER_REBOOT
 from gpumon.health.table import BY_NAME, SUBJECT_OF
 from gpumon.health.verdict import ACTIONS, UNKNOWN, Action, Verdict
+from gpumon.outputs.asked import if_it_comes_back, rebooted
 from gpumon.outputs.health import title
 from gpumon.outputs.words import sentence
 from gpumon.probe.probes import ALL_REDUCE
@@ -82,7 +83,7 @@ def _problem(one: Verdict, check: Check, report: Report) -> Problem:
         severity=dict(check.severities).get(one.level, "warning"),
         title=_named(one, report, title(one)),
         detail=" ".join(filter(None, (one.reason, _latched(one, check, report), _consequences(one, report)))),
-        action=" ".join(filter(None, (_asked(one, check, report), first_of(check.steps)))),
+        action=" ".join(filter(None, (_asked(one, report), first_of(check.steps)))),
         runbook_url=RUNBOOK_URL.format(anchor=check.alert.lower()),
         gpu=None if state is None else state.index,
         since=one.since,
@@ -103,15 +104,9 @@ def _latched(one: Verdict, check: Check, report: Report) -> str:
     state = report.gpu(one.device) if one.device else None
     which = "" if not one.device else f" --gpu {state.index}" if state else f" --device {one.device}"
     until = "until it is repaired"
-    if _rebooted(one, check, report):
+    if check.latch.repair and one.boot_id != report.boot_id:
         until = f"until it has been well for {PROOF_AFTER_REBOOT / MINUTE:.0f} minutes: the node was rebooted since"
     return f"It stays on record {until}; `gpumon ack {one.check}{which}` forgets it."
-
-
-def _rebooted(one: Verdict, check: Check, report: Report) -> bool:
-    """Since it was last so: that has to prove itself."""
-    repairable = check.latch is not None and check.latch.repair
-    return repairable and not one.active and one.boot_id != report.boot_id
 
 
 def _consequences(one: Verdict, report: Report) -> str:
@@ -123,12 +118,11 @@ def _consequences(one: Verdict, report: Report) -> str:
     return f"What follows from it: {shown}."
 
 
-def _asked(one: Verdict, check: Check, report: Report) -> str:
+def _asked(one: Verdict, report: Report) -> str:
     """Nobody should reboot again because it was rebooted just now."""
     if one.action is Action.NONE:
         return ""
-    words = ACTIONS[one.action]
-    return sentence(f"if it comes back, {words}" if _rebooted(one, check, report) else words)
+    return sentence(if_it_comes_back(one) if rebooted(one, report.boot_id) else ACTIONS[one.action])
 
 
 def _faults(report: Report) -> Iterator[Problem]:

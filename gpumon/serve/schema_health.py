@@ -21,8 +21,12 @@ class Verdict(Shape):
     device: str | None = Field(description="uuid of a GPU, `device/port` of a port; null for the node.")
     gpu: int | None
     reason: str = Field(description="In words, with the numbers that matter.")
-    action: str = Field(description="none, restart, reset, reboot, inspect or replace.")
+    action: str = Field(description="none, restart, reset, reboot, inspect or replace. none while a repair is proved.")
     action_words: str
+    repair: str | None = Field(
+        description="reboot: what it asks for was done since it was last so, and has to prove itself. Else null."
+    )
+    repaired: str | None = moment("When that was.")
     evidence: dict[str, float | str]
     active: bool = Field(description="It is so now; false: it was, and stays until something clears it.")
     since: str = moment("When it was raised.")

@@ -23,6 +23,7 @@ from gpumon.fitness.known import Unknowable
 from gpumon.health.verdict import FAIL, WARN, Action, Change, Level, Ruling, Verdict
 from gpumon.maintenance import Maintenance
 from gpumon.outputs import inventory
+from gpumon.outputs.words import rfc3339
 from gpumon.snapshot.burst import Board
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.store import boards
@@ -75,9 +76,21 @@ def test_what_stood_is_told_the_worst_first(tmp_path: Path) -> None:
     known = stored.read(tmp_path / "gpumon.db")
     assert known.level is FAIL
     assert [fault.verdict["check"] for fault in known.faults] == ["gpu_lost", "some_warning"]
-    assert known.faults[0].verdict["action_words"] == "reboot the node"
+    assert (told := known.faults[0].verdict)["action"] == "none", "it was of another boot"
+    assert (told["repair"], told["action_words"]) == ("reboot", "if it comes back, reboot the node")
+    assert told["repaired"] < rfc3339(time.time())
     assert [(gpu.uuid, gpu.bus_id) for gpu in known.gpus] == [(BOARD.uuid, BOARD.bus_id)]
     assert files(tmp_path) == before
+
+
+def test_only_a_reboot_since_answers_what_stood(tmp_path: Path) -> None:
+    """Of this boot it is asked for still; and no reboot replaces a part."""
+    with Store.open(tmp_path / "gpumon.db") as store:
+        worn = replace(verdict("memory_worn", FAIL), action=Action.REPLACE)
+        rule(store, replace(verdict("gpu_lost", FAIL), boot_id=boot_id()), worn)
+    told = {fault.verdict["check"]: fault.verdict for fault in stored.read(tmp_path / "gpumon.db").faults}
+    assert (told["gpu_lost"]["action"], told["gpu_lost"]["repair"]) == ("reboot", None)
+    assert (told["memory_worn"]["action_words"], told["memory_worn"]["repair"]) == ("replace the part", None)
 
 
 def test_what_a_killed_agent_left_in_its_wal_is_told(tmp_path: Path) -> None:

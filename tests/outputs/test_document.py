@@ -223,6 +223,15 @@ def test_what_was_rebooted_is_not_to_be_rebooted_again() -> None:
 
     (problem,) = problems(report)
     assert problem.action.startswith("If it comes back, reboot the node. ")
+    told, before = whole(report)["health"]["verdicts"][0], whole(samples.lost(3))["health"]["verdicts"][0]
+    assert (told["action"], told["action_words"], told["repair"]) == (
+        "none",
+        "if it comes back, reboot the node",
+        "reboot",
+    )
+    assert told["repaired"] == whole(report)["node"]["booted"]
+    assert (before["action"], before["repair"], before["repaired"]) == ("reboot", None, None)
+    assert {one["verdict"]["action"] for one in whole(report)["health"]["rulings"]} == {"reboot"}
     assert "until it has been well for 10 minutes: the node was rebooted since; `gpumon ack gpu_lost" in problem.detail
 
 
