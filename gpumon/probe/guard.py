@@ -51,7 +51,11 @@ def disabled(situation: Situation) -> Skip | None:
 def single_gpu(situation: Situation) -> Skip | None:
     if situation.simulated or situation.alone or max(len(situation.gpus), situation.expected) != 1:
         return None
-    return Skip(reason="single_gpu", hint="One GPU has no other to exchange with: nothing is wrong.")
+    hint = (
+        "One GPU has no other to exchange with: nothing is wrong. "
+        "`gpumon probe copy` measures what it exchanges with the host."
+    )
+    return Skip(reason="single_gpu", hint=hint)
 
 
 def released(situation: Situation) -> Skip | None:

@@ -95,6 +95,12 @@ def test_heat_is_told_of_every_gpu_and_a_power_limit_only_of_one_that_differs() 
     assert found == dict.fromkeys(GPUS, ("its clocks were held down by heat (hardware)",))
 
 
+def test_a_little_traffic_over_the_links_is_not_compared() -> None:
+    """A run that has hardly begun says nothing of who carries less."""
+    for seconds, odd in ((0.01, 0), (1.0, 1)):
+        assert len(findings(see(see({}, sights(0.0)), sights(seconds, link_bytes=0.0)))) == odd
+
+
 def test_a_poll_counts_once() -> None:
     """Whoever looks more often than the GPUs are read sees nothing new."""
     once = see({}, sights(1.0, held_down=["hw_thermal"]))
@@ -170,6 +176,18 @@ def test_a_slow_gpu_is_not_excused_by_what_another_one_told() -> None:
     location = located(exchanged((0,)), seen(**HOT))
     assert location.sentence == "GPU 0 (GPU-0) is slow with every other."
     assert location.evidence == ("GPU 3 (GPU-3): its clocks were held down by heat (hardware).",)
+
+
+def test_wrong_data_is_not_put_down_to_what_makes_gpus_slow() -> None:
+    """What the GPU told is evidence beside it."""
+    one = exchanged()
+    told = [
+        replace(each, pairs={key: replace(sized, wrong=int(key[1] == ODD)) for key, sized in each.pairs.items()})
+        for each in one.accounts
+    ]
+    location = located(replace(one, accounts=told), seen(**HOT))
+    assert location.sentence == "Every exchange of wrong data is one with GPU 3 (GPU-3)."
+    assert len(location.evidence) == 1
 
 
 def test_pairs_that_do_not_reach_each_others_memory_are_evidence() -> None:

@@ -12,7 +12,7 @@ from gpumon.probe.account import Account, Progress, Sized
 from gpumon.probe.baseline import Judge
 from gpumon.probe.course import MOST_TRIES, next_step
 from gpumon.probe.locate import NOBODY_ALONE, NOT_IN_PAIRS, locate
-from gpumon.probe.passes import Pass
+from gpumon.probe.passes import Pass, pairs
 from gpumon.probe.plan import make_plans
 from gpumon.probe.probes import PROBES
 from gpumon.probe.result import Location
@@ -106,6 +106,26 @@ def test_nobody_is_named_where_no_pair_stands_apart(ranks: int) -> None:
             assert "cannot be said" in location.sentence
 
 
+def of(times: dict[tuple[int, int], float]) -> Seconds:
+    """So many times as long as usual for these pairs."""
+    return lambda a, b: USUAL * times.get((a, b), 1.0)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {(0, 1): 1.025, (0, 2): 1.05, (0, 3): 1.075, (1, 2): 1.1, (1, 3): 1.2},
+        {(0, 1): 2.0, (0, 2): 2.0},
+        {(0, 1): 1.02, (0, 2): 1.02, (0, 3): 1.02},
+    ],
+    ids=["one after the other", "two of three", "by a fiftieth"],
+)
+def test_a_little_is_not_enough_to_blame(times: dict[tuple[int, int], float]) -> None:
+    """Neither pairs that differ by degrees, nor a rank that is slow with some, nor what is hardly to be seen."""
+    location = located(exchanged(4, of(times)))
+    assert location.ranks == (), location
+
+
 def even(_a: int, _b: int) -> float:
     return USUAL
 
@@ -158,6 +178,28 @@ def test_a_pair_that_looks_slow_is_tried_again_before_it_is_named() -> None:
         step = next_step(shifted(one, planned, tries=tries), JUDGE)
         assert (step is None) == (tries == MOST_TRIES)
     assert next_step(shifted(exchanged(4, even), planned), JUDGE) is None
+
+
+def test_a_slow_rank_is_tried_twice() -> None:
+    """It can be named at once; that it is slow again makes it sure."""
+    one = exchanged(4, with_rank(2, 2.0))
+    assert next_step(shifted(one, 1), JUDGE) is not None
+    assert next_step(shifted(one, 1, tries=2), JUDGE) is None
+
+
+def test_of_several_tries_the_fastest_counts() -> None:
+    """Whichever it was; wrong data is not forgotten."""
+    fast, slow = exchanged(3, even, lambda a, _: int(a == 0)), exchanged(3, of({(0, 1): 5.0}))
+    for first, second in ((fast, slow), (slow, fast)):
+        told = [
+            replace(account, pairs={**account.pairs} | {(1, peer): sized for (_, peer), sized in again.pairs.items()})
+            for account, again in zip(first.accounts, second.accounts, strict=True)
+        ]
+        found = pairs(replace(fast, steps=[*fast.steps, *fast.steps], accounts=told))
+        assert {one.ranks: one.bandwidth for one in found} == dict.fromkeys(
+            [(0, 1), (0, 2), (1, 2)], pytest.approx(BYTES / USUAL)
+        )
+        assert {one.ranks: one.wrong for one in found} == {(0, 1): (1, 0), (0, 2): (1, 0), (1, 2): (0, 0)}
 
 
 def shifted(one: Pass, planned: int, tries: int = 1) -> Pass:
