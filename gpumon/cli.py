@@ -14,7 +14,7 @@ from gpumon import __version__
 from gpumon.build import revision
 from gpumon.commands import UserError
 
-USAGE_ERROR = 2
+USAGE_ERROR, NOBODY_CAN_TELL = 2, 3
 SEPARATOR = "--"
 
 
@@ -36,7 +36,10 @@ COMMANDS = (
     Command("once", "once", "read the GPUs once and print what was seen"),
     Command("status", "status", "what is wrong on this node, and what to do"),
     Command(
-        "check", "check", "is this node, or a job's part of it, fit for work? An exit code and one line", usage_error=3
+        "check",
+        "check",
+        "is this node, or a job's part of it, fit for work? An exit code and one line",
+        usage_error=NOBODY_CAN_TELL,
     ),
     Command("inventory", "inventory", "the GPUs that should be here, and accept that there are no more"),
     Command("ack", "ack", "acknowledge verdicts that are not so any more"),
@@ -56,6 +59,8 @@ class _Parser(argparse.ArgumentParser):
     usage_error = USAGE_ERROR
 
     def error(self, message: str) -> NoReturn:
+        if self.usage_error == NOBODY_CAN_TELL:  # Nagios reads the first line of this, and nothing of the other
+            print(f"GPU UNKNOWN: {' '.join(message.replace('|', '/').split())}: see `gpumon check --help`.")
         self.print_usage(sys.stderr)
         self.exit(self.usage_error, f"{self.prog}: error: {message}\n")
 
