@@ -110,7 +110,7 @@ class SamplerSupervisor:
         """A GPU has had this Xid just now, whoever told it."""
         if xid in FIRMWARE_SILENT and bus_id not in self._stuck:
             log.error("the GPU's firmware is silent; leaving it aside", extra={"bus_id": bus_id})
-            self._leave_aside(bus_id, "stuck", f"firmware silent since Xid {xid}")
+            self._leave_aside(bus_id, "stuck", f"Firmware silent since Xid {xid}")
             self.replace("deadline")
 
     # What is let go of

@@ -136,7 +136,7 @@ def test_silent_firmware_sets_a_gpu_aside_at_once(watched: Watched) -> None:
     watched.suffer({2: {"xids": [119], "hang": [HANG]}})
     watched.until(lambda: watched.state.aside)
     (aside,) = watched.state.aside.values()
-    assert aside.detail == "firmware silent since Xid 119"
+    assert aside.detail == "Firmware silent since Xid 119"
     watched.until(lambda: watched.polled() == {0, 1, 3, 4, 5, 6, 7})
 
     watched.suffer({2: {"xids": [119]}})
