@@ -25,9 +25,11 @@ from gpumon.config.row import (
     NEEDS,
     SomePath,
     checked_address,
+    checked_command,
     checked_gpu,
     checked_nccl_name,
     checked_url,
+    checked_word,
     number_as_text,
     setting,
     split,
@@ -260,7 +262,11 @@ class Probe(_Section):
         default_in_words="none",
         example="http://prometheus.example:9090",
     )
-    scheduler_gate: Annotated[tuple[str, ...], BeforeValidator(split_command)] = setting(
+    scheduler_gate: Annotated[
+        tuple[Annotated[str, AfterValidator(checked_word)], ...],
+        BeforeValidator(split_command),
+        AfterValidator(checked_command),
+    ] = setting(
         (),
         "Command that asks the scheduler whether the node is free: exit code 0 is yes. No shell runs it. Where slurmd "
         "or a kubelet is found, nothing runs by schedule without it: docs/probe.md.",
@@ -269,7 +275,8 @@ class Probe(_Section):
     )
     scheduler_gate_seconds: float = setting(10, "Time in which that command must have answered.", gt=0, le=300)
     nccl_environment: Mapping[
-        Annotated[str, AfterValidator(checked_nccl_name)], Annotated[str, BeforeValidator(number_as_text)]
+        Annotated[str, AfterValidator(checked_nccl_name)],
+        Annotated[str, BeforeValidator(number_as_text), AfterValidator(checked_word)],
     ] = setting(
         {}, "NCCL's variables for the ranks; those of the agent are not passed on.", example={"NCCL_DEBUG": "WARN"}
     )

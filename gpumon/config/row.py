@@ -14,6 +14,7 @@ NEEDS: Final = "needs"
 
 _LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})")
 _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#@]*)?")
+_NCCL = re.compile(r"NCCL_\w+", re.ASCII)
 _GPU = re.compile(r"\d{1,3}|GPU-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 
 
@@ -66,9 +67,30 @@ def split_command(value: object) -> object:
 
 
 def checked_nccl_name(name: str) -> str:
-    if not name.startswith("NCCL_"):
+    if _NCCL.fullmatch(name) is None:
         raise ValueError("should be the name of a variable of NCCL, NCCL_...")
     return name
 
 
-SomePath = Annotated[Path, AfterValidator(Path.expanduser)]
+def checked_word(text: str) -> str:
+    """No program is started with a zero byte in its arguments or environment."""
+    if "\0" in text:
+        raise ValueError("should be without a zero byte")
+    return text
+
+
+def checked_command(words: tuple[str, ...]) -> tuple[str, ...]:
+    if words and not words[0]:
+        raise ValueError("should begin with a program")
+    return words
+
+
+def _expanded(path: Path) -> Path:
+    checked_word(str(path))
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError("should begin with the name of a user who is known here, after ~") from None
+
+
+SomePath = Annotated[Path, AfterValidator(_expanded)]

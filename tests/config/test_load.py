@@ -223,6 +223,26 @@ def test_wrong_listen_addresses_are_refused(environ: dict[str, str], address: st
 
 
 @pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ('nccl_environment: {"NCCL_A=B": 1}', "probe.nccl_environment.NCCL_A=B"),
+        ('nccl_environment: {NCCL_ALGO: "Ring\\0"}', "probe.nccl_environment.NCCL_ALGO"),
+        ('scheduler_gate: "/usr/bin/gate\\0"', "probe.scheduler_gate.0"),
+        ('scheduler_gate: ["", --node]', "probe.scheduler_gate"),
+        ('python: "/usr/bin/python3\\0"', "probe.python"),
+        ("python: ~nobody-by-this-name/bin/python", "probe.python"),
+    ],
+)
+def test_what_no_program_can_be_started_with_is_refused(
+    environ: dict[str, str], tmp_path: Path, settings: str, key: str
+) -> None:
+    """At the start, and not by the end of the agent when a run begins."""
+    file = tmp_path / "gpumon.yaml"
+    file.write_text(f"probe:\n  {settings}\n")
+    assert complaints(file, environ)[0].startswith(f"{file}:2: {key}: ")
+
+
+@pytest.mark.parametrize(
     ("environ", "root", "expected"),
     [
         ({"STATE_DIRECTORY": "/a:/b"}, True, "/a"),
