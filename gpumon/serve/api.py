@@ -116,7 +116,8 @@ async def alerts(request: Request, chosen: Annotated[AlertFilter, Query()]) -> R
 )
 async def probes(request: Request, chosen: Annotated[ProbeFilter, Query()]) -> Response:
     """The newest first."""
-    after, name = _after(request, chosen.since), chosen.probe and ask.probe(chosen.probe).name
+    after = _after(request, chosen.since)
+    name = None if chosen.probe is None else ask.probe(chosen.probe).name
     history = sources(request).latest().probe.known
     found = [one for one in history if one.started > after and name in (None, one.probe)]
     return reply({"probes": [document.probe_result(one) for one in reversed(found[-chosen.limit :])]})

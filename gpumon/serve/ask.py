@@ -13,6 +13,7 @@ from gpumon.state import GpuState
 
 _SHOWN = 40
 """Characters of an unreadable value that the answer repeats."""
+_MOMENT = "a duration before now (1h), RFC 3339, or seconds since the epoch"
 
 
 def duration(name: str, text: str) -> float:
@@ -32,7 +33,7 @@ def moment(name: str, text: str, now: float) -> float:
     except ValueError:
         seconds = _from_rfc3339(name, text)
     if not math.isfinite(seconds):
-        raise _unreadable(name, text, "a moment")
+        raise _unreadable(name, text, _MOMENT)
     return seconds
 
 
@@ -72,7 +73,7 @@ def _from_rfc3339(name: str, text: str) -> float:
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
-        raise _unreadable(name, text, "a duration before now (1h), RFC 3339, or seconds since the epoch") from None
+        raise _unreadable(name, text, _MOMENT) from None
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 

@@ -137,6 +137,7 @@ def test_links_of_one_gpu(port: int) -> None:
         ("events?since=nan", 400, "since"),
         ("events?since=5x", 400, "since"),
         ("probes?since=", 400, "since"),
+        ("probes?probe=", 404, "probe"),
         (f"events?since={'9' * 400}d", 400, "since"),
         (f"events?since={'9' * 5000}", 400, "since"),
         (f"probes?since=1h{'9' * 5000}d", 400, "since"),
