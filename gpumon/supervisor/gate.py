@@ -35,7 +35,8 @@ class Question:
         try:
             self._child = Child(loop, self._command(command, environment))
         except OSError as error:
-            hint = f"probe.scheduler_gate: {self._name} cannot be run: {error.strerror}."
+            remedy = "Name a program that the agent's user may run."
+            hint = f"probe.scheduler_gate: {self._name} cannot be run: {error.strerror}. {remedy}"
             loop.call_after(0.0, lambda: self._answer(Skip(reason="unarmed", hint=hint)))
         else:
             self._child.close_input()
@@ -68,7 +69,10 @@ class Question:
         return f"The scheduler does not give the node (probe.scheduler_gate ended with {how}): {words or 'no words'}"
 
     def _late(self) -> None:
-        hint = f"probe.scheduler_gate: {self._name} has not answered in {self._seconds:g} s."
+        hint = (
+            f"probe.scheduler_gate: {self._name} has not answered in {self._seconds:g} s. See why it takes so long, or "
+            "give it more time with probe.scheduler_gate_seconds."
+        )
         self._answer(Skip(reason="unarmed", hint=hint))
 
     def _answer(self, skip: Skip | None) -> None:
