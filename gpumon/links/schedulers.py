@@ -89,8 +89,18 @@ class Schedulers:
         return (
             one.variable in self._environment
             or not commands.isdisjoint(one.commands)
-            or any(self._files.exists(path) for path in (*units, *one.paths))
+            or any(self._is_there(path) for path in (*units, *one.paths))
         )
+
+    def _is_there(self, path: str) -> bool:
+        """Also a link that leads nowhere from here: out of a container, links of the host lead astray."""
+        return self._files.exists(path) or self._is_link(path)
+
+    def _is_link(self, path: str) -> bool:
+        try:
+            return bool(self._files.link(path))
+        except OSError:  # nothing there, or no link
+            return False
 
     def _commands(self) -> Iterator[str]:
         """Names of all processes; of a container alone where it is shown no others."""

@@ -49,6 +49,13 @@ def test_a_scheduler_is_found_by_what_it_leaves_on_a_host(
     assert Host(tmp_path, *files).schedulers.look() == found
 
 
+def test_a_unit_of_the_host_that_is_a_link_is_found_from_a_container(tmp_path: Path) -> None:
+    """There it leads nowhere: its target is below the host's root."""
+    host = Host(tmp_path, "etc/systemd/system/gpumon.service=[Service]\n")
+    (tmp_path / "etc/systemd/system/slurmd.service").symlink_to("/nonexistent/slurm/slurmd.service")
+    assert host.schedulers.look() == ("slurmd",)
+
+
 def test_an_agent_in_a_pod_knows_of_the_kubelet(tmp_path: Path) -> None:
     """It may see nothing of the host."""
     host = Host(tmp_path, environment={"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
