@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumon.health.verdict import Action
 from gpumon.sim.board import Profile
-from truth.fault import NOW, PORT, Fault, Step, growing, once
+from truth.fault import NOW, PORT, SILENT, Fault, Step, growing, once
 from truth.world import World
 
 HANGING = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]
@@ -758,6 +758,18 @@ def _buses_and_ports() -> Iterator[Fault]:
         action=Action.REBOOT,
         steps=_port(absent=True),
         within=6 * MINUTE,
+    )
+    yield port(
+        name="a rail does not come back after a reboot",
+        check="ib_port_down",
+        steps=(Step(node={"ports": {PORT: SILENT}}, act=World.reboot),),
+        within=12 * MINUTE,  # of which the boot and its grace take seven
+    )
+    yield port(
+        name="an adapter does not come back after a reboot",
+        check="ib_device_missing",
+        steps=(Step(node={"ports": {PORT: {"absent": True}}}, act=World.reboot),),
+        within=12 * MINUTE,
     )
     yield port(
         name="a port goes down again and again",
