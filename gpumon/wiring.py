@@ -47,7 +47,7 @@ def first_report(configuration: Configuration, boot: str = "", began_at: float =
         simulated=shown_profile(configuration),
         detailed=configuration.metrics.detailed,
         build=Build(version=__version__, python=platform.python_version(), revision=revision()),
-        probe=ProbeState(metrics=INITIAL),
+        probe=ProbeState(metrics=INITIAL, told_at=began_at),
     )
 
 

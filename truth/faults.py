@@ -11,6 +11,8 @@ from gpumon.sim.board import Profile
 from truth.fault import NOW, PORT, SILENT, Fault, Step, growing, once
 from truth.world import World
 
+UNSUPPORTED = 0
+"""Fabric state of a board without a fabric, which has no registration that could fail."""
 HANGING = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]
 """One of them is called in every poll of every GPU."""
 MINUTE, HOUR = 60.0, 3600.0
@@ -676,7 +678,7 @@ def _links() -> Iterator[Fault]:
         check="fabric_unhealthy",
         action=Action.RESET,
         steps=once(fabric={"status": 999}),
-        on=_fabric,
+        on=lambda profile: _fabric(profile) and profile.fabric is not None and profile.fabric.state != UNSUPPORTED,
         within=12 * MINUTE,
     )
     yield Fault(
@@ -717,6 +719,7 @@ def _buses_and_ports() -> Iterator[Fault]:
         check="pcie_generation",
         steps=once(set={"pcie_generation": 1}),
         within=15 * MINUTE,
+        miss="a GPU that is cut by MIG does not tell how busy it is, and an idle one lowers its PCIe by design.",
     )
     yield Fault(
         name="100 PCIe replays a second",

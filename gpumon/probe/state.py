@@ -48,7 +48,7 @@ class ProbeState:
     next_run: float | None = None
     """Wall time of the next scheduled run."""
     told_at: float = 0.0
-    """When the last result of the all-reduce came, skips included, on the clock of Moment.lived."""
+    """When the last result of the all-reduce came, skips included, else when the agent began: as Moment.lived."""
     unkillable: tuple[int, ...] = ()
     """Pids of ranks that SIGKILL does not end."""
 

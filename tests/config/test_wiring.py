@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.config.load import load
-from gpumon.wiring import floors, kernel_log, terms
+from gpumon.wiring import first_report, floors, kernel_log, terms
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,9 @@ def test_what_is_slow_is_configured_for_every_backend_and_shipped_for_each() -> 
     assert (shipped["nccl"].baseline, shipped["gloo"].baseline) == (0.9, 0.5)
     chosen = floors(load(None, {}, {"GPUMON_PROBE__LEAST_BASELINE_RATIO": "0.8"}))
     assert (chosen["nccl"].baseline, chosen["gloo"].baseline) == (0.8, 0.8)
+
+
+def test_an_agent_that_begins_on_a_host_that_is_up_for_long_has_missed_no_probe(tmp_path: Path) -> None:
+    """The silence of the probe is counted from the agent's start, not from the boot."""
+    configuration = load(None, {}, {"STATE_DIRECTORY": str(tmp_path)})
+    assert first_report(configuration, began_at=1e6).probe.told_at == 1e6

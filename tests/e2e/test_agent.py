@@ -88,7 +88,7 @@ def test_the_command_line_tells_that_a_run_was_wrong(tmp_path: Path) -> None:
         assert (result["outcome"], ran.returncode) == ("wrong", 1)
         assert result["wrong_elements"] > 0
         eventually(lambda: agent.metrics().value("gpumon_probe_allreduce_running") == 0)
-        assert not agent.children("all_reduce")
+        assert not agent.children("probe/worker")
     finally:
         agent.stop()
 

@@ -170,7 +170,7 @@ def _kill_and_restart(agent: Agent, state: str) -> None:
         eventually(lambda: (agent.metrics().value("gpumon_nvml_stuck_seconds") or 0) > 0)
     if state == "probing":
         assert agent.post("/probe/allreduce")[0] == 202
-        eventually(lambda: len(agent.children("all_reduce")) == 2)
+        eventually(lambda: len(agent.children("probe/worker")) == 2)
     children = agent.children()
     assert children
 

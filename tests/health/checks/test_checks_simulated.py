@@ -10,6 +10,7 @@ import pytest
 from judging import Ward
 
 from gpumon.health.verdict import Level
+from gpumon.probe.state import ProbeState
 from scripts.profiles import report_of
 
 WORK = "jobs: [{load: 0.9}]\n"
@@ -47,7 +48,7 @@ def lived(profile: str, text: str, tmp_path: Path, minutes: float) -> Ward:
     scenario.write_text(text)
     report = report_of(profile, scenario)
     ward = Ward()
-    ward.report = replace(ward.report, gpus=report.gpus, ports=(), node=report.node)
+    ward.report = replace(ward.report, gpus=report.gpus, ports=(), node=report.node, probe=ProbeState())
     return ward.go_on(minutes * 60, every=30)
 
 
