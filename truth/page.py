@@ -44,7 +44,10 @@ def page(
     }
     both = [one for one in known if isinstance(one, Both)]
     partly = (
-        f"\n**Not all of it has been measured: {len(known)} of {pieces} pieces; `make truth` measures the rest.**\n"
+        f"\n**Not all of it has been measured: {len(known)} of {pieces} pieces; `make truth` measures the rest.** "
+        "What is here was\nkept from several runs, of which the earlier ones were of an earlier state of the code. "
+        "A disturbance that was measured\non one node only was measured on the one that is quickest to simulate, "
+        "often the smallest.\n"
     )
     parts = [
         INTRODUCTION,
