@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from gpumon import ports
 from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
+from gpumon.health.terms import Level
 from gpumon.health.verdict import Change as Cleared
-from gpumon.health.verdict import Level
 from gpumon.hold import Hold, in_force
 from gpumon.rails import Known
 from gpumon.report import Left, Report

@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from gpumon.health.acknowledge import Acknowledged, Asked, acknowledged
-from gpumon.health.verdict import Change, Ruling, Verdict, Way
+from gpumon.health.terms import Way
+from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.memories import Memories
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock

@@ -10,7 +10,7 @@ from gpumon import boards, errors, ports
 from gpumon.caps import capped
 from gpumon.health.architectures import possible
 from gpumon.health.expectation import Expectation
-from gpumon.health.verdict import OK, UNKNOWN
+from gpumon.health.terms import OK, UNKNOWN
 from gpumon.known_gpu import KnownGpu, readings
 from gpumon.moment import Moment
 from gpumon.release import NODE, Release

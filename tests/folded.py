@@ -7,7 +7,8 @@ from dataclasses import replace
 from gpumon.arrival import Arrival
 from gpumon.fold import fold, watching
 from gpumon.health.catalogue import Catalogue
-from gpumon.health.verdict import Action, Level, Verdict
+from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import Verdict
 from gpumon.health.xids import XIDS
 from gpumon.journal import changes
 from gpumon.moment import Moment

@@ -12,7 +12,8 @@ from gpumon.arrival import Ruled
 from gpumon.health import table
 from gpumon.health.policy import Policy
 from gpumon.health.standing import Health
-from gpumon.health.verdict import Level, Ruling, Verdict
+from gpumon.health.terms import Level
+from gpumon.health.verdict import Ruling, Verdict
 from gpumon.maintenance import Maintenance, MaintenanceEnded
 from gpumon.moment import Moment
 from gpumon.serve import example

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpumon.health.verdict import Action
+from gpumon.health.terms import Action
 from gpumon.sim.board import Profile
 from gpumon.sim.ports import TRAFFIC
 from truth.world import World

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from gpumon.health.verdict import Action
+from gpumon.health.terms import Action
 from gpumon.sim.board import Profile
 from truth.fault import NOW, PORT, SILENT, Fault, Step, growing, once
 from truth.world import World

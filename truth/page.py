@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import FAIL
+from gpumon.health.terms import FAIL
 from truth.fault import Disturbance, Fault
 from truth.measure import Calm, Outcome
 from truth.pairs import Both

@@ -14,7 +14,7 @@ from gpumon.commands import UserError
 from gpumon.fitness import agent, job, place
 from gpumon.fitness.conclude import Answer, answer
 from gpumon.fitness.known import Known, Unknowable
-from gpumon.health.verdict import UNKNOWN
+from gpumon.health.terms import UNKNOWN
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpumon.fitness.known import LEVELS, Document, Fault, Known, KnownGpu
-from gpumon.health.verdict import FAIL, OK, UNKNOWN, WARN, Action, Level, Way
+from gpumon.health.terms import FAIL, OK, UNKNOWN, WARN, Action, Level, Way
 
 EXIT = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
 """As Nagios and Slurm's people read them."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpumon.health.verdict import Level
+from gpumon.health.terms import Level
 
 Document = Mapping[str, Any]
 """A verdict as /api/v1/health has it."""

@@ -10,7 +10,7 @@ from gpumon.alerts.render import number
 from gpumon.alerts.rules import MINUTE, RUNBOOK_URL, Rule
 from gpumon.health.check import Check
 from gpumon.health.table import CHECKS, SUBJECTS
-from gpumon.health.verdict import UNKNOWN, Level
+from gpumon.health.terms import UNKNOWN, Level
 
 VERDICT = "gpumon_health_check"
 WARNING = "Warning"

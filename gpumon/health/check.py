@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from gpumon.health.facts import Facts, GpuCase, Past, PortCase
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import ACTIONS, FAIL, WARN, Finding, Level, Verdict
+from gpumon.health.terms import ACTIONS, FAIL, WARN, Level
+from gpumon.health.verdict import Finding, Verdict
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 

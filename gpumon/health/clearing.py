@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from gpumon.health.check import Latch
 from gpumon.health.facts import Facts
-from gpumon.health.verdict import Verdict, Way
+from gpumon.health.terms import Way
+from gpumon.health.verdict import Verdict
 from gpumon.state import GpuState
 
 PROOF_AFTER_RESET = 60.0

@@ -15,7 +15,8 @@ from gpumon.health.catalogue import SHIPPED, Catalogue, Explanation
 from gpumon.health.expectation import Expectation
 from gpumon.health.lives import Life
 from gpumon.health.policy import Limit, Policy
-from gpumon.health.verdict import NODE, Change, Key, Ruling, Verdict, Way
+from gpumon.health.terms import Way
+from gpumon.health.verdict import NODE, Change, Key, Ruling, Verdict
 from gpumon.maintenance import Known, Maintenance, in_force
 from gpumon.moment import Moment
 from gpumon.probe.state import ProbeState

@@ -13,7 +13,8 @@ from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.standing import Health, Pending
 from gpumon.health.table import CHECKS
-from gpumon.health.verdict import NODE, OK, UNKNOWN, Change, Finding, Key, Level, Ruling, Verdict, Way
+from gpumon.health.terms import OK, UNKNOWN, Level, Way
+from gpumon.health.verdict import NODE, Change, Finding, Key, Ruling, Verdict
 from gpumon.snapshot.burst import UNNAMED
 
 GONE_AFTER = 10 * MINUTE

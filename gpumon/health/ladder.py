@@ -8,7 +8,8 @@ from gpumon.health import clearing
 from gpumon.health.check import DAY
 from gpumon.health.facts import Facts
 from gpumon.health.table import SUBJECT_OF
-from gpumon.health.verdict import Action, Key, Way
+from gpumon.health.terms import Action, Way
+from gpumon.health.verdict import Key
 
 REMEMBERED = 7 * DAY
 """Seconds for which a repair that did not last counts."""

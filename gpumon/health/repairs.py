@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from gpumon.health.check import MINUTE
 from gpumon.health.facts import Facts
-from gpumon.health.verdict import FAIL, REPAIRS, Change, Ruling, Way
+from gpumon.health.terms import FAIL, Way
+from gpumon.health.verdict import REPAIRS, Change, Ruling
 
 TOGETHER = 15 * MINUTE
 """Seconds within which verdicts of one device end by one repair."""

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from gpumon.health.check import DAY
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import FAIL, WARN, Change, Key, Level, Ruling, Verdict
+from gpumon.health.terms import FAIL, WARN, Level
+from gpumon.health.verdict import Change, Key, Ruling, Verdict
 
 BEST = 100.0
 WINDOW = 30 * DAY

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from gpumon.health.verdict import FAIL, OK, REPAIRS, UNKNOWN, Change, Key, Level, Ruling, Verdict
+from gpumon.health.terms import FAIL, OK, UNKNOWN, Level
+from gpumon.health.verdict import REPAIRS, Change, Key, Ruling, Verdict
 
 MOST_RULINGS = 500
 """Changes that are remembered here, whatever they are; the store knows more."""

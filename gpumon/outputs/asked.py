@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumon.health.verdict import ACTIONS, Action, Verdict, Way
+from gpumon.health.terms import ACTIONS, Action, Way
+from gpumon.health.verdict import Verdict
 from gpumon.outputs.words import rfc3339
 
 ANSWERED = frozenset({Action.RESTART, Action.RESET, Action.REBOOT})

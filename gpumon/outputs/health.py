@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import ACTIONS, WAYS, Level, Ruling, Verdict
+from gpumon.health.terms import ACTIONS, WAYS, Level
+from gpumon.health.verdict import Ruling, Verdict
 from gpumon.outputs.asked import asked
 from gpumon.outputs.maintenance import maintenance
 from gpumon.outputs.words import rfc3339

@@ -8,7 +8,7 @@ from gpumon.alerts.render import duration, number
 from gpumon.health.check import Check
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.table import SUBJECTS
-from gpumon.health.verdict import ACTIONS
+from gpumon.health.terms import ACTIONS
 
 
 def markdown() -> str:

@@ -13,7 +13,8 @@ from gpumon.health.check import MINUTE, Check
 from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.clearing import PROOF_AFTER_REBOOT
 from gpumon.health.table import BY_NAME, SUBJECT_OF
-from gpumon.health.verdict import ACTIONS, UNKNOWN, Action, Verdict
+from gpumon.health.terms import ACTIONS, UNKNOWN, Action
+from gpumon.health.verdict import Verdict
 from gpumon.outputs.asked import if_it_comes_back, rebooted
 from gpumon.outputs.health import title
 from gpumon.outputs.words import sentence

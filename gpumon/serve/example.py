@@ -10,7 +10,8 @@ from gpumon.health.alerting import names, rules
 from gpumon.health.expectation import Expectation
 from gpumon.health.standing import Health
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import Action, Change, Level, Ruling, Verdict
+from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.hold import Hold
 from gpumon.maintenance import Maintenance
 from gpumon.outputs.document import Stamp

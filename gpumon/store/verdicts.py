@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from gpumon.health.verdict import FAIL, REPAIRS, Action, Change, Key, Level, Ruling, Verdict, Way
+from gpumon.health.terms import FAIL, Action, Level, Way
+from gpumon.health.verdict import REPAIRS, Change, Key, Ruling, Verdict
 
 log = logging.getLogger(__name__)
 

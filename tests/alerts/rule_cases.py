@@ -10,7 +10,7 @@ from recorded_scrape import TARGET, recorded
 from gpumon.health.alerting import VERDICT, WARNING, rules
 from gpumon.health.check import Check
 from gpumon.health.table import CHECKS
-from gpumon.health.verdict import FAIL, UNKNOWN, WARN, Level
+from gpumon.health.terms import FAIL, UNKNOWN, WARN, Level
 from gpumon.snapshot.reading import Labels, Sample
 
 PLAIN = next(rule for rule in rules({}) if rule.name == "GpuIdle")

@@ -20,7 +20,8 @@ from sample_bursts import WALL
 from gpumon.boot import boot_id
 from gpumon.fitness import stored
 from gpumon.fitness.known import Unknowable
-from gpumon.health.verdict import FAIL, WARN, Action, Change, Level, Ruling, Verdict
+from gpumon.health.terms import FAIL, WARN, Action, Level
+from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.maintenance import Maintenance
 from gpumon.outputs import inventory
 from gpumon.outputs.words import rfc3339
@@ -36,7 +37,8 @@ LEFT = f"""\
 import os, signal, sys
 from pathlib import Path
 from gpumon.store.store import Store
-from gpumon.health.verdict import FAIL, Action, Change, Ruling, Verdict
+from gpumon.health.terms import FAIL, Action
+from gpumon.health.verdict import Change, Ruling, Verdict
 store = Store.open(Path(sys.argv[1]))
 verdict = Verdict(check="gpu_lost", device="GPU-3", level=FAIL, reason="Gone.", action=Action.REBOOT,
     since={WALL}, seen={WALL}, seen_at=1.0, boot_id="b")

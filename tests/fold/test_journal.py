@@ -11,7 +11,8 @@ from sample_bursts import burst, change
 from gpumon.arrival import Errors, Remembered, Ruled, Tick
 from gpumon.fold import watching
 from gpumon.health.alerting import rules
-from gpumon.health.verdict import Change, Ruling, Way
+from gpumon.health.terms import Way
+from gpumon.health.verdict import Change, Ruling
 from gpumon.journal import changes
 from gpumon.snapshot.snapshot import DriverStatus, LinksSeen
 from gpumon.terms import Terms

@@ -14,7 +14,8 @@ from gpumon.health import folding
 from gpumon.health.check import Check
 from gpumon.health.standing import Health, ruled
 from gpumon.health.table import BY_NAME, CHECKS
-from gpumon.health.verdict import Action, Change, Key, Level, Ruling, Verdict, Way
+from gpumon.health.terms import Action, Level, Way
+from gpumon.health.verdict import Change, Key, Ruling, Verdict
 
 OF_TIME = next(field.default for field in fields(Check) if field.name == "because")
 """What most checks ask of a cause: that they came together."""

@@ -11,7 +11,8 @@ from gpumon.arrival import Ruled
 from gpumon.health.check import DAY, HOUR, MINUTE
 from gpumon.health.lives import Life
 from gpumon.health.repairs import repairs
-from gpumon.health.verdict import FAIL, WARN, Action, Change, Level, Ruling, Verdict, Way
+from gpumon.health.terms import FAIL, WARN, Action, Level, Way
+from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.judged import facts, take
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from judging import Ward
 
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS
-from gpumon.health.verdict import Action, Level, Way
+from gpumon.health.terms import Action, Level, Way
 
 
 def test_rows_are_whole() -> None:

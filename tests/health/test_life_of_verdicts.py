@@ -9,7 +9,8 @@ from judging import Ward
 from gpumon.arrival import Ruled
 from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.check import DAY, HOUR
-from gpumon.health.verdict import Action, Change, Level, Ruling, Verdict, Way
+from gpumon.health.terms import Action, Level, Way
+from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.judged import take
 
 YEAR = 365 * DAY

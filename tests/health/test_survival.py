@@ -17,7 +17,8 @@ from gpumon import judged
 from gpumon.arrival import Remembered, Ruled
 from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.standing import Health
-from gpumon.health.verdict import Change, Key, Ruling, Way
+from gpumon.health.terms import Way
+from gpumon.health.verdict import Change, Key, Ruling
 from gpumon.store.store import Store
 
 XID = 95

@@ -13,7 +13,7 @@ from gpumon.alerts.alert import SEVERITIES
 from gpumon.alerts.faults import FAULTS as ADVICE
 from gpumon.health.alerting import OF_VERDICTS, rules
 from gpumon.health.standing import Health
-from gpumon.health.verdict import Level
+from gpumon.health.terms import Level
 from gpumon.outputs import document, events
 from gpumon.outputs.health import health
 from gpumon.outputs.problems import problems

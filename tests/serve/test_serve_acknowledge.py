@@ -11,7 +11,8 @@ from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.cli import main
 from gpumon.health.standing import Health
-from gpumon.health.verdict import FAIL, Action, Verdict
+from gpumon.health.terms import FAIL, Action
+from gpumon.health.verdict import Verdict
 from gpumon.serve import example
 
 PATH = "/api/v1/health/ack"

@@ -14,7 +14,8 @@ from loops import turn_until
 
 from gpumon.health.acknowledge import Asked
 from gpumon.health.lives import Life
-from gpumon.health.verdict import FAIL, Action, Change, Ruling, Verdict, Way
+from gpumon.health.terms import FAIL, Action, Way
+from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.memories import Memories
 from gpumon.monitor import Monitor
 from gpumon.report import Report

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts, Past
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import NODE, WARN, WELL, Action, Finding, warn
+from gpumon.health.terms import WARN, Action
+from gpumon.health.verdict import NODE, WELL, Finding, warn
 from gpumon.snapshot.burst import OVERRUN
 
 ERRORS = Past("gpumon_poll_errors_total", 5 * MINUTE)

@@ -9,7 +9,8 @@ from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import GpuCase, Past
 from gpumon.health.lasting import held, labelled, whole_mean
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import FAIL, WARN, WELL, Action, Finding, fail, warn
+from gpumon.health.terms import FAIL, WARN, Action
+from gpumon.health.verdict import WELL, Finding, fail, warn
 
 WINDOW = 10 * MINUTE
 REASONS = Past("gpumon_gpu_clock_event_active", WINDOW)

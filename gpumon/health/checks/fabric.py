@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpumon.health.check import MINUTE, Check, Xids
 from gpumon.health.facts import Facts, GpuCase, Past
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import WELL, Action, Finding, Level, fail, warn
+from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import WELL, Finding, fail, warn
 from gpumon.snapshot.nvlink import PEERS
 
 STOPS = Past("gpumon_service_stops_total", 10 * MINUTE)

@@ -10,7 +10,8 @@ from gpumon.alerts.faults import FAULTS
 from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.expectation import BASES, Expectation
 from gpumon.health.facts import Facts, GpuCase
-from gpumon.health.verdict import WELL, Action, Finding, Level, fail, unknown
+from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import WELL, Finding, fail, unknown
 from gpumon.snapshot.burst import FIRMWARE_SILENT
 
 _OPENING = 2 * MINUTE

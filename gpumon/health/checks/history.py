@@ -9,7 +9,8 @@ from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.policy import Limit
 from gpumon.health.repairs import TOGETHER, Repair, repairs
-from gpumon.health.verdict import NODE, WARN, WELL, Action, Finding, Way, warn
+from gpumon.health.terms import WARN, Action, Way
+from gpumon.health.verdict import NODE, WELL, Finding, warn
 
 NODE_REPAIRS = Limit("node_repairs", 5, "Repairs of the node and its GPUs in seven days that are a verdict.")
 GPU_REPAIRS = Limit("gpu_repairs", 3, "Repairs of one GPU in 30 days that are a verdict.")

@@ -8,7 +8,8 @@ from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.checks import infiniband_counters
 from gpumon.health.facts import Past, PortCase
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import WELL, Action, Finding, Level, Way, fail, over, warn
+from gpumon.health.terms import Action, Level, Way
+from gpumon.health.verdict import WELL, Finding, fail, over, warn
 from gpumon.snapshot.burst import NIC
 from gpumon.snapshot.nic import trouble
 

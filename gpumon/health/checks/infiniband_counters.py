@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from gpumon.health.check import HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.facts import Past, PortCase
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import WELL, Action, Finding, Level, fail, warn
+from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import WELL, Finding, fail, warn
 
 ERRORS = "gpumon_infiniband_errors_total"
 ERRORS_SOON, ERRORS_LONG, ERRORS_HOUR = (Past(ERRORS, seconds) for seconds in (5 * MINUTE, 10 * MINUTE, HOUR))

@@ -6,7 +6,8 @@ from gpumon.health.check import MINUTE, Check, Latch, covers, same
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.facts import GpuCase, Past, Series
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import FAIL, WARN, WELL, Action, Finding, Verdict, Way, fail, over, warn
+from gpumon.health.terms import FAIL, WARN, Action, Way
+from gpumon.health.verdict import WELL, Finding, Verdict, fail, over, warn
 
 RATE = Limit("ecc_corrected_per_second", 100, "Corrected ECC errors a second that are a storm.")
 SRAM = Limit("ecc_corrected_sram", 10_000, "Corrected ECC errors in SRAM since the last reset that are many.")

@@ -8,7 +8,8 @@ from gpumon.health.check import MINUTE, Check, beside, same
 from gpumon.health.checks.memory_ecc import FAULTS, SPENT, XIDS, of_memory
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.facts import GpuCase
-from gpumon.health.verdict import WARN, WELL, Action, Finding, Verdict, fail, warn
+from gpumon.health.terms import WARN, Action
+from gpumon.health.verdict import WELL, Finding, Verdict, fail, warn
 
 
 class Advice(NamedTuple):

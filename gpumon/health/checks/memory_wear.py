@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpumon.health.check import Check
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import FAIL, WARN, WELL, Action, Finding, fail, warn
+from gpumon.health.terms import FAIL, WARN, Action
+from gpumon.health.verdict import WELL, Finding, fail, warn
 
 ROWS = Limit(
     "rows_remapped", 512, "Rows replaced for uncorrectable errors from which on the spares are near their end."

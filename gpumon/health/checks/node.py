@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import Facts, Past
-from gpumon.health.verdict import WELL, Action, Finding, fail
+from gpumon.health.terms import Action
+from gpumon.health.verdict import WELL, Finding, fail
 
 STUCK = Past("gpumon_nvml_stuck_seconds", 5 * MINUTE)
 

@@ -8,7 +8,8 @@ from gpumon.health.check import MINUTE, Check, Latch, Where, Xids
 from gpumon.health.facts import Facts, GpuCase, Growth, Past
 from gpumon.health.policy import Limit
 from gpumon.health.products import link_speed
-from gpumon.health.verdict import WELL, Action, Finding, Level, fail, warn
+from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import WELL, Finding, fail, warn
 
 LINK_XIDS = frozenset({74, 136, *range(144, 151), 155})
 """Those by which the driver itself says that a link is at fault."""

@@ -7,7 +7,8 @@ import math
 from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
 from gpumon.health.facts import GpuCase, Past
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import WELL, Action, Finding, Level, fail, warn
+from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import WELL, Finding, fail, warn
 from gpumon.snapshot.burst import AER
 
 REPLAYS = Past("gpumon_gpu_pcie_replays_total", 5 * MINUTE)

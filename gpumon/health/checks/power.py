@@ -6,7 +6,8 @@ from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import GpuCase, Past
 from gpumon.health.lasting import labelled, whole_mean
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import WARN, WELL, Action, Finding, fail, warn
+from gpumon.health.terms import WARN, Action
+from gpumon.health.verdict import WELL, Finding, fail, warn
 from gpumon.snapshot.gpu import Gpu
 
 BRAKED = Past("gpumon_gpu_clock_event_seconds_total", MINUTE)

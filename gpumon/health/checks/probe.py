@@ -8,19 +8,8 @@ from itertools import takewhile
 from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import (
-    FAIL,
-    NODE,
-    REPAIRS,
-    WARN,
-    WELL,
-    Action,
-    Change,
-    Finding,
-    fail,
-    unknown,
-    warn,
-)
+from gpumon.health.terms import FAIL, WARN, Action
+from gpumon.health.verdict import NODE, REPAIRS, WELL, Change, Finding, fail, unknown, warn
 from gpumon.probe.conclude import SETUP_STAGES
 from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import SUCCESSES, ProbeResult

@@ -6,7 +6,8 @@ from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import Limit
 from gpumon.health.products import slowdown_margin
-from gpumon.health.verdict import FAIL, WARN, WELL, Action, Finding, fail, warn
+from gpumon.health.terms import FAIL, WARN, Action
+from gpumon.health.verdict import WELL, Finding, fail, warn
 
 MARGIN = Limit("margin_celsius", 0.0, "Degrees left until a GPU slows down, at which it is too warm.")
 SLOWDOWN = Limit(

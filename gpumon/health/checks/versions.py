@@ -8,7 +8,8 @@ from typing import Any
 
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import Facts, GpuCase
-from gpumon.health.verdict import WARN, WELL, Action, Finding, warn
+from gpumon.health.terms import WARN, Action
+from gpumon.health.verdict import WELL, Finding, warn
 
 OF_NODE: Mapping[str, str] = {"driver": "The driver", "nccl": "NCCL"}
 """What every job on the node uses, in words. NCCL's is that of the last run of the probe."""

@@ -7,7 +7,8 @@ from gpumon.health.facts import Facts, GpuCase, Past
 from gpumon.health.lasting import whole_mean, whole_peak
 from gpumon.health.policy import Limit
 from gpumon.health.products import is_coherent
-from gpumon.health.verdict import WARN, WELL, Action, Finding, fail, warn
+from gpumon.health.terms import WARN, Action
+from gpumon.health.verdict import WELL, Finding, fail, warn
 
 STUCK = Limit("stuck_process_seconds", 5 * MINUTE, "Time for which a process that holds a GPU may sit in the kernel.")
 ORPHANED = Limit("orphaned_memory_bytes", 4.0 * (1 << 30), "Memory in use by nobody that is a verdict.")

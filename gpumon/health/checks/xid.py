@@ -12,7 +12,8 @@ from gpumon.health.check import DAY, Check, Latch, covers, same
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.nvlink5 import FOLLOW_154
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import ACTIONS, FAIL, NODE, WARN, WELL, Action, Finding, Verdict, Way, fail, over, warn
+from gpumon.health.terms import ACTIONS, FAIL, WARN, Action, Way
+from gpumon.health.verdict import NODE, WELL, Finding, Verdict, fail, over, warn
 from gpumon.health.xids import Class, Severity
 from gpumon.snapshot.burst import FALLEN_OFF, SXID, Burst
 

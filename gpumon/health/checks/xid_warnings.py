@@ -12,7 +12,8 @@ from gpumon.health.checks.memory_ecc import FAULTS, XIDS
 from gpumon.health.checks.xid import MEMORY, Told, age, codes, evidence, reason, told, unplanned, worst
 from gpumon.health.facts import Facts, GpuCase, Past
 from gpumon.health.policy import Limit
-from gpumon.health.verdict import FAIL, NODE, WARN, WELL, Action, Finding, Verdict, fail, over, warn
+from gpumon.health.terms import FAIL, WARN, Action
+from gpumon.health.verdict import NODE, WELL, Finding, Verdict, fail, over, warn
 from gpumon.health.xids import Class, Severity
 from gpumon.snapshot.burst import XID, Burst
 from gpumon.snapshot.snapshot import CONTAINER

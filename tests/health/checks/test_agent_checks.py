@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from judging import Ward
 
-from gpumon.health.verdict import Action, Level
+from gpumon.health.terms import Action, Level
 from gpumon.snapshot.burst import OVERRUN
 
 

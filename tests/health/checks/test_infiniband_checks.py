@@ -8,7 +8,8 @@ import pytest
 from judging import Ward
 
 from gpumon.health.policy import Policy
-from gpumon.health.verdict import Action, Level, Verdict, Way
+from gpumon.health.terms import Action, Level, Way
+from gpumon.health.verdict import Verdict
 from gpumon.ports import GonePort
 from gpumon.snapshot.burst import NIC
 from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort

@@ -8,7 +8,7 @@ from judging import Ward
 
 from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.policy import Policy
-from gpumon.health.verdict import Action, Level, Way
+from gpumon.health.terms import Action, Level, Way
 from gpumon.report import Gone, Left
 from gpumon.serve import example
 from gpumon.snapshot.burst import Board

@@ -11,7 +11,8 @@ from gpumon import judged
 from gpumon.arrival import Ruled
 from gpumon.health.judge import ruling
 from gpumon.health.policy import Policy
-from gpumon.health.verdict import Action, Change, Level, Way
+from gpumon.health.terms import Action, Level, Way
+from gpumon.health.verdict import Change
 
 MINUTES = 60.0
 

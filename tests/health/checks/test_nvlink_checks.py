@@ -9,7 +9,7 @@ import pytest
 from judging import Ward
 
 from gpumon.health.acknowledge import Asked, acknowledged
-from gpumon.health.verdict import Action, Level
+from gpumon.health.terms import Action, Level
 from gpumon.snapshot.nvlink import NvlinkPeer
 
 BLACKWELL = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from judging import Ward
 
-from gpumon.health.verdict import Action
+from gpumon.health.terms import Action
 from gpumon.snapshot.burst import SXID
 
 MINUTES = 60.0

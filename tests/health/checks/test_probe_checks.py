@@ -9,7 +9,8 @@ import pytest
 from judging import Ward
 
 from gpumon.health.policy import Policy
-from gpumon.health.verdict import Action, Change, Level, Way
+from gpumon.health.terms import Action, Level, Way
+from gpumon.health.verdict import Change
 from gpumon.probe.result import Comparison, Conditions, Location, ProbeResult
 from gpumon.probe.state import ProbeState, ended
 

@@ -14,7 +14,7 @@ from gpumon.health.checks.xid import _ACTIONS
 from gpumon.health.expectation import Expectation
 from gpumon.health.nvlink5 import TABLE as UNITS
 from gpumon.health.policy import Policy
-from gpumon.health.verdict import Action, Level, Way
+from gpumon.health.terms import Action, Level, Way
 from gpumon.health.xids import Class, Severity
 from gpumon.snapshot.burst import SXID
 from gpumon.snapshot.snapshot import CONTAINER
