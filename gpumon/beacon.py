@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 NAME = "agent.json"
 """In the runtime directory."""
@@ -18,8 +17,7 @@ MODE = 0o644
 ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a listen address, to be asked locally
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beacon:
+class Beacon(NamedTuple):
     """An agent, running or not."""
 
     host: str
@@ -30,27 +28,30 @@ class Beacon:
     version: str
 
 
-def beside(store: Path) -> Path:
+def beside(store: str) -> str:
     """Its file beside its store: several agents have several stores."""
-    return store.with_name(f"{store.name}.{NAME}")
+    return f"{store}.{NAME}"
 
 
-def write(beacon: Beacon, path: Path) -> None:
+def write(beacon: Beacon, path: str) -> None:
     """Whole or not at all. Raises OSError."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
+    folder, name = os.path.split(path)
+    new = os.path.join(folder, f".{name}.{os.getpid()}")
     try:
-        new.write_text(json.dumps(asdict(beacon)) + "\n", encoding="utf-8")
-        new.chmod(MODE)  # whatever the umask
-        new.replace(path)
+        with open(new, "w", encoding="utf-8") as file:
+            file.write(json.dumps(beacon._asdict()) + "\n")
+        os.chmod(new, MODE)  # whatever the umask
+        os.replace(new, path)
     finally:
         with contextlib.suppress(OSError):
-            new.unlink()
+            os.unlink(new)
 
 
-def read(path: Path) -> Beacon | None:
+def read(path: str) -> Beacon | None:
     """None where there is none, or none that this user may read, or nothing of ours."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)
         known = {name: kind(values[name]) for name, kind in _KINDS.items()}
     except (OSError, ValueError, LookupError, TypeError):
         return None

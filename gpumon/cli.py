@@ -7,19 +7,16 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from gpumon import __version__
-from gpumon.build import revision
 from gpumon.commands import UserError
 
 USAGE_ERROR, NOBODY_CAN_TELL = 2, 3
 SEPARATOR = "--"
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """A subcommand and the module that runs it: gpumon.commands.<module>, functions `add` and `run`."""
 
     name: str
@@ -65,6 +62,15 @@ class _Parser(argparse.ArgumentParser):
         self.exit(self.usage_error, f"{self.prog}: error: {message}\n")
 
 
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from gpumon.build import revision  # noqa: PLC0415 - to look for it takes longer than `gpumon check` has
+
+        build = f" ({commit})" if (commit := revision()) else ""
+        print(f"gpumon {__version__}{build}")
+        parser.exit()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand. Returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -88,13 +94,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    first = [command for command in COMMANDS if [command.name] == given[:1]]  # to make parsers of all takes its time
     named = next((command for word in given for command in COMMANDS if command.name == word), COMMANDS[0])
     parser = _Parser(prog="gpumon", description="Watches the GPUs of this host.", allow_abbrev=False)
     parser.usage_error = named.usage_error
-    build = f" ({commit})" if (commit := revision()) else ""
-    parser.add_argument("--version", action="version", version=f"gpumon {__version__}{build}")
-    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in COMMANDS:
+    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
+    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=parser.prog)
+    for command in first or COMMANDS:
         sub = subcommands.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
         sub.usage_error = command.usage_error
         if command.name in given:  # the others are not imported

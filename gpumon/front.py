@@ -67,7 +67,7 @@ class Front:
         runtime = places.given_runtime_directory(os.environ)
         asked = ANYWHERE.get(self._web.address[0], host)
         own = Beacon(host=asked, port=port, store=str(self._store.absolute()), pid=os.getpid(), version=__version__)
-        for path in (beacon.beside(self._store), *([runtime / beacon.NAME] if runtime else [])):
+        for path in (beacon.beside(str(self._store)), *([f"{runtime}/{beacon.NAME}"] if runtime else [])):
             try:
                 beacon.write(own, path)
             except OSError as error:

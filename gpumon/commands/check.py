@@ -7,8 +7,6 @@ import io
 import json
 import os
 import sys
-from dataclasses import replace
-from pathlib import Path
 
 from gpumon.commands import UserError
 from gpumon.fitness import agent, job, place
@@ -87,18 +85,20 @@ def _known(where: place.Place) -> Known:
         return _stored(where.store, str(error))
 
 
-def _stored(store: Path | None, trouble: str) -> Known:
-    from gpumon.fitness import stored  # noqa: PLC0415 - only without an agent
+def _stored(store: str | None, trouble: str) -> Known:
+    from pathlib import Path  # noqa: PLC0415 - only without an agent
+
+    from gpumon.fitness import stored  # noqa: PLC0415 - the same
 
     if store is None:
         return Known(source="none", trouble=f"{trouble} What it knew is in its store: name it with {place.STORE}.")
     try:
-        return replace(stored.read(store), trouble=trouble)
+        return stored.read(Path(store))._replace(trouble=trouble)
     except Unknowable as error:
         return Known(source="none", trouble=f"{trouble} What it knew cannot be read: {error}")
 
 
-def _configured(chosen: argparse.Namespace) -> tuple[tuple[str, int], Path]:
+def _configured(chosen: argparse.Namespace) -> tuple[tuple[str, int], str]:
     """The slow way: no agent has left word."""
     from gpumon.commands.settings import configuration  # noqa: PLC0415 - it takes longer than all the rest
 
@@ -106,7 +106,7 @@ def _configured(chosen: argparse.Namespace) -> tuple[tuple[str, int], Path]:
         settings = configuration(chosen)
     except UserError as error:
         raise Unknowable(str(error)) from error
-    return settings.web.address, settings.store.path
+    return settings.web.address, str(settings.store.path)
 
 
 def _known_checks(names: list[str]) -> None:

@@ -95,12 +95,12 @@ def _changed(
     """`ask` the agent; where none runs, do it `alone`."""
     settings = configuration(chosen)
     try:
-        where = place.find(vars(chosen), os.environ, lambda: (settings.web.address, settings.store.path))
+        where = place.find(vars(chosen), os.environ, lambda: (settings.web.address, str(settings.store.path)))
     except Unknowable as error:
         raise UserError(str(error)) from error
     agent = Client(where.host, where.port, settings.web.token_file, PATIENCE_SECONDS)
     try:
-        done = _asked_or_alone(agent, ask, lambda: alone(settings, where.store or settings.store.path))
+        done = _asked_or_alone(agent, ask, lambda: alone(settings, Path(where.store or settings.store.path)))
     except Refused as refusal:
         if refusal.status != http.client.CONFLICT:
             raise UserError(str(refusal)) from refusal

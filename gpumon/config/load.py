@@ -58,8 +58,8 @@ def load(
     """
     given = Given()
     state = places.state_directory(environ, root=os.geteuid() == 0)
-    given.put("store", "path", str(state / places.STORE), "default")
-    given.put("web", "token_file", str(state / places.TOKEN), "default")
+    given.put("store", "path", f"{state}/{places.STORE}", "default")
+    given.put("web", "token_file", f"{state}/{places.TOKEN}", "default")
     if path is not None:
         given.put_file(path)
     given.put_environment(environ)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 STORE, TOKEN = "gpumon.db", "token"
 
 
-def state_directory(environ: Mapping[str, str], *, root: bool) -> Path:
+def state_directory(environ: Mapping[str, str], *, root: bool) -> str:
     """Where state lives unless configured: systemd's STATE_DIRECTORY, /var/lib/gpumon for root, else the user's."""
     given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if given:
-        return Path(given)
+        return given
     if root:
-        return Path("/var/lib/gpumon")
+        return "/var/lib/gpumon"
     state = environ.get("XDG_STATE_HOME") or environ.get("HOME", "/") + "/.local/state"
-    return Path(state) / "gpumon"
+    return f"{state}/gpumon"
 
 
-def given_runtime_directory(environ: Mapping[str, str]) -> Path | None:
+def given_runtime_directory(environ: Mapping[str, str]) -> str | None:
     """What systemd gives the agent of its unit; None for an agent that was started by hand."""
     given = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-    return Path(given) if given else None
+    return given or None

@@ -116,7 +116,7 @@ def _checked(verdict: Document) -> Document:
 def _gpu(one: Document) -> KnownGpu:
     unwatched = "it is released" if one["released"] else f"it does not answer ({one['fault']})" if one["fault"] else ""
     return KnownGpu(
-        index=one["gpu"],
+        number=one["gpu"],
         uuid=one["uuid"],
         bus_id=one["pci_bus_id"],
         migs=tuple(one["migs"]),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpumon.fitness.known import LEVELS, Document, Fault, Known, KnownGpu
 from gpumon.health.terms import FAIL, OK, UNKNOWN, WARN, Action, Level, Way
@@ -21,8 +20,7 @@ UNWATCHED = (OK, WARN, UNKNOWN, FAIL)
 """What hides what while no agent tells how it is now: a warning of earlier is no answer, a failure still is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(NamedTuple):
     """What is printed, and the exit code."""
 
     level: Level
@@ -46,7 +44,7 @@ class Answer:
             "source": self.known.source,
             "trouble": self.known.trouble or None,
             "maintenance": self.known.maintenance,
-            "gpus": [{"gpu": one.index, "uuid": one.uuid, "pci_bus_id": one.bus_id} for one in self.gpus],
+            "gpus": [{"gpu": one.number, "uuid": one.uuid, "pci_bus_id": one.bus_id} for one in self.gpus],
             "verdicts": list(self.verdicts),
         }
 
@@ -57,7 +55,7 @@ def answer(known: Known, job: Collection[KnownGpu] | None = None, ignored: Colle
         fault.verdict["device"] for fault in known.faults if fault.verdict["check"] in SILENCE.intersection(ignored)
     }
     asked = known.gpus if job is None else job
-    gpus = tuple(replace(gpu, unwatched="") if gpu.uuid in silent else gpu for gpu in asked)
+    gpus = tuple(gpu._replace(unwatched="") if gpu.uuid in silent else gpu for gpu in asked)
     faults = tuple(fault for fault in known.faults if fault.verdict["check"] not in ignored)
     if job is not None:
         faults = tuple(_of_job(faults, {gpu.uuid for gpu in job}))

@@ -80,7 +80,7 @@ def _one(name: str, origin: str, gpus: Collection[KnownGpu]) -> KnownGpu:
 
 def _matches(name: str, gpu: KnownGpu) -> bool:
     if name.isdigit():
-        return gpu.index == int(name)
+        return gpu.number == int(name)
     lower = name.lower()
     if lower.startswith("gpu-"):
         return gpu.uuid.lower().startswith(lower)
@@ -93,4 +93,4 @@ def _matches(name: str, gpu: KnownGpu) -> bool:
 
 def _listed(gpus: Iterable[KnownGpu]) -> str:
     """As they may be written."""
-    return ", ".join(gpu.uuid if gpu.index is None else f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
+    return ", ".join(gpu.uuid if gpu.number is None else f"{gpu.number} ({gpu.uuid})" for gpu in gpus)

@@ -1,10 +1,12 @@
-"""What is known of the node's health, whoever told it: the running agent, or the store of the last one."""
+"""What is known of the node's health, whoever told it: the running agent, or the store of the last one.
+
+Named tuples: dataclasses take longer to import than the agent to answer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpumon.health.terms import Level
 
@@ -13,11 +15,10 @@ Document = Mapping[str, Any]
 LEVELS = {level.word: level for level in Level}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownGpu:
+class KnownGpu(NamedTuple):
     """A GPU, by all its names."""
 
-    index: int | None
+    number: int | None
     uuid: str
     bus_id: str
     migs: tuple[str, ...] = ()
@@ -28,19 +29,17 @@ class KnownGpu:
 
     @property
     def name(self) -> str:
-        return self.uuid if self.index is None else f"GPU {self.index}"
+        return self.uuid if self.number is None else f"GPU {self.number}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(NamedTuple):
     """A primary verdict, and what follows from it."""
 
     verdict: Document
     consequences: tuple[Document, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(NamedTuple):
     """The node."""
 
     source: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from gpumon import beacon
@@ -15,7 +14,7 @@ from gpumon.fitness.known import Unknowable
 LISTEN, STORE, CONFIG = "--web.listen-address", "--store.path", "--config.file"
 VARIABLES = {LISTEN: "GPUMON_WEB__LISTEN_ADDRESS", STORE: "GPUMON_STORE__PATH", CONFIG: "GPUMON_CONFIG__FILE"}
 """Flags and what says the same in the environment. A test holds them against the table of settings."""
-RUNTIME = Path("/run/gpumon")
+RUNTIME = "/run/gpumon"
 """Of the systemd unit."""
 
 
@@ -24,36 +23,36 @@ class Place(NamedTuple):
 
     host: str
     port: int
-    store: Path | None
+    store: str | None
     """None: nothing says which store belongs to this address."""
 
 
 def find(
-    flags: Mapping[str, str | None], environ: Mapping[str, str], configured: Callable[[], tuple[tuple[str, int], Path]]
+    flags: Mapping[str, str | None], environ: Mapping[str, str], configured: Callable[[], tuple[tuple[str, int], str]]
 ) -> Place:
     """`configured` reads the whole configuration for address and store, which takes longer than all the rest."""
     given = {flag: flags.get(flag) or environ.get(variable) for flag, variable in VARIABLES.items()}
     address = _address(given[LISTEN])
-    store = Path(named).expanduser() if (named := given[STORE]) else None
+    store = os.path.expanduser(named) if (named := given[STORE]) else None
     if address and store:
         return Place(*address, store)
     left = None if given[CONFIG] else _left(store, environ)
     if address:
         same = left is not None and left.port == address[1]
-        return Place(*address, Path(left.store) if left and same else None)
+        return Place(*address, left.store if left and same else None)
     if left is not None:
-        return Place(left.host, left.port, Path(left.store))
+        return Place(left.host, left.port, left.store)
     (host, port), configured_store = configured()
     return Place(ANYWHERE.get(host, host), port, store or configured_store)
 
 
-def _left(store: Path | None, environ: Mapping[str, str]) -> beacon.Beacon | None:
+def _left(store: str | None, environ: Mapping[str, str]) -> beacon.Beacon | None:
     """What an agent has left: that of this store, else that of systemd's unit, else one of this user's own."""
     if store is not None:
         return beacon.read(beacon.beside(store))
-    own = places.state_directory(environ, root=os.geteuid() == 0) / places.STORE
+    own = f"{places.state_directory(environ, root=os.geteuid() == 0)}/{places.STORE}"
     runtime = places.given_runtime_directory(environ) or RUNTIME
-    return beacon.read(runtime / beacon.NAME) or beacon.read(beacon.beside(own))
+    return beacon.read(f"{runtime}/{beacon.NAME}") or beacon.read(beacon.beside(own))
 
 
 def _address(text: str | None) -> tuple[str, int] | None:

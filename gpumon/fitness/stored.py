@@ -116,7 +116,7 @@ def _asked(connection: sqlite3.Connection, ask: Callable[[sqlite3.Connection], T
 
 def _known(connection: sqlite3.Connection) -> Known:
     gpus = _gpus(connection)
-    index = {gpu.uuid: gpu.index for gpu in gpus}
+    index = {gpu.uuid: gpu.number for gpu in gpus}
     health = recalled(Health(judged=True), verdicts.open_verdicts(connection), (), {})
     return Known(
         source="store",
@@ -140,7 +140,7 @@ def _gpus(connection: sqlite3.Connection) -> tuple[KnownGpu, ...]:
         " AND later.last_wall > boards.last_wall) THEN NULL ELSE gpu END AS number, uuid, bus_id"
         " FROM boards WHERE expected ORDER BY number IS NULL, number, bus_id"
     ).fetchall()
-    return tuple(KnownGpu(index=index, uuid=uuid, bus_id=bus_id) for index, uuid, bus_id in rows)
+    return tuple(KnownGpu(number=index, uuid=uuid, bus_id=bus_id) for index, uuid, bus_id in rows)
 
 
 def _document(one: Verdict, index: int | None) -> Document:

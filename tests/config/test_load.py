@@ -253,7 +253,7 @@ def test_what_no_program_can_be_started_with_is_refused(
 )
 def test_state_directory_follows_the_conventions(environ: dict[str, str], root: bool, expected: str) -> None:  # noqa: FBT001
     """The folder that systemd gives comes first, then the system's for root, then the user's."""
-    assert state_directory(environ, root=root) == Path(expected)
+    assert state_directory(environ, root=root) == expected
 
 
 def test_configuration_file_is_the_flag_then_the_variable(tmp_path: Path) -> None:

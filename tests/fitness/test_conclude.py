@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from gpumon.fitness.conclude import SILENCE, answer
 from gpumon.fitness.known import LEVELS, Fault, Known, KnownGpu
 from gpumon.health.checks import gpu
 
-GPUS = tuple(KnownGpu(index=index, uuid=f"GPU-{index}", bus_id=f"00000000:0{index}:00.0") for index in range(4))
+GPUS = tuple(KnownGpu(number=index, uuid=f"GPU-{index}", bus_id=f"00000000:0{index}:00.0") for index in range(4))
 
 
 def verdict(level: str, gpu: int | None = None, *, check: str = "some_check", **values: Any) -> dict[str, Any]:
@@ -22,7 +21,7 @@ def verdict(level: str, gpu: int | None = None, *, check: str = "some_check", **
 
 def node(*faults: Fault, **values: Any) -> Known:
     level = max((LEVELS[fault.verdict["level"]] for fault in faults), default=LEVELS["ok"])
-    return replace(Known(source="agent", level=level, faults=faults, gpus=GPUS), **values)
+    return Known(source="agent", level=level, faults=faults, gpus=GPUS)._replace(**values)
 
 
 @pytest.mark.parametrize(("level", "code"), [("ok", 0), ("warn", 1), ("fail", 2), ("unknown", 3)])
@@ -79,7 +78,7 @@ def test_a_job_is_not_refused_for_the_fault_of_another_gpu() -> None:
 
 def test_a_job_gets_no_gpu_that_nobody_can_read() -> None:
     """Released or silent, without a verdict yet: unknown, and of a job only when it is the job's."""
-    gpus = (*GPUS[:3], replace(GPUS[3], unwatched="it is released"))
+    gpus = (*GPUS[:3], GPUS[3]._replace(unwatched="it is released"))
     known = node(gpus=gpus)
     assert answer(known, gpus[3:]).line == "GPU UNKNOWN: GPU 3: it is released, so nobody can tell how it is."
     assert answer(known).code == 3
@@ -89,7 +88,7 @@ def test_a_job_gets_no_gpu_that_nobody_can_read() -> None:
 def test_ignored_checks_are_left_out_with_what_follows_from_them() -> None:
     """What somebody decided to live with neither counts nor is told, nor is the silence of its GPU."""
     gone = Fault(verdict=verdict("fail", 3, check="gpu_lost"), consequences=(verdict("fail", 0, check="nvlink_down"),))
-    known = node(gone, gpus=(*GPUS[:3], replace(GPUS[3], unwatched="it does not answer (lost)")))
+    known = node(gone, gpus=(*GPUS[:3], GPUS[3]._replace(unwatched="it does not answer (lost)")))
     assert answer(known, None, ["gpu_lost"]).code == 0
     assert answer(known, GPUS[:1], ["gpu_lost"]).code == 0
     assert answer(known, None, ["nvlink_down"]).code == 2
@@ -98,7 +97,7 @@ def test_ignored_checks_are_left_out_with_what_follows_from_them() -> None:
 def test_ignoring_what_a_gpu_had_said_does_not_excuse_its_silence() -> None:
     """A cosmetic verdict from before it was released, or fell silent, tells nothing of how it is now."""
     told = Fault(verdict=verdict("warn", 3, check="persistence_off"))
-    known = node(told, gpus=(*GPUS[:3], replace(GPUS[3], unwatched="it is released")))
+    known = node(told, gpus=(*GPUS[:3], GPUS[3]._replace(unwatched="it is released")))
     assert answer(known, None, ["persistence_off"]).code == 3
     assert answer(known, known.gpus[3:], ["persistence_off"]).code == 3
 

@@ -10,14 +10,14 @@ from gpumon.fitness.job import chosen, named
 from gpumon.fitness.known import KnownGpu, Unknowable
 
 GPUS = (
-    KnownGpu(index=0, uuid="GPU-aaaa1111-0000", bus_id="00000000:1B:00.0"),
-    KnownGpu(index=1, uuid="GPU-aaaa2222-0000", bus_id="00000000:43:00.0", migs=("MIG-bbbb1111", "MIG-bbbb2222")),
-    KnownGpu(index=2, uuid="GPU-cccc0000-0000", bus_id="00000000:52:00.0"),
+    KnownGpu(number=0, uuid="GPU-aaaa1111-0000", bus_id="00000000:1B:00.0"),
+    KnownGpu(number=1, uuid="GPU-aaaa2222-0000", bus_id="00000000:43:00.0", migs=("MIG-bbbb1111", "MIG-bbbb2222")),
+    KnownGpu(number=2, uuid="GPU-cccc0000-0000", bus_id="00000000:52:00.0"),
 )
 
 
 def of(environ: Mapping[str, str], *given: str) -> list[int | None]:
-    return [gpu.index for gpu in chosen(named(given, environ), GPUS)]
+    return [gpu.number for gpu in chosen(named(given, environ), GPUS)]
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from gpumon.fitness import place
 from gpumon.fitness.known import Unknowable
 from gpumon.fitness.place import LISTEN, STORE, Place, find
 
-CONFIGURED = ("", 10400), Path("/var/lib/gpumon/gpumon.db")
+CONFIGURED = ("", 10400), "/var/lib/gpumon/gpumon.db"
 
 
 def left(path: Path, port: int, store: str, host: str = "127.0.0.1") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beacon.write(Beacon(host=host, port=port, store=store, pid=1, version="0"), path)
+    beacon.write(Beacon(host=host, port=port, store=store, pid=1, version="0"), str(path))
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def asked(environ: dict[str, str], **flags: str) -> Place:
     return find({{"listen": LISTEN, "store": STORE}[name]: value for name, value in flags.items()}, environ, never)
 
 
-def never() -> tuple[tuple[str, int], Path]:
+def never() -> tuple[tuple[str, int], str]:
     raise AssertionError("the configuration is slow to read")
 
 
@@ -49,19 +49,19 @@ def test_the_unit_has_left_word_for_everybody(environ: dict[str, str], tmp_path:
     """That of systemd's runtime directory, before one that somebody started by hand."""
     left(tmp_path / "state" / "gpumon.db.agent.json", 1, "/by/hand.db")
     left(tmp_path / "run" / "agent.json", 2, "/of/unit.db")
-    assert asked(environ) == Place("127.0.0.1", 2, Path("/of/unit.db"))
+    assert asked(environ) == Place("127.0.0.1", 2, "/of/unit.db")
     (tmp_path / "run" / "agent.json").unlink()
-    assert asked(environ) == Place("127.0.0.1", 1, Path("/by/hand.db"))
+    assert asked(environ) == Place("127.0.0.1", 1, "/by/hand.db")
 
 
 def test_a_store_names_its_agent(environ: dict[str, str], tmp_path: Path) -> None:
     """Of several on a host each has its own store, with word beside it."""
     left(tmp_path / "run" / "agent.json", 2, "/of/unit.db")
-    one, other = tmp_path / "one.db", tmp_path / "other.db"
-    left(beacon.beside(one), 3, str(one))
-    left(beacon.beside(other), 4, str(other), "::1")
-    assert asked(environ, store=str(one)) == Place("127.0.0.1", 3, one)
-    assert asked({**environ, "GPUMON_STORE__PATH": str(other)}) == Place("::1", 4, other)
+    one, other = str(tmp_path / "one.db"), str(tmp_path / "other.db")
+    left(Path(beacon.beside(one)), 3, one)
+    left(Path(beacon.beside(other)), 4, other, "::1")
+    assert asked(environ, store=one) == Place("127.0.0.1", 3, one)
+    assert asked({**environ, "GPUMON_STORE__PATH": other}) == Place("::1", 4, other)
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,16 @@ def test_a_listen_address_is_asked_where_it_can_be(environ: dict[str, str], give
 def test_the_store_of_another_agent_is_not_taken(environ: dict[str, str], tmp_path: Path) -> None:
     """With an address alone, only the agent that left word of this port is meant."""
     left(tmp_path / "run" / "agent.json", 10400, "/of/unit.db")
-    assert asked(environ, listen="127.0.0.1:10400").store == Path("/of/unit.db")
+    assert asked(environ, listen="127.0.0.1:10400").store == "/of/unit.db"
     assert asked(environ, listen="127.0.0.1:10401").store is None
-    assert asked(environ, listen="127.0.0.1:10401", store="/x.db").store == Path("/x.db")
+    assert asked(environ, listen="127.0.0.1:10401", store="/x.db").store == "/x.db"
 
 
 def test_a_free_port_is_known_to_the_agent_alone(environ: dict[str, str], tmp_path: Path) -> None:
     """Port 0 in flag or environment is no address to ask."""
-    store = tmp_path / "gpumon.db"
-    left(beacon.beside(store), 5, str(store))
-    assert asked({**environ, "GPUMON_WEB__LISTEN_ADDRESS": "127.0.0.1:0"}, store=str(store)).port == 5
+    store = str(tmp_path / "gpumon.db")
+    left(Path(beacon.beside(store)), 5, store)
+    assert asked({**environ, "GPUMON_WEB__LISTEN_ADDRESS": "127.0.0.1:0"}, store=store).port == 5
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"port": 1}', '{"host": 1, "port": "x"}'])
@@ -125,4 +125,4 @@ def test_word_is_for_everybody_to_read_and_nobody_to_write(tmp_path: Path) -> No
         os.umask(before)
     [path] = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert beacon.read(path) == Beacon(host="127.0.0.1", port=2, store="/a.db", pid=1, version="0")
+    assert beacon.read(str(path)) == Beacon(host="127.0.0.1", port=2, store="/a.db", pid=1, version="0")

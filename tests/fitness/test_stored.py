@@ -142,7 +142,7 @@ def test_a_gpu_that_is_missing_leaves_its_index_to_the_one_that_has_it(tmp_path:
         store.keep_boards([replace(BOARD, gpu=3), other])
         rule(store, verdict("gpu_missing", FAIL))
     known = stored.read(tmp_path / "gpumon.db")
-    assert [(gpu.index, gpu.uuid) for gpu in known.gpus] == [(3, "GPU-4"), (None, "GPU-3")]
+    assert [(gpu.number, gpu.uuid) for gpu in known.gpus] == [(3, "GPU-4"), (None, "GPU-3")]
     assert known.faults[0].verdict["gpu"] is None
     told = stored.inquire(tmp_path / "gpumon.db", lambda one: inventory.stored(boards.every(one), None))
     assert [(gpu["gpu"], gpu["uuid"]) for gpu in told["gpus"]] == [(3, "GPU-4"), (None, "GPU-3")]
