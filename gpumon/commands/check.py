@@ -86,14 +86,12 @@ def _known(where: place.Place) -> Known:
 
 
 def _stored(store: str | None, trouble: str) -> Known:
-    from pathlib import Path  # noqa: PLC0415 - only without an agent
-
-    from gpumon.fitness import stored  # noqa: PLC0415 - the same
+    from gpumon.fitness import stored  # noqa: PLC0415 - only without an agent
 
     if store is None:
         return Known(source="none", trouble=f"{trouble} What it knew is in its store: name it with {place.STORE}.")
     try:
-        return stored.read(Path(store))._replace(trouble=trouble)
+        return stored.read(store)._replace(trouble=trouble)
     except Unknowable as error:
         return Known(source="none", trouble=f"{trouble} What it knew cannot be read: {error}")
 

@@ -52,7 +52,7 @@ def _known(agent: Client, chosen: argparse.Namespace) -> Any:
     except ClientError as silence:
         try:
             return stored.inquire(
-                configuration(chosen).store.path,
+                str(configuration(chosen).store.path),
                 lambda store: inventory.stored(boards.every(store), boards.accepted(store), ports.every(store)),
             )
         except Unknowable as error:

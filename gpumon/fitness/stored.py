@@ -11,7 +11,6 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TypeVar
 
 from gpumon.boot import boot_id
@@ -27,16 +26,17 @@ from gpumon.store import spans, verdicts
 from gpumon.store.schema import APPLICATION_ID
 
 TRIES, PAUSE = 5, 0.02
+MEMORY = "/dev/shm"  # noqa: S108 - the folder made in it is private
 T = TypeVar("T")
 _Stamps = list[tuple[int, int, int] | None]
 
 
-def read(path: Path) -> Known:
+def read(path: str) -> Known:
     """What the last agent knew. Raises Unknowable."""
     return inquire(path, _known)
 
 
-def inquire(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
+def inquire(path: str, ask: Callable[[sqlite3.Connection], T]) -> T:
     """What the store answers to a question that writes nothing. Raises Unknowable."""
     for _ in range(TRIES):
         before, error = _stamps(path), None
@@ -57,19 +57,19 @@ def inquire(path: Path, ask: Callable[[sqlite3.Connection], T]) -> T:
     raise Unknowable(f"the store {path} is being written: an agent is starting. Ask again.")
 
 
-def _denied(path: Path) -> Unknowable:
+def _denied(path: str) -> Unknowable:
     return Unknowable(
         f"uid {os.geteuid()} may not read the store {path}: use sudo, or become a member of the group of its folder."
     )
 
 
-def _stamps(path: Path) -> _Stamps:
+def _stamps(path: str) -> _Stamps:
     return [_stamp(one) for one in (path, _wal(path))]
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _stamp(path: str) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        found = os.stat(path)
     except FileNotFoundError:
         return None
     except PermissionError as denied:
@@ -77,34 +77,51 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _wal(path: Path) -> Path:
-    return path.with_name(f"{path.name}-wal")
+def _wal(path: str) -> str:
+    return f"{path}-wal"
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+def _opened(path: str) -> Iterator[sqlite3.Connection]:
     """A connection to the file as it is, or to a copy of it."""
-    path.open("rb").close()  # SQLite would not say why it cannot
+    open(path, "rb").close()  # SQLite would not say why it cannot
     wal = _stamp(_wal(path))
     with contextlib.ExitStack() as stack:
         source = path if wal is None or not wal[1] else stack.enter_context(_copied(path))
         options = "mode=ro&immutable=1" if source is path else "mode=rw"
-        connection = sqlite3.connect(f"{source.absolute().as_uri()}?{options}", uri=True, isolation_level=None)
+        connection = sqlite3.connect(f"file:{_quoted(source)}?{options}", uri=True, isolation_level=None)
         yield stack.enter_context(contextlib.closing(connection))
 
 
-@contextlib.contextmanager
-def _copied(path: Path) -> Iterator[Path]:
-    """The file and its WAL in a private folder, in memory where there is one."""
-    import shutil  # noqa: PLC0415 - a cleanly stopped agent needs no copy, and these two take their time
-    import tempfile  # noqa: PLC0415 - the same
+def _quoted(path: str) -> str:
+    """As SQLite wants paths in its URIs."""
+    return os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
-    memory = Path("/dev/shm")  # noqa: S108 - the folder made in it is private
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        copy = Path(folder) / path.name
-        shutil.copyfile(path, copy)
-        shutil.copyfile(_wal(path), _wal(copy))
+
+@contextlib.contextmanager
+def _copied(path: str) -> Iterator[str]:
+    """The file and its WAL in a private folder, in memory where there is one.
+
+    By hand: shutil and tempfile take longer to import than all of this.
+    """
+    memory = MEMORY if os.access(MEMORY, os.W_OK) else os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - the same
+    folder = f"{memory}/gpumon-check-{os.urandom(8).hex()}"
+    os.mkdir(folder, 0o700)
+    copy = f"{folder}/store"
+    try:
+        _copy(path, copy)
+        _copy(_wal(path), _wal(copy))
         yield copy
+    finally:
+        for name in os.listdir(folder):
+            os.unlink(f"{folder}/{name}")
+        os.rmdir(folder)
+
+
+def _copy(path: str, copy: str) -> None:
+    with open(path, "rb") as source, open(copy, "xb") as target:
+        while block := source.read(1 << 20):
+            target.write(block)
 
 
 def _asked(connection: sqlite3.Connection, ask: Callable[[sqlite3.Connection], T]) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -11,8 +10,6 @@ from typing import Any
 
 from gpumon.health.terms import FAIL, Action, Level, Way
 from gpumon.health.verdict import REPAIRS, Change, Key, Ruling, Verdict
-
-log = logging.getLogger(__name__)
 
 _NOT_STORED = ("check", "device", "active")
 """Columns of their own, and what is found out anew."""
@@ -99,6 +96,9 @@ def _verdict(check: str, device: str, document: str) -> Verdict | None:
         typed = {"level": Level(values["level"]), "action": Action(values["action"]), "under": under}
         return Verdict(check=check, device=device, active=False, **{**values, **typed})
     except (KeyError, TypeError, ValueError) as error:
+        import logging  # noqa: PLC0415 - it is seldom needed, and `gpumon check` would wait for it
+
+        log = logging.getLogger(__name__)
         log.warning("a stored verdict cannot be read", extra={"check": check, "device": device, "error": str(error)})
         return None
 

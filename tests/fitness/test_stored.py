@@ -75,7 +75,7 @@ def test_what_stood_is_told_the_worst_first(tmp_path: Path) -> None:
         store.keep_boards([BOARD])
         rule(store, verdict("some_warning", WARN), verdict("gpu_lost", FAIL))
     before = files(tmp_path)
-    known = stored.read(tmp_path / "gpumon.db")
+    known = stored.read(str(tmp_path / "gpumon.db"))
     assert known.level is FAIL
     assert [fault.verdict["check"] for fault in known.faults] == ["gpu_lost", "some_warning"]
     assert (told := known.faults[0].verdict)["action"] == "none", "it was of another boot"
@@ -90,7 +90,7 @@ def test_only_a_reboot_since_answers_what_stood(tmp_path: Path) -> None:
     with Store.open(tmp_path / "gpumon.db") as store:
         worn = replace(verdict("memory_worn", FAIL), action=Action.REPLACE)
         rule(store, replace(verdict("gpu_lost", FAIL), boot_id=boot_id()), worn)
-    told = {fault.verdict["check"]: fault.verdict for fault in stored.read(tmp_path / "gpumon.db").faults}
+    told = {fault.verdict["check"]: fault.verdict for fault in stored.read(str(tmp_path / "gpumon.db")).faults}
     assert (told["gpu_lost"]["action"], told["gpu_lost"]["repair"]) == ("reboot", None)
     assert (told["memory_worn"]["action_words"], told["memory_worn"]["repair"]) == ("replace the part", None)
 
@@ -102,7 +102,7 @@ def test_what_a_killed_agent_left_in_its_wal_is_told(tmp_path: Path) -> None:
     assert left.returncode == -signal.SIGKILL
     before = files(tmp_path)
     assert before["gpumon.db-wal"]
-    assert [fault.verdict["check"] for fault in stored.read(path).faults] == ["gpu_lost"]
+    assert [fault.verdict["check"] for fault in stored.read(str(path)).faults] == ["gpu_lost"]
     assert files(tmp_path) == before
     with Store.open(path) as store:
         assert [one.check for one in store.open_verdicts()] == ["gpu_lost"]
@@ -113,9 +113,9 @@ def test_an_agent_that_writes_meanwhile_is_not_disturbed(tmp_path: Path) -> None
     path = tmp_path / "gpumon.db"
     with Store.open(path) as store:
         rule(store, verdict("gpu_lost", FAIL))
-        assert len(stored.read(path).faults) == 1
+        assert len(stored.read(str(path)).faults) == 1
         rule(store, verdict("other", WARN))
-        assert len(stored.read(path).faults) == 2
+        assert len(stored.read(str(path)).faults) == 2
 
 
 def test_one_fault_is_one_fault_without_the_agent(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_one_fault_is_one_fault_without_the_agent(tmp_path: Path) -> None:
         )
     told = {
         fault.verdict["check"]: [one["check"] for one in fault.consequences]
-        for fault in stored.read(tmp_path / "gpumon.db").faults
+        for fault in stored.read(str(tmp_path / "gpumon.db")).faults
     }
     assert told == {"row_remap_failed": [], "gpu_lost": ["links_unread", "work_lost"]}
 
@@ -141,10 +141,10 @@ def test_a_gpu_that_is_missing_leaves_its_index_to_the_one_that_has_it(tmp_path:
     with Store.open(tmp_path / "gpumon.db") as store:
         store.keep_boards([replace(BOARD, gpu=3), other])
         rule(store, verdict("gpu_missing", FAIL))
-    known = stored.read(tmp_path / "gpumon.db")
+    known = stored.read(str(tmp_path / "gpumon.db"))
     assert [(gpu.number, gpu.uuid) for gpu in known.gpus] == [(3, "GPU-4"), (None, "GPU-3")]
     assert known.faults[0].verdict["gpu"] is None
-    told = stored.inquire(tmp_path / "gpumon.db", lambda one: inventory.stored(boards.every(one), None))
+    told = stored.inquire(str(tmp_path / "gpumon.db"), lambda one: inventory.stored(boards.every(one), None))
     assert [(gpu["gpu"], gpu["uuid"]) for gpu in told["gpus"]] == [(3, "GPU-4"), (None, "GPU-3")]
     assert "GPU-3" in inventory.table(told)
 
@@ -159,7 +159,7 @@ def test_a_board_that_was_replaced_is_said_to_be(tmp_path: Path, *, accepted: bo
         if accepted:
             store.accept(1, ["GPU-lost"])
     told = stored.inquire(
-        tmp_path / "gpumon.db",
+        str(tmp_path / "gpumon.db"),
         lambda one: inventory.stored(boards.every(one), boards.accepted(one)),
     )
     assert {gpu["uuid"]: gpu["why"] for gpu in told["gone"]} == {
@@ -193,14 +193,14 @@ def test_maintenance_is_known_without_the_agent(tmp_path: Path) -> None:
     for number, (name, one) in enumerate(cases.items()):
         with Store.open(path) as store:
             store.keep_spans([replace(one, began=float(number))])
-        told[name] = str(stored.read(path).maintenance).endswith(" UTC: new DIMMs")
+        told[name] = str(stored.read(str(path)).maintenance).endswith(" UTC: new DIMMs")
     assert [name for name, known in told.items() if not known] == ["over", "ended"]
 
 
 def test_no_store_is_no_answer(tmp_path: Path) -> None:
     """It is not made, either."""
     with pytest.raises(Unknowable, match=r"no store .*none\.db"):
-        stored.read(tmp_path / "none.db")
+        stored.read(str(tmp_path / "none.db"))
     assert not list(tmp_path.iterdir())
 
 
@@ -209,7 +209,7 @@ def test_another_file_is_no_answer(tmp_path: Path, content: bytes) -> None:
     """The message names it."""
     (tmp_path / "gpumon.db").write_bytes(content)
     with pytest.raises(Unknowable, match=r"gpumon\.db cannot be read"):
-        stored.read(tmp_path / "gpumon.db")
+        stored.read(str(tmp_path / "gpumon.db"))
 
 
 @contextlib.contextmanager
@@ -238,7 +238,7 @@ def test_who_may_not_read_is_told_how_to() -> None:
         for mode in (0o700, 0o755):
             path.parent.chmod(mode)
             with somebody_else(), pytest.raises(Unknowable, match=r"uid 65534 may not read the store .*: use sudo"):
-                stored.read(path)
+                stored.read(str(path))
         path.chmod(0o644)
         with somebody_else():
-            assert [fault.verdict["check"] for fault in stored.read(path).faults] == ["gpu_lost"]
+            assert [fault.verdict["check"] for fault in stored.read(str(path)).faults] == ["gpu_lost"]
