@@ -38,6 +38,7 @@ from gpumon.supervisor import shared_memory
 from gpumon.supervisor.fleet import Fleet
 from gpumon.supervisor.links import LinksSupervisor
 from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.orphans import end_orphans
 from gpumon.supervisor.probing import Probing
 from gpumon.supervisor.releasing import Releasing
 from gpumon.supervisor.samplers import SamplerSupervisor
@@ -167,6 +168,7 @@ class Daemon:
     def _watch(self) -> None:
         """Begin everything that watches and judges."""
         self._make_state_folder()
+        end_orphans()
         shared_memory.sweep()  # of ranks that were killed with the agent before this one
         self._memories.start()
         self._heartbeat.start()

@@ -14,12 +14,12 @@ from gpumon.commands import UserError
 from gpumon.hold import Hold, HoldEnded, Holds
 from gpumon.moment import Moment
 from gpumon.outputs.hold import document
-from gpumon.probe.plan import AGENT
 from gpumon.probe.probes import PROBES
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.span import ASK_FOR_LESS, wrong_length
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Store
+from gpumon.supervisor.orphans import agent_of
 
 KILLED_SECONDS = 3.0
 """How long ranks may take to die with their agent."""
@@ -111,7 +111,7 @@ def _ranks() -> list[int]:
 
 def _is_orphan(process: Path) -> bool:
     """True also for one of another user, of which that cannot be read."""
-    return f"{AGENT}={_parent(process)}".encode() not in _words(process / "environ")
+    return agent_of(process) != _parent(process)
 
 
 def _parent(process: Path) -> str:

@@ -20,8 +20,6 @@ CPU_OVERHEAD_BYTES = 400 << 20
 CPU_SHARE = 0.5
 """Of the host's memory that is left, at most: others use it too."""
 
-AGENT = "GPUMON_AGENT"
-"""Variable of a rank: the process that has started it. One with another parent has lost its agent."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {
     "PATH": _PATH,

@@ -74,16 +74,18 @@ class Child:
         """SIGKILL to its whole group. Its exit, or its being abandoned, is told through the command's callbacks."""
         if self.ended:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         if self._killing is None:
             self._killing = self._loop.call_after(KILL_PATIENCE, self._abandon)
 
     def terminate(self) -> None:
         """SIGTERM to its whole group."""
         if not self.ended:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGTERM)
+            self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
 
     def say(self, word: bytes) -> None:
         """One of life.WORDS, to a child that always reads its input."""
@@ -150,11 +152,12 @@ class Child:
         self._loop.call_after(REAP_INTERVAL, self._reap)
 
     def _reap(self) -> None:
-        code = self._process.poll()
-        if code is None:
+        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
             if self._end is None:
                 self._reap_later()
             return
+        self._signal(signal.SIGKILL)  # what it left: until it is reaped, no other group can have its number
+        code = self._process.wait()
         if self._end is not None:
             self._loop.unwatch(self._end)
             os.close(self._end)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from gpumon.probe.guard import Skip
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.orphans import mark
 
 TAIL = 4096
 """Bytes of its output that are kept."""
 LINE = 300
 """Longest line that is shown, in characters."""
+END_SECONDS = 3.0
+"""How long its enclosure may take to end what the command has started; then it is killed itself."""
 
 
 class Question:
@@ -31,36 +35,56 @@ class Question:
         self._seconds = seconds
         self._output = b""
         self._child: Child | None = None
+        self._loop = loop
+        self._trouble = b""
         self._timer = loop.call_after(seconds, self._late)
-        try:
-            self._child = Child(loop, self._command(command, environment))
-        except OSError as error:
-            remedy = "Name a program that the agent's user may run."
-            hint = f"probe.scheduler_gate: {self._name} cannot be run: {error.strerror}. {remedy}"
-            loop.call_after(0.0, lambda: self._answer(Skip(reason="unarmed", hint=hint)))
-        else:
-            self._child.close_input()
+        self._child = self._start(command, environment)
+        if self._child is None:
+            loop.call_after(0.0, lambda: self._ended(1))
 
     def withdraw(self) -> None:
         """Nobody wants to know any more."""
         self._on_answer = None
         self._end()
 
-    def _command(self, command: Sequence[str], environment: Mapping[str, str]) -> Command:
+    def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> Child | None:
+        """In an enclosure, which also tells why the command cannot be run."""
+        trouble, told = os.pipe2(os.O_CLOEXEC)
+        try:
+            return Child(self._loop, self._enclosed(command, environment, trouble, told))
+        except OSError as error:
+            self._trouble = (error.strerror or str(error)).encode()
+            os.close(trouble)
+            return None
+        finally:
+            os.close(told)
+
+    def _enclosed(self, command: Sequence[str], environment: Mapping[str, str], trouble: int, told: int) -> Command:
         return Command(
             name="scheduler gate",
-            arguments=command,
-            environment={**os.environ, **environment},
+            arguments=(sys.executable, "-m", "gpumon.enclosure", str(os.getpid()), str(told), *command),
+            environment={**os.environ, **environment, **mark()},
+            descriptors=(told,),
+            outputs={trouble: self._not_run},
             on_output=self._printed,
             on_error_output=self._printed,
             on_exit=self._ended,
         )
 
+    def _not_run(self, why: bytes) -> None:
+        self._trouble += why
+
     def _printed(self, output: bytes) -> None:
         self._output = (self._output + output)[-TAIL:]
 
     def _ended(self, code: int) -> None:
-        self._answer(None if code == 0 else Skip(reason="busy", hint=self._refusal(code)))
+        if self._trouble:
+            why = self._trouble.decode(errors="replace")
+            remedy = "Name a program that the agent's user may run."
+            hint = f"probe.scheduler_gate: {self._name} cannot be run: {why}. {remedy}"
+            self._answer(Skip(reason="unarmed", hint=hint))
+        else:
+            self._answer(None if code == 0 else Skip(reason="busy", hint=self._refusal(code)))
 
     def _refusal(self, code: int) -> str:
         lines = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
@@ -82,6 +106,8 @@ class Question:
             on_answer(skip)
 
     def _end(self) -> None:
+        """What the command has started ends when its enclosure's input does."""
         self._timer.cancel()
-        if self._child is not None:
-            self._child.kill()
+        if self._child is not None and not self._child.ended:
+            self._child.close_input()
+            self._loop.call_after(END_SECONDS, self._child.kill)

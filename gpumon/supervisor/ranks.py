@@ -13,12 +13,13 @@ from gpumon.probe.account import Account, Progress, take
 from gpumon.probe.conclude import LOG_LIMIT
 from gpumon.probe.guard import Skip
 from gpumon.probe.passes import Ending, Pass
-from gpumon.probe.plan import AGENT, LOOPBACK, Plan, Rendezvous
+from gpumon.probe.plan import LOOPBACK, Plan, Rendezvous
 from gpumon.probe.steps import Step, encode
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.lines import Lines
 from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.orphans import mark
 from gpumon.supervisor.shared_memory import sweep
 
 log = logging.getLogger("gpumon.probe")
@@ -167,7 +168,7 @@ class _CurrentPass:
             name=f"rank {number}",
             arguments=self._plan.command,
             orders=orders,
-            environment={**self._plan.environment, AGENT: str(os.getpid())},
+            environment={**self._plan.environment, **mark()},
             descriptors=(result, rendezvous.listen) if number == 0 else (result,),
             outputs={frames: rank.lines.feed},
             on_output=rank.take_output,

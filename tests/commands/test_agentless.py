@@ -16,9 +16,9 @@ from agents import free_port
 from gpumon.cli import main
 from gpumon.commands import agentless, hold
 from gpumon.hold import Hold, in_force
-from gpumon.probe.plan import AGENT
 from gpumon.probe.probes import PROBES
 from gpumon.store.store import Store
+from gpumon.supervisor.orphans import AGENT
 
 WORKER = str(PROBES["allreduce"].worker)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import sys
 from pathlib import Path
@@ -109,3 +111,19 @@ def test_a_missing_program_is_an_error_that_leaves_no_descriptor_open() -> None:
         Child(loop, Command(name="test", arguments=("/nonexistent/gpumon",)))
 
     assert set(Path("/proc/self/fd").iterdir()) <= before
+
+
+def test_what_a_child_leaves_in_its_group_ends_with_it() -> None:
+    """Also when it ends by itself, and in good order: nobody else would end that."""
+    loop, told = Loop(), Told()
+    script = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); input()"
+    child = Child(loop, told.command(script))
+    turn_until(loop, lambda: told.output.endswith(b"\n"))
+    left = os.pidfd_open(int(told.output))
+
+    child.tell(b"end\n")
+    turn_until(loop, lambda: bool(told.codes))
+
+    assert told.codes == [0]
+    assert select.select([left], [], [], 60)[0]
+    os.close(left)

@@ -1,0 +1,82 @@
+"""Processes that lost their agent and live on: known by a variable of their environment, ended at the next start."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+log = logging.getLogger("gpumon.supervisor")
+
+AGENT = "GPUMON_AGENT"
+"""Variable of ranks and gates: the process that has started them, and when that process began."""
+PROC = Path("/proc")
+
+
+def mark() -> Mapping[str, str]:
+    """What processes that this one starts carry, and what they start in turn."""
+    return {AGENT: f"{os.getpid()}-{_began(PROC / 'self')}"}
+
+
+def agent_of(process: Path) -> str:
+    """Pid of the agent by its mark; empty for one that has none, or none that can be read."""
+    return _mark(process).partition("-")[0]
+
+
+def end_orphans() -> threading.Thread:
+    """Kill them. In a thread: to read the environment of a process that a driver holds up may take for ever."""
+    thread = threading.Thread(target=_end_orphans, name="orphans", daemon=True)
+    thread.start()
+    return thread
+
+
+def _end_orphans() -> None:
+    for process in _orphans():
+        with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else by now
+            descriptor = os.pidfd_open(int(process.name))
+            try:
+                if _is_orphan(process):  # still: its pid cannot have another process while the descriptor is good
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                    log.warning("killed what an earlier agent has left", extra={"pid": int(process.name)})
+            finally:
+                os.close(descriptor)
+
+
+def _orphans() -> Iterator[Path]:
+    """Of this user: nobody else's are ours."""
+    for process in PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if process.stat().st_uid == os.geteuid() and _is_orphan(process):
+                yield process
+
+
+def _is_orphan(process: Path) -> bool:
+    """Whether its agent is gone. Pids of another namespace say nothing here."""
+    agent, dash, began = _mark(process).partition("-")
+    return bool(dash) and began != _began(PROC / agent) and _namespace(process) == _namespace(PROC / "self")
+
+
+def _mark(process: Path) -> str:
+    words = _read(process / "environ").split(b"\0")
+    name = f"{AGENT}=".encode()
+    return next((word.removeprefix(name).decode(errors="replace") for word in words if word.startswith(name)), "")
+
+
+def _began(process: Path) -> str:
+    """Clock ticks from boot; empty for one that is not there."""
+    return next(iter(_read(process / "stat").rpartition(b")")[2].split()[19:20]), b"").decode()
+
+
+def _namespace(process: Path) -> int:
+    return (process / "ns" / "pid").stat().st_ino
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
