@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from agents import descendants, eventually
+from agents import eventually
 from loops import turn_until
 
 import gpumon
@@ -59,6 +59,11 @@ def ended(end: int, *, within: float = 0.0) -> bool:
     return bool(select.select([end], [], [], within)[0])
 
 
+def children(pid: int) -> set[int]:
+    """Those that were started from its main thread and are not reaped."""
+    return {int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
 @contextmanager
 def agent(folder: Path, script: str) -> Iterator[subprocess.Popen[bytes]]:
     """One that asks, and does nothing else."""
@@ -82,14 +87,14 @@ def test_nothing_of_a_gate_is_left_when_it_has_answered(
     tmp_path: Path, last: str, seconds: float, words: str | None
 ) -> None:
     """In the background, in a session of its own, or without a parent: it ends with the command."""
-    before = descendants(os.getpid())
+    before = children(os.getpid())
     loop, answers = Loop(), list[Skip | None]()
     hold = "while [ ! -e go ]; do sleep 0.05; done\n"
     Question(loop, ("/bin/sh", "-c", LEAVE + hold + last, str(tmp_path)), seconds, {}, answers.append)
     with watched(tmp_path) as ends:
         assert len(ends) == 3
         (tmp_path / "go").touch()
-        turn_until(loop, lambda: bool(answers) and all(map(ended, ends)) and descendants(os.getpid()) == before)
+        turn_until(loop, lambda: bool(answers) and all(map(ended, ends)) and children(os.getpid()) == before)
     [answer] = answers
     assert words is None if answer is None else words is not None and words in answer.hint
 
@@ -107,10 +112,10 @@ def test_what_is_left_of_an_agent_all_the_same_is_ended_at_the_next_start(tmp_pa
     other = subprocess.Popen(["sleep", "600"], env={**os.environ, AGENT: "nobody"})
     try:
         with agent(tmp_path, LEAVE + "sleep 600") as process, watched(tmp_path) as ends:
-            [enclosure] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            for pid in (process.pid, int(enclosure)):
+            [enclosure] = children(process.pid)
+            for pid in (process.pid, enclosure):
                 os.kill(pid, signal.SIGSTOP)  # so that neither has time to clear up
-            for pid in (int(enclosure), process.pid):
+            for pid in (enclosure, process.pid):
                 os.kill(pid, signal.SIGKILL)
             process.wait()
             assert not all(ended(end, within=0.2) for end in ends)
