@@ -217,6 +217,7 @@ class Daemon:
             request_hold=self._holding.request,
             end_hold=self._holding.end,
             find_events=self._memories.find_events,
+            find_runs=self._memories.find_runs,
             wall=time.time,
             boot=boot_clock,
         )

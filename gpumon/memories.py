@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpumon.arrival import Accepted, Errors, ProbeEnded, Remembered, Ruled
 from gpumon.errors import MOST_EVENTS
@@ -25,9 +25,12 @@ from gpumon.snapshot.burst import SXID, XID, Burst, Change, LogPosition
 from gpumon.span import Span
 from gpumon.store.errors import StoreError
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
+from gpumon.store.runs import RunPage, RunQuery
 from gpumon.store.store import Retention, Store
 from gpumon.store.writer import Writer
 from gpumon.supervisor.loop import Loop
+
+T = TypeVar("T")
 
 log = logging.getLogger("gpumon.store")
 
@@ -188,9 +191,16 @@ class Memories:
 
     def find_events(self, query: EventQuery) -> Future[tuple[StoredEvent, ...]]:
         """From any thread. Raises StoreError in the future."""
-        found: Future[tuple[StoredEvent, ...]] = Future()
+        return self._found(lambda store: store.events(query))
+
+    def find_runs(self, query: RunQuery) -> Future[RunPage]:
+        """The same of the probes."""
+        return self._found(lambda store: store.probe_runs(query))
+
+    def _found(self, ask: Callable[[Store], T]) -> Future[T]:
+        found: Future[T] = Future()
         found.set_running_or_notify_cancel()  # whoever waited no longer must not be told so
-        self._writer.submit(lambda store: store.events(query), found.set_result, found.set_exception)
+        self._writer.submit(ask, found.set_result, found.set_exception)
         return found
 
     def keep_result(self, result: ProbeResult) -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
 from gpumon.arrival import Remembered
 from gpumon.errors import MOST_EVENTS
 from gpumon.health.standing import MOST_RULINGS, MOST_WEIGHTY
 from gpumon.health.verdict import Ruling
 from gpumon.hold import Hold
 from gpumon.maintenance import Maintenance
-from gpumon.probe.result import ProbeResult, from_document
 from gpumon.probe.state import MOST_RAN, MOST_RESULTS
+from gpumon.store.runs import readable
 from gpumon.store.store import Store
-
-log = logging.getLogger("gpumon.store")
 
 MOST_LIVES = 50
 """Lives of the agent that are recalled."""
@@ -37,7 +31,7 @@ def recall(store: Store, probe: str) -> Remembered:
         lives=store.recent_lives(MOST_LIVES),
         maintenances=store.spans(Maintenance),
         holds=store.spans(Hold),
-        probe_results=tuple(_results(store.known_probe_results(newest=MOST_RESULTS, each=MOST_RAN))),
+        probe_results=tuple(readable(store.known_probe_results(newest=MOST_RESULTS, each=MOST_RAN))),
         probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
         probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
     )
@@ -49,11 +43,3 @@ def _rulings(store: Store) -> tuple[Ruling, ...]:
     weighty = store.recent_rulings(0.0, MOST_WEIGHTY, weighty=True)
     known = {(one.verdict.key, one.change, one.wall) for one in newest}
     return (*[one for one in weighty if (one.verdict.key, one.change, one.wall) not in known], *newest)
-
-
-def _results(documents: Iterable[Mapping[str, Any]]) -> Iterator[ProbeResult]:
-    for document in documents:
-        try:
-            yield from_document(document)
-        except (TypeError, KeyError) as error:
-            log.warning("a stored probe result cannot be read", extra={"id": document.get("id"), "error": str(error)})

@@ -1,19 +1,34 @@
-"""`gpumon probe history`: the runs that the agent remembers, a line each. Exit code 0; 2 where nobody can be asked."""
+"""`gpumon probe history`: the runs that are stored, a line each; without an agent too.
+
+Exit code 0; 2 where nobody can be asked.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlencode
 
-from gpumon.client import ClientError
+from gpumon import durations
+from gpumon.client import Client, ClientError, Refused
 from gpumon.commands import UserError
-from gpumon.commands.settings import client
+from gpumon.commands.settings import client, configuration
+from gpumon.fitness import stored
+from gpumon.fitness.known import Unknowable
+from gpumon.outputs.document import probe_result
 from gpumon.outputs.probe_history import history
 from gpumon.probe.probes import PROBES
+from gpumon.store import runs
+from gpumon.store.runs import RunQuery
 
 NAME = "history"
-MOST = 1000
+PATH, MEMBERS = "/api/v1/probes", ("probes",)
+PAGE = 1000
+"""Most that the agent answers with at once."""
+MOST = 100_000
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -28,14 +43,43 @@ def check(chosen: argparse.Namespace) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    wanted = {"since": chosen.since, "probe": chosen.probe, "limit": MOST}
-    query = urlencode({name: value for name, value in wanted.items() if value is not None})
-    try:
-        runs = client(chosen).get(f"/api/v1/probes?{query}", ("probes",))["probes"]
-    except ClientError as error:
-        raise UserError(str(error)) from error
+    found = _known(chosen)
     if chosen.json:
-        print(json.dumps(runs, indent=2))
+        print(json.dumps(found, indent=2))
     else:
-        print(history(runs), end="")
+        print(history(found), end="")
     return 0
+
+
+def _known(chosen: argparse.Namespace) -> list[Any]:
+    """What the agent says; if it says nothing, what its store holds."""
+    try:
+        return list(_asked(client(chosen), chosen))
+    except Refused as refusal:
+        raise UserError(str(refusal)) from refusal
+    except ClientError as silence:
+        query = _query(chosen)
+        try:
+            page = stored.inquire(str(configuration(chosen).store.path), lambda store: runs.find(store, query))
+        except Unknowable as error:
+            raise UserError(f"{silence} Nor can its store be read: {error}") from error
+        return [probe_result(one) for one in page.results]
+
+
+def _asked(agent: Client, chosen: argparse.Namespace) -> Iterator[Any]:
+    """Page by page."""
+    wanted = {"since": chosen.since, "probe": chosen.probe, "limit": PAGE}
+    while True:
+        query = urlencode({name: value for name, value in wanted.items() if value is not None})
+        page = agent.get(f"{PATH}?{query}", MEMBERS)["probes"]
+        yield from page
+        if len(page) < PAGE:
+            return
+        wanted["until"] = page[-1]["started"]
+
+
+def _query(chosen: argparse.Namespace) -> RunQuery:
+    since = None if chosen.since is None else durations.moment(chosen.since, time.time())
+    if chosen.since is not None and since is None:
+        raise UserError(f"--since {chosen.since!r} cannot be read: give 7d, RFC 3339, or seconds since the epoch")
+    return RunQuery(probe=chosen.probe, since=since, limit=MOST)

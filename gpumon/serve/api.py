@@ -10,21 +10,13 @@ from starlette.responses import Response
 
 from gpumon.outputs import document
 from gpumon.outputs import health as health_document
-from gpumon.probe.probes import PROBES
-from gpumon.probe.result import ProbeResult
-from gpumon.probe.state import MOST_RESULTS
-from gpumon.serve import ask, schema, schema_health, schema_probe
+from gpumon.serve import ask, schema, schema_health
 from gpumon.serve.answer import reply, sources, stamp
-from gpumon.serve.guard import is_authorized
-from gpumon.serve.problem import Problem
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
 
 SINCE = Field(None, description="Only what is newer: 1h, RFC 3339, or seconds since the epoch.")
 GPU = Field(None, description="Only of this GPU: uuid or index.")
-
-
-_REMEMBERED = "How many, the newest first; good runs are remembered longer than others."
 
 
 class Filter(BaseModel):
@@ -44,12 +36,6 @@ class LinkFilter(Filter):
 class AlertFilter(Filter):
     state: Literal["pending", "firing", "resolved"] | None = Field(None, description="Only in this state.")
     severity: Literal["critical", "warning", "info"] | None = Field(None, description="Only of this severity.")
-
-
-class ProbeFilter(Filter):
-    since: str | None = SINCE
-    probe: str | None = Field(None, description=f"Only of this probe: {', '.join(PROBES)}.")
-    limit: int = Field(100, ge=1, le=5 * MOST_RESULTS, description=_REMEMBERED)
 
 
 @router.get("/report", response_model=schema.Report, summary="Everything, from one moment")
@@ -106,50 +92,3 @@ async def alerts(request: Request, chosen: Annotated[AlertFilter, Query()]) -> R
         if chosen.state in (None, one.state) and chosen.severity in (None, one.severity)
     ]
     return reply({"alerts": found})
-
-
-@router.get(
-    "/probes",
-    response_model=schema_probe.Probes,
-    summary="Runs of the probes",
-    responses={404: {"description": "No such probe; `probes` names those that there are."}},
-)
-async def probes(request: Request, chosen: Annotated[ProbeFilter, Query()]) -> Response:
-    """The newest first."""
-    after = _after(request, chosen.since)
-    name = None if chosen.probe is None else ask.probe(chosen.probe).name
-    history = sources(request).latest().probe.known
-    found = [one for one in history if one.started > after and name in (None, one.probe)]
-    return reply({"probes": [document.probe_result(one) for one in reversed(found[-chosen.limit :])]})
-
-
-@router.get(
-    "/probes/{run}",
-    response_model=schema_probe.ProbeResultWithLog,
-    summary="One run",
-    responses={
-        202: {"model": schema_probe.ProbeRunning, "description": "In progress: ask again."},
-        404: {"description": "No such run, or no longer remembered."},
-    },
-)
-async def one_probe(request: Request, run: Annotated[str, Path(description="Id of the run.")], _: Nothing) -> Response:
-    """While it is in progress, how far it is. With the token, what its ranks printed is shown too."""
-    state = sources(request).latest().probe
-    if run == state.running:
-        return reply(document.probe_running(state), 202, {"Retry-After": "1"})
-    for result in state.known:
-        if result.id == run:
-            return reply(document.probe_result(result) | _log(request, result))
-    raise unknown_run(run)
-
-
-def unknown_run(run: str) -> Problem:
-    return Problem(404, "Unknown run", f"There is no run {run!r}.", "/api/v1/probes names those that are remembered.")
-
-
-def _log(request: Request, result: ProbeResult) -> document.Document:
-    return {"log": result.log} if is_authorized(request) else {}
-
-
-def _after(request: Request, since: str | None) -> float:
-    return 0.0 if since is None else ask.moment("since", since, sources(request).wall())

@@ -18,6 +18,7 @@ from gpumon.serve import (
     problem,
     reference,
     release,
+    runs,
 )
 from gpumon.serve.guard import Guard
 from gpumon.serve.sources import Sources
@@ -33,7 +34,7 @@ def create_app(sources: Sources) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.sources = sources
-    for part in (metrics, probe, hold, api, acknowledge, events, inventory, release, maintenance, page):
+    for part in (metrics, probe, hold, runs, api, acknowledge, events, inventory, release, maintenance, page):
         app.include_router(part.router)
     problem.install(app)
     reference.install(app)

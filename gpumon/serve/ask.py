@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from datetime import UTC, datetime
-
 from gpumon import durations
 from gpumon.probe.probes import PROBES, Probe
 from gpumon.report import Report
@@ -26,15 +23,10 @@ def duration(name: str, text: str) -> float:
 
 def moment(name: str, text: str, now: float) -> float:
     """Seconds since the epoch: given as such, in RFC 3339, or as a duration before now."""
-    if durations.PART.match(text):
-        return now - duration(name, text)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = _from_rfc3339(name, text)
-    if not math.isfinite(seconds):
+    found = durations.moment(text, now)
+    if found is None:
         raise _unreadable(name, text, _MOMENT)
-    return seconds
+    return found
 
 
 def gpu(report: Report, text: str) -> GpuState:
@@ -67,14 +59,6 @@ def unknown_probe(text: str) -> Problem:
     names = list(PROBES)
     remedy = f"Ask for one of: {', '.join(names)}."
     return Problem(404, "Unknown probe", f"There is no probe {_shortened(text)!r}.", remedy, probes=names)
-
-
-def _from_rfc3339(name: str, text: str) -> float:
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        raise _unreadable(name, text, _MOMENT) from None
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
 def _unreadable(name: str, text: str, wanted: str) -> Problem:

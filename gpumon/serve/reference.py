@@ -24,7 +24,6 @@ from gpumon.report import Report
 from gpumon.serve import (
     acknowledge,
     answer,
-    api,
     ask,
     example,
     guard,
@@ -34,6 +33,7 @@ from gpumon.serve import (
     metrics,
     probe,
     release,
+    runs,
     schema,
 )
 from gpumon.serve.problem import MEDIA_TYPE, Problem
@@ -70,7 +70,7 @@ def examples() -> Mapping[tuple[str, str, str], Any]:
         ("post", "/api/v1/health/ack", "200"): acknowledge.told(Acknowledged(cleared=report.health.verdicts), report),
         **dict.fromkeys(_INVENTORY, inventory_document(example.inventoried())),
         ("get", "/api/v1/alerts", "200"): {"alerts": [document.alert(one) for one in report.alerts]},
-        ("get", "/api/v1/probes", "200"): {"probes": [run]},
+        ("get", "/api/v1/probes", "200"): {"probes": [run], "complete": True},
         ("get", "/api/v1/probes/{run}", "200"): run,
         ("get", "/api/v1/probes/{run}", "202"): document.probe_running(example.measuring()),
         ("get", "/probe/{name}", "200"): document.probe(report, stamp),
@@ -98,7 +98,7 @@ def problems() -> Mapping[tuple[str, str, str], Problem]:
     )
     return {
         ("get", "/api/v1/gpus/{gpu}", "404"): ask.unknown_gpu(report, GPU),
-        ("get", "/api/v1/probes/{run}", "404"): api.unknown_run(RUN),
+        ("get", "/api/v1/probes/{run}", "404"): runs.unknown_run(RUN),
         ("get", "/-/ready", "503"): metrics.not_ready(),
         ("get", "/api/v1/probes", "404"): ask.unknown_probe("all_reduce"),
         ("get", "/probe/{name}", "404"): ask.unknown_probe("all_reduce"),

@@ -177,3 +177,4 @@ class ProbeRunning(Shape):
 
 class Probes(Shape):
     probes: list[ProbeResult] = Field(description="Newest first.")
+    complete: bool = Field(description="False: the store did not answer, and older runs may be missing.")

@@ -12,6 +12,7 @@ from gpumon.probe.result import ProbeRequest
 from gpumon.release import Answer
 from gpumon.report import Report
 from gpumon.store.events import EventQuery, StoredEvent
+from gpumon.store.runs import RunPage, RunQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,8 @@ class Sources:
     """Ends the one of this owner."""
     find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]
     """Asks the store. StoreError in the future when it cannot be read."""
+    find_runs: Callable[[RunQuery], Future[RunPage]]
+    """The same of the probes."""
     wall: Callable[[], float]
     """Seconds since the epoch."""
     boot: Callable[[], float]

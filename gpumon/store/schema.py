@@ -222,6 +222,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
     ),
+    ("CREATE INDEX probe_results_by_started ON probe_results (started)",),
 )
 
 

@@ -17,10 +17,11 @@ from gpumon.health.verdict import Key, Ruling, Verdict
 from gpumon.snapshot.burst import Board, Burst, Change, LogPosition
 from gpumon.snapshot.known_port import KnownPort
 from gpumon.span import Span
-from gpumon.store import boards, events, lives, ports, spans, verdicts
+from gpumon.store import boards, events, lives, ports, runs, spans, verdicts
 from gpumon.store.errors import told_plainly
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
 from gpumon.store.opening import Opened, open_file
+from gpumon.store.runs import RunPage, RunQuery
 
 S = TypeVar("S", bound=Span)
 
@@ -264,6 +265,11 @@ class Store:
         """Documents, newest last."""
         rows = self._rows("SELECT document FROM probe_results ORDER BY number DESC LIMIT ?", (limit,))
         return tuple(json.loads(text) for (text,) in reversed(rows))
+
+    def probe_runs(self, query: RunQuery) -> RunPage:
+        """A page of them, the newest first."""
+        with told_plainly(self.path):
+            return runs.find(self._connection, query)
 
     def known_probe_results(self, *, newest: int, each: int) -> tuple[dict[str, Any], ...]:
         """Documents, newest last: of each probe the newest, each outcome but skips, and all good ones kept."""

@@ -23,6 +23,7 @@ from gpumon.serve.server import Server, listen
 from gpumon.serve.sources import Sources
 from gpumon.store.errors import StoreError
 from gpumon.store.events import EventQuery, StoredEvent
+from gpumon.store.runs import RunPage, RunQuery
 from gpumon.store.store import Store
 
 TOKEN = "a-token-of-this-test"
@@ -105,6 +106,15 @@ class Node:
                 future.set_result(store.events(query))
         return future
 
+    def find_runs(self, query: RunQuery) -> Future[RunPage]:
+        future: Future[RunPage] = Future()
+        if self.store is None:
+            future.set_exception(StoreError(Path("/var/lib/gpumon.db"), "the disk failed", "look at it"))
+        else:
+            with Store.open(self.store) as store:
+                future.set_result(store.probe_runs(query))
+        return future
+
     def sources(self, allowed_hosts: frozenset[str] = frozenset({"localhost", "gpu-17"})) -> Sources:
         return Sources(
             host="gpu-17",
@@ -123,6 +133,7 @@ class Node:
             request_hold=self.request_hold,
             end_hold=self.end_hold,
             find_events=self.find_events,
+            find_runs=self.find_runs,
             wall=lambda: samples.STAMP.wall,
             boot=lambda: samples.STAMP.boot,
         )

@@ -43,7 +43,7 @@ def test_every_page_answers_for_every_node(node: Node, port: int, name: str) -> 
         ("events", schema.Events, {"events": whole["events"], "complete": False}),
         ("health", schema_health.Health, whole["health"]),
         ("alerts", schema.Alerts, {"alerts": whole["alerts"]}),
-        ("probes", schema_probe.Probes, {"probes": whole["probes"]}),
+        ("probes", schema_probe.Probes, {"probes": whole["probes"], "complete": False}),
     ):
         answer = ask(port, f"/api/v1/{path}")
         assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
@@ -137,6 +137,7 @@ def test_links_of_one_gpu(port: int) -> None:
         ("events?since=nan", 400, "since"),
         ("events?since=5x", 400, "since"),
         ("probes?since=", 400, "since"),
+        ("probes?until=tomorrow", 400, "until"),
         ("probes?probe=", 404, "probe"),
         (f"events?since={'9' * 400}d", 400, "since"),
         (f"events?since={'9' * 5000}", 400, "since"),
