@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpumon.probe.probes import ALGORITHMS
 from gpumon.probe.result import Comparison, Conditions, Measurement, ProbeResult
 
 ENOUGH_RUNS = 5
@@ -17,6 +18,8 @@ MOST_GOOD = 200
 SATURATING = 16
 """Sizes from this part of the largest show bandwidth; smaller ones show latency."""
 _MAD_TO_SIGMA = 1.4826
+_TELLING = "NCCL_DEBUG"
+"""Begins the names of variables that change what NCCL says, not what it does."""
 _VERSIONS = {"NCCL": "nccl", "CUDA": "cuda", "torch": "torch"}
 
 Figure = tuple[float, str]
@@ -41,6 +44,8 @@ class Judge:
     probe: str
     backend: str
     conditions: Conditions = Conditions()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What NCCL is told, as `chosen` has it."""
     history: Sequence[ProbeResult] = ()
     """Earlier runs that were good, the newest last."""
     expected: Callable[[Measurement], Figure | None] = field(default=lambda _: None)
@@ -75,8 +80,8 @@ class Judge:
         if not earlier:
             return ""
         then, now = _key(earlier[-1]), self._key(ranks, versions)
-        changed = [name for name in then if then[name] != now[name]]
-        return ", ".join(f"{name} {now[name] or 'unknown'} after {then[name] or 'unknown'}" for name in changed)
+        changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        return ", ".join(_change(name, then.get(name), now.get(name)) for name in changed)
 
     def _past(self, measurement: Measurement, ranks: int, versions: Mapping[str, str]) -> Iterator[float]:
         here = self._key(ranks, versions)
@@ -85,7 +90,7 @@ class Judge:
                 yield from (one.busbw_bytes_per_second for one in result.measurements if one.key == measurement.key)
 
     def _key(self, ranks: int, versions: Mapping[str, str]) -> Mapping[str, object]:
-        return _conditions(self.conditions, ranks, versions)
+        return _conditions(self.conditions, ranks, versions, self.settings)
 
 
 def good_runs(known: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[ProbeResult, ...]:
@@ -99,11 +104,28 @@ def good_runs(known: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[Prob
 
 
 def _key(result: ProbeResult) -> Mapping[str, object]:
-    return _conditions(result.conditions, result.ranks, result.versions)
+    """Its settings are those of its first algorithm."""
+    settings = chosen(result.settings, next((one.algorithm for one in result.measurements), ""))
+    return _conditions(result.conditions, result.ranks, result.versions, settings)
 
 
-def _conditions(here: Conditions, ranks: int, versions: Mapping[str, str]) -> Mapping[str, object]:
-    """Only runs in which all of this is the same are compared."""
+def chosen(settings: Mapping[str, str], algorithm: str) -> Mapping[str, str]:
+    """What was chosen for this host, of all that NCCL was told: neither by the algorithm, nor for its log alone."""
+    own = ALGORITHMS.get(algorithm, {})
+    return {name: value for name, value in settings.items() if name not in own and not name.startswith(_TELLING)}
+
+
+def _change(name: str, then: object, now: object) -> str:
+    if name.startswith("/"):  # its lines, which are in the results
+        return f"{name} is not as it was"
+    nothing = "none" if name.startswith("NCCL_") else "unknown"
+    return f"{name} {now or nothing} after {then or nothing}"
+
+
+def _conditions(
+    here: Conditions, ranks: int, versions: Mapping[str, str], settings: Mapping[str, str]
+) -> Mapping[str, object]:
+    """Only runs in which all of this is the same are compared. On the CPU nobody asks NCCL."""
     partial = here.gpus and ranks != here.host_gpus
     return {
         "GPU": here.model,
@@ -112,6 +134,7 @@ def _conditions(here: Conditions, ranks: int, versions: Mapping[str, str]) -> Ma
         "on": ", ".join(sorted(here.gpus)) if partial else "all",
         "driver": here.driver,
         **{name: versions.get(key) for name, key in _VERSIONS.items()},
+        **(settings if here.gpus else {}),
     }
 
 

@@ -50,7 +50,9 @@ class Comparison(Shape):
     baseline: float | None = Field(description="Median of this host's own runs under the same conditions.")
     spread: float | None
     runs: int = Field(description="How many those are.")
-    runs_needed: int = Field(description="For a baseline; it begins anew with another driver, NCCL, torch or GPU.")
+    runs_needed: int = Field(
+        description="For a baseline; it begins anew with another driver, NCCL, setting, torch or GPU."
+    )
     expected: float | None = Field(description="The shipped figure for this hardware.")
     source: str
     fleet: float | None

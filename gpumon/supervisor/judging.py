@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.probe.baseline import Figure, Floors, Judge
+from gpumon.probe.baseline import Figure, Floors, Judge, chosen
 from gpumon.probe.figures import figure
 from gpumon.probe.fleet import FleetFigures
 from gpumon.probe.plan import Plan
@@ -25,6 +25,7 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors, fleet: 
         probe=probe.name,
         backend=plan.setting.backend,
         conditions=conditions,
+        settings=chosen(plan.settings, plan.algorithm),
         history=report.probe.good,
         expected=expected,
         fleet=of_fleet,

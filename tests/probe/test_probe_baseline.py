@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpumon.probe.baseline import ENOUGH_RUNS, MOST_RUNS, Floors, Judge
-from gpumon.probe.probes import GIB
+from gpumon.probe.baseline import ENOUGH_RUNS, MOST_RUNS, Floors, Judge, chosen
+from gpumon.probe.plan import make_plans
+from gpumon.probe.probes import ALGORITHMS, GIB, PROBES
 from gpumon.probe.result import Comparison, Conditions, Measurement, ProbeResult, from_document, to_document
 from gpumon.probe.state import MOST_RESULTS, ProbeState, ended, recalled
 
 HERE = Conditions(model="NVIDIA H200", gpus=("GPU-1", "GPU-2"), driver="580.65", host_gpus=2)
+SETTINGS = {"NCCL_RAS_ENABLE": "0"}
 VERSIONS = {"torch": "2.13.0", "nccl": "2.30.7", "cuda": "13.2", "python": "3.12.1"}
 
 
@@ -32,6 +34,7 @@ def run(
     outcome: str = "ok",
     conditions: Conditions = HERE,
     versions: Mapping[str, str] = VERSIONS,
+    settings: Mapping[str, str] = SETTINGS,
 ) -> ProbeResult:
     return ProbeResult(
         id=f"r{number}",
@@ -43,6 +46,7 @@ def run(
         ranks=len(conditions.gpus),
         versions=versions,
         conditions=conditions,
+        settings=settings,
         measurements=() if outcome == "skipped" else (measured(busbw),),
     )
 
@@ -54,6 +58,10 @@ def after(*results: ProbeResult) -> ProbeState:
     return state
 
 
+def judging(state: ProbeState) -> Judge:
+    return Judge(probe="allreduce", backend="nccl", conditions=HERE, settings=SETTINGS, history=state.good)
+
+
 def compared(
     state: ProbeState,
     busbw: float = 450e9,
@@ -62,7 +70,7 @@ def compared(
     versions: Mapping[str, str] = VERSIONS,
     floors: Floors = Floors(),  # noqa: B008 - frozen
 ) -> Comparison:
-    judge = Judge(probe="allreduce", backend="nccl", conditions=conditions, history=state.good, floors=floors)
+    judge = replace(judging(state), conditions=conditions, floors=floors)
     return judge.compare(measured(busbw), ranks=len(conditions.gpus), versions=versions)
 
 
@@ -103,17 +111,57 @@ def test_other_conditions_begin_another_median(conditions: Conditions, versions:
     state = after(*map(run, range(10)))
     fresh = compared(state, 1e9, conditions=conditions, versions=versions)
     assert (fresh.baseline, fresh.runs, fresh.low) == (None, 0, "")
-    judge = Judge(probe="allreduce", backend="nccl", conditions=conditions, history=state.good)
+    judge = replace(judging(state), conditions=conditions)
     assert judge.news(2, versions)
     assert judge.news(2, VERSIONS) == "" or conditions != HERE
 
 
 def test_what_has_changed_is_named_with_both_values() -> None:
     """A driver that moved the bandwidth is the first thing to think of."""
-    judge = Judge(
-        probe="allreduce", backend="nccl", conditions=replace(HERE, driver="590.10"), history=after(run(1)).good
-    )
+    judge = replace(judging(after(run(1))), conditions=replace(HERE, driver="590.10"))
     assert judge.news(2, VERSIONS) == "driver 590.10 after 580.65"
+
+
+@pytest.mark.parametrize(
+    ("settings", "news"),
+    [
+        (SETTINGS | {"NCCL_NVLS_ENABLE": "0"}, "NCCL_NVLS_ENABLE 0 after none"),
+        ({}, "NCCL_RAS_ENABLE none after 0"),
+        (SETTINGS | {"/etc/nccl.conf": "NCCL_NVLS_ENABLE=0"}, "/etc/nccl.conf is not as it was"),
+        (SETTINGS | {"NCCL_DEBUG": "INFO"}, ""),
+    ],
+)
+def test_other_settings_of_nccl_begin_another_median(settings: Mapping[str, str], news: str) -> None:
+    """By a variable of the configuration or a line of /etc/nccl.conf; not by how much NCCL is to say."""
+    state = after(*map(run, range(10)))
+    judge = replace(judging(state), settings=chosen(settings, "default"))
+    assert judge.news(2, VERSIONS) == news
+    assert judge.compare(measured(1e9), ranks=2, versions=VERSIONS).runs == (0 if news else 10)
+
+
+def test_the_algorithm_of_the_probe_is_no_setting_of_the_host() -> None:
+    """A run that measured the ring alone is compared with the ring of runs that measured both."""
+    ring = replace(measured(450e9), algorithm="ring")
+    alone = [
+        replace(run(number, settings={**SETTINGS, **ALGORITHMS["ring"]}), measurements=(ring,)) for number in range(5)
+    ]
+    assert judging(after(*alone)).compare(ring, ranks=2, versions=VERSIONS).runs == 5
+    both, one = (
+        make_plans(
+            PROBES["allreduce"], HERE.gpus, python="python", algorithms=names, nccl_conf={"/etc/nccl.conf": "A=1"}
+        )
+        for names in (("default", "ring"), ("ring",))
+    )
+    told = [chosen(plan.settings, plan.algorithm) for plan in (*both, *one)]
+    assert told[0] == told[1] == told[2]
+    assert told[0]["/etc/nccl.conf"] == "A=1"
+
+
+def test_settings_of_nccl_say_nothing_of_the_cpu() -> None:
+    """There nobody asks NCCL."""
+    cpu = Conditions(driver="580.65")
+    judge = replace(judging(after(*(run(number, conditions=cpu) for number in range(5)))), conditions=cpu, settings={})
+    assert judge.compare(measured(1e9), ranks=0, versions=VERSIONS).runs == 5
 
 
 def test_a_board_that_was_replaced_is_held_against_what_the_host_came_to() -> None:
