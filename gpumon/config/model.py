@@ -28,6 +28,7 @@ from gpumon.config.row import (
     checked_command,
     checked_gpu,
     checked_nccl_name,
+    checked_program,
     checked_url,
     checked_word,
     number_as_text,
@@ -189,7 +190,7 @@ class Probe(_Section):
     """The all-reduce probe."""
 
     enabled: bool = setting(default=True, meaning="Whether it may run, by itself or on request.")
-    python: SomePath | None = setting(
+    python: Annotated[SomePath | None, AfterValidator(checked_program)] = setting(
         None,
         "Python interpreter that has torch.",
         default_in_words="the agent's own",

@@ -93,4 +93,10 @@ def _expanded(path: Path) -> Path:
         raise ValueError("should begin with the name of a user who is known here, after ~") from None
 
 
+def checked_program(path: Path | None) -> Path | None:
+    if path is not None and not path.name.strip():
+        raise ValueError("should name a program")
+    return path
+
+
 SomePath = Annotated[Path, AfterValidator(_expanded)]

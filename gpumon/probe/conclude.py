@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpumon.probe.account import Account
 from gpumon.probe.baseline import Judge
 from gpumon.probe.course import comparisons
 from gpumon.probe.evidence import NOTHING_SEEN, AllSeen, told
@@ -24,6 +26,8 @@ LOCATED = ("degraded", "wrong")
 """Outcomes after which it is said where the trouble is."""
 BROKEN = ("failed", "timeout")
 """Outcomes for which the GPUs may have told the cause."""
+TORCH = (2, 6)
+"""Oldest version of PyTorch with which the ranks are tried."""
 LOG_LIMIT = 64 * 1024
 """Longest log of a result, in characters."""
 
@@ -122,10 +126,11 @@ def _aborted(_one: Pass, ending: Ending) -> _Verdict | None:
     return _Verdict(outcome="skipped", reason=ending.aborted.reason, hint=ending.aborted.hint)
 
 
-def _not_started(one: Pass, ending: Ending) -> _Verdict | None:
+def _not_started(_one: Pass, ending: Ending) -> _Verdict | None:
     if not ending.not_started:
         return None
-    hint = f"The ranks could not be started: {ending.not_started}. probe.python is {one.plan.python}."
+    name = "Let probe.python name a Python interpreter, or a script that execs one, that the agent's user may run."
+    hint = f"The ranks could not be started: {ending.not_started}. {remedy(ending.not_started) or name}"
     return _Verdict(outcome="failed", reason="setup", hint=hint)
 
 
@@ -154,10 +159,26 @@ def _failed(one: Pass, ending: Ending) -> _Verdict | None:
     cause = next((each for each in one.accounts if each.rank == ending.first_failed), one.accounts[0])
     device = f" ({one.plan.gpus[cause.rank]})" if one.plan.gpus else ""
     hint = f"Rank {cause.rank}{device} at {cause.progress}: {cause.error or _exit(cause.status)}."
-    if cause.progress.stage == "import":
-        hint += f" Try `{one.plan.python} -I -c 'import torch'`."
-    hint = f"{hint} {remedy(cause.error + _printable(cause.output))}".strip()
+    hint = " ".join(filter(None, (hint, _trial(one, cause), remedy(cause.error + _printable(cause.output)))))
     return _Verdict(outcome="failed", reason="setup" if cause.progress.stage in SETUP_STAGES else "ranks", hint=hint)
+
+
+def _trial(one: Pass, cause: Account) -> str:
+    """How to see for oneself what is wrong with the interpreter or its torch."""
+    python, stage = one.plan.python, cause.progress.stage
+    if stage == "start" and not cause.error and (cause.status or 0) >= 0:
+        return f"It has to be Python 3.9 or later that has PyTorch (probe.python): try `{python} -I --version`."
+    if stage == "import":
+        return f"Try `{python} -I -c 'import torch'`."
+    torch = one.versions.get("torch", "")
+    if stage in SETUP_STAGES and _numbers(torch) < TORCH:
+        return f"PyTorch {torch} is older than the {'.'.join(map(str, TORCH))} that the probe needs."
+    return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Of 2.10.1+cu130: (2, 10, 1); of none one that is new enough."""
+    return tuple(map(int, re.findall(r"\d+", version.partition("+")[0]))) or TORCH
 
 
 _JUDGES = (_wrong, _unkillable, _aborted, _not_started, _no_torch, _late, _failed)

@@ -1,4 +1,4 @@
-"""TABLE: what to do about failures that NCCL and CUDA name in words of their own."""
+"""TABLE: what to do about failures that NCCL, CUDA and the system name in words of their own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ TABLE = (
     (
         r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady",
         "Is the fabric manager running? `systemctl status nvidia-fabricmanager`.",
+    ),
+    (
+        r"Too many open files|Resource temporarily unavailable|Cannot allocate memory",
+        "A limit of the host or of the agent's unit is reached: open files, processes (TasksMax) or memory.",
     ),
     (
         r"Read-only file system",

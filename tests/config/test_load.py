@@ -230,6 +230,8 @@ def test_wrong_listen_addresses_are_refused(environ: dict[str, str], address: st
         ('scheduler_gate: "/usr/bin/gate\\0"', "probe.scheduler_gate.0"),
         ('scheduler_gate: ["", --node]', "probe.scheduler_gate"),
         ('python: "/usr/bin/python3\\0"', "probe.python"),
+        ('python: ""', "probe.python"),
+        ("python: /", "probe.python"),
         ("python: ~nobody-by-this-name/bin/python", "probe.python"),
     ],
 )

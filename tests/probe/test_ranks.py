@@ -313,12 +313,31 @@ def test_a_broken_torch_is_a_failure_in_set_up(
     assert "-I -c 'import torch'" in result.hint
 
 
-def test_an_interpreter_that_is_not_there_is_a_failure_in_set_up(probing: Probing) -> None:
-    """A probe.python that does not exist fails at once, and its name is in the hint."""
-    result = probing.run(make_plan(QUICK, (), python="/nonexistent/python"))
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        ("/nonexistent/python", "No such file or directory: '/nonexistent/python'. Let probe.python name"),
+        ("/", "Permission denied: '/'. Let probe.python name"),
+        (
+            "/bin/true",
+            "It has to be Python 3.9 or later that has PyTorch (probe.python): try `/bin/true -I --version`.",
+        ),
+        ("/bin/cat", "ended with status 1 and without a result. It has to be Python 3.9 or later"),
+    ],
+)
+def test_what_is_no_interpreter_is_a_failure_in_set_up(probing: Probing, python: str, words: str) -> None:
+    """A probe.python that is not there, is a folder or another program fails at once, and the hint says what it is."""
+    result = probing.run(make_plan(QUICK, (), python=python))
     assert (result.outcome, result.reason) == ("failed", "setup")
-    assert "/nonexistent/python" in result.hint
-    assert "probe.python" in result.hint
+    assert words in result.hint
+
+
+def test_a_torch_that_is_too_old_is_named_where_it_fails(probing: Probing, worker: Callable[..., Plan]) -> None:
+    """It may import well, and lack what a rank asks of it next."""
+    failing = 'say(versions={"torch": "2.5.1+cu124"})\nsay(stage="join")\nsay(error="TypeError: no")\nsys.exit(1)'
+    result = probing.run(worker(failing))
+    assert (result.outcome, result.reason) == ("failed", "setup")
+    assert "TypeError: no. PyTorch 2.5.1+cu124 is older than the 2.6 that the probe needs." in result.hint
 
 
 def test_an_interpreter_that_is_started_by_another_is_refused(
