@@ -13,9 +13,9 @@ from gpumon.probe.steps import Measure, Pairs, Step, rounds
 
 MOST_PAIR_BYTES = 256 << 20
 """Enough to fill a link."""
-TRIES, MOST_TRIES = 2, 3
-"""How often a pair that looks slow is tried, and while nobody can be named: what is slow stays so, and what was only
-disturbed does not."""
+TRIES, MOST_TRIES = 2, 5
+"""How often a pair that looks slow is tried, and how often while not all of those are of whoever would be named:
+what is slow stays so, and what was only disturbed does not."""
 
 
 def next_step(one: Pass, judge: Judge) -> Step | None:
@@ -37,8 +37,8 @@ def next_step(one: Pass, judge: Judge) -> Step | None:
 
 def _slow_again(one: Pass, tries: Sequence[Pairs]) -> Pairs | None:
     found = pairs(one)
-    slow = set(doubtful(found))
-    most = TRIES if culprits(found, one.plan.ranks) else MOST_TRIES
+    slow, named = set(doubtful(found)), set(culprits(found, one.plan.ranks))
+    most = TRIES if named and all(named <= set(pair) for pair in slow) else MOST_TRIES
     if not slow or len(tries) >= most or any(any(pair.wrong) for pair in found):
         return None
     kept = (tuple(pair for pair in together if pair in slow) for together in tries[0].rounds)

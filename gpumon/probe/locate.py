@@ -122,7 +122,7 @@ def culprits(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
         return (suspects[0],)
     if len(slow) == 1:
         return slow[0]
-    return () if slow else _apart(found, ranks)
+    return _apart(found, ranks)
 
 
 def doubtful(found: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
@@ -146,7 +146,10 @@ def _share(slow: Sequence[tuple[int, int]], found: Sequence[Pair], rank: int) ->
 
 
 def _apart(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """A lost link of many costs each pair of its GPU little, but all of them the same."""
+    """A lost link of many costs each pair of its GPU little, but all of them the same.
+
+    On a busy host the widest gap may be one between pairs that are all well: so what is slow beside all of them too.
+    """
     groups: Iterator[tuple[int, ...]] = ((rank,) for rank in range(ranks))
     for suspects in (*groups, *(pair.ranks for pair in found)):
         own = [pair.bandwidth for pair in found if set(suspects) <= set(pair.ranks)]
@@ -160,7 +163,7 @@ def _stands_apart(own: Sequence[float], others: Sequence[float]) -> bool:
     if not own or len(others) < TWO:
         return False
     gap, spread = min(others) - max(own), max(others) - min(others)
-    return gap > max(APART * spread, LEAST_APART * max(others))
+    return max(own) < SLOW * min(others) or gap > max(APART * spread, LEAST_APART * max(others))
 
 
 def _wrong(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:

@@ -119,11 +119,11 @@ def _better(before: Measurement | None, after: Measurement) -> Measurement:
 
 
 def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair:
-    slowest = [max(together) for together in zip(at_a.seconds, at_b.seconds, strict=False)]
-    seconds = statistics.median(slowest)
+    """Of their fastest exchange: a busy host holds up one or another, a slow rank or link every one."""
+    slower = [max(together) for together in zip(at_a.seconds, at_b.seconds, strict=False)]
     return Pair(
         ranks=ranks,
-        bandwidth=step.bytes / seconds,
+        bandwidth=step.bytes / min(slower),
         wrong=(at_b.wrong, at_a.wrong),
         spoilt=(at_a.spoilt, at_b.spoilt),
         direct=None if at_a.direct is None or at_b.direct is None else at_a.direct and at_b.direct,

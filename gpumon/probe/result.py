@@ -89,7 +89,7 @@ class Pair:
 
     ranks: tuple[int, int]
     bandwidth: float
-    """Bytes a second, each way."""
+    """Bytes a second, each way, in their fastest exchange."""
     wrong: tuple[int, int] = (0, 0)
     """Wrong elements that came from the first, and from the second."""
     spoilt: tuple[int, int] = (0, 0)

@@ -126,6 +126,22 @@ def test_a_little_is_not_enough_to_blame(times: dict[tuple[int, int], float]) ->
     assert location.ranks == (), location
 
 
+@pytest.mark.parametrize(
+    ("times", "named"),
+    [
+        ({(0, 3): 110.0, (0, 2): 16.0, (2, 3): 0.5}, (0, 3)),
+        ({(0, 3): 110.0, (1, 3): 100.0, (2, 3): 120.0, (0, 2): 30.0, (0, 1): 25.0}, (3,)),
+    ],
+    ids=["path", "rank"],
+)
+def test_a_gap_between_pairs_that_are_well_does_not_hide_who_is_slow(
+    times: dict[tuple[int, int], float], named: tuple[int, ...]
+) -> None:
+    """On a busy host it may be the widest: what is far beyond all of them is slow all the same."""
+    location = located(exchanged(4, of(times)))
+    assert location.ranks == named, location
+
+
 def even(_a: int, _b: int) -> float:
     return USUAL
 
@@ -200,6 +216,32 @@ def test_of_several_tries_the_fastest_counts() -> None:
             [(0, 1), (0, 2), (1, 2)], pytest.approx(BYTES / USUAL)
         )
         assert {one.ranks: one.wrong for one in found} == {(0, 1): (1, 0), (0, 2): (1, 0), (1, 2): (0, 0)}
+
+
+def test_a_pair_besides_those_of_the_slow_rank_is_tried_until_it_is_known() -> None:
+    """Rank 3 can be named, but why (0, 1) looks slow is open."""
+    one = exchanged(4, of({(0, 3): 5.0, (1, 3): 5.0, (2, 3): 5.0, (0, 1): 2.0}))
+    assert located(one).ranks == (3,)
+    step = next_step(shifted(one, 1, tries=2), JUDGE)
+    assert isinstance(step, Pairs)
+    assert (0, 1) in [pair for together in step.rounds for pair in together]
+    assert next_step(shifted(one, 1, tries=MOST_TRIES), JUDGE) is None
+
+
+def test_the_fastest_exchange_of_a_pair_counts() -> None:
+    """A busy host holds up most of them, but what every exchange waits for is slow."""
+    one = exchanged(4, with_rank(2, 2.0))
+    held_up = [
+        replace(
+            account,
+            pairs={
+                key: replace(sized, seconds=(*(9 * USUAL + second for second in sized.seconds[1:]), sized.seconds[0]))
+                for key, sized in account.pairs.items()
+            },
+        )
+        for account in one.accounts
+    ]
+    assert pairs(replace(one, accounts=held_up)) == pairs(one)
 
 
 def shifted(one: Pass, planned: int, tries: int = 1) -> Pass:
