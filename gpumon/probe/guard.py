@@ -76,9 +76,11 @@ def held(situation: Situation) -> Skip | None:
 
 
 def unrecalled(situation: Situation) -> Skip | None:
+    """To run all the same could break a hold, and harm whom it is for."""
     if situation.recalled:
         return None
-    hint = "The store has not been read, so whether somebody holds the GPUs is not known. See `gpumon status`."
+    remedy = situation.store or "Try again in a moment; should it stay so, `gpumon status` tells why"
+    hint = f"The store has not been read, so whether somebody holds the GPUs is not known. {remedy}."
     return Skip(reason="held", hint=hint)
 
 

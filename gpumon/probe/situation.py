@@ -51,6 +51,8 @@ class Situation:
     """Who keeps probes away for a while, in words; empty when nobody does."""
     recalled: bool = True
     """Holds from before the start of the agent are known."""
+    store: str = ""
+    """What is wrong with the store that knows them, and the remedy; empty when nothing is, or that is not known yet."""
     scheduled: bool = False
     """Nobody asked for this run."""
     schedulers: Collection[str] | None = ()

@@ -34,6 +34,7 @@ def situation(report: Report, at: float, own: Own | None = None) -> Situation:
         maintained=report.maintenance is not None,
         held=hold.hint(hold.in_force(report.holds)),
         recalled=report.memory.recalled,
+        store=report.notices.get("store", ""),
         clique=any(state.fabric is not None and state.fabric.cluster_uuid for state in report.gpus),
         schedulers=None if links is None else links.schedulers,
     )

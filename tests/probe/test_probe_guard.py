@@ -58,6 +58,7 @@ def test_a_host_without_gpus_may_be_probed() -> None:
         (replace(FREE, idle_seconds=600.0), "busy", "probe.idle_seconds"),
         (replace(FREE, held="Held by 4711."), "held", "by 4711"),
         (replace(FREE, recalled=False), "held", "store has not been read"),
+        (replace(FREE, recalled=False, store="/s.db: the disk is full; free space"), "held", "full; free space."),
         (Situation(gpus=gpus(0), expected=1), "single_gpu", "One GPU"),
         (Situation(expected=1), "single_gpu", "One GPU"),
     ],

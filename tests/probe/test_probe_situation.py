@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpumon.probe.guard import may_run
 from gpumon.probe.state import ProbeState
 from gpumon.report import Report
 from gpumon.snapshot.gpu import Gpu
@@ -59,3 +60,11 @@ def test_what_a_run_leaves_behind_for_a_moment_is_nobodys_work() -> None:
     assert (first.utilization, first.traffic, first.memory_used) == (None, None, 2e9)
     assert (second.utilization, second.traffic) == (1.0, 1e11)
     assert situation(report, 103.0).gpus[0].utilization == 1.0
+
+
+def test_what_is_wrong_with_the_store_is_said_where_nothing_runs_for_it() -> None:
+    """With the remedy, since holds that cannot be read keep every run away."""
+    unread = Report(started=0.0, notices={"store": "/gpumon.db: it is not a store of gpumon; move it away"})
+    skip = may_run(situation(unread, 0.0))
+    assert skip is not None
+    assert (skip.reason, skip.hint.endswith("it is not a store of gpumon; move it away.")) == ("held", True)
