@@ -269,6 +269,9 @@ class Daemon:
 
     def _tick(self) -> None:
         self._schedule.follow_clock()
+        if self._probing.is_due_early():
+            _log.info("GPUs were repaired; the next probe comes now")
+            self._schedule.bring_forward()
         self._memories.boards.keep(self._monitor.latest)
         self._memories.ports.keep(self._monitor.latest)
         trouble, log_read = self._memories.trouble, self._sightings.log

@@ -76,6 +76,11 @@ class Schedule:
         for job in self._scheduler.get_jobs():
             job.modify(next_run_time=job.next_run_time + timedelta(seconds=step))
 
+    def bring_forward(self) -> None:
+        """The next run is due now, and the one after it an interval later."""
+        for job in () if self._scheduler is None else self._scheduler.get_jobs():
+            job.modify(next_run_time=datetime.now(UTC))
+
     def next_run(self) -> float | None:
         """Wall time of the next run, in seconds since the epoch."""
         jobs = [] if self._scheduler is None else self._scheduler.get_jobs()

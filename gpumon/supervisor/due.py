@@ -1,8 +1,10 @@
-"""How long a run that is due by schedule waits: a skip would last until the next one is due. Pure."""
+"""How long a run that is due by schedule waits, as a skip would last until the next; and what makes one due. Pure."""
 
 from __future__ import annotations
 
+from gpumon.health.mended import mended
 from gpumon.probe.guard import may_run
+from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.situation import Situation
 from gpumon.report import Report
 
@@ -10,6 +12,8 @@ LOOK_SECONDS = 0.25
 """How often a run looks whether enough is known, before it begins."""
 IDLE_LOOK_SECONDS = 5.0
 """How often a run that waits for idle GPUs looks at them."""
+AGAIN_SECONDS = 1800.0
+"""Between two runs that are due because of a repair: the one before was skipped, by the scheduler or for a job."""
 FIND_SECONDS = 30.0
 """How long it waits to be told whether there is a scheduler; then nobody can tell."""
 
@@ -35,3 +39,25 @@ def _looked(report: Report) -> bool:
     status = report.memory.status
     polled = report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
     return polled and (report.memory.recalled or report.node.store_up == 0)
+
+
+def is_due_early(report: Report, now: Situation, *, wall: float, at: float) -> bool:
+    """Whether the next run need not wait for its time: GPUs were repaired, and nothing is in its way.
+
+    `wall` and `at`: now, in seconds since the epoch and on the boot clock.
+    """
+    last = report.probe.last
+    if last is not None and last.outcome == "skipped" and wall - last.started < AGAIN_SECONDS:
+        return False
+    return _is_repaired(report, wall, at) and pause(report, now, 0.0) is None and may_run(now) is None
+
+
+def _is_repaired(report: Report, wall: float, at: float) -> bool:
+    """Since the last run of the all-reduce, however it ended."""
+    ran = next((one for one in reversed(report.probe.ran) if one.probe == ALL_REDUCE), None)
+    if ran is None:
+        return False
+    told = mended(
+        ran, report.gpus, report.health.history, wall=lambda moment: wall - at + moment, since=lambda one: one.wall
+    )
+    return any(told)

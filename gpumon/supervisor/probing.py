@@ -24,7 +24,7 @@ from gpumon.release import Holder
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.departure import Left, left_on
-from gpumon.supervisor.due import pause
+from gpumon.supervisor.due import is_due_early, pause
 from gpumon.supervisor.gate import Question
 from gpumon.supervisor.judging import make_judge
 from gpumon.supervisor.loop import Loop, Timer
@@ -144,6 +144,13 @@ class Probing:
     def scheduled(self) -> None:
         """From any thread: a run is due."""
         self._loop.post(self._scheduled)
+
+    def is_due_early(self) -> bool:
+        """Whether the next run by schedule should come now, after a repair."""
+        if self.running or self._stopping:
+            return False
+        self._measuring = self._probe
+        return is_due_early(self._latest(), self._situation(SCHEDULE), wall=time.time(), at=boot_clock())
 
     def holders(self) -> tuple[Holder, ...]:
         """Ranks that have GPUs open, or may have."""

@@ -4,10 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from gpumon.health.standing import Health
+from gpumon.health.terms import FAIL, Action, Way
+from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.probe.situation import GpuUse, Situation
+from gpumon.probe.state import ProbeState
 from gpumon.report import Memory, Report
+from gpumon.serve import example
+from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Node
-from gpumon.supervisor.due import FIND_SECONDS, IDLE_LOOK_SECONDS, LOOK_SECONDS, pause
+from gpumon.state import GpuState
+from gpumon.supervisor.due import AGAIN_SECONDS, FIND_SECONDS, IDLE_LOOK_SECONDS, LOOK_SECONDS, is_due_early, pause
 
 LOOKED = Report(started=0.0, node=Node(snapshot_timestamp_seconds=1.0), memory=Memory(recalled=True))
 GPUS = tuple(GpuUse(index=n, uuid=f"GPU-{n}", processes=0.0, idle_seconds=480.0) for n in range(2))
@@ -37,3 +44,74 @@ def test_a_run_that_is_due_waits_for_what_passes_by_itself(
 ) -> None:
     """For a first look at the GPUs, at the store and for schedulers, and for idleness; not for a job to end."""
     assert pause(report, now, waited) == seconds
+
+
+WALL, AT = 1_000_000.0, 5000.0
+RUN = replace(
+    example.run(),
+    started=WALL - 2000.0,
+    duration_seconds=10.0,
+    ranks=2,
+    conditions=replace(example.run().conditions, gpus=("GPU-0", "GPU-1"), host_gpus=2),
+)
+FREE = replace(IDLE, gpus=tuple(replace(gpu, idle_seconds=600.0) for gpu in GPUS), idle_seconds=600.0)
+LOST = Verdict(
+    check="gpu_lost",
+    level=FAIL,
+    reason="",
+    action=Action.RESET,
+    device="GPU-1",
+    since=0.0,
+    seen=0.0,
+    seen_at=0.0,
+    boot_id="",
+)
+
+
+def after_repair(*, begun: float | None = AT - 600.0, uuid: str = "GPU-1", **probe: object) -> Report:
+    """A node whose second GPU was reset ten minutes ago, and whose last run was before that."""
+    gpus = (state(0, "GPU-0", None), state(1, uuid, begun))
+    return replace(LOOKED, gpus=gpus, probe=replace(ProbeState(last=RUN, ran=(RUN,)), **probe))  # type: ignore[arg-type]
+
+
+def state(index: int, uuid: str, begun: float | None) -> GpuState:
+    return GpuState(bus_id=str(index), uuid=uuid, index=index, gpu=Gpu(), begun_at=begun)
+
+
+def cleared(way: Way) -> Health:
+    told = Ruling(verdict=LOST, change=Change.CLEARED, wall=WALL - 600, at=AT - 600, boot_id="", way=way)
+    return Health(history=(told,))
+
+
+SKIP = replace(RUN, outcome="skipped", reason="busy")
+FAILED = replace(RUN, outcome="failed", started=WALL - 300.0)
+
+
+@pytest.mark.parametrize(
+    ("report", "now", "early"),
+    [
+        (after_repair(), FREE, True),
+        (after_repair(begun=None), FREE, False),
+        (after_repair(begun=AT - 3000.0), FREE, False),
+        (after_repair(begun=None, uuid="GPU-9"), FREE, True),
+        (replace(after_repair(begun=None), health=cleared(Way.ACKNOWLEDGED)), FREE, True),
+        (replace(after_repair(begun=None), health=cleared(Way.WELL)), FREE, False),
+        (after_repair(ran=()), FREE, False),
+        (after_repair(ran=(RUN, FAILED), last=FAILED), FREE, False),
+        (after_repair(last=replace(SKIP, started=WALL - 60.0)), FREE, False),
+        (after_repair(last=replace(SKIP, started=WALL - AGAIN_SECONDS)), FREE, True),
+        (after_repair(), IDLE, True),
+        (after_repair(), SOON, False),
+        (after_repair(), replace(FREE, schedulers=("slurmd",)), False),
+        (after_repair(), replace(FREE, schedulers=("slurmd",), gated=True), True),
+        (after_repair(), replace(FREE, held="held by command"), False),
+        (after_repair(), replace(FREE, schedulers=None), False),
+    ],
+)
+def test_a_repair_makes_a_run_due_as_soon_as_nothing_is_in_its_way(
+    report: Report,
+    now: Situation,
+    early: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """Once, however that run ends; after a skip again in half an hour. A fault that went by itself is no repair."""
+    assert is_due_early(report, now, wall=WALL, at=AT) is early

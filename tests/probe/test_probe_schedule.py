@@ -44,6 +44,20 @@ def test_it_says_when_the_next_run_is() -> None:
     assert schedule.next_run() is None
 
 
+def test_a_run_that_is_brought_forward_begins_the_interval_anew() -> None:
+    """It comes now, in place of the one that was due later."""
+    fired: queue.Queue[float] = queue.Queue()
+    schedule = Schedule(lambda: fired.put(time.time()))
+    schedule.bring_forward()
+    with running(schedule, Timetable(interval=3600, jitter=0, first_after=1000)):
+        schedule.bring_forward()
+        first = fired.get(timeout=60)
+        due = schedule.next_run()
+    assert due is not None
+    assert due - first == pytest.approx(3600, abs=30)
+    assert fired.empty()
+
+
 def test_a_new_timetable_replaces_the_old_one() -> None:
     """Starting again leaves one schedule, the new one."""
     schedule = Schedule(lambda: None)

@@ -18,7 +18,8 @@ from loops import turn_for, turn_until
 from gpumon.arrival import ProbeProgressed, ProbeStarted
 from gpumon.ports import KnownLinks
 from gpumon.probe.probes import PROBES
-from gpumon.probe.result import ProbeRequest, ProbeResult
+from gpumon.probe.result import Conditions, ProbeRequest, ProbeResult
+from gpumon.probe.state import ProbeState
 from gpumon.report import Memory, Report
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.fabric import Fabric
@@ -149,6 +150,29 @@ def test_a_run_that_is_due_before_the_first_poll_waits_for_it(bench: Bench) -> N
 
     bench.report = replace(seen, node=replace(seen.node, snapshot_timestamp_seconds=1.0))
     bench.turn_until(lambda: bench.probing.running)
+
+
+def test_a_run_after_a_repair_is_due_until_it_is_made(bench: Bench) -> None:
+    """A GPU was reset since the last run: the next need not wait for its time, and there is no second one."""
+    seen = on_host(node(0.0, 0.0, simulated=False))
+    links = replace(seen.memory.links, seen=LinksSeen(ended_at=0.0, contained=False, schedulers=()))
+    before = ProbeResult(
+        id="r0",
+        probe="allreduce",
+        outcome="degraded",
+        started=1000.0,
+        ranks=2,
+        conditions=Conditions(gpus=("GPU-0", "GPU-1"), host_gpus=2),
+    )
+    known = replace(seen, memory=replace(seen.memory, links=links), probe=ProbeState(last=before, ran=(before,)))
+    bench.report = known
+    assert not bench.probing.is_due_early()
+    reset = replace(known.gpus[1], begun_at=boot_clock())
+    bench.report = replace(known, gpus=(known.gpus[0], reset))
+    assert bench.probing.is_due_early()
+    bench.probing.scheduled()
+    bench.turn_until(lambda: bench.probing.running)
+    assert not bench.probing.is_due_early()
 
 
 def test_excluded_gpus_are_not_missed(bench: Bench) -> None:
