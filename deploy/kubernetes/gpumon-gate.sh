@@ -30,7 +30,8 @@ pods=$(
     echo "the API server says nothing of the pods on node $node: $pods"
     exit 2
 }
-holders=$(printf '%s\n' "$pods" | awk 'NF > 1 { printf "%s%s", sep, $1; sep = ", " }')
+# What has no namespace is a warning of kubectl.
+holders=$(printf '%s\n' "$pods" | awk 'NF > 1 && $1 ~ /.\/./ { printf "%s%s", sep, $1; sep = ", " }')
 if [ -n "$holders" ]; then
     echo "pods with GPUs on node $node: $holders"
     exit 1

@@ -46,12 +46,13 @@ probe() {
 
 settings=${GPUMON_SLURM_SETTINGS:-/etc/default/gpumon-slurm}
 if [ -r "$settings" ]; then
+    # First in a shell of its own: a mistake in it, or an exit, ends that.
     # shellcheck source=/dev/null
-    if (set +u; . "$settings"; :) >/dev/null 2>&1; then # first in a shell of its own: a mistake in it ends that
+    if [ "$(set +u; . "$settings" >/dev/null 2>&1; echo read)" = read ]; then
         set +u
         # shellcheck source=/dev/null
         . "$settings"
-        set -u
+        set +e -u # a `set -e` in there would end these scripts at the first bad news
     else
         say "cannot understand $settings: taken for empty"
     fi

@@ -33,8 +33,9 @@ jobs=$(timeout 5 squeue --noheader --nodelist="$node" --states=RUNNING,CONFIGURI
     echo "Slurm says nothing of the jobs on node $node: $jobs"
     exit 2
 }
+jobs=$(printf '%s\n' "$jobs" | awk 'NF == 1 { printf "%s%s", sep, $1; sep = " " }') # what has blanks is a warning
 if [ -n "$jobs" ]; then
-    echo "jobs on node $node: $(printf '%s' "$jobs" | tr '\n' ' ')"
+    echo "jobs on node $node: $jobs"
     exit 1
 fi
 echo "node $node is $state, and without a job"

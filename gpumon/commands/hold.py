@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -20,10 +20,8 @@ from urllib.parse import urlencode
 from gpumon import durations
 from gpumon.client import Absent, Client, ClientError, Refused
 from gpumon.commands import UserError, agentless
-from gpumon.commands.settings import configuration
+from gpumon.commands.settings import meant
 from gpumon.config.model import Configuration
-from gpumon.fitness import place
-from gpumon.fitness.known import Unknowable
 from gpumon.hold import wrong_owner
 from gpumon.outputs.hold import sentences
 from gpumon.span import wrong_reason
@@ -93,14 +91,9 @@ def _changed(
     well: str,
 ) -> int:
     """`ask` the agent; where none runs, do it `alone`."""
-    settings = configuration(chosen)
+    agent, settings, store = meant(chosen)
     try:
-        where = place.find(vars(chosen), os.environ, lambda: (settings.web.address, str(settings.store.path)))
-    except Unknowable as error:
-        raise UserError(str(error)) from error
-    agent = Client(where.host, where.port, settings.web.token_file, PATIENCE_SECONDS)
-    try:
-        done = _asked_or_alone(agent, ask, lambda: alone(settings, Path(where.store or settings.store.path)))
+        done = _asked_or_alone(replace(agent, timeout=PATIENCE_SECONDS), ask, lambda: alone(settings, store))
     except Refused as refusal:
         if refusal.status != http.client.CONFLICT:
             raise UserError(str(refusal)) from refusal

@@ -16,6 +16,8 @@ from gpumon.config import xid_file
 from gpumon.config.load import ConfigurationError, configuration_file, load
 from gpumon.config.model import Configuration
 from gpumon.config.settings import CONFIG_FILE, FLAGS
+from gpumon.fitness import place
+from gpumon.fitness.known import Unknowable
 from gpumon.health.checks.versions import VERSIONS
 from gpumon.health.table import BY_NAME, LIMITS
 from gpumon.sim.profiles import PROFILES
@@ -75,7 +77,16 @@ def wrong_with_simulation(profile: str, scenario: Path | None) -> str:
 
 
 def client(chosen: argparse.Namespace) -> Client:
-    """The agent that this configuration describes."""
-    web = configuration(chosen).web
-    host, port = web.address
-    return Client(host, port, web.token_file)
+    """The agent that is meant, where `gpumon check` would ask too. Raises UserError."""
+    return meant(chosen)[0]
+
+
+def meant(chosen: argparse.Namespace) -> tuple[Client, Configuration, Path]:
+    """That agent, the configuration in force, and the store of both. Raises UserError."""
+    settings = configuration(chosen)
+    try:
+        where = place.find(vars(chosen), os.environ, lambda: (settings.web.address, str(settings.store.path)))
+    except Unknowable as error:
+        raise UserError(str(error)) from error
+    agent = Client(where.host, where.port, settings.web.token_file)
+    return agent, settings, Path(where.store or settings.store.path)

@@ -50,6 +50,8 @@ def host(tmp_path: Path) -> Host:
         ("IDLE+MAINT+RESERVED", "", 1, "MAINT"),
         ("IDLE*", "", 1, "IDLE*"),
         ("IDLE", "4711\n4712\n", 1, "jobs on node n17: 4711 4712"),
+        ("IDLE", "squeue: warning: a parameter is deprecated\n", 0, "node n17 is IDLE, and without a job"),
+        ("IDLE", "squeue: warning: a parameter is deprecated\n4711\n", 1, "jobs on node n17: 4711"),
     ],
 )
 def test_slurm_gives_a_node_that_is_idle(host: Host, state: str, jobs: str, code: int, words: str) -> None:
@@ -78,6 +80,7 @@ def test_a_slurm_that_does_not_answer_gives_nothing(host: Host) -> None:
     [
         ("kube-system/dns \nmonitoring/gpumon \n", 0, "no pod on node n17 has a GPU"),
         ("", 0, "no pod on node n17 has a GPU"),
+        ("Warning: v1/Endpoints is deprecated\nkube-system/dns \n", 0, "no pod on node n17 has a GPU"),
         ("kube-system/dns \nml/train-0 8\nml/notebook 1 1\n", 1, "pods with GPUs on node n17: ml/train-0, ml/notebook"),
     ],
 )

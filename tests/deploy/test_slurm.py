@@ -126,7 +126,8 @@ def test_an_exit_code_without_an_answer_is_none(host: Host, agents: Agents, code
 
 
 @pytest.mark.parametrize(
-    "settings", ["GPUMON_SLURM_DRAIN='fail\n", "GPUMON_SLURM_DRAIN=${no_such}\n", "if\n", "false\n"]
+    "settings",
+    ["GPUMON_SLURM_DRAIN='fail\n", "GPUMON_SLURM_DRAIN=${no_such}\n", "if\n", "false\n", "set -e\n", "exit 0\n"],
 )
 def test_a_mistake_in_the_settings_fails_nothing(host: Host, agents: Agents, tmp_path: Path, settings: str) -> None:
     """A typo in the file must neither keep slurmd from registering nor drain the node by a failed prolog."""

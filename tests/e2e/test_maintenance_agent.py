@@ -10,7 +10,8 @@ from agents import Agent, eventually
 
 
 def gpumon(agent: Agent, *arguments: str) -> str:
-    flags = [f"--web.listen-address=127.0.0.1:{agent.port}", f"--web.token-file={agent.folder / 'token'}"]
+    """The store alone says which agent is meant: beside it lies word of the agent's address."""
+    flags = [f"--store.path={agent.folder / 'gpumon.db'}", f"--web.token-file={agent.folder / 'token'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=90).stdout
 
