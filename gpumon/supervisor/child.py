@@ -29,6 +29,8 @@ class Command:
     descriptors: Sequence[int] = ()
     outputs: Mapping[int, Callable[[bytes], None]] = field(default_factory=dict)
     """Reading ends of pipes and who takes what arrives on them, besides standard output."""
+    on_started: Callable[[int], None] = lambda _: None
+    """Is told its pid before it is given its orders."""
     on_output: Callable[[bytes], None] = lambda _: None
     on_error_output: Callable[[bytes], None] | None = None
     """None: the child's standard error is the daemon's own, the journal."""
@@ -63,6 +65,7 @@ class Child:
             self._read(self._process.stderr, command.on_error_output)
         for descriptor, taker in command.outputs.items():
             self._watch(descriptor, taker)
+        command.on_started(self.pid)
         self._give_orders()
         self._watch_for_end()
 

@@ -16,7 +16,9 @@ from gpumon.probe.passes import Ending, Pass
 from gpumon.probe.plan import LOOPBACK, Plan, Rendezvous
 from gpumon.probe.steps import Step, encode
 from gpumon.snapshot.call_page import boot_clock
+from gpumon.supervisor import child
 from gpumon.supervisor.child import Child, Command
+from gpumon.supervisor.groups import Group, make_group
 from gpumon.supervisor.lines import Lines
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.orphans import mark
@@ -28,6 +30,8 @@ TERM_PATIENCE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
 LAST_WORDS = 1.0
 """Seconds that the other ranks have, after one has failed, to fail too and say why."""
+LOOK_INTERVAL = 0.02
+"""Between two looks at what ranks have started, once they have ended."""
 NOT_ON_GPU = frozenset({"start", "import"})
 """Stages in which a rank has not opened its GPU yet."""
 FRAME_LIMIT = 64 * 1024
@@ -140,6 +144,8 @@ class _CurrentPass:
         self._told: Progress | None = None
         self._blamed: _Rank | None = None
         self._stopping = False
+        self._leaving = False
+        self._group = make_group()
         self._timers = [loop.call_after(plan.deadline, self._late)]
 
     def start(self) -> None:
@@ -171,6 +177,7 @@ class _CurrentPass:
             environment={**self._plan.environment, **mark()},
             descriptors=(result, rendezvous.listen) if number == 0 else (result,),
             outputs={frames: rank.lines.feed},
+            on_started=self._group.add if self._group is not None else lambda _: None,
             on_output=rank.take_output,
             on_error_output=rank.take_output,
             on_exit=lambda status: self._ended(rank, status),
@@ -255,8 +262,34 @@ class _CurrentPass:
         self._conclude_if_settled()
 
     def _conclude_if_settled(self) -> None:
-        if not all(rank.settled for rank in self.ranks):
+        if not self._leaving and all(rank.settled for rank in self.ranks):
+            self._leaving = True
+            self._end_others(self._group, boot_clock() + child.KILL_PATIENCE)
+
+    def _end_others(self, group: Group | None, give_up_at: float) -> None:
+        """What ranks have started, wherever it hides, ends before the result is told, or is as unkillable as they."""
+        others = frozenset[int]() if group is None else group.pids() - self._stuck
+        if group is not None and others and boot_clock() < give_up_at:
+            group.kill()
+            self._loop.call_after(LOOK_INTERVAL, lambda: self._end_others(group, give_up_at))
             return
+        if others:
+            self._stuck |= others
+            self._ending = replace(self._ending, abandoned=(*self._ending.abandoned, *sorted(others)))
+        if group is not None:
+            self._forget(group, others)
+        self._conclude()
+
+    def _forget(self, group: Group, others: frozenset[int]) -> None:
+        """Those that are gone after all; ranks are told of by their own end."""
+        there = group.pids()
+        self._stuck -= others - there
+        if there:
+            self._loop.call_after(child.REAP_INTERVAL, lambda: self._forget(group, others))
+        else:
+            group.remove()
+
+    def _conclude(self) -> None:
         for timer in self._timers:
             timer.cancel()
         swept = sweep(since=self._begun_wall)
