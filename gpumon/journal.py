@@ -11,6 +11,7 @@ from gpumon import ports
 from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
 from gpumon.health.terms import Level
 from gpumon.health.verdict import Change as Cleared
+from gpumon.health.verdict import Key
 from gpumon.hold import Hold, in_force
 from gpumon.rails import Known
 from gpumon.report import Left, Report
@@ -29,6 +30,7 @@ class Change:
     words: Mapping[str, object]
 
 
+Broken = Mapping[Key, str]
 _LEVELS = dict(zip(SEVERITIES, (logging.ERROR, logging.WARNING, logging.INFO), strict=True))
 
 
@@ -52,6 +54,7 @@ def changes(before: Report, after: Report) -> Iterator[Change]:
         yield from _errors(before, after)
     if before.health.history is not after.health.history and before.memory.recalled is after.memory.recalled:
         yield from _rulings(before, after)
+    yield from _broken(before.health.broken, after.health.broken)
     yield from _asked(before, after)
     if before.alerts is not after.alerts:
         yield from _alerts(before, after)
@@ -227,15 +230,26 @@ def _rulings(before: Report, after: Report) -> Iterator[Change]:
     for ruling in after.health.history:
         if id(ruling) not in known:
             one = ruling.verdict
-            words: dict[str, object] = {"check": one.check, "action": one.action.value}
-            if one.device:
-                words["device"] = one.device
+            words = _device_words(one.check, one.device) | {"action": one.action.value}
             if ruling.change is Cleared.CLEARED:
                 words |= {"way": ruling.way or ""} | ({"note": ruling.note} if ruling.note else {})
                 yield Change(logging.INFO, f"verdict cleared: {one.reason}", words)
             else:
                 level = _VERDICT_LEVELS.get(one.level, logging.INFO)
                 yield Change(level, f"verdict {one.level.word}: {one.reason}", words)
+
+
+def _broken(before: Broken, after: Broken) -> Iterator[Change]:
+    """Checks that fail, and that do not any more."""
+    for check, device in after.keys() - before.keys():
+        words = _device_words(check, device) | {"error": after[check, device]}
+        yield Change(logging.ERROR, "a check fails, what it found before stays: report it", words)
+    for check, device in before.keys() - after.keys():
+        yield Change(logging.INFO, "the check works again", _device_words(check, device))
+
+
+def _device_words(check: str, device: str) -> dict[str, object]:
+    return {"check": check, **({"device": device} if device else {})}
 
 
 def _alerts(before: Report, after: Report) -> Iterator[Change]:

@@ -51,6 +51,7 @@ def facts(report: Report, now: Moment, terms: Terms) -> Facts:
         gone=frozenset(report.memory.gone) | ports.left(report.memory.links),
         versions=_versions(report),
         open=report.health.open,
+        broken=report.health.broken,
         probe=report.probe,
         probe_interval=terms.probe_interval,
         rulings=report.health.history,

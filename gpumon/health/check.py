@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 from gpumon.health.facts import Facts, GpuCase, Past, PortCase
 from gpumon.health.policy import Limit
 from gpumon.health.terms import ACTIONS, FAIL, WARN, Level
-from gpumon.health.verdict import Finding, Verdict
+from gpumon.health.verdict import NODE, Finding, Verdict
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -98,11 +99,11 @@ class Check:
         words = {FAIL: "critical", WARN: "warning" if self.pages else "info"}
         return tuple((level, words[level]) for level in self.levels)
 
-    def cases(self, facts: Facts) -> Any:
-        """Each device that it judges, with its finding; of those it cannot tell about, None."""
+    def cases(self, facts: Facts) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
+        """Each device that it judges, and what asks it for its finding; that answers None where nobody can tell."""
         if self.gpu is not None:
-            return [(case.state.uuid, self.gpu(case)) for case in facts.gpu_cases]
+            yield from ((case.device, partial(self.gpu, case)) for case in facts.gpu_cases)
         if self.port is not None:
-            return [(case.device, self.port(case)) for case in facts.port_cases]
-        assert self.node is not None  # noqa: S101 - a test looks that each row has one
-        return [("", self.node(facts))]
+            yield from ((case.device, partial(self.port, case)) for case in facts.port_cases)
+        if self.node is not None:
+            yield NODE, partial(self.node, facts)

@@ -113,6 +113,8 @@ class Facts:
     policy: Policy = Policy()
     open: Mapping[Key, Verdict] = field(default_factory=dict)
     """The verdicts that there are."""
+    broken: Mapping[Key, str] = field(default_factory=dict)
+    """Checks that failed in the look before, by the device they failed on: what was raised."""
     lives: tuple[Life, ...] = ()
     """Of the agent, the present one last."""
     expectation: Expectation = Expectation()

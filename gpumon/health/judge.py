@@ -5,8 +5,10 @@ A check that cannot tell changes nothing. What is due is not yet so: it is store
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gpumon.health import clearing, folding, ladder, score
 from gpumon.health.check import HOUR, MINUTE, Check, Latch
@@ -28,12 +30,12 @@ def judge(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Hea
     checks = [check for check in checks if check.name not in facts.policy.disabled]
     passed = 0.0 if health.looked_at is None else facts.now.lived - health.looked_at
     known, pending, due = dict(health.open), dict[Key, Pending](), list[Ruling]()
+    broken: dict[Key, str] = {}
     for check in checks:
         graced = check.grace and facts.uptime < facts.policy.boot_grace
-        for device, finding in check.cases(facts):
-            key = (check.name, device)
+        for key, finding in _asked(check, facts, broken):
             told = None if graced else finding
-            case = _Case(check, device, told, known.get(key), health.pending.get(key), passed)
+            case = _Case(check, key[1], told, known.get(key), health.pending.get(key), passed)
             verdict, waiting, rulings = case.judged(facts)
             if verdict is not None:
                 known[key] = verdict
@@ -45,6 +47,7 @@ def judge(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Hea
         health,
         open=folding.folded(known, facts),
         pending=pending,
+        broken=broken,
         due=tuple(folding.placed(due, known, facts)),
         score=score.score(health.history, known, facts),
         judged=True,
@@ -52,6 +55,23 @@ def judge(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Hea
         judged_at=facts.now.at,
         looked_at=facts.now.lived,
     )
+
+
+def _asked(check: Check, facts: Facts, broken: dict[Key, str]) -> Iterator[tuple[Key, Finding | None]]:
+    """What it says of each device. One that raises can tell nothing of that device, and takes no other with it."""
+    for device, ask in check.cases(facts):
+        key, finding = (check.name, device), None
+        try:
+            finding = ask()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other checks go on
+            broken[key] = _trouble(error)
+        yield key, finding
+
+
+def _trouble(error: Exception) -> str:
+    """What was raised, and where."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
 def ruling(verdict: Verdict, change: Change, facts: Facts, way: Way | None = None) -> Ruling:

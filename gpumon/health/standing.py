@@ -35,6 +35,8 @@ class Health:
     due: tuple[Ruling, ...] = ()
     """What is to be stored, and then to be told."""
     pending: Mapping[Key, Pending] = field(default_factory=dict)
+    broken: Mapping[Key, str] = field(default_factory=dict)
+    """Which check failed on which device in the last look, and of what: a fault of the agent."""
     score: float | None = None
     """0 to 100: see score.py."""
     judged: bool = False

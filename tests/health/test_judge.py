@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from judging import Ward
+import logging
+from dataclasses import replace
 
+from judging import EVERY, Ward
+
+from gpumon import judged
+from gpumon.health.check import Check
+from gpumon.health.facts import GpuCase
+from gpumon.health.judge import judge
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS
 from gpumon.health.terms import Action, Level, Way
+from gpumon.health.verdict import Finding, fail
+from gpumon.journal import changes
 
 
 def test_rows_are_whole() -> None:
@@ -76,3 +85,43 @@ def test_a_lost_gpu_explains_the_links_of_its_peers() -> None:
     ward.go_on(180)
     assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
     assert ward.seen() == ["gpu_lost", "nvlink_down"]
+
+
+def test_a_check_that_raises_takes_no_other_with_it() -> None:
+    """Nor its own other devices; what it had found stays, an operator is told, and the log says it once."""
+    ward = Ward(gpus=3)
+    ward.event(2, 95)
+    ward.gpu(0, temperature_celsius=1.0)
+
+    def hot(gpu: GpuCase) -> Finding:
+        return fail(f"{100 / (gpu.now.temperature_celsius or 0):.0f}", Action.INSPECT)
+
+    row = Check(name="hot", alert="Hot", help="Hot.", steps="1. Cool it.\n", gpu=hot)
+    before = looked(ward, row)
+    assert before == []
+    ward.gpu(0, temperature_celsius=0.0)
+    assert looked(ward, row) == [(logging.ERROR, "a check fails, what it found before stays: report it")]
+    assert looked(ward, row) == []
+    assert [ward.level("hot", index) for index in range(3)] == [Level.FAIL] * 3
+    assert ward.level("xid_critical", 2) is Level.FAIL
+    verdict = ward.verdict("check_failing")
+    assert verdict is not None
+    assert verdict.level is Level.WARN
+    assert verdict.reason.startswith("The check hot of GPU 0 fails: ZeroDivisionError: ")
+    assert "(test_judge.py:" in verdict.reason
+    ward.gpu(0, temperature_celsius=50.0)
+    assert looked(ward, row) == [(logging.INFO, "the check works again")]
+    for _ in range(15):
+        looked(ward, row)
+    assert ward.verdict("check_failing") is None
+
+
+def looked(ward: Ward, row: Check) -> list[tuple[int, str]]:
+    """One look, with this check before all others; what the log says of checks."""
+    ward.at += EVERY
+    before = ward.report
+    health = judge(before.health, judged.facts(before, ward.moment, ward.terms), (row, *CHECKS))
+    ward.report = replace(before, health=health)
+    lines = [(one.level, one.message) for one in changes(before, ward.report) if "check" in one.message]
+    ward.rule(health.due)
+    return lines

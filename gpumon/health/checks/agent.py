@@ -98,6 +98,18 @@ def children_abandoned(facts: Facts) -> Finding | None:
     return warn(reason, Action.REBOOT, abandoned_children=count) if count else WELL
 
 
+def check_failing(facts: Facts) -> Finding:
+    """As the look before found it."""
+    if not facts.broken:
+        return WELL
+    (check, device), error = min(facts.broken.items())
+    index = {state.uuid: state.index for state in facts.gpus}.get(device)
+    where = f" of GPU {index}" if index is not None else f" of {device}" if device else ""
+    more = f" (and {len(facts.broken) - 1} more)" if len(facts.broken) > 1 else ""
+    reason = f"The check {check}{where}{more} fails: {error}. What it found before stays as it is: report it."
+    return warn(reason, Action.INSPECT, failing_check=check, failing=float(len(facts.broken)))
+
+
 CHECKS = (
     Check(
         name="store_down",
@@ -226,5 +238,16 @@ CHECKS = (
         node=_noticed("links", "Not all of the links can be read:"),
         notice="links",
         after=5 * MINUTE,
+    ),
+    Check(
+        name="check_failing",
+        alert="GpumonCheckFailing",
+        levels=(WARN,),
+        help="A check fails by a mistake of the agent, and cannot tell how its device is.",
+        steps="""\
+1. Report it with the line of the agent's log that names the check and the error. The other checks go on.
+2. Until it is mended, look after that part by other means, or switch the check off (`health.disabled`).
+""",
+        node=check_failing,
     ),
 )
