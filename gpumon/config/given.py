@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Collection, Mapping
@@ -13,6 +14,7 @@ from gpumon.config import yaml_file
 from gpumon.config.row import split
 from gpumon.config.settings import CONFIG_FILE, FLAGS, sections, settings
 from gpumon.config.yaml_file import Key, YamlError
+from gpumon.health.policy import Limit, senseless
 from gpumon.snapshot.orders import is_recording
 
 CONFIG_FILE_VARIABLE = "GPUMON_CONFIG__FILE"
@@ -116,6 +118,17 @@ class Given:
                 one = (section, key, name)
                 self._complain(self.origin(one), one, "is not known", did_you_mean(name, known))
 
+    def check_limits(self, limits: Mapping[str, Limit]) -> None:
+        """What is no number at all is for the model to tell."""
+        given = self.values.get("health", {}).get("thresholds")
+        rows = [(name, value, _number(value)) for name, value in (given.items() if isinstance(given, dict) else ())]
+        numbers = {name: one for name, value, one in rows if name in limits and (value is None or one is not None)}
+        for name, should in senseless(numbers, limits):
+            key, default = ("health", "thresholds", name), limits[name].default
+            shipped = "" if default is None else f", {default:.15g}"
+            remedy = f"leave it out for the default{shipped}, or write null to switch off what depends on it"
+            self._complain(self.origin(key), key, f"{should}, not {numbers[name]:g}", remedy)
+
     def check_disabled(self, known: Collection[str]) -> None:
         key = ("health", "disabled")
         given = self.values.get("health", {}).get("disabled")
@@ -138,6 +151,14 @@ class Given:
 
     def _complain(self, origin: str, key: Key, wrong: str, remedy: str) -> None:
         self.problems.append(Problem(origin, ".".join(key), wrong, remedy))
+
+
+def _number(value: object) -> float | None:
+    """As the model reads it."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError, OverflowError):
+            return float(value)
+    return None
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

@@ -16,6 +16,7 @@ from gpumon.config.model import Configuration
 from gpumon.config.redact import redacted
 from gpumon.config.row import NEEDS
 from gpumon.config.settings import sections, settings
+from gpumon.health.policy import Limit
 from gpumon.health.xids import Xid
 
 DEFAULT_FILE = Path("/etc/gpumon/gpumon.yml")
@@ -44,7 +45,7 @@ def load(
     *,
     thresholds: Collection[str] | None = None,
     versions: Collection[str] | None = None,
-    limits: Collection[str] | None = None,
+    limits: Mapping[str, Limit] | None = None,
     checks: Collection[str] | None = None,
     profiles: Collection[str] | None = None,
     xid_rows: Callable[[Path], tuple[Mapping[int, Xid], Collection[Problem]]] | None = None,
@@ -52,7 +53,7 @@ def load(
     """The configuration in force.
 
     `flags` holds values by flag name, None for those not given; `thresholds` the names that alerts.thresholds may
-    use, `limits` those of health.thresholds, `versions` those of health.versions, `checks` those of health.disabled,
+    use, `limits` the rows of health.thresholds, `versions` those of health.versions, `checks` those of health.disabled,
     `profiles` those of simulate.profile, None to take any; `xid_rows` reads xids.file, None to leave it unread. Raises
     ConfigurationError with every problem.
     """
@@ -68,6 +69,7 @@ def load(
         given.check_names("alerts", "thresholds", thresholds)
     if limits is not None:
         given.check_names("health", "thresholds", limits)
+        given.check_limits(limits)
     if versions is not None:
         given.check_names("health", "versions", versions)
     if checks is not None:

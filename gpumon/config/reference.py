@@ -50,9 +50,10 @@ def _of_checks() -> Iterator[str]:
     """What the names of `health` may be."""
     yield f"`health.disabled` names checks ([what each says](health.md)): {', '.join(f'`{name}`' for name in BY_NAME)}."
     yield "\n`health.thresholds` holds numbers of checks:\n"
-    yield "| threshold | default | meaning |\n| --- | --- | --- |"
+    yield "| threshold | default | allowed | meaning |\n| --- | --- | --- | --- |"
     for limit in LIMITS.values():
-        yield f"| `{limit.name}` | {'unset' if limit.default is None else f'{limit.default:.15g}'} | {limit.meaning} |"
+        default = "unset" if limit.default is None else f"{limit.default:.15g}"
+        yield f"| `{limit.name}` | {default} | {limit.range} | {limit.meaning} |"
 
 
 def sample() -> str:

@@ -17,6 +17,7 @@ from gpumon.config.load import (
 from gpumon.config.places import state_directory
 from gpumon.config.settings import FLAGS, settings
 from gpumon.health.checks.versions import VERSIONS
+from gpumon.health.table import LIMITS
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def complaints(path: Path | None, environ: dict[str, str], flags: dict[str, str 
             environ,
             thresholds=("temperature_celsius",),
             versions=("vbios", "nccl"),
-            limits=("xid_recurring",),
+            limits=LIMITS,
             checks=("xid_critical", "row_remap_many"),
             profiles=("h100x8", "t4x1"),
         )
@@ -129,6 +130,43 @@ def test_names_of_checks_are_known(environ: dict[str, str], tmp_path: Path) -> N
     assert complaints(None, environ | {"GPUMON_HEALTH__DISABLED": "xid_critical,heat"}) == [
         "GPUMON_HEALTH__DISABLED: health.disabled: no check is named 'heat'; known here: row_remap_many, xid_critical"
     ]
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "complaint"),
+    [
+        ("{xid_recurring: 0}", "xid_recurring: should be 1 or more, not 0; leave it out for the default, 5, or"),
+        ("{ecc_corrected_sram: -1}", "ecc_corrected_sram: should be 0 or more, not -1"),
+        ("{pcie_busy_ratio: 10}", "pcie_busy_ratio: should be above 0, at most 1, not 10"),
+        ("{spin_utilization_ratio: 0}", "spin_utilization_ratio: should be above 0, at most 1, not 0"),
+        ("{core_celsius: nan}", "core_celsius: should be 30 to 150, not nan"),
+        (
+            "{infiniband_ack_timeouts_per_second: inf}",
+            "infiniband_ack_timeouts_per_second: should be 0 or more, not inf",
+        ),
+        ("{infiniband_port_bytes_per_second: 400}", "infiniband_port_bytes_per_second: should be 100000000 to"),
+        ("{retired_pages: 61}", "retired_pages: should be at most retired_pages_critical, which is 60, not 61"),
+        ("{retired_pages_critical: 5}", "retired_pages_critical: should be at least retired_pages, which is 10, not 5"),
+    ],
+)
+def test_senseless_thresholds_of_checks_are_refused(environ: dict[str, str], thresholds: str, complaint: str) -> None:
+    """A check that always fires, or never can, is a mistake of whoever wrote the number."""
+    told = complaints(None, environ | {"GPUMON_HEALTH__THRESHOLDS": thresholds})
+
+    assert told[0].startswith(f"GPUMON_HEALTH__THRESHOLDS: health.thresholds.{complaint}")
+
+
+@pytest.mark.parametrize("lower", [5.0, None])
+def test_sensible_thresholds_of_checks_are_taken(environ: dict[str, str], lower: float | None) -> None:
+    """The shipped ones, null for off, and a pair that is moved together."""
+    shipped = {name: limit.default for name, limit in LIMITS.items()}
+    moved = {"retired_pages": lower, "retired_pages_critical": 5.0}
+    chosen = shipped | {"core_celsius": None} | moved
+    written = ", ".join(f"{name}: {'null' if value is None else value}" for name, value in chosen.items())
+
+    configuration = load(None, {}, environ | {"GPUMON_HEALTH__THRESHOLDS": f"{{{written}}}"}, limits=LIMITS)
+
+    assert configuration.health.thresholds == chosen
 
 
 @pytest.mark.parametrize(

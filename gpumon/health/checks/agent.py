@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts, Past
-from gpumon.health.policy import Limit
+from gpumon.health.policy import COUNT, SHARE, Limit
 from gpumon.health.terms import WARN, Action
 from gpumon.health.verdict import NODE, WELL, Finding, warn
 from gpumon.snapshot.burst import OVERRUN
 
 ERRORS = Past("gpumon_poll_errors_total", 5 * MINUTE)
 RESTARTS = Past("gpumon_sampler_restarts_total", 10 * MINUTE)
-SLOW_SHARE = Limit("poll_duration_ratio", 0.5, "Share of the poll interval that a fast poll may take.")
-MOST_RESTARTS = Limit("sampler_restarts", 3, "Replacements of the sampler in ten minutes that are a verdict.")
+SLOW_SHARE = Limit("poll_duration_ratio", 0.5, "Share of the poll interval that a fast poll may take.", SHARE)
+MOST_RESTARTS = Limit("sampler_restarts", 3, "Replacements of the sampler in ten minutes that are a verdict.", COUNT)
 _BY_FAULTS = frozenset({"crash", "deadline"})
 """Reasons why a sampler is replaced that nobody asked for."""
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import GpuCase, Past
 from gpumon.health.lasting import held, labelled, whole_mean
-from gpumon.health.policy import Limit
+from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import WELL, Finding, fail, warn
 
@@ -16,11 +16,13 @@ WINDOW = 10 * MINUTE
 REASONS = Past("gpumon_gpu_clock_event_active", WINDOW)
 CLOCKS = Past("gpumon_gpu_clock_hertz", WINDOW)
 BUSY = Past("gpumon_gpu_utilization_ratio", WINDOW)
-SLOWED = Limit("slowdown_seconds", 6 * MINUTE, "Seconds of ten minutes in which a GPU is slowed down.")
-CLOCK_SHARE = Limit(
-    "straggler_clock_ratio", 0.9, "Clock, as a share of the median of a GPU's neighbours, that is slow."
+SLOWED = Limit(
+    "slowdown_seconds", 6 * MINUTE, "Seconds of ten minutes in which a GPU is slowed down.", Range(1, 10 * MINUTE)
 )
-BUSY_SHARE = Limit("straggler_utilization_ratio", 0.8, "Utilization from which on clocks are compared.")
+CLOCK_SHARE = Limit(
+    "straggler_clock_ratio", 0.9, "Clock, as a share of the median of a GPU's neighbours, that is slow.", SHARE
+)
+BUSY_SHARE = Limit("straggler_utilization_ratio", 0.8, "Utilization from which on clocks are compared.", SHARE)
 FEWEST = 3
 """Busy GPUs of the same product, below which there is no telling who is slow."""
 _HEAVIER = 0.25

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check, Xids
 from gpumon.health.facts import Facts, GpuCase, Past
-from gpumon.health.policy import Limit
+from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import WELL, Finding, fail, warn
 from gpumon.snapshot.nvlink import PEERS
 
 STOPS = Past("gpumon_service_stops_total", 10 * MINUTE)
-MOST_STOPS = Limit("fabric_manager_stops", 3, "Ends of the fabric manager in ten minutes that are a verdict.")
+MOST_STOPS = Limit("fabric_manager_stops", 3, "Ends of the fabric manager in ten minutes that are a verdict.", COUNT)
 
 _SWITCH = PEERS[2]
 _COMPLETED = 3.0

@@ -7,15 +7,17 @@ from collections import Counter
 from gpumon.health import lives
 from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
-from gpumon.health.policy import Limit
+from gpumon.health.policy import COUNT, Limit
 from gpumon.health.repairs import TOGETHER, Repair, repairs
 from gpumon.health.terms import WARN, Action, Way
 from gpumon.health.verdict import NODE, WELL, Finding, warn
 
-NODE_REPAIRS = Limit("node_repairs", 5, "Repairs of the node and its GPUs in seven days that are a verdict.")
-GPU_REPAIRS = Limit("gpu_repairs", 3, "Repairs of one GPU in 30 days that are a verdict.")
+NODE_REPAIRS = Limit("node_repairs", 5, "Repairs of the node and its GPUs in seven days that are a verdict.", COUNT)
+GPU_REPAIRS = Limit("gpu_repairs", 3, "Repairs of one GPU in 30 days that are a verdict.", COUNT)
 NODE_DAYS, GPU_DAYS = 7, 30
-STARTS = Limit("agent_restarts", 3, "Starts of the agent in ten minutes, each after a crash, that are a verdict.")
+STARTS = Limit(
+    "agent_restarts", 3, "Starts of the agent in ten minutes, each after a crash, that are a verdict.", COUNT
+)
 _WORDS = {Way.RESET: "reset", Way.REBOOT: "reboot", Way.ACKNOWLEDGED: "acknowledged"}
 
 

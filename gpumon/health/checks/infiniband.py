@@ -7,7 +7,7 @@ from itertools import pairwise
 from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.checks import infiniband_counters
 from gpumon.health.facts import Past, PortCase
-from gpumon.health.policy import Limit
+from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import WELL, Finding, fail, over, warn
 from gpumon.snapshot.burst import NIC
@@ -17,10 +17,13 @@ DOWNS = Past("gpumon_infiniband_link_downs_total", DAY)
 UPS_HALF_DAY, UPS_DAY = (Past("gpumon_infiniband_port_up", seconds) for seconds in (DAY / 2, DAY))
 SPEEDS = Past("gpumon_infiniband_port_speed_bytes_per_second", DAY)
 
-DOWNS_HALF_DAY = Limit("infiniband_downs_in_12_hours", 3, "Times a port may go down in twelve hours, less one.")
-DOWNS_DAY = Limit("infiniband_downs_in_24_hours", 5, "The same in a day.")
+DOWNS_HALF_DAY = Limit("infiniband_downs_in_12_hours", 3, "Times a port may go down in twelve hours, less one.", COUNT)
+DOWNS_DAY = Limit("infiniband_downs_in_24_hours", 5, "The same in a day.", COUNT)
 SPEED = Limit(
-    "infiniband_port_bytes_per_second", None, "Speed that each InfiniBand port must have, each way: 50e9 is 400 Gb/s."
+    "infiniband_port_bytes_per_second",
+    None,
+    "Speed that each InfiniBand port must have, each way: 50e9 is 400 Gb/s.",
+    Range(1e8, 1e12),
 )
 _GIGABIT = 1e9 / 8
 _BEFORE = "speed_before_bytes_per_second"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpumon.health.check import HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.facts import Past, PortCase
-from gpumon.health.policy import Limit
+from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import WELL, Finding, fail, warn
 
@@ -14,14 +14,24 @@ ERRORS = "gpumon_infiniband_errors_total"
 ERRORS_SOON, ERRORS_LONG, ERRORS_HOUR = (Past(ERRORS, seconds) for seconds in (5 * MINUTE, 10 * MINUTE, HOUR))
 DOWNS_SOON = Past("gpumon_infiniband_link_downs_total", 5 * MINUTE)
 
-SYMBOLS_SECOND = Limit("infiniband_symbol_errors_per_second", 10, "Symbol errors a second that are a warning.")
-SYMBOLS_HOUR = Limit("infiniband_symbol_errors_per_hour", 120, "Symbol errors in an hour that make a port unfit.")
-RECOVERIES = Limit("infiniband_link_recoveries_per_minute", 5, "Times a minute that a link may recover from errors.")
-RECEIVE = Limit("infiniband_receive_errors_per_second", 10, "Packets a second that a port may receive with errors.")
-DISCARDS = Limit("infiniband_discards_per_second", 100, "Packets a second that a port may fail to send.")
-TIMEOUTS = Limit("infiniband_ack_timeouts_per_second", 1, "Acknowledgements a second that may not come in time.")
-SLOW_STARTS = Limit("roce_slow_restarts_per_second", 10, "Times a second that RoCE may begin slowly again.")
-NOT_READY = Limit("infiniband_not_ready_per_second", 1000, "Packets a second that a receiver may not be ready for.")
+SYMBOLS_SECOND = Limit("infiniband_symbol_errors_per_second", 10, "Symbol errors a second that are a warning.", AMOUNT)
+SYMBOLS_HOUR = Limit(
+    "infiniband_symbol_errors_per_hour", 120, "Symbol errors in an hour that make a port unfit.", AMOUNT
+)
+RECOVERIES = Limit(
+    "infiniband_link_recoveries_per_minute", 5, "Times a minute that a link may recover from errors.", AMOUNT
+)
+RECEIVE = Limit(
+    "infiniband_receive_errors_per_second", 10, "Packets a second that a port may receive with errors.", AMOUNT
+)
+DISCARDS = Limit("infiniband_discards_per_second", 100, "Packets a second that a port may fail to send.", AMOUNT)
+TIMEOUTS = Limit(
+    "infiniband_ack_timeouts_per_second", 1, "Acknowledgements a second that may not come in time.", AMOUNT
+)
+SLOW_STARTS = Limit("roce_slow_restarts_per_second", 10, "Times a second that RoCE may begin slowly again.", AMOUNT)
+NOT_READY = Limit(
+    "infiniband_not_ready_per_second", 1000, "Packets a second that a receiver may not be ready for.", AMOUNT
+)
 
 FATAL = {
     "excessive_buffer_overrun_errors": "its buffers overran",

@@ -5,13 +5,15 @@ from __future__ import annotations
 from gpumon.health.check import MINUTE, Check, Latch, covers, same
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.facts import GpuCase, Past, Series
-from gpumon.health.policy import Limit
+from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action, Way
 from gpumon.health.verdict import WELL, Finding, Verdict, fail, over, warn
 
-RATE = Limit("ecc_corrected_per_second", 100, "Corrected ECC errors a second that are a storm.")
-SRAM = Limit("ecc_corrected_sram", 10_000, "Corrected ECC errors in SRAM since the last reset that are many.")
-DRAM = Limit("ecc_corrected_dram", 20_000_000, "Corrected ECC errors in DRAM since the last reset that are many.")
+RATE = Limit("ecc_corrected_per_second", 100, "Corrected ECC errors a second that are a storm.", AMOUNT)
+SRAM = Limit("ecc_corrected_sram", 10_000, "Corrected ECC errors in SRAM since the last reset that are many.", AMOUNT)
+DRAM = Limit(
+    "ecc_corrected_dram", 20_000_000, "Corrected ECC errors in DRAM since the last reset that are many.", AMOUNT
+)
 
 _COUNTS = "gpumon_gpu_ecc_errors_total"
 _GAINED = Past(_COUNTS, 3 * MINUTE)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from gpumon.health.check import Check
 from gpumon.health.facts import GpuCase
-from gpumon.health.policy import Limit
+from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import WELL, Finding, fail, warn
 
+_LISTED = Range(0, 63)
+"""The list has room for 64."""
 ROWS = Limit(
-    "rows_remapped", 512, "Rows replaced for uncorrectable errors from which on the spares are near their end."
+    "rows_remapped", 512, "Rows replaced for uncorrectable errors from which on the spares are near their end.", COUNT
 )
-PAGES = Limit("retired_pages", 10, "Retired pages of a GPU before Ampere above which it is looked at.")
+PAGES = Limit(
+    "retired_pages",
+    10,
+    "Retired pages of a GPU before Ampere above which it is looked at.",
+    _LISTED,
+    "retired_pages_critical",
+)
 MOST_PAGES = Limit(
-    "retired_pages_critical", 60, "Retired pages of a GPU before Ampere above which it has to go: of 64."
+    "retired_pages_critical", 60, "Retired pages of a GPU before Ampere above which it has to go: of 64.", _LISTED
 )
 
 _PROOF = "the vendor takes `nvidia-smi -q -d ROW_REMAPPER,ECC,PAGE_RETIREMENT` as proof"

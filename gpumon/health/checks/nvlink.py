@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gpumon.health.check import MINUTE, Check, Latch, Where, Xids
 from gpumon.health.facts import Facts, GpuCase, Growth, Past
-from gpumon.health.policy import Limit
+from gpumon.health.policy import AMOUNT, COUNT, SHARE, Limit, Range
 from gpumon.health.products import link_speed
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import WELL, Finding, fail, warn
@@ -17,12 +17,14 @@ ERRORS_SOON = Past("gpumon_nvlink_errors_total", 5 * MINUTE)
 ERRORS_LONG = Past("gpumon_nvlink_errors_total", 30 * MINUTE)
 RECOVERIES = Past("gpumon_nvlink_recoveries_total", 5 * MINUTE)
 
-MOST_ERRORS = Limit("nvlink_errors", 1, "Errors of an NVLink in five minutes that are a warning.")
-BAD_MINUTES = Limit("nvlink_bad_minutes", 15, "Minutes with errors, of the last thirty, that a sound NVLink may have.")
-CRC_RATE = Limit("nvlink_crc_errors_per_second", 100, "CRC errors a second that make an NVLink unfit for work.")
-BIT_ERRORS = Limit("nvlink_bit_error_ratio", 1e-12, "Share of wrong bits that an NVLink may let through.")
+MOST_ERRORS = Limit("nvlink_errors", 1, "Errors of an NVLink in five minutes that are a warning.", COUNT)
+BAD_MINUTES = Limit(
+    "nvlink_bad_minutes", 15, "Minutes with errors, of the last thirty, that a sound NVLink may have.", Range(0, 29)
+)
+CRC_RATE = Limit("nvlink_crc_errors_per_second", 100, "CRC errors a second that make an NVLink unfit for work.", AMOUNT)
+BIT_ERRORS = Limit("nvlink_bit_error_ratio", 1e-12, "Share of wrong bits that an NVLink may let through.", SHARE)
 SPEED = Limit(
-    "nvlink_speed_ratio", 0.95, "Share of its product's, and its neighbours', speed that an NVLink must have."
+    "nvlink_speed_ratio", 0.95, "Share of its product's, and its neighbours', speed that an NVLink must have.", SHARE
 )
 
 REPEATED = frozenset({"replay", "recovery"})

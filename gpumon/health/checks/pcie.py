@@ -6,7 +6,7 @@ import math
 
 from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
 from gpumon.health.facts import GpuCase, Past
-from gpumon.health.policy import Limit
+from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import WELL, Finding, fail, warn
 from gpumon.snapshot.burst import AER
@@ -16,8 +16,13 @@ ERRORS = Past("gpumon_gpu_pcie_errors_total", 5 * MINUTE)
 BUSY = Past("gpumon_gpu_utilization_ratio", 10 * MINUTE)
 GENERATION = Past("gpumon_gpu_pcie_link_generation", 10 * MINUTE)
 
-REPLAY_SHARE = Limit("pcie_replay_ratio", 1.0, "Replays of a PCIe link, as a share of what its kind may have at most.")
-BUSY_SHARE = Limit("pcie_busy_ratio", 0.1, "Busy share from which a GPU should run its PCIe link at full speed.")
+REPLAY_SHARE = Limit(
+    "pcie_replay_ratio",
+    1.0,
+    "Replays of a PCIe link, as a share of what its kind may have at most.",
+    Range(0, 100, above=True),
+)
+BUSY_SHARE = Limit("pcie_busy_ratio", 0.1, "Busy share from which a GPU should run its PCIe link at full speed.", SHARE)
 REPLAYS_A_LANE = 0.48
 """A minute at generation 3, twice that for each later one: as DCGM has it, which ends at generation 5."""
 _THIRD = 3

@@ -5,18 +5,24 @@ from __future__ import annotations
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import GpuCase, Past
 from gpumon.health.lasting import labelled, whole_mean
-from gpumon.health.policy import Limit
+from gpumon.health.policy import AMOUNT, SHARE, Limit, Range
 from gpumon.health.terms import WARN, Action
 from gpumon.health.verdict import WELL, Finding, fail, warn
 from gpumon.snapshot.gpu import Gpu
 
 BRAKED = Past("gpumon_gpu_clock_event_seconds_total", MINUTE)
 CAPPED = Past("gpumon_gpu_clock_event_active", 30 * MINUTE)
-CAPPED_SHARE = Limit("power_capped_ratio", 0.8, "Share of half an hour in which a limit that is too low holds back.")
-LIMIT_SHARE = Limit("power_limit_ratio", 0.8, "Power limit, as a share of the board's default, that is too low.")
-LEAST_WATTS = Limit("least_power_watts", 12.0, "Power under load that no GPU can do with, however small it is.")
-LEAST_DRAW = Limit("least_power_ratio", 0.05, "Power under load, as a share of the limit, that no GPU can do with.")
-MOST_DRAW = Limit("most_power_ratio", 1.25, "Power, as a share of the highest limit, that no GPU can draw.")
+CAPPED_SHARE = Limit(
+    "power_capped_ratio", 0.8, "Share of half an hour in which a limit that is too low holds back.", SHARE
+)
+LIMIT_SHARE = Limit("power_limit_ratio", 0.8, "Power limit, as a share of the board's default, that is too low.", SHARE)
+LEAST_WATTS = Limit("least_power_watts", 12.0, "Power under load that no GPU can do with, however small it is.", AMOUNT)
+LEAST_DRAW = Limit(
+    "least_power_ratio", 0.05, "Power under load, as a share of the limit, that no GPU can do with.", Range(0, 1)
+)
+MOST_DRAW = Limit(
+    "most_power_ratio", 1.25, "Power, as a share of the highest limit, that no GPU can draw.", Range(1, 10)
+)
 LOADED = 0.8
 """Utilization from which on a GPU is under load."""
 _TOLERANCE = 0.99

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
 from gpumon.health.facts import Facts, GpuCase
-from gpumon.health.policy import Limit
+from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import NODE, REPAIRS, WELL, Change, Finding, fail, unknown, warn
 from gpumon.probe.conclude import SETUP_STAGES
@@ -15,7 +15,7 @@ from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import SUCCESSES, ProbeResult
 
 FAILURES = Limit(
-    "allreduce_failures", 2, "Runs of the all-reduce in a row that end without a result and are a verdict."
+    "allreduce_failures", 2, "Runs of the all-reduce in a row that end without a result and are a verdict.", COUNT
 )
 PERIODS = 2
 """Intervals of the schedule in which something should have come of it."""

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import GpuCase
-from gpumon.health.policy import Limit
+from gpumon.health.policy import Limit, Range
 from gpumon.health.products import slowdown_margin
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import WELL, Finding, fail, warn
 
-MARGIN = Limit("margin_celsius", 0.0, "Degrees left until a GPU slows down, at which it is too warm.")
+_DEGREES, _MARGINS = Range(30, 150), Range(-50, 50)
+"""Colder is no GPU at work, and warmer none that still works."""
+MARGIN = Limit("margin_celsius", 0.0, "Degrees left until a GPU slows down, at which it is too warm.", _MARGINS)
 SLOWDOWN = Limit(
-    "slowdown_margin_celsius", None, "Margin below which the hardware slows a GPU down; unset: that of the product."
+    "slowdown_margin_celsius",
+    None,
+    "Margin below which the hardware slows a GPU down; unset: that of the product.",
+    _MARGINS,
 )
-CORE = Limit("core_celsius", 85.0, "Core temperature that is too warm where the driver tells no margin.")
-MEMORY = Limit("memory_celsius", 95.0, "Memory temperature that is too warm where the driver tells no maximum.")
+CORE = Limit("core_celsius", 85.0, "Core temperature that is too warm where the driver tells no margin.", _DEGREES)
+MEMORY = Limit(
+    "memory_celsius", 95.0, "Memory temperature that is too warm where the driver tells no maximum.", _DEGREES
+)
 _COOLING = """\
 1. One GPU alone: its heat sink, cold plate or fan. All of a node: inlet air, fans, coolant flow, a neighbour's exhaust.
 2. `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and the BMC's sensors of the same time.

@@ -5,20 +5,24 @@ from __future__ import annotations
 from gpumon.health.check import HOUR, MINUTE, Check
 from gpumon.health.facts import Facts, GpuCase, Past
 from gpumon.health.lasting import whole_mean, whole_peak
-from gpumon.health.policy import Limit
+from gpumon.health.policy import COUNT, SHARE, Limit, Range
 from gpumon.health.products import is_coherent
 from gpumon.health.terms import WARN, Action
 from gpumon.health.verdict import WELL, Finding, fail, warn
 
-STUCK = Limit("stuck_process_seconds", 5 * MINUTE, "Time for which a process that holds a GPU may sit in the kernel.")
-ORPHANED = Limit("orphaned_memory_bytes", 4.0 * (1 << 30), "Memory in use by nobody that is a verdict.")
+STUCK = Limit(
+    "stuck_process_seconds", 5 * MINUTE, "Time for which a process that holds a GPU may sit in the kernel.", COUNT
+)
+ORPHANED = Limit("orphaned_memory_bytes", 4.0 * (1 << 30), "Memory in use by nobody that is a verdict.", Range(1 << 20))
 SPIN = 15 * MINUTE
 BUSY = Past("gpumon_gpu_utilization_ratio", SPIN)
 DRAW = Past("gpumon_gpu_power_watts", SPIN)
 TRAFFIC = Past("gpumon_gpu_dram_active_ratio", SPIN)
-SPIN_BUSY = Limit("spin_utilization_ratio", 0.95, "Utilization from which on a GPU is busy all the time.")
-SPIN_DRAW = Limit("spin_power_ratio", 0.35, "Power, as a share of the limit, below which busy GPUs do nothing.")
-SPIN_TRAFFIC = Limit("spin_dram_ratio", 0.05, "Share of the memory bandwidth above which busy GPUs do something.")
+SPIN_BUSY = Limit("spin_utilization_ratio", 0.95, "Utilization from which on a GPU is busy all the time.", SHARE)
+SPIN_DRAW = Limit("spin_power_ratio", 0.35, "Power, as a share of the limit, below which busy GPUs do nothing.", SHARE)
+SPIN_TRAFFIC = Limit(
+    "spin_dram_ratio", 0.05, "Share of the memory bandwidth above which busy GPUs do something.", Range(0, 1)
+)
 
 
 def process_stuck(facts: Facts) -> Finding | None:

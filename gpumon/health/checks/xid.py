@@ -11,13 +11,15 @@ from gpumon.health.catalogue import DRAIN, NVLINK, RECOVERY_ACTION, Explanation
 from gpumon.health.check import DAY, Check, Latch, covers, same
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.nvlink5 import FOLLOW_154
-from gpumon.health.policy import Limit
+from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import ACTIONS, FAIL, WARN, Action, Way
 from gpumon.health.verdict import NODE, WELL, Finding, Verdict, fail, over, warn
 from gpumon.health.xids import Class, Severity
 from gpumon.snapshot.burst import FALLEN_OFF, SXID, Burst
 
-RECURRING = Limit("xid_recurring", 5, "Bursts of one critical Xid on one GPU within 24 hours that no reset cures.")
+RECURRING = Limit(
+    "xid_recurring", 5, "Bursts of one critical Xid on one GPU within 24 hours that no reset cures.", COUNT
+)
 
 _ACTIONS = {
     xids.NOTHING: Action.NONE,

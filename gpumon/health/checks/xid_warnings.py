@@ -11,15 +11,15 @@ from gpumon.health.check import DAY, MINUTE, Check, Latch, beside, covers, same
 from gpumon.health.checks.memory_ecc import FAULTS, XIDS
 from gpumon.health.checks.xid import MEMORY, Told, age, codes, evidence, reason, told, unplanned, worst
 from gpumon.health.facts import Facts, GpuCase, Past
-from gpumon.health.policy import Limit
+from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import NODE, WELL, Finding, Verdict, fail, over, warn
 from gpumon.health.xids import Class, Severity
 from gpumon.snapshot.burst import XID, Burst
 from gpumon.snapshot.snapshot import CONTAINER
 
-REPEATED = Limit("xid_app_repeated", 2, "Bursts of Xid 13, 31 or 109 on one GPU alone within 24 hours.")
-STORM = Limit("xid_storm_per_minute", 100, "Lines a minute of one Xid that are a storm.")
+REPEATED = Limit("xid_app_repeated", 2, "Bursts of Xid 13, 31 or 109 on one GPU alone within 24 hours.", COUNT)
+STORM = Limit("xid_storm_per_minute", 100, "Lines a minute of one Xid that are a storm.", COUNT)
 
 _STICKS = {13: Action.INSPECT, 31: Action.INSPECT, 109: Action.RESET}
 """Xids of an application that are the GPU's fault when they come back to one GPU alone, and what to do then."""
