@@ -219,7 +219,13 @@ def without_driver() -> Report:
 
 def without_gpus() -> Report:
     """A host that has no NVIDIA GPU and expects none: it is well."""
-    return Report(started=STAMP.wall - 30, build=example.report().build, driver=Driver(), node=Node(simulated=0.0))
+    return Report(
+        started=STAMP.wall - 30,
+        build=example.report().build,
+        driver=Driver(),
+        node=Node(simulated=0.0),
+        health=Health(judged=True),
+    )
 
 
 def before_any_run(report: Report) -> Report:

@@ -18,7 +18,7 @@ from gpumon.outputs import events
 from gpumon.outputs.health import health
 from gpumon.outputs.hold import hold
 from gpumon.outputs.maintenance import maintenance
-from gpumon.outputs.problems import Problem, fault_words, problems, worst
+from gpumon.outputs.problems import UNJUDGED, Problem, fault_words, problems, worst
 from gpumon.outputs.words import duration, rfc3339, stage
 from gpumon.probe.account import Progress
 from gpumon.probe.probes import ALL_REDUCE
@@ -32,6 +32,8 @@ from gpumon.snapshot.snapshot import SeenMig
 from gpumon.state import GpuState
 
 Document = dict[str, Any]
+
+NOT_JUDGED = "Not known yet: the agent has judged nothing since it started."
 
 PRIVATE = frozenset({"log"})
 """Not for everyone: what the ranks of a probe printed names processes."""
@@ -69,7 +71,7 @@ def node(report: Report, stamp: Stamp) -> Document:
     return {
         "host": stamp.host,
         "time": rfc3339(stamp.wall),
-        "state": worst(found),
+        "state": worst(found, judged=report.health.judged),
         "problems": [_problem(one) for one in found],
         "notices": [{"subject": subject, "message": message} for subject, message in report.notices.items()],
         "simulated_profile": report.simulated,
@@ -279,7 +281,7 @@ def verdict(node: Document) -> str:
     """The problems of a node in a sentence; what is only for information is not wrong."""
     wrong = sum(one["severity"] != "info" for one in node["problems"])
     if not wrong:
-        return "Nothing is wrong."
+        return NOT_JUDGED if node["state"] == UNJUDGED else "Nothing is wrong."
     return "One thing is wrong." if wrong == 1 else f"{wrong} things are wrong, the worst first."
 
 

@@ -26,6 +26,8 @@ from gpumon.state import GpuState
 
 DRIVER = "driver"
 """The notice that says of the node that its driver cannot be used."""
+UNJUDGED = "unknown"
+"""State of a node of which nothing was judged yet: a start is no all-clear."""
 MOST_CONSEQUENCES = 4
 """That are named with their cause."""
 _FAULT_CHECKS = frozenset(check.name for check in gpu_checks.CHECKS)
@@ -52,10 +54,11 @@ def problems(report: Report) -> tuple[Problem, ...]:
     return tuple(sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.since or 0.0)))
 
 
-def worst(found: tuple[Problem, ...]) -> str:
-    """ok, warning or critical. What is only for information changes nothing."""
+def worst(found: tuple[Problem, ...], *, judged: bool) -> str:
+    """critical, warning, else ok, if anything was judged. What is only for information changes nothing."""
     severities = {one.severity for one in found}
-    return next((severity for severity in ("critical", "warning") if severity in severities), "ok")
+    well = "ok" if judged else UNJUDGED
+    return next((severity for severity in ("critical", "warning") if severity in severities), well)
 
 
 def fault_words(state: GpuState) -> str:

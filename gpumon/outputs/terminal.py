@@ -26,7 +26,7 @@ from gpumon.outputs.words import (
 
 RED, GREEN, YELLOW, DIM, BOLD = "31", "32", "33", "2", "1"
 SEVERITY_COLORS = {"critical": RED, "warning": YELLOW, "info": DIM}
-STATE_COLORS = {"critical": RED, "warning": YELLOW, "ok": GREEN}
+STATE_COLORS = {"critical": RED, "warning": YELLOW, "unknown": YELLOW, "ok": GREEN}
 OUTCOME_COLORS = {"ok": GREEN, "degraded": YELLOW, "skipped": DIM}
 GAP = "  "
 STATUS = ("node", "gpus", "links", "ports", "events", "probe")

@@ -59,7 +59,9 @@ Driver = from_table("Driver", Shape, node_table.Driver)
 class _NodeBase(Shape):
     host: str
     time: str = moment("When this was answered.")
-    state: Literal["ok", "warning", "critical"] = Field(description="The worst of the problems.")
+    state: Literal["ok", "unknown", "warning", "critical"] = Field(
+        description="The worst of the problems; unknown while there is none and nothing was judged since the start."
+    )
     problems: list[NodeProblem] = Field(description="What is wrong, the worst first.")
     notices: list[Notice]
     simulated_profile: str | None = Field(description="Profile of a simulated node; null on real GPUs.")

@@ -10,6 +10,7 @@ import sample_reports as samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpumon.health.standing import Health
 from gpumon.outputs import document, terminal
 from gpumon.report import Report
 from gpumon.serve import example
@@ -50,6 +51,18 @@ def test_status_begins_with_what_is_wrong_and_what_to_do() -> None:
 def test_status_says_so_when_nothing_is_wrong() -> None:
     """Silence is not an answer."""
     assert "Nothing is wrong." in status(samples.healthy())
+
+
+def test_status_gives_no_all_clear_before_the_first_judgement() -> None:
+    """An agent that has just started knows of nothing wrong, which is not that nothing is."""
+    started = replace(samples.healthy(), health=Health())
+    known = document.whole(started, samples.STAMP)
+    assert (known["node"]["state"], known["health"]["level"]) == ("unknown", "unknown")
+    assert "Not known yet: the agent has judged nothing since it started." in status(started)
+    assert "Nothing is wrong." not in status(started)
+    lost = replace(samples.lost(3), health=replace(samples.lost(3).health, judged=False))
+    assert document.node(lost, samples.STAMP)["state"] == "critical"
+    assert "One thing is wrong." in status(lost)
 
 
 def test_simulated_node_is_said_in_the_first_line() -> None:
