@@ -11,11 +11,11 @@ from gpumon.alerts.rules import RUNBOOK_URL, first_of, first_step
 from gpumon.health.alerting import OF_VERDICTS
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.checks import gpu as gpu_checks
-from gpumon.health.clearing import PROOF_AFTER_REBOOT
+from gpumon.health.clearing import PROOF_AFTER_REBOOT, PROOF_AFTER_RESET
 from gpumon.health.table import BY_NAME, SUBJECT_OF
-from gpumon.health.terms import ACTIONS, UNKNOWN, Action
+from gpumon.health.terms import ACTIONS, UNKNOWN, Action, Way
 from gpumon.health.verdict import Verdict
-from gpumon.outputs.asked import if_it_comes_back, rebooted
+from gpumon.outputs.asked import if_it_comes_back, repaired
 from gpumon.outputs.health import title
 from gpumon.outputs.words import sentence
 from gpumon.probe.probes import ALL_REDUCE
@@ -110,6 +110,8 @@ def _latched(one: Verdict, check: Check, report: Report) -> str:
     until = "until it is repaired"
     if check.latch.repair and one.boot_id != report.boot_id:
         until = f"until it has been well for {PROOF_AFTER_REBOOT / MINUTE:.0f} minutes: the node was rebooted since"
+    elif check.latch.repair and repaired(one, report.boot_id) is Way.RESET:
+        until = f"until it has been well for {PROOF_AFTER_RESET / MINUTE:.0f} minute: the GPU was reset since"
     return f"It stays on record {until}; `gpumon ack {one.check}{which}` forgets it."
 
 
@@ -123,10 +125,10 @@ def _consequences(one: Verdict, report: Report) -> str:
 
 
 def _asked(one: Verdict, report: Report) -> str:
-    """Nobody should reboot again because it was rebooted just now."""
+    """Nobody should repair again because it was repaired just now."""
     if one.action is Action.NONE:
         return ""
-    return sentence(if_it_comes_back(one) if rebooted(one, report.boot_id) else ACTIONS[one.action])
+    return sentence(if_it_comes_back(one) if repaired(one, report.boot_id) else ACTIONS[one.action])
 
 
 def _faults(report: Report) -> Iterator[Problem]:

@@ -24,7 +24,8 @@ class Verdict(Shape):
     action: str = Field(description="none, restart, reset, reboot, inspect or replace. none while a repair is proved.")
     action_words: str
     repair: str | None = Field(
-        description="reboot: what it asks for was done since it was last so, and has to prove itself. Else null."
+        description="reboot, reset: what it asks for, or more, was done since it was last so, and has to prove itself. "
+        "Else null."
     )
     repaired: str | None = moment("When that was.")
     evidence: dict[str, float | str]

@@ -13,10 +13,11 @@ from gpumon.alerts.alert import SEVERITIES
 from gpumon.alerts.faults import FAULTS as ADVICE
 from gpumon.health.alerting import OF_VERDICTS, rules
 from gpumon.health.standing import Health
-from gpumon.health.terms import Level
+from gpumon.health.terms import Action, Level
 from gpumon.outputs import document, events
 from gpumon.outputs.health import health
 from gpumon.outputs.problems import problems
+from gpumon.outputs.words import rfc3339
 from gpumon.probe.result import AllReduce
 from gpumon.probe.state import ProbeState
 from gpumon.report import Report
@@ -233,6 +234,34 @@ def test_what_was_rebooted_is_not_to_be_rebooted_again() -> None:
     assert (before["action"], before["repair"], before["repaired"]) == ("reboot", None, None)
     assert {one["verdict"]["action"] for one in whole(report)["health"]["rulings"]} == {"reboot"}
     assert "until it has been well for 10 minutes: the node was rebooted since; `gpumon ack gpu_lost" in problem.detail
+
+
+def test_what_was_reset_is_not_to_be_reset_again() -> None:
+    """A reset since it was last so is told while it has to prove itself; one before, or one in vain, is not."""
+    report = samples.lost(3)
+    report = replace(
+        report, health=replace(report.health, judged_at=samples.STAMP.boot, judged_wall=samples.STAMP.wall)
+    )
+    (key,) = {one.key for one in report.health.primary}
+    asking = replace(report.health.open[key], action=Action.RESET, active=False)
+
+    def told(**changed: Any) -> tuple[Any, ...]:
+        after = replace(report, health=replace(report.health, open={key: replace(asking, **changed)}))
+        one, (problem,) = whole(after)["health"]["verdicts"][0], problems(after)
+        return one["action"], one["repair"], one["repaired"], problem.action.partition(".")[0]
+
+    later = asking.seen_at + 1
+    booted = samples.STAMP.wall - samples.STAMP.boot
+    assert told(begun_at=later) == (
+        "none",
+        "reset",
+        rfc3339(round(booted + later)),
+        "If it comes back, reset the GPU",
+    )
+    not_yet = ("reset", None, None, "Reset the GPU")
+    assert told() == told(begun_at=asking.seen_at - 1) == told(begun_at=later, active=True) == not_yet
+    assert told(begun_at=later, action=Action.REBOOT)[:2] == ("reboot", None), "a reset is less than a reboot"
+    assert told(begun_at=later, since_boot=asking.boot_id, since_at=later + 1) == not_yet
 
 
 def test_fault_that_is_no_verdict_yet_is_told_at_once() -> None:
