@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 from gpumon import durations
 from gpumon.client import Absent, Client, ClientError, Refused
 from gpumon.commands import UserError, agentless
+from gpumon.commands.lasting import read_below_zero
 from gpumon.commands.settings import meant
 from gpumon.config.model import Configuration
 from gpumon.hold import wrong_owner
@@ -39,6 +40,7 @@ UNSTORED = "It is not on disk: the store cannot be written now. An agent that st
 
 
 def add(parser: argparse.ArgumentParser) -> None:
+    read_below_zero(parser)
     parser.add_argument("--ttl", metavar="DURATION", help=f"of hold: when it ends by itself; {TTL} unless given")
     parser.add_argument("--owner", help="of hold and unhold: for whom, such as the number of a job; each has one hold")
     parser.add_argument("--reason", help="of hold: why, in a few words that everybody may read")

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from gpumon import durations
 from gpumon.client import Client, ClientError
 from gpumon.commands import UserError
+from gpumon.commands.lasting import read_below_zero
 from gpumon.commands.settings import add_flags, client
 from gpumon.maintenance import wrong_reason
 from gpumon.outputs.maintenance import sentences
@@ -21,6 +22,7 @@ NONE = "The node is not in maintenance."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
+    read_below_zero(parser)
     parser.add_argument("action", nargs="?", choices=("start", "end"), help="without it: show")
     parser.add_argument("lasting", nargs="?", metavar="DURATION", help="of start: how long, such as 2h")
     parser.add_argument("--reason", help="of start: why, in a few words that everybody may read")

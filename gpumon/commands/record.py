@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpumon import __version__, durations, log
 from gpumon.commands import UserError
+from gpumon.commands.lasting import read_below_zero
 from gpumon.commands.settings import add_flags, configuration_to_start
 from gpumon.config.model import Configuration
 from gpumon.record.builder import Builder
@@ -28,6 +29,7 @@ CUT_SHORT = 1
 
 
 def add(parser: argparse.ArgumentParser) -> None:
+    read_below_zero(parser)
     parser.add_argument("file", type=Path, metavar="FILE", help="recording to write, or to sum up")
     parser.add_argument("--for", dest="lasting", default="60s", metavar="DURATION", help="how long, such as 5m (60s)")
     parser.add_argument("--unmasked", action="store_true", help="leave serials, uuids and process ids as they are")

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from gpumon import durations
 from gpumon.client import Client, ClientError, Refused
 from gpumon.commands import UserError
+from gpumon.commands.lasting import read_below_zero
 from gpumon.commands.settings import add_flags, client
 from gpumon.outputs.document import released
 
@@ -23,6 +24,7 @@ HELD = 1
 
 
 def add(parser: argparse.ArgumentParser) -> None:
+    read_below_zero(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--for", dest="lasting", metavar="DURATION", help="how long, such as 5m; without it: show")
     what.add_argument("--end", action="store_true", help="take the GPUs up again at once")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gpumon.cli import main
@@ -25,3 +27,19 @@ def test_other_commands_print_nothing_but_what_was_asked_for(capsys: pytest.Capt
     with pytest.raises(SystemExit) as ended:
         main(["status", "--bogus"])
     assert (ended.value.code, capsys.readouterr().out) == (2, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["maintenance", "start", "-5m", "--reason", "new fans"],
+        ["probe", "hold", "--ttl", "-5m"],
+        ["release", "--for", "-5m"],
+        ["record", "--for", "-5m", "node.capture"],
+    ],
+)
+def test_duration_below_zero_is_named_with_the_remedy(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It begins like a flag, and is none: who types it learns what to write instead."""
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(r"-5m'? is no duration: (give it as|write) ", line)
