@@ -15,8 +15,7 @@ import torch
 import torch.distributed as dist
 
 WARM_UPS = 5
-SECONDS_A_SIZE = 1.0
-FEWEST, MOST = 5, 20
+OPERATIONS = 20
 
 
 def timed(buffer: torch.Tensor) -> float:
@@ -29,10 +28,9 @@ def timed(buffer: torch.Tensor) -> float:
 def bus_bandwidth(size: int) -> float:
     """Bytes a second: each operation lasts as long as on the slowest rank, and the median of them counts."""
     buffer = torch.ones(size // 4)
-    usual = statistics.median(timed(buffer) for _ in range(WARM_UPS))
-    operations = torch.tensor(max(FEWEST, min(MOST, int(SECONDS_A_SIZE / usual))))
-    dist.broadcast(operations, 0)
-    times = torch.tensor([timed(buffer) for _ in range(int(operations))], dtype=torch.float64)
+    for _ in range(WARM_UPS):
+        timed(buffer)
+    times = torch.tensor([timed(buffer) for _ in range(OPERATIONS)], dtype=torch.float64)
     dist.all_reduce(times, op=dist.ReduceOp.MAX)
     ranks = int(dist.get_world_size())
     median = float(statistics.median(times.tolist()))
