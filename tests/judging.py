@@ -10,10 +10,11 @@ from gpumon import judged, maintenance
 from gpumon.alerts.history import History
 from gpumon.arrival import Ruled
 from gpumon.health import table
+from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.policy import Policy
 from gpumon.health.standing import Health
-from gpumon.health.terms import Level
-from gpumon.health.verdict import Ruling, Verdict
+from gpumon.health.terms import Level, Way
+from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.maintenance import Maintenance, MaintenanceEnded
 from gpumon.moment import Moment
 from gpumon.serve import example
@@ -250,3 +251,22 @@ class Ward:
     def seen(self) -> Iterable[str]:
         """Names of the checks that have a verdict."""
         return sorted({check for check, _ in self.verdicts})
+
+
+def acknowledge(ward: Ward, check: str) -> tuple[Verdict, ...]:
+    """As `gpumon ack CHECK` does."""
+    health = ward.report.health
+    answer = acknowledged(Asked(check=check), health, {state.uuid for state in ward.report.gpus})
+    told = tuple(
+        Ruling(
+            verdict=one,
+            change=Change.CLEARED,
+            wall=ward.wall,
+            at=ward.at,
+            boot_id=ward.report.boot_id,
+            way=Way.ACKNOWLEDGED,
+        )
+        for one in answer.cleared
+    )
+    ward.rule(told)
+    return answer.cleared

@@ -151,7 +151,8 @@ class _Case:
         if verdict is None:
             return ruling(self._made(finding, facts), Change.RAISED, facts)
         if finding.level is OK:
-            return ruling(verdict, Change.CLEARED, facts, finding.ended or clearing.found_well(verdict, facts))
+            told = None if finding.ended is Way.WELL else finding.ended
+            return ruling(verdict, Change.CLEARED, facts, told or clearing.found_well(verdict, facts))
         changed = replace(verdict, level=finding.level, reason=finding.reason, evidence=finding.evidence)
         action = ladder.escalated(finding.action, verdict.key, facts)
         return ruling(_so(replace(changed, action=action), finding, facts), Change.CHANGED, facts)

@@ -4,35 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from judging import Ward
+from judging import Ward, acknowledge
 
-from gpumon.arrival import Ruled
-from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.check import DAY, HOUR
 from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import Change, Ruling, Verdict
-from gpumon.judged import take
+from gpumon.health.verdict import Change
 
 YEAR = 365 * DAY
-
-
-def acknowledge(ward: Ward, check: str) -> tuple[Verdict, ...]:
-    """As `gpumon ack CHECK` does."""
-    health = ward.report.health
-    answer = acknowledged(Asked(check=check), health, {state.uuid for state in ward.report.gpus})
-    told = tuple(
-        Ruling(
-            verdict=one,
-            change=Change.CLEARED,
-            wall=ward.wall,
-            at=ward.at,
-            boot_id=ward.report.boot_id,
-            way=Way.ACKNOWLEDGED,
-        )
-        for one in answer.cleared
-    )
-    ward.report = take(ward.report, Ruled(rulings=told))
-    return answer.cleared
 
 
 def sick(ward: Ward) -> Ward:

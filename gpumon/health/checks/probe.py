@@ -9,7 +9,7 @@ from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import NODE, REPAIRS, WELL, Change, Finding, fail, unknown, warn
+from gpumon.health.verdict import NODE, REPAIRS, WELL, Change, Finding, fail, over, unknown, warn
 from gpumon.probe.conclude import SETUP_STAGES
 from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import SUCCESSES, ProbeResult
@@ -58,7 +58,7 @@ def _is_whole(result: ProbeResult) -> bool:
 def _of_node(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | None:
     """The run that ended so and blames no single GPU, else what is to be said."""
     last = _measured(facts)
-    if last is None:
+    if last is None or _is_to_be_proved(last, facts.wall(0.0), facts):
         return None
     if _ended(last) <= facts.cleared.get((check, NODE), 0.0):
         return WELL
@@ -68,20 +68,25 @@ def _of_node(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | 
 
 
 def _of_gpu(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | None:
-    """The run that ended so and blames this GPU; a run from before it was reset says nothing of it."""
+    """The run that ended so and blames this GPU."""
     last = _measured(gpu.facts)
     if last is None or gpu.device not in last.conditions.gpus:
         return None
-    if gpu.state.begun_at is not None and gpu.facts.wall(gpu.state.begun_at) > _ended(last):
+    if _is_to_be_proved(last, gpu.facts.wall(gpu.state.begun_at or 0.0), gpu.facts):
         return None
     blamed = last.outcome == outcome and _blamed(last) == gpu.device
     return last if blamed and _ended(last) > (gpu.cleared(check) or 0.0) else WELL
 
 
+def _is_to_be_proved(last: ProbeResult, repaired: float, facts: Facts) -> bool:
+    """Whether it is of before the last reset or boot, and another is to tell; if none is, that is all the proof."""
+    return _ended(last) < repaired and facts.probe.next_run is not None and not _is_put_off(facts)
+
+
 def _slow(last: ProbeResult, whose: str) -> Finding:
     low = [one for one in last.comparisons if one.low]
     if not low:
-        return warn(f"{whose} is slow: {last.reason or 'nobody says beside what'}.", Action.INSPECT)
+        return warn(f"{whose} is slow: {last.reason or 'nobody says beside what'}.", Action.INSPECT, at=_ended(last))
     one = low[-1]
     usual = {"baseline": one.baseline, "expected": one.expected, "fleet": one.fleet}[one.low] or one.busbw
     where = f" {last.location.sentence}" if last.location is not None else ""
@@ -92,6 +97,7 @@ def _slow(last: ProbeResult, whose: str) -> Finding:
     return warn(
         reason,
         Action.INSPECT,
+        at=_ended(last),
         busbw_bytes_per_second=one.busbw,
         usual_bytes_per_second=usual,
         busbw_ratio=one.busbw / usual,
@@ -100,13 +106,18 @@ def _slow(last: ProbeResult, whose: str) -> Finding:
 
 
 def slow(facts: Facts) -> Finding | None:
+    """Over with a run that is not."""
     found = _of_node(facts, "allreduce_slow", "degraded")
-    return _slow(found, "The all-reduce") if isinstance(found, ProbeResult) else found
+    if isinstance(found, ProbeResult):
+        return _slow(found, "The all-reduce")
+    return found and over()
 
 
 def gpu_slow(gpu: GpuCase) -> Finding | None:
     found = _of_gpu(gpu, "gpu_allreduce_slow", "degraded")
-    return _slow(found, "It holds the all-reduce back, which") if isinstance(found, ProbeResult) else found
+    if isinstance(found, ProbeResult):
+        return _slow(found, "It holds the all-reduce back, which")
+    return found and over()
 
 
 def wrong(facts: Facts) -> Finding | None:
@@ -115,7 +126,7 @@ def wrong(facts: Facts) -> Finding | None:
         return found
     where = f" {found.location.sentence}" if found.location is not None else ""
     reason = f"Sums of the all-reduce were wrong, and nobody was told: silent data corruption.{where}"
-    return fail(reason, Action.INSPECT, wrong_elements=float(found.wrong_elements or 0))
+    return fail(reason, Action.INSPECT, at=_ended(found), wrong_elements=float(found.wrong_elements or 0))
 
 
 def gpu_wrong(gpu: GpuCase) -> Finding | None:
@@ -123,7 +134,7 @@ def gpu_wrong(gpu: GpuCase) -> Finding | None:
     if not isinstance(found, ProbeResult):
         return found
     reason = "It sent wrong data in the all-reduce, and nobody was told: silent data corruption."
-    return fail(reason, Action.REPLACE, wrong_elements=float(found.wrong_elements or 0))
+    return fail(reason, Action.REPLACE, at=_ended(found), wrong_elements=float(found.wrong_elements or 0))
 
 
 def failing(facts: Facts) -> Finding | None:
@@ -291,9 +302,10 @@ CHECKS: tuple[Check, ...] = (
         help="The GPU holds the all-reduce of the node back.",
         steps=f"""\
 {_LOOK_FIRST}2. Its links, clocks and PCIe are well: reset it, and let the probe run again.
-3. It is named again: have its seat, bridge and baseboard inspected.
+3. The next run that is well ends it. It is named again: have its seat, bridge and baseboard inspected.
 """,
         gpu=gpu_slow,
+        latch=Latch(quiet=7 * DAY),
         follows=_after(*_ANY, *_SLOWING),
     ),
     Check(
@@ -305,9 +317,10 @@ CHECKS: tuple[Check, ...] = (
 {_LOOK_FIRST}2. Only `default` is slow, and `ring` is not: NVLink SHARP is not in use. Look at the fabric manager and at
    /etc/nccl.conf.
 3. After a change of driver, NCCL or settings it is meant to be so: `probe.least_expected_ratio` says what is asked for;
-   a median of its own begins anew by itself.
+   a median of its own begins anew by itself. The next run that is well ends it.
 """,
         node=slow,
+        latch=Latch(quiet=7 * DAY),
         follows=_after(*_ANY, *_SLOWING),
     ),
     Check(

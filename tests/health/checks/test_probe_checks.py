@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import Ward
+from judging import Ward, acknowledge
 
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
@@ -279,12 +279,44 @@ def test_a_repair_on_a_busy_node_waits_for_the_node_to_be_free() -> None:
     assert not ward.go_on().verdicts
 
 
-def test_what_was_acknowledged_is_not_said_again_of_the_same_run() -> None:
-    """The next one that is wrong says it again."""
-    ward = Probed().ran("wrong").go_on()
-    health = ward.report.health
-    cleared = replace(ward.rulings[-1], change=Change.CLEARED, way=Way.ACKNOWLEDGED, wall=ward.wall, at=ward.at)
-    ward.rule((cleared,))
-    assert health is not ward.report.health
+@pytest.mark.parametrize(
+    ("check", "outcome", "blames"),
+    [
+        ("allreduce_wrong", "wrong", None),
+        ("gpu_allreduce_wrong", "wrong", (2,)),
+        ("allreduce_slow", "degraded", None),
+        ("gpu_allreduce_slow", "degraded", (2,)),
+    ],
+)
+def test_what_a_run_found_can_be_acknowledged(check: str, outcome: str, blames: tuple[int, ...] | None) -> None:
+    """And is not said again of the same run; the next one that finds it says it again."""
+    ward = Probed().ran(outcome, blames=blames).go_on(MINUTE)
+    assert [one.check for one in acknowledge(ward, check)] == [check]
     assert not ward.go_on(10 * MINUTE, every=30).verdicts
-    assert ward.ran("wrong").go_on(10).level("allreduce_wrong") is Level.FAIL
+    assert ward.ran(outcome, blames=blames).go_on(10).level(check) > Level.OK
+
+
+@pytest.mark.parametrize(("outcome", "blames"), [("wrong", None), ("wrong", (2,)), ("degraded", None)])
+def test_what_a_run_found_is_over_after_a_reboot(outcome: str, blames: tuple[int, ...] | None) -> None:
+    """With a run that is well; where none is to come, the reboot is all the proof there will be."""
+    awaiting, off = Probed().ran(outcome, blames=blames).go_on(), Probed().ran(outcome, blames=blames).go_on()
+    for ward in (awaiting, off):
+        ward.reboot()
+    off.probe(next_run=None)
+    for ward in (awaiting, off):
+        ward.go_on(20 * MINUTE, every=15)
+    assert {"allreduce_wrong", "gpu_allreduce_wrong", "allreduce_slow"} & set(awaiting.seen())
+    assert not off.verdicts
+    awaiting.ran("ok").go_on(15 * MINUTE, every=15)
+    assert not awaiting.verdicts
+    for ward in (awaiting, off):
+        assert [one.way for one in ward.rulings if one.change is Change.CLEARED][-1] is Way.REBOOT
+
+
+def test_a_slow_run_of_last_week_says_nothing_any_more() -> None:
+    """Nobody has run another."""
+    ward = Probed().ran("degraded", "baseline")
+    ward.probe(next_run=None)
+    ward.go_on(6 * 24 * HOUR, every=HOUR)
+    assert ward.level("allreduce_slow") is Level.WARN
+    assert not ward.go_on(2 * 24 * HOUR, every=HOUR).verdicts
