@@ -124,6 +124,7 @@ def _read(gpu: KnownGpu) -> dict[str, Any]:
         "fabric": seen.fabric,
         "migs": seen.migs,
         "pids": seen.pids,
+        "link_bytes": seen.link_bytes,
         "traffic": gpu.traffic,
         "idle_since": gpu.idle_since,
     }

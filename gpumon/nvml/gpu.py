@@ -9,7 +9,7 @@ from typing import Any
 from gpumon.nvml.device import Device, GpuFaultError
 from gpumon.nvml.gpm import Monitoring
 from gpumon.nvml.library import UNKNOWN, Library, NvmlError
-from gpumon.nvml.links import LinkReader, NvlinkReader, PeerReader, is_wired
+from gpumon.nvml.links import LinkReader, NvlinkReader, PeerReader, TrafficReader, is_wired
 from gpumon.nvml.mig import Instances
 from gpumon.nvml.table import NOBODY, Processes, TableReader, rows_of
 from gpumon.snapshot.fabric import Fabric, Platform
@@ -49,11 +49,12 @@ class GpuReader:
         self._platform = TableReader(Platform, self.device)
         self._nvlinks = NvlinkReader(self.device)
         self._c2c_links = LinkReader(C2cLink, self.device)
+        self._traffic = TrafficReader(self.device)
         self._peers = PeerReader(self.device)
         self._new_peers: Mapping[str, NvlinkPeer] = {}
         self._instances = Instances(self.device, gpm=extent.gpm)
         self.watching = False
-        """Whether to read at every poll who holds it."""
+        """Whether to read at every poll who holds it, and what each of its links has moved."""
         self._mig: bool | None = None
         self._parted: bool | None = None
 
@@ -70,7 +71,9 @@ class GpuReader:
         if tier is FAST and self._extent.gpm:
             self._monitoring.read()
             yield
-        self.device.ask_fields(one for reader in (*tables, *links) for one in reader.fields(tier))
+        closely = self.watching and tier is SLOW
+        traffic = self._traffic.fields(self._nvlinks.count) if closely else ()
+        self.device.ask_fields((*(one for reader in (*tables, *links) for one in reader.fields(tier)), *traffic))
         yield
         answered = False
         for table in tables:
@@ -80,6 +83,8 @@ class GpuReader:
             yield
         for reader in links:
             reader.read(tier)
+        if closely:
+            self._traffic.read(self._nvlinks.count)
         if tier is FAST:
             self._after_fast(answered=answered)
         elif tier is SLOW:
@@ -140,6 +145,7 @@ class GpuReader:
             "platform": self._platform.made(),
             "migs": self._instances.seen,
             "pids": self._gpu.pids if PROCESSES in self._gpu.values else None,
+            "link_bytes": self._traffic.moved if self.watching else {},
         }
 
     def increments(self, seconds: float) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 from gpumon.nvml.device import AbsentError, Device
-from gpumon.nvml.fields import Scoped
+from gpumon.nvml.fields import NONSENSE, Scoped
 from gpumon.nvml.library import UNSUPPORTED, NvmlError
 from gpumon.nvml.table import plausible, rows_of, scaled, unpacked, words
 from gpumon.snapshot import bus_id
@@ -17,6 +17,12 @@ from gpumon.snapshot.reading import ONCE, RARE, Each, Field, LinkCall, LinkField
 
 _BOARD_WITH_ALL_LINKS = re.compile(r"SXM|\bHBM3\b")
 """Names of boards that are soldered or plugged to all their links; others may lack a bridge, or a switch."""
+
+TRAFFIC = (
+    {"NVLINK_THROUGHPUT_DATA_RX": 1024, "NVLINK_COUNT_RCV_BYTES": 1},
+    {"NVLINK_THROUGHPUT_DATA_TX": 1024, "NVLINK_COUNT_XMIT_BYTES": 1},
+)
+"""Each way, fields of a link of which a GPU has one, up to Hopper the first; and what they count in, in bytes."""
 
 
 class LinkTable(Table, Protocol):
@@ -125,6 +131,38 @@ def is_wired(name: str | None, fabric_state: float | None, *, guest: bool) -> bo
     Not in a guest, which may have been given a part of the fabric only.
     """
     return not guest and bool(fabric_state or _BOARD_WITH_ALL_LINKS.search(name or ""))
+
+
+class TrafficReader:
+    """What each NVLink has moved: read while somebody watches, since of many links it is many fields."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.moved: dict[str, float] = {}
+        """Bytes of payload by link, both ways together."""
+
+    def fields(self, links: int) -> Iterator[Scoped]:
+        for way in TRAFFIC:
+            yield from (Scoped(name, link, link=True) for name in way for link in range(links))
+
+    def read(self, links: int) -> None:
+        """What the fields, which have been asked, say together."""
+        self.moved = {str(link): sum(ways) for link in range(links) if len(ways := [*self._ways(link)]) == len(TRAFFIC)}
+        if self.moved:
+            for name in (name for way in TRAFFIC for name in way):
+                self._device.leave_out(name)
+
+    def _ways(self, link: int) -> Iterator[float]:
+        for way in TRAFFIC:
+            found = (self._bytes(name, scale, link) for name, scale in way.items())
+            yield from [value for value in found if value is not None][:1]
+
+    def _bytes(self, name: str, scale: float, link: int) -> float | None:
+        try:
+            value = self._device.field(Scoped(name, link, link=True))
+        except (AbsentError, NvmlError):
+            return None
+        return None if value == NONSENSE else value * scale
 
 
 class PeerReader:

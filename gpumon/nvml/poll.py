@@ -29,6 +29,9 @@ from gpumon.snapshot.snapshot import DriverStatus, SeenGpu, Snapshot
 REOPEN_SECONDS = 5.0
 """How long a GPU that could not be opened or read is left in peace."""
 
+CLOSE_SECONDS = 0.25
+"""A poll of the slow tier that takes longer is made at its own time only, also while somebody watches."""
+
 TELL_SECONDS = 1.0
 """After which a poll tells what it has read so far."""
 
@@ -98,6 +101,8 @@ class NodePoll:
         self._unwanted = unwanted
         self._first = {bus_id: place for place, bus_id in enumerate(first)}
         self._slots: dict[str, _Slot] = {}
+        self._slow_took = 0.0
+        """Seconds that the slow tier took when it was last read."""
         self._due: dict[Tier, float] = dict.fromkeys((RARE, SLOW, FAST), 0.0)
         self._gap = max(3 * interval, 10.0)
         self._partial = partial
@@ -109,7 +114,7 @@ class NodePoll:
         self.bus_changed = False
         """Whoever has seen another PCI bus sets this, so that the next poll looks at it too."""
         self.watching = False
-        """Whether to read at every poll who holds the GPUs."""
+        """Whether to read at every poll who holds the GPUs, and what is else read slowly."""
         self.blind_since: float | None = None
         """Since when no GPU answers, for no reason that the driver could name: its module may have been reloaded."""
 
@@ -128,6 +133,7 @@ class NodePoll:
             if boot_clock() - told_at > TELL_SECONDS or (RARE in tiers and len(self._slots) > 1):
                 self._partial(self._snapshot(seen, tally, complete=False))
                 seen, told_at = [], boot_clock()
+        self._slow_took = tally.durations.get(SLOW, self._slow_took)
         self._note_blindness()
         if self.blind_since is not None and self._counted is None:
             raise NvmlError(UNKNOWN, "every call")  # which GPUs there are is no GPU's to say: the driver is gone
@@ -156,7 +162,9 @@ class NodePoll:
 
     def _tiers_due(self) -> Sequence[Tier]:
         now = boot_clock()
-        due = [tier for tier, at in self._due.items() if tier is FAST or at <= now]
+        closely = self.watching and self._slow_took < CLOSE_SECONDS
+        always = {FAST, SLOW} if closely else {FAST}
+        due = [tier for tier, at in self._due.items() if tier in always or at <= now]
         for tier in due:
             self._due[tier] = now + tier.value
         return due

@@ -26,9 +26,11 @@ LESS = 0.8
 """Below this share of what the others reach a GPU differs."""
 LEAST_BYTES = 1e9
 """Less traffic says nothing of its distribution."""
+LEAST_LINK_BYTES = 1e8
+"""The same of one link."""
 LEAST_REPLAYS = 10.0
 OTHERS = 2
-"""GPUs that must agree before another one differs."""
+"""GPUs, or links, that must agree before another one differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,8 @@ class Sight:
     """Of its slowest NVLink, bytes a second."""
     link_bytes: float | None = None
     """Moved over all NVLinks, both ways."""
+    each_link_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The same of each NVLink, by where it leads and by number: links that lead to the same share what goes there."""
     fabric: Collection[str] = ()
     """Checks of the fabric that are unhealthy."""
     pcie_generation: float | None = None
@@ -78,6 +82,8 @@ class Seen:
     """The highest: an idle moment says nothing."""
     pcie_generation: float | None = None
     """The highest: it falls on idle GPUs by design."""
+    each_link_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """When they were first known, which is after the run has begun."""
 
     def counted(self, total: Callable[[Sight], Mapping[str, float]]) -> dict[str, float]:
         """How much each total has grown."""
@@ -112,6 +118,7 @@ def _seen_again(seen: Seen, sight: Sight) -> Seen:
         looks=seen.looks + 1,
         held_down={**seen.held_down, **{one: seen.held_down.get(one, 0) + 1 for one in sight.held_down}},
         sm_clock=_highest(seen.sm_clock, sight.sm_clock),
+        each_link_bytes=seen.each_link_bytes or sight.each_link_bytes,
         pcie_generation=_highest(seen.pcie_generation, sight.pcie_generation),
     )
 
@@ -205,6 +212,17 @@ def _moved(one: Seen) -> float | None:
     return None if first is None or last is None or last < first else last - first
 
 
+def _lame_links(one: Seen, _others: Sequence[Seen]) -> Iterator[str]:
+    for place, totals in one.last.each_link_bytes.items():
+        before = one.each_link_bytes.get(place, {})
+        up = before.keys() - set(one.last.links_down)
+        moved = {link: total - before[link] for link, total in totals.items() if link in up and total >= before[link]}
+        for link in sorted(moved, key=int):
+            usual = _usual([other for number, other in moved.items() if number != link])
+            if usual is not None and usual > LEAST_LINK_BYTES and moved[link] < LESS * usual:
+                yield f"its NVLink {link} moved {moved[link] / 1e9:.2f} GB, its others {usual / 1e9:.2f}"
+
+
 def _pcie(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
     width, lanes = one.last.pcie_width, one.last.pcie_width_max
     if width and lanes and width < lanes:
@@ -226,5 +244,5 @@ def _usual(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if len(known) >= OTHERS else None
 
 
-_FINDERS = (_faulty, _erring, _held_down, _slow_clock, _links, _idle_links, _pcie)
+_FINDERS = (_faulty, _erring, _held_down, _slow_clock, _links, _idle_links, _lame_links, _pcie)
 """What says most comes first."""

@@ -119,7 +119,10 @@ def _traffic(quantity: str, factor: float = 1) -> Read:
     def read(device: Device, scope: int) -> float | None:
         links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
         one: float | None = getattr(device.state, quantity)
-        return None if one is None else one * factor * sum(link.state != LINK_DOWN for link in links)
+        if one is None:
+            return None
+        up = (link for link in links if link.state != LINK_DOWN)
+        return factor * sum(one if link.carried is None else link.carried for link in up)
 
     return read
 

@@ -22,7 +22,7 @@ def sections() -> Mapping[str, str]:
         "profiles": _table(("profile", "GPUs", "NVLinks each", "driver", "worth knowing"), _profiles()),
         "faults": _table(("at the top", "below a GPU", "value", "effect"), _faults()),
         "quantities": _table(("unit", "quantities"), _quantities()),
-        "counters": _names(name for name in Link._fields if name not in {"state", "speed"}),
+        "counters": _names(name for name in Link._fields if name not in {"state", "speed", "carried"}),
         "metrics": _names(METRICS),
         "health": _names(HEALTH),
     }

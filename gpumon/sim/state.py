@@ -56,6 +56,8 @@ class Link(NamedTuple):
     symbol_ber: float = 0
     speed: float | None = None
     """MB/s; None for that of the board."""
+    carried: float | None = None
+    """KiB each way; None for what the others carry, `nvlink_transmitted` and `nvlink_received`."""
 
 
 def quantity(unit: str, *, low: float = 0, high: float = 2**32 - 1) -> Any:

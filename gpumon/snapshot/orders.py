@@ -50,8 +50,8 @@ class Orders:
     largest_processes: int = 0
     """How many processes of each GPU to name."""
     watch: bool = False
-    """Whether to read the processes at every poll. The one order that a line of input changes while the child lives
-    (life.WORDS): to replace it would make a gap just when readings count."""
+    """Whether to read at every poll what is else read slowly, the processes first. The one order that a line of input
+    changes while the child lives (life.WORDS): to replace it would make a gap just when readings count."""
     trial: str | None = None
     record: int | None = None
     """Descriptor to which to write what the driver is asked and answers."""

@@ -52,6 +52,8 @@ class SeenGpu:
     migs: tuple[SeenMig, ...] = ()
     pids: tuple[int, ...] | None = None
     """Of the processes that hold it, as NVML gives them; None: not known. Nothing shows them."""
+    link_bytes: Mapping[str, float] = field(default_factory=dict)
+    """That each NVLink has moved, both ways; read while a probe runs. Nothing shows them."""
     watched: float = 0.0
     """Seconds since this GPU's last reading, 0 after a gap: what the increments cover."""
     increments: Increments = field(default_factory=dict)

@@ -71,7 +71,7 @@ class Choices:
 
 
 class Watch(Protocol):
-    """Orders that who holds the GPUs is read at every poll, or no longer."""
+    """Orders that who holds the GPUs, and what else is read slowly, is read at every poll, or no longer."""
 
     def __call__(self, *, closely: bool) -> None: ...
 

@@ -48,6 +48,7 @@ def sight(state: GpuState, at: float) -> Sight:
         link_errors=dict(_link_errors(state)),
         link_speed=gpu.nvlink_speed_bytes_per_second,
         link_bytes=None if received is None or sent is None else received + sent,
+        each_link_bytes=_by_end(state),
         fabric=[check for check, value in (state.fabric.health or {}).items() if value] if state.fabric else (),
         pcie_generation=gpu.pcie_link_generation,
         pcie_generation_max=gpu.pcie_link_generation_max,
@@ -55,6 +56,17 @@ def sight(state: GpuState, at: float) -> Sight:
         pcie_width_max=gpu.pcie_link_width_max,
         pcie_errors=dict(_pcie_errors(state)),
     )
+
+
+def _by_end(state: GpuState) -> dict[str, dict[str, float]]:
+    """What each NVLink has moved, of those of which it is known where they lead: to a GPU, or to the switches."""
+    found: dict[str, dict[str, float]] = {}
+    for link, moved in state.link_bytes.items():
+        peer = state.peers.get(link)
+        end = None if peer is None else peer.peer if peer.peer_type == "gpu" else peer.peer_type
+        if end is not None:
+            found.setdefault(end, {})[link] = moved
+    return found
 
 
 def _uncorrected(errors: Mapping[str, float] | None) -> float | None:

@@ -72,6 +72,40 @@ def test_while_it_watches_every_poll_reads_who_holds_the_gpus(tmp_path: Path) ->
     assert [len(seen.pids or ()) for seen in watched] == [0, 0, 1, 0, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("profile", ["h100x8", "b200x8"])
+def test_while_it_watches_every_poll_reads_what_each_link_has_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    """Up to Hopper in KiB, from Blackwell on in bytes; a link that is down has moved nothing, and is there."""
+    monkeypatch.setattr("gpumon.nvml.poll.CLOSE_SECONDS", 3600.0)
+    text = "gpus: {0: {nvlinks: {3: {carried: 1000}, 4: {state: down}}, set: {nvlink_received: 5000000}}}"
+    with polled(profile, text=text, folder=tmp_path) as poll:
+        poll.poll_later(all_tiers=True)
+        unwatched = poll.poll().gpus[0]
+        poll.node.watching = True
+        poll.node._due = dict.fromkeys(poll.node._due, float("inf"))
+        watched = poll.poll().gpus[0]
+
+    assert (unwatched.gpu is not None, unwatched.link_bytes) == (True, {})
+    assert watched.gpu is not None
+    usual = watched.link_bytes["0"]
+    assert usual > 5e6 * 1024
+    assert watched.link_bytes == {str(n): {3: 2000.0 * 1024, 4: 0.0}.get(n, usual) for n in range(18)}
+    both = watched.gpu.nvlink_receive_bytes_total or 0.0, watched.gpu.nvlink_transmit_bytes_total or 0.0
+    assert sum(watched.link_bytes.values()) == pytest.approx(sum(both), rel=0.01)
+
+
+def test_a_slow_tier_that_takes_long_waits_for_its_time_while_it_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has come to the GPUs must be seen at every poll."""
+    with polled("t4x1") as poll:
+        poll.node.watching = True
+        poll.poll_later(all_tiers=True)
+        poll.node._due = dict.fromkeys(poll.node._due, float("inf"))
+        for longest, tiers in ((0.0, {"fast"}), (3600.0, {"fast", "slow"})):
+            monkeypatch.setattr("gpumon.nvml.poll.CLOSE_SECONDS", longest)
+            assert {*poll.poll().durations} == tiers
+
+
 def test_a_fast_poll_costs_five_calls_a_gpu() -> None:
     """What a GPU does not support is asked once, and fields go in one batch; performance monitoring is apart."""
     with polled(extent=Extent(gpm=False)) as poll:

@@ -23,7 +23,7 @@ from gpumon.report import Report
 from gpumon.snapshot.fabric import Fabric
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Node
-from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
 from gpumon.state import GpuState
 from gpumon.supervisor.witness import Witness
 
@@ -99,6 +99,34 @@ def test_a_little_traffic_over_the_links_is_not_compared() -> None:
     """A run that has hardly begun says nothing of who carries less."""
     for seconds, odd in ((0.01, 0), (1.0, 1)):
         assert len(findings(see(see({}, sights(0.0)), sights(seconds, link_bytes=0.0)))) == odd
+
+
+def by_link(moved: float, lame: float, end: str = "switch") -> dict[str, dict[str, float]]:
+    """Four links that lead to the same, of which the third differs."""
+    return {end: {str(link): lame if link == 2 else moved for link in range(4)}}
+
+
+@pytest.mark.parametrize(
+    ("links", "words"),
+    [
+        (by_link(5e9, 1.2e9), "its NVLink 2 moved 0.20 GB, its others 4.00"),
+        (by_link(5e9, 4.6e9), None),
+        (by_link(1.05e9, 1e9), None),
+        (by_link(5e9, 0.5e9), None),
+        ({"GPU-a": {"0": 5e9, "1": 5e9}, "GPU-b": {"2": 1e9, "3": 1e9}}, None),
+    ],
+    ids=["lame", "a little less", "little traffic", "counted anew", "other ends"],
+)
+def test_a_link_that_carries_less_than_those_beside_it_is_named(
+    links: dict[str, dict[str, float]], words: str | None
+) -> None:
+    """From the first time they were counted in this run; only links that lead to the same share the load."""
+    first = {end: dict.fromkeys(each, 1e9) for end, each in links.items()}
+    before = see(see({}, sights(0.0)), sights(1.0, each_link_bytes=first))
+    after = see(before, sights(2.0, each_link_bytes=links))
+    assert findings(after) == ({} if words is None else {GPUS[ODD]: (words,)})
+    down = see(before, sights(2.0, each_link_bytes=links, links_down=["2"]))
+    assert findings(down) == {GPUS[ODD]: ("its NVLink 2 is down",)}
 
 
 def test_a_poll_counts_once() -> None:
@@ -208,6 +236,8 @@ def test_a_run_that_broke_says_what_the_gpus_told_meanwhile() -> None:
 
 # What Reports show
 
+ENDS, LINKS_EACH = ("switch", "switch", "gpu"), 4
+
 
 def report(at: float, **gpu: Any) -> Report:
     """Two GPUs with a link each; the second one differs."""
@@ -218,11 +248,19 @@ def report(at: float, **gpu: Any) -> Report:
             index=n,
             gpu=Gpu(nvlink_receive_bytes_total=at, nvlink_transmit_bytes_total=at, **(gpu if n else {})),
             links={"0": Nvlink(up=1.0, errors_total={"crc": 9.0 * at * n}, recoveries_total={"failed": at * n})},
+            peers={str(link): NvlinkPeer(peer_type=kind, peer=f"{kind} {link}") for link, kind in enumerate(ENDS)},
+            link_bytes={str(link): at * 1e9 * (1 + link) for link in range(LINKS_EACH)},
             fabric=Fabric(health={"route_unhealthy": 0.0}),
         )
         for n in range(2)
     ]
     return Report(started=0.0, gpus=tuple(states), node=Node(snapshot_timestamp_seconds=at))
+
+
+def test_a_witness_sorts_links_by_where_they_lead() -> None:
+    """To the switches together, to each GPU apart; of one whose end nobody knows nothing can be said."""
+    known = Witness(lambda: report(1.0), GPUS[:1]).look()
+    assert known[GPUS[0]].last.each_link_bytes == {"switch": {"0": 1e9, "1": 2e9}, "gpu 2": {"2": 3e9}}
 
 
 def test_a_witness_sees_in_the_reports_what_the_gpus_tell() -> None:
