@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
 from gpumon import boards
@@ -24,16 +24,19 @@ class Accepting:
         self._memories = memories
         self._latest = latest
 
-    def request(self) -> Future[Answer]:
-        """Answers when it is stored, and in force; or why nothing was changed."""
+    def request(self, parts: Collection[str] = ()) -> Future[Answer]:
+        """Answers when it is stored, and in force; or why nothing was changed.
+
+        `parts`: those alone that are accepted as gone; all that are where none is named.
+        """
         answered: Future[Answer] = Future()
         answered.set_running_or_notify_cancel()  # whoever waited no longer must not be told so
-        self._loop.post(lambda: self._accept(answered))
+        self._loop.post(lambda: self._accept(parts, answered))
         return answered
 
-    def _accept(self, answered: Future[Answer]) -> None:
+    def _accept(self, parts: Collection[str], answered: Future[Answer]) -> None:
         report = self._latest()
-        refusal = boards.unacceptable(report)
+        refusal = boards.unacceptable(report, parts)
         if refusal is not None:
             answered.set_result(refusal)
             return
@@ -41,11 +44,14 @@ class Accepting:
         def failed(error: StoreError) -> None:
             answered.set_result(Answer(refused=f"It cannot be stored: {error.wrong}.", remedy=f"{error.remedy}."))
 
-        told = boards.acceptance(report)
+        told = boards.acceptance(report, parts)
 
         def stored() -> None:
             words = {"gpus": told.count, "gone": ",".join(told.gone), "ports": ",".join(told.ports)}
-            _log.info("accepted: there are no more GPUs", extra={name: word for name, word in words.items() if word})
+            _log.info(
+                "accepted: what is gone is missed no more",
+                extra={name: word for name, word in words.items() if word},
+            )
             answered.set_result(Answer())
 
         self._memories.keep_acceptance(told, stored, failed)

@@ -104,7 +104,8 @@ class Remembered:
 class Accepted:
     """A person has accepted what is here, and it is stored: so many GPUs, and these are gone."""
 
-    count: int
+    count: int | None
+    """None: only of ports."""
     gone: tuple[str, ...] = ()
     """By uuid."""
     ports: tuple[str, ...] = ()

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from gpumon import inventory, ports
 from gpumon.arrival import Accepted, Remembered
-from gpumon.health.expectation import Expectation, expectation
+from gpumon.health.expectation import Basis, Expectation, expectation
 from gpumon.health.products import whole
 from gpumon.inventory import TAKEN, Bus
 from gpumon.known_gpu import KnownGpu
 from gpumon.release import Answer
 from gpumon.report import Gone, Left, Memory, Report
 from gpumon.snapshot.burst import Board
+from gpumon.snapshot.bus_id import parsed
 from gpumon.snapshot.snapshot import CONTAINER, PciBus, Snapshot
 
 
@@ -72,35 +73,66 @@ def accepted(memory: Memory, told: Accepted) -> Memory:
     """What is here is what is expected from now on."""
     left = [gpu for gpu in memory.inventory.values() if gpu.uuid in told.gone]
     memory = _leave(memory, left, Left.ACCEPTED)
-    given = inventory.given_away(_bus(memory))
-    links = ports.accepted(memory.links, told.ports)
-    return replace(memory, accepted=True, learned=told.count + given, links=links)
+    memory = replace(memory, links=ports.accepted(memory.links, told.ports))
+    if told.count is None:
+        return memory
+    return replace(memory, accepted=True, learned=told.count + inventory.given_away(_bus(memory)))
 
 
-def acceptance(report: Report) -> Accepted:
-    """What a person accepts who accepts what is here now."""
-    missing = tuple(state.uuid for state in report.gpus if state.fault == "missing")
-    return Accepted(count=int(report.node.gpus_visible or 0), gone=missing, ports=tuple(_dead(report)))
+def acceptance(report: Report, parts: Collection[str] = ()) -> Accepted:
+    """What a person accepts who accepts what is here now, or no more than that these parts are gone."""
+    missing, dead = dict(_missing(report)), dict(_dead(report))
+    visible = int(report.node.gpus_visible or 0)
+    if not parts:
+        return Accepted(count=visible, gone=tuple(missing), ports=tuple(dead))
+    gone = tuple(uuid for uuid, names in missing.items() if _named(parts) & names)
+    down = tuple(identity for identity, names in dead.items() if _named(parts) & names)
+    return Accepted(count=_without(gone, visible + len(missing), report) if gone else None, gone=gone, ports=down)
 
 
-def _dead(report: Report) -> Iterator[str]:
+def _without(gone: Collection[str], known: int, report: Report) -> int:
+    """How many should be here but for these; what the configuration says is not what a person accepts."""
+    wanted = report.expectation
+    return max(known, 0 if wanted.basis is Basis.CONFIGURED else wanted.count) - len(gone)
+
+
+def _named(parts: Collection[str]) -> set[str]:
+    return {name for part in parts for name in (part, parsed(part) or part)}
+
+
+def _missing(report: Report) -> Iterator[tuple[str, frozenset[str]]]:
+    """GPUs, each with what it may be called."""
+    for state in report.gpus:
+        if state.fault == "missing":
+            yield state.uuid, frozenset({state.uuid, state.bus_id, *([state.board.bus_id] if state.board else [])})
+
+
+def _dead(report: Report) -> Iterator[tuple[str, frozenset[str]]]:
     """Ports that are down or gone: of those that nobody can read now nothing is accepted."""
-    yield from (one.identity for one in report.gone_ports)
+    for gone in report.gone_ports:
+        yield gone.identity, frozenset({gone.identity, f"{gone.port.device}/{gone.port.port}"})
     known = ports.by_name(report.memory.links)
     for one in report.ports:
-        record = known.get(f"{one.device}/{one.port}")
+        name = f"{one.device}/{one.port}"
+        record = known.get(name)
         if one.link.port_up == 0 and record is not None and record.expected:
-            yield record.identity
+            yield record.identity, frozenset({record.identity, name})
 
 
-def unacceptable(report: Report) -> Answer | None:
-    """Why nobody can tell what is here now."""
+def unacceptable(report: Report, parts: Collection[str] = ()) -> Answer | None:
+    """Why nobody can tell what is here now, or which of these parts is not missed."""
     if not report.memory.recalled:
         return Answer(refused="The store has not been read yet.", remedy="Ask again in a while.")
     if report.node.gpus_visible is None:
         why = report.notices.get("driver", "they are released, or have not been read yet").rstrip(".")
         return Answer(refused=f"Nobody can count the GPUs now: {why}.", remedy="Ask again when they are read.")
-    return None
+    missed = [names for _, names in (*_missing(report), *_dead(report))]
+    known = frozenset[str]().union(*missed)
+    strange = [part for part in parts if not _named([part]) & known]
+    if not strange:
+        return None
+    refused = f"{', '.join(strange)}: no GPU and no port of that name is missing or down."
+    return Answer(refused=refused, remedy=f"Name of these: {', '.join(sorted(known))}." if known else "Nothing is.")
 
 
 def expected(memory: Memory, configured: int | None) -> Expectation:

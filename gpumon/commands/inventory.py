@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 from gpumon.client import Client, ClientError, Refused
 from gpumon.commands import UserError
@@ -25,20 +27,24 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what", nargs="?", choices=(ACCEPT,), help="GPUs and ports that are missing or down are expected no more"
     )
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help="of accept: only this GPU (uuid or PCI address) or port (mlx5_3/1)"
+    )
     parser.add_argument("--json", action="store_true", help="as JSON")
     add_flags(parser)
 
 
 def run(chosen: argparse.Namespace) -> int:
     agent = replace(client(chosen), timeout=WAIT_SECONDS)
-    found = _accepted(agent) if chosen.what == ACCEPT else _known(agent, chosen)
+    found = _accepted(agent, chosen.parts) if chosen.what == ACCEPT else _known(agent, chosen)
     print(json.dumps(found, indent=2) if chosen.json else inventory.table(found))
     return 0
 
 
-def _accepted(agent: Client) -> Any:
+def _accepted(agent: Client, parts: Sequence[str]) -> Any:
+    query = f"?{urlencode({'part': parts}, doseq=True)}" if parts else ""
     try:
-        return agent.post(f"{PATH}/accept", MEMBERS)
+        return agent.post(f"{PATH}/accept{query}", MEMBERS)
     except ClientError as error:
         raise UserError(str(error)) from error
 

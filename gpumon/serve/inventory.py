@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from gpumon.outputs.inventory import inventory
 from gpumon.release import Answer
 from gpumon.serve import schema_inventory as schema
 from gpumon.serve.answer import awaited, reply, sources
-from gpumon.serve.api import Nothing
+from gpumon.serve.api import Filter, Nothing
 from gpumon.serve.guard import authorize
 from gpumon.serve.problem import Problem
 
@@ -17,6 +20,15 @@ router = APIRouter(prefix="/api/v1", tags=["node"])
 
 PATIENCE = 20.0
 """Seconds for the main loop to say what becomes of a request: longer than it waits for the store."""
+
+
+class Which(Filter):
+    part: list[str] = Field(
+        [],
+        max_length=1024,
+        description="Only this GPU (uuid or PCI address) or port (`mlx5_3/1` or its GUID), which is missing or down. "
+        "May be given more than once; without it all that are.",
+    )
 
 
 @router.get("/inventory", response_model=schema.Inventory, summary="Every GPU and every port that should be here")
@@ -32,18 +44,18 @@ async def state(request: Request, _: Nothing) -> Response:
     responses={
         401: {"description": "No token, or a wrong one."},
         403: {"description": "A page of another origin asked."},
-        409: {"description": "Nobody can count the GPUs now, or it cannot be stored. Nothing was changed."},
+        409: {"description": "Nobody can count the GPUs now, a part is not missed, or it cannot be stored."},
         503: {"description": "The main loop does not answer, or the agent has no token to compare with."},
     },
     openapi_extra={"security": [{"token": []}]},
 )
-async def accept(request: Request, _: Nothing) -> Response:
+async def accept(request: Request, which: Annotated[Which, Query()]) -> Response:
     """Needs the token. What is missing, and a port that is down, is expected no more, and its verdicts go.
 
     One that comes back is expected.
     """
     authorize(request)
-    answer = await awaited(sources(request).accept_inventory(), PATIENCE)
+    answer = await awaited(sources(request).accept_inventory(which.part), PATIENCE)
     if answer.refused:
         raise refused(answer)
     return reply(inventory(sources(request).latest()))

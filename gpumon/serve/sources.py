@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ class Sources:
     """Ends one release, None: all that are not the marker's; who asks."""
     acknowledge: Callable[[Asked], Future[Acknowledged]]
     """Clears verdicts because a person says so. Answers when that is stored, or will not be."""
-    accept_inventory: Callable[[], Future[Answer]]
+    accept_inventory: Callable[[Collection[str]], Future[Answer]]
     """Has what is here expected from now on. Answers when it is stored."""
     request_maintenance: Callable[[float, str, str], Future[Answer]]
     """Asks for a maintenance: seconds, reason, who asks. Answers when it is on record."""

@@ -42,10 +42,11 @@ def every(connection: sqlite3.Connection) -> tuple[Board, ...]:
     return tuple(Board(**values | {"expected": bool(values["expected"])}) for values in found)
 
 
-def accept(connection: sqlite3.Connection, count: int, gone: Iterable[str]) -> None:
-    """So many GPUs are all there are; these uuids are expected no more."""
+def accept(connection: sqlite3.Connection, count: int | None, gone: Iterable[str]) -> None:
+    """So many GPUs are all there are, if somebody says so; these uuids are expected no more."""
     connection.executemany("UPDATE boards SET expected = 0 WHERE uuid = ?", [(uuid,) for uuid in gone])
-    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (ACCEPTED, str(count)))
+    if count is not None:
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (ACCEPTED, str(count)))
 
 
 def accepted(connection: sqlite3.Connection) -> int | None:

@@ -165,7 +165,7 @@ class Store:
         with told_plainly(self.path):
             return ports.every(self._connection)
 
-    def accept(self, count: int, gone: Iterable[str], down: Iterable[str] = ()) -> None:
+    def accept(self, count: int | None, gone: Iterable[str], down: Iterable[str] = ()) -> None:
         """A person says: so many GPUs are all there are, and these uuids and these ports are expected no more."""
         with self._transaction():
             boards.accept(self._connection, count, gone)

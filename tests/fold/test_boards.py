@@ -254,6 +254,22 @@ def test_what_a_person_accepts_is_expected_no_more() -> None:
     assert faults(told(polled(in_place(without=[3])), report=back)) == {"GPU-3": "missing"}
 
 
+def test_a_person_may_accept_one_part_and_not_another() -> None:
+    """By uuid or PCI address; what is not named stays missed, and a name of nothing missed is refused."""
+    report = told(EIGHT, bus(range(8)), UP, polled(in_place(without=[3, 5])))
+    for name in ("GPU-3", address(3), address(3).lower()):
+        assert acceptance(report, [name]) == Accepted(count=7, gone=("GPU-3",))
+    after = told(acceptance(report, ["GPU-3"]), polled(in_place(without=[3, 5])), report=report)
+    assert faults(after) == {"GPU-5": "missing"}
+    assert (after.expectation.count, after.expectation.basis) == (7, Basis.ACCEPTED)
+
+    assert unacceptable(report, ["GPU-3", "GPU-5"]) is None
+    refusal = unacceptable(report, ["GPU-3", "GPU-4"])
+    assert refusal is not None
+    assert refusal.refused.startswith("GPU-4: no GPU and no port of that name is missing")
+    assert "GPU-5" in refusal.remedy
+
+
 def test_nobody_accepts_what_nobody_can_count() -> None:
     """Without a driver, or before the store was read."""
     assert unacceptable(told(bus(range(8)), UP, polled(in_place()))) is not None

@@ -105,6 +105,15 @@ def test_the_command_shows_what_the_agent_knows(
     assert len(node.asked) == 1
 
 
+def test_parts_that_are_named_are_asked_for_alone(node: Node, port: int, flags: list[str]) -> None:
+    """Over HTTP as from the command line."""
+    assert main(["inventory", "accept", "GPU-3", "mlx5_3/1", *flags]) == 0
+    assert main(["inventory", "accept", *flags]) == 0
+    assert ask(port, f"{ACCEPT}?part=GPU-5", method="POST", headers=BEARER).status == 200
+    assert ask(port, f"{ACCEPT}?gpu=GPU-5", method="POST", headers=BEARER).status == 422
+    assert node.asked == [(["GPU-3", "mlx5_3/1"],), ([],), (["GPU-5"],)]
+
+
 def test_a_share_of_a_host_is_told_as_one() -> None:
     """How many GPUs there are beside it nobody knows."""
     report = replace(samples.healthy(), expectation=Expectation(count=2, may=8, may_basis=Basis.PRODUCT, place=GUEST))
