@@ -41,6 +41,7 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.orphans import end_orphans
 from gpumon.supervisor.probing import Probing
 from gpumon.supervisor.releasing import Releasing
+from gpumon.supervisor.run_record import RunRecord
 from gpumon.supervisor.samplers import SamplerSupervisor
 from gpumon.wiring import (
     PROBE,
@@ -60,6 +61,8 @@ TICK_SECONDS = 5.0
 """How often rules are evaluated and the agent looks at itself."""
 RELEASE_RECORD = "release.json"
 """Beside the store: which release is in force. Read before the first sampler starts, so it is no row of the store."""
+RUN_RECORD = "run.json"
+"""Beside it too: the run of a probe that is in progress."""
 READY_SECONDS = 10.0
 """Deadline of the first poll: after that the agent is ready, whatever the driver does."""
 STOP_SECONDS = 4.0
@@ -127,6 +130,7 @@ class Daemon:
             tell=self._monitor.take,
             keep=self._memories.keep_result,
             watch=self._samplers.watch,
+            record=RunRecord(configuration.store.path.with_name(RUN_RECORD)),
             fleet=lambda: self._fleet.figures,
         )
         self._schedule = Schedule(self._probing.scheduled)
@@ -171,6 +175,7 @@ class Daemon:
         end_orphans()
         shared_memory.sweep()  # of ranks that were killed with the agent before this one
         self._memories.start()
+        self._probing.recall()
         self._heartbeat.start()
         self._rulings.start()
         self._releasing.start()

@@ -13,7 +13,7 @@ SUCCESSES = ("ok", "degraded")
 """Outcomes whose bandwidths count."""
 SKIP_REASONS = (
     *("busy", "held", "unarmed", "single_gpu", "mig", "no_torch"),
-    *("exclusive_mode", "low_memory", "disabled", "maintenance"),
+    *("exclusive_mode", "low_memory", "disabled", "maintenance", "interrupted"),
 )
 
 

@@ -29,6 +29,7 @@ from gpumon.supervisor.gate import Question
 from gpumon.supervisor.judging import make_judge
 from gpumon.supervisor.loop import Loop, Timer
 from gpumon.supervisor.nccl_conf import PATH, lines_of
+from gpumon.supervisor.run_record import RunRecord
 from gpumon.supervisor.runs import Runs, at_once
 from gpumon.supervisor.situation import Own, free_memory, situation
 from gpumon.supervisor.witness import Witness
@@ -89,6 +90,7 @@ class Probing:
         tell: Callable[[ProbeStarted | ProbeProgressed], None],
         keep: Callable[[ProbeResult], None],
         watch: Watch,
+        record: RunRecord,
         fleet: Callable[[], FleetFigures] = FleetFigures,
     ) -> None:
         self._loop = loop
@@ -98,6 +100,7 @@ class Probing:
         self._tell = tell
         self._keep = keep
         self._watch_gpus = watch
+        self._record = record
         self._fleet = fleet
         self._runs = Runs(loop, self._left_on)
         self._watching: Timer | None = None
@@ -133,6 +136,13 @@ class Probing:
     def unkillable(self) -> tuple[int, ...]:
         """Pids of ranks that SIGKILL does not end."""
         return tuple(sorted(self._runs.ranks.unkillable))
+
+    def recall(self) -> None:
+        """Keep what became of the run in which an earlier agent was killed."""
+        result = self._record.cut_short()
+        if result is not None:
+            log.warning("the agent before this one ended in mid run", extra={"id": result.id})
+            self._keep(result)
 
     def request(self, name: str = ALL_REDUCE) -> Future[ProbeRequest]:
         """From any thread: run this probe now, or say why not. Raises KeyError for one that there is not."""
@@ -226,7 +236,7 @@ class Probing:
         elif self.choices.gate:
             self._asking = run
             self._watch_gpus(closely=True)
-            self._tell(ProbeStarted(id=run.id, probe=probe.name))
+            self._started(run)
             self._ask(run, lambda refused: self._answered(run, refused))
         else:
             self._run(run)
@@ -278,7 +288,7 @@ class Probing:
         self._using, self._chosen = plans[0].gpus, usable(now)
         self._witness = Witness(self._latest, self._using)
         self._watch_gpus(closely=True)
-        self._tell(ProbeStarted(id=run.id, probe=probe.name, gpus=self._using))
+        self._started(run, self._using)
         floors = self.choices.floors.get(plans[0].setting.backend, Floors())
         judge = make_judge(probe, plans[0], report, floors, self._fleet())
         self._runs.start(
@@ -291,6 +301,10 @@ class Probing:
             clear=(lambda on_answer: self._ask(run, on_answer)) if self.choices.gate else at_once,
         )
         self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
+
+    def _started(self, run: Run, gpus: tuple[str, ...] = ()) -> None:
+        self._record.begin(run, self._measuring, simulated=self._latest().simulated is not None)
+        self._tell(ProbeStarted(id=run.id, probe=self._measuring.name, gpus=gpus))
 
     def _watch(self) -> None:
         """Give way to a job that has come since the run began."""
@@ -312,6 +326,7 @@ class Probing:
         log.log(level, "probe ended", extra={name: word for name, word in words.items() if word})
         if not (self._stopping and result.outcome == "skipped"):  # what the agent's own stop ended says nothing
             self._keep(result)
+        self._record.end()
 
     def _situation(self, trigger: str = "") -> Situation:
         """Now, for a run that would begin so or for the one in progress."""

@@ -38,6 +38,7 @@ from gpumon.store.store import Retention, Store
 from gpumon.supervisor import child
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Choices, Probing
+from gpumon.supervisor.run_record import RunRecord
 from gpumon.terms import Terms
 
 RACES = 200
@@ -77,6 +78,7 @@ class Held:
             tell=self._tell,
             keep=lambda result: self._tell(ProbeEnded(result=result)),
             watch=lambda **_: None,
+            record=RunRecord(worker.with_name("run.json")),
         )
         self.holding = Holding(
             self.loop, self.memories, self.probing, most=3600.0, latest=self.latest, tell=self.monitor.take

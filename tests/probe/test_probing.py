@@ -30,6 +30,7 @@ from gpumon.state import GpuState
 from gpumon.supervisor import departure
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import WATCH_SECONDS, Choices, Probing
+from gpumon.supervisor.run_record import RunRecord
 
 HANG = """
 import json, os, sys, time
@@ -95,6 +96,7 @@ class Bench:
             tell=self.told.append,
             keep=self.kept.append,
             watch=self._watch,
+            record=RunRecord(worker.with_name("run.json")),
         )
 
     def _watch(self, *, closely: bool) -> None:
@@ -274,6 +276,22 @@ def test_what_the_agents_own_stop_ends_is_not_recorded(bench: Bench, caplog: pyt
     assert not bench.probing.running
     assert not bench.kept
     assert any(getattr(one, "hint", "") == "The agent is stopping." for one in caplog.records)
+
+
+def test_a_run_in_which_the_agent_is_killed_is_told_of_at_the_next_start(bench: Bench, tmp_path: Path) -> None:
+    """Under its id, once; one that the agent has ended, or its own stop, is on record no more."""
+    record = RunRecord(tmp_path / "run.json")
+    run = bench.run()
+    killed = record.cut_short()
+    assert killed is not None
+    assert (killed.id, killed.outcome, killed.reason, killed.trigger) == (run, "skipped", "interrupted", "request")
+    assert record.cut_short() is None
+
+    bench.probing.stop()
+    bench.turn_until(lambda: not bench.probing.running)
+    assert record.cut_short() is None
+    (tmp_path / "run.json").write_text("garbage")
+    assert record.cut_short() is None
 
 
 # The scheduler

@@ -30,6 +30,7 @@ from gpumon.state import GpuState
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Choices, Probing
 from gpumon.supervisor.releasing import Releasing
+from gpumon.supervisor.run_record import RunRecord
 from gpumon.supervisor.samplers import SamplerSupervisor
 from gpumon.terms import Terms
 
@@ -70,6 +71,7 @@ class ReleasedNode:
             tell=self.take,
             keep=self.kept.append,
             watch=self.samplers.watch,
+            record=RunRecord(folder / "run.json"),
         )
         self.most = most
         self.releasing = self.another()
