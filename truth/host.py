@@ -1,8 +1,8 @@
 """A host in virtual time. While it is entered, its clocks, selectors and processes are those of this process.
 
 What stands in is the operating system: `time`, `selectors.DefaultSelector`, `subprocess.Popen`, `os.killpg`,
-`os.pidfd_open`, `signal.raise_signal`. Time passes only where somebody would have waited, and then at once. A child
-is a thread that runs while the host waits for it: one that is killed is never woken again.
+`os.pidfd_open`, `os.waitid`, `signal.raise_signal`. Time passes only where somebody would have waited, and then at
+once. A child is a thread that runs while the host waits for it: one that is killed is never woken again.
 """
 
 from __future__ import annotations
@@ -80,8 +80,10 @@ class Process:
         self._thread.start()
         self.pid = self._thread.native_id or 0
 
-    def poll(self) -> int | None:
-        """The exit code."""
+    def wait(self) -> int:
+        """The exit code of one that has ended."""
+        if self._code is None:
+            raise RuntimeError(f"{self.pid} has not ended: nobody waits for it")
         return self._code
 
     @property
@@ -121,7 +123,7 @@ class Process:
         if self.error is not None:
             raise self.error
 
-    def wait(self, seconds: float) -> None:
+    def rest(self, seconds: float) -> None:
         """From its own thread."""
         self.wake_at = self._host.at + seconds
         self._paused.release()
@@ -130,7 +132,7 @@ class Process:
     def die(self, code: int) -> None:
         """From its own thread, which goes on no more."""
         self.end(code)
-        self.wait(0.0)
+        self.rest(0.0)
 
     def owns(self, thread: int | None) -> bool:
         return self._thread.ident == thread
@@ -210,7 +212,8 @@ class Host:
         yield selectors, "DefaultSelector", lambda: _Selector(self)
         yield subprocess, "Popen", self._start
         yield os, "killpg", self._kill
-        yield os, "pidfd_open", lambda pid: os.dup(self._processes[pid].ended)
+        yield os, "waitid", lambda _kind, pid, _options: None if pid in self._processes else pid
+        yield os, "pidfd_open", self._open
         yield signal, "raise_signal", self._raise
 
     def _clock(self, clock: int) -> float:
@@ -221,7 +224,7 @@ class Host:
         if own is None:
             _REAL_SLEEP(min(seconds, 0.01))
         else:
-            own.wait(seconds)
+            own.rest(seconds)
 
     def _running(self) -> Process | None:
         me = threading.get_ident()
@@ -256,6 +259,12 @@ class Host:
         process = Process(self, self._mains[arguments[-1]])
         self._processes[process.pid] = process
         return process
+
+    def _open(self, pid: int) -> int:
+        """Of the processes of the real host none is here."""
+        if pid not in self._processes:
+            raise ProcessLookupError(pid)
+        return os.dup(self._processes[pid].ended)
 
     def _kill(self, pid: int, number: int) -> None:
         process = self._processes.get(pid)
