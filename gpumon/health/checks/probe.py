@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import takewhile
 
-from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
+from gpumon.health.check import DAY, MINUTE, Check, Latch, Where, same
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
@@ -223,12 +223,13 @@ _ANY: tuple[str, ...] = (
     *("fabric_manager_down", "fabric_unhealthy", "nvlink_down", "nvlink_recovery_failed", "xid_critical"),
 )
 """Faults with which no all-reduce is what it was; in the order of the table."""
+_LINKS: tuple[str, ...] = ("nvlink_unstable", "nvlink_crc_high", "nvlink_ber_high", "nvlink_errors", "nvlink_speed")
+"""What slows a link, and whoever is at its other end."""
 _SLOWING: tuple[str, ...] = (
-    *("nvlink_unstable", "nvlink_crc_high", "nvlink_ber_high", "nvlink_errors", "nvlink_speed"),
     *("pcie_width", "pcie_generation", "hw_slowdown", "clock_straggler", "thermal_margin_low"),
     *("memory_temperature_high", "power_brake", "power_cap"),
 )
-"""What slows one GPU, and with it all of them."""
+"""What slows one GPU, and with it all of them; but it is that GPU that the run then names."""
 
 
 def _after(*names: str) -> dict[str, Where]:
@@ -306,7 +307,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         gpu=gpu_slow,
         latch=Latch(quiet=7 * DAY),
-        follows=_after(*_ANY, *_SLOWING),
+        follows=_after(*_ANY, *_LINKS) | same(*_SLOWING),
     ),
     Check(
         name="allreduce_slow",
@@ -321,7 +322,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         node=slow,
         latch=Latch(quiet=7 * DAY),
-        follows=_after(*_ANY, *_SLOWING),
+        follows=_after(*_ANY, *_LINKS, *_SLOWING),
     ),
     Check(
         name="allreduce_stale",

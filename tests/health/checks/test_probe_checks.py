@@ -132,6 +132,22 @@ def test_a_slow_run_follows_from_the_link_that_is_down() -> None:
     assert verdict.under == ("nvlink_down", ward.report.gpus[3].uuid)
 
 
+@pytest.mark.parametrize(("blames", "explained"), [((3,), True), ((2,), False), (None, True)])
+def test_a_slow_gpu_follows_from_its_own_clocks_and_from_no_other_ones(
+    blames: tuple[int, ...] | None, *, explained: bool
+) -> None:
+    """It is slow with every other GPU: what holds one of those back explains nothing. Of the node it explains all."""
+    ward = Probed()
+    for index in range(4):
+        ward.gpu(index, utilization_ratio=0.97, clock_event_active={"hw_slowdown": float(index == 3)})
+    ward.go_on(6.5 * MINUTE, every=15)
+    assert ward.level("hw_slowdown", 3) is Level.FAIL
+    ward.ran("degraded", "baseline", blames=blames).go_on(10)
+    verdict = ward.verdict("gpu_allreduce_slow" if blames else "allreduce_slow")
+    assert verdict is not None
+    assert (verdict.under is not None) is explained
+
+
 def test_wrong_data_is_a_failure_of_the_gpu_it_comes_from_else_of_the_node() -> None:
     """And stays, though a later run is well: whoever corrupts silently is not trusted again by itself."""
     ward = Probed().ran("wrong", blames=(2,)).go_on()
