@@ -38,7 +38,7 @@ def main() -> int:
         pieces = [one for one in pieces if one in kept]
     results = all_of(pieces, kept, _Progress(len(pieces)))
     if chosen.page or not partial:
-        PAGE.write_text(page(results, FAULTS, DISTURBANCES, len(list(everything()))))
+        PAGE.write_text(page(results, FAULTS, DISTURBANCES, len(list(everything())), kept.states(pieces)))
     problems = unexplained(results, FAULTS, DISTURBANCES)
     _tell(pieces, results, told=bool(partial))
     print("\n".join(problems) or "everything was found, and nothing else was said", flush=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpumon.arrival import ProbeStarted
 from gpumon.sim.profiles import PROFILES
+from truth import ranks
 from truth.fault import PORT, Step
 from truth.measure import scenario, target
 from truth.world import World
@@ -99,6 +100,35 @@ def probe(world: World) -> None:
     world.edit(scenario({"jobs": [{"start": world.now, "end": world.now + 20, "load": 1.0, "memory": 0.1}]}, [], 0.0))
     world.tell(ProbeStarted(id=f"run-{world.now:.0f}"))
     world.after(MINUTE, partial(well, world, {"idle": True}))
+
+
+def all_reduce(*told: ranks.Told) -> Callable[[World], None]:
+    """Runs, a minute apart, on a host that knows what it usually comes to."""
+
+    def act(world: World) -> None:
+        if not world.report.probe.good:
+            ranks.well_so_far(world)
+        for number, one in enumerate(told):
+            world.after(5.0 + number * MINUTE, partial(ranks.run(one), world))
+
+    return act
+
+
+def held(world: World) -> None:
+    """By a job that has not begun yet; a run that is due meanwhile is skipped, and no other comes."""
+    if not world.report.holds:
+        ranks.well_so_far(world)
+        world.hold(24 * 60 * MINUTE)
+        world.after(5.0, partial(ranks.run(), world))
+
+
+def all_reduce_upgraded(world: World) -> None:
+    """The next driver moves less, within what others have published, and from then on that is normal."""
+    if not world.report.probe.good:
+        ranks.well_so_far(world)
+    less = "590.999" not in world.last_edit
+    driver_upgrade(world)
+    world.after(2 * MINUTE, partial(ranks.run(ranks.LESS if less else ranks.WELL), world))
 
 
 def jobs(world: World) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from gpumon.health.products import whole
 from gpumon.sim.board import Profile
-from truth import acts
+from truth import acts, ranks
 from truth.acts import BUSY, MINUTE, WITHHELD
+from truth.allreduce import FREE, SCHEDULED, can_run
 from truth.fault import PORT, SILENT, Disturbance, Step
 from truth.world import World
 
@@ -201,6 +202,39 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(name="the store's disk is full for two minutes", act=acts.full_disk),
     Disturbance(name="the configuration is reloaded", act=acts.reload),
     Disturbance(name="the probe runs", act=acts.probe, before={"idle": True}),
+    Disturbance(
+        name="runs of the all-reduce are skipped, period after period: the node is busy",
+        act=acts.all_reduce(ranks.WELL),
+        every=MINUTE,
+        on=can_run,
+        settings=SCHEDULED,
+    ),
+    Disturbance(
+        name="a run of the all-reduce is skipped: the node is held for a job",
+        act=acts.held,
+        before=FREE,
+        on=can_run,
+        settings=SCHEDULED,
+    ),
+    Disturbance(
+        name="an all-reduce is slow once, and its repeat is not",
+        act=acts.all_reduce(ranks.UNCONFIRMED),
+        before=FREE,
+        on=can_run,
+    ),
+    Disturbance(name="an all-reduce gives way to a job", act=acts.all_reduce(ranks.ABORTED), before=FREE, on=can_run),
+    Disturbance(
+        name="an all-reduce fails once, and the next one does not",
+        act=acts.all_reduce(ranks.BROKEN, ranks.WELL),
+        before=FREE,
+        on=can_run,
+    ),
+    Disturbance(
+        name="the driver is upgraded, and the all-reduce moves less than before",
+        act=acts.all_reduce_upgraded,
+        before=FREE,
+        on=can_run,
+    ),
     Disturbance(name="the agent is not root", before={**BUSY, "root": False}),
     Disturbance(
         name="persistence mode is off for five minutes",

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpumon.health.terms import Action
 from gpumon.sim.board import Profile
+from truth import allreduce
 from truth.fault import NOW, PORT, SILENT, Fault, Step, growing, once
 from truth.world import World
 
@@ -118,6 +119,7 @@ def _rows() -> Iterator[Fault]:
     yield from _links()
     yield from _buses_and_ports()
     yield from _work()
+    yield from allreduce.rows()
     yield from _agent()
 
 

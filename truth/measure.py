@@ -82,13 +82,19 @@ def _dated(value: Any, now: float) -> Any:
     return [_dated(one, now) for one in value] if isinstance(value, list | tuple) else value
 
 
+def before(faults: Sequence[Fault]) -> dict[str, Any]:
+    """Scenario of the node for all of them: where one of them needs a node that is free, nobody works."""
+    known = {key: value for fault in faults for key, value in fault.before.items()}
+    return {key: value for key, value in known.items() if key != "busy" or "idle" not in known}
+
+
 class Trial:
     """One or two faults, each at its GPU, in one world."""
 
     def __init__(self, world: World, faults: Sequence[tuple[int, Fault]]) -> None:
         self._world = world
         self._faults = faults
-        self._before = {key: value for _, fault in faults for key, value in fault.before.items()}
+        self._before = before([fault for _, fault in faults])
         self._began = 0.0
         self._in_force: dict[int, Step] = {}
         self.found: dict[Key, float] = {}
@@ -207,9 +213,8 @@ class _Folder:
 
 def world_of(profile: str, faults: Sequence[Fault], settings: Mapping[str, Any] | None = None) -> _Folder:
     """Ready for these faults."""
-    before = {key: value for fault in faults for key, value in fault.before.items()}
     asked: dict[str, Any] = {section: one for fault in faults for section, one in fault.settings.items()}
-    return _Folder(profile, yaml.safe_dump(before), {**asked, **(settings or {})})
+    return _Folder(profile, yaml.safe_dump(before(faults)), {**asked, **(settings or {})})
 
 
 # What is no fault

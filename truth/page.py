@@ -21,7 +21,8 @@ processors, and writes this page.
 **No hardware was harmed, and none was asked.** The nodes are simulated ([simulation.md](simulation.md)), below an
 unmodified NVML binding. The agent on them is the daemon itself with its sampler, links child, store and kernel log;
 only the clocks and processes of its host are stand-ins, so that an hour passes in seconds. What is true here is that
-the agent says the right thing of what it can see. What real boards do when they fail, this page cannot know.
+the agent says the right thing of what it can see. What real boards do when they fail, this page cannot know. Of the
+all-reduce no rank runs: what ranks would tell is made up, and all that follows from it is the agent's own.
 
 **How to read it.** *Found* counts the nodes on which the check of the row had a verdict on the right part before its
 deadline, which is what the check waits for and a minute. *After* is the median in seconds since the fault began.
@@ -31,10 +32,22 @@ row that is not found on each node is a miss, and says why.
 """
 
 
+PARTLY = "Not all of it has been measured"
+"""Words by which a page says so of itself."""
+MIXED = "What is here was measured in several states of the code"
+
+
 def page(
-    results: Iterable[Outcome | Both | Calm], faults: Sequence[Fault], disturbances: Sequence[Disturbance], pieces: int
+    results: Iterable[Outcome | Both | Calm],
+    faults: Sequence[Fault],
+    disturbances: Sequence[Disturbance],
+    pieces: int,
+    states: int = 1,
 ) -> str:
-    """The whole page. `pieces`: how many results there are when everything has been measured."""
+    """The whole page. `pieces`: how many results there are when everything has been measured.
+
+    `states`: of the code in which these were measured.
+    """
     known = tuple(results)
     outcomes = {
         fault.name: [one for one in known if isinstance(one, Outcome) and one.fault == fault.name] for fault in faults
@@ -43,20 +56,27 @@ def page(
         one.name: [calm for calm in known if isinstance(calm, Calm) and calm.name == one.name] for one in disturbances
     }
     both = [one for one in known if isinstance(one, Both)]
-    partly = (
-        f"\n**Not all of it has been measured: {len(known)} of {pieces} pieces; `make truth` measures the rest.** "
-        "What is here was\nkept from several runs, of which the earlier ones were of an earlier state of the code. "
-        "A disturbance that was measured\non one node only was measured on the one that is quickest to simulate, "
-        "often the smallest.\n"
-    )
     parts = [
         INTRODUCTION,
-        *([partly] if len(known) < pieces else []),
+        *_caveats(len(known), pieces, states),
         *_summary(outcomes, both, disturbances, calms),
         *_faults(faults, outcomes),
         *_misses(faults, outcomes),
     ]
     return "\n".join([*parts, *_pairs(both), *_calms(disturbances, calms)])
+
+
+def _caveats(known: int, pieces: int, states: int) -> Iterator[str]:
+    """Nothing when all of it is of one state of the code."""
+    if known < pieces:
+        yield (
+            f"\n**{PARTLY}: {known} of {pieces} pieces; `make truth` measures the rest.** A disturbance that was\n"
+            "measured on one node only was measured on the one that is quickest to simulate, often the smallest."
+        )
+    if states > 1:
+        yield f"\n**{MIXED}**, {states} of them: it was kept from several runs, and the code changed between them."
+    if known < pieces or states > 1:
+        yield ""
 
 
 def missed(one: Outcome) -> bool:

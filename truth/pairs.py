@@ -26,6 +26,11 @@ NAMES = (
     "a port is down",
 )
 """Representatives of their kinds."""
+BESIDE = {
+    "it holds the all-reduce back": ("slowed down by its hardware", "one NVLink is down"),
+    "it gives wrong data in the all-reduce": ("one NVLink is down",),
+}
+"""What the all-reduce says, and what may be its cause."""
 PAIRED_ON = ("h100x8", "a100x8")
 FIRST, SECOND = 1, 5
 """The GPUs of a pair on different ones."""
@@ -55,7 +60,8 @@ def pairs() -> Iterator[tuple[str, str, str, bool]]:
     by_name = {fault.name: fault for fault in FAULTS}
     for profile in PAIRED_ON:
         known = [by_name[name] for name in NAMES if by_name[name].on(PROFILES[profile])]
-        for one, other in combinations(known, 2):
+        beside = ((by_name[one], by_name[other]) for one, others in BESIDE.items() for other in others)
+        for one, other in (*combinations(known, 2), *beside):
             for same in (False, True) if one.where == other.where == "gpu" else (False,):
                 yield one.name, other.name, profile, same
 

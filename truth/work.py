@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def everything() -> Iterator[Piece]:
         yield from (Piece("fault", (fault.name,), name) for name, kind in PROFILES.items() if fault.on(kind))
     yield from (Piece("pair", (one, other), profile, same) for one, other, profile, same in pairs())
     for calm in DISTURBANCES:
-        yield from (Piece("calm", (calm.name,), name) for name in _calm_on(calm.on))
+        yield from (Piece("calm", (calm.name,), name) for name in calm_on(calm.on))
 
 
 def quick() -> Iterator[Piece]:
@@ -67,7 +68,7 @@ def quick() -> Iterator[Piece]:
         yield Piece("fault", (fault.name,), min(names, key=lambda name: len(PROFILES[name].bus_ids)))
 
 
-def _calm_on(on: Callable[..., bool]) -> list[str]:
+def calm_on(on: Callable[..., bool]) -> list[str]:
     found = [name for name in CALM_ON if on(PROFILES[name])]
     return found or [name for name, kind in PROFILES.items() if on(kind)][:2]
 
@@ -93,8 +94,11 @@ class Kept:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._results: dict[Piece, Result] = {}
-        if path is not None and path.exists():
-            self._results = dict(map(_read, path.read_text().splitlines()))
+        self._states: dict[Piece, str] = {}
+        self._state = state_of_code()
+        for line in path.read_text().splitlines() if path is not None and path.exists() else ():
+            piece, result, state = _read(line)
+            self._results[piece], self._states[piece] = result, state
 
     def __contains__(self, piece: Piece) -> bool:
         return piece in self._results
@@ -103,17 +107,32 @@ class Kept:
         return self._results[piece]
 
     def add(self, piece: Piece, result: Result) -> None:
-        self._results[piece] = result
+        self._results[piece], self._states[piece] = result, self._state
         if self._path is not None:
+            row = {"piece": asdict(piece), "result": asdict(result), "state": self._state}
             with self._path.open("a") as file:
-                file.write(json.dumps({"piece": asdict(piece), "result": asdict(result)}) + "\n")
+                file.write(json.dumps(row) + "\n")
+
+    def states(self, pieces: Iterable[Piece]) -> int:
+        """Of the code, in which these were measured."""
+        return len({self._states[piece] for piece in pieces})
 
 
-def _read(line: str) -> tuple[Piece, Result]:
+def state_of_code() -> str:
+    """Short, and another one whenever a file changes on which a result may depend."""
+    root = Path(__file__).parents[1]
+    digest = sha256()
+    for one in sorted(file for room in ("gpumon", "truth") for file in (root / room).rglob("*.py")):
+        digest.update(str(one.relative_to(root)).encode() + b"\0" + one.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _read(line: str) -> tuple[Piece, Result, str]:
+    """Who does not know the state of the code, measured in one of his own."""
     row = json.loads(line, object_hook=_tuples)
     piece = Piece(**row["piece"])
     kinds: Mapping[str, type[Outcome | Both | Calm]] = {"fault": Outcome, "pair": Both, "calm": Calm}
-    return piece, kinds[piece.kind](**row["result"])
+    return piece, kinds[piece.kind](**row["result"]), row.get("state", "")
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,12 @@
-"""An agent on a simulated node, both in virtual time: the daemon as it is, without its page and the probe."""
+"""An agent on a simulated node, both in virtual time: the daemon as it is, without its page and its ranks."""
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -18,10 +19,13 @@ from gpumon.config.model import Configuration
 from gpumon.daemon import Daemon
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.verdict import Ruling, Verdict
+from gpumon.probe.result import ProbeResult
+from gpumon.probe.schedule import Schedule, Timetable
 from gpumon.release import NODE
 from gpumon.report import Report
 from gpumon.sim.profiles import PROFILES
 from gpumon.snapshot.call_page import Reader, boot_clock
+from gpumon.wiring import timetable
 from truth.children import MAINS
 from truth.host import Host, Process
 
@@ -31,12 +35,33 @@ _PATIENCE = 5.0
 """Real seconds that the store may take for one piece of work."""
 
 
+class _Schedule(Schedule):
+    """By the clocks of this host; what comes of a run that is due, a row of the tables says."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self._timetable: Timetable | None = None
+        self._began = 0.0
+
+    def start(self, timetable: Timetable) -> None:
+        self._timetable, self._began = timetable, boot_clock()
+
+    def next_run(self) -> float | None:
+        if self._timetable is None:
+            return None
+        passed = boot_clock() - self._began - self._timetable.first_after
+        ahead = max(0, math.ceil(passed / self._timetable.interval)) * self._timetable.interval - passed
+        return time.time() + ahead
+
+
 class Agent(Daemon):
     """Begins everything that watches and judges; nobody listens."""
 
     def begin(self) -> None:
         """Without alert rules: what they say is not measured here, and takes long."""
         self._monitor.change(replace(self._monitor.terms, rules=()))
+        self._schedule = _Schedule()
+        self._schedule.start(timetable(self._configuration))
         self._watch()
 
     @property
@@ -56,6 +81,19 @@ class Agent(Daemon):
 
     def tell(self, arrival: Arrival) -> None:
         self._monitor.take(arrival)
+
+    def keep(self, result: ProbeResult) -> None:
+        self._memories.keep_result(result)
+
+    def hold(self, seconds: float) -> None:
+        self._holding.request(seconds, "a job begins", "4711", "command")
+
+    @property
+    def unkillable(self) -> tuple[int, ...]:
+        return self._probing.unkillable
+
+    def stick(self, pids: Iterable[int]) -> None:
+        self._probing._runs.ranks._stuck.update(pids)
 
     def post_reload(self) -> None:
         self._loop.post(self._reload)
@@ -198,6 +236,18 @@ class World:
     def tell(self, arrival: Arrival) -> None:
         """What else arrives at the daemon."""
         self.agent.tell(arrival)
+
+    def keep(self, result: ProbeResult) -> None:
+        """A run of the probe has ended so, or was skipped."""
+        self.agent.keep(result)
+
+    def hold(self, seconds: float) -> None:
+        """As by `gpumon probe hold`."""
+        self.agent.hold(seconds)
+
+    def stick(self, pids: Iterable[int]) -> None:
+        """SIGKILL does not end these ranks."""
+        self.agent.stick(pids)
 
     def lose_records(self) -> None:
         """The kernel has overwritten some of its records."""
