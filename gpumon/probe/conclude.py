@@ -150,7 +150,9 @@ def _late(one: Pass, ending: Ending) -> _Verdict | None:
         return None
     behind = min(one.accounts, key=lambda account: (account.done, account.progress.ratio)).progress
     places = "; ".join(f"rank {account.rank}: {account.progress}" for account in one.accounts)
-    return _Verdict(outcome="timeout", reason=behind.stage, hint=f"Not done after {one.plan.deadline:g} s ({places}).")
+    said = "".join(_printable(account.output) for account in one.accounts)
+    hint = f"Not done after {one.plan.deadline:g} s ({places}). {remedy(said) or _more(one)}"
+    return _Verdict(outcome="timeout", reason=behind.stage, hint=hint)
 
 
 def _failed(one: Pass, ending: Ending) -> _Verdict | None:
@@ -159,7 +161,8 @@ def _failed(one: Pass, ending: Ending) -> _Verdict | None:
     cause = next((each for each in one.accounts if each.rank == ending.first_failed), one.accounts[0])
     device = f" ({one.plan.gpus[cause.rank]})" if one.plan.gpus else ""
     hint = f"Rank {cause.rank}{device} at {cause.progress}: {cause.error or _exit(cause.status)}."
-    hint = " ".join(filter(None, (hint, _trial(one, cause), remedy(cause.error + _printable(cause.output)))))
+    known = (_trial(one, cause), remedy(cause.error + _printable(cause.output)))
+    hint = " ".join((hint, *(filter(None, known) if any(known) else (_more(one),))))
     return _Verdict(outcome="failed", reason="setup" if cause.progress.stage in SETUP_STAGES else "ranks", hint=hint)
 
 
@@ -174,6 +177,12 @@ def _trial(one: Pass, cause: Account) -> str:
     if stage in SETUP_STAGES and _numbers(torch) < TORCH:
         return f"PyTorch {torch} is older than the {'.'.join(map(str, TORCH))} that the probe needs."
     return ""
+
+
+def _more(one: Pass) -> str:
+    """Where to look when nobody knows a remedy."""
+    louder = "; `probe.nccl_environment: {NCCL_DEBUG: INFO}` makes NCCL say more"
+    return f"The log of the run has the last words of its ranks{louder if one.plan.gpus else ''}."
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -233,7 +242,7 @@ def _exit(status: int | None) -> str:
     if status == -signal.SIGKILL:
         return "it was killed (SIGKILL), by the kernel if memory ran out: see the kernel log"
     if status is not None and status < 0:
-        return f"it ended by signal {-status} ({signal.strsignal(-status)})"
+        return f"it ended by signal {-status} ({signal.strsignal(-status)}): see the kernel log"
     return f"it ended with status {status} and without a result"
 
 

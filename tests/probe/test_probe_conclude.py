@@ -98,6 +98,7 @@ def test_a_size_that_one_rank_has_not_measured_is_left_out() -> None:
     assert (result.outcome, result.reason) == ("timeout", "measure")
     assert [one.bytes for one in result.measurements] == [first]
     assert "rank 2: measure of 1048576 bytes" in result.hint
+    assert result.hint.endswith("NCCL say more.")
 
 
 def expecting(busbw: float) -> Judge:
@@ -156,7 +157,7 @@ def test_a_failure_in_set_up_is_told_apart_from_one_of_the_ranks() -> None:
         result = concluded(told, replace(ENDING, first_failed=3))
         assert (result.outcome, result.reason) == ("failed", reason)
         assert "Rank 3 (GPU-3)" in result.hint
-        assert "RuntimeError: no" in result.hint
+        assert "RuntimeError: no. The log of the run has the last words of its ranks" in result.hint
 
 
 def test_a_rank_that_cannot_be_killed_is_named() -> None:
