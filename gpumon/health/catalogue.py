@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from gpumon.health import nvlink5, registers
-from gpumon.health.xids import NOTHING, REBOOT, RESET, SUPPORT, XIDS, Severity, Xid, unknown
+from gpumon.health import nvlink5, recovery, registers
+from gpumon.health.xids import NOTHING, SUPPORT, XIDS, Severity, Xid, unknown
 from gpumon.snapshot.burst import AER, CANCELLED_BY, NIC, OVERRUN, SXID, Burst
 from gpumon.snapshot.nic import trouble
 
@@ -92,15 +92,6 @@ def explain(row: Xid, text: str) -> Explanation:
 _ORDERED = frozenset({"severity", "action", "if_it_recurs"})
 _CAUSE = re.compile(r"caused by previous Xid (\d{1,6})")
 _CHANGED = re.compile(r"\bto 0x([0-9a-f]{1,8})\s*(?:\(([^)]{1,60})\))?", re.IGNORECASE)
-DRAIN = "stop the jobs that use this GPU's links"
-_RECOVERY = {
-    0: (Severity.INFO, NOTHING),
-    1: (Severity.CRITICAL, RESET),
-    2: (Severity.CRITICAL, REBOOT),
-    3: (Severity.WARNING, DRAIN),
-    4: (Severity.CRITICAL, f"{DRAIN}, then {RESET}"),
-}
-"""By NVML's number of the recovery action."""
 
 
 def _recovery(plain: Explanation, text: str) -> Explanation:
@@ -108,8 +99,9 @@ def _recovery(plain: Explanation, text: str) -> Explanation:
     if match is None:
         return plain
     number, words = int(match[1], 16), match[2] or "without a name"
-    severity, action = _RECOVERY.get(number, (Severity.WARNING, f"do what it says: {words}"))
-    return replace(plain, severity=severity, action=action, detail=f"The driver now asks for: {words}.")
+    asked = recovery.of(number)
+    action = asked.todo if number in recovery.RECOVERY else f"{asked.todo}: {words}"
+    return replace(plain, severity=asked.severity, action=action, detail=f"The driver now asks for: {words}.")
 
 
 def _sxid(*, fatal: bool | None) -> Explanation:

@@ -48,6 +48,7 @@ the tables).
   fault and for information; again and again on one GPU alone, it may be the GPU's (13: when it is always the same TPC).
 - Xid 94 is contained: restart the application. The second within a day is a failure.
 - Xid 163 is over with the 162 that cancels it; advice (154) with newer advice.
+- What is counted over a day (`xid_recurring`, `xid_app_repeated`, `xid_app_everywhere`) begins anew with `gpumon ack`.
 - SXids: a fatal one is the node's failure; others are a warning for a day.
 - What the operator's file says of a code ([xids.file](configuration.md)) holds here as well.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpumon.health import recovery
 from gpumon.outputs.connections import fabric_trouble
 from gpumon.outputs.document import Document
 from gpumon.outputs.words import count
 
-RECOVERY = {1: "a reset", 2: "a reboot", 3: "draining peer to peer", 4: "draining and a reset"}
 SLOWING = ("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal")
 """Clock event reasons that do not belong to normal work."""
 
@@ -19,7 +19,7 @@ def remarks(gpu: Document) -> list[str]:
 
 def _recovery(gpu: Document) -> str:
     action = gpu["recovery_action"]
-    return f"the driver advises {RECOVERY.get(action, f'action {count(action)}')}" if action else ""
+    return f"the driver asks for {recovery.of(action).words}" if action else ""
 
 
 def _chip_to_chip(gpu: Document) -> str:

@@ -343,7 +343,7 @@ def test_healthy_gpu_has_no_remark() -> None:
     assert remarks(gpu) == []
     broken = [{"link": 2, "up": 1}, {"link": 3, "up": 0}]
     assert remarks(gpu | {"recovery_action": 1, "pcie_link_width": 8, "row_remap_pending": 1, "c2c_links": broken}) == [
-        "the driver advises a reset",
+        "the driver asks for a reset of the GPU",
         "chip-to-chip link 3 down",
         "a row waits for a reset to be remapped",
         "PCIe x8 of x16",

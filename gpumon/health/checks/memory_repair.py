@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from gpumon.health import recovery
 from gpumon.health.check import MINUTE, Check, beside, same
 from gpumon.health.checks.memory_ecc import FAULTS, SPENT, XIDS, of_memory
 from gpumon.health.checks.xid import MEMORY, codes
@@ -12,37 +11,15 @@ from gpumon.health.terms import WARN, Action
 from gpumon.health.verdict import WELL, Finding, Verdict, fail, warn
 
 
-class Advice(NamedTuple):
-    """What the driver asks for."""
-
-    words: str
-    action: Action
-
-
-ADVICE = {
-    1: Advice("a reset of the GPU", Action.RESET),
-    2: Advice("a reboot of the node: the operating system may be harmed too", Action.REBOOT),
-    3: Advice(
-        "an end of all peer-to-peer traffic: end the applications that use it, and it will say what comes next",
-        Action.RESTART,
-    ),
-    4: Advice("the GPU to be drained, and then reset", Action.RESET),
-    5: Advice("the IMEX domain to be recovered", Action.INSPECT),
-    6: Advice("a reset of the GPU's PCIe bus", Action.REBOOT),
-    7: Advice("a reboot of the node", Action.REBOOT),
-}
-"""By NVML's number of the recovery action; 0 is none. nvidia-smi cannot reset the bus; a reboot does."""
-
-
 def recovery_action(gpu: GpuCase) -> Finding | None:
     number = gpu.now.recovery_action
     if number is None:
         return None
     if not number:
         return WELL
-    unknown = Advice(f"something that this version does not know (action {number:.0f})", Action.INSPECT)
-    advice = ADVICE.get(int(number), unknown)
-    return fail(f"The driver asks for {advice.words}.", advice.action, recovery_action=number)
+    asked = recovery.of(number)
+    hint = f": {asked.hint}" if asked.hint else ""
+    return fail(f"The driver asks for {asked.words}{hint}.", asked.action, recovery_action=number)
 
 
 def row_remap_pending(gpu: GpuCase) -> Finding | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpumon.health import xids
-from gpumon.health.catalogue import DRAIN, NVLINK, RECOVERY_ACTION, Explanation
+from gpumon.health.catalogue import NVLINK, RECOVERY_ACTION, Explanation
 from gpumon.health.check import DAY, Check, Latch, covers, same
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.nvlink5 import FOLLOW_154
 from gpumon.health.policy import COUNT, Limit
+from gpumon.health.recovery import RECOVERY
 from gpumon.health.terms import ACTIONS, FAIL, WARN, Action, Way
 from gpumon.health.verdict import NODE, WELL, Finding, Verdict, fail, over, warn
 from gpumon.health.xids import Class, Severity
@@ -29,12 +30,11 @@ _ACTIONS = {
     "update the vGPU software": Action.NONE,
     xids.RESTART: Action.RESTART,
     FOLLOW_154: Action.RESTART,
-    DRAIN: Action.RESTART,
     xids.RESET: Action.RESET,
-    f"{DRAIN}, then {xids.RESET}": Action.RESET,
     xids.REBOOT: Action.REBOOT,
     "restart the virtual machine": Action.REBOOT,
     xids.REPLACE: Action.REPLACE,
+    **{asked.todo: asked.action for asked in RECOVERY.values()},
 }
 _ORDER = list(ACTIONS)
 
@@ -112,6 +112,13 @@ def codes(verdict: Verdict) -> set[int]:
     return {int(code) for code in (verdict.evidence.get("xid"), *also) if code}
 
 
+def is_taken_back(gpu: GpuCase, check: str, known: Iterable[Told]) -> bool:
+    """Whether its verdict is about the driver's advice alone, and there is newer advice, which it is not about."""
+    verdict = gpu.facts.open.get((check, gpu.device))
+    advised = verdict is not None and codes(verdict) == {RECOVERY_ACTION}
+    return advised and any(one.code == RECOVERY_ACTION for one in known)
+
+
 def reason(found: Sequence[Told]) -> str:
     also = evidence(found).get("also")
     return f"{worst(found).words}{f' Also Xid {also}.' if also else ''}"
@@ -154,9 +161,10 @@ def recurring(gpu: GpuCase) -> Finding | None:
 
 def critical(gpu: GpuCase) -> Finding | None:
     """Of all since the last repair the one that asks for most."""
-    found = [one for one in told(gpu, "xid_critical") if one.critical]
+    known = tuple(told(gpu, "xid_critical"))
+    found = [one for one in known if one.critical]
     if not found:
-        return WELL
+        return over() if is_taken_back(gpu, "xid_critical", known) else WELL
     at = max(one.burst.last_wall for one in found)
     return fail(reason(found), worst(found).action, at=at, **evidence(found))
 
@@ -200,6 +208,7 @@ CHECKS = (
 3. Open a case with the vendor; `/api/v1/events` has what came when.
 """,
         gpu=recurring,
+        latch=Latch(quiet=DAY, repair=False),
         limits=(RECURRING,),
     ),
     Check(

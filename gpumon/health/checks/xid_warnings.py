@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gpumon.health.catalogue import NVLINK, Catalogue
 from gpumon.health.check import DAY, MINUTE, Check, Latch, beside, covers, same
 from gpumon.health.checks.memory_ecc import FAULTS, XIDS
-from gpumon.health.checks.xid import MEMORY, Told, age, codes, evidence, reason, told, unplanned, worst
+from gpumon.health.checks.xid import MEMORY, Told, age, codes, evidence, is_taken_back, reason, told, unplanned, worst
 from gpumon.health.facts import Facts, GpuCase, Past
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
@@ -35,7 +35,8 @@ def warning(gpu: GpuCase) -> Finding | None:
     recent = [one for one in told(gpu, "xid_warning") if age(one.burst, gpu.facts) <= DAY]
     found = [one for one in recent if _warns(one, catalogue)]
     if not found:
-        return over() if any(one.burst.cancelled_wall is not None for one in recent) else WELL
+        cancelled = any(one.burst.cancelled_wall is not None for one in recent)
+        return over() if cancelled or is_taken_back(gpu, "xid_warning", recent) else WELL
     at = max(one.burst.last_wall for one in found)
     contained = sum(one.code == _CONTAINED and not gpu.facts.planned(one.burst) for one in found)
     if contained > 1:
@@ -78,7 +79,9 @@ def repeated(gpu: GpuCase) -> Finding | None:
             at = found[-1].burst.last_wall
             make = fail if code == _TIMEOUT else warn
             return make(words, action, at=at, xid=code, bursts=times)
-    return WELL
+    known = gpu.facts.open.get(("xid_app_repeated", gpu.device))
+    shared = known is not None and any(_elsewhere(code, gpu) for code in codes(known))
+    return over() if shared else WELL
 
 
 def _sticking(bursts: list[Burst]) -> tuple[int, str]:
@@ -141,7 +144,7 @@ def storm(gpu: GpuCase) -> Finding | None:
 
 
 def unplaced(facts: Facts) -> Finding | None:
-    """Of this boot, at an address where a GPU of ours should be: not excluded, and not given to another driver.
+    """At an address where a GPU of ours should be: not excluded, and not given to another driver.
 
     A container sees the kernel log and the PCI bus of its host, and may have been given but some of the GPUs.
     """
@@ -149,27 +152,34 @@ def unplaced(facts: Facts) -> Finding | None:
         return None
     if facts.expectation.place == CONTAINER:
         return WELL
-    known = {state.bus_id for state in facts.gpus} | set(facts.excluded)
-    cleared = facts.cleared.get(("xid_unplaced", NODE), 0.0)
-    bursts = [
-        burst
-        for burst in facts.events
-        if burst.kind == XID
-        and not burst.historical
-        and burst.boot_id == facts.boot_id
-        and burst.last_wall > cleared
-        and burst.bus_id not in known
-        and facts.bus.get(burst.bus_id, "nvidia") in {"nvidia", ""}
-    ]
-    told_ = [Told(burst, facts.explained(burst)) for burst in bursts]
-    found = [one for one in told_ if one.means.severity is not Severity.INFO]
+    found = list(_unplaced(facts))
     if not found:
-        return WELL
+        known = facts.open.get(("xid_unplaced", NODE))
+        placed = known is not None and not _is_unknown(str(known.evidence.get("pci_bus_id", "")), facts)
+        return over() if placed else WELL
     first = max(found, key=lambda one: (one.critical, one.burst.last_wall))
     words = f"{first.words} It came from {first.burst.bus_id}, where no GPU answers."
     make, action = (fail, first.action) if first.critical else (warn, Action.INSPECT)
     at = max(one.burst.last_wall for one in found)
     return make(words, action, at=at, xid=first.code, pci_bus_id=first.burst.bus_id)
+
+
+def _unplaced(facts: Facts) -> Iterator[Told]:
+    """Of this boot and the last day; an application's errors are its own affair wherever it runs."""
+    cleared = facts.cleared.get(("xid_unplaced", NODE), 0.0)
+    for burst in facts.events:
+        recent = burst.boot_id == facts.boot_id and burst.last_wall > cleared and age(burst, facts) <= DAY
+        if burst.kind == XID and not burst.historical and recent and _is_unknown(burst.bus_id, facts):
+            one = Told(burst, facts.explained(burst))
+            kind = facts.catalogue.xid(burst.code).kind
+            if one.means.severity is not Severity.INFO and kind is not Class.APPLICATION:
+                yield one
+
+
+def _is_unknown(bus_id: str, facts: Facts) -> bool:
+    """No GPU of ours answers there, and one should."""
+    ours = bus_id in facts.excluded or any(state.bus_id == bus_id for state in facts.gpus)
+    return not ours and (facts.bus or {}).get(bus_id, "nvidia") in {"nvidia", ""}
 
 
 _MEMORY = ("row_remap_failed", "ecc_uncorrectable", "ecc_corrected_storm", "ecc_corrected_high", "row_remap_pending")
@@ -199,6 +209,7 @@ CHECKS = (
 """,
         node=unplaced,
         after=MINUTE,
+        latch=Latch(quiet=DAY),
     ),
     Check(
         name="xid_warning",
@@ -239,6 +250,7 @@ CHECKS = (
 2. Else drain the GPU and run the vendor's diagnostics (`dcgmi diag -r 3`).
 """,
         gpu=repeated,
+        latch=Latch(quiet=DAY),
         follows=FAULTS | XIDS,
         because=beside,
         limits=(REPEATED,),
@@ -252,6 +264,7 @@ CHECKS = (
 1. Tell who runs the job: its log, its CUDA version and its addresses are where to look. Do not drain the node.
 """,
         node=everywhere,
+        latch=Latch(quiet=DAY, repair=False),
         pages=False,
     ),
     Check(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import Ward
+from judging import Ward, acknowledge
 
 from gpumon.health import xids
 from gpumon.health.catalogue import SHIPPED
@@ -79,6 +79,39 @@ def test_advice_that_is_taken_back() -> None:
     ward.at += 1
     ward.event(0, 154, text="GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
     assert not ward.go_on(60).verdicts
+
+
+@pytest.mark.parametrize(
+    ("first", "check", "newer", "left"),
+    [
+        ("0x1 (GPU Reset Required)", "xid_critical", "0x0 (None)", []),
+        ("0x3 (Drain P2P)", "xid_warning", "0x0 (None)", []),
+        ("0x1 (GPU Reset Required)", "xid_critical", "0x3 (Drain P2P)", ["xid_warning"]),
+    ],
+)
+def test_advice_is_over_with_newer_advice(first: str, check: str, newer: str, left: list[str]) -> None:
+    """A minute after it; an error that it was given for is not."""
+    alone, reasoned = Ward(gpus=1), Ward(gpus=1)
+    reasoned.event(0, 95)
+    for ward in (alone, reasoned):
+        ward.event(0, 154, text=ADVICE.format(first))
+        assert ward.go_on(60).level(check, 0) > Level.OK
+        ward.event(0, 154, text=ADVICE.format(newer))
+        ward.go_on(90)
+    assert alone.seen() == left
+    assert reasoned.level("xid_critical", 0) is Level.FAIL
+
+
+@pytest.mark.parametrize("number", range(1, 10))
+def test_advice_and_its_xid_are_one_fault(number: int) -> None:
+    """The driver says it twice, and asks for the same."""
+    ward = Ward(gpus=2)
+    ward.event(0, 154, text=ADVICE.format(f"{number:#x} (Whatever)"))
+    ward.gpu(0, recovery_action=float(number))
+    ward.go_on(90)
+    assert len(ward.verdicts) == 2
+    (primary,) = ward.report.health.primary
+    assert {one.action for one in ward.verdicts.values()} == {primary.action}
 
 
 def test_an_old_boot_is_over() -> None:
@@ -186,6 +219,45 @@ def test_recurring() -> None:
     ward.reset(1)
     assert ward.go_on(HOUR, every=60).seen() == ["xid_recurring"]
     assert not ward.go_on(DAY, every=1800).verdicts
+
+
+@pytest.mark.parametrize(
+    ("check", "code", "gpus", "times"),
+    [("xid_recurring", 48, (1,), 5), ("xid_app_repeated", 31, (1,), 2), ("xid_app_everywhere", 31, (0, 1), 1)],
+)
+def test_what_many_xids_mean_can_be_acknowledged(check: str, code: int, gpus: tuple[int, ...], times: int) -> None:
+    """The board was reseated, the job mended: counting begins anew."""
+    ward = Ward(gpus=2, policy=Policy(disabled=frozenset({"repeat_offender"})))
+
+    def come() -> None:
+        for index in gpus * times:
+            ward.event(index, code)
+            ward.go_on(10)
+            if check == "xid_recurring":
+                ward.reset(index)
+                ward.go_on(90)
+
+    come()
+    assert ward.seen() == [check]
+    assert [one.check for one in acknowledge(ward, check)] == [check]
+    assert not ward.go_on(600, every=60).verdicts
+    come()
+    assert ward.seen() == [check]
+
+
+def test_a_reset_ends_that_errors_stick_to_a_gpu() -> None:
+    """It was asked for; so does the same error on another GPU: it is software's, then."""
+    mended, shared = Ward(gpus=2), Ward(gpus=2)
+    for ward in (mended, shared):
+        for _ in range(2):
+            ward.event(0, 109)
+            ward.go_on(300, every=60)
+        assert ward.level("xid_app_repeated", 0) is Level.FAIL
+    mended.reset(0)
+    assert not mended.go_on(90).verdicts
+    shared.event(1, 109)
+    shared.go_on(90)
+    assert shared.level("xid_app_repeated", 0) is Level.OK
 
 
 def test_recurring_counts_one_code_of_one_gpu() -> None:
@@ -511,6 +583,20 @@ def test_an_xid_where_no_gpu_is() -> None:
     ward.gpu(1, state={"bus_id": "00000000:9B:00.0", "uuid": "GPU-9b"})
     ward.go_on(120)
     assert ward.seen() == ["xid_critical"], "now the GPU is known, and it is its own"
+
+
+def test_an_xid_where_no_gpu_is_can_be_acknowledged_and_is_forgotten_after_a_day() -> None:
+    """One of an application is none of the node's."""
+    told, quiet, harmless = Ward(gpus=2), Ward(gpus=2), Ward(gpus=2)
+    for ward, code in ((told, 79), (quiet, 79), (harmless, 31)):
+        on_bus(ward)
+        unplaced(ward, code)
+        ward.go_on(120)
+    assert not harmless.verdicts
+    assert [one.check for one in acknowledge(told, "xid_unplaced")] == ["xid_unplaced"]
+    assert not told.go_on(HOUR, every=60).verdicts
+    assert quiet.go_on(DAY - HOUR, every=900).level("xid_unplaced") is Level.FAIL
+    assert not quiet.go_on(2 * HOUR, every=900).verdicts
 
 
 def test_an_xid_of_a_gpu_that_is_not_ours() -> None:
