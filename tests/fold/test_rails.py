@@ -182,6 +182,13 @@ def test_what_a_person_accepts_is_expected_no_more() -> None:
     answer = acceptance(report)
     assert set(answer.ports) == {"5c25:7303:00f0:0002/1", "5c25:7303:00f0:0003/1"}
 
+    for part in ("mlx5_3/1", "5c25:7303:00f0:0003/1"):
+        alone = acceptance(report, [part])
+        assert (alone.count, alone.gone, alone.ports) == (None, (), ("5c25:7303:00f0:0003/1",))
+    partly = told(alone, links(*here), report=report, at=1005.0)
+    assert (missing(partly), expected(partly)["mlx5_2/1"]) == ([], True)
+    assert (partly.memory.accepted, partly.memory.learned) == (report.memory.accepted, report.memory.learned)
+
     after = told(answer, links(*here), report=report, at=1005.0)
     assert (missing(after), expected(after)["mlx5_2/1"]) == ([], False)
     assert ports.left(after.memory.links) == {"mlx5_3/1", "00000000:13:00.0/1"}
