@@ -34,10 +34,8 @@ class Group:
 
     def pids(self) -> frozenset[int]:
         """Of what is there and not ended."""
-        try:
-            return frozenset(map(int, (self._path / "cgroup.procs").read_text().split()))
-        except OSError:
-            return frozenset()
+        found = frozenset(map(int, _read(self._path / "cgroup.procs").split()))
+        return found - {0}  # one that has no pid here; to signal that would be to signal ourselves
 
     def kill(self) -> None:
         try:
@@ -59,6 +57,9 @@ def make_group(root: Path = Path("/")) -> Group | None:
     if own is None or not _is_delegated(own):
         return None
     path = own / f"probe-{os.getpid()}"
+    for left in own.glob("probe-*"):  # by agents that were killed; while somebody is there, it stays
+        with contextlib.suppress(OSError):
+            left.rmdir()
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:

@@ -107,6 +107,7 @@ def test_what_a_rank_has_started_in_another_session_ends_with_the_run(
 ) -> None:
     """However the rank itself ends; and the run leaves no group behind."""
     deadline = STARTED if outcome == "timeout" else 60.0
+    (group / "probe-4711").mkdir()  # of an agent that was killed
     with agent(group, tmp_path, f"time.sleep(0.5)\n{script}", deadline) as process:
         ends = [os.pidfd_open(pid) for pid in left(tmp_path)]
         assert answer(process)["outcome"] == outcome
