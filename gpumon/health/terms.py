@@ -65,6 +65,6 @@ WAYS: Mapping[Way, str] = {
     Way.ACKNOWLEDGED: "somebody acknowledged it",
     Way.GONE: "its device is expected no more",
     Way.NAMED: "the GPU has told its name, under which it goes on",
-    Way.OFF: "its check is switched off",
+    Way.OFF: "it, or its threshold, is switched off",
 }
 """In words for people."""

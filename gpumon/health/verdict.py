@@ -40,6 +40,10 @@ def over(way: Way = Way.WELL) -> Finding:
     return Finding(level=OK, ended=way)
 
 
+OFF = over(Way.OFF)
+"""An operator has set the number that it is judged by to null: nothing is found, and what was found is over."""
+
+
 def warn(reason: str, action: Action = Action.NONE, *, at: float | None = None, **evidence: float | str) -> Finding:
     """A finding that a person should look at in the daytime."""
     return Finding(level=WARN, reason=reason, action=action, evidence=evidence, at=at)

@@ -8,7 +8,7 @@ from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts, Past
 from gpumon.health.policy import COUNT, SHARE, Limit
 from gpumon.health.terms import WARN, Action
-from gpumon.health.verdict import NODE, WELL, Finding, warn
+from gpumon.health.verdict import NODE, OFF, WELL, Finding, warn
 from gpumon.snapshot.burst import OVERRUN
 
 ERRORS = Past("gpumon_poll_errors_total", 5 * MINUTE)
@@ -71,7 +71,9 @@ def poll_errors(facts: Facts) -> Finding | None:
 
 def poll_slow(facts: Facts) -> Finding | None:
     share, took = facts.limit(SLOW_SHARE), (facts.node.poll_duration_seconds or {}).get("fast")
-    if share is None or took is None or not facts.node.nvml_up:
+    if share is None:
+        return OFF
+    if took is None or not facts.node.nvml_up:
         return None
     if took <= share * facts.interval:
         return WELL
@@ -82,7 +84,7 @@ def poll_slow(facts: Facts) -> Finding | None:
 def sampler_restarting(facts: Facts) -> Finding | None:
     most = facts.limit(MOST_RESTARTS)
     if most is None:
-        return None
+        return OFF
     times = sum(one.gain for one in facts.series(RESTARTS) if one.labels.get("reason") in _BY_FAULTS)
     if times < most:
         return WELL

@@ -10,7 +10,7 @@ from gpumon.health.facts import GpuCase, Past
 from gpumon.health.lasting import held, labelled, whole_mean
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import WELL, Finding, fail, warn
+from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 
 WINDOW = 10 * MINUTE
 REASONS = Past("gpumon_gpu_clock_event_active", WINDOW)
@@ -44,7 +44,9 @@ _WORDS = {
 def slowdown(gpu: GpuCase) -> Finding | None:
     """One point of it is no slowdown, and all of a window need not be known to tell."""
     least = gpu.facts.limit(SLOWED)
-    if least is None or gpu.now.clock_event_active is None:
+    if least is None:
+        return OFF
+    if gpu.now.clock_event_active is None:
         return None
     series = gpu.series(REASONS)
     hardware = [held(labelled(series, reason=reason), REASONS, least) for reason in _HARDWARE]
@@ -80,7 +82,9 @@ class _Pace(NamedTuple):
 def straggler(gpu: GpuCase) -> Finding | None:
     """Other work may need more power, and clock less: it stands at the power limit while the others do not."""
     share, load = gpu.facts.limit(CLOCK_SHARE), gpu.facts.limit(BUSY_SHARE)
-    if share is None or load is None or _pace(gpu, load) is None:
+    if share is None or load is None:
+        return OFF
+    if _pace(gpu, load) is None:
         return None
     paces = [pace for one in _alike(gpu) if (pace := _pace(one, load))]
     if len(paces) < FEWEST:

@@ -6,7 +6,7 @@ from gpumon.health.check import MINUTE, Check, Xids
 from gpumon.health.facts import Facts, GpuCase, Past
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import Action, Level
-from gpumon.health.verdict import WELL, Finding, fail, warn
+from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 from gpumon.snapshot.nvlink import PEERS
 
 STOPS = Past("gpumon_service_stops_total", 10 * MINUTE)
@@ -38,7 +38,9 @@ def manager_down(facts: Facts) -> Finding | None:
 
 def manager_flapping(facts: Facts) -> Finding | None:
     most = facts.limit(MOST_STOPS)
-    if most is None or facts.node.fabric_manager_up is None:
+    if most is None:
+        return OFF
+    if facts.node.fabric_manager_up is None:
         return None
     stops = sum(one.gain for one in facts.growth(STOPS) if one.labels.get("service") == "fabric_manager")
     if stops < most or not _switched(facts):

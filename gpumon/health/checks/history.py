@@ -10,7 +10,7 @@ from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.repairs import TOGETHER, Repair, repairs
 from gpumon.health.terms import WARN, Action, Way
-from gpumon.health.verdict import NODE, WELL, Finding, warn
+from gpumon.health.verdict import NODE, OFF, WELL, Finding, warn
 
 NODE_REPAIRS = Limit("node_repairs", 5, "Repairs of the node and its GPUs in seven days that are a verdict.", COUNT)
 GPU_REPAIRS = Limit("gpu_repairs", 3, "Repairs of one GPU in 30 days that are a verdict.", COUNT)
@@ -95,7 +95,7 @@ def _after(down: float) -> str:
 def agent_restarting(facts: Facts) -> Finding | None:
     most = facts.limit(STARTS)
     if most is None:
-        return None
+        return OFF
     crashed = list(lives.restarts(facts.lives, facts.boot_id))
     in_a_row = [at for at in crashed if crashed[-1] - at <= 10 * MINUTE]
     last = facts.now.wall - (facts.now.at - in_a_row[-1]) if in_a_row else 0.0

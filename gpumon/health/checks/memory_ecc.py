@@ -7,7 +7,7 @@ from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.facts import GpuCase, Past, Series
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action, Way
-from gpumon.health.verdict import WELL, Finding, Verdict, fail, over, warn
+from gpumon.health.verdict import OFF, WELL, Finding, Verdict, fail, over, warn
 
 RATE = Limit("ecc_corrected_per_second", 100, "Corrected ECC errors a second that are a storm.", AMOUNT)
 SRAM = Limit("ecc_corrected_sram", 10_000, "Corrected ECC errors in SRAM since the last reset that are many.", AMOUNT)
@@ -69,10 +69,12 @@ def _found(errors: dict[str, float], at: float, had: str) -> Finding:
 
 def corrected_storm(gpu: GpuCase) -> Finding | None:
     limit = gpu.facts.limit(RATE)
+    if limit is None:
+        return OFF
     if gpu.now.ecc_errors_total is None:
         return None
     series = [one for one in gpu.series(_RATE) if one.labels["severity"] == "corrected"]
-    if limit is None or not series:
+    if not series:
         return WELL
     covered = max(one.covered for one in series)
     if covered < _SHORTEST:
@@ -87,9 +89,11 @@ def corrected_storm(gpu: GpuCase) -> Finding | None:
 def corrected_high(gpu: GpuCase) -> Finding | None:
     """As the driver counts them: since it was loaded, or the GPU was reset."""
     volatile = gpu.state.ecc_volatile
+    limits = {"sram": gpu.facts.limit(SRAM), "dram": gpu.facts.limit(DRAM)}
+    if all(limit is None for limit in limits.values()):
+        return OFF
     if volatile is None:
         return None
-    limits = {"sram": gpu.facts.limit(SRAM), "dram": gpu.facts.limit(DRAM)}
     many = {
         place: count
         for place, limit in limits.items()

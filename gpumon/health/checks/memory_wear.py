@@ -6,7 +6,7 @@ from gpumon.health.check import Check
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import WELL, Finding, fail, warn
+from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 
 _LISTED = Range(0, 63)
 """The list has room for 64."""
@@ -47,9 +47,11 @@ def sram_threshold(gpu: GpuCase) -> Finding | None:
 def rows_remapped(gpu: GpuCase) -> Finding | None:
     rows = (gpu.now.rows_remapped_total or {}).get("uncorrectable")
     most = gpu.facts.limit(ROWS)
+    if most is None:
+        return OFF
     if rows is None:
         return None
-    if most is None or rows < most:
+    if rows < most:
         return WELL
     reason = f"{rows:.0f} memory rows were replaced for uncorrectable errors: the spares come to an end."
     return warn(reason, Action.REPLACE, rows_remapped=rows)
@@ -68,10 +70,12 @@ def banks_without_spares(gpu: GpuCase) -> Finding | None:
 
 def retired_pages(gpu: GpuCase) -> Finding | None:
     """Before Ampere. Pages of both causes share one list."""
+    few, many = gpu.facts.limit(PAGES), gpu.facts.limit(MOST_PAGES)
+    if few is None and many is None:
+        return OFF
     if gpu.now.retired_pages is None:
         return None
     pages = sum(gpu.now.retired_pages.values())
-    few, many = gpu.facts.limit(PAGES), gpu.facts.limit(MOST_PAGES)
     reason = f"{pages:.0f} of at most 64 memory pages are retired."
     if many is not None and pages > many:
         return fail(reason, Action.REPLACE, retired_pages=pages)

@@ -9,7 +9,7 @@ from gpumon.health.facts import Facts, GpuCase, Growth, Past
 from gpumon.health.policy import AMOUNT, COUNT, SHARE, Limit, Range
 from gpumon.health.products import link_speed
 from gpumon.health.terms import Action, Level
-from gpumon.health.verdict import WELL, Finding, fail, warn
+from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 
 LINK_XIDS = frozenset({74, 136, *range(144, 151), 155})
 """Those by which the driver itself says that a link is at fault."""
@@ -77,7 +77,9 @@ def recovery_failed(gpu: GpuCase) -> Finding | None:
 
 def errors(gpu: GpuCase) -> Finding | None:
     most = gpu.facts.limit(MOST_ERRORS)
-    if most is None or not _can_tell(gpu):
+    if most is None:
+        return OFF
+    if not _can_tell(gpu):
         return None
     by_link: dict[str, dict[str, float]] = {}
     for one in (*_grown(gpu, ERRORS_SOON), *_grown(gpu, RECOVERIES)):
@@ -98,7 +100,9 @@ def errors(gpu: GpuCase) -> Finding | None:
 
 def unstable(gpu: GpuCase) -> Finding | None:
     most = gpu.facts.limit(BAD_MINUTES)
-    if most is None or not _can_tell(gpu):
+    if most is None:
+        return OFF
+    if not _can_tell(gpu):
         return None
     minutes: dict[str, set[int]] = {}
     for one in _grown(gpu, ERRORS_LONG):
@@ -130,7 +134,9 @@ def crc_high(gpu: GpuCase) -> Finding | None:
 
 def ber_high(gpu: GpuCase) -> Finding | None:
     most = gpu.facts.limit(BIT_ERRORS)
-    if most is None or not _can_tell(gpu):
+    if most is None:
+        return OFF
+    if not _can_tell(gpu):
         return None
     rates = {link: (one.bit_error_ratio or {}).get("effective") for link, one in gpu.state.links.items()}
     known = {link: rate for link, rate in rates.items() if rate is not None}
@@ -145,7 +151,9 @@ def ber_high(gpu: GpuCase) -> Finding | None:
 
 def slow(gpu: GpuCase) -> Finding | None:
     share, speed = gpu.facts.limit(SPEED), gpu.now.nvlink_speed_bytes_per_second
-    if share is None or speed is None or gpu.now.mig_mode or not _can_tell(gpu):
+    if share is None:
+        return OFF
+    if speed is None or gpu.now.mig_mode or not _can_tell(gpu):
         return None
     others = (one.gpu.nvlink_speed_bytes_per_second for one in gpu.facts.gpus if one.gpu.name == gpu.now.name)
     best = max([link_speed(gpu.now.name) or 0.0, *filter(None, others)])

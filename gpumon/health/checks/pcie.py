@@ -8,7 +8,7 @@ from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
 from gpumon.health.facts import GpuCase, Past
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.terms import Action, Level
-from gpumon.health.verdict import WELL, Finding, fail, warn
+from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 from gpumon.snapshot.burst import AER
 
 REPLAYS = Past("gpumon_gpu_pcie_replays_total", 5 * MINUTE)
@@ -44,7 +44,9 @@ def generation(gpu: GpuCase) -> Finding | None:
     """Idle GPUs lower it by design, and say nothing of what they would do at work."""
     now, most = gpu.now.pcie_link_generation, gpu.now.pcie_link_generation_max
     busy = gpu.facts.limit(BUSY_SHARE)
-    if not now or not most or busy is None:
+    if busy is None:
+        return OFF
+    if not now or not most:
         return None
     if now >= most:
         return WELL
@@ -59,7 +61,9 @@ def generation(gpu: GpuCase) -> Finding | None:
 
 def replays(gpu: GpuCase) -> Finding | None:
     share, lanes, of = gpu.facts.limit(REPLAY_SHARE), gpu.now.pcie_link_width, gpu.now.pcie_link_generation_max
-    if share is None or not lanes or not of or gpu.now.pcie_replays_total is None:
+    if share is None:
+        return OFF
+    if not lanes or not of or gpu.now.pcie_replays_total is None:
         return None
     most = math.ceil(share * REPLAYS_A_LANE * 2 ** (max(of, _THIRD) - _THIRD) * lanes)
     rate = sum(one.gain for one in gpu.growth(REPLAYS)) / (REPLAYS.seconds / MINUTE)

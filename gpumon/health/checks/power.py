@@ -7,7 +7,7 @@ from gpumon.health.facts import GpuCase, Past
 from gpumon.health.lasting import labelled, whole_mean
 from gpumon.health.policy import AMOUNT, SHARE, Limit, Range
 from gpumon.health.terms import WARN, Action
-from gpumon.health.verdict import WELL, Finding, fail, warn
+from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 from gpumon.snapshot.gpu import Gpu
 
 BRAKED = Past("gpumon_gpu_clock_event_seconds_total", MINUTE)
@@ -45,7 +45,9 @@ def brake(gpu: GpuCase) -> Finding | None:
 def cap(gpu: GpuCase) -> Finding | None:
     """Running into the board's own limit, or the one that was asked for, is what limits are for."""
     most = gpu.facts.limit(CAPPED_SHARE)
-    if most is None or gpu.now.power_limit_watts is None:
+    if most is None:
+        return OFF
+    if gpu.now.power_limit_watts is None:
         return None
     low = _too_low(gpu)
     if low is None:

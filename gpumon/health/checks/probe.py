@@ -9,7 +9,7 @@ from gpumon.health.check import DAY, MINUTE, Check, Latch, Where, same
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import NODE, REPAIRS, WELL, Change, Finding, fail, over, unknown, warn
+from gpumon.health.verdict import NODE, OFF, REPAIRS, WELL, Change, Finding, fail, over, unknown, warn
 from gpumon.probe.conclude import SETUP_STAGES
 from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import SUCCESSES, ProbeResult
@@ -141,7 +141,9 @@ def failing(facts: Facts) -> Finding | None:
     """One failure may be of a moment. Before the first operation it is the installation; on a CPU no GPU is in it."""
     most = facts.limit(FAILURES)
     ran = _ran(facts)
-    if most is None or not ran:
+    if most is None:
+        return OFF
+    if not ran:
         return None
     newest = ran[-1]
     if newest.outcome in DECISIVE:

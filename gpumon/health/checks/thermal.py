@@ -7,7 +7,7 @@ from gpumon.health.facts import GpuCase
 from gpumon.health.policy import Limit, Range
 from gpumon.health.products import slowdown_margin
 from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import WELL, Finding, fail, warn
+from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 
 _DEGREES, _MARGINS = Range(30, 150), Range(-50, 50)
 """Colder is no GPU at work, and warmer none that still works."""
@@ -34,15 +34,23 @@ def margin_low(gpu: GpuCase) -> Finding | None:
     margin, least = gpu.now.thermal_margin_celsius, gpu.facts.limit(MARGIN)
     if margin is None:
         return _core_hot(gpu)
-    if least is None:
-        return None
-    if margin > least:
+    if margin > (least or 0.0):
         return WELL
     if _braked(gpu, margin):
-        reason = f"It is {-margin:.0f} degrees above its limit: the hardware slows it down."
+        reason = f"It is {_degrees(-margin)} above its limit: the hardware slows it down."
         return fail(reason, Action.INSPECT, thermal_margin_celsius=margin)
-    reason = f"It has {margin:.0f} degrees left until it slows down for heat."
+    if least is None:
+        return OFF
+    reason = (
+        f"It is {_degrees(-margin)} above its limit: it is being slowed down."
+        if margin < 0
+        else f"It has {_degrees(margin)} left until it slows down for heat."
+    )
     return warn(reason, Action.INSPECT, thermal_margin_celsius=margin)
+
+
+def _degrees(count: float) -> str:
+    return f"{count:.0f} degree{'' if round(count) == 1 else 's'}"
 
 
 def _braked(gpu: GpuCase, margin: float) -> bool:
@@ -54,22 +62,25 @@ def _braked(gpu: GpuCase, margin: float) -> bool:
 
 def _core_hot(gpu: GpuCase) -> Finding | None:
     core, most, slowdown = gpu.now.temperature_celsius, gpu.facts.limit(CORE), gpu.now.temperature_slowdown_celsius
-    if core is None or most is None:
+    if core is None:
         return None
     if slowdown is not None and core >= slowdown:
         reason = f"Its core has {core:.0f} degrees; from {slowdown:.0f} on the hardware slows it down."
         return fail(reason, Action.INSPECT, temperature_celsius=core, temperature_slowdown_celsius=slowdown)
+    if most is None:
+        return OFF
     if core < most:
         return WELL
     return warn(f"Its core has {core:.0f} degrees, of at most {most:.0f}.", Action.INSPECT, temperature_celsius=core)
 
 
 def memory_hot(gpu: GpuCase) -> Finding | None:
-    now, limit = gpu.now.memory_temperature_celsius, gpu.facts.limit(MEMORY)
-    if now is None or limit is None:
+    now, told = gpu.now.memory_temperature_celsius, gpu.now.memory_temperature_max_celsius
+    most = gpu.facts.limit(MEMORY) if told is None else told
+    if now is None:
         return None
-    told = gpu.now.memory_temperature_max_celsius
-    most = limit if told is None else told
+    if most is None:
+        return OFF
     if now <= most:
         return WELL
     reason = f"Its memory has {now:.0f} degrees, of at most {most:.0f}."

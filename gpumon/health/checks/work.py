@@ -8,7 +8,7 @@ from gpumon.health.lasting import whole_mean, whole_peak
 from gpumon.health.policy import COUNT, SHARE, Limit, Range
 from gpumon.health.products import is_coherent
 from gpumon.health.terms import WARN, Action
-from gpumon.health.verdict import WELL, Finding, fail, warn
+from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 
 STUCK = Limit(
     "stuck_process_seconds", 5 * MINUTE, "Time for which a process that holds a GPU may sit in the kernel.", COUNT
@@ -31,7 +31,9 @@ def process_stuck(facts: Facts) -> Finding | None:
     Who may not see what others hold has no such verdict: gpumon_collector_denied says so, and the log once.
     """
     longest = facts.limit(STUCK)
-    if longest is None or facts.stuck is None:
+    if longest is None:
+        return OFF
+    if facts.stuck is None:
         return None
     stuck = [one for one in facts.stuck if facts.now.at - one.since >= longest]
     if not stuck:
@@ -50,7 +52,9 @@ def process_stuck(facts: Facts) -> Finding | None:
 def memory_orphaned(gpu: GpuCase) -> Finding | None:
     """In a container NVML names no process of others, and on a Grace host the kernel uses the GPU's memory."""
     now, least = gpu.now, gpu.facts.limit(ORPHANED)
-    if least is None or now.memory_used_bytes is None or now.processes is None or gpu.facts.contained is not False:
+    if least is None:
+        return OFF
+    if now.memory_used_bytes is None or now.processes is None or gpu.facts.contained is not False:
         return None
     if now.mig_mode or gpu.state.c2c_links or is_coherent(now.name or ""):
         return None
@@ -64,7 +68,9 @@ def spin(gpu: GpuCase) -> Finding | None:
     """A kernel that waits for a peer runs, and does nothing: it reads no memory and draws little power."""
     busy, low = gpu.facts.limit(SPIN_BUSY), gpu.facts.limit(SPIN_DRAW)
     limit, now = gpu.now.power_limit_watts, gpu.now.utilization_ratio
-    if busy is None or low is None or not limit or now is None:
+    if busy is None or low is None:
+        return OFF
+    if not limit or now is None:
         return None
     if now < busy:
         return WELL

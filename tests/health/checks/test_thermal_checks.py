@@ -128,3 +128,23 @@ def test_what_is_worse_than_its_cause_is_told_as_well() -> None:
     ward.gpu(3, memory_temperature_celsius=99.0, clock_event_active={"hw_slowdown": 1.0, "sw_thermal": 0.0})
     ward.go_on(900, every=15)
     assert {one.check for one in ward.report.health.primary} == {"hw_slowdown", "memory_temperature_high"}
+
+
+def test_without_a_number_for_the_core_the_drivers_own_still_counts() -> None:
+    """Null switches off what depends on that number, and not what the driver says."""
+    hot: dict[str, Any] = {"thermal_margin_celsius": None, "temperature_celsius": 90.0}
+    ward = Ward(policy=Policy(thresholds={"core_celsius": None}))
+    ward.gpu(2, **hot, temperature_slowdown_celsius=None)
+    ward.gpu(3, **hot, temperature_slowdown_celsius=87.0)
+    ward.go_on(10 * MINUTE)
+    assert ward.level("thermal_margin_low", 2) is Level.OK
+    assert ward.level("thermal_margin_low", 3) is Level.FAIL
+
+
+def test_a_gpu_above_its_limit_has_no_degrees_left() -> None:
+    """The reason says how far above it is."""
+    ward = Ward()
+    ward.gpu(3, thermal_margin_celsius=-1.0)
+    verdict = ward.go_on(130).verdict("thermal_margin_low", 3)
+    assert verdict is not None
+    assert verdict.reason == "It is 1 degree above its limit: it is being slowed down."

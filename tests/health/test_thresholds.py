@@ -1,0 +1,44 @@
+"""What thresholds that an operator has switched off leave behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from judging import Ward
+
+from gpumon.health.check import Check
+from gpumon.health.policy import Policy
+from gpumon.health.table import CHECKS, LIMITS
+from gpumon.health.terms import Action
+from gpumon.health.verdict import NODE, Verdict
+
+_OF_HISTORY = frozenset({"repeat_offender"})
+"""Latched, and of what was done and not of what is: quiet time ends it, or a person."""
+
+
+def test_numbers_set_to_null_take_back_what_was_found_by_them() -> None:
+    """Of each row that has numbers: none of them leaves a verdict that nothing can end."""
+    ward = Ward(policy=Policy(thresholds=dict.fromkeys(LIMITS)))
+    found = [_verdict(check, ward) for check in CHECKS if check.limits and check.name not in _OF_HISTORY]
+    ward.report = replace(ward.report, health=replace(ward.report.health, open={one.key: one for one in found}))
+    ward.go_on(2 * 3600.0, every=60.0)
+    assert {one.check for one in ward.verdicts.values()} == set()
+
+
+def _verdict(check: Check, ward: Ward) -> Verdict:
+    """As if it had been raised just now, of a device that has such checks."""
+    gpu, port = ward.report.gpus[1].uuid, ward.report.ports[0]
+    device = gpu if check.gpu else f"{port.device}/{port.port}" if check.port else NODE
+    return Verdict(
+        check=check.name,
+        device=device,
+        level=check.levels[0],
+        reason="It was so.",
+        action=Action.INSPECT,
+        since=ward.wall,
+        seen=ward.wall,
+        seen_at=ward.at,
+        boot_id=ward.report.boot_id,
+        since_at=ward.at,
+        since_boot=ward.report.boot_id,
+    )
