@@ -31,6 +31,7 @@ from gpumon.supervisor.loop import Loop, Timer
 from gpumon.supervisor.nccl_conf import PATH, lines_of
 from gpumon.supervisor.run_record import RunRecord
 from gpumon.supervisor.runs import Runs, at_once
+from gpumon.supervisor.shared_memory import sweep
 from gpumon.supervisor.situation import Own, free_memory, situation
 from gpumon.supervisor.witness import Witness
 
@@ -138,10 +139,11 @@ class Probing:
         return tuple(sorted(self._runs.ranks.unkillable))
 
     def recall(self) -> None:
-        """Keep what became of the run in which an earlier agent was killed."""
+        """Keep what became of the run in which an earlier agent was killed, and clear up after it."""
         result = self._record.cut_short()
         if result is not None:
-            log.warning("the agent before this one ended in mid run", extra={"id": result.id})
+            swept = ", ".join(sweep(since=result.started))
+            log.warning("the agent before this one ended in mid run", extra={"id": result.id, "deleted": swept})
             self._keep(result)
 
     def request(self, name: str = ALL_REDUCE) -> Future[ProbeRequest]:

@@ -65,6 +65,8 @@ def group() -> Iterator[Path]:
         path.mkdir()
         os.setxattr(path, "user.delegate", b"1")
     except OSError as error:
+        with contextlib.suppress(OSError):
+            path.rmdir()
         pytest.skip(f"no control group can be made: {error}")
     yield path
     for one in (*path.glob("*/"), path):

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -292,6 +293,20 @@ def test_a_run_in_which_the_agent_is_killed_is_told_of_at_the_next_start(bench: 
     assert record.cut_short() is None
     (tmp_path / "run.json").write_text("garbage")
     assert record.cut_short() is None
+
+
+def test_shared_memory_of_a_run_in_which_the_agent_is_killed_is_deleted(bench: Bench, tmp_path: Path) -> None:
+    """By the agent that starts next, which keeps the result too."""
+    run = bench.run()
+    record = (tmp_path / "run.json").read_text()
+    bench.probing.stop()
+    bench.turn_until(lambda: not bench.probing.running)
+    with tempfile.NamedTemporaryFile(prefix="nccl-", dir="/dev/shm", delete=False) as left:
+        left.write(bytes(4096))
+    (tmp_path / "run.json").write_text(record)
+    bench.probing.recall()
+    assert not Path(left.name).exists()
+    assert [(one.id, one.reason) for one in bench.kept] == [(run, "interrupted")]
 
 
 # The scheduler
