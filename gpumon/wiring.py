@@ -25,7 +25,7 @@ from gpumon.probe.state import ProbeState
 from gpumon.report import Report
 from gpumon.snapshot.node import Build
 from gpumon.snapshot.orders import LinkOrders, Orders, Simulation
-from gpumon.supervisor.probing import Choices
+from gpumon.supervisor.choices import Choices
 from gpumon.terms import Terms
 
 PROBE = PROBES["allreduce"]

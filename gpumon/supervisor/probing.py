@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Protocol
 
 from gpumon.arrival import ProbeProgressed, ProbeStarted
@@ -23,12 +22,13 @@ from gpumon.probe.situation import Situation
 from gpumon.release import Holder
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
+from gpumon.supervisor.choices import Choices
 from gpumon.supervisor.departure import Left, left_on
 from gpumon.supervisor.due import is_due_early, pause
 from gpumon.supervisor.gate import Question
 from gpumon.supervisor.judging import make_judge
 from gpumon.supervisor.loop import Loop, Timer
-from gpumon.supervisor.nccl_conf import PATH, lines_of
+from gpumon.supervisor.nccl_conf import lines_of
 from gpumon.supervisor.run_record import RunRecord
 from gpumon.supervisor.runs import Runs, at_once
 from gpumon.supervisor.shared_memory import sweep
@@ -44,32 +44,6 @@ SCHEDULE, REQUEST = "schedule", "request"
 AFTER_SECONDS = 5.0
 """How long after a run the processes are read at every poll: what its ranks left must not look like a job's."""
 _STOPPING = Skip(reason="disabled", hint="The agent is stopping.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """What the configuration says about probing."""
-
-    python: str
-    enabled: bool = True
-    deadline: float | None = None
-    """Seconds; None: the probe's own."""
-    dtypes: tuple[str, ...] = ("float32",)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    nccl_conf: Path = PATH
-    floors: Mapping[str, Floors] = field(default_factory=dict)
-    """By backend; what is not here has the shipped ones."""
-    idle_seconds: float = 0.0
-    """For how long the GPUs must have been idle before a run by schedule."""
-    partial: bool = False
-    """Whether a run may leave out GPUs that are in use."""
-    algorithms: tuple[str, ...] = ()
-    """Of NCCL, for a run on all GPUs; empty: the probe's own, or what is safe where the GPUs are."""
-    gate: tuple[str, ...] = ()
-    """Command that asks the scheduler for the node; empty: none is asked."""
-    gate_seconds: float = 10.0
-    fault: str = ""
-    """For tests: what one rank does wrong."""
 
 
 class Watch(Protocol):

@@ -36,8 +36,9 @@ from gpumon.state import GpuState
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor import child
+from gpumon.supervisor.choices import Choices
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.probing import Choices, Probing
+from gpumon.supervisor.probing import Probing
 from gpumon.supervisor.run_record import RunRecord
 from gpumon.terms import Terms
 

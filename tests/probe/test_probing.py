@@ -29,8 +29,9 @@ from gpumon.snapshot.node import Node
 from gpumon.snapshot.snapshot import LinksSeen
 from gpumon.state import GpuState
 from gpumon.supervisor import departure
+from gpumon.supervisor.choices import Choices
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.probing import WATCH_SECONDS, Choices, Probing
+from gpumon.supervisor.probing import WATCH_SECONDS, Probing
 from gpumon.supervisor.run_record import RunRecord
 
 HANG = """

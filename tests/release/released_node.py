@@ -27,8 +27,9 @@ from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import Orders, Simulation
 from gpumon.snapshot.snapshot import DriverStatus, Message, PciBus, Snapshot
 from gpumon.state import GpuState
+from gpumon.supervisor.choices import Choices
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.probing import Choices, Probing
+from gpumon.supervisor.probing import Probing
 from gpumon.supervisor.releasing import Releasing
 from gpumon.supervisor.run_record import RunRecord
 from gpumon.supervisor.samplers import SamplerSupervisor
