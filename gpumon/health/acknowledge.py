@@ -40,7 +40,7 @@ def acknowledged(asked: Asked, health: Health, here: Collection[str]) -> Acknowl
     if not health.judged:
         return Acknowledged(trouble="The agent has not judged the node yet.")
     found = [
-        (one, _why_not(one, here))
+        (one, _why_not(one, here, named=asked.check is not None))
         for one in health.verdicts
         if asked.check in {None, one.check} and asked.device in {None, one.device}
     ]
@@ -50,11 +50,13 @@ def acknowledged(asked: Asked, health: Health, here: Collection[str]) -> Acknowl
     return Acknowledged(cleared=tuple(cleared.values()), kept=tuple(one for one in found if one[1]))
 
 
-def _why_not(verdict: Verdict, here: Collection[str]) -> str:
-    """Why a person cannot clear it; empty when that is possible."""
+def _why_not(verdict: Verdict, here: Collection[str], *, named: bool = False) -> str:
+    """Why a person cannot clear it; empty when that is possible. `named`: its check was, it is not one of many."""
+    check = BY_NAME.get(verdict.check)
+    if check is not None and check.acceptable and verdict.under is None:
+        return "" if named else f"`gpumon ack {verdict.check}` would say that it is as it should be."
     if verdict.active:
         return "It is so now: it can be acknowledged when it is so no more."
-    check = BY_NAME.get(verdict.check)
     if check is not None and check.latch is None and verdict.well and verdict.device in {NODE, *here}:
         return "It is not latched: it ends by itself when it has been well for a while."
     return ""

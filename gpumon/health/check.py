@@ -90,6 +90,8 @@ class Check:
     """What an operator can set of it."""
     notice: str = ""
     """Subject of the agent's notice that says the same."""
+    acceptable: bool = False
+    """To acknowledge it by name is to say that it is as it should be: what was measured is normal from now on."""
     pages: bool = True
     """False: its warning is for information."""
 

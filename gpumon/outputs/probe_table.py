@@ -39,6 +39,7 @@ def compared(one: Comparison) -> str:
     """A measurement beside what was to be expected, as a sentence."""
     usual = [
         _of(one.busbw, one.baseline, f"this host's own median of {one.runs} runs"),
+        _of(one.busbw, one.best, f"its best, up to {one.best_date}") if one.low == "drift" else "",
         _of(one.busbw, one.expected, one.source),
         _of(one.busbw, one.fleet, "the fleet's median"),
     ]

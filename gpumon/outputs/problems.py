@@ -112,7 +112,8 @@ def _latched(one: Verdict, check: Check, report: Report) -> str:
         until = f"until it has been well for {PROOF_AFTER_REBOOT / MINUTE:.0f} minutes: the node was rebooted since"
     elif check.latch.repair and repaired(one, report.boot_id) is Way.RESET:
         until = f"until it has been well for {PROOF_AFTER_RESET / MINUTE:.0f} minute: the GPU was reset since"
-    return f"It stays on record {until}; `gpumon ack {one.check}{which}` forgets it."
+    forgets = "says that it is as it should be" if check.acceptable else "forgets it"
+    return f"It stays on record {until}; `gpumon ack {one.check}{which}` {forgets}."
 
 
 def _consequences(one: Verdict, report: Report) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from gpumon.probe.probes import ALGORITHMS
 from gpumon.probe.result import Comparison, Conditions, Measurement, ProbeResult
@@ -12,7 +13,7 @@ from gpumon.probe.result import Comparison, Conditions, Measurement, ProbeResult
 ENOUGH_RUNS = 5
 """Fewer say nothing about what is normal."""
 MOST_RUNS = 30
-"""Of which the median is taken: drift over months is not hidden by runs of last year."""
+"""Of which the median is taken: what the host comes to now is not hidden by runs of last year."""
 MOST_GOOD = 200
 """Good runs that are remembered, under whatever conditions."""
 SATURATING = 16
@@ -21,6 +22,7 @@ _MAD_TO_SIGMA = 1.4826
 _TELLING = "NCCL_DEBUG"
 """Begins the names of variables that change what NCCL says, not what it does."""
 _VERSIONS = {"NCCL": "nccl", "CUDA": "cuda", "torch": "torch"}
+
 
 Figure = tuple[float, str]
 """Bytes a second, and where the figure is from."""
@@ -54,9 +56,12 @@ class Judge:
 
     def compare(self, measurement: Measurement, *, ranks: int, versions: Mapping[str, str]) -> Comparison:
         """Only what saturates the links can be low: see `saturating`."""
-        past = list(self._past(measurement, ranks, versions))[-MOST_RUNS:]
+        alike = list(self._alike(ranks, versions))
+        past = [one.busbw_bytes_per_second for run in alike for one in run.measurements if one.key == measurement.key]
+        past = past[-MOST_RUNS:]
         median = statistics.median(past) if len(past) >= ENOUGH_RUNS else None
         spread = None if median is None else _MAD_TO_SIGMA * statistics.median(abs(one - median) for one in past)
+        best, date = _best(alike, measurement, median if len(past) == MOST_RUNS else None)
         figure, source = self.expected(measurement) or (None, "")
         comparison = Comparison(
             collective=measurement.collective,
@@ -67,6 +72,8 @@ class Judge:
             baseline=median,
             spread=spread,
             runs=len(past),
+            best=best,
+            best_date=date,
             runs_needed=ENOUGH_RUNS,
             expected=figure,
             source=source,
@@ -83,14 +90,23 @@ class Judge:
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         return ", ".join(_change(name, then.get(name), now.get(name)) for name in changed)
 
-    def _past(self, measurement: Measurement, ranks: int, versions: Mapping[str, str]) -> Iterator[float]:
+    def _alike(self, ranks: int, versions: Mapping[str, str]) -> Iterator[ProbeResult]:
+        """Good runs under these conditions."""
         here = self._key(ranks, versions)
         for result in self.history:
             if (result.probe, result.backend) == (self.probe, self.backend) and _key(result) == here:
-                yield from (one.busbw_bytes_per_second for one in result.measurements if one.key == measurement.key)
+                yield result
 
     def _key(self, ranks: int, versions: Mapping[str, str]) -> Mapping[str, object]:
         return _conditions(self.conditions, ranks, versions, self.settings)
+
+
+def _best(alike: Sequence[ProbeResult], measurement: Measurement, median: float | None) -> tuple[float | None, str]:
+    """The highest median that there has been, as each run hands it on to the next; `median`: of a full window."""
+    known = [(one.best, one.best_date) for run in alike for one in run.comparisons if one.key == measurement.key]
+    if median is not None:
+        known.append((median, datetime.fromtimestamp(alike[-1].started, UTC).strftime("%Y-%m-%d")))
+    return max(((best, date) for best, date in known if best is not None), default=(None, ""))
 
 
 def good_runs(known: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[ProbeResult, ...]:
@@ -118,6 +134,8 @@ def chosen(settings: Mapping[str, str], algorithm: str) -> Mapping[str, str]:
 def _change(name: str, then: object, now: object) -> str:
     if name.startswith("/"):  # its lines, which are in the results
         return f"{name} is not as it was"
+    if name == "accepted":
+        return f"what it came to was acknowledged at {now}"
     nothing = "none" if name.startswith("NCCL_") else "unknown"
     return f"{name} {now or nothing} after {then or nothing}"
 
@@ -133,6 +151,7 @@ def _conditions(
         "ranks": ranks,
         "on": ", ".join(sorted(here.gpus)) if partial else "all",
         "driver": here.driver,
+        "accepted": here.accepted,
         **{name: versions.get(key) for name, key in _VERSIONS.items()},
         **(settings if here.gpus else {}),
     }
@@ -146,10 +165,12 @@ def saturating(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
 
 def _low(one: Comparison, floors: Floors) -> str:
     """Which of them it falls short of."""
-    if one.baseline is not None and one.spread is not None:
-        least = min(floors.baseline * one.baseline, one.baseline - floors.spreads * one.spread)
-        if one.busbw < least:
-            return "baseline"
+    own = {"baseline": one.baseline, "drift": one.best}
+    for name, usual in own.items():
+        if usual is None or one.spread is None:
+            continue
+        if one.busbw < min(floors.baseline * usual, usual - floors.spreads * one.spread):
+            return name
     if one.expected is not None and one.busbw < floors.expected * one.expected:
         return "expected"
     if one.fleet is not None and one.busbw < floors.fleet * one.fleet:

@@ -225,8 +225,13 @@ def _degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
 
 
 def _fallen_short(one: Comparison) -> _Verdict:
-    usual = {"baseline": one.baseline, "expected": one.expected, "fleet": one.fleet}[one.low] or 0.0
-    whose = {"baseline": "this host's own median", "expected": one.source, "fleet": "the fleet's median"}[one.low]
+    usual = one.usual or one.busbw
+    whose = {
+        "baseline": "this host's own median",
+        "drift": f"what this host came to in the runs up to {one.best_date}, from which it went down slowly",
+        "expected": one.source,
+        "fleet": "the fleet's median",
+    }[one.low]
     hint = (
         f"{one.collective} ({one.algorithm}) of {one.bytes} bytes came to {one.busbw / 1e9:.2f} GB/s, twice: "
         f"{one.busbw / usual:.0%} of {usual / 1e9:.2f} GB/s ({whose})."

@@ -54,6 +54,8 @@ class Conditions:
     driver: str = ""
     host_gpus: int = 0
     """GPUs of the host: more than took part in a partial run."""
+    accepted: str = ""
+    """When a person last said that what the host comes to is as it should be, in RFC 3339; empty: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,10 @@ class Comparison:
     """Of those runs: 1.48 times the median distance from their median."""
     runs: int = 0
     """How many those are."""
+    best: float | None = None
+    """Highest median that as many runs as are remembered have had there, before there were so many None."""
+    best_date: str = ""
+    """Day of the newest of those runs, in UTC."""
     runs_needed: int = 0
     """For a median."""
     expected: float | None = None
@@ -80,7 +86,18 @@ class Comparison:
     fleet: float | None = None
     """Median of the fleet's hosts of the same hardware."""
     low: str = ""
-    """Which of them it falls short of: baseline, expected or fleet."""
+    """Which of them it falls short of: baseline, expected or fleet; drift: of the best median."""
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """Of its measurement."""
+        return (self.collective, self.algorithm, self.dtype, self.bytes)
+
+    @property
+    def usual(self) -> float | None:
+        """What it falls short of."""
+        known = {"baseline": self.baseline, "drift": self.best, "expected": self.expected, "fleet": self.fleet}
+        return known.get(self.low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

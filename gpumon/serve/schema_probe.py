@@ -37,6 +37,7 @@ class Conditions(Shape):
     gpus: list[str] = Field(description="UUIDs in the order of the ranks; empty on the CPU.")
     driver: str
     host_gpus: int
+    accepted: str = Field(description="When somebody last acknowledged that it is slow: the median begins anew there.")
 
 
 class Comparison(Shape):
@@ -50,13 +51,17 @@ class Comparison(Shape):
     baseline: float | None = Field(description="Median of this host's own runs under the same conditions.")
     spread: float | None
     runs: int = Field(description="How many those are.")
+    best: float | None = Field(description="The highest median of 30 runs that there has been under these conditions.")
+    best_date: str = Field(description="Day of the newest of those runs, in UTC; empty while there is none.")
     runs_needed: int = Field(
         description="For a baseline; it begins anew with another driver, NCCL, setting, torch or GPU."
     )
     expected: float | None = Field(description="The shipped figure for this hardware.")
     source: str
     fleet: float | None
-    low: str = Field(description="Which of them it falls short of: baseline, expected, fleet, or nothing.")
+    low: str = Field(
+        description="Which of them it falls short of: baseline, drift (best), expected, fleet, or nothing."
+    )
 
 
 class Pair(Shape):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+from gpumon.health.table import BY_NAME
+from gpumon.health.terms import Way
 from gpumon.probe.baseline import Figure, Floors, Judge, chosen
 from gpumon.probe.figures import figure
 from gpumon.probe.fleet import FleetFigures
 from gpumon.probe.plan import Plan
-from gpumon.probe.probes import Probe
+from gpumon.probe.probes import ALL_REDUCE, Probe
 from gpumon.probe.result import Conditions, Measurement
 from gpumon.report import Report
+
+_ACCEPTABLE = frozenset(name for name, check in BY_NAME.items() if check.acceptable)
 
 
 def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors, fleet: FleetFigures) -> Judge:
     """Figures from elsewhere are of GPUs: nothing is known of what ranks on a CPU come to."""
-    conditions = _conditions(plan, report)
+    conditions = _conditions(probe, plan, report)
 
     def expected(measurement: Measurement) -> Figure | None:
         return figure(conditions.model, plan.ranks, measurement) if plan.gpus else None
@@ -33,7 +39,7 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors, fleet: 
     )
 
 
-def _conditions(plan: Plan, report: Report) -> Conditions:
+def _conditions(probe: Probe, plan: Plan, report: Report) -> Conditions:
     used = [state for state in report.gpus if not plan.gpus or state.uuid in plan.gpus]
     models = {state.gpu.name for state in used if state.gpu.name}
     status = report.memory.status
@@ -42,4 +48,20 @@ def _conditions(plan: Plan, report: Report) -> Conditions:
         gpus=plan.gpus,
         driver=(status.driver or "") if status is not None else "",
         host_gpus=len(report.gpus),
+        accepted=_accepted(report) if probe.name == ALL_REDUCE else "",
     )
+
+
+def _accepted(report: Report) -> str:
+    """When somebody last acknowledged that it is slow: what it came to before is asked for no more.
+
+    What followed from another fault says nothing. Rulings are forgotten some day, and runs hand it on.
+    """
+    rulings = (*report.health.history, *report.health.cleared.values())
+    told = (
+        datetime.fromtimestamp(one.wall, UTC).isoformat(timespec="seconds")
+        for one in rulings
+        if one.way is Way.ACKNOWLEDGED and one.verdict.check in _ACCEPTABLE and one.verdict.under is None
+    )
+    known = (one.conditions.accepted for one in report.probe.known if one.probe == ALL_REDUCE)
+    return max((*told, *known), default="")

@@ -7,9 +7,10 @@ from itertools import takewhile
 
 from gpumon.health.check import DAY, MINUTE, Check, Latch, Where, same
 from gpumon.health.facts import Facts, GpuCase
+from gpumon.health.mended import is_whole, mended
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import NODE, OFF, REPAIRS, WELL, Change, Finding, fail, over, unknown, warn
+from gpumon.health.verdict import NODE, OFF, WELL, Finding, Ruling, fail, over, unknown, warn
 from gpumon.probe.conclude import SETUP_STAGES
 from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import SUCCESSES, ProbeResult
@@ -23,6 +24,7 @@ DECISIVE = (*SUCCESSES, "wrong")
 """Outcomes of runs that have measured."""
 _USUAL = {
     "baseline": "what this host came to before",
+    "drift": "what this host came to in the runs up to {date}, from which it went down slowly",
     "expected": "what such hosts come to",
     "fleet": "what the fleet comes to",
 }
@@ -50,11 +52,6 @@ def _blamed(result: ProbeResult) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _is_whole(result: ProbeResult) -> bool:
-    """It left out no GPU of the host; on the CPU none takes part."""
-    return not result.conditions.gpus or result.ranks == result.conditions.host_gpus
-
-
 def _of_node(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | None:
     """The run that ended so and blames no single GPU, else what is to be said."""
     last = _measured(facts)
@@ -64,7 +61,7 @@ def _of_node(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | 
         return WELL
     if last.outcome == outcome and _blamed(last) not in {state.uuid for state in facts.gpus}:
         return last
-    return WELL if last.outcome == outcome or _is_whole(last) else None
+    return WELL if last.outcome == outcome or is_whole(last) else None
 
 
 def _of_gpu(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | None:
@@ -88,11 +85,12 @@ def _slow(last: ProbeResult, whose: str) -> Finding:
     if not low:
         return warn(f"{whose} is slow: {last.reason or 'nobody says beside what'}.", Action.INSPECT, at=_ended(last))
     one = low[-1]
-    usual = {"baseline": one.baseline, "expected": one.expected, "fleet": one.fleet}[one.low] or one.busbw
+    usual = one.usual or one.busbw
+    beside = _USUAL[one.low].format(date=one.best_date)
     where = f" {last.location.sentence}" if last.location is not None else ""
     reason = (
         f"{whose} ({one.algorithm}) came to {one.busbw / 1e9:.0f} GB/s, twice: {one.busbw / usual:.0%} of "
-        f"{usual / 1e9:.0f} GB/s, {_USUAL[one.low]}.{where}"
+        f"{usual / 1e9:.0f} GB/s, {beside}.{where}"
     )
     return warn(
         reason,
@@ -206,18 +204,12 @@ def _is_free(facts: Facts) -> bool:
 def _repaired(facts: Facts) -> Iterator[str]:
     """What has been done to GPUs since the last run that measured, in words."""
     last = _measured(facts)
-    if last is None or not last.conditions.gpus:
-        return
-    end = _ended(last)
-    for state in facts.gpus:
-        if _is_whole(last) and state.uuid not in last.conditions.gpus:
-            yield f"GPU {state.index} was replaced"
-        elif state.begun_at is not None and facts.wall(state.begun_at) > end:
-            yield f"GPU {state.index} was reset, or the driver loaded again"
-    for one in facts.rulings:
-        mended = one.change is Change.CLEARED and one.way in REPAIRS and one.verdict.level is FAIL
-        if mended and facts.now.wall - facts.age(one) > end and one.verdict.device:
-            yield "a GPU was repaired"
+
+    def since(one: Ruling) -> float:
+        return facts.now.wall - facts.age(one)
+
+    if last is not None:
+        yield from mended(last, facts.gpus, facts.rulings, wall=facts.wall, since=since)
 
 
 _ANY: tuple[str, ...] = (
@@ -306,9 +298,11 @@ CHECKS: tuple[Check, ...] = (
         steps=f"""\
 {_LOOK_FIRST}2. Its links, clocks and PCIe are well: reset it, and let the probe run again.
 3. The next run that is well ends it. It is named again: have its seat, bridge and baseboard inspected.
+4. It is as it should be: `gpumon ack gpu_allreduce_slow --note "..."`, and the median begins anew.
 """,
         gpu=gpu_slow,
         latch=Latch(quiet=7 * DAY),
+        acceptable=True,
         follows=_after(*_ANY, *_LINKS) | same(*_SLOWING),
     ),
     Check(
@@ -320,10 +314,13 @@ CHECKS: tuple[Check, ...] = (
 {_LOOK_FIRST}2. Only `default` is slow, and `ring` is not: NVLink SHARP is not in use. Look at the fabric manager and at
    /etc/nccl.conf.
 3. After a change of driver, NCCL or settings it is meant to be so: `probe.least_expected_ratio` says what is asked for;
-   a median of its own begins anew by itself. The next run that is well ends it.
+   a median of its own begins anew by itself. After any other, `gpumon ack allreduce_slow --note "..."` begins it anew.
+4. It went down slowly: what has changed since the day that the verdict names? Dust and heat, clocks and power limits.
+5. The next run that is well ends it.
 """,
         node=slow,
         latch=Latch(quiet=7 * DAY),
+        acceptable=True,
         follows=_after(*_ANY, *_LINKS, *_SLOWING),
     ),
     Check(

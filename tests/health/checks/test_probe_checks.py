@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from judging import Ward, acknowledge
 
+from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Change
@@ -49,6 +50,7 @@ class Probed(Ward):
         blames: tuple[int, ...] | None = None,
         on: int = 4,
         backend: str = "nccl",
+        low: Comparison = LOW,
     ) -> Probed:
         """A run has ended, just now. `blames`: the GPUs that it was traced to; `on`: how many took part."""
         located = None if blames is None else Location(sentence="GPU so and so.", gpus=self.uuids(*blames))
@@ -63,7 +65,7 @@ class Probed(Ward):
             backend=backend,
             ranks=on,
             conditions=Conditions(model="NVIDIA H100 80GB HBM3", gpus=gpus, host_gpus=len(self.report.gpus)),
-            comparisons=(LOW,) if outcome == "degraded" else (),
+            comparisons=(low,) if outcome == "degraded" else (),
             location=located,
             wrong_elements=7 if outcome == "wrong" else 0,
         )
@@ -95,6 +97,29 @@ def test_a_slow_run_warns_of_the_node_in_numbers_until_one_is_not() -> None:
     assert ward.level("allreduce_slow") is Level.WARN
     ward.ran("ok").go_on(70)
     assert not ward.verdicts
+
+
+def test_what_went_down_slowly_is_said_with_the_day_when_it_was_well() -> None:
+    """The median, which went down with it, is not told: it would look as if nothing had changed."""
+    drift = replace(LOW, baseline=385e9, best=475e9, best_date="2026-05-01", low="drift")
+    verdict = Probed().ran("degraded", "drift", low=drift).go_on().verdict("allreduce_slow")
+    assert verdict is not None
+    assert verdict.reason == (
+        "The all-reduce (default) came to 380 GB/s, twice: 80% of 475 GB/s, what this host came to in the runs up to "
+        "2026-05-01, from which it went down slowly."
+    )
+    assert verdict.evidence["low"] == "drift"
+
+
+def test_a_slow_run_may_be_as_it_should_be() -> None:
+    """A person who names the verdict says so; one who clears all that can be says nothing of it."""
+    ward = Probed().ran("degraded", "baseline").go_on()
+    here = {state.uuid for state in ward.report.gpus}
+    [(kept, why)] = acknowledged(Asked(), ward.report.health, here).kept
+    assert (kept.check, "gpumon ack allreduce_slow" in why) == ("allreduce_slow", True)
+    assert [one.check for one in acknowledge(ward, "allreduce_slow")] == ["allreduce_slow"]
+    assert not ward.go_on(10 * MINUTE, every=30).verdicts
+    assert ward.ran("degraded", "expected").go_on().level("allreduce_slow") is Level.WARN
 
 
 def test_the_gpu_that_a_run_blames_has_the_verdict() -> None:
