@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gpumon.nvml.library import INSUFFICIENT_SIZE, Library, NvmlError
+from gpumon.snapshot.fabric import COMPLETED
 
 _UINT, _UINT64, _UINT8 = ctypes.c_uint, ctypes.c_ulonglong, ctypes.c_uint8
 
@@ -52,10 +53,6 @@ class GpuFabricInfo3(ctypes.Structure):
     """nvmlGpuFabricInfo_v3_t."""
 
     _fields_ = (*GpuFabricInfo2._fields_, ("health_summary", _UINT8))
-
-
-COMPLETED = 3
-"""State of the fabric from which on the rest of what is said about it means something."""
 
 
 class FabricInfo(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpumon.outputs.document import Document
 from gpumon.outputs.words import count
+from gpumon.snapshot.fabric import COMPLETED, STATES
 from gpumon.snapshot.nvlink import Nvlink
 from gpumon.snapshot.reading import metric_type, rows
 
@@ -15,9 +16,6 @@ _COUNTERS = {
     if metric_type(name) == "counter" and len(row.labels) == 1
 }
 """What is counted of a link by kind, with its noun."""
-
-FABRIC_STATES = {1: "the fabric registration has not started", 2: "the fabric registration is in progress"}
-COMPLETED = 3
 
 
 def link_state(link: Document) -> str:
@@ -65,8 +63,8 @@ def fabric_trouble(gpu: Document) -> str:
     """What is wrong with its place in the fabric; empty when nothing is, or nothing is known."""
     fabric: Document = gpu["fabric"] or {}
     state, status = fabric.get("state"), fabric.get("status")
-    if state in FABRIC_STATES:
-        return FABRIC_STATES[state]
+    if state in STATES:
+        return f"the fabric registration {STATES[state]}"
     if state == COMPLETED and status:
         return f"the fabric registration failed with NVML's code {count(status)}"
     bad = [check.replace("_", " ") for check, unhealthy in (fabric.get("health") or {}).items() if unhealthy]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpumon.outputs.connections import COMPLETED, counted, fabric_trouble, link_state
+from gpumon.outputs.connections import counted, fabric_trouble, link_state
 from gpumon.outputs.document import Document
 from gpumon.outputs.words import count, line_rate
+from gpumon.snapshot.fabric import COMPLETED
 
 SIGNS = {"ok": "", "erring": "!", "down": "✕", "unknown": "·"}
 """So that no state is told by its color alone."""

@@ -7,6 +7,10 @@ from typing import ClassVar
 
 from gpumon.snapshot.reading import SLOW, Call, Check, Checks, identity, reading
 
+COMPLETED = 3
+"""State from which on the rest of what is said about the fabric means something."""
+STATES = {1: "has not started", 2: "is in progress"}
+"""What is said of the registration in the states before that; 0 is what has no fabric."""
 _TRUE, _FALSE = 1, 2
 CHECKS = {
     "degraded_bandwidth": Check(0, 2, healthy=_FALSE),

@@ -7,14 +7,13 @@ from gpumon.health.facts import Facts, GpuCase, Past
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
+from gpumon.snapshot.fabric import COMPLETED, STATES
 from gpumon.snapshot.nvlink import PEERS
 
 STOPS = Past("gpumon_service_stops_total", 10 * MINUTE)
 MOST_STOPS = Limit("fabric_manager_stops", 3, "Ends of the fabric manager in ten minutes that are a verdict.", COUNT)
 
 _SWITCH = PEERS[2]
-_COMPLETED = 3.0
-_STATES = {1.0: "has not begun", 2.0: "is in progress"}
 _CHECKS = {
     "degraded_bandwidth": "its bandwidth is degraded",
     "route_recovery": "routes are being recovered",
@@ -55,8 +54,8 @@ def unhealthy(gpu: GpuCase) -> Finding | None:
         return None
     if not fabric.state:
         return WELL
-    if fabric.state != _COMPLETED:
-        words = _STATES.get(fabric.state, f"is in state {fabric.state:.0f}")
+    if fabric.state != COMPLETED:
+        words = STATES.get(int(fabric.state), f"is in state {fabric.state:.0f}")
         return fail(f"Its registration with the NVLink fabric {words}.", Action.RESET, fabric_state=fabric.state)
     if fabric.status:
         reason = f"Its registration with the NVLink fabric ended with NVML's code {fabric.status:.0f}."

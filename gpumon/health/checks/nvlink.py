@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gpumon.health.catalogue import RECOVERY_ACTION
 from gpumon.health.check import MINUTE, Check, Latch, Where, Xids
+from gpumon.health.checks.xid import LINKS
 from gpumon.health.facts import Facts, GpuCase, Growth, Past
 from gpumon.health.policy import AMOUNT, COUNT, SHARE, Limit, Range
 from gpumon.health.products import link_speed
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 
-LINK_XIDS = frozenset({74, 136, *range(144, 151), 155})
-"""Those by which the driver itself says that a link is at fault."""
+_ELSEWHERE = frozenset({108, 121, 137, 159, 173})
+"""They accuse the peer, or are of links from chip to chip."""
+LINK_XIDS = LINKS - {RECOVERY_ACTION} - _ELSEWHERE
+"""Those by which the driver itself says that an NVLink is at fault."""
 ERRORS_SOON = Past("gpumon_nvlink_errors_total", 5 * MINUTE)
 ERRORS_LONG = Past("gpumon_nvlink_errors_total", 30 * MINUTE)
 RECOVERIES = Past("gpumon_nvlink_recoveries_total", 5 * MINUTE)
