@@ -49,6 +49,7 @@ class KnownGpu:
     been_up: frozenset[str] = frozenset()
     """Links that have been up since the agent's start."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
+    peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     platform: Platform | None = None
     """Identity: these stay, whatever becomes of the GPU."""
     begun_at: float | None = None
@@ -102,6 +103,7 @@ def _answered(gpu: KnownGpu, seen: SeenGpu, told: Gpu, around: Neighbours, now: 
         counts=counts,
         begun_at=now.at if _began_anew(gpu, counts, told, now) else gpu.begun_at,
         peers=gpu.peers if not seen.peers or seen.peers == gpu.peers else seen.peers,
+        peer_access=seen.peer_access or gpu.peer_access,
         platform=gpu.platform if seen.platform in {None, gpu.platform} else seen.platform,
     )
 

@@ -97,6 +97,7 @@ def _state(gpu: KnownGpu, report: Report, down: str | None, now: Moment, terms: 
         begun_at=gpu.begun_at,
         port_above=report.memory.ports_above.get(gpu.bus_id),
         peers=gpu.peers,
+        peer_access=gpu.peer_access,
         platform=gpu.platform,
         board=gpu.board,
         **(_read(gpu) if fault is None and not released else {}),

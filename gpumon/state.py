@@ -37,6 +37,8 @@ class GpuState:
     port_above: str | None = None
     """Address of the PCIe port that its link leads to."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
+    peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By UUID of another GPU and capability, as NVML last said; read when a probe begins. Nothing else shows it."""
     c2c_links: Mapping[str, C2cLink] = field(default_factory=dict)
     fabric: Fabric | None = None
     platform: Platform | None = None

@@ -11,6 +11,7 @@ from gpumon.nvml.gpm import Monitoring
 from gpumon.nvml.library import UNKNOWN, Library, NvmlError
 from gpumon.nvml.links import LinkReader, NvlinkReader, PeerReader, TrafficReader, is_wired
 from gpumon.nvml.mig import Instances
+from gpumon.nvml.peer_access import Access
 from gpumon.nvml.table import NOBODY, Processes, TableReader, rows_of
 from gpumon.snapshot.fabric import Fabric, Platform
 from gpumon.snapshot.gpu import Gpu
@@ -52,6 +53,8 @@ class GpuReader:
         self._traffic = TrafficReader(self.device)
         self._peers = PeerReader(self.device)
         self._new_peers: Mapping[str, NvlinkPeer] = {}
+        self.peer_access: Access = {}
+        """What is new of it."""
         self._instances = Instances(self.device, gpm=extent.gpm)
         self.watching = False
         """Whether to read at every poll who holds it, and what each of its links has moved."""
@@ -136,10 +139,12 @@ class GpuReader:
     def seen(self) -> dict[str, Any]:
         """What is known of it, as the parts of a SeenGpu. Peers are told once: they do not change."""
         peers, self._new_peers = self._new_peers, {}
+        access, self.peer_access = self.peer_access, {}
         return {
             "gpu": Gpu(**self._gpu.values),
             "links": self._nvlinks.links,
             "peers": peers,
+            "peer_access": access,
             "c2c_links": self._c2c_links.links,
             "fabric": self._fabric.made(),
             "platform": self._platform.made(),

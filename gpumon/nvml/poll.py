@@ -21,6 +21,7 @@ from gpumon.nvml.library import (
     Library,
     NvmlError,
 )
+from gpumon.nvml.peer_access import PeerAccess
 from gpumon.nvml.turns import SLOW_SECONDS, Tally, Turns
 from gpumon.snapshot.call_page import AGAIN, boot_clock
 from gpumon.snapshot.reading import FAST, RARE, SLOW, Tier
@@ -108,6 +109,8 @@ class NodePoll:
         self._partial = partial
         self._patience = patience
         self._extent = extent
+        self._peer_access = PeerAccess()
+        self._has_watched = False
         self._bound = 0
         self._counted: int | None = None
         self.events = Events(library)
@@ -123,6 +126,7 @@ class NodePoll:
         tiers = self._tiers_due()
         if RARE in tiers or SLOW in tiers or self.bus_changed or not self._slots:
             self._enumerate()
+        self._read_peer_access()
         tally = Tally(tiers)
         self._counted = _count(self._library)
         seen: list[SeenGpu] = []
@@ -139,6 +143,16 @@ class NodePoll:
             raise NvmlError(UNKNOWN, "every call")  # which GPUs there are is no GPU's to say: the driver is gone
         self.events.prepare()
         return self._snapshot(seen, tally, complete=self._has_tried_all)
+
+    def _read_peer_access(self) -> None:
+        """When somebody begins to watch."""
+        readers = {slot.uuid: slot.turns.reader for slot in self._slots.values() if slot.turns and slot.uuid}
+        if self.watching and not self._has_watched:
+            self._peer_access.begin({uuid: reader.device for uuid, reader in readers.items()})
+        self._has_watched = self.watching
+        for uuid, access in self._peer_access.take().items():
+            if uuid in readers:
+                readers[uuid].peer_access = access
 
     def _note_blindness(self) -> None:
         faults = {slot.fault for slot in self._slots.values() if slot.visible}

@@ -60,6 +60,8 @@ class Sight:
     """Moved over all NVLinks, both ways."""
     each_link_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The same of each NVLink, by where it leads and by number: links that lead to the same share what goes there."""
+    peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What NVML says of its access to the memory of others, by UUID of the other and capability."""
     fabric: Collection[str] = ()
     """Checks of the fabric that are unhealthy."""
     pcie_generation: float | None = None

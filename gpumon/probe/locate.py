@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from gpumon.probe.access import Ends, lacking
 from gpumon.probe.evidence import NOTHING_SEEN, AllSeen, findings, name, told
 from gpumon.probe.passes import Pass, measurements, pairs
 from gpumon.probe.result import Location, Pair
@@ -23,6 +24,7 @@ TWO = 2
 MOST = 0.75
 """A rank of whose pairs more than this share are slow is slow itself."""
 NOBODY_ALONE = "No rank is clearly slower than all others, so it cannot be said where the loss is"
+NO_PAIR = "No pair alone is slower than the others, so by them it cannot be said where the loss is"
 NOT_IN_PAIRS = "Every two alone exchanged right data, so it cannot be said where the wrong data comes from"
 
 
@@ -42,14 +44,35 @@ def locate(one: Pass, seen: AllSeen = NOTHING_SEEN) -> Location | None:
     blame = _blame(one, found, names)
     if blame is None:
         return None
-    blame = _with_cause(one, blame, findings(seen), names)
+    lacks = lacking({uuid: seen[uuid] for uuid in one.plan.gpus if uuid in seen})
+    blame = _with_access(one, blame, lacks, names) or _with_cause(one, blame, findings(seen), names)
     return Location(
         sentence=f"{blame.sentence}.",
         ranks=blame.ranks,
         gpus=tuple(one.plan.gpus[rank] for rank in blame.ranks) if one.plan.gpus else (),
-        pairs=found,
-        evidence=(*told(seen), *_cut_off(found, names)),
+        pairs=tuple(replace(pair, peer_access=_access(one, pair, seen)) for pair in found),
+        evidence=(*told(seen), *_apart_by_access(lacks, names), *_cut_off(found, names)),
     )
+
+
+def _with_access(one: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Names) -> _Blame | None:
+    """With the access to memory that the GPUs to blame lack; of nobody, with the only GPU or two that lack any."""
+    blamed = {one.plan.gpus[rank] for rank in blame.ranks}
+    own = {ends: words for ends, words in lacks.items() if blamed <= set(ends)}
+    if blame.wrong or len(set(own.values())) != 1:
+        return None
+    words, common = next(iter(own.values())), set.intersection(*map(set, own))
+    if not common:
+        return None
+    ranks = tuple(sorted(map(one.plan.gpus.index, common)))
+    if len(common) == TWO:
+        others = "they" if len(blamed) != 1 else " and ".join(names.of(rank) for rank in ranks)
+    else:
+        others = f"it and {len(own)} others"
+    if blamed:
+        return replace(blame, sentence=f"{blame.sentence}: {others} {words}")
+    two = f"{' and '.join(map(names.of, ranks))} stand{'' if len(common) == TWO else 's'} out"
+    return _Blame(ranks=ranks, sentence=f"{blame.sentence}; but {two}: {others} {words}")
 
 
 def _with_cause(one: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]], names: _Names) -> _Blame:
@@ -230,7 +253,20 @@ def _of_slow(one: Pass, ranks: Sequence[int], names: _Names) -> str:
         return f"{named[0]} is slow with every other"
     if named:
         return f"Only the path between {named[0]} and {named[1]} is slow"
-    return "No pair alone is slower than the others, so by them it cannot be said where the loss is"
+    return NO_PAIR
+
+
+def _access(one: Pass, pair: Pair, seen: AllSeen) -> Mapping[str, str] | None:
+    """As NVML says; nobody asks it on the CPU."""
+    if not one.plan.gpus:
+        return None
+    a, b = (one.plan.gpus[rank] for rank in pair.ranks)
+    return seen[a].last.peer_access.get(b) if a in seen else None
+
+
+def _apart_by_access(lacks: Mapping[Ends, str], names: _Names) -> Iterator[str]:
+    for ends, words in lacks.items():
+        yield f"{' and '.join(map(names.of_gpu, ends))} {words}, NVML says."
 
 
 def _cut_off(found: Sequence[Pair], names: _Names) -> Iterator[str]:

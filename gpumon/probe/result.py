@@ -113,6 +113,8 @@ class Pair:
     """Elements that each of them held wrong itself, of what it gave."""
     direct: bool | None = None
     """Whether each reaches the other's memory, as CUDA says; None on the CPU."""
+    peer_access: Mapping[str, str] | None = None
+    """The same as NVML says, by capability; None on the CPU, and where it was not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 from gpumon.nvml.field_ids import field_ids
@@ -62,6 +62,8 @@ OF_LINKS = (
     "nvmlDeviceGetNvLinkRemoteDeviceType",
     "nvmlDeviceGetNvLinkRemotePciInfo_v2",
 )
+PEER_CAPABILITIES = range(5)
+"""To read, to write, NVLink, atomic operations, PCIe."""
 ANSWERS = frozenset({"out", "text", "list", "array", "since", "struct"})
 """Words for arguments that ask nothing."""
 LINK_COUNT = "NVLINK_LINK_COUNT"
@@ -75,10 +77,15 @@ def survey(library: Library, recorder: Recorder, driver: str, bus_ids: Sequence[
     """A function that fails or is missing is an answer too; one that hangs ends this process from outside."""
     for function in NODE:
         ask(library, function, ())
+    opened: dict[str, int] = {}
     for bus_id in bus_ids:
         handle = _opened(library, bus_id)
         if handle is not None:
+            opened[bus_id] = handle
             _gpu(library, recorder, handle, bus_id, field_ids(driver))
+    for (bus_id, handle), other in permutations(opened.items(), 2):
+        for capability in PEER_CAPABILITIES:
+            ask(library, "nvmlDeviceGetP2PStatus", (handle, other[1], capability), bus_id)
     for index in range(len(bus_ids)):
         ask(library, "nvmlDeviceGetHandleByIndex_v2", (index,))
 

@@ -170,6 +170,26 @@ def c2c_links(wanted: Mapping[int | str, str], state: State, _: float) -> State:
     )
 
 
+# Peer access
+
+CAPABILITIES = ("read", "write", "nvlink", "atomics", "pci")
+"""In the order of NVML's numbers, as are the statuses."""
+ACCESS_STATUSES = (
+    *("ok", "chipset_not_supported", "gpu_not_supported", "topology_not_supported"),
+    *("disabled_by_regkey", "not_supported", "unknown"),
+)
+PEER_ACCESS = shapes.by_key(
+    shapes.whole(0, 255, "number of the other GPU"),
+    shapes.fields(dict.fromkeys(CAPABILITIES, shapes.one_of(*ACCESS_STATUSES))),
+)
+
+
+def peer_access(wanted: Mapping[int, Mapping[str, str]], state: State, _: float) -> State:
+    known = state.peer_access
+    altered = {other: {**known.get(other, {}), **each} for other, each in wanted.items()}
+    return replace(state, peer_access={**known, **altered})
+
+
 # The NVLink fabric
 
 HEALTH = {

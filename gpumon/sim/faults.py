@@ -203,6 +203,13 @@ FAULTS: Mapping[str, Fault] = {
             alter=effects.c2c_links,
         ),
         Fault(
+            key="peer_access",
+            value="other GPU: `read`, `write`, `nvlink`, `atomics`, `pci`: `ok`, `not_supported`, ...",
+            help="whether it and another GPU reach each other's memory",
+            shape=effects.PEER_ACCESS,
+            alter=effects.peer_access,
+        ),
+        Fault(
             key="fabric",
             value="`state`, `status`, `clique`, `summary`, `health`",
             help="the NVLink fabric, see below",

@@ -18,6 +18,7 @@ from gpumon.sim import (
     mig_calls,
     minor,
     nvlink,
+    peer_access,
     processes,
     samples,
     system,
@@ -30,7 +31,10 @@ from gpumon.sim.scenario import ScenarioFile
 from gpumon.sim.trace import Trace
 from gpumon.snapshot.call_page import boot_clock
 
-_ALL = (batch, ecc, events, fabric, getters, gpm_calls, lookups, mig_calls, minor, nvlink, processes, samples, system)
+_ALL = (
+    *(batch, ecc, events, fabric, getters, gpm_calls, lookups, mig_calls, minor, nvlink, peer_access, processes),
+    *(samples, system),
+)
 """The modules whose functions are exported."""
 
 

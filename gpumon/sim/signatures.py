@@ -37,6 +37,7 @@ SIGNATURES: dict[str, Words] = {
     "nvmlDeviceGetHandleByPciBusId_v2": ("string", "out handle"),
     "nvmlDeviceGetHandleByUUID": ("string", "out handle"),
     "nvmlDeviceGetIndex": ("handle", "out I"),
+    "nvmlDeviceGetP2PStatus": ("handle", "handle", "i4", "out i"),
     "nvmlDeviceGetGspFirmwareVersion": ("handle", "struct 64 0"),  # a text, whose buffer's length nobody says
     "nvmlDeviceGetPciInfo_v3": ("handle", "struct 68 0"),
     "nvmlDeviceGetMemoryInfo_v2": ("handle", "versioned 4"),

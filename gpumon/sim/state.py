@@ -87,6 +87,8 @@ class State:
     links: tuple[Link, ...] = ()
     c2c_links: tuple[int, ...] = ()
     """1 for a chip-to-chip link that works."""
+    peer_access: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """What is not as it should be, by number of the other GPU and capability."""
     mig: Layout | None = None
     """None while MIG is off."""
     held_back: bool = False

@@ -46,6 +46,8 @@ class SeenGpu:
     """Readings; counters are the driver's raw values. None while a fault hides them."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
+    peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Whether it and others reach each other's memory, by UUID of the other and capability; told when read anew."""
     c2c_links: Mapping[str, C2cLink] = field(default_factory=dict)
     fabric: Fabric | None = None
     platform: Platform | None = None

@@ -49,6 +49,7 @@ def sight(state: GpuState, at: float) -> Sight:
         link_speed=gpu.nvlink_speed_bytes_per_second,
         link_bytes=None if received is None or sent is None else received + sent,
         each_link_bytes=_by_end(state),
+        peer_access=state.peer_access,
         fabric=[check for check, value in (state.fabric.health or {}).items() if value] if state.fabric else (),
         pcie_generation=gpu.pcie_link_generation,
         pcie_generation_max=gpu.pcie_link_generation_max,

@@ -95,6 +95,41 @@ def test_while_it_watches_every_poll_reads_what_each_link_has_moved(
     assert sum(watched.link_bytes.values()) == pytest.approx(sum(both), rel=0.01)
 
 
+def test_when_it_begins_to_watch_it_asks_once_who_reaches_whose_memory(tmp_path: Path) -> None:
+    """Of each two GPUs, the same from either end."""
+    with polled(text="gpus: {1: {peer_access: {3: {nvlink: disabled_by_regkey}}}}", folder=tmp_path) as poll:
+        before = poll.poll().gpus
+        poll.node.watching = True
+        watched = [poll.poll().gpus for _ in range(20)]
+
+    told = [gpus for gpus in watched if any(seen.peer_access for seen in gpus)]
+    assert not any(seen.peer_access for seen in before)
+    [gpus] = told
+    ok = {"read": "ok", "write": "ok", "nvlink": "ok", "atomics": "ok"}
+    uuids = {seen.index: seen.uuid for seen in gpus}
+    for seen in gpus:
+        apart = {1: 3, 3: 1}.get(seen.index or 0)
+        assert seen.peer_access == {
+            uuid: {**ok, "nvlink": "disabled_by_regkey"} if index == apart else ok
+            for index, uuid in uuids.items()
+            if index != seen.index
+        }
+
+
+@pytest.mark.parametrize(
+    ("profile", "nvlink"), [("t4x1", None), ("l40sx4", "not_supported"), ("h100migx8", "not_supported")]
+)
+def test_gpus_without_nvlink_reach_each_other_over_pcie_or_not_at_all(profile: str, nvlink: str | None) -> None:
+    """One GPU has no other to reach."""
+    with polled(profile) as poll:
+        poll.poll()
+        poll.node.watching = True
+        seen = [one for _ in range(20) for one in poll.poll().gpus if one.peer_access]
+
+    assert bool(seen) is (nvlink is not None)
+    assert {access["nvlink"] for one in seen for access in one.peer_access.values()} == ({nvlink} - {None})
+
+
 def test_a_slow_tier_that_takes_long_waits_for_its_time_while_it_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has come to the GPUs must be seen at every poll."""
     with polled("t4x1") as poll:

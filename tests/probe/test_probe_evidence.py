@@ -12,12 +12,13 @@ from gpumon.probe.account import Account, Progress, Sized
 from gpumon.probe.baseline import Judge
 from gpumon.probe.conclude import conclude
 from gpumon.probe.evidence import AllSeen, Sight, findings, see
-from gpumon.probe.locate import locate
+from gpumon.probe.locate import NO_PAIR, locate
 from gpumon.probe.passes import Ending, Pass
 from gpumon.probe.plan import Run, make_plans
 from gpumon.probe.probes import PROBES
 from gpumon.probe.result import Comparison, Location
-from gpumon.probe.sharp import HIDDEN, LINKS, LOST, MAYBE_LOST, NOT_LINKS, told_apart
+from gpumon.probe.sharp import HIDDEN, LINKS, MAYBE_LOST, NOT_LINKS, told_apart
+from gpumon.probe.sharp import LOST as LOST_SHARP
 from gpumon.probe.steps import Pairs, rounds
 from gpumon.report import Report
 from gpumon.snapshot.fabric import Fabric
@@ -225,6 +226,70 @@ def test_pairs_that_do_not_reach_each_others_memory_are_evidence() -> None:
     assert not located(exchanged(ranks=2, apart=(0, 1)), {}).evidence
 
 
+ALL = dict.fromkeys(("read", "write", "nvlink", "atomics"), "ok")
+CUT = {**ALL, "nvlink": "not_supported", "atomics": "disabled_by_regkey"}
+LACK = "lack peer access that other pairs have: NVLink (not supported), atomics (disabled by regkey)"
+LOST = "have lost peer access that they had before: NVLink (not supported), atomics (disabled by regkey)"
+
+
+def with_access(at: float, access: dict[tuple[int, int], dict[str, str]], **odd: Any) -> list[Sight]:
+    """Of each two GPUs; of what is not given, all."""
+    each = {
+        uuid: {GPUS[m]: access.get((min(n, m), max(n, m)), ALL) for m in range(RANKS) if m != n}
+        for n, uuid in enumerate(GPUS)
+    }
+    return [replace(one, peer_access=each[one.uuid]) for one in sights(at, **odd)]
+
+
+@pytest.mark.parametrize(
+    ("before", "words"), [(None, LACK), ({(1, 3): CUT}, LACK), ({}, LOST)], ids=["unknown", "as before", "had it"]
+)
+def test_two_gpus_that_nvml_keeps_apart_are_the_cause_of_their_slow_path(
+    before: dict[tuple[int, int], dict[str, str]] | None, words: str
+) -> None:
+    """Or of the slow GPU that is one of them, or of a loss that no pair's time shows; the matrix is in the pairs."""
+    first = sights(0.0) if before is None else with_access(0.0, before)
+    known = see(see({}, first), with_access(1.0, {(1, 3): CUT}, **HOT))
+    for slow, ranks, sentence in (
+        ((1, 3), (1, 3), "Only the path between GPU 1 (GPU-1) and GPU 3 (GPU-3) is slow: they {}."),
+        ((3,), (3,), "GPU 3 (GPU-3) is slow with every other: GPU 1 (GPU-1) and GPU 3 (GPU-3) {}."),
+        ((), (1, 3), f"{NO_PAIR}; but GPU 1 (GPU-1) and GPU 3 (GPU-3) stand out: they {{}}."),
+    ):
+        location = located(exchanged(slow), known)
+        assert (location.ranks, location.sentence) == (ranks, sentence.format(words))
+        assert f"GPU 1 (GPU-1) and GPU 3 (GPU-3) {words}, NVML says." in location.evidence
+        assert {pair.ranks: pair.peer_access for pair in location.pairs} == {
+            pair.ranks: CUT if pair.ranks == (1, 3) else ALL for pair in location.pairs
+        }
+    other = located(exchanged((0, 2)), known)
+    assert other.sentence == "Only the path between GPU 0 (GPU-0) and GPU 2 (GPU-2) is slow."
+
+
+@pytest.mark.parametrize(
+    ("slow", "sentence"),
+    [
+        ((3,), "GPU 3 (GPU-3) is slow with every other: it and 3 others {}."),
+        ((), "{}; but GPU 3 (GPU-3) stands out: it and 3 others {}."),
+    ],
+)
+def test_a_gpu_that_nvml_keeps_apart_from_all_is_named_alone(slow: tuple[int, ...], sentence: str) -> None:
+    """Of four, half of all pairs lack it then."""
+    location = located(exchanged(slow), see({}, with_access(1.0, {(n, 3): CUT for n in range(3)})))
+    assert (location.ranks, len(location.evidence)) == ((3,), 3)
+    assert location.sentence == sentence.format(*([LACK] if slow else [NO_PAIR, LACK]))
+
+
+def test_boards_that_link_few_of_their_gpus_lack_nothing() -> None:
+    """What most pairs have not, no pair has to have; nor is anything said of a host whose GPUs all are apart."""
+    linked = {(0, 1), (2, 3)}
+    by_design = {(a, b): CUT for a in range(RANKS) for b in range(a + 1, RANKS) if (a, b) not in linked}
+    for access in (by_design, by_design | dict.fromkeys(linked, CUT)):
+        known = see({}, with_access(1.0, access))
+        assert not located(exchanged(), known).evidence
+    twice = located(exchanged(), see({}, with_access(1.0, {(0, 1): CUT, (2, 3): CUT})))
+    assert (twice.ranks, twice.sentence, len(twice.evidence)) == ((), f"{NO_PAIR}.", 2)
+
+
 def test_a_run_that_broke_says_what_the_gpus_told_meanwhile() -> None:
     """A GPU that fell off the bus makes the ranks hang, and the ranks cannot tell why."""
     one = replace(exchanged(), ending=Ending(duration=300.0, timed_out=True))
@@ -249,6 +314,7 @@ def report(at: float, **gpu: Any) -> Report:
             gpu=Gpu(nvlink_receive_bytes_total=at, nvlink_transmit_bytes_total=at, **(gpu if n else {})),
             links={"0": Nvlink(up=1.0, errors_total={"crc": 9.0 * at * n}, recoveries_total={"failed": at * n})},
             peers={str(link): NvlinkPeer(peer_type=kind, peer=f"{kind} {link}") for link, kind in enumerate(ENDS)},
+            peer_access={GPUS[1 - n]: {"read": "ok"}},
             link_bytes={str(link): at * 1e9 * (1 + link) for link in range(LINKS_EACH)},
             fabric=Fabric(health={"route_unhealthy": 0.0}),
         )
@@ -261,6 +327,7 @@ def test_a_witness_sorts_links_by_where_they_lead() -> None:
     """To the switches together, to each GPU apart; of one whose end nobody knows nothing can be said."""
     known = Witness(lambda: report(1.0), GPUS[:1]).look()
     assert known[GPUS[0]].last.each_link_bytes == {"switch": {"0": 1e9, "1": 2e9}, "gpu 2": {"2": 3e9}}
+    assert known[GPUS[0]].last.peer_access == {GPUS[1]: {"read": "ok"}}
 
 
 def test_a_witness_sees_in_the_reports_what_the_gpus_tell() -> None:
@@ -315,7 +382,7 @@ def compared(algorithm: str, busbw: float, usual: float | None) -> Comparison:
     ("default", "ring", "said"),
     [
         ((480, 480), (370, 370), ""),
-        ((368, 480), (370, 370), LOST),
+        ((368, 480), (370, 370), LOST_SHARP),
         ((368, 480), (370, None), MAYBE_LOST),
         ((240, 480), (185, 370), LINKS),
         ((475, 480), (185, 370), HIDDEN),

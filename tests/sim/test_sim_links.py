@@ -156,3 +156,23 @@ def test_the_links_of_a_guest_are_all_down() -> None:
             *["code 3"] * 3,
         ]
         assert pynvml.nvmlDeviceGetVirtualizationMode(handles[0]) == 1
+
+
+def access(one: Any, other: Any, capability: int) -> int | str:
+    try:
+        return int(pynvml.nvmlDeviceGetP2PStatus(one, other, capability))
+    except pynvml.NVMLError as error:
+        return f"code {error.value}"
+
+
+def test_each_two_gpus_tell_whether_they_reach_each_other(scenario: Path) -> None:
+    """Over NVLink while both have one that is up, else over PCIe; from either end the same, and nobody itself."""
+    text = 'gpus: {1: {nvlinks: {"*": {state: down}}}, 2: {peer_access: {0: {write: topology_not_supported}}}}'
+    with simulated("h100x8", scenario, text=text, now=100.0) as simulation:
+        handles = simulation.handles()
+        assert [access(handles[0], handles[3], capability) for capability in range(6)] == [0, 0, 0, 0, 0, "code 2"]
+        assert [access(handles[0], handles[1], capability) for capability in range(5)] == [0, 0, 5, 5, 0]
+        assert [access(handles[a], handles[b], 1) for a, b in ((0, 2), (2, 0))] == [3, 3]
+        assert access(handles[0], handles[0], 0) == "code 2"
+        simulation.edit("gpus: {3: {lost: true}}")
+        assert access(handles[0], handles[3], 0) == "code 15"

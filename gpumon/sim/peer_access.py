@@ -1,0 +1,36 @@
+"""Which GPUs reach each other's memory."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+from gpumon.sim.cmemory import put
+from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.device import Device
+from gpumon.sim.effects import ACCESS_STATUSES, CAPABILITIES
+from gpumon.sim.exports import POINTER, function
+from gpumon.sim.node import Node
+from gpumon.sim.state import LINK_DOWN
+
+_INT = struct.Struct("<i")
+OK, NOT_SUPPORTED = 0, 5
+
+
+@function("nvmlDeviceGetP2PStatus", POINTER, POINTER, ctypes.c_int, POINTER)
+def status(node: Node, handle: int | None, other: int | None, capability: int, out: int | None) -> None:
+    one, two = (node.device("nvmlDeviceGetP2PStatus", each, parts=False) for each in (handle, other))
+    if one.identity == two.identity or not 0 <= capability < len(CAPABILITIES):
+        raise Refusal(Code.INVALID_ARGUMENT)
+    put(out, _INT, _status(one, two, CAPABILITIES[capability]))
+
+
+def _status(one: Device, two: Device, capability: str) -> int:
+    for here, there in ((one, two), (two, one)):
+        wanted = here.state.peer_access.get(there.identity.number, {})
+        if capability in wanted:
+            return ACCESS_STATUSES.index(wanted[capability])
+    if any(device.state.mig is not None for device in (one, two)):
+        return NOT_SUPPORTED
+    linked = all(any(link.state != LINK_DOWN for link in device.state.links) for device in (one, two))
+    return OK if linked or capability in {"read", "write", "pci"} else NOT_SUPPORTED
