@@ -14,7 +14,7 @@ from gpumon.health.nvlink5 import FOLLOW_154
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.recovery import RECOVERY
 from gpumon.health.terms import ACTIONS, FAIL, WARN, Action, Way
-from gpumon.health.verdict import NODE, WELL, Finding, Verdict, fail, over, warn
+from gpumon.health.verdict import NODE, OFF, WELL, Finding, Verdict, fail, over, warn
 from gpumon.health.xids import Class, Severity
 from gpumon.snapshot.burst import FALLEN_OFF, SXID, Burst
 
@@ -148,10 +148,12 @@ def nvswitch_error(facts: Facts) -> Finding | None:
 
 def recurring(gpu: GpuCase) -> Finding | None:
     limit = gpu.facts.limit(RECURRING)
+    if limit is None:
+        return OFF
     bursts = unplanned(gpu, "xid_recurring", DAY)
     found = [one for one in bursts if one.critical and one.code != RECOVERY_ACTION]
     counted = Counter(one.code for one in found).most_common(1)
-    if limit is None or not counted or counted[0][1] < limit:
+    if not counted or counted[0][1] < limit:
         return WELL
     code, times = counted[0]
     last = [one for one in found if one.code == code][-1]

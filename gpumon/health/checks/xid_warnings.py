@@ -13,7 +13,7 @@ from gpumon.health.checks.xid import MEMORY, Told, age, codes, evidence, is_take
 from gpumon.health.facts import Facts, GpuCase, Past
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import NODE, WELL, Finding, Verdict, fail, over, warn
+from gpumon.health.verdict import NODE, OFF, WELL, Finding, Verdict, fail, over, warn
 from gpumon.health.xids import Class, Severity
 from gpumon.snapshot.burst import XID, Burst
 from gpumon.snapshot.snapshot import CONTAINER
@@ -70,7 +70,7 @@ def repeated(gpu: GpuCase) -> Finding | None:
     """Software meets several GPUs, so a code that others have too is not this one's fault."""
     limit = gpu.facts.limit(REPEATED)
     if limit is None:
-        return WELL
+        return OFF
     for code, action in _STICKS.items():
         found = [one for one in unplanned(gpu, "xid_app_repeated", DAY) if one.code == code]
         times, where = _sticking([one.burst for one in found])
@@ -131,7 +131,7 @@ def _of_applications(facts: Facts, uuid: str) -> Iterator[Burst]:
 def storm(gpu: GpuCase) -> Finding | None:
     limit = gpu.facts.limit(STORM)
     if limit is None:
-        return WELL
+        return OFF
     series = [one for one in gpu.series(_LINES) if one.gain > 0 and one.covered >= _SHORTEST]
     rates = {int(one.labels["xid"]): one.gain / one.covered * MINUTE for one in series}
     code = max(rates, key=lambda one: rates[one], default=None)
