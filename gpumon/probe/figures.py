@@ -10,6 +10,9 @@ from gpumon.probe.baseline import Figure
 from gpumon.probe.probes import GIB, MIB
 from gpumon.probe.result import Measurement
 
+NEAR = 4
+"""Times the measured size: so much larger ones come to hardly more (8 H200: 16 GiB to 2 % more than 4 GiB)."""
+
 _ML = "stas00/ml-engineering, network/README.md"
 _H100_PEAK = "NVIDIA/nccl-tests#212, peak, taken for that of 16 GiB"
 
@@ -77,12 +80,14 @@ Only boards that are soldered together: where a bridge is sold apart, nobody can
 def figure(model: str, ranks: int, measurement: Measurement) -> Figure | None:
     """What is known of the largest published size that is no larger than what was measured.
 
-    So a host is never asked for more than others had at its size. None where nobody has published it.
+    So a host is never asked for more than others had at its size; where there is none, of the next one that is near.
+    None where nobody has published it.
     """
     if measurement.collective != "all_reduce":
         return None
-    fitting = [one for one in _of(model, ranks, measurement.algorithm) if one.bytes <= measurement.bytes]
-    best = max(fitting, key=lambda one: one.bytes, default=None)
+    known = [one for one in _of(model, ranks, measurement.algorithm) if one.bytes <= NEAR * measurement.bytes]
+    fitting = [one for one in known if one.bytes <= measurement.bytes]
+    best = fitting[-1] if fitting else next(iter(known), None)
     return None if best is None else (best.busbw, best.source)
 
 

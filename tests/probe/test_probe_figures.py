@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from gpumon.probe.baseline import Floors, Judge
-from gpumon.probe.figures import TABLE, figure
+from gpumon.probe.figures import NEAR, TABLE, figure
 from gpumon.probe.probes import GIB, MIB, PROBES
 from gpumon.probe.result import Measurement
 from gpumon.sim.profiles import PROFILES
@@ -48,7 +48,7 @@ def test_a_figure_is_of_one_product_one_number_of_ranks_and_one_algorithm() -> N
     assert rate(f"{H200} NVL", 8, measured(GIB)) is None
     assert rate(f"NVIDIA B200, {H200}", 8, measured(GIB)) is None
     assert rate(H200, 8, measured(GIB, algorithm="ring")) is None
-    assert rate(H200, 8, measured(16 * GIB, algorithm="ring")) == 367.6e9
+    assert rate(H200, 8, measured(4 * GIB, algorithm="ring")) == 367.6e9
     assert rate(H200, 8, measured(GIB, collective="all_gather")) is None
 
 
@@ -57,6 +57,16 @@ def test_whole_boards_have_a_figure_at_the_size_that_the_probe_measures(profile:
     """Under the names that NVML gives them, and it tells the default algorithm from one that lost NVLink SHARP."""
     board = PROFILES[profile].board
     assert rate(board.product, 8, measured(max(PROBES["allreduce"].gpu.sizes))) is not None
+
+
+def test_every_figure_is_near_a_size_that_the_probe_measures() -> None:
+    """What was published of 8 and 16 GiB alone counts for the largest size of a run, the ring above all."""
+    largest = max(PROBES["allreduce"].gpu.sizes_if_fit)
+    for one in TABLE:
+        assert one.bytes <= NEAR * largest
+    assert rate(H200, 5, measured(largest)) == 414e9
+    assert rate("NVIDIA B300 SXM6 AC", 8, measured(largest)) == 845e9
+    assert rate("NVIDIA B200", 8, measured(GIB, algorithm="ring")) is None
 
 
 def test_figures_grow_with_the_size_and_name_their_source() -> None:
