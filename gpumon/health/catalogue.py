@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from gpumon.health import nvlink5, recovery, registers
+from gpumon.health.terms import ACTIONS, Action
 from gpumon.health.xids import NOTHING, SUPPORT, XIDS, Severity, Xid, unknown
 from gpumon.snapshot.burst import AER, CANCELLED_BY, NIC, OVERRUN, SXID, Burst
 from gpumon.snapshot.nic import trouble
@@ -132,12 +133,15 @@ AER_EXPLAINED = Explanation(
 )
 
 
+_OF_ADAPTERS = {"none": NOTHING, "reboot": "drain the node and reboot it", "inspect": ACTIONS[Action.INSPECT]}
+
+
 def _nic(code: int) -> Explanation:
     known = trouble(code)
     return Explanation(
         name=known.meaning,
         severity=Severity.CRITICAL if known.fatal else Severity.WARNING,
-        action="drain the node and reboot it" if known.fatal else NOTHING,
+        action=_OF_ADAPTERS[known.action],
         if_it_recurs="update the adapter's firmware, then replace it",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Trouble(NamedTuple):
@@ -13,21 +13,34 @@ class Trouble(NamedTuple):
     """Regular expression for a part of the line."""
     meaning: str
     fatal: bool
+    """A failure, and no warning."""
+    action: Literal["none", "reboot", "inspect"]
+    """What to do, as verdicts name it."""
 
 
 TROUBLES: Mapping[int, Trouble] = {
     1: Trouble(
-        r"health compromised|health recovery flow aborted", "The adapter's firmware does not answer", fatal=True
+        r"health compromised|health recovery flow aborted",
+        "The adapter's firmware does not answer",
+        fatal=True,
+        action="reboot",
     ),
-    2: Trouble(r"wait_func.*\) timeout", "The adapter does not answer a command", fatal=True),
-    3: Trouble(r"high temperature", "The adapter or its transceiver is too hot", fatal=True),
-    4: Trouble(r"insufficient power on the PCIe slot", "The slot gives the adapter too little power", fatal=False),
+    2: Trouble(r"wait_func.*\) timeout", "The adapter does not answer a command", fatal=True, action="reboot"),
+    3: Trouble(r"high temperature", "The adapter or its transceiver is too hot", fatal=True, action="inspect"),
+    4: Trouble(
+        r"insufficient power on the PCIe slot",
+        "The slot gives the adapter too little power",
+        fatal=False,
+        action="none",
+    ),
 }
 """By a number of our own: adapters have none. Power is told at each boot by cards that work all the same.
 
 Not in it: ACCESS_REG commands that fail, which monitoring of transceivers does all the time; cables that are plugged.
 """
-_UNKNOWN = Trouble("", "The adapter's driver reported an error that this version does not know", fatal=False)
+_UNKNOWN = Trouble(
+    "", "The adapter's driver reported an error that this version does not know", fatal=False, action="inspect"
+)
 
 
 def trouble(code: int) -> Trouble:

@@ -22,7 +22,7 @@ DOWNS_DAY = Limit("infiniband_downs_in_24_hours", 5, "The same in a day.", COUNT
 SPEED = Limit(
     "infiniband_port_bytes_per_second",
     None,
-    "Speed that each InfiniBand port must have, each way: 50e9 is 400 Gb/s.",
+    "Speed that each InfiniBand port must have, each way: 50e9 is 400 Gb/s; Ethernet is not held to it.",
     Range(1e8, 1e12),
 )
 _GIGABIT = 1e9 / 8
@@ -55,7 +55,8 @@ def driver_fatal(port: PortCase) -> Finding | None:
     worst = max(found, key=lambda one: (trouble(one.code).fatal, one.last_wall))
     known = trouble(worst.code)
     say = fail if known.fatal else warn
-    return say(f"{known.meaning}: {worst.text.rstrip('.')}.", Action.REBOOT, at=worst.last_wall, times=worst.count)
+    words = f"{known.meaning}: {worst.text.rstrip('.')}."
+    return say(words, Action(known.action), at=worst.last_wall, times=worst.count)
 
 
 def down(port: PortCase) -> Finding | None:
@@ -97,7 +98,7 @@ def slow(port: PortCase) -> Finding | None:
     if speed is None:
         return None
     was = max((max(one.window.values) for one in port.series(SPEEDS)), default=speed)
-    most = port.facts.limit(SPEED) or 0.0
+    most = _required(port) or 0.0
     best, words = max((max(was, _missed(port)), "it had before"), (most, "it has to have"))
     if speed < best:
         reason = f"The port runs at {speed / _GIGABIT:.0f} Gb/s, less than the {best / _GIGABIT:.0f} that {words}."
@@ -114,10 +115,15 @@ def slow(port: PortCase) -> Finding | None:
     return warn(reason, Action.INSPECT, port_speed_bytes_per_second=speed)
 
 
+def _required(port: PortCase) -> float | None:
+    """The operator's number; Ethernet ports of the same host, of its management say, have other speeds."""
+    return port.facts.limit(SPEED) if port.port.link_layer == "InfiniBand" else None
+
+
 def _missed(port: PortCase) -> float:
     """The speed for whose loss there is a verdict: neither a day nor a restart makes it well. The operator's counts."""
     known = port.facts.open.get(("ib_rate_low", port.device))
-    if known is None or port.facts.limit(SPEED) is not None:
+    if known is None or _required(port) is not None:
         return 0.0
     return float(known.evidence.get(_BEFORE, 0.0))
 
@@ -152,6 +158,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         port=driver_fatal,
         latch=Latch(quiet=DAY),
+        pages=False,
         follows={"ib_device_missing": "same"},
     ),
     Check(

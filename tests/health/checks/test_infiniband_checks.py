@@ -380,12 +380,31 @@ def test_an_adapter_that_goes_takes_its_port_down_with_it() -> None:
     assert [one.check for one in ward.report.health.primary] == ["ib_device_missing"]
 
 
-@pytest.mark.parametrize(("code", "level"), [(1, Level.FAIL), (2, Level.FAIL), (3, Level.FAIL), (4, Level.WARN)])
-def test_the_drivers_word_on_its_adapter_is_a_verdict_on_its_port(code: int, level: Level) -> None:
-    """Of that adapter alone."""
+@pytest.mark.parametrize(
+    ("code", "level", "action"),
+    [
+        (1, Level.FAIL, Action.REBOOT),
+        (2, Level.FAIL, Action.REBOOT),
+        (3, Level.FAIL, Action.INSPECT),
+        (4, Level.WARN, Action.NONE),
+        (77, Level.WARN, Action.INSPECT),
+    ],
+)
+def test_the_drivers_word_on_its_adapter_is_a_verdict_on_its_port(code: int, level: Level, action: Action) -> None:
+    """Of that adapter alone; no reboot cools it, or gives its slot more power."""
     ward = node().go_on(30)
     ward.event(0, code, kind=NIC, bus_id="00000000:01:00.0", uuid=None, text="device's health compromised")
     ward.event(0, code, kind=NIC, bus_id="00000000:77:00.0", uuid=None, text="device's health compromised")
     ward.go_on()
-    assert {key: one.level for key, one in ward.verdicts.items()} == {("nic_driver_fatal", "mlx5_1/1"): level}
+    found = {key: (one.level, one.action) for key, one in ward.verdicts.items()}
+    assert found == {("nic_driver_fatal", "mlx5_1/1"): (level, action)}
     assert not ward.go_on(90000, every=600).verdicts
+
+
+def test_the_speed_that_ports_must_have_is_not_that_of_ethernet() -> None:
+    """A node with rails of InfiniBand has Ethernet for everything else."""
+    ward = node(2, policy=Policy(thresholds={"infiniband_port_bytes_per_second": 100e9}))
+    ports = ward.report.ports
+    ward.report = replace(ward.report, ports=(replace(ports[0], link_layer="Ethernet"), *ports[1:]))
+    ward.go_on(600, every=15)
+    assert {one.device for one in ward.verdicts.values()} == {"mlx5_1/1"}
