@@ -28,6 +28,11 @@ def way(verdict: Verdict, latch: Latch, facts: Facts) -> Way | None:
     return None
 
 
+def repaired(verdict: Verdict, facts: Facts) -> bool:
+    """Whether its GPU was reset, or the node rebooted, since it was last so."""
+    return _repair(verdict, facts, settling=0.0) is not None
+
+
 def found_well(verdict: Verdict, facts: Facts) -> Way:
     """How one ended that is not latched: what was done just before it ended has helped."""
     return _repair(verdict, facts, settling=SETTLING) or Way.WELL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check, Latch, covers, same
 from gpumon.health.checks.xid import MEMORY, codes
+from gpumon.health.clearing import repaired
 from gpumon.health.facts import GpuCase, Past, Series
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action, Way
@@ -26,8 +27,10 @@ _WHERE = {"dram": "memory (DRAM)", "sram": "caches and registers (SRAM)"}
 def uncorrectable(gpu: GpuCase) -> Finding | None:
     """New ones, by our own counters; then what the driver has counted since it was loaded or the GPU was reset."""
     volatile = gpu.state.ecc_volatile
+    verdict = gpu.facts.open.get(("ecc_uncorrectable", gpu.state.uuid))
     if volatile is None or gpu.now.ecc_errors_total is None:
-        return None
+        # With MIG on the driver counts nothing for us: what was repaired is all that there is to know.
+        return WELL if gpu.now.mig_mode and verdict is not None and repaired(verdict, gpu.facts) else None
     counted = {place: volatile.get(f"uncorrected,{place}", 0.0) for place in _WHERE}
     gained = {one.labels["location"]: one for one in gpu.series(_GAINED) if _is_new(one, gpu)}
     if gained:
@@ -35,7 +38,6 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
         return _found({place: one.gain for place, one in gained.items()}, at, "had")
     if any(counted.values()):
         return _not_watched(counted, gpu)
-    verdict = gpu.facts.open.get(("ecc_uncorrectable", gpu.state.uuid))
     reset_unseen = verdict is not None and verdict.boot_id == gpu.facts.boot_id
     return over(Way.RESET) if reset_unseen else WELL
 

@@ -222,6 +222,24 @@ def test_uncorrectable_errors_that_cannot_be_read_change_nothing() -> None:
     assert not ward.go_on(600, every=15).verdicts
 
 
+@pytest.mark.parametrize("way", [Way.RESET, Way.REBOOT])
+def test_uncorrectable_errors_are_over_after_a_repair_with_mig_on_too(way: Way) -> None:
+    """The driver does not tell their number then, and never will: that something was done is known all the same."""
+    ward = Ward(gpus=1).go_on(60)
+    ward.ecc(0, uncorrected_dram=1)
+    ward.go_on(30)
+    unread: dict[str, Any] = {"mig_mode": 1.0, "ecc_errors_total": None}
+    ward.gpu(0, state={"ecc_volatile": None}, **unread)
+    assert ward.go_on(3600, every=60).level("ecc_uncorrectable") is Level.FAIL
+    if way is Way.RESET:
+        ward.reset(0)
+    else:
+        ward.reboot()
+    ward.gpu(0, state={"ecc_volatile": None}, **unread)
+    assert not ward.go_on(900, every=10).verdicts
+    assert ward.rulings[-1].way is way
+
+
 # Corrected errors
 
 
