@@ -27,7 +27,7 @@ _C2C_XIDS = frozenset({121, 173})
 
 
 def manager_down(facts: Facts) -> Finding | None:
-    """Where no GPU needs it, its unit may be installed and never run."""
+    """Where no GPU needs it, its unit may be installed and never run; that of a rack runs on its switch trays."""
     if facts.node.fabric_manager_up is None or not _settled(facts):
         return None
     if facts.node.fabric_manager_up or not _switched(facts):
@@ -89,7 +89,9 @@ def c2c_down(gpu: GpuCase) -> Finding | None:
 
 
 def _switched(facts: Facts) -> bool:
-    """Whether a GPU has links to NVSwitches, or knows of a fabric."""
+    """Whether a GPU has links to NVSwitches, or knows of a fabric; one of several nodes is managed elsewhere."""
+    if any(state.fabric and state.fabric.cluster_uuid and state.fabric.state == _COMPLETED for state in facts.gpus):
+        return False
     return any(
         (state.fabric is not None and state.fabric.state)
         or any(one.peer_type == _SWITCH for one in state.peers.values())

@@ -38,6 +38,15 @@ def test_nobody_misses_a_fabric_manager_that_no_gpu_needs() -> None:
     assert not ward.go_on(600, every=15).verdicts
 
 
+def test_nobody_misses_a_fabric_manager_on_a_tray_of_a_rack() -> None:
+    """The rack's runs on the trays of its switches; the image of the compute trays may have the unit all the same."""
+    ward = Ward(gpus=4)
+    ward.node(fabric_manager_up=0.0)
+    for index in range(4):
+        fabric(ward, index, state=3.0, status=0.0, cluster_uuid="0c7e", clique_id="2")
+    assert not ward.go_on(600, every=15).verdicts
+
+
 def test_a_fabric_manager_that_is_not_installed_is_nothing() -> None:
     assert not Ward().go_on(600, every=15).verdicts
 
