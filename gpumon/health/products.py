@@ -73,7 +73,8 @@ PRODUCTS = (
         names=r"NVIDIA H100 (PCIe|NVL)",
         links=12,
         link_speed=25e9,
-        source="600 GB/s over three bridges; NVML counts 18, six stay down (Azure/azurehpc-health-checks #162)",
+        # Where NVML counts 18, six stay down (Azure/azurehpc-health-checks #162): then those that were up should be.
+        source="600 GB/s over three bridges, of four links each",
     ),
     Product(
         names=r"NVIDIA H200 NVL", links=18, link_speed=25e9, source="900 GB/s over a bridge for two or four boards"

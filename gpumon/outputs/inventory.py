@@ -48,7 +48,7 @@ PORT_COLUMNS = {
     "port": "PORT",
     "state": "STATE",
     "link_layer": "LINK LAYER",
-    "gigabits_per_second": "GB/S",
+    "gigabits_per_second": "GBIT/S",
     "pci_bus_id": "PCI BUS ID",
     "board": "BOARD",
     "firmware": "FIRMWARE",
