@@ -90,7 +90,7 @@ def c2c_down(gpu: GpuCase) -> Finding | None:
 
 def _switched(facts: Facts) -> bool:
     """Whether a GPU has links to NVSwitches, or knows of a fabric; one of several nodes is managed elsewhere."""
-    if any(state.fabric and state.fabric.cluster_uuid and state.fabric.state == _COMPLETED for state in facts.gpus):
+    if any(state.fabric and state.fabric.cluster_uuid and state.fabric.state == COMPLETED for state in facts.gpus):
         return False
     return any(
         (state.fabric is not None and state.fabric.state)
