@@ -59,7 +59,7 @@ def _accepted(report: Report) -> str:
     """
     rulings = (*report.health.history, *report.health.cleared.values())
     told = (
-        datetime.fromtimestamp(one.wall, UTC).isoformat(timespec="seconds")
+        datetime.fromtimestamp(one.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for one in rulings
         if one.way is Way.ACKNOWLEDGED and one.verdict.check in _ACCEPTABLE and one.verdict.under is None
     )

@@ -161,7 +161,7 @@ def test_the_result_says_that_it_was_acknowledged() -> None:
     for _ in range(5):
         host.ran(FIRST)
     host.acknowledge()
-    assert host.judge().news(2, {}) == "what it came to was acknowledged at 2026-01-02T06:00:00+00:00"
+    assert host.judge().news(2, {}) == "what it came to was acknowledged at 2026-01-02T06:00:00Z"
 
 
 def test_drift_is_said_in_words_of_its_own() -> None:
