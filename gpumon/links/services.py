@@ -25,6 +25,11 @@ HIERARCHIES = ("fs/cgroup", "fs/cgroup/systemd", "fs/cgroup/unified")
 """Below sysfs: version 2, version 1, and both at once."""
 
 
+BY_HAND = frozenset({UNITS["imex_up"]})
+"""Units that may be disabled on purpose: IMEX runs in pods, or a scheduler starts it for a job."""
+_WANTED = (".wants", ".requires")
+"""Folders beside units, of links to those that are started together with one."""
+
 _SOMEBODY = "?"
 """Where a unit's processes are in groups below its own."""
 
@@ -42,7 +47,10 @@ class Services:
         self.troubles = Troubles()
 
     def look(self) -> dict[str, bool]:
-        """Unit -> whether it runs. Empty where no systemd is to be seen, as in most containers."""
+        """Unit -> whether it runs; not of those that are stopped, and started by hand alone.
+
+        Empty where no systemd is to be seen, as in most containers.
+        """
         self.troubles = Troubles()
         if self._aside:
             return {}
@@ -51,7 +59,7 @@ class Services:
         running = {unit: self._runs(unit, slices) for unit in installed if slices}
         known = {unit: runs for unit, runs in running.items() if runs is not None}
         self._compare({unit: self._processes_of(unit, slices) for unit, runs in known.items() if runs}, known)
-        return known
+        return {unit: runs for unit, runs in known.items() if runs or unit not in BY_HAND or self._wanted(unit)}
 
     def _compare(self, now: Mapping[str, frozenset[str]], known: Mapping[str, bool]) -> None:
         """With the look before: a unit that is started again at once is never seen stopped."""
@@ -78,6 +86,18 @@ class Services:
             except OSError as error:
                 self.troubles.note(f"{folder}/{unit}", error)
         return False
+
+    def _wanted(self, unit: str) -> bool:
+        """Whether it is enabled: another unit asks for it."""
+        folders = (f"{one}/{name}" for one in UNIT_FOLDERS for name in self._names(one) if name.endswith(_WANTED))
+        return any(unit in self._names(folder) for folder in folders)
+
+    def _names(self, folder: str) -> list[str]:
+        try:
+            return self._root.names(folder)
+        except OSError as error:
+            self.troubles.note(folder, error)
+            return []
 
     def _slices(self) -> Iterator[str]:
         """Folders of the slices: a unit is in system.slice, unless it was given another one."""

@@ -36,6 +36,7 @@ from gpumon.snapshot.call_page import boot_clock
 CLASS = "class/infiniband"
 CGROUPS = "fs/cgroup/system.slice"
 UNITS = "usr/lib/systemd/system"
+WANTS = "etc/systemd/system/multi-user.target.wants"
 
 LOAD_SHARE = 0.35
 """Of a port's speed, under full load of the GPU beside it."""
@@ -114,6 +115,7 @@ class SimulatedTree:
             state = wanted.get(service, RUNNING if service in self._profile.services else NOT_INSTALLED)
             if state != NOT_INSTALLED:
                 yield f"{UNITS}/{unit}", lambda: "[Service]"
+                yield f"{WANTS}/{unit}", lambda: "[Service]"
             if state in {RUNNING, RESTARTING}:
                 yield f"{CGROUPS}/{unit}/cgroup.events", lambda: "populated 1\nfrozen 0"
                 yield f"{CGROUPS}/{unit}/cgroup.procs", self._process if state == RESTARTING else _one_process

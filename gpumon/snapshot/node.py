@@ -83,7 +83,10 @@ class Node:
     fabric_manager_up: float | None = agent(
         "1 when the NVIDIA fabric manager runs.", note="Absent where its unit is not installed: GB200 needs none."
     )
-    imex_up: float | None = agent("1 when the NVIDIA IMEX daemon runs.", note="Absent where its unit is not installed.")
+    imex_up: float | None = agent(
+        "1 when the NVIDIA IMEX daemon runs.",
+        note="Absent where its unit is not installed, or disabled and not running.",
+    )
     service_stops_total: dict[str, float] | None = agent(
         "Times a service that the links need was seen to have ended, or to have been started anew.",
         label="service",

@@ -89,6 +89,29 @@ def test_a_masked_unit_is_not_installed(host: Host) -> None:
     assert host.look() == {}
 
 
+IMEX = "nvidia-imex.service"
+
+
+@pytest.mark.parametrize(
+    ("folder", "told"),
+    [("", {}), ("multi-user.target.wants", {IMEX: False}), ("slurmd.service.requires", {IMEX: False})],
+)
+def test_imex_is_missed_only_where_something_starts_it(host: Host, folder: str, told: dict[str, bool]) -> None:
+    """Where it runs in pods, or for a job, its unit is disabled on purpose; the fabric manager's never is."""
+    host.install()
+    units = host.root / "usr/lib/systemd/system"
+    (units / IMEX).write_text("[Service]\n")
+    if folder:
+        wants = host.root / "etc/systemd/system" / folder
+        wants.mkdir(parents=True)
+        (wants / IMEX).symlink_to(f"/usr/lib/systemd/system/{IMEX}")
+    assert host.look() == {UNIT: False, **told}
+    cgroup = host.cgroups / "system.slice" / IMEX
+    cgroup.mkdir()
+    (cgroup / "cgroup.events").write_text("populated 1\n")
+    assert host.look() == {UNIT: False, IMEX: True}
+
+
 def test_without_systemd_nobody_can_tell(tmp_path: Path) -> None:
     """A container image may have the unit, but nothing runs it there."""
     host = Host(tmp_path)

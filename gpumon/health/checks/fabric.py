@@ -28,8 +28,10 @@ _C2C_XIDS = frozenset({121, 173})
 
 def manager_down(facts: Facts) -> Finding | None:
     """Where no GPU needs it, its unit may be installed and never run; that of a rack runs on its switch trays."""
-    if facts.node.fabric_manager_up is None or not _settled(facts):
+    if not _settled(facts):
         return None
+    if facts.node.fabric_manager_up is None:
+        return _not_told(facts)
     if facts.node.fabric_manager_up or not _switched(facts):
         return WELL
     return fail("The fabric manager is installed and does not run: GPUs cannot join the NVLink fabric.", Action.RESTART)
@@ -69,8 +71,10 @@ def unhealthy(gpu: GpuCase) -> Finding | None:
 
 def imex_down(facts: Facts) -> Finding | None:
     """Only where GPUs reach those of other nodes; a daemon that waits for its peers is up."""
-    if facts.node.imex_up is None or not _settled(facts):
+    if not _settled(facts):
         return None
+    if facts.node.imex_up is None:
+        return _not_told(facts)
     if facts.node.imex_up or not any(state.fabric and state.fabric.cluster_uuid for state in facts.gpus):
         return WELL
     return warn("The IMEX daemon does not run: GPUs cannot share memory with those of other nodes.", Action.RESTART)
@@ -86,6 +90,12 @@ def c2c_down(gpu: GpuCase) -> Finding | None:
         return WELL
     reason = f"Chip-to-chip link {', '.join(dead)} between CPU and GPU is down ({len(dead)} of {len(known)})."
     return fail(reason, Action.REBOOT, c2c_links_down=len(dead), c2c_links=len(known))
+
+
+def _not_told(facts: Facts) -> Finding | None:
+    """Of a service: where the rest can be read, its unit was taken away, masked or disabled."""
+    readable = facts.contained is not None and "links" not in facts.notices
+    return WELL if readable else None
 
 
 def _switched(facts: Facts) -> bool:
@@ -162,7 +172,7 @@ CHECKS: tuple[Check, ...] = (
         steps="""\
 1. `systemctl status nvidia-imex` and `/var/log/nvidia-imex.log`; `nvidia-imex-ctl -N` shows its domain.
 2. Do /etc/nvidia-imex/nodes_config.cfg and its version agree on all nodes? Restart it there together.
-3. Jobs inside this node do not need it.
+3. Jobs inside this node do not need it. Where it runs in pods, disable the unit: nobody misses it then.
 """,
         node=imex_down,
         after=10 * MINUTE,

@@ -143,6 +143,20 @@ def test_imex_matters_to_a_fabric_of_several_nodes_alone() -> None:
     assert ward.go_on(60).level("imex_unhealthy") is Level.WARN
 
 
+def test_a_service_that_is_disabled_is_missed_no_more() -> None:
+    """Its unit is not told of then; nor is it where files cannot be read, and then nobody can tell."""
+    ward = Ward(gpus=4)
+    ward.node(imex_up=0.0)
+    for index in range(4):
+        fabric(ward, index, state=3.0, status=0.0, cluster_uuid="0c7e", clique_id="2")
+    assert ward.go_on(660, every=15).level("imex_unhealthy") is Level.WARN
+    ward.node(imex_up=None)
+    ward.notice("links", "services is left aside")
+    assert ward.go_on(660, every=15).level("imex_unhealthy") is Level.WARN
+    ward.notice("links", None)
+    assert ward.go_on(120).level("imex_unhealthy") is Level.OK
+
+
 @pytest.mark.parametrize(("fatal", "level"), [(True, Level.FAIL), (False, Level.WARN), (None, Level.WARN)])
 def test_an_error_of_an_nvswitch_stays_for_a_day(fatal: bool | None, level: Level) -> None:  # noqa: FBT001 - as told
     """A fatal one until the node was rebooted."""
