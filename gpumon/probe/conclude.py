@@ -77,7 +77,9 @@ def conclude(
 
 
 def _location(passes: Sequence[Pass], seen: AllSeen) -> Location | None:
-    return next(filter(None, (locate(one, seen) for one in passes)), None)
+    """Of the first pass that names somebody; where none does, of the first that looked."""
+    found = [one for one in (locate(each, seen) for each in passes) if one is not None]
+    return next((one for one in found if one.ranks), found[0] if found else None)
 
 
 def _hint(verdict: _Verdict, compared: Sequence[Comparison], location: Location | None, seen: AllSeen) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from gpumon.health.checks.nvlink import BROKEN, REPEATED
 from gpumon.probe.evidence import HELD_DOWN, AllSeen, Sight, see
 from gpumon.report import Report
 from gpumon.state import GpuState
@@ -78,7 +79,8 @@ def _uncorrected(errors: Mapping[str, float] | None) -> float | None:
 def _link_errors(state: GpuState) -> Iterator[tuple[str, float]]:
     for link, one in state.links.items():
         for kind, count in (one.errors_total or {}).items():
-            yield f"{link} had {kind.replace('_', ' ')} errors", count
+            if kind in REPEATED | BROKEN:
+                yield f"{link} had {kind.replace('_', ' ')} errors", count
         for result, count in (one.recoveries_total or {}).items():
             yield f"{link} was trained again ({result})", count
 

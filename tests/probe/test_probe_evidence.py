@@ -299,6 +299,35 @@ def test_a_run_that_broke_says_what_the_gpus_told_meanwhile() -> None:
     assert result.hint.endswith("GPU 3 (GPU-3): Xid 79 came, once.")
 
 
+def spoilt(*senders: int) -> Pass:
+    """What these give arrives wrong."""
+    one = exchanged()
+    told = [
+        replace(each, pairs={key: replace(sized, wrong=int(key[1] in senders)) for key, sized in each.pairs.items()})
+        for each in one.accounts
+    ]
+    return replace(one, accounts=told, ending=Ending(duration=3.0))
+
+
+def test_the_pass_that_names_somebody_says_where_it_is() -> None:
+    """The default may find nobody where the ring does."""
+    run, judge = Run(id="one", trigger="schedule", started=0.0), Judge(probe="allreduce", backend="nccl")
+    unclear = replace(spoilt(), accounts=[_confused(account) for account in spoilt().accounts])
+    for passes, ranks in (((unclear, spoilt(ODD)), (ODD,)), ((spoilt(1), spoilt(ODD)), (1,)), ((unclear,), ())):
+        location = conclude(run, passes, judge, 300.0).location
+        assert location is not None
+        assert location.ranks == ranks
+
+
+def _confused(account: Account) -> Account:
+    """Two pairs that have no rank in common."""
+    pairs = {
+        key: replace(sized, wrong=int({key[1], account.rank} in ({0, 1}, {2, 3})))
+        for key, sized in account.pairs.items()
+    }
+    return replace(account, pairs=pairs)
+
+
 # What Reports show
 
 ENDS, LINKS_EACH = ("switch", "switch", "gpu"), 4
@@ -312,7 +341,13 @@ def report(at: float, **gpu: Any) -> Report:
             uuid=GPUS[n],
             index=n,
             gpu=Gpu(nvlink_receive_bytes_total=at, nvlink_transmit_bytes_total=at, **(gpu if n else {})),
-            links={"0": Nvlink(up=1.0, errors_total={"crc": 9.0 * at * n}, recoveries_total={"failed": at * n})},
+            links={
+                "0": Nvlink(
+                    up=1.0,
+                    errors_total={"replay": 9.0 * at * n, "crc": at * n, "symbol": at, "receive_remote": at},
+                    recoveries_total={"failed": at * n},
+                )
+            },
             peers={str(link): NvlinkPeer(peer_type=kind, peer=f"{kind} {link}") for link, kind in enumerate(ENDS)},
             peer_access={GPUS[1 - n]: {"read": "ok"}},
             link_bytes={str(link): at * 1e9 * (1 + link) for link in range(LINKS_EACH)},
@@ -331,7 +366,7 @@ def test_a_witness_sorts_links_by_where_they_lead() -> None:
 
 
 def test_a_witness_sees_in_the_reports_what_the_gpus_tell() -> None:
-    """Clocks, links and PCIe of the GPUs of the run, from before it until now."""
+    """Clocks, links and PCIe of the GPUs of the run, from before it until now; not what a link corrects by itself."""
     reports = [
         report(1.0, pcie_replays_total=0.0, ecc_errors_total={"uncorrected,dram": 1.0, "uncorrected,sram": 0.0}),
         report(
@@ -352,7 +387,7 @@ def test_a_witness_sees_in_the_reports_what_the_gpus_tell() -> None:
             "its memory had an uncorrected ECC error, once",
             "its clocks were held down by heat (hardware)",
             "its clocks were held down by the power brake of its board",
-            "its NVLink 0 had crc errors, 9 times",
+            "its NVLink 0 had replay errors, 9 times",
             "its NVLink 0 was trained again (failed), once",
             "its PCIe link counted fatal errors, once",
             "its PCIe link counted replay errors, 50 times",
