@@ -222,7 +222,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
     ),
-    ("CREATE INDEX probe_results_by_started ON probe_results (started)",),
+    (
+        "CREATE INDEX probe_results_by_started ON probe_results (started)",
+        "CREATE INDEX probe_results_by_probe ON probe_results (probe, started)",
+    ),
 )
 
 
