@@ -82,11 +82,10 @@ class Judge:
         return replace(comparison, low=_low(comparison, self.floors))
 
     def news(self, ranks: int, versions: Mapping[str, str]) -> str:
-        """What is not as it was in the last good run, in words: why there is no median any more."""
-        earlier = [one for one in self.history if (one.probe, one.backend) == (self.probe, self.backend)]
-        if not earlier:
-            return ""
-        then, now = _key(earlier[-1]), self._key(ranks, versions)
+        """What is not as it was in the last good run that was otherwise: why there is no median any more."""
+        now = self._key(ranks, versions)
+        known = (_key(one) for one in self.history if (one.probe, one.backend) == (self.probe, self.backend))
+        then = next((key for key in reversed(list(known)) if key != now), now)
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         return ", ".join(_change(name, then.get(name), now.get(name)) for name in changed)
 

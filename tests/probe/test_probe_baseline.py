@@ -117,9 +117,13 @@ def test_other_conditions_begin_another_median(conditions: Conditions, versions:
 
 
 def test_what_has_changed_is_named_with_both_values() -> None:
-    """A driver that moved the bandwidth is the first thing to think of."""
+    """A driver that moved the bandwidth is the first thing to think of, for as long as there is no new median."""
     judge = replace(judging(after(run(1))), conditions=replace(HERE, driver="590.10"))
     assert judge.news(2, VERSIONS) == "driver 590.10 after 580.65"
+    since = run(2, conditions=judge.conditions)
+    again = replace(judge, history=after(run(1), since).good)
+    assert again.news(2, VERSIONS) == "driver 590.10 after 580.65"
+    assert replace(judge, history=(since,)).news(2, VERSIONS) == ""
 
 
 @pytest.mark.parametrize(

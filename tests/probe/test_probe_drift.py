@@ -141,7 +141,7 @@ def test_a_host_that_came_to_be_faster_is_held_to_that() -> None:
 
 
 def test_what_was_acknowledged_as_slow_begins_anew() -> None:
-    """Median and best; it is said once why there is none, and holds when the ruling is long forgotten."""
+    """Median and best, and they do not come back when the ruling is long forgotten."""
     host = Host()
     low = host.declined()
     host.acknowledge()
