@@ -8,6 +8,7 @@ UNUSED: Mapping[str, str] = {
     "garbage": "readings that cannot be are dropped before they are readings: tests/nvml",
     "field_types": "the poll reads any type: tests/nvml",
     **dict.fromkeys(("driver_version", "mig"), "is no fault: see the disturbances"),
+    "peer_access": "is evidence beside a slow run, and no verdict by itself: tests/probe",
     "seed": "is another node of the same kind",
 }
 """Keys of the simulation."""
