@@ -57,6 +57,8 @@ def locate(one: Pass, seen: AllSeen = NOTHING_SEEN) -> Location | None:
 
 def _with_access(one: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Names) -> _Blame | None:
     """With the access to memory that the GPUs to blame lack; of nobody, with the only GPU or two that lack any."""
+    if not lacks:
+        return None
     blamed = {one.plan.gpus[rank] for rank in blame.ranks}
     own = {ends: words for ends, words in lacks.items() if blamed <= set(ends)}
     if blame.wrong or len(set(own.values())) != 1:

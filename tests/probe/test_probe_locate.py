@@ -11,7 +11,7 @@ import pytest
 from gpumon.probe.account import Account, Progress, Sized
 from gpumon.probe.baseline import Judge
 from gpumon.probe.course import MOST_TRIES, next_step
-from gpumon.probe.locate import NOBODY_ALONE, NOT_IN_PAIRS, locate
+from gpumon.probe.locate import NO_PAIR, NOBODY_ALONE, NOT_IN_PAIRS, locate
 from gpumon.probe.passes import Pass, pairs
 from gpumon.probe.plan import make_plans
 from gpumon.probe.probes import PROBES
@@ -85,6 +85,18 @@ def test_a_slow_rank_is_named(ranks: int, spread: float, times: float) -> None:
         location = located(exchanged(ranks, noisy(seed, spread, with_rank(bad, times))))
         assert location.ranks == (bad,), (seed, location)
         assert location.gpus == (f"GPU-{bad}",)
+
+
+def test_on_the_cpu_ranks_are_named_by_their_numbers() -> None:
+    """They have no GPUs, and NVML nothing to say of them."""
+    [plan] = make_plans(PROBES["allreduce"], (), python="python3", cpu_ranks=4)
+    for seconds, ranks, sentence in (
+        (with_rank(2, 2.0), (2,), "rank 2 is slow with every other."),
+        (on_path((0, 1), 2.0), (0, 1), "Only the path between rank 0 and rank 1 is slow."),
+        (even, (), f"{NO_PAIR}."),
+    ):
+        location = located(replace(exchanged(4, seconds), plan=plan))
+        assert (location.ranks, location.gpus, location.sentence) == (ranks, (), sentence)
 
 
 @pytest.mark.parametrize("times", [2.0, 1.2])
