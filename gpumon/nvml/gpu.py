@@ -80,7 +80,7 @@ class GpuReader:
         yield
         answered = False
         for table in tables:
-            answered |= yield from table.read(tier)
+            answered |= yield from table.read(tier, but=PROCESSES if closely else "")
         if tier is FAST and self.watching:
             self._gpu.read_row(PROCESSES)
             yield

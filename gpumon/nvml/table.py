@@ -106,12 +106,13 @@ class TableReader:
         for row in rows_of(self._table, tier).values():
             yield from self._fields(row.source)
 
-    def read(self, tier: Tier) -> Generator[None, None, bool]:
-        """Read the rows of a tier, whose fields have been asked, row by row. Whether any has a value."""
+    def read(self, tier: Tier, *, but: str = "") -> Generator[None, None, bool]:
+        """Read the rows of a tier, but for one, whose fields have been asked, row by row. Whether any has a value."""
         answered = False
         for name, row in rows_of(self._table, tier).items():
-            answered |= self._take(name, row)
-            yield
+            if name != but:
+                answered |= self._take(name, row)
+                yield
         return answered
 
     def read_row(self, name: str) -> None:

@@ -80,3 +80,11 @@ def test_on_blackwell_ecc_and_link_counters_are_apart() -> None:
         slow = calls_of(poll, FAST, SLOW)["nvmlDeviceGetFieldValues"]
 
     assert slow == 8 + 2 * 8
+
+
+def test_while_it_watches_each_poll_asks_once_who_holds_a_gpu() -> None:
+    """Those are the slowest of the driver's calls, and the slow tier is then read at every poll as well."""
+    with polled("t4x1") as poll:
+        steady(poll).node.watching = True
+        for tiers in ((FAST,), (FAST, SLOW)):
+            assert calls_of(poll, *tiers)["nvmlDeviceGetComputeRunningProcesses_v3"] == 1
