@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpumon.health.lives import Life
 from gpumon.health.verdict import Key, Ruling, Verdict
+from gpumon.health.waiting import Waited
 from gpumon.hold import Hold, HoldEnded, Holds
 from gpumon.maintenance import Known, Maintenance, MaintenanceEnded
 from gpumon.probe.account import Progress
@@ -89,6 +90,8 @@ class Remembered:
     """Newest last."""
     cleared: Mapping[Key, Ruling] = field(default_factory=dict)
     """How each verdict was last cleared."""
+    waiting: tuple[Waited, ...] = ()
+    """What had not lasted long enough."""
     lives: tuple[Life, ...] = ()
     """Of the agent; the newest last, its present one may be among them."""
     maintenances: Known = ()

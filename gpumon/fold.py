@@ -57,7 +57,7 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
         case Errors():
             report = errors.take(previous, arrival)
         case Remembered():
-            report = judged.recall(errors.recall(previous, arrival), arrival)
+            report = judged.recall(errors.recall(previous, arrival), arrival, now)
         case Ruled():
             report = judged.take(previous, arrival)
         case _:

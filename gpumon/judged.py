@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpumon import inventory, ports
 from gpumon.arrival import Remembered, Ruled
-from gpumon.health import judge, standing
+from gpumon.health import judge, standing, waiting
 from gpumon.health.facts import Facts
 from gpumon.moment import Moment
 from gpumon.report import Report
@@ -83,9 +83,10 @@ def take(report: Report, ruled: Ruled) -> Report:
     return replace(report, health=standing.ruled(report.health, ruled.rulings))
 
 
-def recall(report: Report, remembered: Remembered) -> Report:
+def recall(report: Report, remembered: Remembered, now: Moment) -> Report:
     """What the store knew."""
     health = standing.recalled(report.health, remembered.verdicts, remembered.rulings, remembered.cleared)
+    health = replace(health, pending={**waiting.resumed(remembered.waiting, now, report.boot_id), **health.pending})
     return placed(replace(report, health=health, lives=(*remembered.lives, *report.lives)))
 
 

@@ -13,6 +13,7 @@ from gpumon.errors import MOST_EVENTS
 from gpumon.health.lives import Life
 from gpumon.health.standing import kept
 from gpumon.health.verdict import Key, Ruling, Verdict
+from gpumon.health.waiting import Waited, waited
 from gpumon.kept_boards import KeptBoards
 from gpumon.kept_ports import KeptPorts
 from gpumon.kept_spans import KeptSpans
@@ -76,6 +77,8 @@ class Memories:
         """Rulings are on their way, and the Report does not know them yet."""
         self._touched: dict[Key, Verdict] = {}
         """Verdicts as they were last stored."""
+        self._waiting: tuple[Waited, ...] | None = None
+        """What waits to become a verdict, as it was last stored; None: nobody knows."""
         self._position: LogPosition | None = None
         """Up to where the kernel log has been told."""
         self._writer = Writer(path, retention=retention, post=loop.post, on_open=self._opened)
@@ -156,6 +159,16 @@ class Memories:
 
     def _touch_again(self, _: StoreError) -> None:
         self._touched.clear()
+
+    def keep_waiting(self, report: Report) -> None:
+        """Remember what waits to become a verdict. Not before it is known what the life before has left."""
+        known = tuple(waited(report.health, report.boot_id))
+        if report.memory.recalled and known != self._waiting:
+            self._waiting = known
+            self._writer.submit(lambda store: store.keep_waiting(known), failed=self._wait_again)
+
+    def _wait_again(self, _: StoreError) -> None:
+        self._waiting = None
 
     def keep_life(self, life: Life) -> None:
         """Remember that the agent runs, or how it ended. What is lost of it, the next minute brings again."""

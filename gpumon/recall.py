@@ -28,6 +28,7 @@ def recall(store: Store, probe: str) -> Remembered:
         verdicts=store.open_verdicts(),
         rulings=_rulings(store),
         cleared=store.cleared_verdicts(),
+        waiting=store.waiting(),
         lives=store.recent_lives(MOST_LIVES),
         maintenances=store.spans(Maintenance),
         holds=store.spans(Hold),

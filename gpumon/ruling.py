@@ -15,6 +15,8 @@ from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.loop import Loop
 
+WAIT_SECONDS = 15.0
+"""How often it is stored what waits to become a verdict, where something does."""
 TOUCH_SECONDS = 60.0
 """How often it is stored when verdicts were last so."""
 
@@ -33,6 +35,7 @@ class Rulings:
 
     def start(self) -> None:
         self._loop.every(TOUCH_SECONDS, self.touch)
+        self._loop.every(WAIT_SECONDS, self.wait)
 
     def stop(self) -> None:
         """Who waits is told; when verdicts were last so is stored."""
@@ -41,10 +44,15 @@ class Rulings:
             future.set_result(_STOPPING)
         self._asked.clear()
         self.touch()
+        self.wait()
 
     def touch(self) -> None:
         """Have it stored when verdicts were last so."""
         self._memories.touch_verdicts(self._latest())
+
+    def wait(self) -> None:
+        """Have it stored what waits to become a verdict."""
+        self._memories.keep_waiting(self._latest())
 
     def rule(self) -> None:
         """Have what is due stored, and then told; one batch at a time."""

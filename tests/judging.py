@@ -15,6 +15,7 @@ from gpumon.health.policy import Policy
 from gpumon.health.standing import Health
 from gpumon.health.terms import Level, Way
 from gpumon.health.verdict import Change, Ruling, Verdict
+from gpumon.health.waiting import Waited, resumed, waited
 from gpumon.maintenance import Maintenance, MaintenanceEnded
 from gpumon.moment import Moment
 from gpumon.serve import example
@@ -144,7 +145,7 @@ class Ward:
             memory=replace(self.report.memory, history=History().watching((), WINDOWS)),
         )
         self.at = 0.0
-        self.restart()
+        self.restart(waiting=())
         self._booted = wall
 
     def step(self, seconds: float) -> None:
@@ -174,8 +175,10 @@ class Ward:
         self.at += seconds
         self._idle += seconds
 
-    def restart(self) -> None:
+    def restart(self, *, waiting: tuple[Waited, ...] | None = None) -> None:
         """Of the agent: it knows what its store knew, and no more."""
+        if waiting is None:
+            waiting = tuple(waited(self.report.health, self.report.boot_id))
         health = Health(open=self.report.health.open, history=self.rulings, cleared=self.report.health.cleared)
         known = {key: replace(one, active=False) for key, one in health.open.items()}
         gpus = tuple(
@@ -185,6 +188,8 @@ class Ward:
         memory = replace(self.report.memory, history=History().watching((), WINDOWS))
         self.report = replace(self.report, health=replace(health, open=known), gpus=gpus, memory=memory)
         self._idle = self.at
+        resumed_ = resumed(waiting, self.moment, self.report.boot_id)
+        self.report = replace(self.report, health=replace(self.report.health, pending=resumed_))
 
     def _change(self, index: int, change: Any) -> None:
         gpus: list[GpuState] = list(self.report.gpus)

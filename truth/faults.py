@@ -13,7 +13,7 @@ from truth.fault import NOW, PORT, SILENT, Fault, Step, growing, once
 from truth.world import World
 
 UNSUPPORTED = 0
-"""Fabric state of a board without a fabric, which has no registration that could fail."""
+"""Fabric state of a board without a fabric: the driver answers, and there is no registration that could go wrong."""
 HANGING = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]
 """One of them is called in every poll of every GPU."""
 MINUTE, HOUR = 60.0, 3600.0
@@ -41,7 +41,7 @@ def _nvlink5(profile: Profile) -> bool:
 
 
 def _fabric(profile: Profile) -> bool:
-    return profile.fabric is not None and not profile.guest
+    return profile.fabric is not None and profile.fabric.state != UNSUPPORTED and not profile.guest
 
 
 def _managed(profile: Profile) -> bool:
@@ -680,7 +680,7 @@ def _links() -> Iterator[Fault]:
         check="fabric_unhealthy",
         action=Action.RESET,
         steps=once(fabric={"status": 999}),
-        on=lambda profile: _fabric(profile) and profile.fabric is not None and profile.fabric.state != UNSUPPORTED,
+        on=_fabric,
         within=12 * MINUTE,
     )
     yield Fault(

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from gpumon.health.facts import Facts, GpuCase, Past, PortCase
+from gpumon.health.facts import Facts, GpuCase, PortCase
+from gpumon.health.past import Past
 from gpumon.health.policy import Limit
-from gpumon.health.terms import ACTIONS, FAIL, WARN, Level
+from gpumon.health.terms import ACTIONS, FAIL, WARN, Action, Level
 from gpumon.health.verdict import NODE, Finding, Verdict
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -47,6 +48,11 @@ def covers(verdict: Verdict, cause: Verdict) -> bool:
     return order.index(cause.action) >= order.index(verdict.action)
 
 
+def comes_first(verdict: Verdict, cause: Verdict) -> bool:
+    """Whether what the cause asks for is no less. Nobody has to look into it before the reboot that is due anyhow."""
+    return covers(verdict, cause) or (verdict.action is Action.INSPECT and cause.action is Action.REBOOT)
+
+
 def beside(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
     """For `because`: what was found at the same time, and asks for as much."""
     return together and covers(verdict, cause)
@@ -81,9 +87,10 @@ class Check:
     """Not judged for a while after a boot: links train, daemons start."""
     follows: Mapping[str, Where | Xids] = field(default_factory=dict)
     """Checks further up in the table whose verdict explains this one, and of which device."""
-    because: Callable[[Verdict, Verdict, bool], bool] = lambda _verdict, _cause, together: together
+    because: Callable[[Verdict, Verdict, bool], bool] | None = None
     """Of a verdict of this check, and one of those that it follows from: whether that one does explain it. The third
-    says whether they came at the same time; it is for this to say whether that matters."""
+    says whether they came at the same time; it is for this to say whether that matters. None: it does, and what is
+    latched follows from nothing that asks for less."""
     past: tuple[Past, ...] = ()
     """What it looks back on."""
     limits: tuple[Limit, ...] = ()

@@ -6,14 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
-from gpumon.alerts.expression import Reading
-from gpumon.alerts.history import STEP, History, Window
-from gpumon.alerts.over_time import average
+from gpumon.alerts.history import STEP, History
 from gpumon.health.catalogue import SHIPPED, Catalogue, Explanation
 from gpumon.health.expectation import Expectation
 from gpumon.health.lives import Life
+from gpumon.health.past import Growth, Past, Series, grouped, growing
 from gpumon.health.policy import Limit, Policy
 from gpumon.health.terms import Way
 from gpumon.health.verdict import NODE, Change, Key, Ruling, Verdict
@@ -24,59 +22,8 @@ from gpumon.snapshot.burst import XID, Burst
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.known_port import KnownPort
 from gpumon.snapshot.node import Driver, Node
-from gpumon.snapshot.reading import Labels
 from gpumon.snapshot.snapshot import SeenPort, StuckProcess
 from gpumon.state import GpuState
-
-
-class Past(NamedTuple):
-    """Series of one metric over the last so many seconds."""
-
-    name: str
-    """The whole name of the metric; its details are not remembered."""
-    seconds: float
-
-
-class Series(NamedTuple):
-    """One series of a device within a window."""
-
-    labels: Mapping[str, str]
-    window: Window
-
-    @property
-    def gain(self) -> float:
-        """What a counter of ours gained: it never falls while the agent lives."""
-        return self.window.values[-1] - self.window.values[0]
-
-    @property
-    def mean(self) -> float:
-        return average(self.window)
-
-    @property
-    def changed_at(self) -> float:
-        """When it was first seen with its last value, on the clock of Moment.at."""
-        return self.window.changed_at
-
-    @property
-    def covered(self) -> float:
-        """Seconds between its first point and its last."""
-        return self.window.last_at - self.window.first_at
-
-
-class Growth(NamedTuple):
-    """A counter of a device that grew within a window."""
-
-    labels: Mapping[str, str]
-    steps: tuple[tuple[float, float], ...]
-    """Boot clock when it was seen to have grown, and by how much."""
-
-    @property
-    def gain(self) -> float:
-        return sum(gain for _, gain in self.steps)
-
-    @property
-    def last_at(self) -> float:
-        return self.steps[-1][0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,11 +141,11 @@ class Facts:
         return ruling.muted or self._in_maintenance(seen, seen)
 
     def _in_maintenance(self, first: float, last: float) -> bool:
-        return any(begin <= first and last <= end for begin, end in self._maintenances)
+        return any(begin <= first and last <= end for begin, end in self.worked_on)
 
     @cached_property
-    def _maintenances(self) -> tuple[tuple[float, float], ...]:
-        """From when until when, by the wall clock as it is set now."""
+    def worked_on(self) -> tuple[tuple[float, float], ...]:
+        """From when until when the node was in maintenance, by the wall clock as it is set now."""
         return tuple(
             (
                 self.on_this_clock(one.began, one.began_at, one.boot_id),
@@ -243,7 +190,7 @@ class Facts:
             return self._cut(past, device, begin)
         known = self._series.get(past)
         if known is None:
-            known = self._series[past] = _grouped(self, past, past.seconds)
+            known = self._series[past] = grouped(self.history, past, past.seconds, self.now.at)
         return known.get(device, ())
 
     def growth(self, past: Past, device: str = NODE, *, since: float | None = None) -> tuple[Growth, ...]:
@@ -253,7 +200,7 @@ class Facts:
         """
         known = self._growth.get(past)
         if known is None:
-            known = self._growth[past] = _growing(self, past)
+            known = self._growth[past] = growing(self.history, past, self.now.at)
         found = known.get(device, ())
         begin = self.now.at - (self.now.wall - since) + STEP if since is not None else 0.0
         if not found or begin <= self.now.at - past.seconds:
@@ -266,7 +213,7 @@ class Facts:
         return self.now.wall - (self.now.at - at)
 
     def _cut(self, past: Past, device: str, seconds: float) -> tuple[Series, ...]:
-        return _grouped(self, past, seconds).get(device, ())
+        return grouped(self.history, past, seconds, self.now.at).get(device, ())
 
     @cached_property
     def _growth(self) -> dict[Past, Mapping[str, tuple[Growth, ...]]]:
@@ -359,33 +306,3 @@ class PortCase(_Case):
         kind = (self.port.board, self.port.link_layer)
         others = (one for one in self.facts.ports if one is not self.port and (one.board, one.link_layer) == kind)
         return tuple(speed for one in others if (speed := one.link.port_speed_bytes_per_second) is not None)
-
-
-def _growing(facts: Facts, past: Past) -> Mapping[str, tuple[Growth, ...]]:
-    """By device."""
-    _remembered(facts, past)
-    found: dict[str, list[Growth]] = {}
-    for labels, steps in facts.history.growth(Reading(past.name), past.seconds, facts.now.at):
-        found.setdefault(_device(labels), []).append(Growth(dict(labels), steps))
-    return {device: tuple(grown) for device, grown in found.items()}
-
-
-def _remembered(facts: Facts, past: Past) -> None:
-    if facts.history.windows.get(past.name, 0.0) < past.seconds:
-        raise LookupError(f"{past} is in no row of the table of checks: nothing is remembered of it")
-
-
-def _grouped(facts: Facts, past: Past, seconds: float) -> Mapping[str, tuple[Series, ...]]:
-    """By device."""
-    _remembered(facts, past)
-    found: dict[str, list[Series]] = {}
-    for labels, window in facts.history.window(Reading(past.name), seconds, facts.now.at):
-        found.setdefault(_device(labels), []).append(Series(dict(labels), window))
-    return {device: tuple(series) for device, series in found.items()}
-
-
-def _device(labels: Labels) -> str:
-    named = dict(labels)
-    if "uuid" in named:
-        return named["uuid"]
-    return f"{named['device']}/{named['port']}" if "port" in named else NODE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from gpumon.health.check import Where, Xids
+from gpumon.health.check import Check, Where, Xids, comes_first
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Change, Key, Ruling, Verdict
@@ -41,7 +41,9 @@ class _Causes:
     def __init__(self, verdicts: Iterable[Verdict], facts: Facts) -> None:
         self._facts = facts
         self._by_check: dict[str, list[Verdict]] = {}
+        self._known: dict[Key, Verdict] = {}
         for one in verdicts:
+            self._known[one.key] = one
             self._by_check.setdefault(one.check, []).append(one)
 
     def of(self, verdict: Verdict) -> Key | None:
@@ -59,11 +61,22 @@ class _Causes:
                 if one.key != verdict.key
                 and (where == "any" or one.device in devices)
                 and one.level >= verdict.level
-                and check.because(verdict, one, self._together(one, verdict, check.after))
+                and self._explains(one, verdict, check)
             ]
             if causes:
                 return min(causes, key=self._since).key
         return None
+
+    def _explains(self, cause: Verdict, verdict: Verdict, check: Check) -> bool:
+        together = self._together(cause, verdict, check.after)
+        if check.because is not None:
+            return check.because(verdict, cause, together)
+        return together and (check.latch is None or comes_first(verdict, self._top(cause)))
+
+    def _top(self, cause: Verdict) -> Verdict:
+        """What people are told to act on. Causes stand further up in the table: there is no circle."""
+        under = self.of(cause)
+        return cause if under is None else self._top(self._known[under])
 
     def _together(self, cause: Verdict, verdict: Verdict, debounce: float) -> bool:
         """Whether the cause neither came long after it, nor was over when it began."""

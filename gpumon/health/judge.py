@@ -30,19 +30,23 @@ def judge(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Hea
     checks = [check for check in checks if check.name not in facts.policy.disabled]
     passed = 0.0 if health.looked_at is None else facts.now.lived - health.looked_at
     known, pending, due = dict(health.open), dict[Key, Pending](), list[Ruling]()
-    broken: dict[Key, str] = {}
+    unseen, broken = dict(health.pending), dict[Key, str]()
     for check in checks:
         graced = check.grace and facts.uptime < facts.policy.boot_grace
         for key, finding in _asked(check, facts, broken):
-            told = None if graced else finding
-            case = _Case(check, key[1], told, known.get(key), health.pending.get(key), passed)
+            told = None if graced and not (finding and finding.ended) else finding
+            case = _Case(check, key[1], told, known.get(key), unseen.pop(key, None), passed)
             verdict, waiting, rulings = case.judged(facts)
             if verdict is not None:
                 known[key] = verdict
             if waiting is not None:
                 pending[key] = waiting
             due += rulings
-    due += _of_devices(known, facts, {check.name for check in checks}, health.pending, pending)
+    names = {check.name for check in checks}
+    due += _of_devices(known, facts, names, health.pending, pending)
+    for key, one in unseen.items():  # of a device that is not there now, as it may be after a start
+        if key[0] in names and one.counts(facts.now.lived):
+            pending.setdefault(key, one)
     return replace(
         health,
         open=folding.folded(known, facts),
@@ -103,17 +107,19 @@ class _Case:
         """The verdict that there is, brought up to date; what waits; what is due."""
         finding = self._told(facts)
         if finding is None:
-            # Nobody can tell now. What was waited for goes on waiting: it may have gone on unseen.
-            return None if self.verdict is None else replace(self.verdict, active=False), self.pending, []
+            # Nobody can tell now. What was waited for goes on waiting for a while: it may have gone on unseen.
+            verdict = None if self.verdict is None else replace(self.verdict, active=False)
+            waits = self.pending is not None and self.pending.counts(facts.now.lived)
+            return verdict, self.pending if waits else None, []
         verdict = self._updated(finding, facts)
         current = OK if verdict is None else verdict.level
         if verdict is not None and finding.level <= current and self.check.latch is not None and finding.ended is None:
             return verdict, None, self._of_latched(verdict, finding, self.check.latch, facts)
         if finding.level == current:
             return verdict, None, [] if verdict is None else self._another_action(verdict, finding, facts)
-        waiting = self._waiting(finding.level, facts)
         patience = self.check.after if finding.level > current else self.check.clear_after
-        if facts.now.lived - waiting.since < patience:
+        waiting = self._waiting(finding.level, patience, facts.now.lived)
+        if waiting.lasted < patience and finding.ended is not Way.GONE:
             return verdict, waiting, []
         return verdict, waiting, [self._due(verdict, finding, facts)]
 
@@ -125,9 +131,10 @@ class _Case:
         remembers = facts.now.lived >= min(HOUR, max((past.seconds for past in self.check.past), default=0.0))
         return None if finding.level is UNKNOWN or not remembers else finding
 
-    def _waiting(self, level: Level, facts: Facts) -> Pending:
+    def _waiting(self, level: Level, patience: float, lived: float) -> Pending:
         known = self.pending
-        return known if known is not None and known.level == level else Pending(level, facts.now.lived)
+        lasted = known.again(lived) if known is not None and known.level == level else 0.0
+        return Pending(level, lasted, lived, patience)
 
     def _updated(self, finding: Finding, facts: Facts) -> Verdict | None:
         """The verdict with what is new about it and needs no row in the store."""
@@ -220,9 +227,10 @@ def _of_devices(
         elif verdict.device in names:
             yield from _named(verdict, names[verdict.device], known, facts)
         elif facts.node.nvml_up if is_gpu(verdict.device) else facts.ports_listed:
-            since = waited.get(key, Pending(OK, facts.now.lived))
-            pending[key] = since
-            if facts.now.lived - since.since >= GONE_AFTER:
+            lived = facts.now.lived
+            lasted = waited[key].again(lived) if key in waited else 0.0
+            pending[key] = Pending(OK, lasted, lived, GONE_AFTER)
+            if lasted >= GONE_AFTER:
                 yield ruling(verdict, Change.CLEARED, facts, Way.GONE)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from operator import mul
 
 from gpumon.alerts.history import STEP
-from gpumon.health.facts import GpuCase, Past, Series
+from gpumon.health.facts import GpuCase
+from gpumon.health.past import Past, Series
 
 KNOWN_SHARE = 0.9
 """Of a window that has to be known, else nobody can tell what its mean is."""

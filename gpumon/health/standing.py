@@ -19,8 +19,20 @@ class Pending:
     """A finding, or its end, that has not lasted long enough."""
 
     level: Level
-    since: float
-    """On the clock of Moment.lived."""
+    lasted: float
+    """Seconds from when it was first seen until it was last seen, less those in which no agent ran."""
+    seen: float
+    """When that was, on the clock of Moment.lived; less than 0 before this life of the agent."""
+    patience: float
+    """Seconds for which it has to last."""
+
+    def again(self, lived: float) -> float:
+        """For how long it has lasted, when it is seen now."""
+        return self.lasted + lived - max(0.0, self.seen)
+
+    def counts(self, lived: float) -> bool:
+        """Whether it does though nobody can tell now; unseen for longer than it has to last, it may have come anew."""
+        return lived - self.seen <= self.patience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

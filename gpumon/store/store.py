@@ -14,10 +14,11 @@ from typing import Any, Self, TypeVar
 
 from gpumon.health.lives import Life
 from gpumon.health.verdict import Key, Ruling, Verdict
+from gpumon.health.waiting import Waited
 from gpumon.snapshot.burst import Board, Burst, Change, LogPosition
 from gpumon.snapshot.known_port import KnownPort
 from gpumon.span import Span
-from gpumon.store import boards, events, lives, ports, runs, spans, verdicts
+from gpumon.store import boards, events, lives, ports, runs, spans, verdicts, waiting
 from gpumon.store.errors import told_plainly
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
 from gpumon.store.opening import Opened, open_file
@@ -197,6 +198,15 @@ class Store:
         with self._transaction():
             for verdict in known:
                 verdicts.touch(self._connection, verdict)
+
+    def keep_waiting(self, known: Iterable[Waited]) -> None:
+        """What waits to become a verdict, or to end one: exactly these."""
+        with self._transaction():
+            waiting.keep(self._connection, known)
+
+    def waiting(self) -> tuple[Waited, ...]:
+        with told_plainly(self.path):
+            return waiting.every(self._connection)
 
     def keep_life(self, life: Life) -> None:
         """The agent's life, as it is now."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Ward
@@ -11,14 +12,12 @@ from judging import Ward
 from gpumon import judged
 from gpumon.arrival import Ruled
 from gpumon.health import folding
-from gpumon.health.check import Check
+from gpumon.health.check import Check, comes_first
 from gpumon.health.standing import Health, ruled
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Change, Key, Ruling, Verdict
 
-OF_TIME = next(field.default for field in fields(Check) if field.name == "because")
-"""What most checks ask of a cause: that they came together."""
 WARD = Ward(gpus=3, ports=1)
 FACTS = judged.facts(WARD.report, WARD.moment, WARD.terms)
 NOW = FACTS.now
@@ -41,7 +40,7 @@ def verdicts(draw: st.DrawFn) -> Verdict:
         device=draw(st.sampled_from(devices(check))),
         level=draw(st.sampled_from((Level.WARN, Level.FAIL))),
         reason="So it is.",
-        action=Action.NONE,
+        action=draw(st.sampled_from(Action)),
         since=NOW.wall - ago,
         since_at=NOW.at - ago,
         since_boot=FACTS.boot_id,
@@ -77,8 +76,10 @@ def test_invariants(found: list[Verdict]) -> None:
         assert above.level >= one.level
         if one.under is not None:
             lead = folding._lead(known[one.under])
-            assert known[one.under].since <= one.since + lead or BY_NAME[one.check].because is not OF_TIME
-            assert BY_NAME[one.check].follows[one.under[0]]
+            assert known[one.under].since <= one.since + lead or BY_NAME[one.check].because is not None
+            row = BY_NAME[one.check]
+            assert row.follows[one.under[0]]
+            assert comes_first(one, above) or row.latch is None or row.because is not None
     assert health.level == max((one.level for one in known.values()), default=Level.OK)
     assert health.level == max((one.level for one in health.primary), default=Level.OK)
 
@@ -89,6 +90,49 @@ def test_invariants(found: list[Verdict]) -> None:
         assert all(one.under in after.open for one in after.open.values() if one.under is not None)
         shown = {one.key for one in after.primary}
         assert {one.key for one in known.values() if one.under == cause.key} <= shown
+
+
+LATCHED = [one for one in CHECKS if one.latch is not None and one.because is None and one.follows]
+
+
+@pytest.mark.parametrize("row", LATCHED, ids=lambda row: row.name)
+@pytest.mark.parametrize("asked", [Action.RESET, Action.REBOOT])
+def test_what_only_a_repair_ends_stands_under_nothing_milder(row: Check, asked: Action) -> None:
+    """Whoever restarts a service because the verdict says so would not know of the reset that is due all the same."""
+    one = Verdict(
+        check=row.name,
+        device=devices(row.name)[0],
+        level=Level.FAIL,
+        reason="So it is.",
+        action=asked,
+        since=NOW.wall - 60.0,
+        since_at=NOW.at - 60.0,
+        since_boot=FACTS.boot_id,
+        seen=NOW.wall,
+        seen_at=NOW.at,
+        boot_id=FACTS.boot_id,
+        evidence={"xid": 74},
+    )
+    for name, where in row.follows.items():
+        device = next(device for device in reversed(devices(name)) if where != "same" or device == one.device)
+        for action in Action:
+            cause = replace(one, check=name, device=device, action=action)
+            under = folded([one, cause]).open[one.key].under
+            assert under in {None, cause.key}
+            assert under is None or comes_first(one, cause), (name, action)
+
+
+def test_a_link_that_cannot_be_trained_is_not_the_fabric_managers_fault() -> None:
+    """Its link is, and that it is down follows from the fabric manager: a restart of which would not be enough."""
+    ward = Ward(gpus=2, ports=0)
+    ward.gpu(0, state={"peers": {"4": type(next(iter(ward.report.gpus[0].peers.values())))(peer_type="switch")}})
+    ward.link(0, 4, recoveries_total={"failed": 0.0})
+    ward.go_on(60)
+    ward.node(fabric_manager_up=0.0)
+    ward.link(0, 4, up=0.0, recoveries_total={"failed": 1.0})
+    ward.go_on(300)
+    assert {"fabric_manager_down", "nvlink_down", "nvlink_recovery_failed"} <= set(ward.seen())
+    assert "nvlink_recovery_failed" in {one.check for one in ward.report.health.primary}
 
 
 def test_what_came_after_its_cause_was_over_is_a_fault_of_its_own() -> None:

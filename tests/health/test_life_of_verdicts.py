@@ -253,3 +253,46 @@ def test_verdicts_of_a_gpu_that_is_expected_no_more_go() -> None:
     ward.go_on(400)
     assert not ward.verdicts
     assert ways(ward, "xid_critical") == [Way.GONE]
+
+
+def test_what_waits_goes_on_waiting_when_the_agent_is_restarted() -> None:
+    """A port that is down for four minutes is a verdict, also of an agent that does not live for four minutes."""
+    ward = Ward(gpus=1, ports=2)
+    ward.port(1, link={"port_up": 0.0})
+    ward.go_on(180)
+    ports = ward.report.ports
+    ward.pause(20)
+    ward.restart()
+    ward.report = replace(ward.report, ports=())
+    ward.go_on(10)
+    ward.report = replace(ward.report, ports=ports)
+    assert not ward.go_on(30).verdicts, "nobody looked while the agent was away"
+    assert ward.go_on(30).seen() == ["ib_port_down"]
+
+
+def test_what_waited_before_a_long_gap_or_a_reboot_begins_anew() -> None:
+    """It may have come and gone meanwhile."""
+    for reboots in (False, True):
+        ward = Ward(gpus=1, ports=2)
+        ward.port(1, link={"port_up": 0.0})
+        ward.go_on(200)
+        if reboots:
+            ward.reboot()
+            ward.go_on(300)
+        else:
+            ward.pause(300)
+            ward.restart()
+        assert not ward.go_on(180).verdicts
+        assert ward.go_on(90).seen() == ["ib_port_down"]
+
+
+def test_what_is_seen_to_be_well_after_a_restart_waits_no_more() -> None:
+    """Its time before the restart does not come back."""
+    ward = Ward(gpus=1, ports=2)
+    ward.port(1, link={"port_up": 0.0})
+    ward.go_on(200)
+    ward.restart()
+    ward.port(1, link={"port_up": 1.0})
+    ward.go_on(10)
+    ward.port(1, link={"port_up": 0.0})
+    assert not ward.go_on(200).verdicts

@@ -19,6 +19,7 @@ from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.standing import Health
 from gpumon.health.terms import Way
 from gpumon.health.verdict import Change, Key, Ruling
+from gpumon.health.waiting import waited
 from gpumon.store.store import Store
 
 XID = 95
@@ -40,6 +41,7 @@ class Node(Ward):
         """As the daemon does: once a minute it is stored when verdicts were last so."""
         super().look()
         self._store.touch_verdicts(self.report.health.open.values())
+        self._store.keep_waiting(waited(self.report.health, self.report.boot_id))
         return self
 
     def rule(self, due: tuple[Ruling, ...]) -> None:
@@ -66,8 +68,9 @@ class Node(Ward):
             verdicts=self._store.open_verdicts(),
             rulings=self._store.recent_rulings(0.0, 1000),
             cleared=self._store.cleared_verdicts(),
+            waiting=self._store.waiting(),
         )
-        self.report = judged.recall(self.report, remembered)
+        self.report = judged.recall(self.report, remembered, self.moment)
 
     def acknowledge(self) -> None:
         health = self.report.health

@@ -14,12 +14,14 @@ from loops import turn_until
 
 from gpumon.health.acknowledge import Asked
 from gpumon.health.lives import Life
+from gpumon.health.standing import Pending
 from gpumon.health.terms import FAIL, Action, Way
 from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.memories import Memories
 from gpumon.monitor import Monitor
 from gpumon.report import Report
 from gpumon.ruling import Rulings
+from gpumon.snapshot.call_page import boot_clock
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
 from gpumon.terms import Terms
@@ -175,6 +177,22 @@ def test_when_a_verdict_was_last_so_survives_and_brings_none_back(tmp_path: Path
     restarted = Agent(path)
     assert restarted.open == {"quiet"}
     assert restarted.monitor.latest.health.open["quiet", "GPU-1"].well == 1234.0
+    restarted.stop()
+
+
+def test_what_waits_to_become_a_verdict_survives(tmp_path: Path) -> None:
+    """As far as it had come."""
+    path = tmp_path / "gpumon.db"
+    agent = Agent(path)
+    at = boot_clock()
+    pending = {("ib_port_down", "mlx5_0/1"): Pending(FAIL, 100.0, 120.0, 240.0)}
+    health = replace(agent.monitor.latest.health, pending=pending, judged_at=at, looked_at=120.0)
+    agent.memories.keep_waiting(replace(agent.monitor.latest, health=health))
+    agent.stop()
+    restarted = Agent(path)
+    [(key, one)] = restarted.monitor.latest.health.pending.items()
+    assert (key, one.level, one.lasted, one.patience) == (("ib_port_down", "mlx5_0/1"), FAIL, 100.0, 240.0)
+    assert one.seen <= 0.0
     restarted.stop()
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpumon.health.check import HOUR, MINUTE, Check, Latch
-from gpumon.health.facts import Facts, Past
+from gpumon.health.facts import Facts
+from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, SHARE, Limit
 from gpumon.health.terms import WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, warn

@@ -6,8 +6,9 @@ from statistics import median
 from typing import NamedTuple
 
 from gpumon.health.check import MINUTE, Check
-from gpumon.health.facts import GpuCase, Past
+from gpumon.health.facts import GpuCase
 from gpumon.health.lasting import held, labelled, whole_mean
+from gpumon.health.past import Past
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check, Xids
-from gpumon.health.facts import Facts, GpuCase, Past
+from gpumon.health.facts import Facts, GpuCase
+from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn

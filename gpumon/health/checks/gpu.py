@@ -8,10 +8,10 @@ from typing import Any
 
 from gpumon.alerts.faults import FAULTS
 from gpumon.health.check import HOUR, MINUTE, Check, Latch
-from gpumon.health.expectation import BASES, Expectation
+from gpumon.health.expectation import BASES, Basis, Expectation
 from gpumon.health.facts import Facts, GpuCase
-from gpumon.health.terms import Action, Level
-from gpumon.health.verdict import WELL, Finding, fail, unknown
+from gpumon.health.terms import Action, Level, Way
+from gpumon.health.verdict import NODE, WELL, Finding, fail, over, unknown
 from gpumon.snapshot.burst import FIRMWARE_SILENT
 
 _OPENING = 2 * MINUTE
@@ -67,7 +67,14 @@ def count(facts: Facts) -> Finding | None:
         given = f"this {wanted.place} may have been given fewer"
         remedy = "Set gpus.expected_count, or run `gpumon inventory accept`"
         return unknown(f"{words}; {more}, but {given}. {remedy}.", gpus_visible=visible)
-    return WELL
+    return over(Way.GONE) if _settled(facts) else WELL
+
+
+def _settled(facts: Facts) -> bool:
+    """Whether a person has said meanwhile how many there are: what lacked then is expected no more."""
+    known, wanted = facts.open.get(("gpu_count", NODE)), facts.expectation
+    told = wanted.basis in {Basis.ACCEPTED, Basis.CONFIGURED}
+    return known is not None and told and known.evidence.get("gpus_expected") != wanted.count
 
 
 def _unlisted(wanted: Expectation) -> str:

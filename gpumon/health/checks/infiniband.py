@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from gpumon.alerts.history import STEP
 from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.checks import infiniband_counters
-from gpumon.health.facts import Past, PortCase
+from gpumon.health.facts import Facts, PortCase
+from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import WELL, Finding, fail, over, warn
@@ -85,11 +87,25 @@ def flapping(port: PortCase) -> Finding | None:
 
 
 def _times_down(port: PortCase, past: Past) -> float:
-    """What a port does while the host boots does not count."""
-    begin = max(port.facts.policy.boot_grace, port.facts.now.at - past.seconds)
-    counted = sum(gain for one in port.growth(DOWNS) for at, gain in one.steps if at > begin)
-    seen = sum(pair == (1, 0) for one in port.series(past) for pair in pairwise(one.window.values))
+    """What a port does while the host boots, or in maintenance, does not count."""
+    facts = port.facts
+    begin = max(facts.policy.boot_grace, facts.now.at - past.seconds)
+    steps = [step for one in port.growth(DOWNS) for step in one.steps if step[0] > begin]
+    counted = sum(gain for at, gain in steps if not _worked_on(facts.wall(at), facts))
+    seen = _seen_down(port, past)
+    if seen:
+        for first, last in facts.worked_on:
+            seen -= _seen_down(port, past, since=first - STEP) - _seen_down(port, past, since=last)
     return max(counted, seen)
+
+
+def _worked_on(wall: float, facts: Facts) -> bool:
+    """Whether what was seen then was so in a maintenance."""
+    return any(first <= wall <= last + STEP for first, last in facts.worked_on)
+
+
+def _seen_down(port: PortCase, past: Past, since: float | None = None) -> int:
+    return sum(pair == (1, 0) for one in port.series(past, since=since) for pair in pairwise(one.window.values))
 
 
 def slow(port: PortCase) -> Finding | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpumon.health.check import HOUR, MINUTE, Check, Latch, Where
-from gpumon.health.facts import Past, PortCase
+from gpumon.health.facts import PortCase
+from gpumon.health.past import Past
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import WELL, Finding, fail, warn

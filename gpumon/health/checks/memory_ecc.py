@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpumon.health.check import MINUTE, Check, Latch, covers, same
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.clearing import repaired
-from gpumon.health.facts import GpuCase, Past, Series
+from gpumon.health.facts import GpuCase
+from gpumon.health.past import Past, Series
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action, Way
 from gpumon.health.verdict import OFF, WELL, Finding, Verdict, fail, over, warn

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check
-from gpumon.health.facts import Facts, Past
+from gpumon.health.facts import Facts
+from gpumon.health.past import Past
 from gpumon.health.terms import Action
 from gpumon.health.verdict import WELL, Finding, fail
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from gpumon.health.catalogue import RECOVERY_ACTION
 from gpumon.health.check import MINUTE, Check, Latch, Where, Xids
 from gpumon.health.checks.xid import LINKS
-from gpumon.health.facts import Facts, GpuCase, Growth, Past
+from gpumon.health.facts import Facts, GpuCase
+from gpumon.health.past import Growth, Past
 from gpumon.health.policy import AMOUNT, COUNT, SHARE, Limit, Range
 from gpumon.health.products import link_speed
 from gpumon.health.terms import Action, Level

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
-from gpumon.health.facts import GpuCase, Past
+from gpumon.health.facts import GpuCase
+from gpumon.health.past import Past
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn

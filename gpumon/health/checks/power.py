@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check
-from gpumon.health.facts import GpuCase, Past
+from gpumon.health.facts import GpuCase
 from gpumon.health.lasting import labelled, whole_mean
+from gpumon.health.past import Past
 from gpumon.health.policy import AMOUNT, SHARE, Limit, Range
 from gpumon.health.terms import WARN, Action
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn

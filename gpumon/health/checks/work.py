@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gpumon.health.check import HOUR, MINUTE, Check
-from gpumon.health.facts import Facts, GpuCase, Past
+from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.lasting import whole_mean, whole_peak
+from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, SHARE, Limit, Range
 from gpumon.health.products import is_coherent
 from gpumon.health.terms import WARN, Action

@@ -6,11 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from gpumon.health.catalogue import NVLINK, Catalogue
+from gpumon.health.catalogue import NVLINK, RECOVERY_ACTION, Catalogue
 from gpumon.health.check import DAY, MINUTE, Check, Latch, beside, covers, same
 from gpumon.health.checks.memory_ecc import FAULTS, XIDS
+from gpumon.health.checks.nvlink import LINK_XIDS
 from gpumon.health.checks.xid import MEMORY, Told, age, codes, evidence, is_taken_back, reason, told, unplanned, worst
-from gpumon.health.facts import Facts, GpuCase, Past
+from gpumon.health.facts import Facts, GpuCase
+from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, Verdict, fail, over, warn
@@ -183,12 +185,18 @@ def _is_unknown(bus_id: str, facts: Facts) -> bool:
 
 
 _MEMORY = ("row_remap_failed", "ecc_uncorrectable", "ecc_corrected_storm", "ecc_corrected_high", "row_remap_pending")
+_LINKS = ("nvlink_down", "nvlink_recovery_failed")
 
 
 def of_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
-    """A memory's warnings stand under what is said of the memory, others under what was said beside them."""
+    """A memory's warnings stand under what is said of the memory, a link's under one that is down.
+
+    Others under what was said beside them.
+    """
     if cause.check in _MEMORY:
         return codes(verdict) <= MEMORY and covers(verdict, cause)
+    if cause.check in _LINKS:
+        return together and codes(verdict) <= LINK_XIDS | {RECOVERY_ACTION}
     return beside(verdict, cause, together)
 
 
@@ -223,7 +231,7 @@ CHECKS = (
 """,
         gpu=warning,
         latch=Latch(quiet=DAY),
-        follows=FAULTS | XIDS | same(*_MEMORY, "recovery_action") | {"nvswitch_error": "node"},
+        follows=FAULTS | XIDS | same(*_MEMORY, *_LINKS, "recovery_action") | {"nvswitch_error": "node"},
         because=of_warning,
     ),
     Check(

@@ -191,6 +191,33 @@ def test_a_port_that_goes_down_again_and_again_is_a_warning(times: int, hours: i
     assert not ward.go_on(25 * 3600, every=600).verdicts
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["by its counter", "by what is seen"])
+def test_what_a_port_does_in_maintenance_does_not_count(full: bool) -> None:  # noqa: FBT001 - a case
+    """Whoever swaps cables takes ports down, and is no flapping; neither after the maintenance."""
+    ward = node().go_on(30)
+    if full:
+        ward.port(1, link_downs_total=None)
+    ward.maintain(3600)
+    for count in range(1, 7):
+        down(ward)
+        if not full:
+            ward.port(1, link_downs_total=float(count))
+        ward.go_on(60)
+        up(ward)
+        ward.go_on(120)
+    ward.end_maintenance()
+    ward.go_on(600, every=15)
+    for count in range(7, 10):
+        assert of_port(ward, "ib_port_flapping") is None
+        down(ward)
+        if not full:
+            ward.port(1, link_downs_total=float(count))
+        ward.go_on(60)
+        up(ward)
+        ward.go_on(120)
+    assert of_port(ward, "ib_port_flapping") is not None
+
+
 def test_a_port_whose_counter_is_full_is_seen_going_down() -> None:
     """Two times are none of our business."""
     ward = node().go_on(30)

@@ -210,3 +210,23 @@ def test_a_configured_firmware_is_everybodys() -> None:
     verdict = ward.verdict("gpu_version_drift", 0)
     assert verdict is not None
     assert verdict.reason == f"Its VBIOS is {VBIOS}; 97.00 is expected."
+
+
+def test_what_is_accepted_ends_the_verdict_at_the_next_look() -> None:
+    """Whoever accepts seven of eight, and asks `gpumon check` then, is told that all is well."""
+    ward = Ward(gpus=7, ports=0)
+    expecting(ward, Expectation(count=8, basis=Basis.PRODUCT), visible=7)
+    assert ward.go_on(90).seen() == ["gpu_count"]
+    expecting(ward, Expectation(count=7, basis=Basis.ACCEPTED), visible=7)
+    assert not ward.go_on(5).verdicts
+    assert ward.rulings[-1].way is Way.GONE
+
+
+def test_a_gpu_that_is_back_has_to_stay() -> None:
+    """The number that was accepted is there again: it may go once more."""
+    ward = Ward(gpus=7, ports=0)
+    expecting(ward, Expectation(count=7, basis=Basis.ACCEPTED), visible=6)
+    assert ward.go_on(90).seen() == ["gpu_count"]
+    ward.node(gpus_visible=7.0)
+    assert ward.go_on(30).verdicts
+    assert not ward.go_on(60).verdicts

@@ -237,3 +237,14 @@ def test_sleeping_links_and_mig_are_nothing() -> None:
         links = {name: replace(one, up=None) for name, one in ward.report.gpus[index].links.items()}
         ward.gpu(index, state={"links": links}, mig_mode=1.0, nvlink_speed_bytes_per_second=1e9)
     assert not ward.go_on(900, every=15).verdicts
+
+
+@pytest.mark.parametrize("code", [145, 149])
+def test_a_link_that_is_down_explains_an_xid_that_tells_no_more(code: int) -> None:
+    """Without its registers nobody can tell what the Xid asks for; that the link is down says enough."""
+    ward = Ward(gpus=4, ports=0)
+    ward.event(3, code)
+    ward.link(3, 4, up=0.0)
+    ward.go_on(200)
+    assert ward.seen() == ["nvlink_down", "xid_warning"]
+    assert [one.check for one in ward.report.health.primary] == ["nvlink_down"]

@@ -1,0 +1,54 @@
+"""What waits to become a verdict, or to end one, over restarts of the agent: what is stored of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gpumon.health.standing import Health, Pending
+from gpumon.health.terms import Level
+from gpumon.health.verdict import Key
+from gpumon.moment import Moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waited:
+    """A Pending on clocks that mean something to the next life of the agent."""
+
+    check: str
+    device: str
+    level: Level
+    lasted: float
+    """Seconds for which somebody saw it."""
+    patience: float
+    seen_at: float
+    """When it was last so, on CLOCK_BOOTTIME."""
+    boot_id: str
+
+
+def waited(health: Health, boot_id: str) -> Iterator[Waited]:
+    """What is to be stored."""
+    if health.judged_at is None or health.looked_at is None:
+        return
+    offset = health.judged_at - health.looked_at
+    for (check, device), one in health.pending.items():
+        yield Waited(
+            check=check,
+            device=device,
+            level=one.level,
+            lasted=one.lasted,
+            patience=one.patience,
+            seen_at=one.seen + offset,
+            boot_id=boot_id,
+        )
+
+
+def resumed(stored: Iterable[Waited], now: Moment, boot_id: str) -> dict[Key, Pending]:
+    """What goes on waiting: that of this boot which nobody missed for too long. The gap itself does not count."""
+    found = {}
+    for one in stored:
+        seen = now.lived - (now.at - one.seen_at)
+        pending = Pending(one.level, one.lasted, seen, one.patience)
+        if one.boot_id == boot_id and pending.counts(now.lived):
+            found[one.check, one.device] = pending
+    return found

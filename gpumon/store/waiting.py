@@ -1,0 +1,30 @@
+"""What waits to become a verdict, or to end one. Inside the caller's transaction."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from gpumon.health.terms import Level
+from gpumon.health.waiting import Waited
+
+log = logging.getLogger(__name__)
+
+
+def keep(connection: sqlite3.Connection, known: Iterable[Waited]) -> None:
+    """Exactly these."""
+    document = json.dumps([asdict(one) for one in known])
+    connection.execute("INSERT OR REPLACE INTO meta VALUES ('waiting', ?)", (document,))
+
+
+def every(connection: sqlite3.Connection) -> tuple[Waited, ...]:
+    """Nothing where it cannot be read: it begins anew."""
+    row = connection.execute("SELECT value FROM meta WHERE key = 'waiting'").fetchone()
+    try:
+        return tuple(Waited(**{**one, "level": Level(one["level"])}) for one in json.loads(row[0] if row else "[]"))
+    except (KeyError, TypeError, ValueError) as error:
+        log.warning("what waits to become a verdict cannot be read", extra={"error": str(error)})
+        return ()
