@@ -10,7 +10,7 @@ from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.mended import is_whole, mended
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import NODE, OFF, WELL, Finding, Ruling, fail, over, unknown, warn
+from gpumon.health.verdict import NODE, OFF, WELL, Finding, Ruling, Verdict, fail, over, unknown, warn
 from gpumon.probe.conclude import SETUP_STAGES
 from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import SUCCESSES, ProbeResult
@@ -116,6 +116,11 @@ def gpu_slow(gpu: GpuCase) -> Finding | None:
     if isinstance(found, ProbeResult):
         return _slow(found, "It holds the all-reduce back, which")
     return found and over()
+
+
+def explained(_verdict: Verdict, _cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+    """What slows a GPU or a link down is why the run was slow, whatever either asks for."""
+    return together
 
 
 def wrong(facts: Facts) -> Finding | None:
@@ -304,6 +309,7 @@ CHECKS: tuple[Check, ...] = (
         latch=Latch(quiet=7 * DAY),
         acceptable=True,
         follows=_after(*_ANY, *_LINKS) | same(*_SLOWING),
+        because=explained,
     ),
     Check(
         name="allreduce_slow",
@@ -322,6 +328,7 @@ CHECKS: tuple[Check, ...] = (
         latch=Latch(quiet=7 * DAY),
         acceptable=True,
         follows=_after(*_ANY, *_LINKS, *_SLOWING),
+        because=explained,
     ),
     Check(
         name="allreduce_stale",
