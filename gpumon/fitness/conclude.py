@@ -12,6 +12,8 @@ EXIT = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
 """As Nagios and Slurm's people read them."""
 PORT = "/"
 """In the name of each port's device, and of no GPU's."""
+REPAIRED = {Way.REBOOT.value: "The node was rebooted", Way.RESET.value: "The GPU was reset"}
+"""What was done since the verdict was last so, by `repair` of it."""
 SILENCE = frozenset(
     {"gpu_denied", "gpu_init_failed", "gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_stuck", "gpu_unreadable"}
 )
@@ -114,9 +116,9 @@ def _worst(verdicts: Sequence[Document]) -> str:
 
 
 def _todo(verdict: Document) -> str:
-    """Nobody should reboot again because it was rebooted just now."""
-    if verdict.get("repair") == Way.REBOOT:
-        return f" The node was rebooted since: {verdict['action_words']}."
+    """Nobody should reboot or reset again because that was done just now."""
+    if repaired := REPAIRED.get(verdict.get("repair")):
+        return f" {repaired} since: {verdict['action_words']}."
     return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_words']}."
 
 

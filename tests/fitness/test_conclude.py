@@ -38,12 +38,15 @@ def test_the_line_says_what_and_what_to_do() -> None:
     assert found.line == "GPU FAIL: GPU 3: It fell off the bus. Do: reboot the node. (+2 more)"
 
 
-def test_who_obeys_the_line_does_not_reboot_in_a_loop() -> None:
-    """The reboot that was asked for has to prove itself first."""
+@pytest.mark.parametrize(
+    ("repair", "done"), [("reboot", "The node was rebooted since"), ("reset", "The GPU was reset since")]
+)
+def test_who_obeys_the_line_does_not_repair_in_a_loop(repair: str, done: str) -> None:
+    """What was asked for, and was done, has to prove itself first."""
     words = "if it comes back, reboot the node"
-    lost = verdict("fail", 3, reason="It fell off the bus.", action_words=words, repair="reboot")
+    lost = verdict("fail", 3, reason="It fell off the bus.", action_words=words, repair=repair)
     found = answer(node(Fault(verdict=lost)))
-    assert found.line == f"GPU FAIL: GPU 3: It fell off the bus. The node was rebooted since: {words}."
+    assert found.line == f"GPU FAIL: GPU 3: It fell off the bus. {done}: {words}."
     assert found.document["verdicts"] == [lost]
 
 
