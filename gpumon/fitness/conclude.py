@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpumon.fitness.known import LEVELS, Document, Fault, Known, KnownGpu
@@ -12,7 +12,7 @@ EXIT = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
 """As Nagios and Slurm's people read them."""
 PORT = "/"
 """In the name of each port's device, and of no GPU's."""
-REPAIRED = {Way.REBOOT.value: "The node was rebooted", Way.RESET.value: "The GPU was reset"}
+REPAIRED: Mapping[str | None, str] = {Way.REBOOT.value: "The node was rebooted", Way.RESET.value: "The GPU was reset"}
 """What was done since the verdict was last so, by `repair` of it."""
 SILENCE = frozenset(
     {"gpu_denied", "gpu_init_failed", "gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_stuck", "gpu_unreadable"}
