@@ -79,6 +79,7 @@ TROUBLES: tuple[Trouble, ...] = (
     Trouble(key="remap", value=_any_of({"uncorrectable": 1, "pending": 1}, {"failed": 1})),
     Trouble(key="pcie_errors", value=_any_of({"correctable": 5}, {"fatal": 1})),
     Trouble(key="nvlinks", value=_links),
+    Trouble(key="peer_access", value=_any_of({0: {"nvlink": "not_supported"}}, {5: {"read": "disabled_by_regkey"}})),
     Trouble(key="fabric", value=_any_of({"state": 2}, {"status": 999})),
     Trouble(key="fail_fields", value=_any_of({"TOTAL_ENERGY_CONSUMPTION": 999}, {"NVLINK_LINK_COUNT": 999})),
     Trouble(key="field_types", value=_any_of({"MEMORY_TEMP": "double"}, {"POWER_AVERAGE": "unsigned_short"})),
