@@ -22,8 +22,7 @@ from gpumon.moment import Moment
 from gpumon.outputs.asked import asked
 from gpumon.outputs.words import rfc3339
 from gpumon.snapshot.call_page import boot_clock
-from gpumon.store import spans, verdicts
-from gpumon.store.schema import APPLICATION_ID
+from gpumon.store import APPLICATION_ID, spans, verdicts
 
 TRIES, PAUSE = 5, 0.02
 MEMORY = "/dev/shm"  # noqa: S108 - the folder made in it is private

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gpumon.store import APPLICATION_ID
 from gpumon.store.errors import StoreError, damaged, told_plainly
-from gpumon.store.schema import APPLICATION_ID, migrate
+from gpumon.store.schema import migrate
 
 _MAGIC = b"SQLite format 3\0"
 _MARK = "gpumon "

@@ -6,10 +6,8 @@ import sqlite3
 import time
 from pathlib import Path
 
+from gpumon.store import APPLICATION_ID
 from gpumon.store.errors import StoreError
-
-APPLICATION_ID = 0x67706D6E
-"""Stands in the header of every store ("gpmn"): a file without it belongs to another program and is left alone."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (

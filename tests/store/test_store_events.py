@@ -15,10 +15,11 @@ from sample_bursts import BUS_ID, WALL, burst, change
 from gpumon.maintenance import Maintenance
 from gpumon.snapshot.burst import KINDS, OVERRUN, SOURCES, SXID, XID, Board, Burst, Change
 from gpumon.snapshot.known_port import KnownPort
+from gpumon.store import APPLICATION_ID
 from gpumon.store import boards as store_module
 from gpumon.store import ports as ports_module
 from gpumon.store.events import ErrorCounter, EventQuery
-from gpumon.store.schema import APPLICATION_ID, MIGRATIONS
+from gpumon.store.schema import MIGRATIONS
 from gpumon.store.store import Retention, Store
 
 OTHER = "00000000:2A:00.0"
