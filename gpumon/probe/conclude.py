@@ -14,7 +14,7 @@ from gpumon.probe.evidence import NOTHING_SEEN, AllSeen, told
 from gpumon.probe.guard import Skip
 from gpumon.probe.locate import locate
 from gpumon.probe.passes import Ending, Pass, measurements
-from gpumon.probe.plan import Run
+from gpumon.probe.plan import Plan, Run
 from gpumon.probe.probes import Probe
 from gpumon.probe.remedies import remedy
 from gpumon.probe.result import Comparison, Location, ProbeResult
@@ -89,6 +89,23 @@ def _hint(verdict: _Verdict, compared: Sequence[Comparison], location: Location 
     apart = told_apart(compared) if verdict.outcome == "degraded" else ""
     where = location.sentence if location is not None else ""
     return " ".join(filter(None, (verdict.hint, apart, where, verdict.remedy)))
+
+
+def mistaken(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeResult:
+    """The result of a run that the agent itself could not judge: it says nothing of any GPU."""
+    return ProbeResult(
+        id=run.id,
+        probe=plan.probe.name,
+        outcome="failed",
+        reason="setup",
+        hint=f"The agent made a mistake in judging this run: {error!r}. Report it, with what its log says.",
+        trigger=run.trigger,
+        started=run.started,
+        duration_seconds=duration,
+        backend=plan.setting.backend,
+        ranks=plan.ranks,
+        simulated=plan.simulated,
+    )
 
 
 def skipped(probe: Probe, run: Run, skip: Skip, *, simulated: bool = False) -> ProbeResult:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from gpumon.probe.account import Progress
 from gpumon.probe.baseline import Judge
-from gpumon.probe.conclude import conclude
+from gpumon.probe.conclude import conclude, mistaken
 from gpumon.probe.course import next_step
 from gpumon.probe.evidence import NOTHING_SEEN, AllSeen
 from gpumon.probe.guard import Skip
 from gpumon.probe.passes import Pass
 from gpumon.probe.plan import Plan, Run
 from gpumon.probe.result import ProbeResult
+from gpumon.probe.steps import Step
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.departure import Departure, Left
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.ranks import OnProgress, Ranks
+
+log = logging.getLogger(__name__)
 
 OnResult = Callable[[ProbeResult], None]
 Clear = Callable[[Callable[[Skip | None], None]], None]
@@ -136,12 +140,27 @@ class _Current:
         self._look = look
         self.passes: list[Pass] = []
         self._begun = boot_clock()
+        self._failure: ProbeResult | None = None
+        """Of the agent's own making."""
 
     def next_pass(self) -> None:
         plan = self._plans[len(self.passes)]
         left = max(0.0, plan.deadline - self._elapsed())
         plan = replace(plan, deadline=left) if self.passes else plan
-        self._ranks.start(plan, lambda one: next_step(one, self._judge), self._progressed, self._ended)
+        self._ranks.start(plan, self._next_step, self._progressed, self._ended)
+
+    def _next_step(self, one: Pass) -> Step | None:
+        """None, the end of the pass, where it cannot be told: that must cost the run, and not the agent."""
+        try:
+            return next_step(one, self._judge)
+        except Exception as error:  # noqa: BLE001 - what ranks tell is judged by much code
+            self._mistaken(error)
+            return None
+
+    def _mistaken(self, error: Exception) -> ProbeResult:
+        log.error("cannot judge a run of a probe: report this", extra={"id": self.run.id}, exc_info=error)
+        self._failure = mistaken(self.run, self._plans[0], error, self._elapsed())
+        return self._failure
 
     def abort(self, skip: Skip) -> None:
         """Between two passes there are no ranks to kill."""
@@ -171,15 +190,22 @@ class _Current:
     def _ended(self, one: Pass) -> None:
         """What did not end well is not measured in another way."""
         self.passes.append(one)
-        outcome = conclude(self.run, self.passes, self._judge, self._elapsed()).outcome
-        if outcome in {"ok", "degraded"} and len(self.passes) < len(self._plans):
+        if self._concluded().outcome in {"ok", "degraded"} and len(self.passes) < len(self._plans):
             self._clear(self._cleared)
         else:
             self._end()
 
     def _end(self) -> None:
         self._over = True
-        self._on_end(conclude(self.run, self.passes, self._judge, self._elapsed(), self._look()), self.passes)
+        self._on_end(self._concluded(self._look()), self.passes)
+
+    def _concluded(self, seen: AllSeen = NOTHING_SEEN) -> ProbeResult:
+        if self._failure is not None:
+            return self._failure
+        try:
+            return conclude(self.run, self.passes, self._judge, self._elapsed(), seen)
+        except Exception as error:  # noqa: BLE001 - as above
+            return self._mistaken(error)
 
     def _elapsed(self) -> float:
         return boot_clock() - self._begun

@@ -20,10 +20,11 @@ from unkillable import build, held
 
 import gpumon
 from gpumon.probe.account import Progress
+from gpumon.probe.baseline import Judge
 from gpumon.probe.conclude import LOG_LIMIT
 from gpumon.probe.guard import Skip
 from gpumon.probe.plan import Plan, Run
-from gpumon.probe.result import ProbeResult
+from gpumon.probe.result import Measurement, ProbeResult
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor import child
 from gpumon.supervisor.ranks import LAST_WORDS, TERM_PATIENCE
@@ -102,6 +103,22 @@ def test_a_corrupt_element_is_counted_on_every_rank(probing: Probing) -> None:
     assert [one.wrong_elements for one in result.measurements] == [2, 2]
     assert result.location is not None
     assert result.location.ranks == (1,)
+
+
+def test_a_run_that_cannot_be_judged_costs_the_run_and_not_the_agent(
+    probing: Probing, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so, and blames no GPU."""
+
+    def mistake(_: Measurement) -> None:
+        raise IndexError("a mistake of ours")
+
+    judge = Judge(probe="allreduce", backend="gloo", expected=mistake)
+    result = probing.run(make_plan(QUICK, (), python=sys.executable), judge=judge)
+    assert (result.outcome, result.reason) == ("failed", "setup")
+    assert "a mistake of ours" in result.hint
+    assert [one.exc_info is not None for one in caplog.records if "cannot judge" in one.message] == [True]
+    assert gone(probing.pids)
 
 
 def test_a_sleeping_rank_ends_in_a_timeout(probing: Probing) -> None:
