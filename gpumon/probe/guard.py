@@ -19,6 +19,8 @@ LEAST_PARTIAL = 2
 """GPUs of a partial run."""
 RING = ("ring",)
 """The algorithm that takes nothing of the NVSwitches but their links."""
+MOST_TOLD = 4
+"""GPUs that a hint names one by one."""
 EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
 """NVML's compute modes in which ranks and jobs are in each other's way."""
 
@@ -131,7 +133,13 @@ class Gate(NamedTuple):
 
     def skip(self, situation: Situation, gpus: Iterable[GpuUse]) -> Skip | None:
         words = [sign for gpu in gpus for sign in self.signs(gpu, situation)]
-        return Skip(reason=self.reason, hint=self.hint.format(gpus=", ".join(words))) if words else None
+        some = [*words[:MOST_TOLD], f"{len(words) - MOST_TOLD} more"] if len(words) > MOST_TOLD + 1 else words
+        return Skip(reason=self.reason, hint=self.hint.format(gpus=enumerated(some))) if words else None
+
+
+def enumerated(words: Sequence[str]) -> str:
+    """One, two and three."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def _partitioned(gpu: GpuUse, situation: Situation) -> Iterator[str]:
@@ -151,12 +159,15 @@ def _held(gpu: GpuUse, _: Situation) -> Iterator[str]:
 
 def _at_work(gpu: GpuUse, _: Situation) -> Iterator[str]:
     """A job may have come since the processes were last counted, or be one that they do not show."""
+    signs = []
     if gpu.utilization:
-        yield f"GPU {gpu.index} is {gpu.utilization:.0%} utilized"
+        signs.append(f"is {gpu.utilization:.0%} utilized")
     if (gpu.memory_used or 0.0) > idle_bytes(exact=gpu.memory_exact):
-        yield f"GPU {gpu.index} has {(gpu.memory_used or 0.0) / GIB:.1f} GiB in use"
+        signs.append(f"has {(gpu.memory_used or 0.0) / GIB:.1f} GiB in use")
     if (gpu.traffic or 0.0) > IDLE_TRAFFIC:
-        yield f"GPU {gpu.index} moves {(gpu.traffic or 0.0) / 1e9:.1f} GB/s over its links"
+        signs.append(f"moves {(gpu.traffic or 0.0) / 1e9:.1f} GB/s over its links")
+    if signs:
+        yield f"GPU {gpu.index} {enumerated(signs)}"
 
 
 def _unknown(gpu: GpuUse, _: Situation) -> Iterator[str]:

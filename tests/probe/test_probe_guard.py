@@ -100,6 +100,15 @@ def test_work_that_no_process_explains_yet_is_busy(sign: dict[str, Any], hint: s
     assert (skip.reason, hint in skip.hint) == ("busy", True)
 
 
+def test_a_hint_names_some_gpus_and_counts_the_others() -> None:
+    """All of what one shows in one go: people read it on a page."""
+    working = tuple(replace(gpu, utilization=0.03, traffic=9.1e9) for gpu in gpus(*[0] * 8))
+    skip = may_run(replace(FREE, gpus=working, expected=8))
+    assert skip is not None
+    told = [f"GPU {index} is 3% utilized and moves 9.1 GB/s over its links" for index in range(4)]
+    assert skip.hint.startswith(", ".join(told) + " and 4 more, though")
+
+
 def test_what_an_idle_gpu_shows_is_not_busy() -> None:
     """No utilization, and the memory that some drivers count as used for themselves."""
     idle = tuple(replace(gpu, utilization=0.0, memory_used=0.6 * IDLE_BYTES) for gpu in gpus(0, 0))
