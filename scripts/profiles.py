@@ -28,6 +28,7 @@ from gpumon.sim.infiniband import open_tree
 from gpumon.sim.library import SimulatedNode, open_node
 from gpumon.sim.profiles import PROFILES
 from gpumon.snapshot import call_page
+from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.node import Build
 from gpumon.snapshot.reading import Table, rows
 from gpumon.snapshot.snapshot import LinksSeen, PciBus, SeenGpu, Snapshot
@@ -87,6 +88,8 @@ def report_of(profile: str, scenario: Path | None = None) -> Report:
             parts.clear()
             poll._due = dict.fromkeys(poll._due, 0.0)  # all tiers, without waiting for them
             last = poll.poll()
+            for slot in poll._slots.values():  # nor is one that cannot be opened tried again, however long that took
+                slot.retry_at = max(slot.retry_at, slot.retry_at and boot_clock() + PATIENCE)
             for seen in (_fixed((*parts, last), clock[0]), _links_seen(profile, scenario, clock[0])):
                 report = fold(report, seen, _moment(clock[0]), terms)
             time.sleep(1.1 * LEAST_SECONDS)  # performance monitoring goes by a clock of this host
