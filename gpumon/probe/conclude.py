@@ -22,6 +22,8 @@ from gpumon.probe.sharp import told_apart
 
 SETUP_STAGES = ("start", "import", "join", "allocate")
 """Before the first operation: what fails here says nothing about the links."""
+TRIALS = {"start": "--version", "import": "-c 'import torch'"}
+"""How to see for oneself whether the interpreter can do what it does at a stage."""
 LOCATED = ("degraded", "wrong")
 """Outcomes after which it is said where the trouble is."""
 BROKEN = ("failed", "timeout")
@@ -148,8 +150,8 @@ def _aborted(_one: Pass, ending: Ending) -> _Verdict | None:
 def _not_started(_one: Pass, ending: Ending) -> _Verdict | None:
     if not ending.not_started:
         return None
-    name = "Let probe.python name a Python interpreter, or a script that execs one, that the agent's user may run."
-    hint = f"The ranks could not be started: {ending.not_started}. {remedy(ending.not_started) or name}"
+    known = remedy(ending.not_started) or "Is the agent's own Python still where it was? Then restart the agent."
+    hint = f"The ranks could not be started: {ending.not_started}. {known}"
     return _Verdict(outcome="failed", reason="setup", hint=hint)
 
 
@@ -170,7 +172,8 @@ def _late(one: Pass, ending: Ending) -> _Verdict | None:
     behind = min(one.accounts, key=lambda account: (account.done, account.progress.ratio)).progress
     places = "; ".join(f"rank {account.rank}: {account.progress}" for account in one.accounts)
     said = "".join(_printable(account.output) for account in one.accounts)
-    hint = f"Not done after {one.plan.deadline:g} s ({places}). {remedy(said) or _more(one)}"
+    known = remedy(said) or _unread(one, behind.stage) or _more(one)
+    hint = f"Not done after {one.plan.deadline:g} s ({places}). {known}"
     return _Verdict(outcome="timeout", reason=behind.stage, hint=hint)
 
 
@@ -188,14 +191,24 @@ def _failed(one: Pass, ending: Ending) -> _Verdict | None:
 def _trial(one: Pass, cause: Account) -> str:
     """How to see for oneself what is wrong with the interpreter or its torch."""
     python, stage = one.plan.python, cause.progress.stage
-    if stage == "start" and not cause.error and (cause.status or 0) >= 0:
-        return f"It has to be Python 3.9 or later that has PyTorch (probe.python): try `{python} -I --version`."
+    if stage == "start" and cause.error:
+        return "Let probe.python name a Python interpreter, or a script that execs one, that the agent's user may run."
+    if stage == "start" and (cause.status or 0) >= 0:
+        return f"It has to be Python 3.9 or later that has PyTorch (probe.python): try `{python} -I {TRIALS[stage]}`."
     if stage == "import":
-        return f"Try `{python} -I -c 'import torch'`."
+        return f"Try `{python} -I {TRIALS[stage]}`."
     torch = one.versions.get("torch", "")
     if stage in SETUP_STAGES and _numbers(torch) < TORCH:
         return f"PyTorch {torch} is older than the {'.'.join(map(str, TORCH))} that the probe needs."
     return ""
+
+
+def _unread(one: Pass, stage: str) -> str:
+    """Before its ranks join, a run that hangs most likely waits for a file."""
+    if stage not in TRIALS:
+        return ""
+    where = "Does the file system answer on which probe.python and its PyTorch lie?"
+    return f"{where} Try `{one.plan.python} -I {TRIALS[stage]}`."
 
 
 def _more(one: Pass) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from gpumon import shim
 from gpumon.probe.account import Account, Progress, take
 from gpumon.probe.conclude import LOG_LIMIT
 from gpumon.probe.guard import Skip
@@ -38,6 +40,9 @@ FRAME_LIMIT = 64 * 1024
 """Longest line that a rank may send, in bytes."""
 FRAMES, FRAMES_A_SECOND = 2000, 20
 """Most frames of a rank: what its steps take, and its progress until the deadline."""
+
+_SHIM = (sys.executable, "-I", "-S", shim.__file__)
+"""What becomes a rank: its interpreter may lie on a file system of the network, for which the loop must not wait."""
 
 OnProgress = Callable[[Progress], None]
 OnEnd = Callable[[Pass], None]
@@ -172,7 +177,7 @@ class _CurrentPass:
         orders = self._plan.orders(number, parent=os.getpid(), result=result, rendezvous=rendezvous)
         command = Command(
             name=f"rank {number}",
-            arguments=self._plan.command,
+            arguments=(*_SHIM, str(os.getpid()), str(result), *self._plan.command),
             orders=orders,
             environment={**self._plan.environment, **mark()},
             descriptors=(result, rendezvous.listen) if number == 0 else (result,),

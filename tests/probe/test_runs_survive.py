@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import fcntl
 import mmap
 import os
 import shlex
@@ -27,6 +28,7 @@ from gpumon.probe.plan import Plan, Run
 from gpumon.probe.result import ProbeResult
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.nccl_conf import lines_of
+from gpumon.supervisor.orphans import mark
 from gpumon.supervisor.ranks import LAST_WORDS, TERM_PATIENCE
 from gpumon.supervisor.runs import Runs
 from gpumon.supervisor.shared_memory import sweep
@@ -353,6 +355,65 @@ def test_deaf_and_crashing_ranks_of_torch_are_ended() -> None:
     assert (found["crash"].outcome, found["crash"].reason) == ("failed", "ranks")
     assert found["crash"].hint.startswith("Rank 1 at measure of ")
     assert f"signal {signal.SIGSEGV.value}" in found["crash"].hint
+
+
+@pytest.fixture
+def unanswered(tmp_path: Path) -> Iterator[str]:
+    """A program whose file nobody can open: it is leased, and the holder does not give it back when asked."""
+    path = tmp_path / "python"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        yield str(path)
+    except OSError:
+        pytest.skip("this file system has no leases")
+    finally:
+        os.close(descriptor)
+        signal.signal(signal.SIGIO, before)
+
+
+def test_an_interpreter_on_a_file_system_that_hangs_costs_the_run_and_not_the_agent(
+    probing: Probing, unanswered: str
+) -> None:
+    """The loop goes on, the deadline ends the ranks, and the hint says what to try."""
+    turned: list[bool] = []
+    probing.loop.call_after(0.0, lambda: turned.append(probing.ranks.running))
+    result = probing.run(make_plan(QUICK, (), python=unanswered, deadline=STARTED))
+    assert turned == [True]
+    assert (result.outcome, result.reason) == ("timeout", "start"), result
+    assert f"Does the file system answer on which probe.python and its PyTorch lie? Try `{unanswered} -I" in result.hint
+    assert STARTED <= result.duration_seconds < STARTED + KILLING
+    assert not probing.ranks.pids
+
+
+SHOW = """#!/bin/sh
+tr '\\0' '\\n' < /proc/$$/environ
+grep SigIgn /proc/$$/status
+ls /proc/$$/fd
+exit 1
+"""
+OF_SHELL = "10"
+"""Descriptor from which it reads its script."""
+
+
+def test_an_interpreter_gets_what_the_agent_gives_and_nothing_else(probing: Probing, tmp_path: Path) -> None:
+    """Whatever stands between them adds no variable and no descriptor, and has no signal ignored."""
+    python = tmp_path / "python"
+    python.write_text(SHOW)
+    python.chmod(0o755)
+    plan = make_plan(QUICK, (), python=str(python))
+    log = probing.run(plan).log
+    for number, shown in enumerate(log.removeprefix("rank 0:\n").split("\nrank 1:\n")):
+        lines = shown.splitlines()
+        given = dict(line.split("=", 1) for line in lines if "=" in line)
+        assert given == {**plan.environment, **mark()}
+        ignored = int(next(line for line in lines if line.startswith("SigIgn")).split()[1], 16)
+        assert not ignored & sum(1 << one - 1 for one in (signal.SIGPIPE, signal.SIGXFSZ))
+        descriptors = {line for line in lines if line.isdigit()} - {"0", "1", "2", OF_SHELL}
+        assert len(descriptors) == (2 if number == 0 else 1), descriptors
 
 
 NEWER_ARGUMENTS = {"strict", "slots", "kw_only", "encoding_errors", "delete_on_close"}
