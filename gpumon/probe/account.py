@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+
+STAGES = ("start", "import", "join", "allocate", "warm_up", "measure", "check", "locate", "end")
+"""That a rank goes through; allocate to check for each size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +15,7 @@ class Progress:
 
     rank: int
     stage: str = "start"
-    """start, import, join; for each size allocate, warm_up, measure, check, or repeat for all of them; locate; end."""
+    """One of STAGES; where the run tells it, repeat for all of a size that is measured again."""
     step: int | None = None
     """Number of the step; None before the first and after the last."""
     algorithm: str = ""
@@ -65,47 +66,3 @@ class Account:
     @property
     def rank(self) -> int:
         return self.progress.rank
-
-
-def take(account: Account, line: bytes) -> Account:
-    """The account after one more frame. A line that is no frame becomes the account's error."""
-    try:
-        return _taken(account, json.loads(line))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return replace(account, error=f"it sent what is no frame: {line[:200]!r} ({error})")
-
-
-def _taken(account: Account, frame: Mapping[str, Any]) -> Account:
-    if "stage" in frame:
-        return replace(account, progress=_progress(account.rank, frame))
-    if "seconds" in frame:
-        return _timed(account, frame)
-    if "stepped" in frame:
-        return replace(account, stepped=int(frame["stepped"]))
-    if "versions" in frame:
-        return replace(account, versions={str(key): str(value) for key, value in frame["versions"].items()})
-    error, absent = (str(frame.get(key, "")) for key in ("error", "absent"))
-    return replace(account, error=error, absent=absent, done=bool(frame.get("done", False)))
-
-
-def _timed(account: Account, frame: Mapping[str, Any]) -> Account:
-    sized = Sized(
-        seconds=tuple(float(one) for one in frame["seconds"]),
-        wrong=int(frame["wrong"]),
-        spoilt=int(frame.get("spoilt", 0)),
-    )
-    if frame.get("direct") is not None:
-        sized = replace(sized, direct=bool(frame["direct"]))
-    step = int(frame["step"])
-    if "peer" in frame:
-        return replace(account, pairs={**account.pairs, (step, int(frame["peer"])): sized})
-    return replace(account, sizes={**account.sizes, (step, int(frame["bytes"])): sized})
-
-
-def _progress(rank: int, frame: Mapping[str, Any]) -> Progress:
-    stage, step = str(frame["stage"]), frame.get("step")
-    if "size" not in frame:
-        return Progress(rank=rank, stage=stage, step=step, ratio=1.0 if stage == "end" else 0.0)
-    share = {"warm_up": 0.0, "check": 1.0}.get(stage, frame.get("operation", 0) / frame.get("operations", 1))
-    ratio = (frame["size"] + share) / frame["sizes"]
-    return Progress(rank=rank, stage=stage, step=step, bytes=int(frame["bytes"]), ratio=ratio)

@@ -272,7 +272,8 @@ def _fallen_short(one: Comparison) -> _Verdict:
 
 
 def _complete(one: Pass) -> bool:
-    return one.complete and all(account.done and account.status == 0 for account in one.accounts)
+    ended = all(account.done and account.status == 0 and not account.error for account in one.accounts)
+    return one.complete and ended
 
 
 def _exit(status: int | None) -> str:

@@ -7,12 +7,13 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpumon import shim
-from gpumon.probe.account import Account, Progress, take
+from gpumon.probe.account import Account, Progress
 from gpumon.probe.conclude import LOG_LIMIT
+from gpumon.probe.frames import take
 from gpumon.probe.guard import Skip
 from gpumon.probe.passes import Ending, Pass
 from gpumon.probe.plan import LOOPBACK, Plan, Rendezvous
@@ -106,12 +107,21 @@ class Ranks:
 class _Rank:
     """One rank: its process and its account."""
 
-    def __init__(self, number: int, on_frame: Callable[[_Rank], None], *, tail: int, most_frames: float) -> None:
+    def __init__(
+        self,
+        number: int,
+        steps: Sequence[Step],
+        on_frame: Callable[[_Rank], None],
+        *,
+        tail: int,
+        most_frames: float,
+    ) -> None:
         self.account = Account(progress=Progress(rank=number))
         self.child: Child
         self.settled = False
         """It has ended or was abandoned: the run waits for it no more."""
         self._frames, self._most_frames = 0, most_frames
+        self._steps = steps
         self._on_frame = on_frame
         self._tail = tail
         self.lines = Lines(FRAME_LIMIT, self._frame, lambda: self._frame(b"a line without end"))
@@ -126,7 +136,7 @@ class _Rank:
                 self.account = replace(self.account, error="it sends frames without end")
                 self._on_frame(self)
             return
-        self.account = take(self.account, line)
+        self.account = take(self.account, line, self._steps)
         self._on_frame(self)
 
 
@@ -172,7 +182,7 @@ class _CurrentPass:
 
     def _start_rank(self, number: int, rendezvous: Rendezvous) -> _Rank:
         most_frames = FRAMES + FRAMES_A_SECOND * self._plan.deadline
-        rank = _Rank(number, self._heard, tail=LOG_LIMIT // self._plan.ranks, most_frames=most_frames)
+        rank = _Rank(number, self._steps, self._heard, tail=LOG_LIMIT // self._plan.ranks, most_frames=most_frames)
         frames, result = os.pipe2(os.O_CLOEXEC)
         orders = self._plan.orders(number, parent=os.getpid(), result=result, rendezvous=rendezvous)
         command = Command(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumon.probe.account import Account, Progress, Sized, take
+from gpumon.probe.account import Account, Progress, Sized
 from gpumon.probe.baseline import Judge
 from gpumon.probe.conclude import conclude, skipped
 from gpumon.probe.course import next_step
@@ -188,12 +188,6 @@ def test_results_survive_json() -> None:
     assert from_document(document) == result
     document["later"] = document["measurements"][0]["later"] = 1
     assert from_document(document) == result
-
-
-@pytest.mark.parametrize("line", [b"garbage", b"[]", b'"text"', b'{"stage": "measure", "size": 1}', b'{"seconds": 1}'])
-def test_a_line_that_is_no_frame_becomes_the_error(line: bytes) -> None:
-    """A rank that does not speak the protocol cannot break the agent."""
-    assert "no frame" in take(Account(progress=Progress(rank=0)), line).error
 
 
 def test_ranks_run_on_real_gpus_by_uuid_and_nothing_is_inherited(monkeypatch: pytest.MonkeyPatch) -> None:

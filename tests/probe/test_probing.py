@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -580,7 +579,8 @@ def test_a_slow_gpu_is_named_with_what_the_reports_of_the_run_say_of_it(bench: B
 def test_progress_is_over_all_that_was_planned(bench: Bench, step: int, stage: str, ratio: float) -> None:
     """Over both passes. What a drop asks for comes after the plan of its pass, and is called a repeat."""
     frame = {"stage": "measure", "step": step, "size": 2, "sizes": 4, "bytes": 1024, "operation": 0, "operations": 20}
-    bench.worker.write_text(HANG.replace('{"stage": "join"}', json.dumps(frame)))
+    there = f'if step["number"] == {step}:\n        say(**{frame})\n        sys.stdin.read()\n    for size'
+    bench.worker.write_text(MEASURE.replace("for size", there).replace("wrong=0", "wrong=1"))
     bench.run()
 
     def told() -> list[tuple[str, str, float]]:

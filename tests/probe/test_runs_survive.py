@@ -42,6 +42,17 @@ if stage in ("allocate", "warm_up", "measure", "check"):
 elif stage != "start":
     say(stage=stage)
 """
+GOOD = """
+for line in sys.stdin:
+    step = json.loads(line)
+    for size in step.get("sizes", ()):
+        say(step=step["number"], bytes=size, seconds=[1e-3], wrong=0)
+    if step["do"] == "end":
+        say(done=True)
+        break
+    say(stepped=step["number"] + 1)
+"""
+BAD = 'if orders["rank"] == 1:\n    say(stage="measure", step="x")\n'
 NOBODY = 65534
 WAIT = "time.sleep(600)\n"
 CRASH = "if orders['rank'] == 1:\n    os.kill(os.getpid(), signal.SIGSEGV)\n" + WAIT
@@ -123,11 +134,20 @@ def test_a_rank_that_fails_and_does_not_end_is_not_waited_for(probing: Probing, 
 
 def test_frames_without_end_end_the_run(probing: Probing, tmp_path: Path) -> None:
     """A rank that floods the agent with progress is ended long before the deadline, and is the cause."""
-    flood = 'n = 0\nwhile orders["rank"]:\n    n += 1\n    say(stage="measure", size=n, sizes=n, bytes=n)\n' + WAIT
+    flood = 'n = 0\nwhile orders["rank"]:\n    n += 1\n    say(stage="measure", size=0, sizes=n, bytes=n)\n' + WAIT
     result = probing.run(scripted(tmp_path / "worker.py", flood, deadline=100.0))
     assert (result.outcome, result.reason) == ("failed", "ranks")
     assert "without end" in result.hint
     assert result.duration_seconds < 60
+    assert gone(probing.pids)
+
+
+@pytest.mark.parametrize("script", [BAD + GOOD, GOOD + BAD], ids=["first", "last"])
+def test_a_rank_that_sends_what_is_no_frame_has_failed(probing: Probing, tmp_path: Path, script: str) -> None:
+    """Whatever else it says: all that was measured, and that it is done."""
+    result = probing.run(scripted(tmp_path / "worker.py", script))
+    assert result.outcome == "failed"
+    assert "Rank 1 at start: it sent what is no frame" in result.hint
     assert gone(probing.pids)
 
 

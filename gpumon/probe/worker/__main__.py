@@ -3,7 +3,7 @@
 It is run by its folder's path, in isolated mode, by a Python that need not have gpumon: standard library and torch
 alone, Python 3.9 and later. Its orders are JSON lines on standard input: who it is (see `Plan.orders`), then one step
 after the other (see `steps.py`). When that input ends, so does the rank. What it finds goes, one JSON object a line, to
-the descriptor that the orders name (see `account.take`).
+the descriptor that the orders name (see `frames.py` there).
 """
 
 from __future__ import annotations

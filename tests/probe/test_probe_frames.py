@@ -1,0 +1,149 @@
+"""What a rank says is not trusted: whatever it is, it costs the run at most."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gpumon.probe.account import Account, Progress
+from gpumon.probe.frames import MOST_TEXT, take
+from gpumon.probe.steps import Measure, Pairs, Step, rounds
+
+STEPS = (Measure(collective="all_reduce", sizes=(1024, 4096)), Pairs(bytes=4096, rounds=rounds(4)))
+SIZED = {"step": 0, "bytes": 1024, "seconds": [1e-3] * 20, "wrong": 0}
+PAIR = {"step": 1, "peer": 3, "bytes": 4096, "seconds": [1e-3] * 8, "wrong": 0, "spoilt": 2, "direct": True}
+PLACE = {"stage": "measure", "step": 0, "size": 1, "sizes": 2, "bytes": 4096, "operation": 10, "operations": 20}
+HUGE = 10**3999
+
+
+def encoded(frame: dict[str, Any]) -> bytes:
+    return json.dumps(frame).encode()
+
+
+def told(*frames: dict[str, Any] | bytes, rank: int = 0, steps: Sequence[Step] = STEPS) -> Account:
+    account = Account(progress=Progress(rank=rank))
+    for frame in frames:
+        account = take(account, frame if isinstance(frame, bytes) else encoded(frame), steps)
+    return account
+
+
+def test_what_a_rank_does_in_order_is_its_account() -> None:
+    """Every size, then every peer, then the end."""
+    pairs = [PAIR | {"peer": peer} for peer in (1, 2, 3)]
+    account = told(
+        {"stage": "import"},
+        {"versions": {"torch": "2.13.0"}},
+        PLACE,
+        SIZED,
+        SIZED | {"bytes": 4096, "seconds": [1]},
+        {"stepped": 1},
+        *pairs,
+        {"stepped": 2},
+        {"done": True},
+    )
+    assert account.error == ""
+    assert (account.done, account.stepped, account.versions) == (True, 2, {"torch": "2.13.0"})
+    assert account.progress == Progress(rank=0, stage="measure", step=0, bytes=4096, ratio=0.75)
+    assert {place: one.seconds for place, one in account.sizes.items()} == {
+        (0, 1024): (1e-3,) * 20,
+        (0, 4096): (1.0,),
+    }
+    assert [(*place, one.spoilt, one.direct) for place, one in account.pairs.items()] == [
+        (1, peer, 2, True) for peer in (1, 2, 3)
+    ]
+
+
+INVALID: dict[str, dict[str, Any] | bytes] = {
+    "no JSON": b"garbage",
+    "no UTF-8": b"\xff\xfe\xfd",
+    "a list": b"[]",
+    "a text": b'"text"',
+    "nested without end": b"[" * 60_000,
+    "nothing that is known": {"what": 1},
+    "a stage that is none": {"stage": "\x1b[2J"},
+    "a stage that is no text": {"stage": []},
+    "a place without its parts": {"stage": "measure", "size": 1},
+    "no sizes": PLACE | {"size": 0, "sizes": 0},
+    "a size past the last": PLACE | {"size": 2},
+    "no operations": PLACE | {"operations": 0},
+    "an operation past the last": PLACE | {"operation": 21},
+    "an operation that is no number": PLACE | {"operation": float("nan")},
+    "a step that is a word": PLACE | {"step": "x"},
+    "a step that is a list": PLACE | {"step": [1]},
+    "a step that is huge": PLACE | {"step": HUGE},
+    "a step that was not ordered": PLACE | {"step": 2},
+    "a size that is huge": PLACE | {"size": HUGE, "sizes": HUGE + 1},
+    "no seconds": SIZED | {"seconds": []},
+    "seconds that are a number": SIZED | {"seconds": 1},
+    "seconds that are words": SIZED | {"seconds": ["1"]},
+    "no time": SIZED | {"seconds": [0.0]},
+    "less than no time": SIZED | {"seconds": [-1.0]},
+    "time too short for a bandwidth": SIZED | {"seconds": [1e-320]},
+    "time that is no number": SIZED | {"seconds": [float("nan")]},
+    "time without end": b'{"step": 0, "bytes": 1024, "wrong": 0, "seconds": [1e999]}',
+    "time that is huge": SIZED | {"seconds": [HUGE]},
+    "time that is true": SIZED | {"seconds": [True]},
+    "more operations than were ordered": SIZED | {"seconds": [1e-3] * 21},
+    "wrong without end": SIZED | {"wrong": float("inf")},
+    "wrong that is huge": SIZED | {"wrong": HUGE},
+    "less than no wrong": SIZED | {"wrong": -5},
+    "wrong that is true": SIZED | {"wrong": True},
+    "a size that was not ordered": SIZED | {"bytes": 2048},
+    "a size of a step that was not ordered": SIZED | {"step": 2},
+    "oneself for a peer": PAIR | {"peer": 0},
+    "a peer that is none": PAIR | {"peer": 4},
+    "a peer that is reached by a word": PAIR | {"direct": "yes"},
+    "more steps than there are": {"stepped": 3},
+    "steps without end": b'{"stepped": 1e999}',
+    "a step that was not told": {"stepped": 1},
+    "the end before the end": {"done": True},
+    "versions that are a list": {"versions": ["2.13.0"]},
+    "versions without end": {"versions": {str(one): "1" for one in range(100)}},
+    "a version that is a number": {"versions": {"torch": 2}},
+    "an error that is a number": {"error": 1},
+}
+
+
+@pytest.mark.parametrize("frame", INVALID.values(), ids=INVALID)
+def test_what_is_no_frame_is_the_error_of_its_rank(frame: dict[str, Any] | bytes) -> None:
+    """It breaks nothing, and of what it says nothing is kept."""
+    account = told(frame)
+    assert account.error.startswith("it sent what is no frame: ")
+    assert account.error.isprintable()
+    assert len(account.error) < 1500
+    assert account == Account(progress=Progress(rank=0), error=account.error)
+
+
+def test_after_an_error_nothing_counts() -> None:
+    """A rank that sends what is no frame is not believed when it says that all went well."""
+    account = told(b"garbage", SIZED, {"error": "another"}, {"done": True})
+    assert account == told(b"garbage")
+
+
+@pytest.mark.parametrize("frame", [SIZED, PAIR])
+def test_a_measurement_is_told_once(frame: dict[str, Any]) -> None:
+    """A rank cannot fill the agent with what it says again, nor take back what it said."""
+    account = told(frame, frame | {"wrong": 1})
+    assert "told before" in account.error
+    assert [one.wrong for one in (*account.sizes.values(), *account.pairs.values())] == [0]
+
+
+def test_before_it_was_ordered_nothing_can_be_told() -> None:
+    """The steps are the agent's to choose."""
+    for frame in (SIZED, PAIR, PLACE, {"stepped": 1}):
+        assert told(frame, steps=()).error
+
+
+def test_the_words_of_a_rank_steer_no_terminal_and_have_an_end() -> None:
+    """They are shown as text, on one line, and can be stored: control characters and lone surrogates cannot."""
+    assert (
+        told({"error": "\x1b]0;owned\x07no\nroute \ud800\u202e" + "x" * 60_000}).error
+        == ("]0;owned no route " + "x" * 60_000)[:MOST_TEXT]
+    )
+    assert told({"error": "\x1b"}).error == "?"
+    account = told({"versions": {"to\x1brch": "\x1b[2J" + "9" * 5000}}, {"absent": "tor\x07ch"})
+    assert account.versions == {"to rch": "[2J" + "9" * 97}
+    assert account.absent == "tor ch"
