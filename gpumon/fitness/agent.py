@@ -88,6 +88,7 @@ def _known(document: Document) -> Known:
             for one in document["verdicts"]
         ),
         gpus=tuple(_gpu(one) for one in document["gpus"]),
+        awaited=document.get("gpus_awaited", 0),
         maintenance=maintenance(planned["until"], planned["reason"]) if (planned := document["maintenance"]) else None,
         trouble=_unjudged(document["judged_age_seconds"]),
     )

@@ -82,6 +82,7 @@ def _level(known: Known, gpus: Collection[KnownGpu], verdicts: Sequence[Document
     found = [LEVELS[one["level"]] for one in verdicts]
     found += [UNKNOWN for gpu in gpus if gpu.unwatched]
     found += [known.level] if whole else []
+    found += [UNKNOWN] if whole and known.awaited else []
     found += [] if verdicts or known.gpus else [UNKNOWN]
     if known.trouble:
         return max([*found, UNKNOWN], key=UNWATCHED.index)
@@ -100,6 +101,11 @@ def _words(known: Known, gpus: Collection[KnownGpu], verdicts: Sequence[Document
     blind = next((gpu for gpu in gpus if gpu.unwatched), None)
     if blind is not None:
         return f"{blind.name}: {blind.unwatched}, so nobody can tell how it is."
+    if known.awaited and not of_job:
+        missed = f"{known.awaited} GPU{'s' * (known.awaited != 1)}"
+        return (
+            f"the driver does not count {missed} that should be here. `gpumon inventory` shows which; ask again soon."
+        )
     return _well(gpus, of_job=of_job)
 
 

@@ -48,6 +48,8 @@ class Known(NamedTuple):
     """Of the whole node."""
     faults: tuple[Fault, ...] = ()
     gpus: tuple[KnownGpu, ...] = ()
+    awaited: int = 0
+    """GPUs that should be here and are not counted, which is no verdict in the minutes of a boot."""
     maintenance: str | None = None
     """The maintenance in force, in words."""
     trouble: str = ""

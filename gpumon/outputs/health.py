@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gpumon.health.check import Check
 from gpumon.health.table import BY_NAME
 from gpumon.health.terms import ACTIONS, WAYS, Level
 from gpumon.health.verdict import Ruling, Verdict
 from gpumon.outputs.asked import asked
 from gpumon.outputs.maintenance import maintenance
-from gpumon.outputs.words import rfc3339
+from gpumon.outputs.words import duration, rfc3339
 from gpumon.report import Report
 from gpumon.state import GpuState
 
@@ -33,9 +34,16 @@ def health(report: Report, boot: float) -> Document:
         "score": known.score,
         "verdicts": [verdict(one, report) | {"consequences": _consequences(one, report)} for one in known.primary],
         "gpus": [_gpu(state) for state in report.gpus],
+        "gpus_awaited": _awaited(report),
         "maintenance": maintenance(report),
         "rulings": [ruling(one, report) for one in reversed(known.history[-MOST_SHOWN:])],
     }
+
+
+def _awaited(report: Report) -> int:
+    """GPUs that should be here and that the driver does not count, whether or not that is a verdict yet."""
+    expected, visible = report.node.gpus_expected, report.node.gpus_visible
+    return 0 if expected is None or visible is None else max(0, int(expected - visible))
 
 
 def _gpu(state: GpuState) -> Document:
@@ -54,6 +62,14 @@ def title(one: Verdict) -> str:
     """What is wrong when this check speaks."""
     check = BY_NAME.get(one.check)
     return check.help.rstrip(".") if check else one.check
+
+
+def ways_out(check: Check) -> Sequence[str]:
+    """What ends a latched verdict of this check, but for an acknowledgement."""
+    if check.latch is None:
+        return ()
+    repair = ("a reset or reboot" if check.gpu else "a reboot",) if check.latch.repair else ()
+    return (*repair, *((f"{duration(check.latch.quiet)} without it",) if check.latch.quiet is not None else ()))
 
 
 def place(verdict: Document) -> str:

@@ -9,6 +9,7 @@ from gpumon.health.check import Check
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.table import SUBJECTS
 from gpumon.health.terms import ACTIONS
+from gpumon.outputs.health import ways_out
 
 
 def markdown() -> str:
@@ -52,6 +53,14 @@ the tables).
 - SXids: a fatal one is the node's failure; others are a warning for a day.
 - What the operator's file says of a code ([xids.file](configuration.md)) holds here as well.
 
+## What is milder here than elsewhere, and what is not looked at
+
+- `link_downed` and the other fatal counters of InfiniBand are a warning: a port that is down has a verdict of its own.
+- `imex_unhealthy` tells whether the service runs, not whether its domain is whole: the fabric's own state tells that.
+- A kernel log that cannot be read is a warning: NVML's events tell of Xids meanwhile.
+- The bandwidth of PCIe is measured by the probe `copy` ([docs/probe.md](probe.md)), against what this host came to
+  before; no check judges it. Lanes, generation, replays and errors have checks.
+
 ## What takes more rights
 
 `process_stuck` needs to see what processes of other users hold. The packaged unit has no right to it: then the check
@@ -87,9 +96,6 @@ def _line(check: Check) -> str:
 
 
 def _end(check: Check) -> str:
-    latch = check.latch
-    if latch is None:
+    if check.latch is None:
         return f"well for {duration(check.clear_after)}" if check.clear_after else "when it is well"
-    ways = ["a reset or reboot" if check.gpu else "a reboot"] if latch.repair else []
-    ways += [f"{duration(latch.quiet)} without"] if latch.quiet is not None else []
-    return ", ".join([*ways, "`gpumon ack`"])
+    return ", ".join((*ways_out(check), "`gpumon ack`"))

@@ -16,7 +16,7 @@ from gpumon.health.table import BY_NAME, SUBJECT_OF
 from gpumon.health.terms import ACTIONS, UNKNOWN, Action, Way
 from gpumon.health.verdict import Verdict
 from gpumon.outputs.asked import if_it_comes_back, repaired
-from gpumon.outputs.health import title
+from gpumon.outputs.health import title, ways_out
 from gpumon.outputs.words import sentence
 from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import ProbeResult
@@ -107,7 +107,7 @@ def _latched(one: Verdict, check: Check, report: Report) -> str:
         return ""
     state = report.gpu(one.device) if one.device else None
     which = "" if not one.device else f" --gpu {state.index}" if state else f" --device {one.device}"
-    until = "until it is repaired"
+    until = f"until {' or '.join(ways_out(check))}"
     if check.latch.repair and one.boot_id != report.boot_id:
         until = f"until it has been well for {PROOF_AFTER_REBOOT / MINUTE:.0f} minutes: the node was rebooted since"
     elif check.latch.repair and repaired(one, report.boot_id) is Way.RESET:

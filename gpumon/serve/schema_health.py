@@ -83,5 +83,9 @@ class Health(Shape):
     score: float | None = Field(description="0 to 100, by the last 30 days: 100 is a node that nothing happened to.")
     verdicts: list[PrimaryVerdict] = Field(description="The worst first.")
     gpus: list[GpuLevel]
+    gpus_awaited: int = Field(
+        description="GPUs that should be here and that the driver does not count, in the minutes before that is a "
+        "verdict too."
+    )
     maintenance: Maintenance | None = Field(description="The one in force: what is ruled in it is muted.")
     rulings: list[Ruling] = Field(description="The newest first.")

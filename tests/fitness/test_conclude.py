@@ -31,6 +31,14 @@ def test_exit_codes_are_those_of_nagios(level: str, code: int) -> None:
     assert (found.code, found.line.split(":")[0]) == (code, f"GPU {level.upper()}")
 
 
+def test_a_node_that_waits_for_its_gpus_is_not_called_well() -> None:
+    """In the minutes of a boot in which that is no verdict; a job is told of its own GPUs."""
+    awaiting = node(awaited=1)
+    assert answer(awaiting).line.startswith("GPU UNKNOWN: the driver does not count 1 GPU that should be here.")
+    assert answer(awaiting).code == 3
+    assert answer(awaiting, GPUS[:1]).code == 0
+
+
 def test_the_line_says_what_and_what_to_do() -> None:
     """The worst first, its action, and how many more there are."""
     lost = verdict("fail", 3, reason="It fell off the bus.", action="reboot", action_words="reboot the node")
