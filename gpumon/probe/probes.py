@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+ALIGNMENT = 16
+"""Bytes at whose multiples a rank's share of an array begins."""
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 ALL_REDUCE = "allreduce"
 """The probe that is scheduled, judged and exported; the others run on request."""
@@ -44,6 +46,8 @@ class Probe:
     """Run by its path: the interpreter that has torch need not have gpumon."""
     alone: bool = False
     """Each rank acts by itself: one GPU is enough."""
+    shares: bool = False
+    """Each rank holds an equal share of the array."""
     bus_factor: Callable[[int], float]
     """Bus bandwidth over algorithm bandwidth for a number of ranks, as nccl-tests defines it."""
     gpu: Setting
@@ -57,6 +61,10 @@ class Probe:
     first_after_simulated: float = 5.0
     idle: float = 600.0
     """Seconds for which the GPUs must have been idle before a scheduled run; on a simulated node none."""
+
+    def sent(self, size: int, ranks: int) -> int:
+        """Bytes of the array that takes part: shares are rounded down, as the worker does it."""
+        return ranks * max(ALIGNMENT, size // ranks // ALIGNMENT * ALIGNMENT) if self.shares else size
 
 
 ALGORITHMS: Mapping[str, Mapping[str, str]] = {
@@ -110,6 +118,7 @@ TABLE = (
         name="allgather",
         title="all-gather",
         collectives=("all_gather",),
+        shares=True,
         bus_factor=_others,
         gpu=_GPU,
         cpu=_CPU,
@@ -118,6 +127,7 @@ TABLE = (
         name="reducescatter",
         title="reduce-scatter",
         collectives=("reduce_scatter",),
+        shares=True,
         bus_factor=_others,
         gpu=_GPU,
         cpu=_CPU,
@@ -126,6 +136,7 @@ TABLE = (
         name="alltoall",
         title="all-to-all",
         collectives=("all_to_all",),
+        shares=True,
         bus_factor=_others,
         gpu=_GPU,
         cpu=_CPU,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 
 import pytest
@@ -15,7 +17,7 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.ranks import Ranks
 
 RANKS = 3
-"""By which no size is divisible."""
+"""By which no size is divisible: shares are rounded down."""
 SIZES = (KIB, 5 * MIB)
 """The larger one is longer than the tile that fills it."""
 COLLECTIVES = tuple(dict.fromkeys(one for probe in PROBES.values() for one in probe.collectives))
@@ -66,6 +68,28 @@ def test_every_collective_is_timed_and_finds_its_data_right(told: tuple[Told, To
     }
     assert {key: [one.wrong for one in ranks] for key, ranks in right.items()} == dict.fromkeys(right, [0] * RANKS)
     assert all(len(one.seconds) >= 5 and min(one.seconds) > 0 for ranks in right.values() for one in ranks)
+
+
+SHARES = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from gpumon_rank.collectives import share
+print(json.dumps([share(size // width, ranks, width) * width for size, ranks, width in json.loads(sys.argv[2])]))
+"""
+
+
+def test_shares_are_aligned_and_the_agent_reckons_with_the_same() -> None:
+    """Whatever the number of ranks, the largest multiple of 16 bytes of which each can have one, and at least that."""
+    probe = PROBES["allgather"]
+    cases = [
+        (size, ranks, width) for size in (KIB, MIB, 64 * MIB) for ranks in (2, 3, 5, 6, 7, 8, 72) for width in (2, 4)
+    ]
+    command = [sys.executable, "-I", "-c", SHARES, str(probe.worker), json.dumps(cases)]
+    shares = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    for (size, ranks, width), share in zip(cases, shares, strict=True):
+        assert share % 16 == 0
+        assert share == max(16, size // ranks - size // ranks % 16), (size, ranks, width)
+        assert probe.sent(size, ranks) == ranks * share
 
 
 def test_one_wrong_element_is_counted_where_it_arrives(told: tuple[Told, Told]) -> None:

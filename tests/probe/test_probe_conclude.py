@@ -59,6 +59,16 @@ def test_bandwidths_follow_the_definitions_of_nccl_tests() -> None:
     assert largest.busbw_bytes_per_second == pytest.approx((1 << 30) / 4e-3 * 6 / 4)
 
 
+@pytest.mark.parametrize("probe", ["allgather", "reducescatter", "alltoall"])
+def test_bandwidths_of_shares_count_what_was_sent(probe: str) -> None:
+    """Shares are multiples of 16 bytes, as in nccl-tests: three of 1 KiB are 336 bytes each."""
+    [plan] = make_plans(PROBES[probe], ["GPU-0", "GPU-1", "GPU-2"], python="/opt/python")
+    small = concluded(accounts(plan), plan=plan).measurements[0]
+    assert small.bytes == KIB
+    assert small.algbw_bytes_per_second == pytest.approx(3 * 336 / 3e-3)
+    assert small.busbw_bytes_per_second == pytest.approx(2 * 336 / 3e-3)
+
+
 def test_each_operation_lasts_as_long_as_on_its_slowest_rank() -> None:
     """The maximum over the ranks is taken for each operation, before the percentiles."""
     told = accounts(FOUR_GPUS)
