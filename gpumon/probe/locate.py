@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from gpumon.probe.access import Ends, lacking
+from gpumon.probe.access import OK, Ends, lacking
 from gpumon.probe.evidence import NOTHING_SEEN, AllSeen, findings, name, told
 from gpumon.probe.passes import Pass, measurements, pairs
 from gpumon.probe.result import Location, Pair
@@ -23,6 +23,11 @@ TWO = 2
 """Ranks of which either may be the slow one."""
 MOST = 0.75
 """A rank of whose pairs more than this share are slow is slow itself."""
+FOUR = 4
+"""Fewer ranks have three pairs at most: one beside two others, whose distance says nothing of what is usual here."""
+AS_BUILT = (
+    ", but NVML does not say that NVLinks lead there: as boards may be built so, it cannot be said where the loss is"
+)
 NOBODY_ALONE = "No rank is clearly slower than all others, so it cannot be said where the loss is"
 NO_PAIR = "No pair alone is slower than the others, so by them it cannot be said where the loss is"
 NOT_IN_PAIRS = "Every two alone exchanged right data, so it cannot be said where the wrong data comes from"
@@ -41,7 +46,7 @@ class _Blame:
 def locate(one: Pass, seen: AllSeen = NOTHING_SEEN) -> Location | None:
     """None where nobody has looked for it. `seen`: what the GPUs of the run told meanwhile."""
     found, names = pairs(one), _Names(one, seen)
-    blame = _blame(one, found, names)
+    blame = _blame(one, found, names, seen)
     if blame is None:
         return None
     lacks = lacking({uuid: seen[uuid] for uuid in one.plan.gpus if uuid in seen})
@@ -125,7 +130,7 @@ def _slowest(one: Pass) -> tuple[int, ...]:
 # Pairs
 
 
-def _blame(one: Pass, found: Sequence[Pair], names: _Names) -> _Blame | None:
+def _blame(one: Pass, found: Sequence[Pair], names: _Names, seen: AllSeen) -> _Blame | None:
     if one.plan.probe.alone or not found:
         return _among_lone(one, names) if one.plan.probe.alone else None
     if any(any(pair.wrong) for pair in found):
@@ -134,6 +139,8 @@ def _blame(one: Pass, found: Sequence[Pair], names: _Names) -> _Blame | None:
     if any(measurement.wrong_elements for measurement in measurements(one)):
         return _Blame(ranks=(), sentence=NOT_IN_PAIRS, wrong=True)
     ranks = culprits(found, one.plan.ranks)
+    if _may_be_built_so(one, ranks, found, seen):
+        return _Blame(ranks=(), sentence=f"{_of_slow(one, ranks, names)}{AS_BUILT}")
     return _Blame(ranks=ranks, sentence=_of_slow(one, ranks, names))
 
 
@@ -147,7 +154,14 @@ def culprits(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
         return (suspects[0],)
     if len(slow) == 1:
         return slow[0]
-    return _apart(found, ranks)
+    return _apart(found, ranks) if ranks >= FOUR else ()
+
+
+def _may_be_built_so(one: Pass, ranks: Sequence[int], found: Sequence[Pair], seen: AllSeen) -> bool:
+    """Of three GPUs two may have a bridge, or a socket, of their own; of more it shows in the pairs of the others."""
+    own = [pair for pair in found if set(ranks) <= set(pair.ranks)]
+    linked = all((_access(one, pair, seen) or {}).get("nvlink") == OK for pair in own)
+    return bool(one.plan.gpus and ranks) and one.plan.ranks < FOUR and not linked
 
 
 def doubtful(found: Sequence[Pair]) -> tuple[tuple[int, int], ...]:

@@ -11,7 +11,8 @@ import pytest
 from gpumon.probe.account import Account, Progress, Sized
 from gpumon.probe.baseline import Judge
 from gpumon.probe.course import MOST_TRIES, next_step
-from gpumon.probe.locate import NO_PAIR, NOBODY_ALONE, NOT_IN_PAIRS, locate
+from gpumon.probe.evidence import Sight, see
+from gpumon.probe.locate import AS_BUILT, NO_PAIR, NOBODY_ALONE, NOT_IN_PAIRS, locate
 from gpumon.probe.passes import Pass, pairs
 from gpumon.probe.plan import make_plans
 from gpumon.probe.probes import PROBES
@@ -75,9 +76,7 @@ def on_path(path: tuple[int, int], times: float) -> Seconds:
     return lambda a, b: times if (a, b) == path else 1.0
 
 
-@pytest.mark.parametrize(
-    ("ranks", "spread", "times"), [(3, 0.2, 2.0), (4, 0.2, 2.0), (8, 0.2, 2.0), (4, 0.01, 1.06), (8, 0.01, 1.06)]
-)
+@pytest.mark.parametrize(("ranks", "spread", "times"), [(4, 0.2, 2.0), (8, 0.2, 2.0), (4, 0.01, 1.06), (8, 0.01, 1.06)])
 def test_a_slow_rank_is_named(ranks: int, spread: float, times: float) -> None:
     """It is slow with every other one; whether it takes twice as long, or a twentieth more."""
     for seed in range(20):
@@ -85,6 +84,50 @@ def test_a_slow_rank_is_named(ranks: int, spread: float, times: float) -> None:
         location = located(exchanged(ranks, noisy(seed, spread, with_rank(bad, times))))
         assert location.ranks == (bad,), (seed, location)
         assert location.gpus == (f"GPU-{bad}",)
+
+
+def three(seconds: Seconds, *links: tuple[int, int]) -> Location:
+    """Of three GPUs, between these of which NVML tells of NVLinks."""
+    ends = [(0, 1), (0, 2), (1, 2)]
+    one = exchanged(3, seconds)
+    linked = {pair: {"nvlink": "ok" if pair in links else "not_supported"} for pair in ends}
+    sights = [
+        Sight(
+            index=rank,
+            uuid=uuid,
+            at=1.0,
+            peer_access={one.plan.gpus[sum(pair) - rank]: linked[pair] for pair in ends if rank in pair},
+        )
+        for rank, uuid in enumerate(one.plan.gpus)
+    ]
+    location = locate(one, see({}, sights))
+    assert location is not None
+    return location
+
+
+def test_of_three_that_are_all_linked_the_slow_one_or_path_is_named() -> None:
+    """Where links say that it should be as fast as the others, and it is clearly not."""
+    ends = [(0, 1), (0, 2), (1, 2)]
+    for seed in range(20):
+        bad = seed % 3
+        assert three(noisy(seed, 0.2, with_rank(bad, 2.0)), *ends).ranks == (bad,), seed
+        assert three(noisy(seed, 0.2, on_path(ends[bad], 2.0)), *ends).ranks == ends[bad], seed
+
+
+@pytest.mark.parametrize("spread", [0.06, 0.2])
+def test_of_three_that_differ_by_noise_nobody_is_named(spread: float) -> None:
+    """How far two pairs are from each other does not tell how far a third may be."""
+    for seed in range(200):
+        location = three(noisy(seed, spread, lambda *_: 1.0), (0, 1), (0, 2), (1, 2))
+        assert location.ranks == (), (seed, location)
+
+
+@pytest.mark.parametrize("links", [((0, 1),), ()])
+def test_of_three_the_one_without_nvlinks_is_not_named(links: tuple[tuple[int, int], ...]) -> None:
+    """Two have a bridge, or a socket of their own; the third is as fast as it ever was."""
+    location = three(noisy(0, 0.05, with_rank(2, 10.0)), *links)
+    assert location.ranks == ()
+    assert location.sentence == f"GPU 2 (GPU-2) is slow with every other{AS_BUILT}."
 
 
 def test_on_the_cpu_ranks_are_named_by_their_numbers() -> None:
