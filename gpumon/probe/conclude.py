@@ -14,8 +14,8 @@ from gpumon.probe.evidence import NOTHING_SEEN, AllSeen, told
 from gpumon.probe.guard import Skip
 from gpumon.probe.locate import locate
 from gpumon.probe.passes import Ending, Pass, measurements
-from gpumon.probe.plan import Plan, Run
-from gpumon.probe.probes import Probe
+from gpumon.probe.plan import Plan, Run, memory_needed_on_cpu
+from gpumon.probe.probes import MIB, Probe
 from gpumon.probe.remedies import remedy
 from gpumon.probe.result import Comparison, Location, ProbeResult
 from gpumon.probe.sharp import told_apart
@@ -26,6 +26,7 @@ TRIALS = {"start": "--version", "import": "-c 'import torch'"}
 """How to see for oneself whether the interpreter can do what it does at a stage."""
 LOCATED = ("degraded", "wrong")
 """Outcomes after which it is said where the trouble is."""
+MEASURED = ("ok", *LOCATED)
 BROKEN = ("failed", "timeout")
 """Outcomes for which the GPUs may have told the cause."""
 TORCH = (2, 6)
@@ -60,7 +61,7 @@ def conclude(
         probe=last.plan.probe.name,
         outcome=verdict.outcome,
         reason=verdict.reason,
-        hint=_hint(verdict, compared, location, seen),
+        hint=_hint(verdict, last.plan, compared, location, seen),
         trigger=run.trigger,
         started=run.started,
         duration_seconds=duration,
@@ -84,13 +85,29 @@ def _location(passes: Sequence[Pass], seen: AllSeen) -> Location | None:
     return next((one for one in found if one.ranks), found[0] if found else None)
 
 
-def _hint(verdict: _Verdict, compared: Sequence[Comparison], location: Location | None, seen: AllSeen) -> str:
+def _hint(
+    verdict: _Verdict, plan: Plan, compared: Sequence[Comparison], location: Location | None, seen: AllSeen
+) -> str:
     """What is to be done comes last."""
     if verdict.outcome in BROKEN:
         return " ".join((verdict.hint, *told(seen)))
     apart = told_apart(compared) if verdict.outcome == "degraded" else ""
     where = location.sentence if location is not None else ""
-    return " ".join(filter(None, (verdict.hint, apart, where, verdict.remedy)))
+    left_out = _left_out(plan) if verdict.outcome in MEASURED else ""
+    return " ".join(filter(None, (verdict.hint, apart, where, left_out, verdict.remedy)))
+
+
+def _left_out(plan: Plan) -> str:
+    """Which sizes were not measured, and why: without them the figures say little of what the host can do."""
+    if not plan.left_out or plan.free is None:
+        return ""
+    sizes = " and ".join(f"{size / MIB:g} MiB" for size in plan.left_out)
+    least = min(plan.left_out)
+    needed = memory_needed_on_cpu(least, plan.ranks)
+    return (
+        f"Left out for want of memory: {sizes}. {plan.free / MIB:.0f} MiB were left on the host, or to the agent's "
+        f"control group; for {least / MIB:g} MiB the {plan.ranks} ranks need {needed / MIB:.0f}."
+    )
 
 
 def mistaken(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeResult:

@@ -75,8 +75,16 @@ class Plan:
     deadline: float
     """Seconds."""
     fault: str = ""
-    """For tests: what one rank does wrong, as the worker's `fault_of` reads it."""
+    """For tests: what one rank does wrong, as the worker's `Fault` reads it."""
     simulated: bool = False
+    free: float | None = None
+    """Bytes of memory when it was made, see `fitting`."""
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """Sizes of the ladder for which there is no memory."""
+        ladder = (self.probe.gpu if self.gpus else self.probe.cpu).sizes
+        return tuple(size for size in ladder if size not in self.setting.sizes)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -122,6 +130,11 @@ def memory_needed(size: int) -> float:
     return float(BUFFERS * size + OVERHEAD_BYTES)
 
 
+def memory_needed_on_cpu(size: int, ranks: int) -> float:
+    """Bytes that have to be free before this size is measured."""
+    return ranks * (BUFFERS * size / CPU_SHARE + CPU_OVERHEAD_BYTES)
+
+
 def fitting(setting: Setting, ranks: int, free: float | None) -> Setting:
     """With the larger sizes that fit, and on the CPU without those that do not.
 
@@ -132,9 +145,8 @@ def fitting(setting: Setting, ranks: int, free: float | None) -> Setting:
         return replace(setting, sizes=(*setting.sizes, *more))
     if free is None:
         return setting
-    left = CPU_SHARE * max(0.0, free - ranks * CPU_OVERHEAD_BYTES) / ranks
     smallest, *larger = setting.sizes
-    return replace(setting, sizes=(smallest, *(size for size in larger if BUFFERS * size <= left)))
+    return replace(setting, sizes=(smallest, *(size for size in larger if memory_needed_on_cpu(size, ranks) <= free)))
 
 
 def make_plans(
@@ -175,6 +187,7 @@ def make_plans(
             deadline=setting.deadline if deadline is None else deadline,
             fault=fault,
             simulated=simulated,
+            free=free,
         )
         for algorithm in (algorithms if real else ()) or setting.algorithms
     )

@@ -33,7 +33,14 @@ def _of_groups(root: Path) -> Iterator[float]:
 def _left(folder: Path) -> Iterator[float]:
     limit, used = _text(folder / "memory.max").strip(), _text(folder / "memory.current").strip()
     if limit.isdigit() and used.isdigit():
-        yield max(0.0, float(limit) - float(used))
+        yield max(0.0, float(limit) - max(0.0, float(used) - _cached(folder)))
+
+
+def _cached(folder: Path) -> float:
+    """Pages of files that nobody has used lately: they count as used, and are given up before anything else."""
+    values = dict(line.split(" ", 1) for line in _text(folder / "memory.stat").splitlines() if " " in line)
+    cached = values.get("inactive_file", "").strip()
+    return float(cached) if cached.isdigit() else 0.0
 
 
 def _text(path: Path) -> str:

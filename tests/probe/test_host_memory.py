@@ -29,6 +29,20 @@ def test_what_is_left_is_the_least_of_host_and_groups(tmp_path: Path) -> None:
     assert available(tmp_path) == 3000 * KIB
 
 
+def test_pages_of_files_that_nobody_uses_are_left(tmp_path: Path) -> None:
+    """A group that has read much looks full by `memory.current`; the kernel gives those pages up at once."""
+    files = {
+        "proc/self/cgroup": "0::/agent\n",
+        "sys/fs/cgroup/agent/memory.max": f"{8000 * KIB}\n",
+        "sys/fs/cgroup/agent/memory.current": f"{7500 * KIB}\n",
+        "sys/fs/cgroup/agent/memory.stat": f"anon {400 * KIB}\ninactive_file {7000 * KIB}\nactive_file {100 * KIB}\n",
+    }
+    write(tmp_path, files)
+    assert available(tmp_path) == 7500 * KIB
+    (tmp_path / "sys/fs/cgroup/agent/memory.stat").write_text(f"inactive_file {9000 * KIB}\n")
+    assert available(tmp_path) == 8000 * KIB
+
+
 def test_where_the_kernel_does_not_say_nothing_is_known(tmp_path: Path) -> None:
     """No files, no figure."""
     assert available(tmp_path) is None

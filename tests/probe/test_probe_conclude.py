@@ -245,6 +245,19 @@ def test_a_cpu_is_asked_for_no_more_memory_than_is_left() -> None:
         assert max(plan.setting.sizes) == most, free
 
 
+def test_sizes_that_are_left_out_are_told_with_the_reason() -> None:
+    """A ladder that shrinks without a word would look like a run that measured what it should."""
+    [plan] = make_plans(ALL_REDUCE, (), python="python3", free=GIB)
+    hint = concluded(accounts(plan), plan=plan).hint
+    assert hint.endswith(
+        "Left out for want of memory: 64 MiB. 1024 MiB were left on the host, or to the agent's control group; "
+        "for 64 MiB the 2 ranks need 1312."
+    )
+    for free in (None, 1312 * MIB):
+        [plan] = make_plans(ALL_REDUCE, (), python="python3", free=free)
+        assert "Left out" not in concluded(accounts(plan), plan=plan).hint
+
+
 def test_types_are_measured_one_after_the_other() -> None:
     """Each at every size."""
     [plan] = make_plans(ALL_REDUCE, (), python="python3", dtypes=("float32", "bfloat16"))
