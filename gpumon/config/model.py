@@ -37,6 +37,7 @@ from gpumon.config.row import (
     split_command,
 )
 from gpumon.health.xids import Xid
+from gpumon.probe.probes import ALL_REDUCE, PROBES
 from gpumon.snapshot.caps import MOST
 
 
@@ -281,6 +282,16 @@ class Probe(_Section):
     ] = setting(
         {}, "NCCL's variables for the ranks; those of the agent are not passed on.", example={"NCCL_DEBUG": "WARN"}
     )
+
+    @field_validator("jitter_seconds")
+    @classmethod
+    def _jitter_fits_interval(cls, jitter: float | None, info: ValidationInfo) -> float | None:
+        """The probe's own is cut to a short interval; what is configured is not changed in silence."""
+        interval = info.data.get("interval_seconds") or PROBES[ALL_REDUCE].interval
+        if jitter is not None and "interval_seconds" in info.data and jitter > interval:
+            words = {"interval": f"{interval:g}", "remedy": f"set it to {interval:g} at most, or the interval to more"}
+            raise PydanticCustomError(NEEDS, "is longer than the interval of {interval} s", words)
+        return jitter
 
 
 class Alerts(_Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from gpumon.probe.guard import IDLE_BYTES
+from gpumon.probe.guard import idle_bytes
 from gpumon.release import Holder
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
@@ -33,7 +33,7 @@ def _on_gpu(state: GpuState, pids: frozenset[int]) -> Iterator[Holder]:
     for pid in sorted(pids.intersection(state.pids or ())):
         yield Holder(pid=pid, words=f"rank {pid} of the probe, which NVML still lists on GPU {state.index}")
     used = state.gpu.memory_used_bytes or 0.0
-    if used > IDLE_BYTES and not state.pids:
+    if used > idle_bytes(exact=state.gpu.memory_reserved_bytes is not None) and not state.pids:
         yield Holder(pid=0, words=f"GPU {state.index}, which has {used / (1 << 30):.1f} GiB in use")
 
 

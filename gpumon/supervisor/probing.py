@@ -44,6 +44,9 @@ SCHEDULE, REQUEST = "schedule", "request"
 AFTER_SECONDS = 5.0
 """How long after a run the processes are read at every poll: what its ranks left must not look like a job's."""
 _STOPPING = Skip(reason="disabled", hint="The agent is stopping.")
+_STOPPED = Skip(
+    reason="interrupted", hint="The agent was stopped or restarted while it ran, so it says nothing: run again."
+)
 
 
 class Watch(Protocol):
@@ -152,9 +155,9 @@ class Probing:
             self._abort(skip)
 
     def stop(self) -> None:
-        """Kill the run in progress, which then never was, and begin no other."""
+        """Kill the run in progress, and begin no other."""
         self._stopping = True
-        self._abort(_STOPPING)
+        self._abort(_STOPPED)
 
     def _abort(self, skip: Skip) -> None:
         """End the run in progress, if any, with this skip."""
@@ -300,8 +303,7 @@ class Probing:
         words = {"id": result.id, "outcome": result.outcome, "reason": result.reason, "hint": result.hint}
         level = logging.INFO if result.outcome in {"ok", "skipped"} else logging.ERROR
         log.log(level, "probe ended", extra={name: word for name, word in words.items() if word})
-        if not (self._stopping and result.outcome == "skipped"):  # what the agent's own stop ended says nothing
-            self._keep(result)
+        self._keep(result)
         self._record.end()
 
     def _situation(self, trigger: str = "") -> Situation:

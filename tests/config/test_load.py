@@ -368,6 +368,22 @@ def test_a_reload_keeps_what_takes_effect_at_the_next_start(environ: dict[str, s
         ),
         ({}, {"--simulate": "nope"}, "--simulate: simulate.profile: 'nope' is not known; known here: h100x8, t4x1"),
         (
+            {"GPUMON_PROBE__INTERVAL_SECONDS": "300", "GPUMON_PROBE__JITTER_SECONDS": "301"},
+            {},
+            (
+                "GPUMON_PROBE__JITTER_SECONDS: probe.jitter_seconds: is longer than the interval of 300 s; "
+                "set it to 300 at most, or the interval to more"
+            ),
+        ),
+        (
+            {"GPUMON_PROBE__JITTER_SECONDS": "21601"},
+            {},
+            (
+                "GPUMON_PROBE__JITTER_SECONDS: probe.jitter_seconds: is longer than the interval of 21600 s; "
+                "set it to 21600 at most, or the interval to more"
+            ),
+        ),
+        (
             {"GPUMON_SIMULATE__PROFILE": "h100x9"},
             {},
             "GPUMON_SIMULATE__PROFILE: simulate.profile: 'h100x9' is not known; did you mean h100x8?",

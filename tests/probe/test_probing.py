@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import tempfile
@@ -250,6 +249,14 @@ def test_what_stays_on_a_gpu_after_a_run_is_told_and_not_waited_for(
     assert not bench.probing.running
 
 
+def test_memory_that_a_rank_leaves_is_what_the_guard_would_not_call_idle() -> None:
+    """A driver that tells its own memory apart shows less than a GiB; elsewhere it may be the driver's."""
+    used = {"memory_used_bytes": float(300 << 20)}
+    for told, words in (({}, []), ({"memory_reserved_bytes": 0.0}, ["GPU 0, which has 0.3 GiB in use"])):
+        left = departure.left_on(on_host(node(0.0, simulated=False, **used, **told)), ["GPU-0"], frozenset(), 0.0)
+        assert [one.words for one in left or ()] == words
+
+
 @pytest.mark.parametrize("contained", [False, True])
 def test_what_the_ranks_of_one_algorithm_leave_is_no_stranger_to_the_next(bench: Bench, *, contained: bool) -> None:
     """Who holds the GPUs is told as it was at the last poll, when they were still there."""
@@ -265,18 +272,18 @@ def test_what_the_ranks_of_one_algorithm_leave_is_no_stranger_to_the_next(bench:
     assert (bench.kept, len(bench.probing.holders())) == ([], 2)
 
 
-def test_what_the_agents_own_stop_ends_is_not_recorded(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """A restart of the agent during a run is no result: it is logged, and nothing begins after it."""
-    bench.run()
-    with caplog.at_level(logging.INFO):
-        bench.probing.stop()
-        bench.turn_until(lambda: not bench.probing.running)
-        bench.probing.scheduled()
-        answer = bench.request()
+def test_what_the_agents_own_stop_ends_is_known_under_its_id(bench: Bench) -> None:
+    """Whoever asked for it can ask what became of it after a restart; nothing begins after it."""
+    run = bench.run()
+    bench.probing.stop()
+    bench.turn_until(lambda: not bench.probing.running)
+    bench.probing.scheduled()
+    answer = bench.request()
     assert (answer.accepted, answer.id) == (False, "")
     assert not bench.probing.running
-    assert not bench.kept
-    assert any(getattr(one, "hint", "") == "The agent is stopping." for one in caplog.records)
+    [kept] = bench.kept
+    assert (kept.id, kept.outcome, kept.reason) == (run, "skipped", "interrupted")
+    assert "stopped or restarted" in kept.hint
 
 
 def test_a_run_in_which_the_agent_is_killed_is_told_of_at_the_next_start(bench: Bench, tmp_path: Path) -> None:
@@ -306,7 +313,7 @@ def test_shared_memory_of_a_run_in_which_the_agent_is_killed_is_deleted(bench: B
     (tmp_path / "run.json").write_text(record)
     bench.probing.recall()
     assert not Path(left.name).exists()
-    assert [(one.id, one.reason) for one in bench.kept] == [(run, "interrupted")]
+    assert [(one.id, one.reason) for one in bench.kept] == [(run, "interrupted")] * 2
 
 
 # The scheduler
@@ -411,11 +418,11 @@ def test_a_scheduler_that_takes_the_node_back_ends_the_run_between_two_algorithm
 
 
 def test_the_agents_stop_does_not_wait_for_the_scheduler(bench: Bench) -> None:
-    """The question is withdrawn, and nothing is recorded."""
+    """The question is withdrawn, and the run that was given an id is known."""
     bench.gate("exec sleep 60")
     assert bench.request().accepted
     bench.probing.stop()
-    assert (bench.probing.running, bench.kept) == (False, [])
+    assert (bench.probing.running, [one.reason for one in bench.kept]) == (False, ["interrupted"])
 
 
 # Another probe
