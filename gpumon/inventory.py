@@ -31,6 +31,8 @@ def see(
     before = known.get(seen.bus_id) or stranger(known, seen.bus_id, bus)
     if seen.uuid is not None and (before.uuid != seen.uuid or before.recalled):
         known, before = _name(known, before, seen)
+    if before.nvml_index != seen.index:
+        before = replace(before, nvml_index=seen.index)
     return {**known, seen.bus_id: read(before, seen, _neighbours(known, bus), now, boot_id, own=before.uuid in own)}
 
 

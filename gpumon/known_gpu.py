@@ -31,6 +31,8 @@ class KnownGpu:
     bus_id: str
     uuid: str
     index: int
+    nvml_index: int | None = None
+    """What the driver last called it; None while the driver does not list it, or nobody can tell."""
     identity: Mapping[str, str] = field(default_factory=dict)
     fault: str | None = None
     detail: str = ""
@@ -71,7 +73,9 @@ class KnownGpu:
 def fail(gpu: KnownGpu, fault: str, detail: str, wall: float) -> KnownGpu:
     """The GPU with this fault; since when, if it is the same as before."""
     since = gpu.since if gpu.fault == fault else wall
-    return replace(gpu, fault=fault, detail=detail, since=since, absent=fault == "missing")
+    missing = fault == "missing"
+    index = None if missing else gpu.nvml_index
+    return replace(gpu, fault=fault, detail=detail, since=since, absent=missing, nvml_index=index)
 
 
 def read(gpu: KnownGpu, seen: SeenGpu, around: Neighbours, now: Moment, boot_id: str, *, own: bool = False) -> KnownGpu:

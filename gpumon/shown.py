@@ -89,6 +89,7 @@ def _state(gpu: KnownGpu, report: Report, down: str | None, now: Moment, terms: 
         bus_id=gpu.bus_id,
         uuid=gpu.uuid,
         index=gpu.index,
+        nvml_index=gpu.nvml_index,
         gpu=replace(readings(gpu, xids, fault, released=released), health=health),
         fault=fault,
         detail=detail,

@@ -22,6 +22,8 @@ class GpuState:
     """Until the GPU has told its own: pci-<bus id>."""
     index: int
     gpu: Gpu
+    nvml_index: int | None = None
+    """What the driver last called it; None while the driver does not list it, or nobody can tell."""
     fault: str | None = None
     detail: str = ""
     """The fault in words."""

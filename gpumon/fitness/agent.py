@@ -118,6 +118,7 @@ def _gpu(one: Document) -> KnownGpu:
     unwatched = "it is released" if one["released"] else f"it does not answer ({one['fault']})" if one["fault"] else ""
     return KnownGpu(
         number=one["gpu"],
+        nvml_index=one.get("nvml_index"),  # an older agent does not say
         uuid=one["uuid"],
         bus_id=one["pci_bus_id"],
         migs=tuple(one["migs"]),

@@ -1,6 +1,7 @@
 """Which GPUs a job has: as it is told, or as CUDA and Slurm put it into the environment. Pure.
 
-A number is the GPU's index. Where a cgroup confines a job's GPUs, CUDA_VISIBLE_DEVICES counts from 0 among them, so
+A number is the GPU's index: the driver's of now, and in Slurm's variables that of the boot, as are the numbers of the
+device nodes that Slurm counts. Where a cgroup confines a job's GPUs, CUDA_VISIBLE_DEVICES counts from 0 among them, so
 Slurm's own variables, which do not, come before its numbers; its uuids come before all.
 """
 
@@ -70,17 +71,34 @@ def chosen(asked: Named, gpus: Collection[KnownGpu]) -> tuple[KnownGpu, ...]:
 
 
 def _one(name: str, origin: str, gpus: Collection[KnownGpu]) -> KnownGpu:
-    matching = list(dict.fromkeys(gpu for gpu in gpus if _matches(name, gpu)))
+    matching = list(dict.fromkeys(_found(name, origin, gpus)))
     if len(matching) == 1:
         return matching[0]
     wrong = "is more than one GPU" if matching else "is not known here"
-    there = _listed(matching or gpus) or "none"
-    raise Unknowable(f"{origin}: {name!r} {wrong}; there are: {there}.")
+    there = matching or gpus
+    if name.isdigit() and origin not in SLURM and any(gpu.moved for gpu in gpus):
+        wrong = f"{wrong} by the driver, which numbers the GPUs otherwise than before: name it by uuid"
+        there = [gpu._replace(number=gpu.nvml_index) for gpu in there]
+    raise Unknowable(f"{origin}: {name!r} {wrong}; there are: {_listed(there) or 'none'}.")
+
+
+def _found(name: str, origin: str, gpus: Collection[KnownGpu]) -> Iterable[KnownGpu]:
+    if not name.isdigit():
+        return (gpu for gpu in gpus if _matches(name, gpu))
+    if origin in SLURM:
+        return (gpu for gpu in gpus if gpu.number == int(name))
+    return _indexed(int(name), gpus)
+
+
+def _indexed(number: int, gpus: Collection[KnownGpu]) -> Iterable[KnownGpu]:
+    """By the driver. One whose index nobody knows has the number that it is shown by, while no other has moved."""
+    listed = [gpu for gpu in gpus if gpu.nvml_index == number]
+    if listed or any(gpu.moved for gpu in gpus):
+        return listed
+    return (gpu for gpu in gpus if gpu.number == number)
 
 
 def _matches(name: str, gpu: KnownGpu) -> bool:
-    if name.isdigit():
-        return gpu.number == int(name)
     lower = name.lower()
     if lower.startswith("gpu-"):
         return gpu.uuid.lower().startswith(lower)

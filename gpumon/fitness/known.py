@@ -19,13 +19,21 @@ class KnownGpu(NamedTuple):
     """A GPU, by all its names."""
 
     number: int | None
+    """Its index in this boot, by which it is shown."""
     uuid: str
     bus_id: str
+    nvml_index: int | None = None
+    """Its index by the driver now, by which CUDA and nvidia-smi go; None: not listed, or nobody says."""
     migs: tuple[str, ...] = ()
     """uuids of its MIG instances."""
     level: Level = Level.OK
     unwatched: str = ""
     """Why nobody can tell how it is now, in words."""
+
+    @property
+    def moved(self) -> bool:
+        """The driver counts it by another number than that by which it is shown."""
+        return self.nvml_index is not None and self.nvml_index != self.number
 
     @property
     def name(self) -> str:

@@ -128,7 +128,9 @@ class NodePoll:
             self._enumerate()
         self._read_peer_access()
         tally = Tally(tiers)
-        self._counted = _count(self._library)
+        before, self._counted = self._counted, _count(self._library)
+        if before not in {None, self._counted}:
+            self._renumber()
         seen: list[SeenGpu] = []
         told_at = boot_clock()
         for slot in self._slots.values():
@@ -143,6 +145,16 @@ class NodePoll:
             raise NvmlError(UNKNOWN, "every call")  # which GPUs there are is no GPU's to say: the driver is gone
         self.events.prepare()
         return self._snapshot(seen, tally, complete=self._has_tried_all)
+
+    def _renumber(self) -> None:
+        """The driver lists other GPUs than before: those behind them have moved up."""
+        for slot in self._slots.values():
+            if slot.turns is not None:
+                handle = slot.turns.reader.device.handle
+                try:
+                    slot.index = int(self._library.call("nvmlDeviceGetIndex", handle, bus_id=slot.bus_id))
+                except NvmlError:
+                    slot.index = None  # its own reading says why
 
     def _read_peer_access(self) -> None:
         """When somebody begins to watch."""

@@ -49,6 +49,7 @@ def _awaited(report: Report) -> int:
 def _gpu(state: GpuState) -> Document:
     return {
         "gpu": state.index,
+        "nvml_index": state.nvml_index,
         "uuid": state.uuid,
         "pci_bus_id": state.bus_id,
         "migs": [one.uuid for one in state.migs],

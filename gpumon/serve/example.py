@@ -57,6 +57,7 @@ def gpu(index: int) -> GpuState:
         bus_id=bus_id(index),
         uuid=uuid(index),
         index=index,
+        nvml_index=index,
         gpu=_readings(index),
         ecc_volatile=dict.fromkeys(ECC, 0.0),
         links={str(link): nvlink() for link in range(NVLINKS)},

@@ -39,7 +39,11 @@ class PrimaryVerdict(Verdict):
 
 
 class GpuLevel(Shape):
-    gpu: int
+    gpu: int = Field(description="NVML index under which it was first seen since boot.")
+    nvml_index: int | None = Field(
+        description="NVML index that it has now: another one when the driver has been initialised again without a GPU "
+        "before it. null while the driver does not list it, or nobody can tell."
+    )
     uuid: str
     pci_bus_id: str
     migs: list[str] = Field(description="uuids of its MIG instances.")

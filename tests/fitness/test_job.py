@@ -87,3 +87,43 @@ def test_nothing_named_is_no_answer() -> None:
     """Outside of a job nobody knows which GPUs are meant."""
     with pytest.raises(Unknowable, match="CUDA_VISIBLE_DEVICES"):
         of({})
+
+
+MOVED = (
+    KnownGpu(number=0, uuid="GPU-0", bus_id="00000000:10:00.0", nvml_index=0),
+    KnownGpu(number=1, uuid="GPU-1", bus_id="00000000:20:00.0"),
+    KnownGpu(number=2, uuid="GPU-2", bus_id="00000000:30:00.0", nvml_index=1),
+    KnownGpu(number=3, uuid="GPU-3", bus_id="00000000:40:00.0", nvml_index=2),
+)
+"""The driver does not list the second any more, and the host was not rebooted."""
+
+
+@pytest.mark.parametrize(
+    ("environ", "given", "shown"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "2"}, (), [3]),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, (), [0, 2]),
+        ({"GPU_DEVICE_ORDINAL": "1"}, (), [2]),
+        ({}, ("2",), [3]),
+        ({"SLURM_JOB_GPUS": "2", "CUDA_VISIBLE_DEVICES": "0"}, (), [2]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1"}, (), [1]),
+    ],
+)
+def test_a_number_is_the_drivers_of_now(environ: dict[str, str], given: tuple[str, ...], shown: list[int]) -> None:
+    """CUDA opens the GPU that the driver now calls so, whatever it was called before; Slurm counts device nodes."""
+    assert [gpu.number for gpu in chosen(named(given, environ), MOVED)] == shown
+
+
+def test_a_number_that_the_driver_has_no_more_is_nobodys() -> None:
+    """Nor of one whose index nobody knows: it is no longer what the number meant."""
+    unread = (*MOVED, KnownGpu(number=4, uuid="GPU-4", bus_id="00000000:50:00.0"))
+    for number in ("3", "4"):
+        with pytest.raises(Unknowable, match=rf"'{number}' is not known here by the driver.*by uuid; .*GPU-4"):
+            chosen(named((number,), {}), unread)
+
+
+def test_a_gpu_that_is_not_listed_has_its_number_while_none_has_moved() -> None:
+    """The last one of the bus, or one that has not been read: who asks for it is told of it."""
+    last = (*GPUS[:2], GPUS[2]._replace(nvml_index=None))
+    known = tuple(gpu._replace(nvml_index=gpu.number) for gpu in last[:2]) + last[2:]
+    assert chosen(named(("2",), {}), known) == last[2:]

@@ -196,6 +196,27 @@ def test_an_index_stays_with_its_uuid() -> None:
     report = told(polled(seen(0), replace(seen(2), index=1), at=101.0), report=healthy(), at=101.0)
 
     assert of(report, "GPU-2").index == 2
+    assert [state.nvml_index for state in report.gpus] == [0, None, 1]
+
+
+def test_the_drivers_index_is_that_which_it_gave_last() -> None:
+    """One that it does not answer keeps what it said with the fault; one that is left aside keeps it as well."""
+    report = told(
+        polled(
+            seen(0),
+            lost(1),
+            lost(
+                2,
+            ),
+            at=101.0,
+        ),
+        report=healthy(),
+        at=101.0,
+    )
+    assert [state.nvml_index for state in report.gpus] == [0, 1, 2]
+    unnamed = replace(lost(1), uuid=None, index=None)
+    report = told(polled(seen(0), unnamed, replace(seen(2), index=1), at=102.0), report=report, at=102.0)
+    assert [state.nvml_index for state in report.gpus] == [0, None, 1]
 
 
 def test_fold_leaves_the_previous_report_as_it_was() -> None:

@@ -210,6 +210,18 @@ def test_a_gpu_lost_between_polls_comes_back_by_itself(tmp_path: Path) -> None:
     assert healed.gpu is not None
 
 
+def test_those_behind_a_gpu_that_is_not_listed_any_more_move_up(tmp_path: Path) -> None:
+    """As CUDA and nvidia-smi count them from then on."""
+    with polled(folder=tmp_path) as poll:
+        before = [poll.gpu(place).index for place in (2, 7)]
+        poll.simulation.edit("gpus: {3: {uncounted: true}}")
+        after = [poll.gpu(place).index for place in (2, 7)]
+        poll.simulation.edit("")
+        healed = [poll.gpu(place).index for place in (2, 7)]
+
+    assert (before, after, healed) == ([2, 7], [2, 6], [2, 7])
+
+
 def test_one_failing_getter_costs_one_row(tmp_path: Path) -> None:
     """A transient failure of the temperature leaves the rest, and is counted by tier and error."""
     with polled(text='gpus: {3: {fail: {"nvmlDeviceGetTemperatureV": 999}}}', folder=tmp_path) as poll:
