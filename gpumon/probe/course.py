@@ -57,9 +57,7 @@ def _again(one: Pass, number: int, judge: Judge) -> Measure | None:
     low = [comparison.bytes for comparison in _compared(one, measured(one, number, step), judge) if comparison.low]
     if not low:
         return None
-    return Measure(
-        collective=step.collective, dtype=step.dtype, sizes=tuple(low), seconds_per_size=step.seconds_per_size
-    )
+    return Measure(collective=step.collective, dtype=step.dtype, sizes=tuple(low))
 
 
 def _compared(one: Pass, found: Sequence[Measurement], judge: Judge) -> tuple[Comparison, ...]:

@@ -89,9 +89,8 @@ class Plan:
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The steps that are taken whatever comes."""
-        setting = self.setting
         return tuple(
-            Measure(collective=one, dtype=dtype, sizes=setting.sizes, seconds_per_size=setting.seconds_per_size)
+            Measure(collective=one, dtype=dtype, sizes=self.setting.sizes)
             for one in self.probe.collectives
             for dtype in self.dtypes
         )

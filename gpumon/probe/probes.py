@@ -26,8 +26,6 @@ class Setting:
     """Larger ones, where there is memory enough."""
     deadline: float
     """Seconds from the start to the last result; then the ranks are killed."""
-    seconds_per_size: float | None
-    """As a step's."""
     algorithms: tuple[str, ...] = ("default",)
     """Of ALGORITHMS; each is measured by a set of ranks of its own."""
     least_baseline_ratio: float
@@ -78,7 +76,6 @@ _GPU = Setting(
     device="cuda",
     sizes=(KIB, MIB, 64 * MIB, GIB),
     deadline=300.0,
-    seconds_per_size=None,
     least_baseline_ratio=0.9,
 )
 _CPU = Setting(
@@ -86,7 +83,6 @@ _CPU = Setting(
     device="cpu",
     sizes=(KIB, MIB, 16 * MIB, 64 * MIB),
     deadline=60.0,
-    seconds_per_size=None,
     least_baseline_ratio=0.5,  # it shares the cores with whatever else runs
 )
 

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 
 WARM_UPS = 5
 OPERATIONS = 20
-LEAST_OPERATIONS = 5
 PAIR_OPERATIONS = 8
 
 Round = tuple[tuple[int, int], ...]
@@ -23,11 +22,8 @@ class Measure:
     dtype: str = "float32"
     sizes: tuple[int, ...]
     """Bytes."""
-    seconds_per_size: float | None = None
-    """Stops timing early, but after LEAST_OPERATIONS; None times OPERATIONS however long they take."""
     warm_ups: int = WARM_UPS
     operations: int = OPERATIONS
-    least_operations: int = LEAST_OPERATIONS
     do: str = field(default="measure", init=False)
 
 

@@ -23,7 +23,7 @@ SIZES = (KIB, 5 * MIB)
 COLLECTIVES = tuple(dict.fromkeys(one for probe in PROBES.values() for one in probe.collectives))
 DTYPES = ("float32", "bfloat16")
 MEASURES = tuple(
-    Measure(collective=one, dtype=dtype, sizes=SIZES, seconds_per_size=0.0) for one in COLLECTIVES for dtype in DTYPES
+    Measure(collective=one, dtype=dtype, sizes=SIZES, operations=5) for one in COLLECTIVES for dtype in DTYPES
 )
 COURSE: tuple[Step, ...] = (*MEASURES, Misbehave(fault="corrupt:1"), *MEASURES)
 

@@ -24,7 +24,7 @@ from gpumon.supervisor.ranks import Ranks
 SEEDS = 20
 RANKS = 4
 ALL_REDUCE = PROBES["allreduce"]
-SMALL = replace(ALL_REDUCE, cpu=replace(ALL_REDUCE.cpu, sizes=(256 * KIB,), seconds_per_size=0.01, deadline=300.0))
+SMALL = replace(ALL_REDUCE, cpu=replace(ALL_REDUCE.cpu, sizes=(256 * KIB,), deadline=300.0))
 JUDGE = Judge(probe="allreduce", backend="gloo", expected=lambda _: (1e12, "more than any machine reaches"))
 """So that every measuring is a drop, and it is for the pairs to say where."""
 SECONDS = (0.1, 0.15)
@@ -81,7 +81,7 @@ def brief(step: Step) -> Step:
     """With few operations, since each of a slow rank takes so long."""
     match step:
         case Measure():
-            return replace(step, warm_ups=1, operations=1, least_operations=1)
+            return replace(step, warm_ups=1, operations=1)
         case Pairs():
             return replace(step, warm_ups=0, operations=2)
     return step

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-import statistics
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Optional
@@ -81,7 +80,7 @@ class Rank:
             device=self._device,
             fault=self._fault,
         )
-        self._store = self._group.TCPStore(
+        store = self._group.TCPStore(
             self._orders["address"],
             self._orders["port"],
             self._ranks,
@@ -92,7 +91,7 @@ class Rank:
         )
         self._group.init_process_group(
             self._orders["backend"],
-            store=self._store,
+            store=store,
             rank=self._rank,
             world_size=self._ranks,
             timeout=timeout,
@@ -117,12 +116,12 @@ class Rank:
     def _measure(self, step: dict[str, Any], collective: Collective, place: dict[str, Any]) -> None:
         self._reporter.enter("warm_up", **place)
         collective.fill()
-        warm_ups = [self._timed(collective) for _ in range(step["warm_ups"])]
-        operations = self._operations(step, place["size"], statistics.median(warm_ups))
+        for _ in range(step["warm_ups"]):
+            self._timed(collective)
         self._reporter.enter("measure", **place)
         seconds = []
-        for operation in range(operations):
-            self._reporter.progress(**place, operation=operation, operations=operations)
+        for operation in range(step["operations"]):
+            self._reporter.progress(**place, operation=operation, operations=step["operations"])
             seconds.append(self._timed(collective))
         self._reporter.enter("check", **place)
         self._barrier()
@@ -138,16 +137,6 @@ class Rank:
     def _act(self, collective: Collective) -> None:
         self._fault.slow()
         collective.act()
-
-    def _operations(self, step: dict[str, Any], index: int, expected_seconds: float) -> int:
-        """How many to time. Rank 0 tells the others through the store, since the collective itself is on trial."""
-        most, least, budget = (step[key] for key in ("operations", "least_operations", "seconds_per_size"))
-        if budget is None:
-            return int(most)
-        key = f"operations/{step['number']}/{index}"
-        if self._rank == 0:
-            self._store.set(key, str(max(least, min(most, int(budget / max(expected_seconds, 1e-9))))))
-        return int(self._store.get(key))
 
     def _measure_pairs(self, step: dict[str, Any]) -> None:
         """Round by round, each rank with the peer that the round gives it, all pairs at once."""
