@@ -271,11 +271,6 @@ class Store:
             outcomes[outcome] = outcomes.get(outcome, 0) + count
         return ProbeCounters(outcomes=outcomes, reasons={reason: count for _, reason, count in rows if reason})
 
-    def recent_probe_results(self, limit: int) -> tuple[dict[str, Any], ...]:
-        """Documents, newest last."""
-        rows = self._rows("SELECT document FROM probe_results ORDER BY number DESC LIMIT ?", (limit,))
-        return tuple(json.loads(text) for (text,) in reversed(rows))
-
     def probe_runs(self, query: RunQuery) -> RunPage:
         """A page of them, the newest first."""
         with told_plainly(self.path):

@@ -110,7 +110,7 @@ def test_probe_results_and_their_counters_survive(path: Path) -> None:
         assert [store.add_probe_result(one) for one in [*documents, documents[0]]] == [True, True, True, True, False]
 
     with opened(path) as store:
-        assert store.recent_probe_results(2) == tuple(documents[2:])
+        assert store.known_probe_results(newest=4, each=1) == tuple(documents)
         counters = store.probe_counters("allreduce")
         assert counters.outcomes == {"ok": 1, "skipped": 2, "failed": 1}
         assert counters.reasons == {"busy": 1, "held": 1}
@@ -126,7 +126,7 @@ def test_retention_bounds_rows_but_not_counters(path: Path) -> None:
             store.add_probe_result(result(number + 1, "skipped", "busy"))
 
         assert store.recent_events(100) == tuple(burst(number) for number in range(20, 30))
-        kept = [one["id"] for one in store.recent_probe_results(100)]
+        kept = [one["id"] for one in store.known_probe_results(newest=100, each=1)]
         assert kept == ["r0", *(f"r{number}" for number in range(21, 31))]
         assert [one.count for one in store.error_counters()] == [30]
         assert store.probe_counters("allreduce").outcomes == {"skipped": 30, "wrong": 1}
@@ -161,7 +161,7 @@ def test_retention_bounds_age(path: Path) -> None:
         store.prune()
 
         assert store.recent_events(10) == (burst(2),)
-        assert [one["id"] for one in store.recent_probe_results(10)] == ["r2"]
+        assert [one["id"] for one in store.known_probe_results(newest=10, each=1)] == ["r2"]
 
 
 WRITE_FOR_EVER = f"""

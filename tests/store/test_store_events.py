@@ -138,7 +138,7 @@ def test_a_store_of_version_0_1_is_upgraded_in_place(tmp_path: Path) -> None:
             )
             assert store.error_counters() == (counter,)
             assert store.probe_counters("allreduce").outcomes == {"ok": 4}
-            assert store.recent_probe_results(1) == ({"id": "r1"},)
+            assert store.known_probe_results(newest=1, each=1) == ({"id": "r1"},)
             assert (store.log_position(), store.boards()) == (None, ())
 
     with Store.open(path, clock=lambda: WALL) as store:
