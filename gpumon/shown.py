@@ -95,6 +95,7 @@ def _state(gpu: KnownGpu, report: Report, down: str | None, now: Moment, terms: 
         detail=detail,
         since=gpu.since,
         released=released,
+        recalled=gpu.recalled,
         begun_at=gpu.begun_at,
         port_above=report.memory.ports_above.get(gpu.bus_id),
         peers=gpu.peers,

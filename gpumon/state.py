@@ -31,6 +31,8 @@ class GpuState:
     """Wall time at which the fault was found."""
     released: bool = False
     """The agent keeps off it, or has not read it since: nobody looks, and a fault is the one that it had before."""
+    recalled: bool = False
+    """It has not told its name in this life of the agent: the store knows it."""
     begun_at: float | None = None
     """Boot clock at which its counters were seen to have begun anew: a reset, or a driver that was loaded again."""
     ecc_volatile: Mapping[str, float] | None = None

@@ -307,6 +307,7 @@ def test_what_was_here_once_is_learned_in_a_container_too() -> None:
     report = told(pair, bus(range(8), place=CONTAINER), UP, polled({0: 0}))
 
     assert faults(report) == {"GPU-1": "missing"}
+    assert [state.recalled for state in report.gpus] == [False, True]
     assert report.expectation.count == 2
 
 

@@ -13,7 +13,10 @@ from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import NODE, WELL, Finding, fail, over, unknown
 from gpumon.snapshot.burst import FIRMWARE_SILENT
+from gpumon.snapshot.snapshot import CONTAINER
 
+_TOLD = frozenset({Basis.ACCEPTED, Basis.CONFIGURED})
+"""A person has said how many there should be."""
 _OPENING = 2 * MINUTE
 """Without persistence mode each GPU takes up to three seconds to open, one after the other: the last ones wait."""
 
@@ -47,8 +50,22 @@ def missing(gpu: GpuCase) -> Finding | None:
     where = {"pci_bus_id": state.bus_id} if board is None else {"pci_bus_id": board.bus_id, "serial": board.serial}
     evidence: dict[str, Any] = {name: value for name, value in where.items() if value}
     reason = f"{FAULTS['missing'].meaning} It is {state.detail}."
+    if _not_given(gpu):
+        given = "This container may have been given fewer GPUs than before"
+        return unknown(f"{reason} {given}: if that is meant, run `gpumon inventory accept`.", **evidence)
     action = Action.INSPECT if rebooted else Action.REBOOT
     return fail(reason, action, **evidence)
+
+
+def _not_given(gpu: GpuCase) -> bool:
+    """A container that was started again without it has the host's bus before it, and no driver's word on the board.
+
+    While it runs nothing is taken from it; and a number that a person has said is not reached without the board.
+    """
+    facts, wanted = gpu.facts, gpu.facts.expectation
+    if wanted.place != CONTAINER or not gpu.state.recalled or gpu.state.bus_id not in (facts.bus or {}):
+        return False
+    return wanted.basis not in _TOLD or (facts.node.gpus_visible or 0) >= wanted.count
 
 
 def count(facts: Facts) -> Finding | None:
@@ -73,8 +90,7 @@ def count(facts: Facts) -> Finding | None:
 def _settled(facts: Facts) -> bool:
     """Whether a person has said meanwhile how many there are: what lacked then is expected no more."""
     known, wanted = facts.open.get(("gpu_count", NODE)), facts.expectation
-    told = wanted.basis in {Basis.ACCEPTED, Basis.CONFIGURED}
-    return known is not None and told and known.evidence.get("gpus_expected") != wanted.count
+    return known is not None and wanted.basis in _TOLD and known.evidence.get("gpus_expected") != wanted.count
 
 
 def _unlisted(wanted: Expectation) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from judging import Ward
 
 from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
+from gpumon.health.verdict import Verdict
 from gpumon.report import Gone, Left
 from gpumon.serve import example
 from gpumon.snapshot.burst import Board
-from gpumon.snapshot.snapshot import GUEST
+from gpumon.snapshot.snapshot import CONTAINER, GUEST
 
 DRIVER, VBIOS = "580.95.05", "96.00.89.00.01"
 QUARTER = 15 * 60.0
@@ -127,6 +129,50 @@ def test_a_guest_that_was_given_some_is_not_known_to_lack_any() -> None:
 
     expecting(ward, replace(given, count=3), visible=2)
     assert ward.go_on(90).level("gpu_count") is Level.FAIL
+
+
+def restarted(ward: Ward, expectation: Expectation, *, recalled: bool = True, on_bus: int = 8) -> Verdict:
+    """What is said of the sixth GPU of a container that has four now."""
+    bus = {example.bus_id(index): "nvidia" for index in range(on_bus)}
+    ward.report = replace(ward.report, memory=replace(ward.report.memory, bus=bus))
+    expecting(ward, expectation, visible=4)
+    for index in (4, 5):
+        ward.gpu(index, state={"board": board(index), "recalled": recalled})
+        ward.fault(index, "missing", "on the PCI bus, but the driver does not list it")
+    verdict = ward.go_on(90).verdict("gpu_missing", 5)
+    assert verdict is not None
+    return verdict
+
+
+def test_a_container_that_starts_again_with_fewer_is_not_known_to_lack_any() -> None:
+    """The others are on the host's bus: they may be somebody else's by now."""
+    ward = Ward(gpus=6)
+    verdict = restarted(ward, Expectation(count=6, may=8, place=CONTAINER))
+
+    assert (verdict.level, verdict.action) == (Level.UNKNOWN, Action.NONE)
+    assert "This container may have been given fewer GPUs than before" in verdict.reason
+    assert "`gpumon inventory accept`" in verdict.reason
+    assert ward.report.health.level is Level.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("expectation", "recalled", "on_bus"),
+    [
+        (Expectation(count=6, place=GUEST), True, 8),
+        (Expectation(count=6), True, 8),
+        (Expectation(count=6, place=CONTAINER), False, 8),
+        (Expectation(count=6, place=CONTAINER), True, 4),
+        (Expectation(count=6, basis=Basis.CONFIGURED, place=CONTAINER), True, 8),
+        (Expectation(count=6, basis=Basis.ACCEPTED, place=CONTAINER), True, 8),
+    ],
+    ids=["guest", "host", "seen-since-start", "not-on-the-bus", "configured", "accepted"],
+)
+def test_a_gpu_that_cannot_have_been_taken_away_is_missed(
+    expectation: Expectation, *, recalled: bool, on_bus: int
+) -> None:
+    """Nothing is taken from a container while it runs, and what a person has said holds."""
+    verdict = restarted(Ward(gpus=6), expectation, recalled=recalled, on_bus=on_bus)
+    assert (verdict.level, verdict.action) == (Level.FAIL, Action.REBOOT)
 
 
 def test_while_a_gpu_is_released_nobody_counts() -> None:
