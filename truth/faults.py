@@ -161,6 +161,20 @@ def _unreadable() -> Iterator[Fault]:
         within=6 * MINUTE,
         miss="where the only GPU is gone the driver does not start: `driver_down` says so instead.",
     )
+    alone = "where the only GPU is gone the driver does not start: `driver_down` says so instead."
+    for now, check, step, miss in (
+        ("missing", "gpu_missing", {"absent": True}, alone),
+        ("cannot be opened", "gpu_init_failed", {"lookup": "IRQ_ISSUE"}, ""),
+    ):
+        yield Fault(
+            name=f"lost, rebooted, and {now}",
+            check=check,
+            action=Action.INSPECT,
+            steps=(*_xid(79, lost, lost=True), Step(at=MINUTE, gpu=step, act=World.planned_reboot)),
+            within=9 * MINUTE,
+            hides=True,
+            miss=miss,
+        )
     yield Fault(
         name="needs a reset",
         check="gpu_reset_required",

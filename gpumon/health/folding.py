@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 
-from gpumon.health.check import Check, Where, Xids, comes_first
+from gpumon.health import answered, clearing
+from gpumon.health.check import Check, Where, Xids, comes_first, covers
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME
+from gpumon.health.terms import Way
 from gpumon.health.verdict import NODE, Change, Key, Ruling, Verdict
 
 LEAD_SECONDS = 300.0
@@ -47,6 +50,32 @@ class _Causes:
             self._by_check.setdefault(one.check, []).append(one)
 
     def of(self, verdict: Verdict) -> Key | None:
+        """What it follows from; where it was answered by a reboot, and that did not help: what is so now."""
+        found = self._of(verdict)
+        return self._now.get(verdict.key) if found is None else found
+
+    @cached_property
+    def _now(self) -> Mapping[Key, Key]:
+        """Of each verdict that a reboot has answered, the one that tells what its device has all the same.
+
+        That is active, and so is what it follows from: none of these stands here itself, and there is no circle.
+        """
+        now: dict[Key, Verdict] = {}
+        for one in self._known.values():
+            for cause in self._answered(one, self._known.values()):
+                if covers(cause, one) and one.level >= cause.level and self._top(one).active:
+                    now[cause.key] = min(one, now.get(cause.key, one), key=self._since)
+        return {key: one.key for key, one in now.items()}
+
+    def _answered(self, verdict: Verdict, causes: Iterable[Verdict]) -> Iterable[Verdict]:
+        """Those for which the node was rebooted, and this is so all the same: it began since, or has had its time."""
+        check, facts = BY_NAME.get(verdict.check), self._facts
+        in_vain = verdict.since_boot == facts.boot_id or clearing.in_vain(verdict, facts) is Way.REBOOT
+        if check is None or not verdict.active or not in_vain:
+            return ()
+        return answered.rebooted(causes, check, verdict.device, facts.boot_id)
+
+    def _of(self, verdict: Verdict) -> Key | None:
         """The first in the order of the row, the one that was found first among several; no milder one may hide it."""
         check = BY_NAME.get(verdict.check)
         if check is None:
@@ -68,6 +97,8 @@ class _Causes:
         return None
 
     def _explains(self, cause: Verdict, verdict: Verdict, check: Check) -> bool:
+        if any(self._answered(verdict, [cause])):
+            return False
         together = self._together(cause, verdict, check.after)
         if check.because is not None:
             return check.because(verdict, cause, together)
@@ -75,7 +106,7 @@ class _Causes:
 
     def _top(self, cause: Verdict) -> Verdict:
         """What people are told to act on. Causes stand further up in the table: there is no circle."""
-        under = self.of(cause)
+        under = self._of(cause)
         return cause if under is None else self._top(self._known[under])
 
     def _together(self, cause: Verdict, verdict: Verdict, debounce: float) -> bool:

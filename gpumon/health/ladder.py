@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpumon.health import clearing
+from gpumon.health import answered, clearing
 from gpumon.health.check import DAY
 from gpumon.health.facts import Facts
-from gpumon.health.table import SUBJECT_OF
+from gpumon.health.table import BY_NAME, SUBJECT_OF
 from gpumon.health.terms import Action, Way
 from gpumon.health.verdict import Key
 
@@ -34,6 +34,9 @@ def _tried(key: Key, facts: Facts) -> Iterator[Way]:
     if known is not None and known.active and (way := clearing.in_vain(known, facts)) is not None:
         yield way
     check, device = key
+    new = check in BY_NAME and (known is None or known.since_boot == facts.boot_id)
+    if new and any(answered.rebooted(facts.open.values(), BY_NAME[check], device, facts.boot_id)):
+        yield Way.REBOOT
     subject = SUBJECT_OF.get(check)
     for one in facts.cures.get(device, ()):
         same = one.verdict.check == check or SUBJECT_OF.get(one.verdict.check) == subject

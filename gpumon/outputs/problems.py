@@ -9,13 +9,14 @@ from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
 from gpumon.alerts.faults import FAULTS
 from gpumon.alerts.rules import RUNBOOK_URL, first_of, first_step
 from gpumon.health.alerting import OF_VERDICTS
+from gpumon.health.answered import repaired
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.clearing import PROOF_AFTER_REBOOT, PROOF_AFTER_RESET
 from gpumon.health.table import BY_NAME, SUBJECT_OF
 from gpumon.health.terms import ACTIONS, UNKNOWN, Action, Way
 from gpumon.health.verdict import Verdict
-from gpumon.outputs.asked import if_it_comes_back, repaired
+from gpumon.outputs.asked import if_it_comes_back
 from gpumon.outputs.health import title, ways_out
 from gpumon.outputs.words import sentence
 from gpumon.probe.probes import ALL_REDUCE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -90,6 +91,15 @@ def test_invariants(found: list[Verdict]) -> None:
         assert all(one.under in after.open for one in after.open.values() if one.under is not None)
         shown = {one.key for one in after.primary}
         assert {one.key for one in known.values() if one.under == cause.key} <= shown
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(verdicts(), st.booleans()), max_size=25))
+def test_what_a_reboot_has_answered_makes_no_circle(found: list[tuple[Verdict, bool]]) -> None:
+    """Though it stands under what would follow from it; and nothing becomes milder."""
+    earlier = partial(replace, since_boot="boot-0", boot_id="boot-0", active=False)
+    known = dict(folded([earlier(one) if before else one for one, before in found]).open)
+    assert all(top(one, known).level >= one.level for one in known.values())
 
 
 LATCHED = [one for one in CHECKS if one.latch is not None and one.because is None and one.follows]

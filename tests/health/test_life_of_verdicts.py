@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from judging import Ward, acknowledge
 
 from gpumon.health.check import DAY, HOUR
@@ -296,3 +297,58 @@ def test_what_is_seen_to_be_well_after_a_restart_waits_no_more() -> None:
     ward.go_on(10)
     ward.port(1, link={"port_up": 0.0})
     assert not ward.go_on(200).verdicts
+
+
+def answered_by_a_reboot(slow: bool) -> Ward:  # noqa: FBT001 - of each case
+    """GPU 1 fell off the bus, and the node was rebooted for it; a slow boot ends more than six minutes later."""
+    ward = Ward(gpus=5, ports=0)
+    ward.event(1, 79)
+    ward.fault(1, "lost")
+    ward.go_on()
+    assert [one.action for one in ward.report.health.primary] == [Action.REBOOT]
+    ward.reboot()
+    if slow:
+        ward.pause(500)
+    return ward
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["quick", "slow"])
+@pytest.mark.parametrize(("fault", "check"), [("missing", "gpu_missing"), ("init_failed", "gpu_init_failed")])
+def test_what_a_reboot_did_not_bring_back_is_told_as_it_is_now(fault: str, check: str, slow: bool) -> None:  # noqa: FBT001
+    """What was so before has been answered, and stands under it; nobody is told to try the same again."""
+    ward = answered_by_a_reboot(slow)
+    ward.fault(1, fault)
+    ward.go_on(120)
+    for _ in range(2):
+        [told] = ward.report.health.primary
+        assert (told.check, told.action) == (check, Action.INSPECT)
+        assert [one.check for one in ward.report.health.following(told)] == ["gpu_lost", "xid_critical"]
+        ward.restart()
+        ward.go_on(1200, every=60)
+    ward.fault(1, None)
+    ward.reboot("boot-3")
+    assert not ward.go_on(700, every=20).verdicts
+
+
+def test_what_was_gone_before_the_reboot_and_is_so_ten_minutes_after_it_is_told() -> None:
+    """Until then it may come back: links train, drivers are loaded."""
+    ward = Ward(gpus=5, ports=0)
+    ward.fault(1, "lost")
+    ward.go_on()
+    ward.fault(1, "missing")
+    ward.go_on(90)
+    ward.reboot()
+    ward.go_on(500)
+    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    ward.go_on(200)
+    assert [(one.check, one.action) for one in ward.report.health.primary] == [("gpu_missing", Action.INSPECT)]
+
+
+def test_what_a_reboot_brought_back_stays_until_it_has_proved_itself() -> None:
+    """As any other: it stands by itself, and then it is cleared by the reboot."""
+    ward = answered_by_a_reboot(slow=False)
+    ward.fault(1, None)
+    ward.go_on(590)
+    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    assert not ward.go_on(20).verdicts
+    assert ways(ward, "gpu_lost") == [Way.REBOOT]

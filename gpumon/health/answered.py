@@ -1,0 +1,37 @@
+"""What a verdict asked for was done: until it is proved to have helped, nobody should do it again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpumon.health.check import Check, Xids
+from gpumon.health.terms import Action, Way
+from gpumon.health.verdict import Verdict
+
+ANSWERED = {
+    Way.REBOOT: frozenset({Action.RESTART, Action.RESET, Action.REBOOT}),
+    Way.RESET: frozenset({Action.RESTART, Action.RESET}),
+}
+"""What each repair does, or more than that; what asks for a person, or for another part, neither does."""
+
+
+def repaired(one: Verdict, boot_id: str) -> Way | None:
+    """What was done since it was last so, where that is what it asked for, or more. `boot_id`: of this boot."""
+    way = Way.REBOOT if one.boot_id != boot_id else Way.RESET if _was_reset(one) else None
+    return way if way is not None and one.action in ANSWERED[way] else None
+
+
+def rebooted(verdicts: Iterable[Verdict], check: Check, device: str, boot_id: str) -> Iterator[Verdict]:
+    """Causes of what this check finds on the device now, for which the node was rebooted: in vain, if it finds any."""
+    for one in verdicts:
+        cause = check.follows.get(one.check) if check.because is None and one.device == device else None
+        where, codes = (cause.where, cause.codes) if isinstance(cause, Xids) else (cause, None)
+        concerned = where == "same" and (codes is None or one.evidence.get("xid") in codes)
+        if concerned and repaired(one, boot_id) is Way.REBOOT:
+            yield one
+
+
+def _was_reset(one: Verdict) -> bool:
+    """In the boot in which it was last so. A reset before it was raised, or that did not help, was none for it."""
+    raised_at = one.since_at if one.since_boot == one.boot_id else 0.0
+    return not one.active and one.begun_at is not None and one.begun_at > max(one.seen_at, raised_at)
