@@ -60,6 +60,8 @@ the tables).
 - A kernel log that cannot be read is a warning: NVML's events tell of Xids meanwhile.
 - The bandwidth of PCIe is measured by the probe `copy` ([docs/probe.md](probe.md)), against what this host came to
   before; no check judges it. Lanes, generation, replays and errors have checks.
+- Memory is nobody's when the driver lists no process that has it: one that it goes on listing after its end, as
+  `nvidia-smi` shows with `[Not Found]`, still hides that from `memory_orphaned`.
 
 ## What takes more rights
 
