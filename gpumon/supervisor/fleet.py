@@ -64,13 +64,16 @@ class Fleet:
         if self._url is None or hardware is None or self._asking or (boot_clock() < self._due and not moved):
             return
         self._asking = True
-        threading.Thread(target=self._ask, args=(self._url, hardware), name="fleet", daemon=True).start()
+        try:
+            threading.Thread(target=self._ask, args=(self._url, hardware), name="fleet", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            self._failed(self._url, str(error))
 
     def _ask(self, url: str, hardware: Hardware) -> None:
         try:
             found = read(hardware, _fetch(url, hardware.query))
-        except (OSError, ValueError) as error:
-            words = str(error) or type(error).__name__
+        except Exception as error:  # noqa: BLE001 - nobody knows what answers there; a question that is lost is the last
+            words = f"{type(error).__name__}: {error}"
             self._loop.post(lambda: self._failed(url, words))
         else:
             self._loop.post(lambda: self._told(url, found))
@@ -105,7 +108,7 @@ def _hardware(report: Report) -> Hardware | None:
 
 
 def _fetch(url: str, query: str) -> bytes:
-    """The answer to an instant query, whatever its status. Raises OSError, ValueError."""
+    """The answer to an instant query, whatever its status. Raises OSError, ValueError, HTTPException."""
     body = urllib.parse.urlencode({"query": query, "timeout": f"{TIMEOUT_SECONDS:g}s"}).encode()
     request = urllib.request.Request(  # noqa: S310 - the configuration takes http and https alone
         f"{url.rstrip('/')}/api/v1/query", data=body, headers={"User-Agent": f"gpumon/{__version__}"}

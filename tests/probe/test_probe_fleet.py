@@ -203,3 +203,42 @@ def test_values_that_are_no_bandwidth_are_left_out() -> None:
     ]
     body = json.dumps({"status": "success", "data": {"result": series}}).encode()
     assert read(Hardware(model=MODEL, gpus=8, uuid=OWN), body).busbw == {("d", 1024): 2.5e9}
+
+
+class Wild(socketserver.StreamRequestHandler):
+    """Answers what the server was given, to whatever is asked."""
+
+    def handle(self) -> None:
+        while self.rfile.readline().strip():
+            pass
+        self.wfile.write(self.server.answer)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000,
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n",
+    ],
+    ids=["another protocol", "nothing", "cut off", "nested without end", "headers without end"],
+)
+def test_what_is_no_answer_is_asked_again(answer: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever it is: no question stays open for ever."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Wild) as wild:
+        wild.answer = answer  # type: ignore[attr-defined]
+        threading.Thread(target=wild.serve_forever, daemon=True).start()
+        loop = Loop()
+        fleet = Fleet(loop, f"http://127.0.0.1:{wild.server_address[1]}", report)
+
+        def failed() -> int:
+            return sum("cannot be asked" in one.message for one in caplog.records)
+
+        fleet.look()
+        turn_until(loop, lambda: failed() == 1)
+        fleet.change("http://127.0.0.1:1")
+        fleet.look()
+        turn_until(loop, lambda: failed() == 2)
+        wild.shutdown()
