@@ -13,11 +13,24 @@ class Lines:
         self._on_line = on_line
         self._on_too_long = on_too_long
         self._rest = b""
+        self._dropping = False
+        """The line that is arriving was too long already."""
 
     def feed(self, received: bytes) -> None:
         *lines, self._rest = (self._rest + received).split(b"\n")
         for line in lines:
-            self._on_line(line)
-        if len(self._rest) > self._limit:
-            self._rest = b""
+            self._take(line)
+            self._dropping = False
+        if len(self._rest) > self._limit and not self._dropping:
+            self._dropping = True
             self._on_too_long()
+        if self._dropping:
+            self._rest = b""
+
+    def _take(self, line: bytes) -> None:
+        if self._dropping:
+            return
+        if len(line) > self._limit:
+            self._on_too_long()
+        else:
+            self._on_line(line)

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+
+from gpumon.supervisor.lines import Lines
+
+TOO_LONG = b"too long"
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 11, 1000])
+@pytest.mark.parametrize(
+    ("received", "lines"),
+    [
+        (b"one\ntwo\n\nwithout an end", [b"one", b"two", b"", TOO_LONG]),
+        (b"just a ten\nmore than ten\nshort\n", [b"just a ten", TOO_LONG, b"short"]),
+        (b"x" * 1000 + b"\nnext\n" + b"y" * 1000 + b"\n", [TOO_LONG, b"next", TOO_LONG]),
+        (b"x" * 15 + b" tail\nnext\nre", [TOO_LONG, b"next"]),
+    ],
+)
+def test_a_line_over_the_limit_is_dropped_whole(received: bytes, lines: list[bytes], at_once: int) -> None:
+    """However it arrives: its end is no line of its own, and it is told of once."""
+    found: list[bytes] = []
+    one = Lines(10, found.append, lambda: found.append(TOO_LONG))
+    for begin in range(0, len(received), at_once):
+        one.feed(received[begin : begin + at_once])
+    assert found == lines
