@@ -13,7 +13,7 @@ from gpumon.probe.course import comparisons
 from gpumon.probe.evidence import NOTHING_SEEN, AllSeen, told
 from gpumon.probe.guard import Skip
 from gpumon.probe.locate import locate
-from gpumon.probe.passes import Ending, Pass, measurements
+from gpumon.probe.passes import Ending, Pass, measurements, wrong_elements
 from gpumon.probe.plan import Plan, Run, memory_needed_on_cpu
 from gpumon.probe.probes import MIB, Probe
 from gpumon.probe.remedies import remedy
@@ -56,6 +56,7 @@ def conclude(
     verdict = _judge(passes, judge)
     location = _location(passes, seen) if verdict.outcome in LOCATED else None
     last = passes[-1]
+    wrong = [one for one in map(wrong_elements, passes) if one is not None]
     return ProbeResult(
         id=run.id,
         probe=last.plan.probe.name,
@@ -72,7 +73,7 @@ def conclude(
         measurements=tuple(found),
         comparisons=tuple(compared),
         location=location,
-        wrong_elements=sum(one.wrong_elements for one in found) if found else None,
+        wrong_elements=sum(wrong) if wrong else None,
         settings=passes[0].plan.settings,
         log="" if verdict.outcome in {"ok", "skipped"} else _log(passes),
         simulated=last.plan.simulated,

@@ -82,6 +82,13 @@ def pairs(one: Pass) -> tuple[Pair, ...]:
     return tuple(found.values())
 
 
+def wrong_elements(one: Pass) -> int | None:
+    """All that any rank has found, with all others or with one; None where no size was measured and nothing found."""
+    told = (each for account in one.accounts for each in (*account.sizes.values(), *account.pairs.values()))
+    wrong = sum(each.wrong for each in told)
+    return wrong if wrong or measurements(one) else None
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """Between the two nearest values, in proportion."""
     ordered = sorted(values)

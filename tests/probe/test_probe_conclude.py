@@ -96,6 +96,23 @@ def test_wrong_elements_are_summed_over_ranks_and_sizes() -> None:
         assert "noise" in result.log
 
 
+def test_wrong_elements_of_pairs_and_of_sizes_that_not_all_have_measured_count() -> None:
+    """Where the outcome is wrong, the number is not 0; what says nothing of any size says nothing of its data."""
+    told = accounts(FOUR_GPUS)
+    told[2] = replace(told[2], pairs={(1, 0): Sized(seconds=(1e-3,), wrong=7)})
+    result = concluded(told)
+    assert (result.outcome, result.wrong_elements) == ("wrong", 7)
+
+    largest = max(FOUR_GPUS.setting.sizes)
+    told = [replace(one, sizes={}) for one in accounts(FOUR_GPUS)]
+    told[1] = replace(told[1], sizes={(0, largest): Sized(seconds=(1e-3,), wrong=3)})
+    result = concluded(told, replace(ENDING, timed_out=True))
+    assert (result.outcome, result.wrong_elements, result.measurements) == ("wrong", 3, ())
+
+    silent = [replace(one, sizes={}, done=False, status=1) for one in accounts(FOUR_GPUS)]
+    assert concluded(silent).wrong_elements is None
+
+
 def test_a_size_that_one_rank_has_not_measured_is_left_out() -> None:
     """A run that timed out keeps the sizes that all ranks finished, and names where the last rank is."""
     told = accounts(FOUR_GPUS)
