@@ -18,9 +18,10 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Probing
 
 ANSWER_SECONDS = 2.5
-"""Longest that somebody waits: a rank is gone, or known not to go, within the KILL_PATIENCE of children."""
+"""Longest that somebody waits: a rank that has more to give back than this allows is told of as not gone yet."""
 LOOK_SECONDS = 0.01
 """How often is looked whether all is gone, while somebody waits."""
+UNSEEN = "NVML has not been read since the ranks ended, so whether they have left the GPUs is not known."
 _STOPPING = Answer(refused="The agent is stopping.", remedy="Ask again when it has ended or started.")
 
 
@@ -32,7 +33,7 @@ class _Waiting:
     gpus: tuple[str, ...]
     """On which a run was in progress."""
     pids: frozenset[int]
-    """Of its ranks."""
+    """Of its ranks, those that have ended among them."""
     give_up_at: float
     stored: bool | None = None
     """None: not yet known."""
@@ -91,8 +92,7 @@ class Holding:
             future.set_result(refusal)
             return
         wall, at = time.time(), boot_clock()
-        ranks = frozenset(rank.pid for rank in self._probing.holders())
-        waiting = _Waiting(future, self._probing.gpus, ranks, at + ANSWER_SECONDS)
+        waiting = _Waiting(future, self._probing.gpus, self._probing.pids, at + ANSWER_SECONDS)
         one = Hold(
             began=wall,
             began_at=at,
@@ -160,7 +160,7 @@ class Holding:
         there = left_on(self._latest(), one.gpus, one.pids, one.ended) if one.gpus else ()
         if not late and (self._probing.running or one.stored is None or there != ()):
             return None
-        return Answer(holders=there or (), stored=bool(one.stored))
+        return Answer(holders=there or (), unseen=UNSEEN if there is None else "", stored=bool(one.stored))
 
 
 def _stuck(left: tuple[Holder, ...]) -> bool:

@@ -66,6 +66,8 @@ class Answer:
     remedy: str = ""
     holders: tuple[Holder, ...] = ()
     """Who still holds what was to be released, when the asker can wait no longer."""
+    unseen: str = ""
+    """Why nobody can tell, when the asker can wait no longer, whether something is left; in words."""
     stored: bool = True
     """False: it is so, and the next agent would not know it; the store is told when it can be written again."""
 

@@ -156,6 +156,8 @@ def _unkillable(_one: Pass, ending: Ending) -> _Verdict | None:
         return None
     pids = ", ".join(map(str, ending.abandoned))
     hint = f"SIGKILL does not end pid {pids}: it is stuck in the kernel, most likely in the driver. Reboot the node."
+    if ending.aborted is not None:
+        hint = f"{hint} The run had to end ({ending.aborted.reason}): {ending.aborted.hint}"
     return _Verdict(outcome="timeout", reason="unkillable", hint=hint)
 
 

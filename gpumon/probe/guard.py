@@ -21,6 +21,11 @@ RING = ("ring",)
 """The algorithm that takes nothing of the NVSwitches but their links."""
 MOST_TOLD = 4
 """GPUs that a hint names one by one."""
+UNSEEN_SECONDS = 5.0
+"""Longest that a run goes on while nobody sees who holds its GPUs, beside what a poll takes. They are polled once a
+second; a sampler that ends is there again, or a GPU that is slow has been read, within this."""
+POLL_SECONDS = 5.0
+"""Most that is waited for a poll that takes long."""
 EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
 """NVML's compute modes in which ranks and jobs are in each other's way."""
 
@@ -269,4 +274,21 @@ def intruders(situation: Situation, used: Collection[str] | None = None) -> Skip
         hint = f"Another process came to {', '.join(came)}. Run again when the GPUs are free."
         return Skip(reason="busy", hint=hint)
     signs = [sign for gpu in gpus for sign in _at_work(gpu, situation)] if situation.simulated else []
-    return Skip(reason="busy", hint=f"{', '.join(signs)}. Run again when that is over.") if signs else None
+    if signs:
+        return Skip(reason="busy", hint=f"{', '.join(signs)}. Run again when that is over.")
+    return unwatched(situation)
+
+
+def unwatched(situation: Situation) -> Skip | None:
+    """Nobody would see a job that comes."""
+    patience = UNSEEN_SECONDS + min(situation.poll_seconds, POLL_SECONDS)
+    late = {uuid: seconds for uuid, seconds in situation.unseen.items() if seconds > patience}
+    if not late:
+        return None
+    known = {gpu.uuid: f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "") for gpu in situation.gpus}
+    gpus = enumerated([known.get(one, one) for one in late])
+    hint = (
+        f"For {max(late.values()):.0f} s nobody has seen who holds {gpus}: a job may have come. "
+        "Run again when the agent can read its GPUs; `gpumon status` tells why it cannot."
+    )
+    return Skip(reason="busy", hint=hint)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,5 +67,9 @@ class Situation:
     """Each rank acts by itself: one GPU is enough."""
     partial: bool = False
     """Whether a run may use some of the GPUs."""
+    unseen: Mapping[str, float] = field(default_factory=dict)
+    """By UUID of the GPUs of the run in progress, for how many seconds nobody has seen who holds them."""
+    poll_seconds: float = 0.0
+    """How long the last poll took: our own load makes it longer."""
     clique: bool = False
     """The GPUs are in an NVLink fabric with those of other nodes."""

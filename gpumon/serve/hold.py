@@ -54,7 +54,10 @@ async def state(request: Request, _: Nothing) -> Response:
     responses={
         **REFUSALS,
         400: {"description": "Longer than is allowed, or with words that cannot be shown."},
-        409: {"description": "Something of a run is left on a GPU: `holders` names it. The hold stands."},
+        409: {
+            "description": "Something of a run is left on a GPU: `holders` names it; where it names nothing, nobody "
+            "has looked yet. The hold stands."
+        },
     },
     openapi_extra={"security": [{"token": []}]},
 )
@@ -68,7 +71,7 @@ async def begin(request: Request, wanted: Annotated[Wanted, Query()]) -> Respons
     answer = await awaited(asked, PATIENCE)
     if answer.refused:
         raise refused(answer)
-    if answer.holders:
+    if answer.holders or answer.unseen:
         raise not_free(answer, _document(request))
     return reply(_document(request) | {"stored": answer.stored})
 
@@ -98,7 +101,7 @@ def not_free(answer: Answer, after: Document) -> Problem:
     words = "; ".join(one.words for one in answer.holders)
     stuck = any(one.stuck for one in answer.holders)
     remedy = "SIGKILL does not end it: it sits in the driver. Reboot the node." if stuck else "Ask again in a while."
-    detail = f"No run begins, but of one that was ended there is still: {words}."
+    detail = f"No run begins, but of one that was ended there is still: {words}." if words else answer.unseen
     return Problem(409, "Not free", detail, remedy, holders=holders(answer), **after)
 
 

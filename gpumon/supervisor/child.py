@@ -36,6 +36,8 @@ class Command:
     """None: the child's standard error is the daemon's own, the journal."""
     on_exit: Callable[[int], None] = lambda _: None
     on_abandoned: Callable[[], None] = lambda: None
+    patience: float | None = None
+    """Seconds after SIGKILL until it counts as abandoned; None: KILL_PATIENCE."""
 
 
 class Child:
@@ -79,7 +81,8 @@ class Child:
             return
         self._signal(signal.SIGKILL)
         if self._killing is None:
-            self._killing = self._loop.call_after(KILL_PATIENCE, self._abandon)
+            patience = KILL_PATIENCE if self.command.patience is None else self.command.patience
+            self._killing = self._loop.call_after(patience, self._abandon)
 
     def terminate(self) -> None:
         """SIGTERM to its whole group."""

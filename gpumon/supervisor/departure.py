@@ -22,10 +22,16 @@ OnLeft = Callable[[str], None]
 
 def left_on(report: Report, gpus: Collection[str], pids: frozenset[int], ended: float) -> Left:
     """By a poll that began after the end of the ranks, in seconds since the epoch: nobody used the GPUs before them."""
-    polled, took = report.node.snapshot_timestamp_seconds, report.node.poll_duration_seconds or {}
-    if polled is None or polled - sum(took.values()) <= ended:
+    seen = [state for state in report.gpus if state.uuid in gpus and state.pids is not None]
+    if not is_polled_since(report, ended) or len(seen) < len(gpus):
         return None
-    return tuple(holder for state in report.gpus if state.uuid in gpus for holder in _on_gpu(state, pids))
+    return tuple(holder for state in seen for holder in _on_gpu(state, pids))
+
+
+def is_polled_since(report: Report, moment: float) -> bool:
+    """Whether the last poll of all GPUs began after this moment, in seconds since the epoch."""
+    polled, took = report.node.snapshot_timestamp_seconds, report.node.poll_duration_seconds or {}
+    return polled is not None and polled - sum(took.values()) > moment
 
 
 def _on_gpu(state: GpuState, pids: frozenset[int]) -> Iterator[Holder]:

@@ -23,8 +23,8 @@ from gpumon.release import Holder
 from gpumon.report import Report
 from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.choices import Choices
-from gpumon.supervisor.departure import Left, left_on
-from gpumon.supervisor.due import is_due_early, pause
+from gpumon.supervisor.departure import Left, is_polled_since, left_on
+from gpumon.supervisor.due import IDLE_LOOK_SECONDS, is_due_early, pause
 from gpumon.supervisor.gate import Question
 from gpumon.supervisor.judging import make_judge
 from gpumon.supervisor.loop import Loop, Timer
@@ -33,6 +33,7 @@ from gpumon.supervisor.run_record import RunRecord
 from gpumon.supervisor.runs import Runs, at_once
 from gpumon.supervisor.shared_memory import sweep
 from gpumon.supervisor.situation import Own, free_memory, situation
+from gpumon.supervisor.unseen import Unseen
 from gpumon.supervisor.witness import Witness
 
 log = logging.getLogger("gpumon.probe")
@@ -92,6 +93,7 @@ class Probing:
         self._due = 0.0
         """Boot clock at which the run by schedule that waits was due."""
         self._witness = Witness(latest, ())
+        self._unseen = Unseen()
         self._using: tuple[str, ...] = ()
         """UUIDs of the GPUs of the run in progress."""
         self._chosen: tuple[str, ...] = ()
@@ -109,6 +111,11 @@ class Probing:
     def gpus(self) -> tuple[str, ...]:
         """UUIDs of those that the run in progress uses; empty on the CPU."""
         return self._using
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Of the ranks of the run in progress, those that have ended among them."""
+        return self._runs.pids
 
     @property
     def unkillable(self) -> tuple[int, ...]:
@@ -177,10 +184,17 @@ class Probing:
         self._when_due()
 
     def _when_due(self) -> None:
-        """Before enough is known, or the GPUs are idle for long enough, it waits: a skip would last until the next."""
+        """While another probe runs, too little is known, or the GPUs are not idle for long, it waits.
+
+        A skip would last until the next.
+        """
         if self._waiting is not None:
             self._waiting.cancel()
-        if self.running or self._stopping:
+        if self._stopping or (self.running and self._measuring.name == self._probe.name):
+            return
+        if self.running:  # another probe; what is asked of the GPUs is asked when it has ended
+            self._due = boot_clock()
+            self._waiting = self._loop.call_after(IDLE_LOOK_SECONDS, self._when_due)
             return
         self._measuring = self._probe
         seconds = pause(self._latest(), self._situation(SCHEDULE), boot_clock() - self._due)
@@ -265,7 +279,7 @@ class Probing:
         )
         log.info("probe begins", extra={"id": run.id, "probe": probe.name, "ranks": plans[0].ranks})
         self._using, self._chosen = plans[0].gpus, usable(now)
-        self._witness = Witness(self._latest, self._using)
+        self._witness, self._unseen = Witness(self._latest, self._using), Unseen(self._chosen)
         self._watch_gpus(closely=True)
         self._started(run, self._using)
         floors = self.choices.floors.get(plans[0].setting.backend, Floors())
@@ -289,6 +303,7 @@ class Probing:
         """Give way to a job that has come since the run began."""
         self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
         self._witness.look()
+        self._unseen.look(self._latest())
         self.give_way()
 
     def _rest(self) -> None:
@@ -299,6 +314,7 @@ class Probing:
         if self._watching is not None:
             self._watching.cancel()
         self._using = self._chosen = ()
+        self._unseen = Unseen()
         self._loop.call_after(AFTER_SECONDS, self._rest)
         words = {"id": result.id, "outcome": result.outcome, "reason": result.reason, "hint": result.hint}
         level = logging.INFO if result.outcome in {"ok", "skipped"} else logging.ERROR
@@ -318,10 +334,14 @@ class Probing:
             unkillable=self._runs.ranks.unkillable,
             memory_needed=memory_needed(max(self._measuring.gpu.sizes)),
             alone=self._measuring.alone,
+            unseen=self._unseen.seconds,
         )
 
     def _left_on(self, gpus: Collection[str], pids: frozenset[int], ended: float) -> Left:
         return () if self._stopping else left_on(self._latest(), gpus, pids, ended)
 
     def _own(self) -> Own:
-        return Own(pids=self._runs.pids, gpus=self._using if self._runs.arrived else ())
+        """Ranks that have ended are where they were until a poll has shown that they are not."""
+        left = self._runs.left_at
+        there = self._runs.arrived or (left is not None and not is_polled_since(self._latest(), left))
+        return Own(pids=self._runs.pids, gpus=self._using if there else ())

@@ -31,6 +31,8 @@ log = logging.getLogger("gpumon.probe")
 
 TERM_PATIENCE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
+KILL_PATIENCE = 30.0
+"""Seconds after SIGKILL until a rank counts as unkillable: to give back tens of GiB of a GPU, the kernel takes many."""
 LAST_WORDS = 1.0
 """Seconds that the other ranks have, after one has failed, to fail too and say why."""
 LOOK_INTERVAL = 0.02
@@ -54,7 +56,7 @@ Course = Callable[[Pass], Step | None]
 class Ranks:
     """One pass at a time. All callbacks come from the loop, and `on_end` comes once, whatever happens.
 
-    It comes within the plan's deadline, TERM_PATIENCE and the KILL_PATIENCE of children, and a reaping interval.
+    It comes within the plan's deadline, TERM_PATIENCE and twice KILL_PATIENCE, and a reaping interval.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -69,9 +71,14 @@ class Ranks:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Our own processes: no strangers on a GPU."""
+        """Of our own processes that have not ended."""
         started = () if self._current is None else self._current.ranks
         return frozenset(rank.child.pid for rank in started if not rank.child.ended) | self._stuck
+
+    @property
+    def begun(self) -> frozenset[int]:
+        """Pids of all that the pass in progress has started: one that has ended was there at the last poll."""
+        return frozenset(rank.child.pid for rank in (() if self._current is None else self._current.ranks))
 
     @property
     def arrived(self) -> bool:
@@ -197,6 +204,7 @@ class _CurrentPass:
             on_error_output=rank.take_output,
             on_exit=lambda status: self._ended(rank, status),
             on_abandoned=lambda: self._abandoned(rank),
+            patience=KILL_PATIENCE,
         )
         try:
             rank.child = Child(self._loop, command)
@@ -279,7 +287,7 @@ class _CurrentPass:
     def _conclude_if_settled(self) -> None:
         if not self._leaving and all(rank.settled for rank in self.ranks):
             self._leaving = True
-            self._end_others(self._group, boot_clock() + child.KILL_PATIENCE)
+            self._end_others(self._group, boot_clock() + KILL_PATIENCE)
 
     def _end_others(self, group: Group | None, give_up_at: float) -> None:
         """What ranks have started, wherever it hides, ends before the result is told, or is as unkillable as they."""

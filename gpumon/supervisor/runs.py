@@ -65,12 +65,17 @@ class Runs:
     @property
     def pids(self) -> frozenset[int]:
         """Of its ranks, those of earlier passes among them: who holds a GPU is told as it was at the last poll."""
-        return self.ranks.pids | _pids(() if self._current is None else self._current.passes)
+        return self.ranks.pids | self.ranks.begun | _pids(() if self._current is None else self._current.passes)
 
     @property
     def arrived(self) -> bool:
-        """Whether a rank may be on its GPU, or may have been there at the last poll."""
-        return self.ranks.arrived or (self._current is not None and bool(self._current.passes))
+        """Whether a rank may be on its GPU by now."""
+        return self.ranks.arrived
+
+    @property
+    def left_at(self) -> float | None:
+        """When the last pass of the run in progress that has ended did so, in seconds since the epoch."""
+        return None if self._current is None else self._current.left_at
 
     def start(
         self,
@@ -139,6 +144,8 @@ class _Current:
         self._clear = clear
         self._look = look
         self.passes: list[Pass] = []
+        self.left_at: float | None = None
+        """When the last of them ended, in seconds since the epoch."""
         self._begun = boot_clock()
         self._failure: ProbeResult | None = None
         """Of the agent's own making."""
@@ -190,6 +197,7 @@ class _Current:
     def _ended(self, one: Pass) -> None:
         """What did not end well is not measured in another way."""
         self.passes.append(one)
+        self.left_at = time.time()
         if self._concluded().outcome in {"ok", "degraded"} and len(self.passes) < len(self._plans):
             self._clear(self._cleared)
         else:

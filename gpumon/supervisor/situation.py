@@ -37,6 +37,7 @@ def situation(report: Report, at: float, own: Own | None = None) -> Situation:
         store=report.notices.get("store", ""),
         clique=any(state.fabric is not None and state.fabric.cluster_uuid for state in report.gpus),
         schedulers=None if links is None else links.schedulers,
+        poll_seconds=sum((report.node.poll_duration_seconds or {}).get(tier, 0.0) for tier in ("fast", "slow")),
     )
 
 

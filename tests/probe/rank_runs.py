@@ -14,14 +14,14 @@ from gpumon.probe.baseline import Judge
 from gpumon.probe.plan import Plan, Run, make_plans
 from gpumon.probe.probes import KIB, MIB, PROBES
 from gpumon.probe.result import ProbeResult
-from gpumon.supervisor import child
+from gpumon.supervisor import child, ranks
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.ranks import TERM_PATIENCE
 from gpumon.supervisor.runs import Runs
 
 ALL_REDUCE = PROBES["allreduce"]
 QUICK = replace(ALL_REDUCE, cpu=replace(ALL_REDUCE.cpu, sizes=(KIB, MIB)))
-KILLING = TERM_PATIENCE + child.KILL_PATIENCE + child.REAP_INTERVAL + 10.0
+KILLING = TERM_PATIENCE + ranks.KILL_PATIENCE + child.REAP_INTERVAL + 10.0
 """Most that ending a run may take: what the agent waits for, and a machine that is busy."""
 STARTED = 3.0
 """Deadline by which a rank without torch has begun, however busy the machine."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -35,7 +37,7 @@ from gpumon.snapshot.node import Node
 from gpumon.state import GpuState
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Retention, Store
-from gpumon.supervisor import child
+from gpumon.supervisor import ranks
 from gpumon.supervisor.choices import Choices
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Probing
@@ -228,7 +230,7 @@ def test_a_store_that_fails_keeps_nobody_waiting(agent: Held, store: Path, monke
 
 def test_a_rank_that_cannot_be_killed_is_named(agent: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hold is in force, and who asked is told in time that the GPUs are not free."""
-    monkeypatch.setattr(child, "KILL_PATIENCE", 0.2)
+    monkeypatch.setattr(ranks, "KILL_PATIENCE", 0.2)
     agent.run()
     pid = agent.probing.holders()[0].pid
     with held(build(tmp_path), pid):
@@ -239,6 +241,59 @@ def test_a_rank_that_cannot_be_killed_is_named(agent: Held, tmp_path: Path, monk
         assert agent.owners() == ["1"]
     turn_until(agent.loop, lambda: not agent.probing.holders())
     assert agent.hold("1") == Answer()
+
+
+def test_a_rank_that_takes_long_to_end_is_named_and_not_called_unkillable(
+    agent: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To give back what it had on a GPU takes the kernel many seconds; the run is a skip when it has."""
+    monkeypatch.setattr(holding, "ANSWER_SECONDS", 0.2)
+    agent.run()
+    pid = agent.probing.holders()[0].pid
+    with held(build(tmp_path), pid):
+        answer = agent.hold("1")
+        assert [(one.pid, one.stuck) for one in answer.holders] == [(pid, False)]
+    turn_until(agent.loop, lambda: not agent.probing.running)
+    assert (agent.told[-1].result.outcome, agent.told[-1].result.reason) == ("skipped", "held")
+
+
+def real(report: Report, *, polled: float, rank: tuple[int, ...] | None = (), used: float | None = 0.0) -> Report:
+    """The same of two real GPUs, of which the second shows this."""
+    first = GpuState(bus_id="0", uuid="GPU-0", index=0, gpu=Gpu(processes=0.0, memory_used_bytes=0.0), pids=())
+    second = replace(
+        first, bus_id="1", uuid="GPU-1", index=1, gpu=replace(first.gpu, memory_used_bytes=used), pids=rank
+    )
+    node = Node(gpus_expected=2.0, snapshot_timestamp_seconds=polled, poll_duration_seconds={"fast": 0.01})
+    return replace(report, simulated=None, gpus=(first, second), node=node)
+
+
+@pytest.mark.parametrize(("polled", "pids"), [(1.0, ()), (4e9, None)])
+def test_what_nobody_has_looked_at_is_not_called_free(
+    agent: Held, monkeypatch: pytest.MonkeyPatch, polled: float, pids: tuple[int, ...] | None
+) -> None:
+    """No poll has begun since the ranks ended, or it could not read the processes of one of their GPUs."""
+    monkeypatch.setattr(holding, "ANSWER_SECONDS", 0.5)
+    agent.seen = lambda report: real(report, polled=1.0)
+    agent.run()
+    asked = agent.holding.request(60.0, "", "1", "api")
+    turn_until(agent.loop, lambda: not agent.probing.holders())
+    agent.seen = lambda report: real(report, polled=polled, rank=pids)
+    answer = agent.answered(asked)
+    assert (answer.holders, answer.unseen) == ((), holding.UNSEEN)
+
+
+def test_ranks_that_had_ended_before_the_hold_are_looked_for_too(agent: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is in progress until NVML shows none of them."""
+    monkeypatch.setattr(holding, "ANSWER_SECONDS", 1.0)
+    agent.seen = lambda report: real(report, polled=1.0)
+    agent.run()
+    first, second = (one.pid for one in agent.probing.holders())
+    for pid in (first, second):
+        os.kill(pid, signal.SIGKILL)
+    turn_until(agent.loop, lambda: not agent.probing.holders())
+    assert agent.probing.running
+    agent.seen = lambda report: real(report, polled=4e9, rank=(second,))
+    assert [one.pid for one in agent.hold("1").holders] == [second]
 
 
 @pytest.mark.parametrize(
@@ -257,30 +312,14 @@ def test_what_a_run_leaves_on_real_gpus_is_told(
     """A poll after the end of its ranks has to say that nothing is left, as far as it can; a stranger is no rest."""
     if not told:  # then nobody waits so long
         monkeypatch.setattr(holding, "ANSWER_SECONDS", 60.0)
-    polled, after = [1.0], dict[str, Any]()
-
-    def real(report: Report) -> Report:
-        gpus = tuple(
-            GpuState(
-                bus_id=str(n),
-                uuid=f"GPU-{n}",
-                index=n,
-                gpu=Gpu(processes=0.0, memory_used_bytes=after.get("used", 0.0) if n else 0.0),
-                pids=after.get("pids", ()) if n else (),
-            )
-            for n in range(2)
-        )
-        node = Node(gpus_expected=2.0, snapshot_timestamp_seconds=polled[-1], poll_duration_seconds={"fast": 0.01})
-        return replace(report, simulated=None, gpus=gpus, node=node)
-
-    agent.seen = real
+    agent.seen = lambda report: real(report, polled=1.0)
     agent.run()
     rank = agent.probing.holders()[0].pid
     asked = agent.holding.request(60.0, "", "1", "api")
     turn_until(agent.loop, lambda: not agent.probing.holders())
     assert told or not asked.done(), "no poll has told of it yet"
-    after |= left | {"pids": {"rank": (rank,), "stranger": (1,)}.get(left.get("listed", ""), ())}
-    polled.append(4e9)
+    pids = {"rank": (rank,), "stranger": (1,)}.get(left.get("listed", ""), ())
+    agent.seen = lambda report: real(report, polled=4e9, rank=pids, used=left.get("used", 0.0))
     assert [one.words for one in agent.answered(asked).holders] == [words.format(pid=rank) for words in told]
 
 

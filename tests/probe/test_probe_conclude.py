@@ -194,6 +194,14 @@ def test_a_rank_that_cannot_be_killed_is_named() -> None:
     assert "4711" in result.hint
 
 
+def test_what_ended_a_run_is_said_beside_what_cannot_be_killed() -> None:
+    """Somebody waits for the GPUs: the hint says both."""
+    ending = replace(ENDING, abandoned=(4711,), aborted=Skip(reason="held", hint="Held by 4712."))
+    result = concluded(accounts(FOUR_GPUS), ending)
+    assert (result.outcome, result.reason) == ("timeout", "unkillable")
+    assert result.hint.endswith("Reboot the node. The run had to end (held): Held by 4712.")
+
+
 def test_the_log_is_bounded_and_cannot_steer_a_terminal() -> None:
     """Control characters of what the ranks printed are left out of the result."""
     told = [replace(account, output=b"\x1b[2Jbad \xff\n", status=1) for account in accounts(FOUR_GPUS)]

@@ -25,11 +25,13 @@ import json, os, sys, time
 from dataclasses import replace
 from pathlib import Path
 (Path(sys.argv[1]) / "cgroup.procs").write_text(str(os.getpid()))
+from gpumon.supervisor import ranks
 from gpumon.probe.baseline import Judge
 from gpumon.probe.plan import Run, make_plans
 from gpumon.probe.probes import PROBES
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.runs import Runs
+ranks.KILL_PATIENCE = 2.0
 loop = Loop()
 runs = Runs(loop)
 probe = replace(PROBES["allreduce"], worker=Path(sys.argv[2]))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpumon.probe.guard import GIB, IDLE_BYTES, algorithms, intruders, may_run, usable
+from gpumon.probe.guard import GIB, IDLE_BYTES, POLL_SECONDS, UNSEEN_SECONDS, algorithms, intruders, may_run, usable
 from gpumon.probe.result import SKIP_REASONS
 from gpumon.probe.situation import GpuUse, Situation
 
@@ -174,6 +174,19 @@ def test_a_run_gives_way_to_strangers_on_its_gpus() -> None:
     assert skip is not None
     assert (skip.reason, "GPU 1" in skip.hint, "GPU 0" in skip.hint) == ("busy", True, False)
     assert intruders(taken, ("GPU-0",)) is None
+
+
+def test_a_run_does_not_go_on_where_nobody_would_see_a_job_come() -> None:
+    """For longer than polls take, which the run itself makes slower, nobody has seen who holds one of its GPUs."""
+    stuck = replace(one_with(processes=None, fault="stuck"), unseen={"GPU-0": 0.0, "GPU-1": UNSEEN_SECONDS + 2.5})
+    skip = intruders(stuck, ("GPU-0", "GPU-1"))
+    assert skip is not None
+    assert (skip.reason, "For 8 s" in skip.hint, "holds GPU 1 (stuck):" in skip.hint) == ("busy", True, True)
+    assert intruders(replace(stuck, poll_seconds=3.0)) is None
+    assert intruders(replace(stuck, unseen={"GPU-1": UNSEEN_SECONDS + POLL_SECONDS + 1}, poll_seconds=60.0)) is not None
+    gone = intruders(replace(FREE, unseen={"GPU-7": 60.0}))
+    assert gone is not None
+    assert "holds GPU-7:" in gone.hint
 
 
 def test_on_a_simulated_node_any_load_is_a_stranger() -> None:

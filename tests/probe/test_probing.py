@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,9 @@ from agents import descendants
 from loops import turn_for, turn_until
 
 from gpumon.arrival import ProbeProgressed, ProbeStarted
+from gpumon.known_gpu import KnownGpu
 from gpumon.ports import KnownLinks
+from gpumon.probe import guard
 from gpumon.probe.probes import PROBES
 from gpumon.probe.result import Conditions, ProbeRequest, ProbeResult
 from gpumon.probe.state import ProbeState
@@ -26,7 +29,7 @@ from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Node
 from gpumon.snapshot.snapshot import LinksSeen
 from gpumon.state import GpuState
-from gpumon.supervisor import departure
+from gpumon.supervisor import departure, probing
 from gpumon.supervisor.choices import Choices
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import WATCH_SECONDS, Probing
@@ -257,6 +260,36 @@ def test_memory_that_a_rank_leaves_is_what_the_guard_would_not_call_idle() -> No
         assert [one.words for one in left or ()] == words
 
 
+@pytest.mark.parametrize("stays", ["unread", "unknown"])
+def test_a_run_ends_when_nobody_sees_any_more_who_holds_its_gpus(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, stays: str
+) -> None:
+    """A GPU is not polled any more, or its processes cannot be read: a job that came would not be seen."""
+    monkeypatch.setattr(guard, "UNSEEN_SECONDS", 0.5)
+    free = on_host(node(0.0, 0.0, simulated=False))
+
+    def polled(at: float, processes: float | None = 0.0) -> Report:
+        known = {
+            one.bus_id: KnownGpu(bus_id=one.bus_id, uuid=one.uuid, index=one.index, seen_at=at) for one in free.gpus
+        }
+        known["1"] = replace(known["1"], seen_at=known["1"].seen_at if stays == "unknown" else 0.0)
+        second = replace(free.gpus[1], gpu=replace(free.gpus[1].gpu, processes=processes))
+        memory = replace(free.memory, inventory=known)
+        return replace(free, gpus=(free.gpus[0], second), memory=memory)
+
+    bench.report = polled(0.0)
+    run = bench.run()
+
+    def over() -> bool:
+        bench.report = polled(boot_clock(), None if stays == "unknown" else 0.0)
+        return bool(bench.kept)
+
+    bench.turn_until(over)
+    [result] = bench.kept
+    assert (result.id, result.outcome, result.reason) == (run, "skipped", "busy")
+    assert "nobody has seen who holds GPU 1: a job may have come." in result.hint
+
+
 @pytest.mark.parametrize("contained", [False, True])
 def test_what_the_ranks_of_one_algorithm_leave_is_no_stranger_to_the_next(bench: Bench, *, contained: bool) -> None:
     """Who holds the GPUs is told as it was at the last poll, when they were still there."""
@@ -266,10 +299,38 @@ def test_what_the_ranks_of_one_algorithm_leave_is_no_stranger_to_the_next(bench:
     first = [one.pid for one in bench.probing.holders()]
     bench.turn_until(lambda: any(isinstance(one, ProbeProgressed) for one in bench.told))
     shown = [900_001, 900_002] if contained else first
-    bench.report = on_host(node(1.0, 1.0, simulated=False), shown, contained=contained)
+    later = on_host(node(1.0, 1.0, simulated=False), shown, contained=contained)
+    bench.report = replace(later, node=replace(later.node, snapshot_timestamp_seconds=1.0))
     bench.turn_until(lambda: bool(bench.kept) or not {one.pid for one in bench.probing.holders()} & {*first})
     turn_for(bench.loop, 4 * WATCH_SECONDS)
     assert (bench.kept, len(bench.probing.holders())) == ([], 2)
+
+
+def test_a_rank_that_has_ended_is_no_stranger_to_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML still lists it as the last poll saw it, while they are about to end."""
+    monkeypatch.setattr(departure, "PATIENCE", 0.3)
+    bench.worker.write_text(HANG.replace("time.sleep(60)", "sys.exit(1) if orders['rank'] else time.sleep(60)"))
+    bench.report = on_host(node(0.0, 0.0, simulated=False))
+    assert bench.request().accepted
+    both = [one.pid for one in bench.probing.holders()]
+    bench.turn_until(lambda: bool(bench.told[1:]))
+    bench.report = on_host(node(1.0, 1.0, simulated=False), both)
+    bench.turn_until(lambda: bool(bench.kept))
+    assert (bench.kept[0].outcome, bench.kept[0].reason) == ("failed", "setup")
+
+
+def test_a_job_that_comes_between_two_algorithms_is_a_stranger_in_a_container_too(bench: Bench) -> None:
+    """It is known by its number alone: of ours none is there once a poll has begun since they ended."""
+    bench.worker.write_text(f"import os, time\nif os.environ.get('NCCL_ALGO'): time.sleep(60)\n{MEASURE}")
+    free = on_host(node(0.0, 0.0, simulated=False), contained=True)
+    bench.report = replace(free, node=replace(free.node, snapshot_timestamp_seconds=1.0))
+    assert bench.request().accepted
+    first = {one.pid for one in bench.probing.holders()}
+    bench.turn_until(lambda: bool(now := {one.pid for one in bench.probing.holders()}) and not now & first)
+    assert not bench.kept
+    bench.report = on_host(node(0.0, 1.0, simulated=False), [900_001], contained=True)
+    bench.turn_until(lambda: bool(bench.kept))
+    assert "Another process came to GPU 1." in bench.kept[0].hint
 
 
 def test_what_the_agents_own_stop_ends_is_known_under_its_id(bench: Bench) -> None:
@@ -445,6 +506,22 @@ def test_any_probe_runs_on_request(bench: Bench) -> None:
     bench.report = node(0.0, 1.0)
     bench.turn_until(lambda: bool(bench.kept))
     assert [(one.id, one.probe) for one in bench.kept] == [(run, "broadcast")]
+
+
+def test_a_run_by_schedule_waits_for_another_probe(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not lost until the next is due."""
+    monkeypatch.setattr(probing, "IDLE_LOOK_SECONDS", 0.1)
+    bench.report = replace(bench.report, node=replace(bench.report.node, snapshot_timestamp_seconds=1.0))
+    other = bench.run("broadcast")
+    bench.probing.scheduled()
+    turn_for(bench.loop, 2 * WATCH_SECONDS)
+    assert not bench.kept
+    for pid in bench.probing.pids:
+        os.kill(pid, signal.SIGKILL)
+    bench.turn_until(lambda: len([one for one in bench.told if isinstance(one, ProbeStarted)]) == 2)
+    assert [(one.id, one.outcome) for one in bench.kept] == [(other, "failed")]
+    assert isinstance(bench.told[-1], ProbeStarted)
+    assert bench.told[-1].probe == "allreduce"
 
 
 # Idleness

@@ -26,7 +26,7 @@ from gpumon.probe.guard import Skip
 from gpumon.probe.plan import Plan, Run
 from gpumon.probe.result import Measurement, ProbeResult
 from gpumon.snapshot.call_page import boot_clock
-from gpumon.supervisor import child
+from gpumon.supervisor import ranks
 from gpumon.supervisor.ranks import LAST_WORDS, TERM_PATIENCE
 
 
@@ -206,7 +206,7 @@ def test_a_rank_that_cannot_be_killed_is_abandoned_and_named(
     probing: Probing, worker: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The result does not wait for a rank that SIGKILL does not end; its pid is known until it is gone."""
-    monkeypatch.setattr(child, "KILL_PATIENCE", 0.2)
+    monkeypatch.setattr(ranks, "KILL_PATIENCE", 0.2)
     program = build(tmp_path)
     with ExitStack() as holders:
 

@@ -111,6 +111,19 @@ def test_what_is_left_of_a_run_is_no_success(
     assert (told.out, "rank 99 of the probe" in told.err, "Reboot the node" in told.err) == ("", True, True)
 
 
+def test_what_nobody_has_looked_at_is_no_success(
+    node: Node, port: int, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody knows of anything that is left, and nobody has seen the GPUs since."""
+    node.let_go = Answer(unseen="NVML has not been read.")
+    answer = ask(port, f"{PATH}?for_seconds=9", "POST", BEARER)
+    assert is_problem(answer, 409)
+    assert (answer.document["detail"], answer.document["holders"]) == ("NVML has not been read.", [])
+    assert main(["probe", "hold", *flags]) == 1
+    told = capsys.readouterr()
+    assert (told.out, "NVML has not been read." in told.err) == ("", True)
+
+
 def test_an_agent_that_does_not_answer_is_no_success(
     node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

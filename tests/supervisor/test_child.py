@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,26 @@ def test_what_sigkill_does_not_end_is_abandoned_and_its_late_end_still_told(tmp_
 
     turn_until(loop, lambda: bool(told.codes))
     assert told.codes == [-signal.SIGKILL]
+
+
+def test_a_child_may_be_given_more_time_to_end(tmp_path: Path) -> None:
+    """One whose memory the kernel gives back for long is not given up with the others."""
+    loop, told, hasty = Loop(), Told(), Told()
+    script = "import sys; print('up', flush=True); sys.stdin.read()"
+    patient = Child(loop, replace(told.command(script), patience=600.0))
+    other = Child(loop, replace(hasty.command(script), patience=0.1))
+    turn_until(loop, lambda: told.output == hasty.output == b"up\n")
+
+    (tmp_path / "a").mkdir()
+    program = build(tmp_path / "a")
+    with held(program, patient.pid), held(program, other.pid):
+        patient.kill()
+        other.kill()
+        turn_until(loop, lambda: hasty.abandoned == 1)
+        assert not patient.abandoned
+
+    turn_until(loop, lambda: bool(told.codes))
+    assert told.abandoned == 0
 
 
 def test_a_missing_program_is_an_error_that_leaves_no_descriptor_open() -> None:
