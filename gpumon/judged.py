@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumon import inventory, ports
+from gpumon import hold, inventory, ports
 from gpumon.arrival import Remembered, Ruled
 from gpumon.health import judge, standing, waiting
 from gpumon.health.facts import Facts
+from gpumon.health.free import free_since
 from gpumon.moment import Moment
 from gpumon.report import Report
 from gpumon.snapshot.burst import UNNAMED, Burst
@@ -23,7 +24,9 @@ def looked(report: Report, now: Moment, terms: Terms) -> Report:
     """After one look with every check."""
     if not report.memory.recalled and now.lived < PATIENCE_SECONDS:
         return report
-    return replace(report, health=judge.judge(report.health, facts(report, now, terms)))
+    found = facts(report, now, terms)
+    found = replace(found, probe=replace(found.probe, free_since=free_since(found)))
+    return replace(report, probe=found.probe, health=judge.judge(report.health, found))
 
 
 def facts(report: Report, now: Moment, terms: Terms) -> Facts:
@@ -54,6 +57,8 @@ def facts(report: Report, now: Moment, terms: Terms) -> Facts:
         broken=report.health.broken,
         probe=report.probe,
         probe_interval=terms.probe_interval,
+        probe_gated=terms.probe_gated,
+        held=bool(hold.in_force(report.holds)),
         rulings=report.health.history,
         lives=report.lives,
         maintenances=report.maintenances,

@@ -17,6 +17,8 @@ class Terms:
     expected: int | None = None
     probe_interval: float = 21600.0
     """Seconds between scheduled runs of the all-reduce."""
+    probe_gated: bool = False
+    """A command asks the scheduler for the node before each."""
     rules: tuple[Rule, ...] = ()
     policy: Policy = Policy()
     """What an operator decided about checks."""

@@ -74,6 +74,7 @@ def terms(configuration: Configuration) -> Terms:
         interval=configuration.poll.interval_seconds,
         expected=configuration.gpus.expected_count,
         probe_interval=timetable(configuration).interval,
+        probe_gated=bool(configuration.probe.scheduler_gate),
         rules=rules(configuration.alerts.thresholds),
         catalogue=known,
         policy=policy(configuration),

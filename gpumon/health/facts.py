@@ -76,6 +76,10 @@ class Facts:
     """The all-reduce."""
     probe_interval: float = 21600.0
     """Seconds between its runs by schedule."""
+    probe_gated: bool = False
+    """A command asks the scheduler for the node before each."""
+    held: bool = False
+    """Somebody holds the GPUs for a job: no probe may run."""
     rulings: tuple[Ruling, ...] = ()
     """What became of verdicts, the newest last."""
     cleared: Mapping[Key, float] = field(default_factory=dict)

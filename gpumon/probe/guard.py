@@ -30,6 +30,10 @@ EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
 """NVML's compute modes in which ranks and jobs are in each other's way."""
 
 
+REFUSED = "The scheduler does not give the node"
+"""Begins the hint of a run that it refused."""
+
+
 def idle_bytes(*, exact: bool) -> int:
     """Most memory in use on a GPU that nobody uses. `exact`: without what the driver keeps for itself."""
     return IDLE_BYTES_EXACT if exact else IDLE_BYTES

@@ -48,7 +48,9 @@ class ProbeState:
     next_run: float | None = None
     """Wall time of the next scheduled run."""
     told_at: float = 0.0
-    """When the last result of the all-reduce came, skips included, else when the agent began: as Moment.lived."""
+    """When a run of the all-reduce last ended that was not skipped, else the agent began: as Moment.lived."""
+    free_since: float | None = None
+    """Since when nothing but the agent itself has been in the way of a run, likewise; None: something is."""
     unkillable: tuple[int, ...] = ()
     """Pids of ranks that SIGKILL does not end."""
 
@@ -78,7 +80,7 @@ def ended(state: ProbeState, result: ProbeResult, *, at: float = 0.0, lived: flo
         running=None if own else state.running,
         progress=None if own else state.progress,
         metrics=fold_result(state.metrics, result),
-        told_at=lived if result.probe == ALL_REDUCE else state.told_at,
+        told_at=lived if (result.probe, result.outcome != "skipped") == (ALL_REDUCE, True) else state.told_at,
     )
 
 

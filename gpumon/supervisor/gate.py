@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from gpumon.probe.guard import Skip
+from gpumon.probe.guard import REFUSED, Skip
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.orphans import mark
@@ -90,7 +90,7 @@ class Question:
         lines = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
         words = "".join(one if one.isprintable() else " " for one in lines[-1].strip()[:LINE]) if lines else ""
         how = f"code {code}" if code > 0 else f"signal {-code}"
-        return f"The scheduler does not give the node (probe.scheduler_gate ended with {how}): {words or 'no words'}"
+        return f"{REFUSED} (probe.scheduler_gate ended with {how}): {words or 'no words'}"
 
     def _late(self) -> None:
         hint = (

@@ -7,11 +7,13 @@ from itertools import takewhile
 
 from gpumon.health.check import DAY, MINUTE, Check, Latch, Where, same
 from gpumon.health.facts import Facts, GpuCase
+from gpumon.health.free import is_free
 from gpumon.health.mended import is_whole, mended
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, Ruling, Verdict, fail, over, unknown, warn
 from gpumon.probe.conclude import SETUP_STAGES
+from gpumon.probe.guard import REFUSED
 from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import SUCCESSES, ProbeResult
 
@@ -180,15 +182,19 @@ def unkillable(facts: Facts) -> Finding:
 
 
 def stale(facts: Facts) -> Finding | None:
-    """Nobody can tell how the links are, and all the time nothing has been in the way of a run."""
-    if facts.probe.next_run is None or _is_put_off(facts) or not _is_free(facts):
+    """Nobody can tell how the links are, and all the time nobody has been in the way of a run.
+
+    A skip is no run: on a free node it only says why there is none.
+    """
+    if facts.probe.next_run is None or _is_decided(facts) or not is_free(facts):
         return WELL
     if facts.probe.running is not None:
         return None
-    silent = facts.now.lived - facts.probe.told_at
+    since = facts.now.lived if facts.probe.free_since is None else facts.probe.free_since
+    silent = facts.now.lived - max(facts.probe.told_at, since)
     if silent > PERIODS * facts.probe_interval:
         reason = f"Nothing has come of the all-reduce for {silent / 3600:.0f} h, though it is due again and again."
-        return unknown(reason, Action.INSPECT, silent_seconds=silent)
+        return unknown(f"{reason}{_last_skip(facts)}", Action.INSPECT, silent_seconds=silent)
     repaired = next(_repaired(facts), None)
     if repaired is not None:
         return unknown(f"No all-reduce has run since {repaired}: `gpumon probe allreduce` runs one.", Action.NONE)
@@ -200,10 +206,24 @@ def _is_put_off(facts: Facts) -> bool:
     return last is not None and last.outcome == "skipped" and last.reason in _LASTING
 
 
-def _is_free(facts: Facts) -> bool:
-    """As far as is known nobody uses a GPU, nor works on the node."""
-    gpus = [state for state in facts.gpus if state.fault is None]
-    return facts.maintenance is None and not any(state.released or state.gpu.processes for state in gpus)
+def _is_decided(facts: Facts) -> bool:
+    """Whether a person or the scheduler keeps it from running; a hold and maintenance are seen as long as they last.
+
+    A gate that does not answer is nobody's decision.
+    """
+    last = facts.probe.last
+    if last is None or last.outcome != "skipped":
+        return False
+    if last.reason == "unarmed":
+        return not facts.probe_gated
+    return last.reason in _LASTING - {"held", "maintenance"} or last.hint.startswith(REFUSED)
+
+
+def _last_skip(facts: Facts) -> str:
+    last = facts.probe.last
+    if last is None or last.outcome != "skipped":
+        return ""
+    return f" The last run was skipped ({last.reason}). {last.hint}".rstrip()
 
 
 def _repaired(facts: Facts) -> Iterator[str]:

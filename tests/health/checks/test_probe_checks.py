@@ -12,6 +12,8 @@ from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Change
+from gpumon.hold import Hold
+from gpumon.probe.guard import REFUSED
 from gpumon.probe.result import Comparison, Conditions, Location, ProbeResult
 from gpumon.probe.state import ProbeState, ended
 
@@ -51,6 +53,7 @@ class Probed(Ward):
         on: int = 4,
         backend: str = "nccl",
         low: Comparison = LOW,
+        hint: str = "",
     ) -> Probed:
         """A run has ended, just now. `blames`: the GPUs that it was traced to; `on`: how many took part."""
         located = None if blames is None else Location(sentence="GPU so and so.", gpus=self.uuids(*blames))
@@ -60,6 +63,7 @@ class Probed(Ward):
             probe="allreduce",
             outcome=outcome,
             reason=reason,
+            hint=hint,
             started=self.wall - 20,
             duration_seconds=20.0,
             backend=backend,
@@ -259,13 +263,55 @@ def test_ranks_that_cannot_be_killed_ask_for_a_reboot() -> None:
 
 
 def test_nobody_can_tell_when_nothing_came_of_the_probe_for_two_periods() -> None:
-    """On a node that is free. A run, or a skip, ends it: they say why."""
+    """On a node that is free. A run ends it, and somebody at work does."""
     ward = Probed().ran("ok")
     assert not ward.go_on(12 * HOUR + 20 * MINUTE, every=300).verdicts
     verdict = ward.go_on(20 * MINUTE, every=120).verdict("allreduce_stale")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.UNKNOWN, Action.INSPECT)
-    assert not ward.ran("skipped", "busy").go_on().verdicts
+    assert ward.ran("skipped", "low_memory").go_on().level("allreduce_stale") is Level.UNKNOWN
+    assert not ward.ran("failed", "ranks").go_on().verdicts
+
+
+def test_a_skip_is_no_run_where_nobody_is_in_the_way() -> None:
+    """Memory that nobody's process holds, or a gate that is broken, would be no news for ever."""
+    for reason, gated in (("busy", False), ("low_memory", False), ("unarmed", True)):
+        ward = Probed().ran("ok")
+        ward.terms = replace(ward.terms, probe_gated=gated)
+        for _ in range(3):
+            ward.go_on(6 * HOUR, every=300).ran("skipped", reason, hint="So and so.")
+        verdict = ward.go_on(10).verdict("allreduce_stale")
+        assert verdict is not None
+        assert verdict.reason.endswith(f"The last run was skipped ({reason}). So and so.")
+
+
+def test_silence_is_counted_while_the_node_is_free() -> None:
+    """A job that ends after days leaves two periods to the schedule; so do a hold and maintenance."""
+    ward = Probed().ran("ok")
+    ward.gpu(3, processes=1.0)
+    ward.go_on(3 * 24 * HOUR, every=HOUR).ran("skipped", "busy")
+    ward.gpu(3, processes=0.0)
+    assert not ward.go_on(11 * HOUR, every=300).verdicts
+    assert ward.go_on(2 * HOUR, every=300).level("allreduce_stale") is Level.UNKNOWN
+
+
+def test_a_held_node_is_not_stale_and_no_run_is_asked_for() -> None:
+    """Not after a repair either: a run by request would be refused."""
+    ward = Probed().ran("ok").go_on(MINUTE)
+    ward.reset(3)
+    hold = Hold(
+        began=ward.wall,
+        began_at=ward.at,
+        until=ward.wall + 24 * HOUR,
+        deadline=ward.at + 24 * HOUR,
+        boot_id="boot-1",
+        reason="",
+        by="command",
+    )
+    ward.report = replace(ward.report, holds=(hold,))
+    assert not ward.go_on(14 * HOUR, every=300).verdicts
+    ward.report = replace(ward.report, holds=())
+    assert ward.go_on(35 * MINUTE, every=15).level("allreduce_stale") is Level.UNKNOWN
 
 
 def test_a_node_that_is_busy_or_kept_from_probing_is_not_stale() -> None:
@@ -273,8 +319,8 @@ def test_a_node_that_is_busy_or_kept_from_probing_is_not_stale() -> None:
     busy = Probed().ran("ok")
     busy.gpu(3, processes=1.0)
     assert not busy.go_on(14 * HOUR, every=600).verdicts
-    for reason in ("held", "unarmed", "disabled"):
-        assert not Probed().ran("skipped", reason).go_on(14 * HOUR, every=600).verdicts
+    for reason, hint in (("unarmed", ""), ("disabled", ""), ("busy", f"{REFUSED} (probe.scheduler_gate ended)")):
+        assert not Probed().ran("skipped", reason, hint=hint).go_on(14 * HOUR, every=600).verdicts
     off = Probed().ran("ok")
     off.probe(next_run=None)
     assert not off.go_on(14 * HOUR, every=600).verdicts
