@@ -78,16 +78,14 @@ Only boards that are soldered together: where a bridge is sold apart, nobody can
 
 
 def figure(model: str, ranks: int, measurement: Measurement) -> Figure | None:
-    """What is known of the largest published size that is no larger than what was measured.
+    """What is known of the nearest published size, of two that are as near the smaller; None where nobody has one.
 
-    So a host is never asked for more than others had at its size; where there is none, of the next one that is near.
-    None where nobody has published it.
+    A larger one only where it is near: beside one that is much smaller, a default without NVLink SHARP looks well.
     """
     if measurement.collective != "all_reduce":
         return None
     known = [one for one in _of(model, ranks, measurement.algorithm) if one.bytes <= NEAR * measurement.bytes]
-    fitting = [one for one in known if one.bytes <= measurement.bytes]
-    best = fitting[-1] if fitting else next(iter(known), None)
+    best = min(known, key=lambda one: max(one.bytes / measurement.bytes, measurement.bytes / one.bytes), default=None)
     return None if best is None else (best.busbw, best.source)
 
 

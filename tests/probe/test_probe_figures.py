@@ -9,6 +9,7 @@ from gpumon.probe.baseline import Floors, Judge
 from gpumon.probe.figures import NEAR, TABLE, figure
 from gpumon.probe.probes import GIB, MIB, PROBES
 from gpumon.probe.result import Measurement
+from gpumon.probe.sharp import LOST, told_apart
 from gpumon.sim.profiles import PROFILES
 
 H200 = "NVIDIA H200"
@@ -34,8 +35,8 @@ def rate(model: str, ranks: int, one: Measurement) -> float | None:
     return None if known is None else known[0]
 
 
-def test_a_host_is_never_asked_for_more_than_others_had_at_its_size() -> None:
-    """Of the published sizes the largest that is no larger than what was measured; below the smallest, none."""
+def test_a_host_is_asked_for_what_others_had_at_the_nearest_size() -> None:
+    """Of two that are as near the smaller; none where all are far larger."""
     assert rate(H200, 8, measured(GIB)) == 450e9  # of 512 MiB: the next is 2 GiB
     assert rate(H200, 8, measured(2 * GIB)) == 469e9
     assert rate(H200, 8, measured(64 * GIB)) == 482.3e9
@@ -57,6 +58,18 @@ def test_whole_boards_have_a_figure_at_the_size_that_the_probe_measures(profile:
     """Under the names that NVML gives them, and it tells the default algorithm from one that lost NVLink SHARP."""
     board = PROFILES[profile].board
     assert rate(board.product, 8, measured(max(PROBES["allreduce"].gpu.sizes))) is not None
+
+
+@pytest.mark.parametrize(("model", "well", "lost"), [("NVIDIA B200", 790e9, 682e9), (H200, 473e9, 367.6e9)])
+def test_a_default_at_the_level_of_the_ring_has_lost_nvlink_sharp(model: str, well: float, lost: float) -> None:
+    """On a host that has no median yet, at the largest size."""
+    size = max(PROBES["allreduce"].gpu.sizes_if_fit)
+    judge = Judge(probe="allreduce", backend="nccl", expected=lambda one: figure(model, 8, one))
+    for default, said in ((well, ""), (lost, LOST)):
+        both = [measured(size, default), measured(size, lost, algorithm="ring")]
+        compared = [judge.compare(one, ranks=8, versions={}) for one in both]
+        assert [one.low for one in compared] == ["expected" if said else "", ""]
+        assert told_apart(compared) == said
 
 
 def test_every_figure_is_near_a_size_that_the_probe_measures() -> None:
