@@ -94,7 +94,7 @@ def test_an_agent_is_found_and_believed_and_its_end_is_no_ok(agent: Agent) -> No
 def test_a_step_of_the_wall_clock_makes_no_agent_stuck(tmp_path: Path) -> None:
     """Asked at once after the step, before the agent has judged again."""
     clock = SteppedClock(tmp_path)
-    agent = Agent(tmp_path, profile="h100x1", environment=clock.environment)
+    agent = Agent(tmp_path, profile="t4x1", environment=clock.environment)
     store = f"--store.path={tmp_path / 'gpumon.db'}"
     try:
         agent.start()
@@ -112,7 +112,7 @@ def test_the_agent_of_a_unit_is_found_without_being_named(tmp_path: Path) -> Non
     runtime = {"RUNTIME_DIRECTORY": str(tmp_path / "run")}
     (tmp_path / "run").mkdir()
     (tmp_path / "gpumon.db.agent.json").mkdir()
-    agent = Agent(tmp_path, profile="h100x1", environment=runtime)
+    agent = Agent(tmp_path, profile="t4x1", environment=runtime)
     try:
         agent.start()
         eventually(lambda: check(environment=runtime) == (0, "GPU OK: 1 GPU well.", ""))
