@@ -14,5 +14,5 @@ def boot_id() -> str:
     given = os.environ.get(BOOT_ID)
     if given:
         return given
-    with open(_BOOT_ID, encoding="ascii") as file:
+    with open(_BOOT_ID, encoding="utf-8") as file:
         return file.read().strip()

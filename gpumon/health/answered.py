@@ -1,10 +1,10 @@
-"""What a verdict asked for was done: until it is proved to have helped, nobody should do it again. Pure."""
+"""What a verdict asked for was done: until it is proved to have helped, nobody should do it again. Pure.
+
+`gpumon check` reads it: it imports nothing of the checks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-from gpumon.health.check import Check, Xids
 from gpumon.health.terms import Action, Way
 from gpumon.health.verdict import Verdict
 
@@ -19,16 +19,6 @@ def repaired(one: Verdict, boot_id: str) -> Way | None:
     """What was done since it was last so, where that is what it asked for, or more. `boot_id`: of this boot."""
     way = Way.REBOOT if one.boot_id != boot_id else Way.RESET if _was_reset(one) else None
     return way if way is not None and one.action in ANSWERED[way] else None
-
-
-def rebooted(verdicts: Iterable[Verdict], check: Check, device: str, boot_id: str) -> Iterator[Verdict]:
-    """Causes of what this check finds on the device now, for which the node was rebooted: in vain, if it finds any."""
-    for one in verdicts:
-        cause = check.follows.get(one.check) if check.because is None and one.device == device else None
-        where, codes = (cause.where, cause.codes) if isinstance(cause, Xids) else (cause, None)
-        concerned = where == "same" and (codes is None or one.evidence.get("xid") in codes)
-        if concerned and repaired(one, boot_id) is Way.REBOOT:
-            yield one
 
 
 def _was_reset(one: Verdict) -> bool:

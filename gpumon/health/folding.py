@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from gpumon.health import answered, clearing
+from gpumon.health import clearing, tried
 from gpumon.health.check import Check, Where, Xids, comes_first, covers
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME
@@ -73,7 +73,7 @@ class _Causes:
         in_vain = verdict.since_boot == facts.boot_id or clearing.in_vain(verdict, facts) is Way.REBOOT
         if check is None or not verdict.active or not in_vain:
             return ()
-        return answered.rebooted(causes, check, verdict.device, facts.boot_id)
+        return tried.rebooted(causes, check, verdict.device, facts.boot_id)
 
     def _of(self, verdict: Verdict) -> Key | None:
         """The first in the order of the row, the one that was found first among several; no milder one may hide it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpumon.health import answered, clearing
+from gpumon.health import clearing, tried
 from gpumon.health.check import DAY
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME, SUBJECT_OF
@@ -35,7 +35,7 @@ def _tried(key: Key, facts: Facts) -> Iterator[Way]:
         yield way
     check, device = key
     new = check in BY_NAME and (known is None or known.since_boot == facts.boot_id)
-    if new and any(answered.rebooted(facts.open.values(), BY_NAME[check], device, facts.boot_id)):
+    if new and any(tried.rebooted(facts.open.values(), BY_NAME[check], device, facts.boot_id)):
         yield Way.REBOOT
     subject = SUBJECT_OF.get(check)
     for one in facts.cures.get(device, ()):

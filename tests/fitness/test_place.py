@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,19 @@ def test_word_is_for_everybody_to_read_and_nobody_to_write(tmp_path: Path) -> No
     [path] = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert beacon.read(str(path)) == Beacon(host="127.0.0.1", port=2, store="/a.db", pid=1, version="0")
+
+
+@pytest.mark.parametrize(
+    ("module", "slow"),
+    [
+        ("gpumon.commands.check", {"dataclasses", "pathlib", "sqlite3", "gpumon.health.verdict"}),
+        ("gpumon.fitness.stored", {"pathlib", "logging", "shutil", "gpumon.health.check", "gpumon.report"}),
+    ],
+)
+def test_a_check_imports_nothing_slow(module: str, slow: set[str]) -> None:
+    """Python's own start is most of what an answer may cost; without an agent it is more, and still no table."""
+    question = f"import sys, {module}; print(*sys.modules)"
+    command = [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}; {question}"]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert module in told.split()
+    assert slow.isdisjoint(told.split())
