@@ -62,7 +62,9 @@ def answer(known: Known, job: Collection[KnownGpu] | None = None, ignored: Colle
     if job is not None:
         faults = tuple(_of_job(faults, {gpu.uuid for gpu in job}))
     verdicts = tuple(sorted((fault.verdict for fault in faults), key=lambda one: -LEVELS[one["level"]]))
-    level = _level(known, gpus, verdicts, whole=job is None and not ignored)
+    whole = job is None and not ignored
+    known = known if whole else known._replace(awaited=0)  # a job has its own, and who ignores a check lives with it
+    level = _level(known, gpus, verdicts, whole=whole)
     line = f"GPU {level.name}: {_words(known, gpus, verdicts, of_job=job is not None)}"
     return Answer(level=level, line=_one_line(line + _notes(known)), known=known, verdicts=verdicts, gpus=gpus)
 
@@ -82,7 +84,7 @@ def _level(known: Known, gpus: Collection[KnownGpu], verdicts: Sequence[Document
     found = [LEVELS[one["level"]] for one in verdicts]
     found += [UNKNOWN for gpu in gpus if gpu.unwatched]
     found += [known.level] if whole else []
-    found += [UNKNOWN] if whole and known.awaited else []
+    found += [UNKNOWN] if known.awaited else []
     found += [] if verdicts or known.gpus else [UNKNOWN]
     if known.trouble:
         return max([*found, UNKNOWN], key=UNWATCHED.index)
@@ -101,7 +103,7 @@ def _words(known: Known, gpus: Collection[KnownGpu], verdicts: Sequence[Document
     blind = next((gpu for gpu in gpus if gpu.unwatched), None)
     if blind is not None:
         return f"{blind.name}: {blind.unwatched}, so nobody can tell how it is."
-    if known.awaited and not of_job:
+    if known.awaited:
         missed = f"{known.awaited} GPU{'s' * (known.awaited != 1)}"
         return (
             f"the driver does not count {missed} that should be here. `gpumon inventory` shows which; ask again soon."
