@@ -242,3 +242,4 @@ def test_what_is_no_answer_is_asked_again(answer: bytes, caplog: pytest.LogCaptu
         fleet.look()
         turn_until(loop, lambda: failed() == 2)
         wild.shutdown()
+    assert not fleet.figures.busbw
