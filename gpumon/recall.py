@@ -9,7 +9,6 @@ from gpumon.health.verdict import Ruling
 from gpumon.hold import Hold
 from gpumon.maintenance import Maintenance
 from gpumon.probe.state import MOST_RAN, MOST_RESULTS
-from gpumon.store.runs import readable
 from gpumon.store.store import Store
 
 MOST_LIVES = 50
@@ -32,7 +31,7 @@ def recall(store: Store, probe: str) -> Remembered:
         lives=store.recent_lives(MOST_LIVES),
         maintenances=store.spans(Maintenance),
         holds=store.spans(Hold),
-        probe_results=tuple(readable(store.known_probe_results(newest=MOST_RESULTS, each=MOST_RAN))),
+        probe_results=store.known_probe_results(newest=MOST_RESULTS, each=MOST_RAN),
         probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
         probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+from gpumon.probe.decode import decoded
 from gpumon.snapshot.reading import agent
 
 OUTCOMES = ("ok", "degraded", "wrong", "failed", "timeout", "skipped")
@@ -169,36 +170,9 @@ def to_document(result: ProbeResult) -> dict[str, Any]:
 
 
 def from_document(document: Mapping[str, Any]) -> ProbeResult:
-    """A stored result, leaving out what a later version added. Raises TypeError when an attribute is missing."""
-    location, conditions = document.get("location"), document.get("conditions") or {}
-    return ProbeResult(
-        **_known(ProbeResult, document)
-        | {
-            "measurements": tuple(Measurement(**_known(Measurement, one)) for one in document.get("measurements", ())),
-            "comparisons": tuple(Comparison(**_known(Comparison, one)) for one in document.get("comparisons", ())),
-            "conditions": Conditions(**_known(Conditions, conditions) | {"gpus": tuple(conditions.get("gpus", ()))}),
-            "location": None if location is None else _location(location),
-        }
-    )
-
-
-def _location(document: Mapping[str, Any]) -> Location:
-    pairs = (_known(Pair, one) for one in document.get("pairs", ()))
-    lists = {name: tuple(document.get(name, ())) for name in ("ranks", "gpus", "evidence")}
-    return Location(
-        **_known(Location, document)
-        | lists
-        | {
-            "pairs": tuple(
-                Pair(**one | {name: tuple(each) for name, each in one.items() if isinstance(each, list)})
-                for one in pairs
-            )
-        }
-    )
-
-
-def _known(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    return {one.name: document[one.name] for one in fields(kind) if one.name in document}
+    """A result as JSON holds it, leaving out what a later version added. Raises TypeError and ValueError."""
+    result: ProbeResult = decoded(ProbeResult, document)
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

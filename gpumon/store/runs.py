@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from gpumon.probe.result import ProbeResult, from_document
 
 log = logging.getLogger("gpumon.store")
+
+_WITHOUT_LOG = "CASE WHEN json_valid(document) THEN json_remove(document, '$.log') ELSE document END"
+"""One document that is no JSON, as an earlier agent wrote what is not a number, must not cost the whole page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +52,14 @@ class RunPage:
 def find(connection: sqlite3.Connection, query: RunQuery) -> RunPage:
     """One page of them."""
     conditions = dict(_conditions(query))
-    document = "document" if query.id is not None else "json_remove(document, '$.log')"
+    document = "document" if query.id is not None else _WITHOUT_LOG
     rows = connection.execute(
-        f"SELECT {document}, started, number FROM probe_results"  # noqa: S608 - our own names
+        f"SELECT id, {document}, started, number FROM probe_results"  # noqa: S608 - our own names
         f" WHERE {' AND '.join(conditions) or 'TRUE'} ORDER BY started DESC, number DESC LIMIT ?",
         (*(value for values in conditions.values() for value in values), query.limit),
     ).fetchall()
-    last = rows[-1][1:] if len(rows) == query.limit else None
-    return RunPage(tuple(readable(json.loads(text) for text, *_ in rows)), last)
+    last = rows[-1][2:] if len(rows) == query.limit else None
+    return RunPage(tuple(readable((run, text) for run, text, *_ in rows)), last)
 
 
 def _conditions(query: RunQuery) -> Iterator[tuple[str, tuple[object, ...]]]:
@@ -73,10 +75,10 @@ def _conditions(query: RunQuery) -> Iterator[tuple[str, tuple[object, ...]]]:
         yield "(started, number) < (?, ?)", query.before
 
 
-def readable(documents: Iterable[Mapping[str, Any]]) -> Iterator[ProbeResult]:
-    """Results as they were stored; one that cannot be read is told in the log."""
-    for document in documents:
+def readable(rows: Iterable[tuple[str, str]]) -> Iterator[ProbeResult]:
+    """Results from their ids and documents; one that cannot be read is told in the log."""
+    for run, text in rows:
         try:
-            yield from_document(document)
-        except (TypeError, KeyError) as error:
-            log.warning("a stored probe result cannot be read", extra={"id": document.get("id"), "error": str(error)})
+            yield from_document(json.loads(text))
+        except (TypeError, ValueError, RecursionError) as error:
+            log.warning("a stored probe result cannot be read", extra={"id": run, "error": str(error)})

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 from gpumon.health.lives import Life
 from gpumon.health.verdict import Key, Ruling, Verdict
 from gpumon.health.waiting import Waited
+from gpumon.probe.result import ProbeResult
 from gpumon.snapshot.burst import Board, Burst, Change, LogPosition
 from gpumon.snapshot.known_port import KnownPort
 from gpumon.span import Span
@@ -276,15 +277,15 @@ class Store:
         with told_plainly(self.path):
             return runs.find(self._connection, query)
 
-    def known_probe_results(self, *, newest: int, each: int) -> tuple[dict[str, Any], ...]:
-        """Documents, newest last: of each probe the newest, each outcome but skips, and all good ones kept."""
+    def known_probe_results(self, *, newest: int, each: int) -> tuple[ProbeResult, ...]:
+        """The newest last: of each probe the newest, each outcome but skips, and all good ones kept."""
         rows = self._rows(
-            f"WITH {_PLACED} SELECT document FROM probe_results JOIN placed USING (number)"  # noqa: S608 - our own
+            f"WITH {_PLACED} SELECT id, document FROM probe_results JOIN placed USING (number)"  # noqa: S608 - our own
             " WHERE newest <= ? OR (place <= ? AND ending != 'skipped') OR (place <= ? AND ending = 'ok')"
             " ORDER BY number",
             (newest, each, KEPT_GOOD),
         )
-        return tuple(json.loads(text) for (text,) in rows)
+        return tuple(runs.readable(rows))
 
     def prune(self) -> None:
         """Delete what the retention does not keep. Adding does so too."""

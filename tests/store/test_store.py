@@ -11,15 +11,18 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sample_bursts import WALL as NOW
 from sample_bursts import burst, change
 
+from gpumon.probe.result import from_document, to_document
 from gpumon.snapshot.burst import XID, Change, LogPosition
 from gpumon.store.errors import StoreError
 from gpumon.store.events import ErrorCounter
+from gpumon.store.runs import RunQuery
 from gpumon.store.schema import MIGRATIONS
 from gpumon.store.store import DAY, KEPT_GOOD, Retention, Store
 
@@ -110,10 +113,46 @@ def test_probe_results_and_their_counters_survive(path: Path) -> None:
         assert [store.add_probe_result(one) for one in [*documents, documents[0]]] == [True, True, True, True, False]
 
     with opened(path) as store:
-        assert store.known_probe_results(newest=4, each=1) == tuple(documents)
+        assert store.known_probe_results(newest=4, each=1) == tuple(map(from_document, documents))
         counters = store.probe_counters("allreduce")
         assert counters.outcomes == {"ok": 1, "skipped": 2, "failed": 1}
         assert counters.reasons == {"busy": 1, "held": 1}
+
+
+MEASURED = {
+    "bytes": 1024,
+    "iterations": 20,
+    "latency_seconds": {},
+    "wrong_elements": 0,
+    "algbw_bytes_per_second": 50.0,
+    "busbw_bytes_per_second": 100.0,
+}
+BROKEN = {
+    "not a number": ("100.0", "NaN"),
+    "infinite": ("100.0", "Infinity"),
+    "too large for a float": ("100.0", "1e999"),
+    "a word for a number": ("100.0", '"fast"'),
+    "of another shape": ('"measurements":[', '"measurements":[3,'),
+    "no JSON": ("}", ""),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_stored_run_that_cannot_be_true_is_left_out_and_told(
+    path: Path, broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What an earlier agent wrote, or a disk spoilt, costs nobody the runs beside it."""
+    run = from_document(result(1) | {"measurements": [MEASURED]})
+    with opened(path) as store:
+        store.add_probe_result(to_document(run))
+        store.add_probe_result(to_document(replace(run, id="r2")))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as spoilt:
+        spoilt.execute("UPDATE probe_results SET document = replace(document, ?, ?) WHERE id = 'r1'", BROKEN[broken])
+    with opened(path) as store:
+        assert [one.id for one in store.known_probe_results(newest=4, each=1)] == ["r2"]
+        assert [one.id for one in store.probe_runs(RunQuery()).results] == ["r2"]
+        assert store.probe_runs(RunQuery(id="r1")).results == ()
+    assert {record.__dict__["id"] for record in caplog.records} == {"r1"}
 
 
 def test_retention_bounds_rows_but_not_counters(path: Path) -> None:
@@ -126,7 +165,7 @@ def test_retention_bounds_rows_but_not_counters(path: Path) -> None:
             store.add_probe_result(result(number + 1, "skipped", "busy"))
 
         assert store.recent_events(100) == tuple(burst(number) for number in range(20, 30))
-        kept = [one["id"] for one in store.known_probe_results(newest=100, each=1)]
+        kept = [one.id for one in store.known_probe_results(newest=100, each=1)]
         assert kept == ["r0", *(f"r{number}" for number in range(21, 31))]
         assert [one.count for one in store.error_counters()] == [30]
         assert store.probe_counters("allreduce").outcomes == {"skipped": 30, "wrong": 1}
@@ -143,11 +182,11 @@ def test_what_is_normal_outlives_skips_and_the_retention(path: Path) -> None:
 
     with opened(path, Retention(days=90, rows=10), now=NOW + 1000 * DAY) as store:
         store.prune()
-        known = [one["id"] for one in store.known_probe_results(newest=3, each=5)]
+        known = [one.id for one in store.known_probe_results(newest=3, each=5)]
         assert known == [*(f"r{number}" for number in range(2, KEPT_GOOD + 2)), "r998", "r1029"]
 
         store.add_probe_result(result(1030, "skipped", "busy") | {"probe": "another"})
-        assert [one["id"] for one in store.known_probe_results(newest=3, each=5)] == [*known, "r1030"]
+        assert [one.id for one in store.known_probe_results(newest=3, each=5)] == [*known, "r1030"]
 
 
 def test_retention_bounds_age(path: Path) -> None:
@@ -161,7 +200,7 @@ def test_retention_bounds_age(path: Path) -> None:
         store.prune()
 
         assert store.recent_events(10) == (burst(2),)
-        assert [one["id"] for one in store.known_probe_results(newest=10, each=1)] == ["r2"]
+        assert [one.id for one in store.known_probe_results(newest=10, each=1)] == ["r2"]
 
 
 WRITE_FOR_EVER = f"""

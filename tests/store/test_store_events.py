@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from sample_bursts import BUS_ID, WALL, burst, change
 
 from gpumon.maintenance import Maintenance
+from gpumon.probe.result import from_document
 from gpumon.snapshot.burst import KINDS, OVERRUN, SOURCES, SXID, XID, Board, Burst, Change
 from gpumon.snapshot.known_port import KnownPort
 from gpumon.store import APPLICATION_ID
@@ -23,6 +25,7 @@ from gpumon.store.schema import MIGRATIONS
 from gpumon.store.store import Retention, Store
 
 OTHER = "00000000:2A:00.0"
+RUN = {"id": "r1", "probe": "allreduce", "outcome": "ok", "started": WALL}
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +121,7 @@ def made_by_0_1(path: Path) -> None:
         old.execute(insert, ("boot-1", BUS_ID, "GPU-1", 79, 10.0, WALL + 10, "nvml"))
         old.execute(insert, ("boot-1", OTHER, None, 13, 11.0, WALL + 11, "nvml"))
         old.execute("INSERT INTO xid_counters VALUES ('GPU-1', 79, 7, ?)", (WALL + 10,))
-        old.execute("INSERT INTO probe_results VALUES (1, 'r1', 'allreduce', ?, 'ok', '{\"id\": \"r1\"}')", (WALL,))
+        old.execute("INSERT INTO probe_results VALUES (1, 'r1', 'allreduce', ?, 'ok', ?)", (WALL, json.dumps(RUN)))
         old.execute("INSERT INTO probe_counters VALUES ('allreduce', 'ok', '', 4)")
         old.commit()
 
@@ -138,7 +141,7 @@ def test_a_store_of_version_0_1_is_upgraded_in_place(tmp_path: Path) -> None:
             )
             assert store.error_counters() == (counter,)
             assert store.probe_counters("allreduce").outcomes == {"ok": 4}
-            assert store.known_probe_results(newest=1, each=1) == ({"id": "r1"},)
+            assert store.known_probe_results(newest=1, each=1) == (from_document(RUN),)
             assert (store.log_position(), store.boards()) == (None, ())
 
     with Store.open(path, clock=lambda: WALL) as store:
