@@ -29,7 +29,7 @@ from benchmarks.stage import GPUS, HEALED_SECONDS, Stage
 from benchmarks.turmoil import undecided
 from benchmarks.verdict import Size, verdict
 from benchmarks.witness import READING, Scraper, Witness
-from gpumon.snapshot.call_page import boot_clock
+from gpumon.boot import boot_clock
 
 TURMOIL_SECONDS, CALM_SECONDS = 45.0, 10.0
 RECOVERY_SECONDS = 2 * HEALED_SECONDS

@@ -1,8 +1,9 @@
-"""Which boot of the host this is."""
+"""Which boot of the host this is, and its clock."""
 
 from __future__ import annotations
 
 import os
+import time
 
 BOOT_ID = "GPUMON_BOOT_ID"
 """Environment, for tests: in place of the kernel's. Another one than before means that the host was rebooted."""
@@ -16,3 +17,8 @@ def boot_id() -> str:
         return given
     with open(_BOOT_ID, encoding="utf-8") as file:
         return file.read().strip()
+
+
+def boot_clock() -> float:
+    """Seconds of CLOCK_BOOTTIME: runs on while the host sleeps, and is the same in every process."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

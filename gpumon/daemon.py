@@ -14,7 +14,7 @@ from collections.abc import Callable
 from gpumon import __version__, log, systemd
 from gpumon.accepting import Accepting
 from gpumon.arrival import Agent, Tick
-from gpumon.boot import boot_id
+from gpumon.boot import boot_clock, boot_id
 from gpumon.config.load import ConfigurationError, changes, reloaded
 from gpumon.config.model import Configuration
 from gpumon.front import Front
@@ -31,7 +31,6 @@ from gpumon.serve.app import create_app
 from gpumon.serve.hosts import own_names
 from gpumon.serve.sources import Sources
 from gpumon.sightings import Sightings
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.snapshot import DriverStatus, Hello, Logged, Message, Snapshot, TrialResult, XidEvent
 from gpumon.store.store import Retention
 from gpumon.supervisor import shared_memory

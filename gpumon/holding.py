@@ -7,11 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from gpumon.boot import boot_clock
 from gpumon.hold import MOST_HELD, Hold, HoldEnded, in_force, wrong_owner
 from gpumon.memories import Memories
 from gpumon.release import Answer, Holder
 from gpumon.report import Report
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.span import ASK_FOR_LESS, wrong_length, wrong_reason
 from gpumon.supervisor.departure import left_on
 from gpumon.supervisor.loop import Loop

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from gpumon.boot import boot_clock
 from gpumon.maintenance import Maintenance, MaintenanceEnded, begun, ended, in_force, wrong_reason
 from gpumon.memories import Memories
 from gpumon.release import Answer
 from gpumon.report import Report
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.span import ASK_FOR_LESS, wrong_length
 from gpumon.supervisor.loop import Loop
 

@@ -6,11 +6,11 @@ import logging
 import time
 
 from gpumon.arrival import Arrival
+from gpumon.boot import boot_clock
 from gpumon.fold import fold, watching
 from gpumon.journal import changes
 from gpumon.moment import Moment
 from gpumon.report import Report
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.terms import Terms
 
 log = logging.getLogger("gpumon")

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
+from gpumon.boot import boot_clock
 from gpumon.health.acknowledge import Acknowledged, Asked, acknowledged
 from gpumon.health.terms import Way
 from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.memories import Memories
 from gpumon.report import Report
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.loop import Loop
 
 WAIT_SECONDS = 15.0

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpumon.boot import boot_clock
 from gpumon.bursts import Bursts
 from gpumon.kernel_log.reader import KernelLog
 from gpumon.kernel_log.watch import KernelLogWatch
 from gpumon.memories import PATIENCE_SECONDS, Memories
 from gpumon.report import Report
 from gpumon.snapshot.burst import KMSG, NVML, UNNAMED, XID, Burst, Change, LogPosition, Sighting
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.snapshot import XidEvent
 from gpumon.supervisor.loop import Loop
 

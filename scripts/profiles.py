@@ -12,6 +12,7 @@ from pathlib import Path
 import pynvml
 
 from gpumon.arrival import Remembered, Ruled, Tick
+from gpumon.boot import boot_clock
 from gpumon.fold import fold, watching
 from gpumon.links.infiniband import Infiniband
 from gpumon.links.processes import Processes
@@ -28,7 +29,6 @@ from gpumon.sim.infiniband import open_tree
 from gpumon.sim.library import SimulatedNode, open_node
 from gpumon.sim.profiles import PROFILES
 from gpumon.snapshot import call_page
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.node import Build
 from gpumon.snapshot.reading import Table, rows
 from gpumon.snapshot.snapshot import LinksSeen, PciBus, SeenGpu, Snapshot

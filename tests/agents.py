@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpumon.snapshot.call_page import boot_clock
+from gpumon.boot import boot_clock
 
 T = TypeVar("T")
 PATIENCE = 60.0

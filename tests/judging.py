@@ -180,7 +180,7 @@ class Ward:
         if waiting is None:
             waiting = tuple(waited(self.report.health, self.report.boot_id))
         health = Health(open=self.report.health.open, history=self.rulings, cleared=self.report.health.cleared)
-        known = {key: replace(one, active=False) for key, one in health.open.items()}
+        known = {key: one._replace(active=False) for key, one in health.open.items()}
         gpus = tuple(
             replace(one, begun_at=None, gpu=replace(one.gpu, ecc_errors_total=dict(one.ecc_volatile or {}) or None))
             for one in self.report.gpus

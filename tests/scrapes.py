@@ -8,7 +8,7 @@ from typing import Self
 
 from agents import Agent, Metrics
 
-from gpumon.snapshot.call_page import boot_clock
+from gpumon.boot import boot_clock
 
 Series = tuple[str, frozenset[tuple[str, str]]]
 

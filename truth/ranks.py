@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpumon.arrival import ProbeStarted
+from gpumon.boot import boot_clock
 from gpumon.probe.account import Account, Progress, Sized
 from gpumon.probe.baseline import ENOUGH_RUNS, Judge
 from gpumon.probe.conclude import conclude, skipped
@@ -22,7 +23,6 @@ from gpumon.probe.plan import Plan, Run, make_plans
 from gpumon.probe.result import Measurement, ProbeResult
 from gpumon.probe.situation import Situation
 from gpumon.probe.steps import Measure, Pairs, Step
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.judging import make_judge
 from gpumon.supervisor.situation import situation
 from gpumon.supervisor.witness import Witness

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gpumon.arrival import Arrival
-from gpumon.boot import BOOT_ID
+from gpumon.boot import BOOT_ID, boot_clock
 from gpumon.config.given import Problem
 from gpumon.config.load import ConfigurationError
 from gpumon.config.model import Configuration
@@ -24,7 +24,7 @@ from gpumon.probe.schedule import Schedule, Timetable
 from gpumon.release import NODE
 from gpumon.report import Report
 from gpumon.sim.profiles import PROFILES
-from gpumon.snapshot.call_page import Reader, boot_clock
+from gpumon.snapshot.call_page import Reader
 from gpumon.wiring import timetable
 from truth.children import MAINS
 from truth.host import Host, Process

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from gpumon import hold as holds
-from gpumon.boot import boot_id
+from gpumon.boot import boot_clock, boot_id
 from gpumon.commands import UserError
 from gpumon.hold import Hold, HoldEnded, Holds
 from gpumon.moment import Moment
 from gpumon.outputs.hold import document
 from gpumon.probe.probes import PROBES
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.span import ASK_FOR_LESS, wrong_length
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Store

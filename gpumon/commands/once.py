@@ -12,13 +12,13 @@ import time
 
 from gpumon import log
 from gpumon.arrival import Samplers
+from gpumon.boot import boot_clock
 from gpumon.commands.settings import add_flags, configuration_to_start
 from gpumon.config.model import Configuration
 from gpumon.monitor import Monitor
 from gpumon.outputs import document, terminal
 from gpumon.outputs.prometheus import Renderer
 from gpumon.report import Report
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.snapshot import DriverStatus, Hello, LinksSeen, Logged, Message, Snapshot, TrialResult, XidEvent
 from gpumon.supervisor.links import LinksSupervisor
 from gpumon.supervisor.loop import Loop

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gpumon import __version__, durations, log
+from gpumon.boot import boot_clock
 from gpumon.commands import UserError
 from gpumon.commands.lasting import read_below_zero
 from gpumon.commands.settings import add_flags, configuration_to_start
@@ -22,7 +23,6 @@ from gpumon.record.recording import Outcome, Recording
 from gpumon.record.summary import brief, summary
 from gpumon.sim import SimulationError
 from gpumon.sim.capture import Header, read, write
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.wiring import orders, shown_profile
 
 CUT_SHORT = 1

@@ -17,13 +17,13 @@ import yaml
 
 import gpumon
 from gpumon import durations
+from gpumon.boot import boot_clock
 from gpumon.commands import UserError
 from gpumon.commands.settings import wrong_with_simulation
 from gpumon.config.given import did_you_mean
 from gpumon.sim import guest
 from gpumon.sim.guest.sitecustomize import OLDEST, SIMULATION
 from gpumon.sim.profiles import PROFILES
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import is_recording
 from gpumon.wiring import TRACE
 

@@ -10,19 +10,17 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TypeVar
 
-from gpumon.boot import boot_id
+from gpumon.boot import boot_clock, boot_id
 from gpumon.fitness.known import Document, Fault, Known, KnownGpu, Unknowable, maintenance
-from gpumon.health.standing import Health, recalled
+from gpumon.health import order
+from gpumon.health.terms import OK
 from gpumon.health.verdict import Verdict
-from gpumon.maintenance import Maintenance, in_force, in_time
-from gpumon.moment import Moment
 from gpumon.outputs.asked import asked
 from gpumon.outputs.words import rfc3339
-from gpumon.snapshot.call_page import boot_clock
-from gpumon.store import APPLICATION_ID, spans, verdicts
+from gpumon.store import APPLICATION_ID, verdicts
 
 TRIES, PAUSE = 5, 0.02
 MEMORY = "/dev/shm"  # noqa: S108 - the folder made in it is private
@@ -133,19 +131,20 @@ def _asked(connection: sqlite3.Connection, ask: Callable[[sqlite3.Connection], T
 def _known(connection: sqlite3.Connection) -> Known:
     gpus = _gpus(connection)
     index = {gpu.uuid: gpu.number for gpu in gpus}
-    health = recalled(Health(judged=True), verdicts.open_verdicts(connection), (), {})
+    left = order.on_their_own({one.key: one for one in verdicts.open_verdicts(connection)})
+    known = order.worst_first(left.values())
     return Known(
         source="store",
-        level=health.level,
-        faults=tuple(_fault(one, health, index) for one in health.primary),
+        level=max((one.level for one in known), default=OK),
+        faults=tuple(_fault(one, known, index) for one in order.primary(known)),
         gpus=gpus,
         maintenance=_maintenance(connection),
     )
 
 
-def _fault(one: Verdict, health: Health, index: Mapping[str, int | None]) -> Fault:
+def _fault(one: Verdict, known: Collection[Verdict], index: Mapping[str, int | None]) -> Fault:
     """A primary verdict with all that follows from it."""
-    told = tuple(_document(other, index.get(other.device)) for other in health.following(one))
+    told = tuple(_document(other, index.get(other.device)) for other in order.following(one, known))
     return Fault(verdict=_document(one, index.get(one.device)), consequences=told)
 
 
@@ -174,7 +173,13 @@ def _document(one: Verdict, index: int | None) -> Document:
 
 
 def _maintenance(connection: sqlite3.Connection) -> str | None:
-    """As the agent would have it now."""
+    """As the agent would have it now. Most nodes are in none, and need not wait for what reads one."""
+    if connection.execute("SELECT 1 FROM maintenance WHERE ended IS NULL").fetchone() is None:
+        return None
+    from gpumon.maintenance import Maintenance, in_force, in_time  # noqa: PLC0415 - dataclasses are slow to import
+    from gpumon.moment import Moment  # noqa: PLC0415
+    from gpumon.store import spans  # noqa: PLC0415
+
     at, boot = boot_clock(), boot_id()
     one = in_force(in_time(spans.recent(connection, Maintenance), Moment(at=at, wall=time.time(), lived=at), boot))
     return None if one is None else maintenance(str(rfc3339(one.until)), one.reason)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 
 from gpumon.health import clearing, tried
@@ -31,11 +30,11 @@ def placed(due: Iterable[Ruling], open_: Mapping[Key, Verdict], facts: Facts) ->
     coming = {one.verdict.key: one.verdict for one in rulings if one.change is not Change.CLEARED}
     causes = _Causes({**open_, **coming}.values(), facts)
     for one in rulings:
-        yield replace(one, verdict=_placed(one.verdict, causes.of(one.verdict)))
+        yield one._replace(verdict=_placed(one.verdict, causes.of(one.verdict)))
 
 
 def _placed(verdict: Verdict, under: Key | None) -> Verdict:
-    return verdict if verdict.under == under else replace(verdict, under=under)
+    return verdict if verdict.under == under else verdict._replace(under=under)
 
 
 class _Causes:

@@ -108,7 +108,7 @@ class _Case:
         finding = self._told(facts)
         if finding is None:
             # Nobody can tell now. What was waited for goes on waiting for a while: it may have gone on unseen.
-            verdict = None if self.verdict is None else replace(self.verdict, active=False)
+            verdict = None if self.verdict is None else self.verdict._replace(active=False)
             waits = self.pending is not None and self.pending.counts(facts.now.lived)
             return verdict, self.pending if waits else None, []
         verdict = self._updated(finding, facts)
@@ -143,15 +143,15 @@ class _Case:
             return None
         begun_at = clearing.begun_at(known, facts)
         if begun_at != known.begun_at:
-            known = replace(known, begun_at=begun_at)
+            known = known._replace(begun_at=begun_at)
         if finding.level < known.level and (finding.level is OK or self.check.latch is not None):
-            return replace(known, active=False, well=known.well + self.passed)
+            return known._replace(active=False, well=known.well + self.passed)
         if finding.level == known.level:
-            known = replace(known, reason=finding.reason, evidence=finding.evidence)
+            known = known._replace(reason=finding.reason, evidence=finding.evidence)
         if finding.at is not None and finding.at <= SAME + facts.on_this_clock(
             known.seen, known.seen_at, known.boot_id
         ):
-            return replace(known, active=False, well=known.well + self.passed)
+            return known._replace(active=False, well=known.well + self.passed)
         return _so(known, finding, facts)
 
     def _due(self, verdict: Verdict | None, finding: Finding, facts: Facts) -> Ruling:
@@ -160,9 +160,9 @@ class _Case:
         if finding.level is OK:
             told = None if finding.ended is Way.WELL else finding.ended
             return ruling(verdict, Change.CLEARED, facts, told or clearing.found_well(verdict, facts))
-        changed = replace(verdict, level=finding.level, reason=finding.reason, evidence=finding.evidence)
+        changed = verdict._replace(level=finding.level, reason=finding.reason, evidence=finding.evidence)
         action = ladder.escalated(finding.action, verdict.key, facts)
-        return ruling(_so(replace(changed, action=action), finding, facts), Change.CHANGED, facts)
+        return ruling(_so(changed._replace(action=action), finding, facts), Change.CHANGED, facts)
 
     def _made(self, finding: Finding, facts: Facts) -> Verdict:
         """A verdict of this finding."""
@@ -194,17 +194,17 @@ class _Case:
         action = ladder.escalated(finding.action, verdict.key, facts)
         if action == verdict.action:
             return []
-        return [ruling(replace(verdict, action=action), Change.CHANGED, facts)]
+        return [ruling(verdict._replace(action=action), Change.CHANGED, facts)]
 
 
 def _so(verdict: Verdict, finding: Finding, facts: Facts) -> Verdict:
     """The verdict, last seen when the finding says."""
     now = facts.now
     if finding.at is None:
-        return replace(verdict, active=True, seen=now.wall, seen_at=now.at, boot_id=facts.boot_id, well=0.0)
+        return verdict._replace(active=True, seen=now.wall, seen_at=now.at, boot_id=facts.boot_id, well=0.0)
     at = now.at - max(0.0, now.wall - finding.at)
     boot_id = facts.boot_id if at >= 0 else ""  # some earlier one
-    return replace(verdict, active=False, seen=finding.at, seen_at=at, boot_id=boot_id, well=0.0)
+    return verdict._replace(active=False, seen=finding.at, seen_at=at, boot_id=boot_id, well=0.0)
 
 
 def _of_devices(
@@ -239,7 +239,7 @@ def _named(verdict: Verdict, uuid: str, known: Mapping[Key, Verdict], facts: Fac
     yield ruling(verdict, Change.CLEARED, facts, Way.NAMED)
     other = known.get((verdict.check, uuid))
     if other is None or other.level < verdict.level:
-        yield ruling(replace(verdict, device=uuid), Change.RAISED if other is None else Change.CHANGED, facts)
+        yield ruling(verdict._replace(device=uuid), Change.RAISED if other is None else Change.CHANGED, facts)
 
 
 def is_gpu(device: str) -> bool:

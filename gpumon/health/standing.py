@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from gpumon.health import order
 from gpumon.health.terms import FAIL, OK, UNKNOWN, Level
 from gpumon.health.verdict import REPAIRS, Change, Key, Ruling, Verdict
 
@@ -63,19 +64,16 @@ class Health:
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """The worst first, then the oldest."""
-        return tuple(sorted(self.open.values(), key=lambda one: (-one.level, one.since, one.key)))
+        return order.worst_first(self.open.values())
 
     @property
     def primary(self) -> tuple[Verdict, ...]:
         """Those that follow from no other."""
-        return tuple(one for one in self.verdicts if one.under is None)
+        return order.primary(self.verdicts)
 
     def following(self, one: Verdict) -> Iterator[Verdict]:
         """All that follows from this one, directly or not."""
-        for other in self.verdicts:
-            if other.under == one.key:
-                yield other
-                yield from self.following(other)
+        return order.following(one, self.verdicts)
 
     @property
     def level(self) -> Level:
@@ -101,7 +99,7 @@ def ruled(health: Health, rulings: Iterable[Ruling]) -> Health:
     settled = {ruling.verdict.key for ruling in told}
     return replace(
         health,
-        open=_on_their_own(known),
+        open=order.on_their_own(known),
         cleared=cleared,
         history=kept((*health.history, *told)),
         due=tuple(one for one in health.due if one.verdict.key not in settled),
@@ -117,7 +115,7 @@ def recalled(
         known[key] = _since(known[key], verdict) if key in known else verdict
     return replace(
         health,
-        open=_on_their_own(known),
+        open=order.on_their_own(known),
         history=kept((*rulings, *health.history)),
         cleared={**cleared, **health.cleared},
     )
@@ -139,10 +137,4 @@ def kept(rulings: tuple[Ruling, ...]) -> tuple[Ruling, ...]:
 
 
 def _since(old: Verdict, new: Verdict) -> Verdict:
-    return replace(new, since=old.since, since_at=old.since_at, since_boot=old.since_boot)
-
-
-def _on_their_own(known: dict[Key, Verdict]) -> dict[Key, Verdict]:
-    """What stood under a verdict that is no more stands by itself, at once: nothing is out of sight in between."""
-    lone = {key: replace(one, under=None) for key, one in known.items() if one.under not in known and one.under}
-    return {**known, **lone}
+    return new._replace(since=old.since, since_at=old.since_at, since_boot=old.since_boot)

@@ -1,10 +1,13 @@
-"""What is judged: the findings of checks, the verdicts that they become, and what became of those. Values only."""
+"""What is judged: the findings of checks, the verdicts that they become, and what became of those. Values only.
+
+Named tuples: `gpumon check` reads verdicts, and dataclasses take longer to import than the answer may cost.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpumon.health.terms import FAIL, OK, UNKNOWN, WARN, Action, Level, Way
 
@@ -15,17 +18,17 @@ Key = tuple[str, str]
 """Check and device: of each pair there is at most one verdict."""
 Evidence = Mapping[str, float | str]
 """Names of readings, with their unit in the suffix as in the tables, and their values."""
+NO_EVIDENCE: Evidence = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     """What a check says of one device."""
 
     level: Level
     reason: str = ""
     """One sentence for people, with the numbers that matter; names no process and no user."""
     action: Action = Action.NONE
-    evidence: Evidence = field(default_factory=dict)
+    evidence: Evidence = NO_EVIDENCE
     at: float | None = None
     """When it happened last, in seconds since the epoch; None for what is so now."""
     ended: Way | None = None
@@ -59,8 +62,7 @@ def unknown(reason: str, action: Action = Action.NONE, **evidence: float | str) 
     return Finding(level=UNKNOWN, reason=reason, action=action, evidence=evidence)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """A finding that has lasted long enough, until it is cleared."""
 
     check: str
@@ -78,7 +80,7 @@ class Verdict:
     """The same on CLOCK_BOOTTIME."""
     boot_id: str
     """Of the boot in which it was last so."""
-    evidence: Evidence = field(default_factory=dict)
+    evidence: Evidence = NO_EVIDENCE
     since_at: float = 0.0
     """When it was raised, on CLOCK_BOOTTIME of the boot in which that was."""
     since_boot: str = ""
@@ -110,8 +112,7 @@ class Change(enum.StrEnum):
     CLEARED = "cleared"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
+class Ruling(NamedTuple):
     """One change of one verdict: what is stored, and what history is made of."""
 
     verdict: Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gpumon.snapshot.call_page import boot_clock
+from gpumon.boot import boot_clock
 
 DRIFT = 1e-4
 """How far the two come apart at most in a second."""

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from gpumon.boot import boot_clock
 from gpumon.kernel_log.clock import KernelClock
 from gpumon.kernel_log.lines import Line, parse
 from gpumon.kernel_log.reader import KernelLog, Record
 from gpumon.snapshot.burst import KMSG, MOST_TEXTS, OVERRUN, LogPosition, Sighting, common
-from gpumon.snapshot.call_page import boot_clock
 
 log = logging.getLogger("gpumon.kernel_log")
 

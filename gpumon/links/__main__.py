@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpumon import __version__, log
+from gpumon.boot import boot_clock
 from gpumon.life import frames_only, tie_to
 from gpumon.links.files import Files, Paged, Reach, Tree
 from gpumon.links.infiniband import COLLECTOR as INFINIBAND
@@ -23,7 +24,7 @@ from gpumon.links.services import COLLECTOR as SERVICES
 from gpumon.links.services import Services
 from gpumon.sim import SimulationError
 from gpumon.snapshot import frame
-from gpumon.snapshot.call_page import Writer, boot_clock
+from gpumon.snapshot.call_page import Writer
 from gpumon.snapshot.infiniband import LOOK_SECONDS
 from gpumon.snapshot.orders import LinkOrders, Simulation, is_recording
 from gpumon.snapshot.reading import SLOW

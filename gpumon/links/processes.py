@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
+from gpumon.boot import boot_clock
 from gpumon.links.files import UNSUPPORTED, Reach, Troubles
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.snapshot import StuckProcess
 
 COLLECTOR = "processes"

@@ -9,10 +9,10 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from gpumon.boot import boot_clock
 from gpumon.links.files import Reach, Troubles
 from gpumon.links.processes import MOST_PROCESSES
 from gpumon.links.services import UNIT_FOLDERS
-from gpumon.snapshot.call_page import boot_clock
 
 COLLECTOR = "schedulers"
 LOOK_SECONDS = 60.0

@@ -10,8 +10,8 @@ import logging
 import time
 from typing import Any
 
+from gpumon.boot import boot_clock
 from gpumon.nvml.library import GONE, GPU_IS_LOST, TIMEOUT, Library, NvmlError
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.snapshot import XidEvent
 
 log = logging.getLogger("gpumon.nvml")

@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gpumon.boot import boot_clock
 from gpumon.nvml.device import AbsentError, Device
 from gpumon.nvml.library import NO_PERMISSION, UNSUPPORTED, NvmlError
-from gpumon.snapshot.call_page import boot_clock
 
 log = logging.getLogger("gpumon.nvml")
 

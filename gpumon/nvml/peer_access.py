@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
+from gpumon.boot import boot_clock
 from gpumon.nvml.device import Device
 from gpumon.nvml.library import NvmlError
-from gpumon.snapshot.call_page import boot_clock
 
 CAPABILITIES = {"read": 0, "write": 1, "nvlink": 2, "atomics": 3}
 """NVML's numbers: those of the bindings are wrong in part."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from gpumon.boot import boot_clock
 from gpumon.nvml.device import GpuFaultError
 from gpumon.nvml.events import Events
 from gpumon.nvml.field_ids import field_ids
@@ -23,7 +24,7 @@ from gpumon.nvml.library import (
 )
 from gpumon.nvml.peer_access import PeerAccess
 from gpumon.nvml.turns import SLOW_SECONDS, Tally, Turns
-from gpumon.snapshot.call_page import AGAIN, boot_clock
+from gpumon.snapshot.call_page import AGAIN
 from gpumon.snapshot.reading import FAST, RARE, SLOW, Tier
 from gpumon.snapshot.snapshot import DriverStatus, SeenGpu, Snapshot
 

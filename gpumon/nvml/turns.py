@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from gpumon.boot import boot_clock
 from gpumon.nvml.gpu import GpuReader
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.reading import FAST, ONCE, RARE, SLOW, Tier
 
 SLOW_SECONDS = 0.5

@@ -13,7 +13,7 @@ from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_J
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
-from gpumon.snapshot.call_page import boot_clock
+from gpumon.boot import boot_clock
 
 log = logging.getLogger(__name__)
 

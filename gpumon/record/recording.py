@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from gpumon.boot import boot_clock
 from gpumon.record.builder import Builder
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import Orders
 from gpumon.snapshot.snapshot import DriverStatus, Message, Snapshot
 from gpumon.supervisor.framed import FramedChild, Launch

@@ -12,6 +12,7 @@ from typing import Protocol
 import pynvml
 
 from gpumon import __version__, log
+from gpumon.boot import boot_clock
 from gpumon.life import Told, first_line, frames_only, tie_to
 from gpumon.nvml.gpu import Extent
 from gpumon.nvml.library import (
@@ -27,7 +28,7 @@ from gpumon.nvml.table import Processes
 from gpumon.nvml.turns import SLOW_SECONDS
 from gpumon.sampler.node import Surroundings, await_surroundings, excluded
 from gpumon.snapshot import frame
-from gpumon.snapshot.call_page import Writer, boot_clock
+from gpumon.snapshot.call_page import Writer
 from gpumon.snapshot.orders import EXIT_MISMATCH, Orders
 from gpumon.snapshot.snapshot import DriverStatus, Hello, Logged, Message, PciBus, TrialResult
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pynvml
 
+from gpumon.boot import boot_clock
 from gpumon.nvml import pci
 from gpumon.nvml.place import place
 from gpumon.sim import SimulationError
 from gpumon.snapshot.bus_id import parsed
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import Orders, Simulation
 from gpumon.snapshot.snapshot import HOST, DriverStatus, Message
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from gpumon.boot import boot_clock
 from gpumon.sim.capture import INITIALISATIONS
 from gpumon.sim.cmemory import take
 from gpumon.sim.codes import Refusal
@@ -26,7 +27,6 @@ from gpumon.sim.layouts import EVENT_DATA, FIELD_VALUE, METRIC, METRICS_HEAD
 from gpumon.sim.pointers import Entry, Library
 from gpumon.sim.signatures import WITHOUT, Signature, signature
 from gpumon.sim.trace import Trace
-from gpumon.snapshot.call_page import boot_clock
 
 log = logging.getLogger("gpumon.sampler")
 

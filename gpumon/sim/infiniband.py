@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpumon.boot import boot_clock
 from gpumon.sim import SimulationError, stuck
 from gpumon.sim.board import Profile
 from gpumon.sim.effects import RECHECK
@@ -31,7 +32,6 @@ from gpumon.sim.ports import (
 )
 from gpumon.sim.profiles import PROFILES
 from gpumon.sim.scenario import Scenario, ScenarioFile
-from gpumon.snapshot.call_page import boot_clock
 
 CLASS = "class/infiniband"
 CGROUPS = "fs/cgroup/system.slice"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from gpumon.boot import boot_clock
 from gpumon.sim import (
     SimulationError,
     batch,
@@ -29,7 +30,6 @@ from gpumon.sim.pointers import Entry, Library
 from gpumon.sim.profiles import PROFILES
 from gpumon.sim.scenario import ScenarioFile
 from gpumon.sim.trace import Trace
-from gpumon.snapshot.call_page import boot_clock
 
 _ALL = (
     *(batch, ecc, events, fabric, getters, gpm_calls, lookups, mig_calls, minor, nvlink, peer_access, processes),

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from gpumon.boot import boot_clock
 from gpumon.sim import SimulationError, capture
 from gpumon.sim.library import open_node
 from gpumon.sim.pointers import Library
 from gpumon.sim.replay import Replay
 from gpumon.sim.replay_calls import find
 from gpumon.sim.trace import Trace
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import is_recording
 from gpumon.snapshot.snapshot import HOST
 

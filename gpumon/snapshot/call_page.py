@@ -8,20 +8,16 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+from gpumon.boot import boot_clock
 
 _LAYOUT = struct.Struct("<QQd32s64s")  # sequence (odd while in a call), calls made, since, bus id, call
 SIZE = 4096
 AGAIN = " (again)"
 """Stands behind the name of a call that has failed for this GPU before."""
-
-
-def boot_clock() -> float:
-    """Seconds of CLOCK_BOOTTIME: runs on while the host sleeps, and is the same in every process."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from gpumon.health.terms import FAIL, Action, Level, Way
@@ -85,7 +84,7 @@ def cleared(connection: sqlite3.Connection) -> dict[Key, Ruling]:
 
 
 def _document(verdict: Verdict) -> str:
-    return json.dumps({name: value for name, value in asdict(verdict).items() if name not in _NOT_STORED})
+    return json.dumps({name: value for name, value in verdict._asdict().items() if name not in _NOT_STORED})
 
 
 def _verdict(check: str, device: str, document: str) -> Verdict | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
+from gpumon.boot import boot_clock
 from gpumon.probe.guard import idle_bytes
 from gpumon.release import Holder
 from gpumon.report import Report
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.state import GpuState
 from gpumon.supervisor.loop import Loop
 

@@ -10,9 +10,9 @@ import urllib.request
 from collections.abc import Callable
 
 from gpumon import __version__
+from gpumon.boot import boot_clock
 from gpumon.probe.fleet import FleetFigures, Hardware, read
 from gpumon.report import Report
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.loop import Loop
 
 log = logging.getLogger("gpumon.probe")

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpumon import __version__
+from gpumon.boot import boot_clock
 from gpumon.life import END
 from gpumon.log import add as count_logged
 from gpumon.snapshot import call_page, frame
-from gpumon.snapshot.call_page import InCall, boot_clock
+from gpumon.snapshot.call_page import InCall
 from gpumon.snapshot.snapshot import Hello, Logged, Message, XidEvent
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.lateness import Lateness, deadline

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpumon.arrival import Aside, LinksChild
-from gpumon.snapshot.call_page import boot_clock
+from gpumon.boot import boot_clock
 from gpumon.snapshot.orders import LinkOrders
 from gpumon.snapshot.snapshot import LinksSeen, Message
 from gpumon.supervisor.framed import FramedChild, Launch

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpumon.boot import boot_clock
 from gpumon.release import NODE, Asked, MarkerError, Window, parse
-from gpumon.snapshot.call_page import boot_clock
 
 log = logging.getLogger("gpumon.release")
 

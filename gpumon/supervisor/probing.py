@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from gpumon.arrival import ProbeProgressed, ProbeStarted
+from gpumon.boot import boot_clock
 from gpumon.probe.baseline import Floors
 from gpumon.probe.conclude import skipped
 from gpumon.probe.fleet import FleetFigures
@@ -21,7 +22,6 @@ from gpumon.probe.result import ProbeRequest, ProbeResult
 from gpumon.probe.situation import Situation
 from gpumon.release import Holder
 from gpumon.report import Report
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.choices import Choices
 from gpumon.supervisor.departure import Left, is_polled_since, left_on
 from gpumon.supervisor.due import IDLE_LOOK_SECONDS, is_due_early, pause

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpumon import shim
+from gpumon.boot import boot_clock
 from gpumon.probe.account import Account, Progress
 from gpumon.probe.conclude import LOG_LIMIT
 from gpumon.probe.frames import take
@@ -18,7 +19,6 @@ from gpumon.probe.guard import Skip
 from gpumon.probe.passes import Ending, Pass
 from gpumon.probe.plan import LOOPBACK, Plan, Rendezvous
 from gpumon.probe.steps import Step, encode
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor import child
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.groups import Group, make_group

@@ -10,10 +10,10 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gpumon.boot import boot_clock
 from gpumon.release import NODE, Answer, Holder, Release, Window
 from gpumon.report import Report
 from gpumon.snapshot.bus_id import parsed
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.span import ASK_FOR_LESS, wrong_length
 from gpumon.supervisor import device_nodes
 from gpumon.supervisor.loop import Loop

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from gpumon.boot import boot_clock
 from gpumon.probe.account import Progress
 from gpumon.probe.baseline import Judge
 from gpumon.probe.conclude import conclude, mistaken
@@ -17,7 +18,6 @@ from gpumon.probe.passes import Pass
 from gpumon.probe.plan import Plan, Run
 from gpumon.probe.result import ProbeResult
 from gpumon.probe.steps import Step
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor.departure import Departure, Left
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.ranks import OnProgress, Ranks

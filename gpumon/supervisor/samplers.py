@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpumon.arrival import Aside, Samplers
+from gpumon.boot import boot_clock
 from gpumon.life import REST, WATCH
 from gpumon.release import NODE, Holder
 from gpumon.snapshot.burst import FIRMWARE_SILENT
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import EXIT_MISMATCH, Orders
 from gpumon.snapshot.snapshot import Message, Snapshot, TrialResult, XidEvent
 from gpumon.supervisor.loop import Loop, Timer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from gpumon.boot import boot_clock
 from gpumon.report import Report
-from gpumon.snapshot.call_page import boot_clock
 
 LONGEST_LOOK = 1.0
 """Seconds that one look can add: when more time has passed the agent itself was held up, and has not read yet."""

@@ -10,7 +10,7 @@ import pytest
 from agents import Agent, Metrics, all_cores_busy, cpu_seconds, eventually
 from scrapes import Scrapes, falls
 
-from gpumon.snapshot.call_page import boot_clock
+from gpumon.boot import boot_clock
 
 WELL = {"0", "4", "6"}
 TROUBLES = {

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from sample_bursts import WALL
 
-from gpumon.boot import boot_id
+from gpumon.boot import boot_clock, boot_id
 from gpumon.fitness import stored
 from gpumon.fitness.known import Unknowable
 from gpumon.health.terms import FAIL, WARN, Action, Level
@@ -26,7 +26,6 @@ from gpumon.maintenance import Maintenance
 from gpumon.outputs import inventory
 from gpumon.outputs.words import rfc3339
 from gpumon.snapshot.burst import Board
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.store import boards
 from gpumon.store.store import Store
 
@@ -88,8 +87,8 @@ def test_what_stood_is_told_the_worst_first(tmp_path: Path) -> None:
 def test_only_a_reboot_since_answers_what_stood(tmp_path: Path) -> None:
     """Of this boot it is asked for still; and no reboot replaces a part."""
     with Store.open(tmp_path / "gpumon.db") as store:
-        worn = replace(verdict("memory_worn", FAIL), action=Action.REPLACE)
-        rule(store, replace(verdict("gpu_lost", FAIL), boot_id=boot_id()), worn)
+        worn = verdict("memory_worn", FAIL)._replace(action=Action.REPLACE)
+        rule(store, verdict("gpu_lost", FAIL)._replace(boot_id=boot_id()), worn)
     told = {fault.verdict["check"]: fault.verdict for fault in stored.read(str(tmp_path / "gpumon.db")).faults}
     assert (told["gpu_lost"]["action"], told["gpu_lost"]["repair"]) == ("reboot", None)
     assert (told["memory_worn"]["action_words"], told["memory_worn"]["repair"]) == ("replace the part", None)
@@ -123,10 +122,10 @@ def test_one_fault_is_one_fault_without_the_agent(tmp_path: Path) -> None:
     with Store.open(tmp_path / "gpumon.db") as store:
         rule(
             store,
-            replace(verdict("work_lost", WARN, since=WALL - 9), under=("links_unread", "GPU-3")),
-            replace(verdict("links_unread", FAIL), under=("gpu_lost", "GPU-3")),
+            verdict("work_lost", WARN, since=WALL - 9)._replace(under=("links_unread", "GPU-3")),
+            verdict("links_unread", FAIL)._replace(under=("gpu_lost", "GPU-3")),
             verdict("gpu_lost", FAIL, since=WALL + 1),
-            replace(verdict("row_remap_failed", FAIL, "GPU-4"), under=("cleared_meanwhile", "GPU-4")),
+            verdict("row_remap_failed", FAIL, "GPU-4")._replace(under=("cleared_meanwhile", "GPU-4")),
         )
     told = {
         fault.verdict["check"]: [one["check"] for one in fault.consequences]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 from folded import UP, fallen, healthy, lost, polled, said, seen, told
 from sample_bursts import burst, change
@@ -63,7 +62,7 @@ def test_an_alert_is_told_when_it_fires_and_when_it_resolves() -> None:
     raised = Ruling(verdict=fallen("GPU-1"), change=Change.RAISED, wall=1e9)
     wrong = told(Ruled(rulings=(raised,)), report=watching(healthy(), TERMS), terms=TERMS)
     firing = told(Tick(), report=wrong, terms=TERMS)
-    cleared = told(Ruled(rulings=(replace(raised, change=Change.CLEARED, way=Way.RESET),)), report=firing, terms=TERMS)
+    cleared = told(Ruled(rulings=(raised._replace(change=Change.CLEARED, way=Way.RESET),)), report=firing, terms=TERMS)
     resolved = told(Tick(), report=cleared, at=106.0, terms=TERMS)
 
     (line,) = changes(wrong, firing)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,8 +94,8 @@ def test_invariants(found: list[Verdict]) -> None:
 @given(st.lists(st.tuples(verdicts(), st.booleans()), max_size=25))
 def test_what_a_reboot_has_answered_makes_no_circle(found: list[tuple[Verdict, bool]]) -> None:
     """Though it stands under what would follow from it; and nothing becomes milder."""
-    earlier = partial(replace, since_boot="boot-0", boot_id="boot-0", active=False)
-    known = dict(folded([earlier(one) if before else one for one, before in found]).open)
+    ages = [one._replace(since_boot="boot-0", boot_id="boot-0", active=False) if old else one for one, old in found]
+    known = dict(folded(ages).open)
     assert all(top(one, known).level >= one.level for one in known.values())
 
 
@@ -126,7 +123,7 @@ def test_what_only_a_repair_ends_stands_under_nothing_milder(row: Check, asked: 
     for name, where in row.follows.items():
         device = next(device for device in reversed(devices(name)) if where != "same" or device == one.device)
         for action in Action:
-            cause = replace(one, check=name, device=device, action=action)
+            cause = one._replace(check=name, device=device, action=action)
             under = folded([one, cause]).open[one.key].under
             assert under in {None, cause.key}
             assert under is None or comes_first(one, cause), (name, action)
@@ -180,6 +177,6 @@ def test_a_consequence_is_in_sight_as_soon_as_its_cause_is_cleared() -> None:
     ward.event(0, 79)
     ward.go_on(60)
     [lost] = ward.report.health.primary
-    over = Ruling(verdict=replace(lost, active=False), change=Change.CLEARED, wall=ward.wall, way=Way.ACKNOWLEDGED)
+    over = Ruling(verdict=lost._replace(active=False), change=Change.CLEARED, wall=ward.wall, way=Way.ACKNOWLEDGED)
     ward.report = judged.take(ward.report, Ruled(rulings=(over,)))
     assert [one.check for one in ward.report.health.primary] == ["xid_critical"]

@@ -141,7 +141,7 @@ def repaired(ward: Ward, index: int | None, way: Way, *, level: Level = FAIL, ch
         boot_id=ward.report.boot_id,
     )
     raised = Ruling(verdict=one, change=Change.RAISED, wall=ward.wall, at=ward.at, boot_id=ward.report.boot_id)
-    ward.report = take(ward.report, Ruled(rulings=(raised, replace(raised, change=Change.CLEARED, way=way))))
+    ward.report = take(ward.report, Ruled(rulings=(raised, raised._replace(change=Change.CLEARED, way=way))))
 
 
 def test_a_gpu_that_is_repaired_again_and_again_is_to_be_replaced() -> None:
@@ -192,7 +192,7 @@ def test_work_in_maintenance_is_no_repair() -> None:
     def in_maintenance(*, raised: bool, cleared: bool) -> None:
         repaired(node, 2, Way.RESET)
         *older, begun, ended = node.rulings
-        rulings = (*older, replace(begun, muted=raised), replace(ended, muted=cleared))
+        rulings = (*older, begun._replace(muted=raised), ended._replace(muted=cleared))
         node.report = replace(node.report, health=replace(node.report.health, history=rulings))
         node.go_on(DAY, every=HOUR)
 
@@ -256,7 +256,7 @@ def test_the_score_falls_with_what_went_wrong_and_recovers_in_a_month() -> None:
     ward.go_on(21 * DAY, every=HOUR * 6)
     assert ward.report.health.score == 100.0
 
-    muted = [replace(one, muted=True) for one in ward.rulings]
+    muted = [one._replace(muted=True) for one in ward.rulings]
     ward.report = replace(ward.report, health=replace(ward.report.health, history=tuple(muted)))
     assert ward.go_on().report.health.score == 100.0
 

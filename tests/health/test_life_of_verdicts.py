@@ -164,7 +164,7 @@ def test_what_was_cured_in_maintenance_teaches_the_ladder_nothing() -> None:
         ward = sick(Ward())
         ward.reset(2)
         ward.go_on(120)
-        changes = (replace(one, muted=raised or one.change is Change.CLEARED) for one in ward.rulings)
+        changes = (one._replace(muted=raised or one.change is Change.CLEARED) for one in ward.rulings)
         ward.report = replace(ward.report, health=replace(ward.report.health, history=tuple(changes)))
         again = sick(ward).verdict("xid_critical", 2)
         assert again is not None

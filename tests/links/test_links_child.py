@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sysfs import add_port
 
+from gpumon.boot import boot_clock
 from gpumon.snapshot import call_page, frame
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import LinkOrders, Simulation
 from gpumon.snapshot.snapshot import Hello, LinksSeen
 

@@ -14,7 +14,7 @@ from loops import turn_for, turn_until
 from unkillable import build, held
 
 from gpumon.arrival import LinksChild
-from gpumon.snapshot.call_page import boot_clock
+from gpumon.boot import boot_clock
 from gpumon.snapshot.orders import LinkOrders, Simulation
 from gpumon.snapshot.snapshot import LinksSeen
 from gpumon.supervisor.links import LinksSupervisor, Patience

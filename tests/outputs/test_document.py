@@ -219,7 +219,7 @@ def test_fault_its_verdict_and_its_alert_are_one_problem() -> None:
 def test_what_was_rebooted_is_not_to_be_rebooted_again() -> None:
     """While the reboot has to prove itself, the problem says so, and for how long."""
     report = samples.lost(3)
-    over = {key: replace(one, active=False) for key, one in report.health.open.items()}
+    over = {key: one._replace(active=False) for key, one in report.health.open.items()}
     report = replace(report, boot_id="another", health=replace(report.health, open=over))
 
     (problem,) = problems(report)
@@ -243,10 +243,10 @@ def test_what_was_reset_is_not_to_be_reset_again() -> None:
         report, health=replace(report.health, judged_at=samples.STAMP.boot, judged_wall=samples.STAMP.wall)
     )
     (key,) = {one.key for one in report.health.primary}
-    asking = replace(report.health.open[key], action=Action.RESET, active=False)
+    asking = report.health.open[key]._replace(action=Action.RESET, active=False)
 
     def told(**changed: Any) -> tuple[Any, ...]:
-        after = replace(report, health=replace(report.health, open={key: replace(asking, **changed)}))
+        after = replace(report, health=replace(report.health, open={key: asking._replace(**changed)}))
         one, (problem,) = whole(after)["health"]["verdicts"][0], problems(after)
         return one["action"], one["repair"], one["repaired"], problem.action.partition(".")[0]
 

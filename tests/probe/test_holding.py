@@ -23,6 +23,7 @@ from unkillable import build, held
 
 from gpumon import holding
 from gpumon.arrival import ProbeEnded, ProbeProgressed
+from gpumon.boot import boot_clock
 from gpumon.hold import Hold, in_force
 from gpumon.holding import Holding
 from gpumon.memories import Memories
@@ -31,7 +32,6 @@ from gpumon.probe.guard import IDLE_BYTES
 from gpumon.probe.probes import PROBES
 from gpumon.release import Answer
 from gpumon.report import Report
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Node
 from gpumon.state import GpuState

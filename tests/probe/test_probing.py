@@ -16,6 +16,7 @@ from agents import descendants
 from loops import turn_for, turn_until
 
 from gpumon.arrival import ProbeProgressed, ProbeStarted
+from gpumon.boot import boot_clock
 from gpumon.known_gpu import KnownGpu
 from gpumon.ports import KnownLinks
 from gpumon.probe import guard
@@ -23,7 +24,6 @@ from gpumon.probe.probes import PROBES
 from gpumon.probe.result import Conditions, ProbeRequest, ProbeResult
 from gpumon.probe.state import ProbeState
 from gpumon.report import Memory, Report
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.fabric import Fabric
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.node import Node

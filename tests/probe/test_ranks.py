@@ -19,13 +19,13 @@ from rank_runs import ALL_REDUCE, HANG, JUDGE, KILLING, QUICK, STARTED, Probing,
 from unkillable import build, held
 
 import gpumon
+from gpumon.boot import boot_clock
 from gpumon.probe.account import Progress
 from gpumon.probe.baseline import Judge
 from gpumon.probe.conclude import LOG_LIMIT
 from gpumon.probe.guard import Skip
 from gpumon.probe.plan import Plan, Run
 from gpumon.probe.result import Measurement, ProbeResult
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.supervisor import ranks
 from gpumon.supervisor.ranks import LAST_WORDS, TERM_PATIENCE
 

@@ -17,13 +17,13 @@ from agents import alive, descendants
 from loops import turn_until
 
 from gpumon.arrival import Arrival, Remembered, Ruled, Tick
+from gpumon.boot import boot_clock
 from gpumon.health.alerting import rules
 from gpumon.monitor import Monitor
 from gpumon.probe.probes import PROBES
 from gpumon.probe.result import ProbeResult
 from gpumon.release import NODE, Answer
 from gpumon.report import Report
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.orders import Orders, Simulation
 from gpumon.snapshot.snapshot import DriverStatus, Message, PciBus, Snapshot
 from gpumon.state import GpuState

@@ -40,7 +40,7 @@ def sick(node: Node, tmp_path: Path) -> Node:
         verdict("xid_critical", 1),
         verdict("xid_critical", 2),
         verdict("gpu_lost", 2, active=True),
-        replace(verdict("nvlink_down", 3), well=5.0),  # the check has seen it up since
+        verdict("nvlink_down", 3)._replace(well=5.0),  # the check has seen it up since
     )
     known = {one.key: one for one in found}
     node.report = replace(samples.healthy(), health=Health(open=known, judged=True))

@@ -10,6 +10,7 @@ import pytest
 from loops import turn_for, turn_until, turn_until_equal
 
 from gpumon.arrival import Tick
+from gpumon.boot import boot_clock
 from gpumon.memories import PATIENCE_SECONDS, Memories
 from gpumon.monitor import Monitor
 from gpumon.probe.metrics import INITIAL
@@ -17,7 +18,6 @@ from gpumon.probe.state import ProbeState
 from gpumon.report import Report
 from gpumon.sightings import Sightings
 from gpumon.snapshot.burst import SXID
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.snapshot import DriverStatus, PciBus, SeenGpu, Snapshot, XidEvent
 from gpumon.store.store import Retention, Store

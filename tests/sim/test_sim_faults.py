@@ -17,8 +17,8 @@ import pynvml
 import pytest
 from simulated import Simulation, answer, simulated
 
+from gpumon.boot import boot_clock
 from gpumon.sim.reference import sections
-from gpumon.snapshot.call_page import boot_clock
 
 
 @pytest.fixture

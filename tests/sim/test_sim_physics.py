@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import simulated
 
+from gpumon.boot import boot_clock
 from gpumon.sim import workload
 from gpumon.sim.physics import Body, Course, Job, Phase, Workload
-from gpumon.snapshot.call_page import boot_clock
 
 BODY = Body(idle=70.0, full=760.0, limit=700.0, cool=34.0, per_watt=0.05)
 PHASES = st.lists(st.tuples(st.floats(0.5, 60), st.floats(0, 1)), min_size=1, max_size=6)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from loops import turn_until
 
+from gpumon.boot import boot_clock
 from gpumon.health.acknowledge import Asked
 from gpumon.health.lives import Life
 from gpumon.health.standing import Pending
@@ -21,7 +22,6 @@ from gpumon.memories import Memories
 from gpumon.monitor import Monitor
 from gpumon.report import Report
 from gpumon.ruling import Rulings
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
 from gpumon.terms import Terms
@@ -42,7 +42,7 @@ def verdict(check: str, **values: object) -> Verdict:
         boot_id="boot-1",
         active=False,
     )
-    return replace(one, **values)  # type: ignore[arg-type]
+    return one._replace(**values)  # type: ignore[arg-type]
 
 
 def raised(check: str, wall: float = 2e9) -> Ruling:
@@ -50,7 +50,7 @@ def raised(check: str, wall: float = 2e9) -> Ruling:
 
 
 def cleared(check: str, wall: float = 2e9 + 60) -> Ruling:
-    return replace(raised(check, wall), change=Change.CLEARED, way=Way.RESET, at=160.0)
+    return raised(check, wall)._replace(change=Change.CLEARED, way=Way.RESET, at=160.0)
 
 
 class Agent:
@@ -138,7 +138,7 @@ def test_a_store_that_is_damaged_while_it_is_used_gets_all_verdicts_again(tmp_pa
     path = tmp_path / "gpumon.db"
     with Store.open(path) as store:  # more than SQLite keeps in its cache
         store.rule(
-            replace(raised(f"old {number}"), verdict=verdict(f"old {number}", reason="x" * 4000), change=Change.CHANGED)
+            raised(f"old {number}")._replace(verdict=verdict(f"old {number}", reason="x" * 4000), change=Change.CHANGED)
             for number in range(1500)
         )
         store.restore_verdicts([])
@@ -168,7 +168,7 @@ def test_when_a_verdict_was_last_so_survives_and_brings_none_back(tmp_path: Path
     agent = Agent(path)
     agent.rule(raised("quiet"), raised("over"))
     known = agent.monitor.latest
-    later = {key: replace(one, well=1234.0) for key, one in known.health.open.items()}
+    later = {key: one._replace(well=1234.0) for key, one in known.health.open.items()}
     old = replace(known, health=replace(known.health, open=later))
     agent.rule(cleared("over"))
     agent.memories.touch_verdicts(old)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from gpumon.alerts.faults import FAULTS
@@ -37,7 +36,7 @@ def stuck(gpu: GpuCase) -> Finding | None:
     """What is stuck in the driver ends with a reboot alone; firmware that is silent is brought back by a reset."""
     finding = _faulted("stuck", Action.REBOOT)(gpu)
     silent = any(burst.code in FIRMWARE_SILENT for burst in gpu.events("gpu_stuck"))
-    return replace(finding, action=Action.RESET) if finding is not None and finding.level and silent else finding
+    return finding._replace(action=Action.RESET) if finding is not None and finding.level and silent else finding
 
 
 def missing(gpu: GpuCase) -> Finding | None:
