@@ -38,7 +38,7 @@ class _Waiting:
     stored: bool | None = None
     """None: not yet known."""
     ended: float | None = None
-    """When the last rank was gone, in seconds since the epoch."""
+    """When the last rank was gone, on the boot clock."""
 
 
 class Holding:
@@ -156,7 +156,7 @@ class Holding:
         left = self._probing.holders()
         if left:
             return Answer(holders=left, stored=bool(one.stored)) if late or _stuck(left) else None
-        one.ended = one.ended or time.time()
+        one.ended = one.ended or boot_clock()
         there = left_on(self._latest(), one.gpus, one.pids, one.ended) if one.gpus else ()
         if not late and (self._probing.running or one.stored is None or there != ()):
             return None

@@ -127,6 +127,7 @@ def _read(gpu: KnownGpu) -> dict[str, Any]:
         "fabric": seen.fabric,
         "migs": seen.migs,
         "pids": seen.pids,
+        "pids_at": seen.pids_at,
         "link_bytes": seen.link_bytes,
         "traffic": gpu.traffic,
         "idle_since": gpu.idle_since,

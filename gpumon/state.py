@@ -55,6 +55,8 @@ class GpuState:
     """Boot clock since when nobody has been seen to use it; None while somebody does. For the guard of the probe."""
     pids: tuple[int, ...] | None = None
     """Of the processes that hold it, as NVML gives them. For the guard of the probe: nothing shows them."""
+    pids_at: float | None = None
+    """Boot clock at which NVML was asked for them."""
     link_bytes: Mapping[str, float] = field(default_factory=dict)
     """That each NVLink has moved, both ways; known while a probe runs. For what it says: nothing shows them."""
 

@@ -150,6 +150,7 @@ class GpuReader:
             "platform": self._platform.made(),
             "migs": self._instances.seen,
             "pids": self._gpu.pids if PROCESSES in self._gpu.values else None,
+            "pids_at": self._gpu.pids_at,
             "link_bytes": self._traffic.moved if self.watching else {},
         }
 

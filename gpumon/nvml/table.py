@@ -13,6 +13,7 @@ from gpumon.nvml.calls import Process
 from gpumon.nvml.device import AbsentError, Device
 from gpumon.nvml.fields import ALL_ONES, NONSENSE, Scoped
 from gpumon.nvml.library import NO_PERMISSION, NvmlError
+from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.reading import (
     KEY_SEPARATOR,
     Bits,
@@ -100,6 +101,8 @@ class TableReader:
         self.values: dict[str, Any] = {}
         self.pids: tuple[int, ...] = ()
         """What was counted last as different processes."""
+        self.pids_at: float | None = None
+        """Boot clock at which that began."""
 
     def fields(self, tier: Tier) -> Iterator[Scoped]:
         """The fields that its rows of this tier need."""
@@ -163,6 +166,7 @@ class TableReader:
             case Slowest(field=field):
                 return self._slowest(field)
             case Distinct(lists=lists):
+                self.pids_at = boot_clock()
                 self.pids = tuple(sorted({process.pid for one in lists for process in self._device.call(one)}))
                 return float(len(self.pids))
             case ProcessMemory(lists=lists):

@@ -40,7 +40,7 @@ class Sight:
     index: int
     uuid: str
     at: float
-    """When it was read."""
+    """When it was read, on the wall clock, which may be set back."""
     fault: str = ""
     xids: Mapping[str, float] = field(default_factory=dict)
     ecc_errors: float | None = None
@@ -101,13 +101,13 @@ NOTHING_SEEN: AllSeen = MappingProxyType({})
 
 
 def see(seen: AllSeen, sights: Sequence[Sight]) -> AllSeen:
-    """After one more look. What was read no later than the last time was seen already."""
+    """After one more look. What was read when the last was has been seen already."""
     after = dict(seen)
     for sight in sights:
         known = seen.get(sight.uuid)
         if known is None:
             known = Seen(first=sight, last=sight, looks=0)
-        elif sight.at <= known.last.at:
+        elif sight.at == known.last.at:
             continue
         after[sight.uuid] = _seen_again(known, sight)
     return after

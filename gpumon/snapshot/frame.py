@@ -15,7 +15,7 @@ from gpumon.snapshot.mig import Mig
 from gpumon.snapshot.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.snapshot.snapshot import Message
 
-SCHEMA = 5
+SCHEMA = 6
 """Raised whenever a message changes its shape: daemon and child of different installs must not talk."""
 
 LIMIT = 16 * 1024 * 1024

@@ -54,6 +54,8 @@ class SeenGpu:
     migs: tuple[SeenMig, ...] = ()
     pids: tuple[int, ...] | None = None
     """Of the processes that hold it, as NVML gives them; None: not known. Nothing shows them."""
+    pids_at: float | None = None
+    """When NVML was asked for them."""
     link_bytes: Mapping[str, float] = field(default_factory=dict)
     """That each NVLink has moved, both ways; read while a probe runs. Nothing shows them."""
     watched: float = 0.0

@@ -21,17 +21,16 @@ OnLeft = Callable[[str], None]
 
 
 def left_on(report: Report, gpus: Collection[str], pids: frozenset[int], ended: float) -> Left:
-    """By a poll that began after the end of the ranks, in seconds since the epoch: nobody used the GPUs before them."""
-    seen = [state for state in report.gpus if state.uuid in gpus and state.pids is not None]
-    if not is_polled_since(report, ended) or len(seen) < len(gpus):
+    """As NVML said after the end of the ranks, on the boot clock: nobody used the GPUs before them."""
+    if not is_told_since(report, gpus, ended):
         return None
-    return tuple(holder for state in seen for holder in _on_gpu(state, pids))
+    return tuple(holder for state in report.gpus if state.uuid in gpus for holder in _on_gpu(state, pids))
 
 
-def is_polled_since(report: Report, moment: float) -> bool:
-    """Whether the last poll of all GPUs began after this moment, in seconds since the epoch."""
-    polled, took = report.node.snapshot_timestamp_seconds, report.node.poll_duration_seconds or {}
-    return polled is not None and polled - sum(took.values()) > moment
+def is_told_since(report: Report, gpus: Collection[str], moment: float) -> bool:
+    """Whether NVML was asked after this moment of the boot clock for the processes of each of these GPUs, and told."""
+    told = {state.uuid: state.pids_at for state in report.gpus if state.pids is not None}
+    return all((told.get(uuid) or 0.0) > moment for uuid in gpus)
 
 
 def _on_gpu(state: GpuState, pids: frozenset[int]) -> Iterator[Holder]:

@@ -47,7 +47,7 @@ def is_due_early(report: Report, now: Situation, *, wall: float, at: float) -> b
     `wall` and `at`: now, in seconds since the epoch and on the boot clock.
     """
     last = report.probe.last
-    if last is not None and last.outcome == "skipped" and wall - last.started < AGAIN_SECONDS:
+    if last is not None and last.outcome == "skipped" and 0 <= wall - last.started < AGAIN_SECONDS:
         return False
     return _is_repaired(report, wall, at) and pause(report, now, 0.0) is None and may_run(now) is None
 

@@ -23,7 +23,7 @@ from gpumon.probe.situation import Situation
 from gpumon.release import Holder
 from gpumon.report import Report
 from gpumon.supervisor.choices import Choices
-from gpumon.supervisor.departure import Left, is_polled_since, left_on
+from gpumon.supervisor.departure import Left, is_told_since, left_on
 from gpumon.supervisor.due import IDLE_LOOK_SECONDS, is_due_early, pause
 from gpumon.supervisor.gate import Question
 from gpumon.supervisor.judging import make_judge
@@ -343,5 +343,5 @@ class Probing:
     def _own(self) -> Own:
         """Ranks that have ended are where they were until a poll has shown that they are not."""
         left = self._runs.left_at
-        there = self._runs.arrived or (left is not None and not is_polled_since(self._latest(), left))
+        there = self._runs.arrived or (left is not None and not is_told_since(self._latest(), self._using, left))
         return Own(pids=self._runs.pids, gpus=self._using if there else ())

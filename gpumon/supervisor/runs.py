@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
@@ -30,7 +29,7 @@ Clear = Callable[[Callable[[Skip | None], None]], None]
 Look = Callable[[], AllSeen]
 """What the GPUs of the run have told since before it began."""
 LeftOn = Callable[[Collection[str], frozenset[int], float], Left]
-"""What is still there of these ranks on these GPUs, after they ended at this time."""
+"""What is still there of these ranks on these GPUs, after they ended at this moment of the boot clock."""
 
 
 def at_once(on_answer: Callable[[Skip | None], None]) -> None:
@@ -74,7 +73,7 @@ class Runs:
 
     @property
     def left_at(self) -> float | None:
-        """When the last pass of the run in progress that has ended did so, in seconds since the epoch."""
+        """When the last pass of the run in progress that has ended did so, on the boot clock."""
         return None if self._current is None else self._current.left_at
 
     def start(
@@ -97,7 +96,7 @@ class Runs:
             on_result(result)
 
         def leave(result: ProbeResult, ranks: Sequence[Pass]) -> None:
-            ended, gpus, pids = time.time(), ranks[-1].plan.gpus, _pids(ranks)
+            ended, gpus, pids = boot_clock(), ranks[-1].plan.gpus, _pids(ranks)
             Departure(
                 self._loop,
                 lambda: self._left_on(gpus, pids, ended) if pids and gpus else (),
@@ -145,7 +144,7 @@ class _Current:
         self._look = look
         self.passes: list[Pass] = []
         self.left_at: float | None = None
-        """When the last of them ended, in seconds since the epoch."""
+        """When the last of them ended, on the boot clock."""
         self._begun = boot_clock()
         self._failure: ProbeResult | None = None
         """Of the agent's own making."""
@@ -197,7 +196,7 @@ class _Current:
     def _ended(self, one: Pass) -> None:
         """What did not end well is not measured in another way."""
         self.passes.append(one)
-        self.left_at = time.time()
+        self.left_at = boot_clock()
         if self._concluded().outcome in {"ok", "degraded"} and len(self.passes) < len(self._plans):
             self._clear(self._cleared)
         else:

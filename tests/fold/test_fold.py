@@ -318,10 +318,11 @@ def test_an_alert_on_a_verdict_survives_a_restart_of_the_agent() -> None:
 def test_what_a_poll_tells_while_a_probe_runs_crosses_the_pipe() -> None:
     """What each link has moved is known while it is read; who reaches whose memory, once told, stays known."""
     access = {"GPU-1": {"read": "ok", "nvlink": "not_supported"}}
-    watched = polled(seen(0, link_bytes={"0": 7.0}, peer_access=access, pids=(4,)), seen(1))
+    watched = polled(seen(0, link_bytes={"0": 7.0}, peer_access=access, pids=(4,), pids_at=99.0), seen(1))
     crossed = decode(encode(watched))
     assert isinstance(crossed, Snapshot)
     report = told(crossed, report=healthy())
     assert (of(report, "GPU-0").link_bytes, of(report, "GPU-0").peer_access) == ({"0": 7.0}, access)
+    assert (of(report, "GPU-0").pids, of(report, "GPU-0").pids_at) == ((4,), 99.0)
     later = told(polled(seen(0), seen(1), at=101.0), report=report, at=101.0)
     assert (of(later, "GPU-0").link_bytes, of(later, "GPU-0").peer_access) == ({}, access)

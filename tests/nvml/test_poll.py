@@ -60,7 +60,7 @@ def test_what_an_old_board_lacks_is_absent_and_no_error() -> None:
 def test_while_it_watches_every_poll_reads_who_holds_the_gpus(tmp_path: Path) -> None:
     """Else the lists of processes wait for the slow tier: they are the slowest of the driver's calls."""
     with polled(text="jobs: [{start: 110, gpus: [2]}]", folder=tmp_path) as poll:
-        poll.poll_later(all_tiers=True)
+        first = poll.poll_later(all_tiers=True).gpus[2]
         poll.node._due = dict.fromkeys(poll.node._due, float("inf"))
         poll.simulation.now = 111.0
         unwatched = poll.poll_later().gpus[2]
@@ -70,6 +70,7 @@ def test_while_it_watches_every_poll_reads_who_holds_the_gpus(tmp_path: Path) ->
     assert (unwatched.gpu and unwatched.gpu.processes, unwatched.pids) == (0.0, ())
     assert [seen.gpu and seen.gpu.processes for seen in watched] == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert [len(seen.pids or ()) for seen in watched] == [0, 0, 1, 0, 0, 0, 0, 0]
+    assert first.pids_at == unwatched.pids_at != watched[2].pids_at
 
 
 @pytest.mark.parametrize("profile", ["h100x8", "b200x8"])

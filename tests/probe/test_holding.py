@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loops import turn_until
+from loops import turn_for, turn_until
 from unkillable import build, held
 
 from gpumon import holding
@@ -257,42 +258,64 @@ def test_a_rank_that_takes_long_to_end_is_named_and_not_called_unkillable(
     assert (agent.told[-1].result.outcome, agent.told[-1].result.reason) == ("skipped", "held")
 
 
-def real(report: Report, *, polled: float, rank: tuple[int, ...] | None = (), used: float | None = 0.0) -> Report:
-    """The same of two real GPUs, of which the second shows this."""
-    first = GpuState(bus_id="0", uuid="GPU-0", index=0, gpu=Gpu(processes=0.0, memory_used_bytes=0.0), pids=())
+def real(report: Report, *, asked: float, rank: tuple[int, ...] | None = (), used: float | None = 0.0) -> Report:
+    """The same of two real GPUs, of which the second shows this; read at this moment of the boot clock."""
+    nobody = Gpu(processes=0.0, memory_used_bytes=0.0)
+    first = GpuState(bus_id="0", uuid="GPU-0", index=0, gpu=nobody, pids=(), pids_at=asked)
     second = replace(
         first, bus_id="1", uuid="GPU-1", index=1, gpu=replace(first.gpu, memory_used_bytes=used), pids=rank
     )
-    node = Node(gpus_expected=2.0, snapshot_timestamp_seconds=polled, poll_duration_seconds={"fast": 0.01})
-    return replace(report, simulated=None, gpus=(first, second), node=node)
+    return replace(report, simulated=None, gpus=(first, second), node=replace(report.node, gpus_expected=2.0))
 
 
-@pytest.mark.parametrize(("polled", "pids"), [(1.0, ()), (4e9, None)])
+@pytest.mark.parametrize(("asked", "pids"), [(1.0, ()), (4e9, None)])
 def test_what_nobody_has_looked_at_is_not_called_free(
-    agent: Held, monkeypatch: pytest.MonkeyPatch, polled: float, pids: tuple[int, ...] | None
+    agent: Held, monkeypatch: pytest.MonkeyPatch, asked: float, pids: tuple[int, ...] | None
 ) -> None:
     """No poll has begun since the ranks ended, or it could not read the processes of one of their GPUs."""
     monkeypatch.setattr(holding, "ANSWER_SECONDS", 0.5)
-    agent.seen = lambda report: real(report, polled=1.0)
+    agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
-    asked = agent.holding.request(60.0, "", "1", "api")
+    waits = agent.holding.request(60.0, "", "1", "api")
     turn_until(agent.loop, lambda: not agent.probing.holders())
-    agent.seen = lambda report: real(report, polled=polled, rank=pids)
-    answer = agent.answered(asked)
+    agent.seen = lambda report: real(report, asked=asked, rank=pids)
+    answer = agent.answered(waits)
     assert (answer.holders, answer.unseen) == ((), holding.UNSEEN)
+
+
+@pytest.mark.parametrize("step", [-86400.0, 86400.0])
+def test_a_step_of_the_wall_clock_neither_frees_the_gpus_nor_keeps_them(
+    agent: Held, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    """What was read before the ranks ended says nothing, and what was read after is enough."""
+    monkeypatch.setattr(holding, "ANSWER_SECONDS", 60.0)
+    agent.seen = lambda report: real(report, asked=1.0)
+    agent.run()
+    waits = agent.holding.request(60.0, "", "1", "api")
+    turn_until(agent.loop, lambda: not agent.probing.holders())
+    true = time.time
+    monkeypatch.setattr(time, "time", lambda: true() + step)
+    before = boot_clock() - 60.0
+    stepped = replace(FIRST.node, snapshot_timestamp_seconds=time.time())
+    agent.seen = lambda report: replace(real(report, asked=before), node=stepped)
+    turn_for(agent.loop, 5 * holding.LOOK_SECONDS)
+    assert not waits.done()
+    after = boot_clock()
+    agent.seen = lambda report: replace(real(report, asked=after), node=stepped)
+    assert agent.answered(waits) == Answer()
 
 
 def test_ranks_that_had_ended_before_the_hold_are_looked_for_too(agent: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is in progress until NVML shows none of them."""
     monkeypatch.setattr(holding, "ANSWER_SECONDS", 1.0)
-    agent.seen = lambda report: real(report, polled=1.0)
+    agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
     first, second = (one.pid for one in agent.probing.holders())
     for pid in (first, second):
         os.kill(pid, signal.SIGKILL)
     turn_until(agent.loop, lambda: not agent.probing.holders())
     assert agent.probing.running
-    agent.seen = lambda report: real(report, polled=4e9, rank=(second,))
+    agent.seen = lambda report: real(report, asked=4e9, rank=(second,))
     assert [one.pid for one in agent.hold("1").holders] == [second]
 
 
@@ -312,14 +335,14 @@ def test_what_a_run_leaves_on_real_gpus_is_told(
     """A poll after the end of its ranks has to say that nothing is left, as far as it can; a stranger is no rest."""
     if not told:  # then nobody waits so long
         monkeypatch.setattr(holding, "ANSWER_SECONDS", 60.0)
-    agent.seen = lambda report: real(report, polled=1.0)
+    agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
     rank = agent.probing.holders()[0].pid
     asked = agent.holding.request(60.0, "", "1", "api")
     turn_until(agent.loop, lambda: not agent.probing.holders())
     assert told or not asked.done(), "no poll has told of it yet"
     pids = {"rank": (rank,), "stranger": (1,)}.get(left.get("listed", ""), ())
-    agent.seen = lambda report: real(report, polled=4e9, rank=pids, used=left.get("used", 0.0))
+    agent.seen = lambda report: real(report, asked=4e9, rank=pids, used=left.get("used", 0.0))
     assert [one.words for one in agent.answered(asked).holders] == [words.format(pid=rank) for words in told]
 
 

@@ -100,6 +100,7 @@ FAILED = replace(RUN, outcome="failed", started=WALL - 300.0)
         (after_repair(ran=(RUN, FAILED), last=FAILED), FREE, False),
         (after_repair(last=replace(SKIP, started=WALL - 60.0)), FREE, False),
         (after_repair(last=replace(SKIP, started=WALL - AGAIN_SECONDS)), FREE, True),
+        (after_repair(last=replace(SKIP, started=WALL + 86400.0)), FREE, True),  # the clock was set back since
         (after_repair(), IDLE, True),
         (after_repair(), SOON, False),
         (after_repair(), replace(FREE, schedulers=("slurmd",)), False),

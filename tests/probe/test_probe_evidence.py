@@ -134,6 +134,7 @@ def test_a_poll_counts_once() -> None:
     """Whoever looks more often than the GPUs are read sees nothing new."""
     once = see({}, sights(1.0, held_down=["hw_thermal"]))
     assert see(once, sights(1.0)) == once
+    assert see(once, sights(-86400.0)) != once, "the clock was set back"
     assert once[GPUS[ODD]].looks == 1
 
 

@@ -76,8 +76,13 @@ def on_host(report: Report, pids: Sequence[int] = (), *, contained: bool = False
     links = KnownLinks(seen=LinksSeen(ended_at=0.0, contained=contained))
     held = [pids[n : n + 1] for n in range(len(report.gpus))]
     gpus = tuple(replace(state, pids=tuple(one)) for state, one in zip(report.gpus, held, strict=True))
-    node = replace(report.node, snapshot_timestamp_seconds=4e9)
-    return replace(report, gpus=gpus, node=node, memory=replace(report.memory, links=links))
+    polled = replace(report.node, snapshot_timestamp_seconds=1.0)
+    return asked(replace(report, gpus=gpus, node=polled, memory=replace(report.memory, links=links)), 4e9)
+
+
+def asked(report: Report, at: float) -> Report:
+    """The same of a node whose processes were read at this moment of the boot clock."""
+    return replace(report, gpus=tuple(replace(state, pids_at=at) for state in report.gpus))
 
 
 class Bench:
@@ -225,7 +230,7 @@ def test_a_stranger_on_real_gpus_ends_the_run(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pids", "memory", "polled", "left"),
+    ("pids", "memory", "asked_at", "left"),
     [
         (True, 0.0, 4e9, "rank {pid} of the probe, which NVML still lists on GPU 0"),
         (False, 4e9, 4e9, "GPU 0, which has 3.7 GiB in use"),
@@ -233,7 +238,7 @@ def test_a_stranger_on_real_gpus_ends_the_run(bench: Bench) -> None:
     ],
 )
 def test_what_stays_on_a_gpu_after_a_run_is_told_and_not_waited_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, pids: bool, memory: float, polled: float, left: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, pids: bool, memory: float, asked_at: float, left: str
 ) -> None:
     """The outcome stands; the hint says what NVML still shows, or that nobody has looked."""
     monkeypatch.setattr(departure, "PATIENCE", 0.3)
@@ -241,10 +246,10 @@ def test_what_stays_on_a_gpu_after_a_run_is_told_and_not_waited_for(
     bench.report = on_host(node(0.0, 0.0, simulated=False))
     assert bench.request().accepted
     [pid] = sorted(one.pid for one in bench.probing.holders())[:1]
-    bench.report = replace(bench.report, node=replace(bench.report.node, snapshot_timestamp_seconds=1.0))
+    bench.report = asked(bench.report, 1.0)
     shown = on_host(node(0.0, 0.0, simulated=False, memory_used_bytes=memory), [pid] if pids else [])
     bench.turn_until(lambda: not bench.probing.holders())
-    bench.report = replace(shown, node=replace(shown.node, snapshot_timestamp_seconds=polled))
+    bench.report = asked(shown, asked_at)
     bench.turn_until(lambda: bool(bench.kept))
     [result] = bench.kept
     assert (result.outcome, result.reason) == ("failed", "setup")
@@ -300,7 +305,7 @@ def test_what_the_ranks_of_one_algorithm_leave_is_no_stranger_to_the_next(bench:
     bench.turn_until(lambda: any(isinstance(one, ProbeProgressed) for one in bench.told))
     shown = [900_001, 900_002] if contained else first
     later = on_host(node(1.0, 1.0, simulated=False), shown, contained=contained)
-    bench.report = replace(later, node=replace(later.node, snapshot_timestamp_seconds=1.0))
+    bench.report = asked(later, 1.0)
     bench.turn_until(lambda: bool(bench.kept) or not {one.pid for one in bench.probing.holders()} & {*first})
     turn_for(bench.loop, 4 * WATCH_SECONDS)
     assert (bench.kept, len(bench.probing.holders())) == ([], 2)
@@ -323,7 +328,7 @@ def test_a_job_that_comes_between_two_algorithms_is_a_stranger_in_a_container_to
     """It is known by its number alone: of ours none is there once a poll has begun since they ended."""
     bench.worker.write_text(f"import os, time\nif os.environ.get('NCCL_ALGO'): time.sleep(60)\n{MEASURE}")
     free = on_host(node(0.0, 0.0, simulated=False), contained=True)
-    bench.report = replace(free, node=replace(free.node, snapshot_timestamp_seconds=1.0))
+    bench.report = asked(free, 1.0)
     assert bench.request().accepted
     first = {one.pid for one in bench.probing.holders()}
     bench.turn_until(lambda: bool(now := {one.pid for one in bench.probing.holders()}) and not now & first)
