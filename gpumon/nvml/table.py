@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gpumon.boot import boot_clock
 from gpumon.nvml.calls import Process
 from gpumon.nvml.device import AbsentError, Device
 from gpumon.nvml.fields import ALL_ONES, NONSENSE, Scoped
 from gpumon.nvml.library import NO_PERMISSION, NvmlError
-from gpumon.snapshot.call_page import boot_clock
 from gpumon.snapshot.reading import (
     KEY_SEPARATOR,
     Bits,
