@@ -13,7 +13,6 @@ from gpumon.memories import Memories
 from gpumon.release import Answer, Holder
 from gpumon.report import Report
 from gpumon.span import ASK_FOR_LESS, wrong_length, wrong_reason
-from gpumon.supervisor.departure import left_on
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Probing
 
@@ -31,7 +30,7 @@ class _Waiting:
 
     future: Future[Answer]
     gpus: tuple[str, ...]
-    """On which a run was in progress."""
+    """On which something of a run was, or may have been."""
     pids: frozenset[int]
     """Of its ranks, those that have ended among them."""
     give_up_at: float
@@ -105,6 +104,8 @@ class Holding:
         )
         self._tell(one)  # from here on no run begins, whatever the disk does
         self._probing.give_way()
+        if waiting.gpus:
+            self._probing.look()
         self._wait(waiting)
 
     def _refusal(self, seconds: float, reason: str, owner: str) -> Answer | None:
@@ -157,7 +158,7 @@ class Holding:
         if left:
             return Answer(holders=left, stored=bool(one.stored)) if late or _stuck(left) else None
         one.ended = one.ended or boot_clock()
-        there = left_on(self._latest(), one.gpus, one.pids, one.ended) if one.gpus else ()
+        there = self._probing.left_on(one.gpus, one.pids, one.ended) if one.gpus else ()
         if not late and (self._probing.running or one.stored is None or there != ()):
             return None
         return Answer(holders=there or (), unseen=UNSEEN if there is None else "", stored=bool(one.stored))

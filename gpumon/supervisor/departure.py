@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 from gpumon.boot import boot_clock
 from gpumon.probe.guard import idle_bytes
@@ -18,6 +19,24 @@ LOOK_INTERVAL = 0.1
 Left = tuple[Holder, ...] | None
 """What is still there; None: nobody has looked yet."""
 OnLeft = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What runs may have left, as nobody has seen yet that they have not."""
+
+    gpus: frozenset[str] = frozenset()
+    """UUIDs."""
+    pids: frozenset[int] = frozenset()
+
+    def after(self, gpus: Collection[str], pids: frozenset[int]) -> Behind:
+        """These ranks have ended on these GPUs too."""
+        return Behind(self.gpus | frozenset(gpus), self.pids | pids)
+
+    def without(self, gpus: Collection[str]) -> Behind:
+        """On these GPUs nothing is left."""
+        rest = self.gpus - frozenset(gpus)
+        return Behind(rest, self.pids) if rest else Behind()
 
 
 def left_on(report: Report, gpus: Collection[str], pids: frozenset[int], ended: float) -> Left:

@@ -81,9 +81,10 @@ class Probing:
         self._watch_gpus = watch
         self._record = record
         self._fleet = fleet
-        self._runs = Runs(loop, self._left_on)
+        self._runs = Runs(loop, self.left_on)
         self._watching: Timer | None = None
         self._waiting: Timer | None = None
+        self._resting: Timer | None = None
         self._stopping = False
         self._measuring = probe
         """The probe of the run that was begun last."""
@@ -109,13 +110,14 @@ class Probing:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """UUIDs of those that the run in progress uses; empty on the CPU."""
-        return self._using
+        """UUIDs of those on which something of a run is, or may be still; empty on the CPU."""
+        behind = (one.uuid for one in self._latest().gpus if one.uuid in self._runs.behind.gpus)
+        return tuple(dict.fromkeys((*self._using, *behind)))
 
     @property
     def pids(self) -> frozenset[int]:
-        """Of the ranks of the run in progress, those that have ended among them."""
-        return self._runs.pids
+        """Of the ranks of these runs, those that have ended among them."""
+        return self._runs.pids | self._runs.behind.pids
 
     @property
     def unkillable(self) -> tuple[int, ...]:
@@ -160,6 +162,18 @@ class Probing:
         skip = intruders(self._situation(), self._chosen or None)
         if skip is not None:
             self._abort(skip)
+
+    def left_on(self, gpus: Collection[str], pids: frozenset[int], ended: float) -> Left:
+        """What is still there of these ranks, after they ended at this moment of the boot clock."""
+        left = () if self._stopping else left_on(self._latest(), gpus, pids, ended)
+        if left == ():
+            self._runs.behind = self._runs.behind.without(gpus)
+        return left
+
+    def look(self) -> None:
+        """For a while, read at every poll who holds the GPUs."""
+        self._watch_gpus(closely=True)
+        self._rest_later()
 
     def stop(self) -> None:
         """Kill the run in progress, and begin no other."""
@@ -306,6 +320,11 @@ class Probing:
         self._unseen.look(self._latest())
         self.give_way()
 
+    def _rest_later(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+        self._resting = self._loop.call_after(AFTER_SECONDS, self._rest)
+
     def _rest(self) -> None:
         if not self.running:
             self._watch_gpus(closely=False)
@@ -315,7 +334,7 @@ class Probing:
             self._watching.cancel()
         self._using = self._chosen = ()
         self._unseen = Unseen()
-        self._loop.call_after(AFTER_SECONDS, self._rest)
+        self._rest_later()
         words = {"id": result.id, "outcome": result.outcome, "reason": result.reason, "hint": result.hint}
         level = logging.INFO if result.outcome in {"ok", "skipped"} else logging.ERROR
         log.log(level, "probe ended", extra={name: word for name, word in words.items() if word})
@@ -336,9 +355,6 @@ class Probing:
             alone=self._measuring.alone,
             unseen=self._unseen.seconds,
         )
-
-    def _left_on(self, gpus: Collection[str], pids: frozenset[int], ended: float) -> Left:
-        return () if self._stopping else left_on(self._latest(), gpus, pids, ended)
 
     def _own(self) -> Own:
         """Ranks that have ended are where they were until a poll has shown that they are not."""

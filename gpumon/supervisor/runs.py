@@ -17,7 +17,7 @@ from gpumon.probe.passes import Pass
 from gpumon.probe.plan import Plan, Run
 from gpumon.probe.result import ProbeResult
 from gpumon.probe.steps import Step
-from gpumon.supervisor.departure import Departure, Left
+from gpumon.supervisor.departure import Behind, Departure, Left
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.ranks import OnProgress, Ranks
 
@@ -55,6 +55,7 @@ class Runs:
         self._left_on = left_on
         self.ranks = Ranks(loop)
         self._current: _Current | None = None
+        self.behind = Behind()
 
     @property
     def running(self) -> str | None:
@@ -97,6 +98,8 @@ class Runs:
 
         def leave(result: ProbeResult, ranks: Sequence[Pass]) -> None:
             ended, gpus, pids = boot_clock(), ranks[-1].plan.gpus, _pids(ranks)
+            if pids and gpus:
+                self.behind = self.behind.after(gpus, pids)
             Departure(
                 self._loop,
                 lambda: self._left_on(gpus, pids, ended) if pids and gpus else (),

@@ -38,7 +38,7 @@ from gpumon.snapshot.node import Node
 from gpumon.state import GpuState
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Retention, Store
-from gpumon.supervisor import ranks
+from gpumon.supervisor import departure, ranks
 from gpumon.supervisor.choices import Choices
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.probing import Probing
@@ -74,6 +74,7 @@ class Held:
         self.seen: Callable[[Report], Report] = lambda report: report
         """What else a test lets the Report say."""
         self.told: list[Any] = []
+        self.watched: list[bool] = []
         self.probing = Probing(
             self.loop,
             replace(PROBES["allreduce"], worker=worker),
@@ -81,7 +82,7 @@ class Held:
             latest=self.latest,
             tell=self._tell,
             keep=lambda result: self._tell(ProbeEnded(result=result)),
-            watch=lambda **_: None,
+            watch=lambda *, closely: self.watched.append(closely),
             record=RunRecord(worker.with_name("run.json")),
         )
         self.holding = Holding(
@@ -317,6 +318,29 @@ def test_ranks_that_had_ended_before_the_hold_are_looked_for_too(agent: Held, mo
     assert agent.probing.running
     agent.seen = lambda report: real(report, asked=4e9, rank=(second,))
     assert [one.pid for one in agent.hold("1").holders] == [second]
+
+
+def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
+    agent: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was over after its patience; the GPUs are read closely again, and once they are clear nobody has to wait."""
+    monkeypatch.setattr(departure, "PATIENCE", 0.1)
+    monkeypatch.setattr(holding, "ANSWER_SECONDS", 0.5)
+    agent.seen = lambda report: real(report, asked=1.0)
+    agent.run()
+    pids = [one.pid for one in agent.probing.holders()]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    turn_until(agent.loop, lambda: not agent.probing.running)
+    agent.watched.clear()
+    assert agent.hold("1").unseen == holding.UNSEEN
+    assert agent.watched == [True]
+    agent.seen = lambda report: real(report, asked=4e9, rank=(pids[1],))
+    assert [one.pid for one in agent.hold("1").holders] == [pids[1]]
+    agent.seen = lambda report: real(report, asked=4e9)
+    assert agent.hold("1") == Answer()
+    agent.seen = lambda report: real(report, asked=1.0, used=4e9)
+    assert agent.hold("1") == Answer()
 
 
 @pytest.mark.parametrize(
