@@ -118,6 +118,8 @@ class History:
         return tuple(steps)
 
     def _cut(self, runs: Runs, low: int, high: int, start: float, end: float) -> Window | None:
+        if runs.starts[-1] <= low:
+            return self._still(runs.values[-1], low, high, start, end)
         starts, values, counts = runs.starts, list[float](), list[int]()
         begin, stop = max(bisect_right(starts, low) - 1, 0), bisect_left(starts, high)
         first = since = last = low
@@ -133,6 +135,13 @@ class History:
             return None
         first_at, last_at, changed_at = (self.times[one - self.first] for one in (first, last - 1, since))
         return Window(values, counts, first_at, last_at, start, end, changed_at)
+
+    def _still(self, value: float | None, low: int, high: int, start: float, end: float) -> Window | None:
+        """Of a series that has not changed within the window, as most have not."""
+        if value is None or low >= high:
+            return None
+        first_at = self.times[low - self.first]
+        return Window([value], [high - low], first_at, self.times[high - 1 - self.first], start, end, first_at)
 
     def _timeline(self, at: float) -> tuple[tuple[float, ...], int]:
         """The newest addition gives way to the next one until it stands a step from the one before it."""
@@ -162,6 +171,8 @@ def _continued(
 
 def _extended(runs: Runs, value: float | None, position: int, oldest: int) -> Runs:
     starts, values = runs
+    if starts and starts[-1] < position and values[-1] == value and (len(starts) == 1 or starts[1] > oldest):
+        return runs  # as nearly always
     if starts and starts[-1] == position:  # what the newest addition said gives way with it
         starts, values = starts[:-1], values[:-1]
     if not values or values[-1] != value:
