@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable
 
-from gpumon import __version__
 from gpumon.boot import boot_clock
 from gpumon.probe.fleet import FleetFigures, Hardware, read
 from gpumon.report import Report
+from gpumon.supervisor.fetch import fetch
 from gpumon.supervisor.loop import Loop
 
 log = logging.getLogger("gpumon.probe")
@@ -25,8 +23,11 @@ AGAIN_SECONDS = 300.0
 FRESH_SECONDS = 2.5 * ASK_SECONDS
 """For which an answer counts."""
 TIMEOUT_SECONDS = 10.0
+"""That Prometheus may take to evaluate it."""
+ANSWER_SECONDS = 30.0
+"""Until the last byte of an answer."""
 ANSWER_LIMIT = 1 << 20
-"""Bytes of an answer that are read."""
+"""Bytes of an answer."""
 TWO = 2
 """GPUs that can exchange anything."""
 
@@ -109,15 +110,5 @@ def _hardware(report: Report) -> Hardware | None:
 
 def _fetch(url: str, query: str) -> bytes:
     """The answer to an instant query, whatever its status. Raises OSError, ValueError, HTTPException."""
-    body = urllib.parse.urlencode({"query": query, "timeout": f"{TIMEOUT_SECONDS:g}s"}).encode()
-    request = urllib.request.Request(  # noqa: S310 - the configuration takes http and https alone
-        f"{url.rstrip('/')}/api/v1/query", data=body, headers={"User-Agent": f"gpumon/{__version__}"}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
-            return bytes(answer.read(ANSWER_LIMIT))
-    except urllib.error.HTTPError as error:
-        if error.headers.get_content_type() != "application/json":
-            raise
-        with error:
-            return bytes(error.read(ANSWER_LIMIT))
+    form = urllib.parse.urlencode({"query": query, "timeout": f"{TIMEOUT_SECONDS:g}s"}).encode()
+    return fetch(f"{url.rstrip('/')}/api/v1/query", form, seconds=ANSWER_SECONDS, limit=ANSWER_LIMIT)

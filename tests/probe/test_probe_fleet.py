@@ -22,6 +22,7 @@ from gpumon.probe.probes import GIB
 from gpumon.probe.result import Measurement
 from gpumon.report import Report
 from gpumon.serve import example
+from gpumon.supervisor import fleet as supervisor_fleet
 from gpumon.supervisor.fleet import Fleet
 from gpumon.supervisor.loop import Loop
 
@@ -243,3 +244,53 @@ def test_what_is_no_answer_is_asked_again(answer: bytes, caplog: pytest.LogCaptu
         turn_until(loop, lambda: failed() == 2)
         wild.shutdown()
     assert not fleet.figures.busbw
+
+
+class Dripping(socketserver.StreamRequestHandler):
+    """Sends what the server was given, then a byte now and then for as long as anybody listens."""
+
+    def handle(self) -> None:
+        try:
+            self.wfile.write(self.server.answer)  # type: ignore[attr-defined]
+            while not self.server.over.wait(0.05):  # type: ignore[attr-defined]
+                self.wfile.write(b"1")
+        except OSError:
+            self.server.left.set()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"HTTP/1.1 2", b"HTTP/1.1 200 OK\r\n\r\n[", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"],
+    ids=["its head", "its body", "the size of a part"],
+)
+def test_an_answer_that_drips_is_given_up(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The whole question has a deadline: nothing of it stays open, and whoever is named next is asked."""
+    monkeypatch.setattr(supervisor_fleet, "ANSWER_SECONDS", 0.3)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Dripping) as drip:
+        drip.answer, drip.over, drip.left = answer, threading.Event(), threading.Event()  # type: ignore[attr-defined]
+        threading.Thread(target=drip.serve_forever, daemon=True).start()
+        loop = Loop()
+        fleet = Fleet(loop, f"http://127.0.0.1:{drip.server_address[1]}", report)
+        fleet.look()
+        turn_until(loop, lambda: bool(caplog.records))
+        assert caplog.records[0].__dict__["error"] == "TimeoutError: no whole answer within 0.3 s"
+        assert drip.left.wait(60), "the connection is still open"  # type: ignore[attr-defined]
+        drip.over.set()  # type: ignore[attr-defined]
+        drip.shutdown()
+
+
+def test_an_answer_that_is_too_long_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not cut off, which would make it another answer."""
+    monkeypatch.setattr(supervisor_fleet, "ANSWER_LIMIT", 100)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Wild) as wild:
+        wild.answer = b"HTTP/1.1 200 OK\r\n\r\n" + b"{}" + b" " * 100  # type: ignore[attr-defined]
+        threading.Thread(target=wild.serve_forever, daemon=True).start()
+        loop = Loop()
+        Fleet(loop, f"http://127.0.0.1:{wild.server_address[1]}", report).look()
+        turn_until(loop, lambda: bool(caplog.records))
+        wild.shutdown()
+    assert caplog.records[0].__dict__["error"] == "ValueError: the answer is longer than 100 bytes"
