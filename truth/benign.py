@@ -9,8 +9,8 @@ from gpumon.health.products import whole
 from gpumon.sim.board import Profile
 from truth import acts, ranks
 from truth.acts import BUSY, MINUTE, WITHHELD
-from truth.allreduce import FREE, SCHEDULED, can_run
 from truth.fault import PORT, SILENT, Disturbance, Step
+from truth.faults.allreduce import FREE, SCHEDULED, can_run
 from truth.world import World
 
 _UNWIRED = {"mlx5_3": SILENT}

@@ -1,0 +1,67 @@
+"""Where a fault can happen: what a node has, by its profile."""
+
+from __future__ import annotations
+
+from gpumon.sim.board import Profile
+
+UNSUPPORTED = 0
+"""Fabric state of a board without a fabric: the driver answers, and there is no registration that could go wrong."""
+
+
+def several(profile: Profile) -> bool:
+    return len(profile.bus_ids) > 1
+
+
+def linked(profile: Profile) -> bool:
+    """Its NVLinks are up and in use."""
+    return bool(profile.board.links) and profile.links_active and not profile.mig
+
+
+def nvlink4(profile: Profile) -> bool:
+    return linked(profile) and not profile.board.nvlink5
+
+
+def nvlink5(profile: Profile) -> bool:
+    return linked(profile) and profile.board.nvlink5
+
+
+def fabric(profile: Profile) -> bool:
+    return profile.fabric is not None and profile.fabric.state != UNSUPPORTED and not profile.guest
+
+
+def managed(profile: Profile) -> bool:
+    return "fabric_manager" in profile.services
+
+
+def imex(profile: Profile) -> bool:
+    return "imex" in profile.services
+
+
+def c2c(profile: Profile) -> bool:
+    return bool(profile.board.c2c_links)
+
+
+def whole(profile: Profile) -> bool:
+    """MIG is off: GPUs that are divided have no volatile ECC counts, no utilization and no clocks of their own."""
+    return not profile.mig
+
+
+def remaps(profile: Profile) -> bool:
+    return profile.board.remap_banks is not None and not profile.mig
+
+
+def retires(profile: Profile) -> bool:
+    return profile.board.remap_banks is None
+
+
+def advises(profile: Profile) -> bool:
+    """Its driver tells what it would have done."""
+    return int(profile.driver.partition(".")[0]) >= 570
+
+
+def ported(profile: Profile) -> bool:
+    return profile.ports is not None
+
+
+def hot_memory(profile: Profile) -> bool:
+    return profile.board.memory_temperature_idle is not None and profile.board.thresholds_told
