@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 NEEDS: Final = "needs"
 """Type of pydantic's error for a setting that is good only with another one; its context holds the remedy."""
@@ -16,6 +16,12 @@ _LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<por
 _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#@]*)?")
 _NCCL = re.compile(r"NCCL_\w+", re.ASCII)
 _GPU = re.compile(r"\d{1,3}|GPU-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+
+
+class Section(BaseModel):
+    """Rows that belong together."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
 
 def setting(
