@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 STAGES = ("start", "import", "join", "allocate", "warm_up", "measure", "check", "locate", "end")
 """That a rank goes through; allocate to check for each size."""
+SETUP_STAGES = STAGES[: STAGES.index("warm_up")]
+"""Before the first operation: what fails here says nothing about the links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

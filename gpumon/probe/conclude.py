@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpumon.probe.account import Account
+from gpumon.probe.account import SETUP_STAGES
 from gpumon.probe.baseline import Judge
 from gpumon.probe.course import comparisons
 from gpumon.probe.evidence import NOTHING_SEEN, AllSeen, told
@@ -19,18 +18,13 @@ from gpumon.probe.probes import MIB, Probe
 from gpumon.probe.remedies import remedy
 from gpumon.probe.result import Comparison, Location, ProbeResult
 from gpumon.probe.sharp import told_apart
+from gpumon.probe.trials import more, trial, unread
 
-SETUP_STAGES = ("start", "import", "join", "allocate")
-"""Before the first operation: what fails here says nothing about the links."""
-TRIALS = {"start": "--version", "import": "-c 'import torch'"}
-"""How to see for oneself whether the interpreter can do what it does at a stage."""
 LOCATED = ("degraded", "wrong")
 """Outcomes after which it is said where the trouble is."""
 MEASURED = ("ok", *LOCATED)
 BROKEN = ("failed", "timeout")
 """Outcomes for which the GPUs may have told the cause."""
-TORCH = (2, 6)
-"""Oldest version of PyTorch with which the ranks are tried."""
 LOG_LIMIT = 64 * 1024
 """Longest log of a result, in characters."""
 
@@ -151,11 +145,14 @@ def _wrong(one: Pass, _ending: Ending) -> _Verdict | None:
     return _Verdict(outcome="wrong", hint=seen, remedy="Take the node out of service and run again.")
 
 
-def _unkillable(_one: Pass, ending: Ending) -> _Verdict | None:
+def _unkillable(one: Pass, ending: Ending) -> _Verdict | None:
     if not ending.abandoned:
         return None
     pids = ", ".join(map(str, ending.abandoned))
-    hint = f"SIGKILL does not end pid {pids}: it is stuck in the kernel, most likely in the driver. Reboot the node."
+    stages = {account.progress.stage for account in one.accounts if account.pid in ending.abandoned}
+    files = unread(one, next(iter(stages))) if len(stages) == 1 else ""
+    where = f"at a file. {files} Should it stay, reboot the node." if files else "in the driver. Reboot the node."
+    hint = f"SIGKILL does not end pid {pids}: it is stuck in the kernel, most likely {where}"
     if ending.aborted is not None:
         hint = f"{hint} The run had to end ({ending.aborted.reason}): {ending.aborted.hint}"
     return _Verdict(outcome="timeout", reason="unkillable", hint=hint)
@@ -192,7 +189,7 @@ def _late(one: Pass, ending: Ending) -> _Verdict | None:
     behind = min(one.accounts, key=lambda account: (account.done, account.progress.ratio)).progress
     places = "; ".join(f"rank {account.rank}: {account.progress}" for account in one.accounts)
     said = "".join(_printable(account.output) for account in one.accounts)
-    known = remedy(said) or _unread(one, behind.stage) or _more(one)
+    known = remedy(said) or unread(one, behind.stage) or more(one)
     hint = f"Not done after {one.plan.deadline:g} s ({places}). {known}"
     return _Verdict(outcome="timeout", reason=behind.stage, hint=hint)
 
@@ -203,43 +200,9 @@ def _failed(one: Pass, ending: Ending) -> _Verdict | None:
     cause = next((each for each in one.accounts if each.rank == ending.first_failed), one.accounts[0])
     device = f" ({one.plan.gpus[cause.rank]})" if one.plan.gpus else ""
     hint = f"Rank {cause.rank}{device} at {cause.progress}: {cause.error or _exit(cause.status)}."
-    known = (_trial(one, cause), remedy(cause.error + _printable(cause.output)))
-    hint = " ".join((hint, *(filter(None, known) if any(known) else (_more(one),))))
+    known = (trial(one, cause), remedy(cause.error + _printable(cause.output)))
+    hint = " ".join((hint, *(filter(None, known) if any(known) else (more(one),))))
     return _Verdict(outcome="failed", reason="setup" if cause.progress.stage in SETUP_STAGES else "ranks", hint=hint)
-
-
-def _trial(one: Pass, cause: Account) -> str:
-    """How to see for oneself what is wrong with the interpreter or its torch."""
-    python, stage = one.plan.python, cause.progress.stage
-    if stage == "start" and cause.error:
-        return "Let probe.python name a Python interpreter, or a script that execs one, that the agent's user may run."
-    if stage == "start" and (cause.status or 0) >= 0:
-        return f"It has to be Python 3.9 or later that has PyTorch (probe.python): try `{python} -I {TRIALS[stage]}`."
-    if stage == "import":
-        return f"Try `{python} -I {TRIALS[stage]}`."
-    torch = one.versions.get("torch", "")
-    if stage in SETUP_STAGES and _numbers(torch) < TORCH:
-        return f"PyTorch {torch} is older than the {'.'.join(map(str, TORCH))} that the probe needs."
-    return ""
-
-
-def _unread(one: Pass, stage: str) -> str:
-    """Before its ranks join, a run that hangs most likely waits for a file."""
-    if stage not in TRIALS:
-        return ""
-    where = "Does the file system answer on which probe.python and its PyTorch lie?"
-    return f"{where} Try `{one.plan.python} -I {TRIALS[stage]}`."
-
-
-def _more(one: Pass) -> str:
-    """Where to look when nobody knows a remedy."""
-    louder = "; `probe.nccl_environment: {NCCL_DEBUG: INFO}` makes NCCL say more"
-    return f"The log of the run has the last words of its ranks{louder if one.plan.gpus else ''}."
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Of 2.10.1+cu130: (2, 10, 1); of none one that is new enough."""
-    return tuple(map(int, re.findall(r"\d+", version.partition("+")[0]))) or TORCH
 
 
 _JUDGES = (_wrong, _unkillable, _aborted, _not_started, _no_torch, _late, _failed)

@@ -202,6 +202,24 @@ def test_what_ended_a_run_is_said_beside_what_cannot_be_killed() -> None:
     assert result.hint.endswith("Reboot the node. The run had to end (held): Held by 4712.")
 
 
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        ("start", "most likely at a file. Does the file system answer"),
+        ("import", "most likely at a file. Does the file system answer"),
+        ("join", "most likely in the driver. Reboot the node."),
+        ("measure", "most likely in the driver. Reboot the node."),
+    ],
+)
+def test_where_an_unkillable_rank_is_stuck_is_told_by_its_stage(stage: str, words: str) -> None:
+    """Before it joins it has touched no GPU: it reads the interpreter and PyTorch, over a network maybe."""
+    told = [replace(account, pid=4711 + account.rank) for account in accounts(FOUR_GPUS)]
+    told[2] = replace(told[2], progress=replace(told[2].progress, stage=stage))
+    hint = concluded(told, replace(ENDING, abandoned=(4713,))).hint
+    assert f"SIGKILL does not end pid 4713: it is stuck in the kernel, {words}" in hint
+    assert hint.endswith("eboot the node.")
+
+
 def test_the_log_is_bounded_and_cannot_steer_a_terminal() -> None:
     """Control characters of what the ranks printed are left out of the result."""
     told = [replace(account, output=b"\x1b[2Jbad \xff\n", status=1) for account in accounts(FOUR_GPUS)]

@@ -21,8 +21,7 @@ from loops import turn_until
 from rank_runs import JUDGE, KILLING, QUICK, STARTED, Probing, gone, make_plan, scripted
 
 import gpumon
-from gpumon.probe.account import Progress
-from gpumon.probe.conclude import SETUP_STAGES
+from gpumon.probe.account import SETUP_STAGES, Progress
 from gpumon.probe.guard import Skip
 from gpumon.probe.plan import Plan, Run
 from gpumon.probe.result import ProbeResult

@@ -12,7 +12,7 @@ from gpumon.health.mended import is_whole, mended
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, Ruling, Verdict, fail, over, unknown, warn
-from gpumon.probe.conclude import SETUP_STAGES
+from gpumon.probe.account import SETUP_STAGES
 from gpumon.probe.guard import REFUSED
 from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import SUCCESSES, ProbeResult
@@ -177,7 +177,7 @@ def unkillable(facts: Facts) -> Finding:
     if not pids:
         return WELL
     words = f"{len(pids)} of its processes" if len(pids) > 1 else "one of its processes"
-    reason = f"SIGKILL does not end {words}: the all-reduce is stuck in the kernel, most likely in the driver."
+    reason = f"SIGKILL does not end {words}: it is stuck in the kernel. The last run says where."
     return fail(reason, Action.REBOOT, processes=float(len(pids)))
 
 
