@@ -10,6 +10,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from gpumon import __version__, log, systemd
 from gpumon.accepting import Accepting
@@ -58,10 +59,10 @@ _log = logging.getLogger("gpumon")
 
 TICK_SECONDS = 5.0
 """How often rules are evaluated and the agent looks at itself."""
-RELEASE_RECORD = "release.json"
-"""Beside the store: which release is in force. Read before the first sampler starts, so it is no row of the store."""
-RUN_RECORD = "run.json"
-"""Beside it too: the run of a probe that is in progress."""
+RELEASE_RECORD = ".release.json"
+"""Behind the name of the store: which release is in force. Read before the first sampler starts, so it is no row."""
+RUN_RECORD = ".run.json"
+"""Likewise: the run of a probe that is in progress."""
 READY_SECONDS = 10.0
 """Deadline of the first poll: after that the agent is ready, whatever the driver does."""
 STOP_SECONDS = 4.0
@@ -129,7 +130,7 @@ class Daemon:
             tell=self._monitor.take,
             keep=self._memories.keep_result,
             watch=self._samplers.watch,
-            record=RunRecord(configuration.store.path.with_name(RUN_RECORD)),
+            record=RunRecord(_beside(configuration.store.path, RUN_RECORD)),
             fleet=lambda: self._fleet.figures,
         )
         self._schedule = Schedule(self._probing.scheduled)
@@ -145,7 +146,7 @@ class Daemon:
             self._loop,
             most=configuration.release.max_seconds,
             marker=configuration.release.marker,
-            record=configuration.store.path.with_name(RELEASE_RECORD),
+            record=_beside(configuration.store.path, RELEASE_RECORD),
             samplers=self._samplers,
             probing=self._probing,
             latest=lambda: self._monitor.latest,
@@ -334,6 +335,11 @@ class Daemon:
             self._schedule.start(timetable(after))
         if not same_orders(before, after):
             self._samplers.replace("configuration")
+
+
+def _beside(store: Path, end: str) -> Path:
+    """Several agents may have their stores in one folder."""
+    return store.with_name(store.name + end)
 
 
 def _raise_descriptor_limit() -> None:

@@ -14,8 +14,7 @@ INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fr
 
 
 def fold_result(metrics: AllReduce, result: ProbeResult) -> AllReduce:
-    """A run has ended, or was skipped. Bandwidths stay those of the last success; another probe's run only ends."""
-    metrics = replace(metrics, running=0.0)
+    """A run has ended, or was skipped. Bandwidths stay those of the last success; another probe's run is in none."""
     if result.probe != ALL_REDUCE:
         return metrics
     metrics = replace(metrics, runs_total=_counted(metrics.runs_total, result.outcome))

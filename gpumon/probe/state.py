@@ -72,14 +72,14 @@ def started(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = ())
 
 def ended(state: ProbeState, result: ProbeResult, *, at: float = 0.0, lived: float = 0.0) -> ProbeState:
     """A run has ended, or was skipped. `at` and `lived`: now, on the clocks of Moment."""
-    own = state.running in {None, result.id}
+    own = state.running in {None, result.id}  # another may have begun while the disk took its time with this result
     if own and state.gpus:
         state = replace(state, gpus=(), loaded=state.gpus, loaded_until=at + AFTERGLOW_SECONDS)
     return replace(
         _with(state, result),
         running=None if own else state.running,
         progress=None if own else state.progress,
-        metrics=fold_result(state.metrics, result),
+        metrics=fold_result(replace(state.metrics, running=0.0 if own else 1.0), result),
         told_at=lived if (result.probe, result.outcome != "skipped") == (ALL_REDUCE, True) else state.told_at,
     )
 

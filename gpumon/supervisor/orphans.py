@@ -19,7 +19,18 @@ PROC = Path("/proc")
 
 def mark() -> Mapping[str, str]:
     """What processes that this one starts carry, and what they start in turn."""
-    return {AGENT: f"{os.getpid()}-{_began(PROC / 'self')}"}
+    return {AGENT: own_mark()}
+
+
+def own_mark() -> str:
+    """Of this process: a pid alone would be another's one day."""
+    return f"{os.getpid()}-{_began(PROC / 'self')}"
+
+
+def is_other_and_lives(mark: str) -> bool:
+    """Whether it is the mark of another process than this one, which is there still."""
+    agent, _, began = mark.partition("-")
+    return bool(began) and mark != own_mark() and _began(PROC / agent) == began
 
 
 def agent_of(process: Path) -> str:

@@ -12,6 +12,7 @@ from gpumon.probe.guard import Skip
 from gpumon.probe.plan import Run
 from gpumon.probe.probes import PROBES, Probe
 from gpumon.probe.result import ProbeResult
+from gpumon.supervisor import orphans
 
 log = logging.getLogger("gpumon.probe")
 
@@ -29,7 +30,7 @@ class RunRecord:
         self._path = path
 
     def begin(self, run: Run, probe: Probe, *, simulated: bool) -> None:
-        document = {"run": asdict(run), "probe": probe.name, "simulated": simulated}
+        document = {"run": asdict(run), "probe": probe.name, "simulated": simulated, "agent": orphans.own_mark()}
         try:
             beside = self._path.with_suffix(".new")
             beside.write_text(json.dumps(document), encoding="ascii")
@@ -48,6 +49,8 @@ class RunRecord:
         """What became of the run that an earlier agent has not ended. Told once."""
         try:
             document = json.loads(self._path.read_text(encoding="ascii"))
+            if orphans.is_other_and_lives(document["agent"]):  # the store is its, and so is the run
+                return None
             run, probe = Run(**document["run"]), PROBES[document["probe"]]
             result = skipped(probe, run, _CUT_SHORT, simulated=document["simulated"])
         except FileNotFoundError:

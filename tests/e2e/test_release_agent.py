@@ -165,7 +165,7 @@ def test_a_window_ends_while_the_agent_is_dead(agent: Agent) -> None:
     assert agent.post("/api/v1/release?for_seconds=300&gpu=3")[0] == 200
     assert agent.ask("/api/v1/release", method="DELETE")[0] == 401
     agent.kill()
-    let_pass(agent.folder / "release.json", 301.0)
+    let_pass(agent.folder / "gpumon.db.release.json", 301.0)
     started(agent)
     eventually(lambda: all_up(agent))
 

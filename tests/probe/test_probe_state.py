@@ -30,3 +30,10 @@ def test_runs_of_another_probe_push_out_none_of_the_all_reduce() -> None:
     assert state.ran[0] == OK
     assert len(state.ran) == 1 + MOST_RAN
     assert [one.id for one in state.known] == [OK.id, *(f"other {number}" for number in range(MOST_RAN + 1))]
+
+
+def test_a_run_that_is_told_late_does_not_end_the_next() -> None:
+    """The disk took its time with it, and another has begun: that one is still running."""
+    during = ended(started(BEFORE, "next", "allreduce"), replace(OK, id="late"))
+    assert (during.running, during.metrics.running) == ("next", 1)
+    assert ended(during, replace(OK, id="next")).metrics.running == 0

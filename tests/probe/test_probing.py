@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -366,6 +368,24 @@ def test_a_run_in_which_the_agent_is_killed_is_told_of_at_the_next_start(bench: 
     assert record.cut_short() is None
     (tmp_path / "run.json").write_text("garbage")
     assert record.cut_short() is None
+
+
+def test_the_run_of_another_agent_that_lives_is_left_alone(bench: Bench, tmp_path: Path) -> None:
+    """One that was started on the same store by mistake ends nobody's run; when that agent is dead, it is told of."""
+    run = bench.run()
+    path = tmp_path / "run.json"
+    document = json.loads(path.read_text())
+    bench.probing.stop()
+    bench.turn_until(lambda: not bench.probing.running)
+    with subprocess.Popen(["/bin/sleep", "60"]) as other:
+        began = Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        path.write_text(json.dumps(document | {"agent": f"{other.pid}-{began}"}))
+        assert RunRecord(path).cut_short() is None
+        assert path.exists()
+        other.kill()
+    killed = RunRecord(path).cut_short()
+    assert killed is not None
+    assert killed.id == run
 
 
 def test_shared_memory_of_a_run_in_which_the_agent_is_killed_is_deleted(bench: Bench, tmp_path: Path) -> None:
