@@ -52,6 +52,8 @@ class Judge:
     """Earlier runs that were good, the newest last."""
     expected: Callable[[Measurement], Figure | None] = field(default=lambda _: None)
     fleet: Callable[[Measurement], float | None] = field(default=lambda _: None)
+    gain: Callable[[int], float | None] = field(default=lambda _: None)
+    """How many times the ring's bandwidth the default should reach at least, by size."""
     floors: Floors = Floors()
 
     def compare(self, measurement: Measurement, *, ranks: int, versions: Mapping[str, str]) -> Comparison:

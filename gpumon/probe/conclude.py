@@ -16,8 +16,8 @@ from gpumon.probe.passes import Ending, Pass, measurements, wrong_elements
 from gpumon.probe.plan import Plan, Run, memory_needed_on_cpu
 from gpumon.probe.probes import MIB, Probe
 from gpumon.probe.remedies import remedy
-from gpumon.probe.result import Comparison, Location, ProbeResult
-from gpumon.probe.sharp import told_apart
+from gpumon.probe.result import SUCCESSES, Comparison, Location, ProbeResult
+from gpumon.probe.sharp import levelled, told_apart
 from gpumon.probe.trials import more, trial, unread
 
 LOCATED = ("degraded", "wrong")
@@ -56,7 +56,7 @@ def conclude(
         probe=last.plan.probe.name,
         outcome=verdict.outcome,
         reason=verdict.reason,
-        hint=_hint(verdict, last.plan, compared, location, seen),
+        hint=_hint(verdict, last.plan, _apart(verdict, compared, judge), location, seen),
         trigger=run.trigger,
         started=run.started,
         duration_seconds=duration,
@@ -80,13 +80,17 @@ def _location(passes: Sequence[Pass], seen: AllSeen) -> Location | None:
     return next((one for one in found if one.ranks), found[0] if found else None)
 
 
-def _hint(
-    verdict: _Verdict, plan: Plan, compared: Sequence[Comparison], location: Location | None, seen: AllSeen
-) -> str:
+def _apart(verdict: _Verdict, compared: Sequence[Comparison], judge: Judge) -> str:
+    """What the two algorithms say together, of a run that measured both."""
+    if verdict.outcome not in SUCCESSES:
+        return ""
+    return told_apart(compared) or levelled(compared, judge.gain)
+
+
+def _hint(verdict: _Verdict, plan: Plan, apart: str, location: Location | None, seen: AllSeen) -> str:
     """What is to be done comes last."""
     if verdict.outcome in BROKEN:
         return " ".join((verdict.hint, *told(seen)))
-    apart = told_apart(compared) if verdict.outcome == "degraded" else ""
     where = location.sentence if location is not None else ""
     left_out = _left_out(plan) if verdict.outcome in MEASURED else ""
     return " ".join(filter(None, (verdict.hint, apart, where, left_out, verdict.remedy)))

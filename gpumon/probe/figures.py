@@ -89,6 +89,17 @@ def figure(model: str, ranks: int, measurement: Measurement) -> Figure | None:
     return None if best is None else (best.busbw, best.source)
 
 
+def gain(model: str, ranks: int, size: int) -> float | None:
+    """How many times the ring's bandwidth the default reaches at the least, in an all-reduce of this size.
+
+    As bandwidth grows with the size, the default of a smaller one and the ring of a larger one bound it. None where
+    they do not, as where the two were not published or NVLink SHARP adds nothing.
+    """
+    default = max((one.busbw for one in _of(model, ranks, "default") if one.bytes <= size), default=None)
+    ring = min((one.busbw for one in _of(model, ranks, "ring") if one.bytes >= size), default=None)
+    return default / ring if default is not None and ring is not None and default > ring else None
+
+
 def _of(model: str, ranks: int, algorithm: str) -> Iterator[Published]:
     for one in TABLE:
         if (one.ranks, one.algorithm) == (ranks, algorithm) and re.fullmatch(one.names, model):

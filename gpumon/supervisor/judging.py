@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from gpumon.health.table import BY_NAME
 from gpumon.health.terms import Way
 from gpumon.probe.baseline import Figure, Floors, Judge, chosen
-from gpumon.probe.figures import figure
+from gpumon.probe.figures import figure, gain
 from gpumon.probe.fleet import FleetFigures
 from gpumon.probe.plan import Plan
 from gpumon.probe.probes import ALL_REDUCE, Probe
@@ -27,6 +27,9 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors, fleet: 
     def of_fleet(measurement: Measurement) -> float | None:
         return fleet.figure(conditions.model, plan.ranks, measurement) if plan.gpus else None
 
+    def of_sharp(size: int) -> float | None:
+        return gain(conditions.model, plan.ranks, size) if plan.gpus and probe.name == ALL_REDUCE else None
+
     return Judge(
         probe=probe.name,
         backend=plan.setting.backend,
@@ -35,6 +38,7 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors, fleet: 
         history=report.probe.good,
         expected=expected,
         fleet=of_fleet,
+        gain=of_sharp,
         floors=floors,
     )
 

@@ -6,15 +6,20 @@ from dataclasses import replace
 import pytest
 
 from gpumon.probe.account import Account, Progress, Sized
-from gpumon.probe.baseline import Judge
+from gpumon.probe.baseline import Floors, Judge
 from gpumon.probe.conclude import conclude, skipped
 from gpumon.probe.course import next_step
+from gpumon.probe.fleet import FleetFigures
 from gpumon.probe.guard import Skip
 from gpumon.probe.passes import Ending, Pass, percentile
 from gpumon.probe.plan import Plan, Rendezvous, Run, make_plans
 from gpumon.probe.probes import GIB, KIB, MIB, PROBES
 from gpumon.probe.result import OUTCOMES, SKIP_REASONS, Measurement, ProbeResult, from_document, to_document
 from gpumon.probe.steps import Measure, Pairs, rounds
+from gpumon.report import Report
+from gpumon.snapshot.gpu import Gpu
+from gpumon.state import GpuState
+from gpumon.supervisor.judging import make_judge
 
 ALL_REDUCE = PROBES["allreduce"]
 RUN = Run(id="one", trigger="request", started=1000.0)
@@ -185,6 +190,19 @@ def test_a_failure_in_set_up_is_told_apart_from_one_of_the_ranks() -> None:
         assert (result.outcome, result.reason) == ("failed", reason)
         assert "Rank 3 (GPU-3)" in result.hint
         assert "RuntimeError: no. The log of the run has the last words of its ranks" in result.hint
+
+
+@pytest.mark.parametrize(("model", "told"), [("NVIDIA B200", True), ("NVIDIA A100-SXM4-80GB", False)])
+def test_the_hint_of_a_first_run_tells_that_nvlink_sharp_may_be_lost(model: str, *, told: bool) -> None:
+    """By the two algorithms alone, at the only size that fits; the outcome is that of its figures."""
+    gpus = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=Gpu(name=model)) for n in range(8))
+    plans = make_plans(ALL_REDUCE, [one.uuid for one in gpus], python="/opt/python")
+    report = Report(started=0.0, gpus=gpus)
+    judge = make_judge(ALL_REDUCE, plans[0], report, Floors(expected=0.0), FleetFigures())
+    passes = [Pass(plan=one, steps=one.measures, accounts=accounts(one), ending=ENDING) for one in plans]
+    result = conclude(RUN, passes, judge, ENDING.duration)
+    assert result.outcome == "ok"
+    assert ("The default comes to 1.00 times the ring" in result.hint) == told
 
 
 def test_a_rank_that_cannot_be_killed_is_named() -> None:

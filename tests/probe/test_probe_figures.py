@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 
 from gpumon.probe.baseline import Floors, Judge
-from gpumon.probe.figures import NEAR, TABLE, figure
+from gpumon.probe.figures import NEAR, TABLE, figure, gain
 from gpumon.probe.probes import GIB, MIB, PROBES
 from gpumon.probe.result import Measurement
-from gpumon.probe.sharp import LOST, told_apart
+from gpumon.probe.sharp import LOST, levelled, told_apart
 from gpumon.sim.profiles import PROFILES
 
 H200 = "NVIDIA H200"
@@ -70,6 +70,33 @@ def test_a_default_at_the_level_of_the_ring_has_lost_nvlink_sharp(model: str, we
         compared = [judge.compare(one, ranks=8, versions={}) for one in both]
         assert [one.low for one in compared] == ["expected" if said else "", ""]
         assert told_apart(compared) == said
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "well", "ring", "said"),
+    [
+        ("NVIDIA B200", GIB, 723e9, 670e9, False),
+        ("NVIDIA B200", GIB, 670e9, 668e9, True),
+        (H200, GIB, 450e9, 360e9, False),
+        (H200, GIB, 390e9, 360e9, True),
+        (H200, 16 * MIB, 300e9, 300e9, False),
+        ("NVIDIA B300 SXM6 AC", GIB, 700e9, 690e9, False),
+        ("NVIDIA A100-SXM4-80GB", GIB, 229e9, 228e9, False),
+    ],
+)
+def test_a_first_run_tells_that_the_default_is_no_faster_than_the_ring(
+    model: str,
+    size: int,
+    well: float,
+    ring: float,
+    said: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """Where published figures of both say that NVLink SHARP makes it faster at that size; else nobody can tell."""
+    judge = Judge(probe="allreduce", backend="nccl")
+    both = [measured(size, well), measured(size, ring, algorithm="ring")]
+    compared = [judge.compare(one, ranks=8, versions={}) for one in both]
+    assert bool(levelled(compared, lambda size: gain(model, 8, size))) == said
+    assert levelled(compared[:1], lambda size: gain(model, 8, size)) == ""
 
 
 def test_every_figure_is_near_a_size_that_the_probe_measures() -> None:
