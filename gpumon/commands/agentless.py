@@ -18,7 +18,7 @@ from gpumon.probe.probes import PROBES
 from gpumon.span import ASK_FOR_LESS, wrong_length
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Store
-from gpumon.supervisor.orphans import agent_of
+from gpumon.supervisor.orphans import agent_of, is_on_gpus
 
 KILLED_SECONDS = 3.0
 """How long ranks may take to die with their agent."""
@@ -58,7 +58,10 @@ def hold(store: Path, seconds: float, reason: str, owner: str, *, most: float) -
         owner=owner,
     )
     done = _kept(store, lambda known: holds.begun(known, one))
-    left = _left()
+    left, others = _left(), _of_others()
+    if others:
+        words = f"An agent (process {', '.join(others)}) runs a probe on GPUs of this host, and was not asked."
+        return Done({}, f"{words} Name it, by --store.path or --web.listen-address.", certain=False)
     if left:
         words = f"No agent runs, and yet a rank of a probe does (process {', '.join(map(str, left))})."
         return Done({}, f"{words} Ask again in a while; what SIGKILL does not end sits in the driver.", certain=False)
@@ -100,12 +103,20 @@ def _left() -> tuple[int, ...]:
     return left
 
 
+def _of_others() -> list[str]:
+    """Pids of the agents that have ranks on GPUs, wherever they listen."""
+    return sorted({agent_of(one) for one in _processes() if not _is_orphan(one) and is_on_gpus(one)})
+
+
 def _ranks() -> list[int]:
     """Those that have lost the agent that started them."""
+    return sorted(int(one.name) for one in _processes() if _is_orphan(one))
+
+
+def _processes() -> list[Path]:
+    """All ranks."""
     workers = {str(probe.worker).encode() for probe in PROBES.values()}
-    return sorted(
-        int(one.name) for one in Path("/proc").glob("[0-9]*") if workers & _words(one / "cmdline") and _is_orphan(one)
-    )
+    return [one for one in Path("/proc").glob("[0-9]*") if workers & _words(one / "cmdline")]
 
 
 def _is_orphan(process: Path) -> bool:

@@ -14,6 +14,8 @@ log = logging.getLogger("gpumon.supervisor")
 
 AGENT = "GPUMON_AGENT"
 """Variable of ranks and gates: the process that has started them, and when that process began."""
+GPUS = "CUDA_VISIBLE_DEVICES"
+"""Variable of ranks: their GPUs."""
 PROC = Path("/proc")
 
 
@@ -36,6 +38,11 @@ def is_other_and_lives(mark: str) -> bool:
 def agent_of(process: Path) -> str:
     """Pid of the agent by its mark; empty for one that has none, or none that can be read."""
     return _mark(process).partition("-")[0]
+
+
+def is_on_gpus(process: Path) -> bool:
+    """Whether a rank was given any; those of a simulated node and of the CPU are not."""
+    return bool(_variable(process, GPUS))
 
 
 def end_orphans() -> threading.Thread:
@@ -72,8 +79,13 @@ def _is_orphan(process: Path) -> bool:
 
 
 def _mark(process: Path) -> str:
+    return _variable(process, AGENT)
+
+
+def _variable(process: Path, variable: str) -> str:
+    """Of its environment; empty for one that has none, or none that can be read."""
     words = _read(process / "environ").split(b"\0")
-    name = f"{AGENT}=".encode()
+    name = f"{variable}=".encode()
     return next((word.removeprefix(name).decode(errors="replace") for word in words if word.startswith(name)), "")
 
 

@@ -18,7 +18,7 @@ from gpumon.commands import agentless, hold
 from gpumon.hold import Hold, in_force
 from gpumon.probe.probes import PROBES
 from gpumon.store.store import Store
-from gpumon.supervisor.orphans import AGENT
+from gpumon.supervisor.orphans import AGENT, GPUS
 
 WORKER = str(PROBES["allreduce"].worker)
 
@@ -40,10 +40,10 @@ def flags(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @contextmanager
-def rank(agent: int) -> Iterator[subprocess.Popen[bytes]]:
+def rank(agent: int, gpus: str = "") -> Iterator[subprocess.Popen[bytes]]:
     """What looks like one that this process has started."""
     command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", WORKER]
-    environment = {AGENT: str(agent)}
+    environment = {AGENT: str(agent), GPUS: gpus}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -101,5 +101,17 @@ def test_a_rank_that_its_agent_has_left_is_named(flags: list[str], capsys: pytes
     with rank(agent=1) as left:
         assert main(["probe", "hold", *flags]) == 1
         assert f"(process {left.pid})" in capsys.readouterr().err
-    with rank(agent=os.getpid()):  # of another agent, which is asked by who uses its GPUs
+    with rank(agent=os.getpid()):  # of another agent, which simulates
         assert main(["probe", "hold", *flags]) == 0
+
+
+def test_an_agent_that_was_not_found_and_runs_a_probe_is_named(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It listens elsewhere, and its ranks say that there is one: the GPUs are not free."""
+    with rank(agent=os.getpid(), gpus="GPU-0,GPU-1"):
+        assert main(["probe", "hold", *flags]) == 1
+    told = capsys.readouterr()
+    assert f"An agent (process {os.getpid()}) runs a probe on GPUs of this host" in told.err
+    assert "--store.path or --web.listen-address" in told.err
+    assert "No agent runs" not in told.out
