@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
@@ -30,9 +31,16 @@ def _words(seen: AllSeen, ends: Ends, access: Mapping[str, str], told: Mapping[E
 
 
 def _usual(name: str, told: Mapping[Ends, Mapping[str, str]]) -> bool:
-    """Whether half of all pairs have it, as when one GPU of four is cut off; where fewer do, the board is built so."""
-    statuses = [access[name] for access in told.values() if name in access]
-    return OK in statuses and statuses.count(OK) * 2 >= len(statuses)
+    """Whether half of all pairs have it, as when one GPU of four is cut off.
+
+    Where fewer do, or every GPU lacks it with as many others, as in a cube mesh, the board is built so.
+    """
+    statuses = {ends: access[name] for ends, access in told.items() if name in access}
+    have = sum(status == OK for status in statuses.values())
+    without = Counter(gpu for ends, status in statuses.items() for gpu in ends if status != OK)
+    gpus = {gpu for ends in statuses for gpu in ends}
+    alike = len({without[gpu] for gpu in gpus}) == 1
+    return have > 0 and have * 2 >= len(statuses) and not alike
 
 
 def _listed(verb: str, whose: str, without: Mapping[str, str]) -> Iterator[str]:

@@ -280,14 +280,18 @@ def test_a_gpu_that_nvml_keeps_apart_from_all_is_named_alone(slow: tuple[int, ..
     assert location.sentence == sentence.format(*([LACK] if slow else [NO_PAIR, LACK]))
 
 
-def test_boards_that_link_few_of_their_gpus_lack_nothing() -> None:
-    """What most pairs have not, no pair has to have; nor is anything said of a host whose GPUs all are apart."""
+def test_boards_that_link_some_of_their_gpus_lack_nothing() -> None:
+    """What most pairs have not, no pair has to have, nor what every GPU lacks with as many others, as on a square.
+
+    Nor is anything said of a host whose GPUs all are apart. What was there before is lost, however regular.
+    """
+    square: dict[tuple[int, int], dict[str, str]] = {(0, 1): CUT, (2, 3): CUT}
     linked = {(0, 1), (2, 3)}
     by_design = {(a, b): CUT for a in range(RANKS) for b in range(a + 1, RANKS) if (a, b) not in linked}
-    for access in (by_design, by_design | dict.fromkeys(linked, CUT)):
+    for access in (by_design, by_design | dict.fromkeys(linked, CUT), square):
         known = see({}, with_access(1.0, access))
         assert not located(exchanged(), known).evidence
-    twice = located(exchanged(), see({}, with_access(1.0, {(0, 1): CUT, (2, 3): CUT})))
+    twice = located(exchanged(), see(see({}, with_access(0.0, {})), with_access(1.0, square)))
     assert (twice.ranks, twice.sentence, len(twice.evidence)) == ((), f"{NO_PAIR}.", 2)
 
 
