@@ -91,8 +91,13 @@ class Ranks:
         """Pids from this and earlier runs that SIGKILL did not end, and that are still there."""
         return tuple(sorted(self._stuck))
 
-    def start(self, plan: Plan, course: Course, on_progress: OnProgress, on_end: OnEnd) -> None:
-        """Begin a pass. Raises RuntimeError while another is in progress: look at `running` first."""
+    def start(
+        self, plan: Plan, course: Course, on_progress: OnProgress, on_end: OnEnd, *, within: float | None = None
+    ) -> None:
+        """Begin a pass. Raises RuntimeError while another is in progress: look at `running` first.
+
+        `within`: seconds that are left of the plan's deadline, where it is not all of them.
+        """
         if self._current is not None:
             raise RuntimeError("a pass is in progress")
 
@@ -101,7 +106,13 @@ class Ranks:
             on_end(one)
 
         self._current = _CurrentPass(
-            self._loop, plan, course, stuck=self._stuck, on_progress=on_progress, on_end=end_once
+            self._loop,
+            plan,
+            course,
+            plan.deadline if within is None else within,
+            stuck=self._stuck,
+            on_progress=on_progress,
+            on_end=end_once,
         )
         self._current.start()
 
@@ -149,7 +160,15 @@ class _Rank:
 
 class _CurrentPass:
     def __init__(
-        self, loop: Loop, plan: Plan, course: Course, *, stuck: set[int], on_progress: OnProgress, on_end: OnEnd
+        self,
+        loop: Loop,
+        plan: Plan,
+        course: Course,
+        within: float,
+        *,
+        stuck: set[int],
+        on_progress: OnProgress,
+        on_end: OnEnd,
     ) -> None:
         self.ranks: list[_Rank] = []
         self._course = course
@@ -168,7 +187,7 @@ class _CurrentPass:
         self._stopping = False
         self._leaving = False
         self._group = make_group()
-        self._timers = [loop.call_after(plan.deadline, self._late)]
+        self._timers = [loop.call_after(within, self._late)]
 
     def start(self) -> None:
         try:

@@ -154,9 +154,8 @@ class _Current:
 
     def next_pass(self) -> None:
         plan = self._plans[len(self.passes)]
-        left = max(0.0, plan.deadline - self._elapsed())
-        plan = replace(plan, deadline=left) if self.passes else plan
-        self._ranks.start(plan, self._next_step, self._progressed, self._ended)
+        left = max(0.0, plan.deadline - self._elapsed()) if self.passes else plan.deadline
+        self._ranks.start(plan, self._next_step, self._progressed, self._ended, within=left)
 
     def _next_step(self, one: Pass) -> Step | None:
         """None, the end of the pass, where it cannot be told: that must cost the run, and not the agent."""

@@ -238,6 +238,15 @@ def test_where_an_unkillable_rank_is_stuck_is_told_by_its_stage(stage: str, word
     assert hint.endswith("eboot the node.")
 
 
+@pytest.mark.parametrize(("lasted", "asked"), [(300.0, True), (3.0, False)])
+def test_a_pass_that_had_little_of_the_deadline_asks_for_no_file_system(lasted: float, asked: bool) -> None:  # noqa: FBT001
+    """The first pass has taken the rest, and read the same files; the deadline that is named is that of the run."""
+    told = [replace(one, progress=replace(one.progress, stage="import"), done=False) for one in accounts(FOUR_GPUS)]
+    hint = concluded(told, Ending(duration=lasted, timed_out=True)).hint
+    assert hint.startswith("Not done after 300 s (rank 0: import;")
+    assert ("Does the file system answer" in hint) == asked
+
+
 def test_the_log_is_bounded_and_cannot_steer_a_terminal() -> None:
     """Control characters of what the ranks printed are left out of the result."""
     told = [replace(account, output=b"\x1b[2Jbad \xff\n", status=1) for account in accounts(FOUR_GPUS)]

@@ -295,6 +295,21 @@ def test_silence_is_counted_while_the_node_is_free() -> None:
     assert ward.go_on(2 * HOUR, every=300).level("allreduce_stale") is Level.UNKNOWN
 
 
+def test_runs_of_our_own_do_not_count_as_use() -> None:
+    """Runs that end without a word, again and again, are silence all the same."""
+    ward = Probed().ran("ok")
+    uuid = ward.report.gpus[3].uuid
+    for _ in range(4):
+        ward.go_on(3.5 * HOUR, every=300)
+        ward.gpu(3, processes=1.0)
+        ward.probe(gpus=(uuid,))
+        ward.go_on(MINUTE)
+        ward.gpu(3, processes=0.0)
+        ward.probe(gpus=())
+        ward.ran("skipped", "busy", hint="GPU 3 could not be read.")
+    assert ward.go_on(10).level("allreduce_stale") is Level.UNKNOWN
+
+
 def test_a_held_node_is_not_stale_and_no_run_is_asked_for() -> None:
     """Not after a repair either: a run by request would be refused."""
     ward = Probed().ran("ok").go_on(MINUTE)
