@@ -157,7 +157,7 @@ def _maintenance_problems() -> Mapping[tuple[str, str, str], Problem]:
 
 def _hold_problems() -> Mapping[tuple[str, str, str], Problem]:
     refusal = "9e+06 s is not between 0 and probe.hold_max_seconds, which is 604800."
-    rank = Holder(pid=4711, words="rank 4711 of the probe", stuck=True)
+    rank = Holder(pid=4711, words="process 4711 of the probe", stuck=True)
     every = {
         "401": guard.token_needed(),
         "403": guard.other_origin("http://elsewhere.example"),

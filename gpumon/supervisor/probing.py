@@ -151,10 +151,10 @@ class Probing:
         return is_due_early(self._latest(), self._situation(SCHEDULE), wall=time.time(), at=boot_clock())
 
     def holders(self) -> tuple[Holder, ...]:
-        """Ranks that have GPUs open, or may have."""
+        """Ranks that have GPUs open, or may have, and what they have started."""
         stuck = self._runs.ranks.unkillable
         return tuple(
-            Holder(pid=pid, words=f"rank {pid} of the probe", stuck=pid in stuck) for pid in self._runs.ranks.pids
+            Holder(pid=pid, words=f"process {pid} of the probe", stuck=pid in stuck) for pid in self._runs.ranks.pids
         )
 
     def give_way(self) -> None:

@@ -72,8 +72,10 @@ class Ranks:
     @property
     def pids(self) -> frozenset[int]:
         """Of our own processes that have not ended."""
-        started = () if self._current is None else self._current.ranks
-        return frozenset(rank.child.pid for rank in started if not rank.child.ended) | self._stuck
+        if self._current is None:
+            return frozenset(self._stuck)
+        ranks = (rank.child.pid for rank in self._current.ranks if not rank.child.ended)
+        return frozenset(ranks) | self._current.others | self._stuck
 
     @property
     def begun(self) -> frozenset[int]:
@@ -186,6 +188,8 @@ class _CurrentPass:
         self._blamed: _Rank | None = None
         self._stopping = False
         self._leaving = False
+        self.others = frozenset[int]()
+        """What ranks have started and left behind, while it is being ended."""
         self._group = make_group()
         self._timers = [loop.call_after(within, self._late)]
 
@@ -310,7 +314,7 @@ class _CurrentPass:
 
     def _end_others(self, group: Group | None, give_up_at: float) -> None:
         """What ranks have started, wherever it hides, ends before the result is told, or is as unkillable as they."""
-        others = frozenset[int]() if group is None else group.pids() - self._stuck
+        self.others = others = frozenset[int]() if group is None else group.pids() - self._stuck
         if group is not None and others and boot_clock() < give_up_at:
             group.kill()
             self._loop.call_after(LOOK_INTERVAL, lambda: self._end_others(group, give_up_at))

@@ -36,9 +36,14 @@ loop = Loop()
 runs = Runs(loop)
 probe = replace(PROBES["allreduce"], worker=Path(sys.argv[2]))
 plans = make_plans(probe, (), python=sys.executable, deadline=float(sys.argv[3]))
+named = set()
+def look():
+    named.update(runs.ranks.pids)
+    loop.call_after(0.1, look)
+look()
 def tell(result):
     told = {"outcome": result.outcome, "reason": result.reason, "hint": result.hint, "log": result.log}
-    print(json.dumps({**told, "stuck": runs.ranks.unkillable}), flush=True)
+    print(json.dumps({**told, "stuck": runs.ranks.unkillable, "named": sorted(named)}), flush=True)
     loop.call_after(0.1, wait)
 def wait():
     loop.call_after(0.1, wait) if runs.ranks.unkillable else loop.stop()
@@ -123,7 +128,7 @@ def test_what_a_rank_has_started_in_another_session_ends_with_the_run(
 
 
 def test_what_a_rank_has_started_and_cannot_be_killed_is_named(group: Path, tmp_path: Path) -> None:
-    """As unkillable as a rank is, until it is gone."""
+    """While it is waited for, as no GPU is free then; after that as unkillable as a rank is, until it is gone."""
     program = build(tmp_path)
     with agent(group, tmp_path, "time.sleep(600)", STARTED) as process:
         stuck = left(tmp_path)
@@ -131,6 +136,7 @@ def test_what_a_rank_has_started_and_cannot_be_killed_is_named(group: Path, tmp_
             found = answer(process)
             assert (found["outcome"], found["reason"], found["stuck"]) == ("timeout", "unkillable", sorted(stuck))
             assert all(str(pid) in found["hint"] for pid in stuck)
+            assert set(stuck) < set(found["named"])
         assert process.wait(60) == 0
 
 
