@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpumon.outputs.document import Document
 from gpumon.outputs.words import bandwidth, share
+from gpumon.probe.result import DECISIVE
 
 NONE = "No run is on record."
 _GAP = "  "
@@ -14,8 +15,11 @@ _GAP = "  "
 def largest(run: Document) -> Mapping[str, Document]:
     """The measurement of the largest size, by algorithm, or where several collectives are measured by those.
 
-    Of float32 where there are several types.
+    Of float32 where there are several types. Nothing of a run that did not measure to its end: what is the largest size
+    there shows no bandwidth.
     """
+    if run["outcome"] not in DECISIVE:
+        return {}
     measured = [one for one in run["measurements"] if one["dtype"] == "float32"] or run["measurements"]
     way = "collective" if len({one["collective"] for one in measured}) > 1 else "algorithm"
     return {one[way]: one for one in sorted(measured, key=lambda one: one["bytes"])}

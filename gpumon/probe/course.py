@@ -61,6 +61,9 @@ def _again(one: Pass, number: int, judge: Judge) -> Measure | None:
 
 
 def _compared(one: Pass, found: Sequence[Measurement], judge: Judge) -> tuple[Comparison, ...]:
+    """Nothing before the largest size has been measured: what saturates the links is a share of it."""
+    if all(measurement.bytes < max(one.plan.setting.sizes) for measurement in found):
+        return ()
     return tuple(
         judge.compare(measurement, ranks=one.plan.ranks, versions=one.versions) for measurement in saturating(found)
     )

@@ -11,6 +11,8 @@ from gpumon.snapshot.reading import agent
 
 OUTCOMES = ("ok", "degraded", "wrong", "failed", "timeout", "skipped")
 SUCCESSES = ("ok", "degraded")
+DECISIVE = (*SUCCESSES, "wrong")
+"""Of runs that have measured to their end."""
 """Outcomes whose bandwidths count."""
 SKIP_REASONS = (
     *("busy", "held", "unarmed", "single_gpu", "mig", "no_torch"),

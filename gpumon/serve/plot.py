@@ -105,14 +105,14 @@ def plot(runs: Sequence[Document]) -> Plot | None:
     if not values:
         return None
     top = _ceiling(max(values))
-    newest = next(run for run in runs if run["measurements"])
+    newest = next(run for run in runs if largest(run))
     return Plot(
         marks=(*_measured(found, top), *_without(ordered, places)),
         series=tuple(_labelled([_series(name, points, top) for name, points in found.items()])),
         ticks=tuple(Tick(y=_y(top * part, top), text=bandwidth(top * part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)),
         first=ordered[0]["started"],
         last=ordered[-1]["started"],
-        size=size(max(one["bytes"] for one in newest["measurements"])),
+        size=size(max(one["bytes"] for one in largest(newest).values())),
         summary=_summary(runs, values),
     )
 
@@ -151,9 +151,9 @@ def _measured(found: Mapping[str, Sequence[_Point]], top: float) -> Iterator[Mar
 
 
 def _without(runs: Sequence[Document], places: Sequence[float]) -> Iterator[Mark]:
-    """Runs that measured nothing stand on the floor."""
+    """Runs that came to nothing stand on the floor."""
     for run, x in zip(runs, places, strict=True):
-        if not run["measurements"]:
+        if not largest(run):
             yield Mark(x=x, y=HEIGHT - BOTTOM, outcome=run["outcome"], title=_title(run))
 
 

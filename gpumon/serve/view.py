@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpumon.outputs.document import Document, aside, gpus_up
 from gpumon.outputs.words import ABSENT, bandwidth, celsius, count, duration, seconds_between, share, size, watts
 from gpumon.probe.probes import ALL_REDUCE
+from gpumon.probe.result import DECISIVE
 
 HOT = 0.95
 """Share of the temperature at which the GPU slows down, from which a bar stands out."""
@@ -131,8 +132,8 @@ def all_reduces(document: Document) -> list[Document]:
 
 
 def largest(result: Document | None) -> Document | None:
-    """The measurement of the largest size."""
-    if not result or not result["measurements"]:
+    """The measurement of the largest size, of a run that measured to its end."""
+    if not result or result["outcome"] not in DECISIVE or not result["measurements"]:
         return None
     found: Document = max(result["measurements"], key=lambda one: one["bytes"])
     return found

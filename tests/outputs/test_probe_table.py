@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpumon.outputs.document import probe_result
 from gpumon.outputs.probe_history import NONE, history
 from gpumon.outputs.probe_table import table
-from gpumon.probe.result import Comparison, Location, Pair, ProbeResult
+from gpumon.probe.result import OUTCOMES, Comparison, Location, Pair, ProbeResult
 from gpumon.serve import example
 
 OK = example.run()
@@ -110,6 +110,14 @@ def test_history_is_a_line_a_run() -> None:
         f"2025-11-20 11:45:00Z allreduce ok 8 nccl 474 GB/s 100 % 363 GB/s 100 % - {OK.id}",
         "2025-11-20 11:45:00Z allreduce ok 8 nccl 474 GB/s - - - - one",
     ]
+
+
+def test_a_run_that_did_not_measure_to_its_end_has_no_bandwidth_in_the_history() -> None:
+    """Its largest size so far is not the one of the other lines."""
+    ended = [replace(OK, outcome=outcome, measurements=OK.measurements[:1]) for outcome in OUTCOMES]
+    lines = history([probe_result(one) for one in ended]).splitlines()
+    shown = {outcome: "B/s" in line for outcome, line in zip(OUTCOMES, lines[1:], strict=True)}
+    assert shown == {outcome: outcome in ("ok", "degraded", "wrong") for outcome in OUTCOMES}
 
 
 def test_copies_both_ways_stand_beside_each_other() -> None:

@@ -24,6 +24,7 @@ from gpumon.supervisor.judging import make_judge
 ALL_REDUCE = PROBES["allreduce"]
 RUN = Run(id="one", trigger="request", started=1000.0)
 ENDING = Ending(duration=3.0)
+HELD = Skip(reason="held", hint="A hold.")
 FOUR_GPUS, FOUR_GPUS_RING = make_plans(ALL_REDUCE, [f"GPU-{n}" for n in range(4)], python="/opt/python")
 JUDGE = Judge(probe="allreduce", backend="nccl")
 
@@ -131,6 +132,18 @@ def test_a_size_that_one_rank_has_not_measured_is_left_out() -> None:
     assert [one.bytes for one in result.measurements] == [first]
     assert "rank 2: measure of 1048576 bytes" in result.hint
     assert result.hint.endswith("NCCL say more.")
+
+
+def test_what_was_measured_before_the_largest_size_is_compared_with_nothing() -> None:
+    """What saturates the links is a share of that size, not of the largest that a run came to."""
+    judge = replace(JUDGE, expected=lambda _: (1e15, "a data sheet"))
+    told = accounts(FOUR_GPUS)
+    whole = concluded(told, replace(ENDING, aborted=HELD), judge=judge)
+    assert {one.bytes for one in whole.comparisons} == {max(FOUR_GPUS.setting.sizes)}
+    first = FOUR_GPUS.setting.sizes[0]
+    told = [replace(one, sizes={(0, first): one.sizes[0, first]}, stepped=0, done=False) for one in told]
+    early = concluded(told, replace(ENDING, aborted=HELD), judge=judge)
+    assert ([one.bytes for one in early.measurements], early.comparisons) == ([first], ())
 
 
 def expecting(busbw: float) -> Judge:

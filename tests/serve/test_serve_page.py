@@ -279,6 +279,20 @@ def test_what_is_normal_is_a_band_behind_the_history() -> None:
     assert abs(alike.series[0].label - alike.series[1].label) == APART
 
 
+def test_a_run_that_did_not_measure_to_its_end_stands_on_the_floor() -> None:
+    """Nothing is drawn through what it came to at a smaller size, and the heading has the size of the others."""
+    runs = [document.probe_result(example.run(hours)) for hours in range(3)]
+    small = [one | {"busbw_bytes_per_second": 5e3} for one in runs[0]["measurements"] if one["bytes"] < 1 << 30]
+    held = runs[0] | {"outcome": "skipped", "reason": "held", "measurements": small}
+    drawn = plot([held, *runs[1:]])
+    whole = plot(runs)
+    assert drawn is not None
+    assert whole is not None
+    assert [len(one.line.split()) for one in drawn.series] == [2, 2]
+    assert (drawn.size, drawn.ticks) == (whole.size, whole.ticks)
+    assert [(one.outcome, one.y) for one in drawn.marks if one.outcome != "ok"] == [("skipped", drawn.floor)]
+
+
 def test_sizes_stand_with_what_is_usual(node: Node, port: int) -> None:
     """A group for each algorithm, the largest size first; the comparison in words below."""
     text = words(page(node, port, samples.healthy()))
@@ -318,10 +332,11 @@ def test_other_probes_stand_in_a_sentence(node: Node, port: int, monkeypatch: py
     other = replace(PROBES["allreduce"], name="broadcast", title="broadcast")
     monkeypatch.setitem(PROBES, "broadcast", other)
     state = ended(
-        samples.healthy().probe, replace(example.run(), id="other", probe="broadcast", outcome="failed", reason="ranks")
+        samples.healthy().probe,
+        replace(example.run(), id="other", probe="broadcast", outcome="degraded", reason="baseline"),
     )
     html = page(node, port, replace(samples.healthy(), probe=state))
-    assert "broadcast: failed (ranks), 474 GB/s, 15 min ago" in words(html)
+    assert "broadcast: degraded (baseline), 474 GB/s, 15 min ago" in words(html)
     assert f"{samples.RUNS}\N{NO-BREAK SPACE}ok" in html
 
 

@@ -15,15 +15,13 @@ from gpumon.health.verdict import NODE, OFF, WELL, Finding, Ruling, Verdict, fai
 from gpumon.probe.account import SETUP_STAGES
 from gpumon.probe.guard import REFUSED
 from gpumon.probe.probes import ALL_REDUCE
-from gpumon.probe.result import SUCCESSES, ProbeResult
+from gpumon.probe.result import DECISIVE, ProbeResult
 
 FAILURES = Limit(
     "allreduce_failures", 2, "Runs of the all-reduce in a row that end without a result and are a verdict.", COUNT
 )
 PERIODS = 2
 """Intervals of the schedule in which something should have come of it."""
-DECISIVE = (*SUCCESSES, "wrong")
-"""Outcomes of runs that have measured."""
 _USUAL = {
     "baseline": "what this host came to before",
     "drift": "what this host came to in the runs up to {date}, from which it went down slowly",
