@@ -23,9 +23,10 @@ CALM_ON = ("h100x8", "gb200x4", "l40sx4", "t4x1", "h100guestx2")
 """Profiles on which all that is no fault is tried."""
 HOURS = 0.4
 """Of each disturbance on each profile."""
-
 FRESH = 60
 """Pieces after which processes are replaced."""
+WORKERS = 1 + (os.cpu_count() or 1)
+"""Each waits for its store's thread a quarter of its time."""
 
 Result = Outcome | Both | Calm
 _FAULTS = {fault.name: fault for fault in FAULTS}
@@ -79,7 +80,7 @@ def all_of(pieces: Sequence[Piece], known: Kept, tell: Callable[[int, Piece], No
     done = len(pieces) - len(left)
     for begin in range(0, len(left), FRESH):
         # Processes that begin anew: this one may have threads, and what their worlds leave behind goes with them.
-        with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
             waiting = {pool.submit(piece.run): piece for piece in left[begin : begin + FRESH]}
             for future in as_completed(waiting):
                 known.add(waiting[future], future.result())
