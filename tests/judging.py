@@ -27,15 +27,17 @@ from gpumon.state import GpuState
 from gpumon.terms import Terms
 
 WALL = 1.8e9
-EVERY = 5.0
-"""Seconds between two looks, as in the daemon."""
+LOOK = 5.0
+"""Seconds between two looks of the daemon."""
+EVERY = 10.0
+"""Seconds between two looks while a test lets time pass: a look is dear, and few stories are told in seconds."""
 WINDOWS = table.windows()
 
 
 class Ward:
-    """Eight GPUs at work (see serve/example.py), booted a day ago; `go_on` lets time pass."""
+    """Four GPUs at work (see serve/example.py), booted a day ago; `go_on` lets time pass."""
 
-    def __init__(self, *, gpus: int = 8, ports: int = 2, policy: Policy | None = None, uptime: float = 86400.0) -> None:
+    def __init__(self, *, gpus: int = 4, ports: int = 2, policy: Policy | None = None, uptime: float = 86400.0) -> None:
         base = example.report()
         self.report = replace(
             base,
@@ -198,7 +200,7 @@ class Ward:
 
     # What comes of it
 
-    def go_on(self, seconds: float = EVERY, *, every: float = EVERY) -> Self:
+    def go_on(self, seconds: float = LOOK, *, every: float = EVERY) -> Self:
         """Look again and again for so long; what is due is told at once."""
         end = self.at + seconds
         while self.at < end:

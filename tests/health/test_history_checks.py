@@ -215,7 +215,7 @@ def test_what_was_mended_in_maintenance_and_proved_well_after_it_is_no_repair() 
         node.reboot(f"boot-{number + 2}")
         node.go_on(60)
         node.end_maintenance()
-        node.go_on(DAY, every=MINUTE)
+        node.go_on(HOUR, every=MINUTE).go_on(DAY - HOUR, every=HOUR)
         ended = node.rulings[-1]
         assert (ended.change, ended.way, ended.muted) == (Change.CLEARED, Way.REBOOT, False)
     assert not node.verdicts
@@ -247,7 +247,7 @@ def test_the_score_falls_with_what_went_wrong_and_recovers_in_a_month() -> None:
     ward = Ward(gpus=4, ports=0)
     assert ward.go_on().report.health.score == 100.0
     ward.event(1, 95)
-    assert ward.go_on(10).report.health.score == 80.0
+    assert ward.go_on(10, every=5).report.health.score == 80.0
     ward.go_on(10 * DAY, every=HOUR * 6)
     assert ward.report.health.score == 80.0
     ward.reset(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from judging import EVERY, Ward
+from judging import LOOK, Ward
 
 from gpumon import judged
 from gpumon.health.check import Check
@@ -118,7 +118,7 @@ def test_a_check_that_raises_takes_no_other_with_it() -> None:
 
 def looked(ward: Ward, row: Check) -> list[tuple[int, str]]:
     """One look, with this check before all others; what the log says of checks."""
-    ward.at += EVERY
+    ward.at += LOOK
     before = ward.report
     health = judge(before.health, judged.facts(before, ward.moment, ward.terms), (row, *CHECKS))
     ward.report = replace(before, health=health)

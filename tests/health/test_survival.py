@@ -189,7 +189,7 @@ def test_a_kill_in_the_middle_of_a_ruling_is_harmless(moment: str) -> None:
     with node() as one:
         one.killed_before = moment
         one.event(1, XID)
-        one.go_on(10)
+        one.go_on(10, every=5)
         assert one.seen() == ["xid_critical"]
         one.killed_before = moment
         one.reset(1)

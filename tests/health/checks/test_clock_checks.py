@@ -21,7 +21,7 @@ def clocks(sm: float) -> dict[str, float]:
 def at_work(**readings: Any) -> Ward:
     """All GPUs under the same load; GPU 3 has these readings."""
     ward = Ward()
-    for index in range(8):
+    for index in range(4):
         ward.gpu(index, utilization_ratio=0.97, power_watts=650.0, clock_event_active=NOTHING)
     ward.gpu(3, **readings)
     return ward
@@ -115,7 +115,7 @@ def test_what_is_no_straggler(readings: dict[str, Any]) -> None:
 def test_two_busy_gpus_do_not_tell_who_is_slow() -> None:
     """The others have nothing to do."""
     ward = at_work(clock_hertz=clocks(1.2e9))
-    for index in (0, 1, 2, 4, 5, 6):
+    for index in (0, 1):
         ward.gpu(index, utilization_ratio=0.0, clock_hertz=clocks(3.45e8))
     assert not settled(ward, 30).rulings
 
@@ -123,10 +123,10 @@ def test_two_busy_gpus_do_not_tell_who_is_slow() -> None:
 def test_at_the_power_limit_with_all_others_it_is_a_straggler() -> None:
     """The same work at the same limit should make the same clock."""
     ward = at_work()
-    for index in range(8):
+    for index in range(4):
         ward.gpu(index, clock_event_active=NOTHING | {"sw_power_cap": 1.0}, clock_hertz=clocks(1.7e9))
-    ward.gpu(6, clock_hertz=clocks(1.3e9))
-    assert settled(ward).level("clock_straggler", 6) is Level.WARN
+    ward.gpu(2, clock_hertz=clocks(1.3e9))
+    assert settled(ward).level("clock_straggler", 2) is Level.WARN
     assert len(ward.verdicts) == 1
 
 
@@ -136,7 +136,7 @@ def test_jobs_that_start_and_stop_are_no_stragglers() -> None:
     for _ in range(4):
         for busy in (True, False):
             for late in (True, False):
-                for index in range(8):
+                for index in range(4):
                     on = busy != (late and index == 3)
                     ward.gpu(index, utilization_ratio=0.97 if on else 0.0, clock_hertz=clocks(1.98e9 if on else 3.45e8))
                 ward.go_on(MINUTE if late else 11 * MINUTE, every=15)

@@ -94,17 +94,17 @@ def test_three_ends_in_ten_minutes_are_a_warning() -> None:
 def test_all_that_the_fabric_says_is_looked_at(readings: dict[str, object]) -> None:
     """State, status and every check; five minutes of it are a failure of that GPU."""
     ward = Ward()
-    fabric(ward, 6, **readings)
+    fabric(ward, 2, **readings)
     assert not ward.go_on(285).verdicts
     ward.go_on(30)
-    assert set(ward.verdicts) == {("fabric_unhealthy", ward.report.gpus[6].uuid)}
+    assert set(ward.verdicts) == {("fabric_unhealthy", ward.report.gpus[2].uuid)}
 
 
 def test_every_check_of_the_fabric_has_words() -> None:
     """None is told by its bare name."""
     ward = Ward()
-    fabric(ward, 6, state=3.0, health=dict.fromkeys(CHECKS, 1.0))
-    verdict = ward.go_on(330).verdict("fabric_unhealthy", 6)
+    fabric(ward, 2, state=3.0, health=dict.fromkeys(CHECKS, 1.0))
+    verdict = ward.go_on(330).verdict("fabric_unhealthy", 2)
     assert verdict is not None
     assert "_" not in verdict.reason
 
@@ -112,7 +112,7 @@ def test_every_check_of_the_fabric_has_words() -> None:
 def test_a_guest_without_a_fabric_is_well() -> None:
     """State 0, with whatever beside it."""
     ward = Ward()
-    for index in range(8):
+    for index in range(4):
         fabric(ward, index, state=0.0, status=3.0)
     assert not ward.go_on(900, every=15).verdicts
 
@@ -123,7 +123,7 @@ def test_a_fabric_manager_that_is_down_explains_its_fabric_and_links() -> None:
     ward.node(fabric_manager_up=1.0)
     ward.go_on(60)
     ward.node(fabric_manager_up=0.0)
-    for index in range(8):
+    for index in range(4):
         fabric(ward, index, state=2.0)
         for link in range(18):
             ward.link(index, link, up=0.0)

@@ -39,7 +39,7 @@ def expecting(ward: Ward, expectation: Expectation, *, visible: int) -> None:
 
 def test_a_missing_gpu_is_one_verdict() -> None:
     """It explains the count; a reboot is the first thing to try."""
-    ward = Ward()
+    ward = Ward(gpus=8)
     expecting(ward, Expectation(count=8), visible=7)
     ward.gpu(3, state={"board": board(3)})
     ward.fault(3, "missing", "no longer on the PCI bus")
@@ -55,7 +55,7 @@ def test_a_missing_gpu_is_one_verdict() -> None:
 
 def test_one_that_a_reboot_did_not_bring_back_is_to_be_inspected() -> None:
     """It was last seen in an earlier boot."""
-    ward = Ward()
+    ward = Ward(gpus=8)
     ward.gpu(3, state={"board": board(3, "boot-0")})
     ward.fault(3, "missing")
     verdict = ward.go_on(90).verdict("gpu_missing", 3)
@@ -66,7 +66,7 @@ def test_one_that_a_reboot_did_not_bring_back_is_to_be_inspected() -> None:
 
 def test_a_driver_that_takes_them_up_one_by_one_misses_none() -> None:
     """After a reload the last of eight comes half a minute later."""
-    ward = Ward()
+    ward = Ward(gpus=8)
     ward.fault(7, "missing")
     ward.go_on(40)
     ward.fault(7, None)
@@ -76,7 +76,7 @@ def test_a_driver_that_takes_them_up_one_by_one_misses_none() -> None:
 
 def test_what_is_expected_no_more_has_no_verdict() -> None:
     """Replaced, or accepted as gone: its verdicts go at once, with the reason."""
-    ward = Ward()
+    ward = Ward(gpus=8)
     ward.fault(7, "missing")
     uuid = ward.report.gpus[7].uuid
     assert ward.go_on(90).verdict("gpu_missing", 7)
@@ -108,7 +108,7 @@ def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
 
 def test_a_gpu_that_is_lost_explains_why_one_is_not_counted() -> None:
     """One fault, one primary verdict."""
-    ward = Ward()
+    ward = Ward(gpus=8)
     expecting(ward, Expectation(count=8), visible=7)
     ward.fault(3, "lost")
     ward.go_on(90)
@@ -177,7 +177,7 @@ def test_a_gpu_that_cannot_have_been_taken_away_is_missed(
 
 def test_while_a_gpu_is_released_nobody_counts() -> None:
     """The driver may count it, or not."""
-    ward = Ward()
+    ward = Ward(gpus=8)
     expecting(ward, Expectation(count=8), visible=7)
     ward.gpu(2, state={"released": True})
 
@@ -203,7 +203,7 @@ def test_a_driver_other_than_configured_is_a_warning() -> None:
 
 def test_one_whose_firmware_differs_from_most_is_told() -> None:
     """Of the same product alone."""
-    ward = Ward()
+    ward = Ward(gpus=8)
     ward.gpu(5, vbios="96.00.A5.00.03", gsp=None)
     verdict = ward.go_on(QUARTER + 60, every=30.0).verdict("gpu_version_drift", 5)
     assert verdict is not None
@@ -217,7 +217,7 @@ def test_one_whose_firmware_differs_from_most_is_told() -> None:
 def test_a_tie_of_versions_is_told_of_the_node() -> None:
     """Nobody knows which is right, until the configuration says so; then the others are told one by one."""
     other = "96.00.A5.00.03"
-    ward = Ward()
+    ward = Ward(gpus=8)
     for index in range(4, 8):
         ward.gpu(index, vbios=other)
     verdict = ward.go_on(QUARTER + 60, every=30.0).verdict("version_drift")

@@ -24,12 +24,12 @@ def stuck(ward: Ward, *gpus: str, minutes: float = 0.0) -> StuckProcess:
 def test_a_process_that_does_not_come_back_is_a_fault_after_five_minutes() -> None:
     """Of the node, which has to be rebooted; the GPUs are named, and no process is."""
     ward = Ward()
-    ward.processes(stuck=(stuck(ward, "3"), stuck(ward, "3", "4")))
+    ward.processes(stuck=(stuck(ward, "3"), stuck(ward, "2", "3")))
     assert not ward.go_on(295).verdicts
     verdict = ward.go_on(10).verdict("process_stuck")
     assert verdict is not None
     assert (verdict.device, verdict.level, verdict.action) == ("", Level.FAIL, Action.REBOOT)
-    assert verdict.reason == "2 processes that hold GPU 3, 4 have not come back from the kernel for 5 minutes."
+    assert verdict.reason == "2 processes that hold GPU 2, 3 have not come back from the kernel for 5 minutes."
     ward.processes(stuck=None)
     assert ward.go_on(30 * MINUTE, every=15).verdict("process_stuck")
     ward.processes()
@@ -59,7 +59,7 @@ def test_processes_of_a_gpu_that_hangs_follow_from_it() -> None:
     ward = Ward()
     ward.fault(3, "stuck")
     ward.processes(stuck=(stuck(ward, "3"),))
-    ward.gpu(4, **HELD)
+    ward.gpu(2, **HELD)
     ward.go_on(6 * MINUTE)
     assert ward.seen() == ["gpu_stuck", "memory_orphaned", "process_stuck"]
     assert [one.check for one in ward.report.health.primary] == ["gpu_stuck"]
@@ -216,5 +216,5 @@ def test_each_of_them_can_be_switched_off() -> None:
     ward = Ward(policy=Policy(thresholds=dict.fromkeys(limits)))
     ward.processes(stuck=(stuck(ward, "3", minutes=9),))
     ward.gpu(3, utilization_ratio=1.0, power_watts=130.0)
-    ward.gpu(4, **HELD)
+    ward.gpu(2, **HELD)
     assert not ward.go_on(20 * MINUTE, every=15).rulings
