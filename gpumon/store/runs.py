@@ -7,6 +7,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpumon.probe.result import ProbeResult, from_document
 
@@ -81,4 +82,10 @@ def readable(rows: Iterable[tuple[str, str]]) -> Iterator[ProbeResult]:
         try:
             yield from_document(json.loads(text))
         except (TypeError, ValueError, RecursionError) as error:
-            log.warning("a stored probe result cannot be read", extra={"id": run, "error": str(error)})
+            _tell(run, str(error))
+
+
+@lru_cache(maxsize=1000)
+def _tell(run: str, error: str) -> None:
+    """Once, however often somebody asks for it."""
+    log.warning("a stored probe result cannot be read", extra={"id": run, "error": error})
