@@ -18,7 +18,7 @@ from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.health.waiting import Waited, resumed, waited
 from gpumon.maintenance import Maintenance, MaintenanceEnded
 from gpumon.moment import Moment
-from gpumon.serve import example
+from gpumon.serve import example, example_parts
 from gpumon.snapshot.burst import NVML, XID, Burst
 from gpumon.snapshot.nvlink import Nvlink
 from gpumon.snapshot.reading import Labels, Sample, Table, samples
@@ -42,8 +42,8 @@ class Ward:
         self.report = replace(
             base,
             boot_id="boot-1",
-            gpus=tuple(example.gpu(index) for index in range(gpus)),
-            ports=tuple(example.port(number) for number in range(ports)),
+            gpus=tuple(example_parts.gpu(index) for index in range(gpus)),
+            ports=tuple(example_parts.port(number) for number in range(ports)),
             node=replace(base.node, gpus_expected=float(gpus), gpus_visible=float(gpus)),
             events=(),
             alerts=(),

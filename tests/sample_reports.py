@@ -16,7 +16,7 @@ from gpumon.moment import Moment
 from gpumon.outputs.document import Stamp
 from gpumon.probe.state import ProbeState
 from gpumon.report import Report
-from gpumon.serve import example
+from gpumon.serve import example, example_parts
 from gpumon.snapshot.burst import OVERRUN, SXID, Burst
 from gpumon.snapshot.fabric import CHECKS, Fabric, Platform
 from gpumon.snapshot.gpu import FAULTS, Gpu
@@ -39,8 +39,8 @@ def healthy(count: int = 8) -> Report:
     return replace(
         base,
         node=replace(base.node, gpus_expected=float(count), gpus_visible=float(count), alerts={}),
-        gpus=tuple(example.gpu(index) for index in range(count)),
-        ports=tuple(example.port(number) for number in range(count)),
+        gpus=tuple(example_parts.gpu(index) for index in range(count)),
+        ports=tuple(example_parts.port(number) for number in range(count)),
         events=(),
         health=Health(judged=True),
         alerts=(),
@@ -56,7 +56,7 @@ def simulated() -> Report:
 def lost(index: int = 3) -> Report:
     """One GPU fell off the bus ten minutes ago; its alert fires."""
     report = faulted(healthy(), index, "lost", "NVML: GPU is lost")
-    event = replace(example.event(), bus_id=example.bus_id(index), uuid=example.uuid(index))
+    event = replace(example.event(), bus_id=example_parts.bus_id(index), uuid=example_parts.uuid(index))
     fired = alert("GpuLost", index, f"GPU {index} is lost.")
     return judged(replace(report, events=(event,), alerts=(fired,)))
 
@@ -146,7 +146,7 @@ def partitioned() -> Report:
 
 
 def _mig(gpu: int, number: int, profile: str) -> SeenMig:
-    return replace(example.mig(), uuid=f"MIG-{gpu}{number}", gpu_instance_id=number, profile=profile)
+    return replace(example_parts.mig(), uuid=f"MIG-{gpu}{number}", gpu_instance_id=number, profile=profile)
 
 
 def grace() -> Report:
@@ -187,7 +187,7 @@ def disconnected() -> Report:
 
 def some_events() -> tuple[Burst, ...]:
     """A storm that is over, an NVSwitch's error, one that was there before, records that were lost."""
-    base = replace(example.event(), bus_id=example.bus_id(1), uuid=example.uuid(1))
+    base = replace(example.event(), bus_id=example_parts.bus_id(1), uuid=example_parts.uuid(1))
     hours = STAMP.wall - 3 * 3600
     return (
         replace(base, id="1", code=163, nvml=0, kmsg=1, last_wall=hours, cancelled_wall=hours + 5, text="", texts=()),
@@ -204,7 +204,7 @@ def excluding(index: int) -> Report:
     """The configuration excludes one of the eight GPUs: NVML counts it, nobody opens it."""
     report = healthy()
     gpus = tuple(one for one in report.gpus if one.index != index)
-    return replace(report, gpus=gpus, excluded=(example.bus_id(index),))
+    return replace(report, gpus=gpus, excluded=(example_parts.bus_id(index),))
 
 
 def without_driver() -> Report:
@@ -245,7 +245,7 @@ def alert(name: str, index: int, summary: str, *, state: str = "firing") -> Aler
         rule=name,
         severity=rule.severity,
         state=state,
-        labels=(("gpu", str(index)), ("uuid", example.uuid(index))),
+        labels=(("gpu", str(index)), ("uuid", example_parts.uuid(index))),
         summary=summary,
         description="What it means, in a sentence.",
         runbook_url=rule.runbook_url,

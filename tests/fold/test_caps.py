@@ -9,7 +9,7 @@ import sample_reports as samples
 
 from gpumon.caps import capped
 from gpumon.report import Report
-from gpumon.serve import example
+from gpumon.serve import example_parts
 from gpumon.snapshot.caps import MOST
 from gpumon.snapshot.gpu import Gpu
 from gpumon.snapshot.nvlink import Nvlink
@@ -49,7 +49,7 @@ def test_the_xids_that_came_most_often_stay() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason", "cut"),
     [
-        ({"migs": (example.mig(),) * 20}, "migs", 4 * 8),
+        ({"migs": (example_parts.mig(),) * 20}, "migs", 4 * 8),
         ({"links": {str(link): Nvlink(up=1.0) for link in range(40)}}, "links", 4),
         ({"gpu": Gpu(processes=70.0, process_memory_bytes={"1,a": 1.0, "2,b": 1.0})}, "processes", 68),
     ],
@@ -64,7 +64,7 @@ def test_every_cut_is_counted_by_its_reason(changes: dict[str, object], reason: 
 
 def test_a_count_of_what_was_cut_does_not_fall() -> None:
     """It is a counter: that of the worst moment."""
-    worst = capped(with_gpu(migs=(example.mig(),) * 20))
+    worst = capped(with_gpu(migs=(example_parts.mig(),) * 20))
     healed = replace(worst, gpus=samples.healthy(1).gpus)
     assert dropped(capped(healed)) == dropped(worst) == {"migs": 32.0}
 

@@ -21,7 +21,7 @@ from gpumon.outputs.words import rfc3339
 from gpumon.probe.result import AllReduce
 from gpumon.probe.state import ProbeState
 from gpumon.report import Report
-from gpumon.serve import example
+from gpumon.serve import example, example_parts
 from gpumon.snapshot.fabric import Fabric, Platform
 from gpumon.snapshot.gpu import FAULTS, Gpu
 from gpumon.snapshot.health import Judged
@@ -123,7 +123,7 @@ def test_numbers_that_json_lacks_are_null() -> None:
 def test_lost_gpu_keeps_its_identity() -> None:
     """Identity, state, fault in words, its beginning and the Xid counters stay; readings are null."""
     gpu = whole(samples.lost(3))["gpus"][3]
-    assert (gpu["gpu"], gpu["uuid"], gpu["name"]) == (3, example.uuid(3), "NVIDIA H100 80GB HBM3")
+    assert (gpu["gpu"], gpu["uuid"], gpu["name"]) == (3, example_parts.uuid(3), "NVIDIA H100 80GB HBM3")
     assert (gpu["state"], gpu["up"], gpu["fault"]["lost"]) == ("lost", 0, 1)
     assert "fell off the bus" in gpu["detail"]
     assert gpu["since"] == "2025-11-20T11:50:00.000Z"
@@ -133,18 +133,18 @@ def test_lost_gpu_keeps_its_identity() -> None:
 
 def test_gpu_that_never_told_its_pci_address_has_the_one_it_is_known_by() -> None:
     """A GPU that could not be opened is still found in lspci."""
-    state = replace(example.gpu(0), gpu=Gpu(up=0.0), fault="init_failed")
-    assert document.gpu(state)["pci_bus_id"] == example.bus_id(0)
+    state = replace(example_parts.gpu(0), gpu=Gpu(up=0.0), fault="init_failed")
+    assert document.gpu(state)["pci_bus_id"] == example_parts.bus_id(0)
 
 
 def test_events_are_newest_first_and_name_their_gpu() -> None:
     """An event of a GPU that is not in the inventory keeps its PCI address."""
     report = samples.healthy()
-    known = replace(example.event(), bus_id=example.bus_id(2), uuid=None, last_wall=STAMP.wall - 5)
+    known = replace(example.event(), bus_id=example_parts.bus_id(2), uuid=None, last_wall=STAMP.wall - 5)
     strange = replace(example.event(), bus_id="0000:FF:00.0", uuid=None, last_wall=STAMP.wall - 9)
     shown = events.documents(report, (strange, known))
     assert [(one["gpu"], one["uuid"], one["pci_bus_id"]) for one in shown] == [
-        (2, example.uuid(2), example.bus_id(2)),
+        (2, example_parts.uuid(2), example_parts.bus_id(2)),
         (None, None, "0000:FF:00.0"),
     ]
 
@@ -166,7 +166,7 @@ def test_links_are_listed_with_their_gpu() -> None:
     links = document.links(samples.healthy())
     assert len(links) == 144
     assert (links[19]["gpu"], links[19]["link"], links[19]["up"], links[19]["errors_total"]["crc"]) == (1, 1, 1, 0)
-    assert (links[19]["peer_type"], links[19]["peer"]) == ("switch", example.switch(1))
+    assert (links[19]["peer_type"], links[19]["peer"]) == ("switch", example_parts.switch(1))
     assert set(rows(Nvlink)) < set(links[0])
 
 
@@ -175,12 +175,12 @@ def test_links_of_a_lost_gpu_are_not_known() -> None:
     links = [one for one in document.links(samples.lost(3)) if one["gpu"] == 3]
     assert [one["link"] for one in links] == list(range(18))
     assert {one["up"] for one in links} == {None}
-    assert links[0]["peer"] == example.switch(0)
+    assert links[0]["peer"] == example_parts.switch(0)
 
 
 def test_parts_that_a_gpu_has_not_are_null() -> None:
     """Neither fabric nor place in a rack: null, as a reading that is absent. Instances and links are lists."""
-    gpu = document.gpu(replace(example.gpu(0), fabric=None))
+    gpu = document.gpu(replace(example_parts.gpu(0), fabric=None))
     assert (gpu["fabric"], gpu["platform"], gpu["migs"], gpu["c2c_links"]) == (None, None, [], [])
     rack = document.gpu(samples.grace().gpus[0])
     assert (rack["platform"]["tray"], rack["fabric"]["clique_id"], len(rack["c2c_links"])) == ("12", "32766", 10)

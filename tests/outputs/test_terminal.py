@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpumon.health.standing import Health
 from gpumon.outputs import document, terminal
 from gpumon.report import Report
-from gpumon.serve import example
+from gpumon.serve import example, example_parts
 from gpumon.snapshot.burst import SXID
 from gpumon.snapshot.gpu import Gpu
 
@@ -118,7 +118,7 @@ def test_links_are_summed_up_and_the_bad_ones_named() -> None:
 
 def test_links_of_which_nothing_is_known_are_no_score() -> None:
     """Links with MIG on are not zero of zero; a service that does not run is said."""
-    dark = example.gpu(0)
+    dark = example_parts.gpu(0)
     dark = replace(dark, links={link: replace(one, up=None) for link, one in dark.links.items()})
     report = samples.healthy()
     said = table(replace(report, gpus=(dark,), node=replace(report.node, fabric_manager_up=0.0, imex_up=1.0)))
@@ -131,7 +131,7 @@ def test_excluded_gpu_is_no_silent_one() -> None:
     report = samples.excluding(3)
     for text in (status(report), table(report)):
         assert "7 of 7 GPUs up, 1 excluded" in text.splitlines()[0]
-        assert f"GPU at {example.bus_id(3)}: excluded by the configuration." in text
+        assert f"GPU at {example_parts.bus_id(3)}: excluded by the configuration." in text
     assert "Nothing is wrong." in status(report)
     assert "excluded" not in status(samples.healthy())
 

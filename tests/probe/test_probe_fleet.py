@@ -21,7 +21,7 @@ from gpumon.probe.fleet import FleetFigures, Hardware, read
 from gpumon.probe.probes import GIB
 from gpumon.probe.result import Measurement
 from gpumon.report import Report
-from gpumon.serve import example
+from gpumon.serve import example, example_parts
 from gpumon.supervisor import fleet as supervisor_fleet
 from gpumon.supervisor.fleet import Fleet
 from gpumon.supervisor.loop import Loop
@@ -95,7 +95,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def report(*, model: str = MODEL, gpus: int = 8, simulated: str | None = None) -> Report:
     states = tuple(
-        replace(example.gpu(index), uuid=f"GPU-own-{index}", gpu=replace(example.gpu(index).gpu, name=model))
+        replace(
+            example_parts.gpu(index), uuid=f"GPU-own-{index}", gpu=replace(example_parts.gpu(index).gpu, name=model)
+        )
         for index in range(gpus)
     )
     return replace(example.report(), gpus=states, simulated=simulated)

@@ -13,7 +13,7 @@ from gpumon.cli import main
 from gpumon.health.standing import Health
 from gpumon.health.terms import FAIL, Action
 from gpumon.health.verdict import Verdict
-from gpumon.serve import example
+from gpumon.serve import example_parts
 
 PATH = "/api/v1/health/ack"
 
@@ -21,7 +21,7 @@ PATH = "/api/v1/health/ack"
 def verdict(check: str, index: int, *, active: bool = False) -> Verdict:
     return Verdict(
         check=check,
-        device=example.uuid(index),
+        device=example_parts.uuid(index),
         level=FAIL,
         reason=f"Something with GPU {index}.",
         action=Action.RESET,
@@ -66,8 +66,8 @@ def test_what_is_latched_and_over_is_cleared(sick: Node, port: int) -> None:
     assert [(one["check"], one["gpu"]) for one in answer.document["acknowledged"]] == [("xid_critical", 1)]
     assert answer.document["stored"]
     assert sick.asked[-1][0].note == "board replaced"  # type: ignore[attr-defined]
-    assert ("xid_critical", example.uuid(1)) not in sick.report.health.open
-    assert ("xid_critical", example.uuid(2)) in sick.report.health.open
+    assert ("xid_critical", example_parts.uuid(1)) not in sick.report.health.open
+    assert ("xid_critical", example_parts.uuid(2)) in sick.report.health.open
 
 
 def test_what_is_so_is_refused_with_what_to_do(sick: Node, port: int) -> None:
@@ -111,7 +111,7 @@ def test_the_command_says_what_it_has_done(
     told = capsys.readouterr().out
     assert "acknowledged: xid_critical of GPU 1: Something with GPU 1." in told
     assert "stays: gpu_lost of GPU 2" in told
-    assert set(sick.report.health.open) == {("gpu_lost", example.uuid(2)), ("nvlink_down", example.uuid(3))}
+    assert set(sick.report.health.open) == {("gpu_lost", example_parts.uuid(2)), ("nvlink_down", example_parts.uuid(3))}
 
     assert main(["ack", "gpu_lost", *at]) == 1
     assert "It is so now" in capsys.readouterr().err

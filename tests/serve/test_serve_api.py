@@ -11,7 +11,7 @@ from serving import BEARER, Node, ask, is_problem
 from gpumon.outputs import document
 from gpumon.probe.probes import PROBES
 from gpumon.probe.state import ProbeState
-from gpumon.serve import example, schema, schema_health, schema_probe
+from gpumon.serve import example, example_parts, schema, schema_health, schema_probe
 
 STAMP = samples.STAMP
 REPORTS = {
@@ -56,8 +56,8 @@ def test_every_page_answers_for_every_node(node: Node, port: int, name: str) -> 
 
 def test_gpu_is_found_by_index_and_by_uuid(port: int) -> None:
     """Both name the same GPU."""
-    by_index, by_uuid = ask(port, "/api/v1/gpus/3"), ask(port, f"/api/v1/gpus/{example.uuid(3)}")
-    assert by_index.document["uuid"] == example.uuid(3)
+    by_index, by_uuid = ask(port, "/api/v1/gpus/3"), ask(port, f"/api/v1/gpus/{example_parts.uuid(3)}")
+    assert by_index.document["uuid"] == example_parts.uuid(3)
     assert by_index.body == by_uuid.body
 
 
@@ -67,7 +67,7 @@ def test_unknown_gpu_names_those_that_exist(node: Node, port: int) -> None:
     answer = ask(port, "/api/v1/gpus/GPU-nope")
     assert is_problem(answer, 404)
     assert [one["gpu"] for one in answer.document["gpus"]] == [0, 1]
-    assert example.uuid(1) in answer.document["remedy"]
+    assert example_parts.uuid(1) in answer.document["remedy"]
     assert answer.document["instance"] == "/api/v1/gpus/GPU-nope"
 
 
@@ -106,7 +106,7 @@ def test_probes_are_filtered(port: int) -> None:
 
 def test_links_of_one_gpu(port: int) -> None:
     """By index or uuid."""
-    links = ask(port, f"/api/v1/links?gpu={example.uuid(4)}").document["links"]
+    links = ask(port, f"/api/v1/links?gpu={example_parts.uuid(4)}").document["links"]
     assert {(one["gpu"], one["link"]) for one in links} == {(4, link) for link in range(18)}
     assert is_problem(ask(port, "/api/v1/links?gpu=99"), 404)
 

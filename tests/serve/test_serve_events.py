@@ -11,7 +11,7 @@ from sample_reports import STAMP
 from serving import Node, ask, is_problem
 
 from gpumon.report import Report
-from gpumon.serve import example, schema
+from gpumon.serve import example, example_parts, schema
 from gpumon.serve.events import PAGE
 from gpumon.snapshot.burst import OVERRUN, SXID, Board, Burst, Change
 from gpumon.store.store import Store
@@ -23,8 +23,8 @@ def event(number: int, ago: float) -> Burst:
         example.event(),
         id=f"e{number}",
         code=(13, 79)[number % 2],
-        bus_id=example.bus_id(number % 4),
-        uuid=example.uuid(number % 4),
+        bus_id=example_parts.bus_id(number % 4),
+        uuid=example_parts.uuid(number % 4),
         first_wall=STAMP.wall - ago,
         last_wall=STAMP.wall - ago,
     )
@@ -54,7 +54,7 @@ def found(port: int, query: str = "") -> list[str]:
         ("limit=500", 120),
         ("xid=79", 60),
         ("gpu=1", 30),
-        (f"gpu={example.uuid(2)}&xid=13", 30),
+        (f"gpu={example_parts.uuid(2)}&xid=13", 30),
         ("gpu=1&xid=13", 0),
         ("severity=critical", 60),
         ("severity=warning&gpu=0", 30),
@@ -142,7 +142,7 @@ def test_events_of_switches_and_of_the_log_are_of_no_gpu(node: Node, port: int) 
 
 def test_a_gpu_that_is_gone_is_still_asked_about(node: Node, port: int) -> None:
     """By the uuid under which it was last seen. One that never was here is a spelling mistake."""
-    gone = Board(uuid="GPU-gone", bus_id=example.bus_id(0), serial="", name="", first_wall=0.0, last_wall=0.0)
+    gone = Board(uuid="GPU-gone", bus_id=example_parts.bus_id(0), serial="", name="", first_wall=0.0, last_wall=0.0)
     report = samples.healthy()
     node.report = replace(
         report,

@@ -15,7 +15,7 @@ from gpumon.health.expectation import Basis, Expectation
 from gpumon.outputs.inventory import COLUMNS, inventory
 from gpumon.release import Answer
 from gpumon.report import Gone, Left, Report
-from gpumon.serve import example
+from gpumon.serve import example_parts
 from gpumon.snapshot.burst import Board
 from gpumon.snapshot.snapshot import GUEST
 from gpumon.store.store import Store
@@ -26,8 +26,8 @@ WALL = samples.STAMP.wall
 
 def board(index: int, **values: object) -> Board:
     known = Board(
-        uuid=example.uuid(index),
-        bus_id=example.bus_id(index),
+        uuid=example_parts.uuid(index),
+        bus_id=example_parts.bus_id(index),
         serial=f"S{index}",
         name="NVIDIA H100 80GB HBM3",
         first_wall=WALL - 90 * 86400,
@@ -49,7 +49,7 @@ def seven() -> Report:
         gpus=tuple(gpus),
         expectation=Expectation(count=8, basis=Basis.PRODUCT),
         node=replace(report.node, gpus_visible=7.0),
-        memory=replace(report.memory, gone={"GPU-old": Gone(Left.REPLACED, example.bus_id(5))}),
+        memory=replace(report.memory, gone={"GPU-old": Gone(Left.REPLACED, example_parts.bus_id(5))}),
     )
 
 
@@ -67,10 +67,10 @@ def test_the_inventory_is_for_everyone(node: Node, port: int) -> None:
     assert (answer["gpus_expected"], answer["gpus_visible"], answer["basis"]) == (8, 7, "product")
     missing = answer["gpus"][3]
     assert missing["state"] == "missing"
-    assert (missing["uuid"], missing["nvlinks"]) == (example.uuid(3), 18)
+    assert (missing["uuid"], missing["nvlinks"]) == (example_parts.uuid(3), 18)
     assert missing["first_seen"] == "2025-08-22T12:00:00.000Z"
     assert answer["gone"] == [
-        {"uuid": "GPU-old", "pci_bus_id": example.bus_id(5), "why": "replaced", "why_words": "was replaced"}
+        {"uuid": "GPU-old", "pci_bus_id": example_parts.bus_id(5), "why": "replaced", "why_words": "was replaced"}
     ]
 
 
@@ -97,7 +97,7 @@ def test_the_command_shows_what_the_agent_knows(
     assert lines[0] == "8 GPUs should be here, as hosts with this product have; the driver counts 7."
     assert lines[2].split() == " ".join(COLUMNS.values()).split()
     assert "missing" in lines[6]
-    assert lines[-1] == f"GPU-old at {example.bus_id(5)} was replaced."
+    assert lines[-1] == f"GPU-old at {example_parts.bus_id(5)} was replaced."
 
     assert main(["inventory", "--json", *flags]) == 0
     assert json.loads(capsys.readouterr().out) == inventory(node.report)
@@ -135,7 +135,7 @@ def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.Capture
         "No agent answers: this is what its store knows.\n2 GPUs should be here, as many as were here before."
     )
     assert [line.split()[0] for line in told.splitlines()[4:6]] == ["1", "2"]
-    assert told.splitlines()[-1] == f"{example.uuid(0)} at {example.bus_id(0)} was replaced."
+    assert told.splitlines()[-1] == f"{example_parts.uuid(0)} at {example_parts.bus_id(0)} was replaced."
 
     with Store.open(tmp_path / "gpumon.db") as store:
         store.accept(3, [])  # one of them nobody could read

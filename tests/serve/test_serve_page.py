@@ -16,7 +16,7 @@ from gpumon.probe.probes import PROBES
 from gpumon.probe.result import Location, Pair
 from gpumon.probe.state import ProbeState, ended
 from gpumon.report import Report
-from gpumon.serve import example
+from gpumon.serve import example, example_parts
 from gpumon.serve.page import prose
 from gpumon.serve.plot import APART, plot
 from gpumon.snapshot.gpu import Gpu
@@ -52,8 +52,10 @@ def test_excluded_gpu_is_said_and_not_missed(node: Node, port: int) -> None:
     """The tile counts those that are watched, and the table names the one that is not."""
     shown = words(page(node, port, samples.excluding(3)))
     assert "GPUs up 7 of 7 all answer, 1 excluded" in shown
-    assert f"GPU at {example.bus_id(3)}: excluded by the configuration." in shown
-    none_left = replace(samples.excluding(0), gpus=(), excluded=tuple(example.bus_id(index) for index in range(8)))
+    assert f"GPU at {example_parts.bus_id(3)}: excluded by the configuration." in shown
+    none_left = replace(
+        samples.excluding(0), gpus=(), excluded=tuple(example_parts.bus_id(index) for index in range(8))
+    )
     assert "GPUs up none no GPU is expected here, 8 excluded" in words(page(node, port, none_left))
 
 
@@ -118,7 +120,7 @@ def test_lost_gpu_is_shown_with_what_to_do(node: Node, port: int) -> None:
     text = words(html)
     assert "One thing is wrong." in text
     assert text.index("What to do: Reboot the node. Drain the node") < text.index("Utilization")
-    assert example.uuid(3) in html
+    assert example_parts.uuid(3) in html
     assert "10 min ago, 11:50 UTC" in text
     assert "7 of 8" in text
     assert "<title>(1) gpu-17" in html
@@ -354,7 +356,7 @@ def test_plot_keeps_inside_its_frame() -> None:
 
 def test_healthy_gpu_has_no_remark() -> None:
     """Calm where nothing is to be seen, and a word where there is."""
-    gpu = document.gpu(example.gpu(0))
+    gpu = document.gpu(example_parts.gpu(0))
     assert remarks(gpu) == []
     broken = [{"link": 2, "up": 1}, {"link": 3, "up": 0}]
     assert remarks(gpu | {"recovery_action": 1, "pcie_link_width": 8, "row_remap_pending": 1, "c2c_links": broken}) == [
@@ -363,7 +365,7 @@ def test_healthy_gpu_has_no_remark() -> None:
         "a row waits for a reset to be remapped",
         "PCIe x8 of x16",
     ]
-    assert remarks(document.gpu(replace(example.gpu(0), gpu=Gpu(up=1.0)))) == []
+    assert remarks(document.gpu(replace(example_parts.gpu(0), gpu=Gpu(up=1.0)))) == []
 
 
 def test_backticks_are_code() -> None:

@@ -14,7 +14,7 @@ from gpumon.cli import main
 from gpumon.outputs import document, terminal
 from gpumon.release import NODE, Answer, Holder, Release, Window
 from gpumon.report import Report
-from gpumon.serve import example, release
+from gpumon.serve import example_parts, release
 from gpumon.snapshot.gpu import FAULTS, Gpu
 
 PATH = "/api/v1/release"
@@ -46,15 +46,15 @@ def flags(port: int, tmp_path: Path) -> list[str]:
 def test_reading_is_for_everyone_and_names_no_process(node: Node, port: int) -> None:
     """Who holds what is told to who has the token; the same windows stand in the document of the node."""
     assert ask(port, PATH).document == {"released": False, "windows": []}
-    node.report = released(window(example.bus_id(3)), holders=(STUCK,))
+    node.report = released(window(example_parts.bus_id(3)), holders=(STUCK,))
     answer = ask(port, PATH).document
     assert answer == {
         "released": True,
         "windows": [
             {
                 "gpu": 3,
-                "uuid": example.uuid(3),
-                "pci_bus_id": example.bus_id(3),
+                "uuid": example_parts.uuid(3),
+                "pci_bus_id": example_parts.bus_id(3),
                 "by": "api",
                 "since": "2025-11-20T11:59:00.000Z",
                 "until": "2025-11-20T12:04:00.000Z",
@@ -79,22 +79,22 @@ def test_changing_needs_the_token(node: Node, port: int, method: str, headers: d
     assert node.asked == []
 
 
-@pytest.mark.parametrize("name", ["3", example.uuid(3), example.bus_id(3), "0000:30:00.0", "30:00.0"])
+@pytest.mark.parametrize("name", ["3", example_parts.uuid(3), example_parts.bus_id(3), "0000:30:00.0", "30:00.0"])
 def test_a_gpu_is_named_by_index_uuid_or_address(node: Node, port: int, name: str) -> None:
     """The answer comes when nothing is held."""
     answer = ask(port, f"{PATH}?for_seconds=300&gpu={name}", "POST", BEARER)
-    assert (answer.status, node.asked) == (200, [(example.bus_id(3), 300.0, "api")])
+    assert (answer.status, node.asked) == (200, [(example_parts.bus_id(3), 300.0, "api")])
     assert ask(port, f"{PATH}?gpu={name}", "DELETE", BEARER).status == 200
-    assert node.asked[1:] == [(example.bus_id(3), "api")]
+    assert node.asked[1:] == [(example_parts.bus_id(3), "api")]
 
 
 def test_a_gpu_that_was_given_away_is_ended_by_its_address(node: Node, port: int) -> None:
     """Another driver has it: it is no longer in the inventory, but its release still is."""
-    report = released(window(example.bus_id(3)))
+    report = released(window(example_parts.bus_id(3)))
     node.report = replace(report, gpus=tuple(one for one in report.gpus if one.index != 3))
     assert is_problem(ask(port, f"{PATH}?gpu=3", "DELETE", BEARER), 404)
     assert ask(port, f"{PATH}?gpu=0000:30:00.0", "DELETE", BEARER).status == 200
-    assert node.asked == [(example.bus_id(3), "api")]
+    assert node.asked == [(example_parts.bus_id(3), "api")]
 
 
 def test_without_a_gpu_the_whole_node_is_meant(node: Node, port: int) -> None:
@@ -169,7 +169,7 @@ def test_other_methods_name_those_that_exist(port: int) -> None:
 
 def test_command_releases_shows_and_ends(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """It says until when, and that nothing is held; the agent learns that it was the command."""
-    node.report = released(window(example.bus_id(3), "command"))
+    node.report = released(window(example_parts.bus_id(3), "command"))
     assert main(["release", "--for", "5m", "--gpu", "3", *flags]) == 0
     line = "GPU 3 is released until 12:04:00 UTC, for 4 min more, by command.\n"
     assert capsys.readouterr().out == line + "No process of gpumon holds it any more.\n"
@@ -180,7 +180,7 @@ def test_command_releases_shows_and_ends(node: Node, flags: list[str], capsys: p
     assert capsys.readouterr().out == "No GPU is released.\n"
     assert main(["release", "--end", "--json", *flags]) == 0
     assert json.loads(capsys.readouterr().out) == {"released": False, "windows": [], "holders": []}
-    bus_id = example.bus_id(3)
+    bus_id = example_parts.bus_id(3)
     assert node.asked == [(bus_id, 300.0, "command"), (bus_id, "command"), (None, "command")]
 
 
@@ -216,7 +216,7 @@ def test_command_says_what_it_does_not_understand(
 
 def test_page_says_what_is_released_and_that_nothing_is_wrong(node: Node, port: int) -> None:
     """A banner with the remaining time; no row of a released GPU looks like a fault."""
-    node.report = released(window(example.bus_id(3), "marker"))
+    node.report = released(window(example_parts.bus_id(3), "marker"))
     page = ask(port, "/").body.decode()
     assert "GPU 3 is released until 12:04:00 UTC, for 4 min more, by marker." in page
     assert '<tr role="row" class="released">' in page
@@ -231,7 +231,7 @@ def test_page_says_what_is_released_and_that_nothing_is_wrong(node: Node, port: 
 
 def test_terminal_says_what_is_released() -> None:
     """Above all else, and in the line of the GPU."""
-    shown = terminal.status(document.whole(released(window(example.bus_id(3))), samples.STAMP), 120, color=False)
+    shown = terminal.status(document.whole(released(window(example_parts.bus_id(3))), samples.STAMP), 120, color=False)
     assert shown.splitlines()[1] == "GPU 3 is released until 12:04:00 UTC, for 4 min more, by api."
     assert "7 of 7 GPUs up, 1 released" in shown
     (line,) = (line for line in shown.splitlines() if line.startswith("3 "))

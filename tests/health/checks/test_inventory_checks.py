@@ -12,7 +12,7 @@ from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Verdict
 from gpumon.report import Gone, Left
-from gpumon.serve import example
+from gpumon.serve import example_parts
 from gpumon.snapshot.burst import Board
 from gpumon.snapshot.snapshot import CONTAINER, GUEST
 
@@ -22,8 +22,8 @@ QUARTER = 15 * 60.0
 
 def board(index: int, boot_id: str = "boot-1") -> Board:
     return Board(
-        uuid=example.uuid(index),
-        bus_id=example.bus_id(index),
+        uuid=example_parts.uuid(index),
+        bus_id=example_parts.bus_id(index),
         serial="S1",
         name="H100",
         first_wall=0.0,
@@ -80,7 +80,7 @@ def test_what_is_expected_no_more_has_no_verdict() -> None:
     ward.fault(7, "missing")
     uuid = ward.report.gpus[7].uuid
     assert ward.go_on(90).verdict("gpu_missing", 7)
-    memory = replace(ward.report.memory, gone={uuid: Gone(Left.ACCEPTED, example.bus_id(7))})
+    memory = replace(ward.report.memory, gone={uuid: Gone(Left.ACCEPTED, example_parts.bus_id(7))})
     ward.report = replace(ward.report, gpus=ward.report.gpus[:7], memory=memory)
 
     assert not ward.go_on(10).verdicts
@@ -133,7 +133,7 @@ def test_a_guest_that_was_given_some_is_not_known_to_lack_any() -> None:
 
 def restarted(ward: Ward, expectation: Expectation, *, recalled: bool = True, on_bus: int = 8) -> Verdict:
     """What is said of the sixth GPU of a container that has four now."""
-    bus = {example.bus_id(index): "nvidia" for index in range(on_bus)}
+    bus = {example_parts.bus_id(index): "nvidia" for index in range(on_bus)}
     ward.report = replace(ward.report, memory=replace(ward.report.memory, bus=bus))
     expecting(ward, expectation, visible=4)
     for index in (4, 5):
