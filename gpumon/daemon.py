@@ -34,7 +34,7 @@ from gpumon.serve.sources import Sources
 from gpumon.sightings import Sightings
 from gpumon.snapshot.snapshot import DriverStatus, Hello, Logged, Message, Snapshot, TrialResult, XidEvent
 from gpumon.store.store import Retention
-from gpumon.supervisor import shared_memory
+from gpumon.supervisor import groups, shared_memory
 from gpumon.supervisor.fleet import Fleet
 from gpumon.supervisor.links import LinksSupervisor
 from gpumon.supervisor.loop import Loop
@@ -173,6 +173,7 @@ class Daemon:
         """Begin everything that watches and judges."""
         self._make_state_folder()
         end_orphans()
+        groups.end_left()
         shared_memory.sweep()  # of ranks that were killed with the agent before this one
         self._memories.start()
         self._probing.recall()

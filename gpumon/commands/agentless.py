@@ -18,7 +18,7 @@ from gpumon.probe.probes import PROBES
 from gpumon.span import ASK_FOR_LESS, wrong_length
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Store
-from gpumon.supervisor.orphans import agent_of, is_on_gpus
+from gpumon.supervisor.orphans import agent_of, is_left_of_a_rank, is_on_gpus
 
 KILLED_SECONDS = 3.0
 """How long ranks may take to die with their agent."""
@@ -109,8 +109,9 @@ def _of_others() -> list[str]:
 
 
 def _ranks() -> list[int]:
-    """Those that have lost the agent that started them."""
-    return sorted(int(one.name) for one in _processes() if _is_orphan(one))
+    """Those that have lost the agent that started them, and what they have started."""
+    started = (one for one in Path("/proc").glob("[0-9]*") if is_left_of_a_rank(one))
+    return sorted({int(one.name) for one in (*filter(_is_orphan, _processes()), *started)})
 
 
 def _processes() -> list[Path]:

@@ -12,15 +12,22 @@ import os
 import signal
 from pathlib import Path
 
+from gpumon.supervisor.orphans import is_other_and_lives, own_mark
+
 log = logging.getLogger("gpumon.probe")
 
 MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
+NAME = "probe-"
+"""Begins the name of one; the mark of its agent follows."""
 DELEGATED = ("user.delegate", "trusted.delegate")
 """Marks of systemd: root could write everywhere, and must not."""
 
 
 class Group:
     """One that is made for a pass, and removed after it. Errors are no reason not to run: then it holds nobody."""
+
+    searched = True
+    """`pids` are always all that there are."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,26 +53,42 @@ class Group:
                     os.kill(pid, signal.SIGKILL)
 
     def remove(self) -> None:
-        """Once nobody is there. What is left is taken by the next pass."""
+        """Once nobody is there. What is left is taken by the next pass, or by the next agent."""
         with contextlib.suppress(OSError):
             self._path.rmdir()
 
 
 def make_group(root: Path = Path("/")) -> Group | None:
     """None where nothing was delegated."""
-    own = _own(root)
-    if own is None or not _is_delegated(own):
+    end_left(root)
+    own = _delegated(root)
+    if own is None:
         return None
-    path = own / f"probe-{os.getpid()}"
-    for left in own.glob("probe-*"):  # by agents that were killed; while somebody is there, it stays
-        with contextlib.suppress(OSError):
-            left.rmdir()
+    path = own / f"{NAME}{own_mark()}"
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
         log.warning("no control group for the ranks", extra={"path": str(path), "error": str(error)})
         return None
     return Group(path)
+
+
+def end_left(root: Path = Path("/")) -> None:
+    """Kill what is in groups of agents that were killed: whatever it became, only ranks can have started it."""
+    own = _delegated(root)
+    for path in () if own is None else own.glob(f"{NAME}*"):
+        mark, left = path.name.removeprefix(NAME), Group(path)
+        if mark != own_mark() and not is_other_and_lives(mark):
+            pids = left.pids()
+            if pids:
+                left.kill()
+                log.warning("killed what ranks of an earlier agent have left", extra={"pids": sorted(pids)})
+        left.remove()
+
+
+def _delegated(root: Path) -> Path | None:
+    own = _own(root)
+    return own if own is not None and _is_delegated(own) else None
 
 
 def _own(root: Path) -> Path | None:

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 log = logging.getLogger("gpumon.supervisor")
@@ -16,6 +16,8 @@ AGENT = "GPUMON_AGENT"
 """Variable of ranks and gates: the process that has started them, and when that process began."""
 GPUS = "CUDA_VISIBLE_DEVICES"
 """Variable of ranks: their GPUs."""
+RANK = "GPUMON_RANK"
+"""Variable of ranks: which pass of its agent, a dot, and which rank of that."""
 PROC = Path("/proc")
 
 
@@ -26,13 +28,13 @@ def mark() -> Mapping[str, str]:
 
 def own_mark() -> str:
     """Of this process: a pid alone would be another's one day."""
-    return f"{os.getpid()}-{_began(PROC / 'self')}"
+    return f"{os.getpid()}-{began(PROC / 'self')}"
 
 
 def is_other_and_lives(mark: str) -> bool:
     """Whether it is the mark of another process than this one, which is there still."""
-    agent, _, began = mark.partition("-")
-    return bool(began) and mark != own_mark() and _began(PROC / agent) == began
+    agent, _, then = mark.partition("-")
+    return bool(then) and mark != own_mark() and began(PROC / agent) == then
 
 
 def agent_of(process: Path) -> str:
@@ -45,6 +47,18 @@ def is_on_gpus(process: Path) -> bool:
     return bool(_variable(process, GPUS))
 
 
+def is_of_own_pass(process: Path, number: int) -> bool:
+    """Whether it is a rank of this pass of this agent, or was started by one."""
+    return _variable(process, RANK).startswith(f"{number}.") and _mark(process) == own_mark()
+
+
+def is_left_of_a_rank(process: Path) -> bool:
+    """Whether it is a rank, or was started by one, and its agent is gone."""
+    with contextlib.suppress(OSError):
+        return bool(_variable(process, RANK)) and _is_orphan(process)
+    return False
+
+
 def end_orphans() -> threading.Thread:
     """Kill them. In a thread: to read the environment of a process that a driver holds up may take for ever."""
     thread = threading.Thread(target=_end_orphans, name="orphans", daemon=True)
@@ -55,13 +69,20 @@ def end_orphans() -> threading.Thread:
 def _end_orphans() -> None:
     for process in _orphans():
         with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else by now
-            descriptor = os.pidfd_open(int(process.name))
-            try:
-                if _is_orphan(process):  # still: its pid cannot have another process while the descriptor is good
-                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                    log.warning("killed what an earlier agent has left", extra={"pid": int(process.name)})
-            finally:
-                os.close(descriptor)
+            if end(process, _is_orphan):
+                log.warning("killed what an earlier agent has left", extra={"pid": int(process.name)})
+
+
+def end(process: Path, is_meant: Callable[[Path], bool]) -> bool:
+    """Kill it, if it is still the one that is meant. Raises OSError where it has ended or belongs to somebody else."""
+    descriptor = os.pidfd_open(int(process.name))
+    try:
+        meant = is_meant(process)  # its pid cannot have another process while the descriptor is good
+        if meant:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        return meant
+    finally:
+        os.close(descriptor)
 
 
 def _orphans() -> Iterator[Path]:
@@ -74,8 +95,8 @@ def _orphans() -> Iterator[Path]:
 
 def _is_orphan(process: Path) -> bool:
     """Whether its agent is gone. Pids of another namespace say nothing here."""
-    agent, dash, began = _mark(process).partition("-")
-    return bool(dash) and began != _began(PROC / agent) and _namespace(process) == _namespace(PROC / "self")
+    agent, dash, then = _mark(process).partition("-")
+    return bool(dash) and then != began(PROC / agent) and _namespace(process) == _namespace(PROC / "self")
 
 
 def _mark(process: Path) -> str:
@@ -89,8 +110,8 @@ def _variable(process: Path, variable: str) -> str:
     return next((word.removeprefix(name).decode(errors="replace") for word in words if word.startswith(name)), "")
 
 
-def _began(process: Path) -> str:
-    """Clock ticks from boot; empty for one that is not there."""
+def began(process: Path) -> str:
+    """When it did: clock ticks from boot; empty for one that is not there."""
     return next(iter(_read(process / "stat").rpartition(b")")[2].split()[19:20]), b"").decode()
 
 

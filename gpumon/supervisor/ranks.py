@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import socket
@@ -21,11 +22,12 @@ from gpumon.probe.plan import LOOPBACK, Plan, Rendezvous
 from gpumon.probe.steps import Step, encode
 from gpumon.supervisor import child
 from gpumon.supervisor.child import Child, Command
-from gpumon.supervisor.groups import Group, make_group
+from gpumon.supervisor.groups import make_group
 from gpumon.supervisor.lines import Lines
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.orphans import mark
+from gpumon.supervisor.orphans import RANK, mark
 from gpumon.supervisor.shared_memory import sweep
+from gpumon.supervisor.strays import Strays
 
 log = logging.getLogger("gpumon.probe")
 
@@ -44,6 +46,8 @@ FRAME_LIMIT = 64 * 1024
 FRAMES, FRAMES_A_SECOND = 2000, 20
 """Most frames of a rank: what its steps take, and its progress until the deadline."""
 
+_NUMBERS = itertools.count(1)
+"""Of the passes of this process."""
 _SHIM = (sys.executable, "-I", "-S", shim.__file__)
 """What becomes a rank: its interpreter may lie on a file system of the network, for which the loop must not wait."""
 
@@ -190,7 +194,8 @@ class _CurrentPass:
         self._leaving = False
         self.others = frozenset[int]()
         """What ranks have started and left behind, while it is being ended."""
-        self._group = make_group()
+        self._number = next(_NUMBERS)
+        self._group = make_group() or Strays(self._number)
         self._timers = [loop.call_after(within, self._late)]
 
     def start(self) -> None:
@@ -219,10 +224,10 @@ class _CurrentPass:
             name=f"rank {number}",
             arguments=(*_SHIM, str(os.getpid()), str(result), *self._plan.command),
             orders=orders,
-            environment={**self._plan.environment, **mark()},
+            environment={**self._plan.environment, **mark(), RANK: f"{self._number}.{number}"},
             descriptors=(result, rendezvous.listen) if number == 0 else (result,),
             outputs={frames: rank.lines.feed},
-            on_started=self._group.add if self._group is not None else lambda _: None,
+            on_started=self._group.add,
             on_output=rank.take_output,
             on_error_output=rank.take_output,
             on_exit=lambda status: self._ended(rank, status),
@@ -310,30 +315,29 @@ class _CurrentPass:
     def _conclude_if_settled(self) -> None:
         if not self._leaving and all(rank.settled for rank in self.ranks):
             self._leaving = True
-            self._end_others(self._group, boot_clock() + KILL_PATIENCE)
+            self._end_others(boot_clock() + KILL_PATIENCE)
 
-    def _end_others(self, group: Group | None, give_up_at: float) -> None:
+    def _end_others(self, give_up_at: float) -> None:
         """What ranks have started, wherever it hides, ends before the result is told, or is as unkillable as they."""
-        self.others = others = frozenset[int]() if group is None else group.pids() - self._stuck
-        if group is not None and others and boot_clock() < give_up_at:
-            group.kill()
-            self._loop.call_after(LOOK_INTERVAL, lambda: self._end_others(group, give_up_at))
+        self.others = others = self._group.pids() - self._stuck
+        if (others or not self._group.searched) and boot_clock() < give_up_at:
+            self._group.kill()
+            self._loop.call_after(LOOK_INTERVAL, lambda: self._end_others(give_up_at))
             return
         if others:
             self._stuck |= others
             self._ending = replace(self._ending, abandoned=(*self._ending.abandoned, *sorted(others)))
-        if group is not None:
-            self._forget(group, others)
+        self._forget(others)
         self._conclude()
 
-    def _forget(self, group: Group, others: frozenset[int]) -> None:
+    def _forget(self, others: frozenset[int]) -> None:
         """Those that are gone after all; ranks are told of by their own end."""
-        there = group.pids()
+        there = self._group.pids()
         self._stuck -= others - there
         if there:
-            self._loop.call_after(child.REAP_INTERVAL, lambda: self._forget(group, others))
+            self._loop.call_after(child.REAP_INTERVAL, lambda: self._forget(others))
         else:
-            group.remove()
+            self._group.remove()
 
     def _conclude(self) -> None:
         for timer in self._timers:

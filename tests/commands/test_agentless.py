@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from agents import free_port
+from agents import eventually, free_port
 
 from gpumon.cli import main
 from gpumon.commands import agentless, hold
 from gpumon.hold import Hold, in_force
 from gpumon.probe.probes import PROBES
 from gpumon.store.store import Store
-from gpumon.supervisor.orphans import AGENT, GPUS
+from gpumon.supervisor.orphans import AGENT, GPUS, RANK, own_mark
 
 WORKER = str(PROBES["allreduce"].worker)
 
@@ -115,3 +115,14 @@ def test_an_agent_that_was_not_found_and_runs_a_probe_is_named(
     assert f"An agent (process {os.getpid()}) runs a probe on GPUs of this host" in told.err
     assert "--store.path or --web.listen-address" in told.err
     assert "No agent runs" not in told.out
+
+
+def test_what_a_rank_has_started_and_left_is_named_too(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """In a session of its own, and another program: what tells is its environment."""
+    for agent, code in (("1-1", 1), (own_mark(), 0)):
+        environment = {AGENT: agent, RANK: "1.0"}
+        with subprocess.Popen(["/bin/sleep", "600"], env=environment, start_new_session=True) as left:
+            eventually(lambda left=left: Path(f"/proc/{left.pid}/cmdline").read_bytes().startswith(b"/bin/sleep"))  # type: ignore[misc]
+            assert main(["probe", "hold", *flags]) == code
+            assert (f"(process {left.pid})" in capsys.readouterr().err) == bool(code)
+            left.kill()

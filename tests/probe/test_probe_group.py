@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from rank_runs import PREAMBLE, STARTED
 from unkillable import build, held
 
 import gpumon
-from gpumon.supervisor.groups import MOUNTS, make_group
+from gpumon.supervisor.groups import MOUNTS, end_left, make_group
+from gpumon.supervisor.orphans import own_mark
 
 AGENT = """
 import json, os, sys, time
@@ -149,3 +152,26 @@ def test_a_group_that_was_not_delegated_is_left_alone(group: Path) -> None:
         os._exit(0 if make_group() is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not list(group.glob("*/"))
+
+
+def test_what_is_left_in_the_group_of_a_killed_agent_is_ended_by_the_next(group: Path) -> None:
+    """Nothing of its environment says whose it is; the group of an agent that lives is left alone."""
+    dead, lives = group / "probe-4711-1", group / f"probe-{own_mark()}"
+    commands = ["/bin/sh", "-c", 'echo $$ > "$0"/cgroup.procs; echo; exec sleep 600']
+    with ExitStack() as stack:
+        started = []
+        for one in (dead, lives):
+            one.mkdir()
+            process = subprocess.Popen([*commands, str(one)], stdout=subprocess.PIPE, env={}, start_new_session=True)
+            started.append(stack.enter_context(process))
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            process.stdout.readline()
+        child = os.fork()
+        if child == 0:
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+            end_left()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert started[0].wait(10) == -signal.SIGKILL
+        assert started[1].poll() is None

@@ -78,6 +78,23 @@ def test_a_run_measures_every_size_and_checks_its_data(complete: tuple[Probing, 
         assert 0 < one.latency_seconds["p50"] <= one.latency_seconds["p95"] <= one.latency_seconds["p99"]
 
 
+def test_what_a_rank_has_started_in_another_session_ends_with_the_run_without_a_group(
+    probing: Probing, worker: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its environment tells whose it is."""
+    monkeypatch.setattr(ranks, "make_group", lambda: None)  # as where nothing was delegated
+    leave = """
+import subprocess, pathlib
+left = subprocess.Popen(["sleep", "600"], start_new_session=True, stdin=subprocess.DEVNULL)
+pathlib.Path(__file__).with_name(f"left-{orders['rank']}").write_text(str(left.pid))
+"""
+    assert probing.run(worker(leave)).outcome == "failed"
+    left = [int((tmp_path / f"left-{rank}").read_text()) for rank in range(2)]
+    assert not [
+        pid for pid in left if Path(f"/proc/{pid}/environ").exists() and Path(f"/proc/{pid}/environ").read_bytes()
+    ]
+
+
 def test_a_run_tells_how_far_it_is(complete: tuple[Probing, ProbeResult]) -> None:
     """Progress starts before torch is imported and only ever grows."""
     probing, _ = complete

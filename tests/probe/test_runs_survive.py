@@ -27,7 +27,7 @@ from gpumon.probe.plan import Plan, Run
 from gpumon.probe.result import ProbeResult
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.nccl_conf import lines_of
-from gpumon.supervisor.orphans import mark
+from gpumon.supervisor.orphans import RANK, mark
 from gpumon.supervisor.ranks import LAST_WORDS, TERM_PATIENCE
 from gpumon.supervisor.runs import Runs
 from gpumon.supervisor.shared_memory import sweep
@@ -428,6 +428,7 @@ def test_an_interpreter_gets_what_the_agent_gives_and_nothing_else(probing: Prob
     for number, shown in enumerate(log.removeprefix("rank 0:\n").split("\nrank 1:\n")):
         lines = shown.splitlines()
         given = dict(line.split("=", 1) for line in lines if "=" in line)
+        assert given.pop(RANK).endswith(f".{number}")
         assert given == {**plan.environment, **mark()}
         ignored = int(next(line for line in lines if line.startswith("SigIgn")).split()[1], 16)
         assert not ignored & sum(1 << one - 1 for one in (signal.SIGPIPE, signal.SIGXFSZ))
