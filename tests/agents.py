@@ -13,16 +13,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpumon.boot import boot_clock
 
 T = TypeVar("T")
 PATIENCE = 60.0
+REST, LONGEST_REST = 3.0, 0.5
+"""Between two questions: as many times as long as the question took, and seconds. Others need the processors."""
 
 
 PORTS = range(10_500, 32_000)
@@ -42,14 +46,15 @@ def eventually(ask: Callable[[], T | None], *, within: float = PATIENCE, every: 
     deadline = boot_clock() + within
     while True:
         last: object = None
+        asked_at = boot_clock()
         try:
             if last := ask():
                 return last
         except (OSError, AssertionError, http.client.HTTPException) as error:
             last = error
-        if boot_clock() > deadline:
+        if (now := boot_clock()) > deadline:
             raise AssertionError(f"not so after {within:g} s; at last: {last!r}")
-        time.sleep(every)
+        time.sleep(max(every, min(REST * (now - asked_at), LONGEST_REST)))
 
 
 class Agent:
@@ -159,11 +164,19 @@ class Agent:
 
 
 class Metrics:
-    """A scrape, parsed by the client library of Prometheus."""
+    """A scrape, parsed by the client library of Prometheus; no more of it than is asked for, as a page is long."""
 
     def __init__(self, text: str) -> None:
-        self.families = {family.name: family for family in text_string_to_metric_families(text)}
-        self.values = {
+        self._text = text
+
+    @cached_property
+    def families(self) -> dict[str, Metric]:
+        return {family.name: family for family in text_string_to_metric_families(self._text)}
+
+    @cached_property
+    def values(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        """By name and labels."""
+        return {
             (sample.name, frozenset(sample.labels.items())): sample.value
             for family in self.families.values()
             for sample in family.samples
@@ -171,17 +184,20 @@ class Metrics:
 
     def value(self, name: str, **labels: str) -> float | None:
         """Value of the one series of this name that has these labels; None when there is none."""
-        found = [
-            value
-            for (known, own), value in self.values.items()
-            if known == name and labels.items() <= dict(own).items()
-        ]
+        found = [value for own, value in self._named(name) if labels.items() <= own.items()]
         assert len(found) <= 1, f"{name} {labels} is not one series"
         return found[0] if found else None
 
     def gpus(self, name: str) -> dict[str, float]:
         """Values by GPU index."""
-        return {dict(labels)["gpu"]: value for (known, labels), value in self.values.items() if known == name}
+        return {own["gpu"]: value for own, value in self._named(name)}
+
+    def _named(self, name: str) -> Iterator[tuple[Mapping[str, str], float]]:
+        """Labels and value of each series of this name."""
+        lines = [line for line in self._text.split("\n") if line.startswith((name + "{", name + " "))]
+        for family in text_string_to_metric_families("\n".join([*lines, ""])):
+            for sample in family.samples:
+                yield sample.labels, sample.value
 
 
 def descendants(pid: int) -> set[int]:
