@@ -136,7 +136,7 @@ def test_imex_matters_to_a_fabric_of_several_nodes_alone() -> None:
     """And to that for ten minutes."""
     ward = Ward(gpus=4)
     ward.node(imex_up=0.0)
-    assert not ward.go_on(1200, every=15).verdicts
+    assert not ward.go_on(1200, every=30).verdicts
     for index in range(4):
         fabric(ward, index, state=3.0, status=0.0, cluster_uuid="0c7e", clique_id="2")
     assert not ward.go_on(570).verdicts

@@ -50,7 +50,7 @@ def test_errors_from_before_the_agent_began_do_not_count() -> None:
     """What a counter stands at is no error of now."""
     ward = Ward()
     counted(ward, {"replay": 1e6, "recovery": 1e6, "crc": 1e9})
-    assert not ward.go_on(2400, every=15).verdicts
+    assert not ward.go_on(2400, every=30).verdicts
 
 
 def test_a_checksum_error_now_and_then_is_nothing() -> None:
@@ -70,7 +70,7 @@ def test_checksum_errors_that_go_on_are_judged_by_their_rate(a_second: float, le
     assert ward.level("nvlink_crc_high", 3) is Level.OK
     growing(ward, 120, crc=a_second * 60)
     assert ward.level("nvlink_crc_high", 3) is level
-    assert not ward.go_on(3600, every=15).verdicts
+    assert not ward.go_on(3600, every=30).verdicts
 
 
 def test_a_rate_about_the_limit_is_at_least_a_warning() -> None:

@@ -65,7 +65,7 @@ def test_a_gpu_that_works_at_a_low_generation_is_a_warning() -> None:
     assert verdict is not None
     assert verdict.level is Level.WARN
     ward.gpu(3, utilization_ratio=0.0)
-    assert ward.go_on(1800, every=15).level("pcie_generation", 3) is Level.WARN
+    assert ward.go_on(1800, every=30).level("pcie_generation", 3) is Level.WARN
     ward.gpu(3, utilization_ratio=0.6, pcie_link_generation=5.0)
     assert not ward.go_on(90).verdicts
 

@@ -54,7 +54,7 @@ def test_a_brake_of_a_moment_is_no_fault() -> None:
     ward = ward_with(clock_event_active=NOTHING | {"hw_power_brake": 1.0})
     ward.go_on(10)
     ward.gpu(3, clock_event_active=NOTHING, clock_event_seconds_total=NOTHING | {"hw_power_brake": 9.0})
-    assert not ward.go_on(30 * MINUTE, every=15).rulings
+    assert not ward.go_on(30 * MINUTE, every=30).rulings
 
 
 def test_a_gpu_that_cannot_be_read_is_braked_still() -> None:
@@ -62,7 +62,7 @@ def test_a_gpu_that_cannot_be_read_is_braked_still() -> None:
     ward = ward_with(clock_event_active=NOTHING | {"hw_power_brake": 1.0})
     ward.go_on(130)
     ward.gpu(3, clock_event_active=None, clock_event_seconds_total=None)
-    assert ward.go_on(30 * MINUTE, every=15).level("power_brake", 3) is Level.FAIL
+    assert ward.go_on(30 * MINUTE, every=30).level("power_brake", 3) is Level.FAIL
 
 
 LOW = {"power_limit_watts": 500.0, "power_limit_requested_watts": 700.0, "power_limit_default_watts": 700.0}
@@ -81,18 +81,18 @@ LOW = {"power_limit_watts": 500.0, "power_limit_requested_watts": 700.0, "power_
 def test_only_a_limit_that_is_too_low_is_told(limits: dict[str, float], expected: Level) -> None:
     """Below what was asked for, or well below the board's; all of them are in use."""
     ward = ward_with(clock_event_active=CAPPED, power_watts=500.0, **limits)
-    assert ward.go_on(40 * MINUTE, every=15).level("power_cap", 3) is expected
+    assert ward.go_on(40 * MINUTE, every=30).level("power_cap", 3) is expected
     assert set(ward.seen()) <= {"power_cap"}
 
 
 def test_a_low_limit_that_seldom_holds_back_is_none_of_our_business() -> None:
     """Four fifths of half an hour, and all of it known; a job that loads its data now and then is held back as well."""
     ward = ward_with(clock_event_active=CAPPED, **LOW)
-    assert not ward.go_on(20 * MINUTE, every=15).verdicts
+    assert not ward.go_on(20 * MINUTE, every=30).verdicts
     ward.gpu(3, clock_event_active=NOTHING)
     ward.go_on(8 * MINUTE, every=15)
     ward.gpu(3, clock_event_active=CAPPED)
-    assert not ward.go_on(20 * MINUTE, every=15).verdicts
+    assert not ward.go_on(20 * MINUTE, every=30).verdicts
     assert ward.go_on(10 * MINUTE, every=15).level("power_cap", 3) is Level.WARN
     ward.gpu(3, power_limit_watts=700.0)
     assert not ward.go_on(70).verdicts
@@ -121,6 +121,6 @@ def test_a_sensor_that_is_wrong_stays_so_when_the_job_ends() -> None:
     ward = ward_with(power_watts=1.0, utilization_ratio=0.97)
     ward.go_on(310)
     ward.gpu(3, utilization_ratio=0.0)
-    assert ward.go_on(20 * MINUTE, every=15).level("power_implausible", 3) is Level.WARN
+    assert ward.go_on(20 * MINUTE, every=30).level("power_implausible", 3) is Level.WARN
     ward.gpu(3, power_watts=80.0)
     assert not ward.go_on(70).verdicts

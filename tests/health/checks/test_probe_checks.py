@@ -279,7 +279,7 @@ def test_a_skip_is_no_run_where_nobody_is_in_the_way() -> None:
         ward = Probed().ran("ok")
         ward.terms = replace(ward.terms, probe_gated=gated)
         for _ in range(3):
-            ward.go_on(6 * HOUR, every=300).ran("skipped", reason, hint="So and so.")
+            ward.go_on(6 * HOUR, every=600).ran("skipped", reason, hint="So and so.")
         verdict = ward.go_on(10).verdict("allreduce_stale")
         assert verdict is not None
         assert verdict.reason.endswith(f"The last run was skipped ({reason}). So and so.")

@@ -31,7 +31,7 @@ def test_a_process_that_does_not_come_back_is_a_fault_after_five_minutes() -> No
     assert (verdict.device, verdict.level, verdict.action) == ("", Level.FAIL, Action.REBOOT)
     assert verdict.reason == "2 processes that hold GPU 2, 3 have not come back from the kernel for 5 minutes."
     ward.processes(stuck=None)
-    assert ward.go_on(30 * MINUTE, every=15).verdict("process_stuck")
+    assert ward.go_on(30 * MINUTE, every=30).verdict("process_stuck")
     ward.processes()
     assert not ward.go_on(70).verdicts
 
@@ -75,7 +75,7 @@ def test_memory_of_nobody_is_told_after_five_minutes() -> None:
     assert (verdict.level, verdict.action) == (Level.WARN, Action.RESET)
     assert verdict.reason == "6 GiB of its memory are in use, and no process has it."
     ward.gpu(3, processes=None)
-    assert ward.go_on(20 * MINUTE, every=15).verdict("memory_orphaned", 3)
+    assert ward.go_on(20 * MINUTE, every=30).verdict("memory_orphaned", 3)
     ward.gpu(3, processes=1.0)
     assert not ward.go_on(70).verdicts
 
@@ -96,7 +96,7 @@ def test_memory_that_is_nobodys_business(readings: dict[str, Any]) -> None:
     """Little of it, or in the hands of somebody whom NVML does not name."""
     ward = Ward()
     ward.gpu(3, **HELD | readings)
-    assert not ward.go_on(20 * MINUTE, every=15).rulings
+    assert not ward.go_on(20 * MINUTE, every=30).rulings
 
 
 @pytest.mark.parametrize("contained", [True, None])
@@ -105,7 +105,7 @@ def test_in_a_container_nobody_knows_whose_memory_it_is(*, contained: bool | Non
     ward = Ward()
     ward.processes(contained=contained)
     ward.gpu(3, **HELD)
-    assert not ward.go_on(20 * MINUTE, every=15).rulings
+    assert not ward.go_on(20 * MINUTE, every=30).rulings
 
 
 def test_a_job_that_ends_slowly_leaves_no_orphan() -> None:
@@ -152,7 +152,7 @@ def test_kernels_that_wait_for_a_peer_are_told() -> None:
 )
 def test_kernels_that_do_something(readings: dict[str, Any]) -> None:
     """However little of the power it needs."""
-    assert not waiting(**readings).go_on(40 * MINUTE, every=15).rulings
+    assert not waiting(**readings).go_on(40 * MINUTE, every=30).rulings
 
 
 def test_work_now_and_then_is_no_waiting() -> None:
@@ -195,7 +195,7 @@ def test_a_change_that_waits_for_a_reset_is_told_after_an_hour(readings: dict[st
     """It would take effect when nobody expects it."""
     ward = Ward()
     ward.gpu(3, **readings)
-    assert not ward.go_on(59 * MINUTE, every=15).verdicts
+    assert not ward.go_on(59 * MINUTE, every=30).verdicts
     verdict = ward.go_on(2 * MINUTE, every=15).verdict("settings_pending", 3)
     assert (verdict and verdict.reason) == (words and f"A change waits for a reset: {words}.")
 
@@ -207,7 +207,7 @@ def test_a_gpu_that_is_released_keeps_what_it_had() -> None:
     ward.go_on(16 * MINUTE, every=15)
     before = ward.seen()
     ward.gpu(3, state={"released": True}, persistence_mode=None, memory_used_bytes=None, processes=None)
-    assert ward.go_on(20 * MINUTE, every=15).seen() == before == ["memory_orphaned", "persistence_off"]
+    assert ward.go_on(20 * MINUTE, every=30).seen() == before == ["memory_orphaned", "persistence_off"]
 
 
 def test_each_of_them_can_be_switched_off() -> None:
@@ -217,4 +217,4 @@ def test_each_of_them_can_be_switched_off() -> None:
     ward.processes(stuck=(stuck(ward, "3", minutes=9),))
     ward.gpu(3, utilization_ratio=1.0, power_watts=130.0)
     ward.gpu(2, **HELD)
-    assert not ward.go_on(20 * MINUTE, every=15).rulings
+    assert not ward.go_on(20 * MINUTE, every=30).rulings
