@@ -118,8 +118,8 @@ class _Case:
         if finding.level == current:
             return verdict, None, [] if verdict is None else self._another_action(verdict, finding, facts)
         patience = self.check.after if finding.level > current else self.check.clear_after
-        waiting = self._waiting(finding.level, patience, facts.now.lived)
-        if waiting.lasted < patience and finding.ended is not Way.GONE:
+        waiting = self._waiting(current, finding.level, patience, facts.now.lived)
+        if waiting.lasted[finding.level] < patience and finding.ended is not Way.GONE:
             return verdict, waiting, []
         return verdict, waiting, [self._due(verdict, finding, facts)]
 
@@ -131,10 +131,10 @@ class _Case:
         remembers = facts.now.lived >= min(HOUR, max((past.seconds for past in self.check.past), default=0.0))
         return None if finding.level is UNKNOWN or not remembers else finding
 
-    def _waiting(self, level: Level, patience: float, lived: float) -> Pending:
-        known = self.pending
-        lasted = known.again(lived) if known is not None and known.level == level else 0.0
-        return Pending(level, lasted, lived, patience)
+    def _waiting(self, current: Level, found: Level, patience: float, lived: float) -> Pending:
+        known = self.pending.again(lived) if self.pending is not None and self.pending.level is current else {}
+        passed = (one for one in Level if current < one <= found or found <= one < current)
+        return Pending(current, {one: known.get(one, 0.0) for one in passed}, lived, patience)
 
     def _updated(self, finding: Finding, facts: Facts) -> Verdict | None:
         """The verdict with what is new about it and needs no row in the store."""
@@ -228,8 +228,8 @@ def _of_devices(
             yield from _named(verdict, names[verdict.device], known, facts)
         elif facts.node.nvml_up if is_gpu(verdict.device) else facts.ports_listed:
             lived = facts.now.lived
-            lasted = waited[key].again(lived) if key in waited else 0.0
-            pending[key] = Pending(OK, lasted, lived, GONE_AFTER)
+            lasted = waited[key].again(lived).get(OK, 0.0) if key in waited else 0.0
+            pending[key] = Pending(verdict.level, {OK: lasted}, lived, GONE_AFTER)
             if lasted >= GONE_AFTER:
                 yield ruling(verdict, Change.CLEARED, facts, Way.GONE)
 

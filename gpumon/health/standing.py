@@ -17,19 +17,22 @@ MOST_WEIGHTY = 1000
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A finding, or its end, that has not lasted long enough."""
+    """Findings worse than the verdict, or milder, that have not lasted long enough."""
 
     level: Level
-    lasted: float
-    """Seconds from when it was first seen until it was last seen, less those in which no agent ran."""
+    """Of the verdict from which they differ; OK: there is none."""
+    lasted: Mapping[Level, float]
+    """Seconds for which every look went at least so far from it, less those in which no agent ran. What swings between
+    two levels is no less than the nearer one."""
     seen: float
-    """When that was, on the clock of Moment.lived; less than 0 before this life of the agent."""
+    """When one was last seen, on the clock of Moment.lived; less than 0 before this life of the agent."""
     patience: float
-    """Seconds for which it has to last."""
+    """Seconds for which they have to last."""
 
-    def again(self, lived: float) -> float:
-        """For how long it has lasted, when it is seen now."""
-        return self.lasted + lived - max(0.0, self.seen)
+    def again(self, lived: float) -> dict[Level, float]:
+        """For how long they have lasted, when they are seen now."""
+        elapsed = lived - max(0.0, self.seen)
+        return {level: seconds + elapsed for level, seconds in self.lasted.items()}
 
     def counts(self, lived: float) -> bool:
         """Whether it does though nobody can tell now; unseen for longer than it has to last, it may have come anew."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpumon.health.standing import Health, Pending
@@ -18,11 +18,10 @@ class Waited:
     check: str
     device: str
     level: Level
-    lasted: float
-    """Seconds for which somebody saw it."""
+    lasted: Mapping[Level, float]
     patience: float
     seen_at: float
-    """When it was last so, on CLOCK_BOOTTIME."""
+    """When one was last seen, on CLOCK_BOOTTIME."""
     boot_id: str
 
 

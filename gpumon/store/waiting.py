@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from gpumon.health.terms import Level
 from gpumon.health.waiting import Waited
@@ -24,7 +25,12 @@ def every(connection: sqlite3.Connection) -> tuple[Waited, ...]:
     """Nothing where it cannot be read: it begins anew."""
     row = connection.execute("SELECT value FROM meta WHERE key = 'waiting'").fetchone()
     try:
-        return tuple(Waited(**{**one, "level": Level(one["level"])}) for one in json.loads(row[0] if row else "[]"))
-    except (KeyError, TypeError, ValueError) as error:
+        return tuple(map(_waited, json.loads(row[0] if row else "[]")))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         log.warning("what waits to become a verdict cannot be read", extra={"error": str(error)})
         return ()
+
+
+def _waited(values: Mapping[str, Any]) -> Waited:
+    lasted = {Level(int(level)): seconds for level, seconds in values["lasted"].items()}
+    return Waited(**{**values, "level": Level(values["level"]), "lasted": lasted})

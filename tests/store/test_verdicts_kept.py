@@ -16,7 +16,7 @@ from gpumon.boot import boot_clock
 from gpumon.health.acknowledge import Asked
 from gpumon.health.lives import Life
 from gpumon.health.standing import Pending
-from gpumon.health.terms import FAIL, Action, Way
+from gpumon.health.terms import FAIL, OK, WARN, Action, Way
 from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.memories import Memories
 from gpumon.monitor import Monitor
@@ -185,13 +185,13 @@ def test_what_waits_to_become_a_verdict_survives(tmp_path: Path) -> None:
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
     at = boot_clock()
-    pending = {("ib_port_down", "mlx5_0/1"): Pending(FAIL, 100.0, 120.0, 240.0)}
+    pending = {("ib_port_down", "mlx5_0/1"): Pending(OK, {WARN: 110.0, FAIL: 100.0}, 120.0, 240.0)}
     health = replace(agent.monitor.latest.health, pending=pending, judged_at=at, looked_at=120.0)
     agent.memories.keep_waiting(replace(agent.monitor.latest, health=health))
     agent.stop()
     restarted = Agent(path)
     [(key, one)] = restarted.monitor.latest.health.pending.items()
-    assert (key, one.level, one.lasted, one.patience) == (("ib_port_down", "mlx5_0/1"), FAIL, 100.0, 240.0)
+    assert (key, replace(one, seen=120.0)) == (("ib_port_down", "mlx5_0/1"), pending[key])
     assert one.seen <= 0.0
     restarted.stop()
 

@@ -41,6 +41,9 @@ _WORDS = {
     "reliability": "reliability",
 }
 
+_RESET = frozenset({"applications_clocks", "sync_boost"})
+"""Reasons that a reset ends, as it ends a slowness without one; no reset cools a GPU or gives it more power."""
+
 
 def slowdown(gpu: GpuCase) -> Finding | None:
     """One point of it is no slowdown, and all of a window need not be known to tell."""
@@ -95,8 +98,11 @@ def straggler(gpu: GpuCase) -> Finding | None:
     heavier = own.capped - median(pace.capped for pace in paces) > _HEAVIER
     if own.clock >= share * middle or (heavier and own.clock >= _EXCUSED * middle):
         return WELL
-    reason = f"It clocks {own.clock / 1e6:.0f} MHz where its busy neighbours clock {middle / 1e6:.0f}: {_reasons(gpu)}."
-    return warn(reason, Action.RESET, sm_clock_hertz=round(own.clock), median_hertz=round(middle))
+    named = _reasons(gpu)
+    words = ", ".join(_WORDS[name] for name in named) or "it names no reason"
+    reason = f"It clocks {own.clock / 1e6:.0f} MHz where its busy neighbours clock {middle / 1e6:.0f}: {words}."
+    action = Action.RESET if _RESET.issuperset(named) else Action.INSPECT
+    return warn(reason, action, sm_clock_hertz=round(own.clock), median_hertz=round(middle))
 
 
 def _alike(gpu: GpuCase) -> list[GpuCase]:
@@ -117,11 +123,11 @@ def _pace(gpu: GpuCase, load: float) -> _Pace | None:
     )
 
 
-def _reasons(gpu: GpuCase) -> str:
+def _reasons(gpu: GpuCase) -> list[str]:
     active = {name for name, on in (gpu.now.clock_event_active or {}).items() if on}
     if "hw_thermal" in active:
         active.discard("sw_thermal")  # hardware slows down for heat when the driver has not helped
-    return ", ".join(words for name, words in _WORDS.items() if name in active) or "it names no reason"
+    return [name for name in _WORDS if name in active]
 
 
 CHECKS = (

@@ -92,6 +92,7 @@ def test_heat_is_told_once_however_many_reasons_name_it() -> None:
     verdict = settled(at_work(clock_hertz=clocks(1.2e9), clock_event_active=hot)).verdict("clock_straggler", 3)
     assert verdict is not None
     assert verdict.reason.endswith(": heat (hardware).")
+    assert verdict.action is Action.INSPECT, "no reset cools a GPU"
 
 
 @pytest.mark.parametrize(

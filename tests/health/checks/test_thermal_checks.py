@@ -148,3 +148,22 @@ def test_a_gpu_above_its_limit_has_no_degrees_left() -> None:
     verdict = ward.go_on(130).verdict("thermal_margin_low", 3)
     assert verdict is not None
     assert verdict.reason == "It is 1 degree above its limit: it is being slowed down."
+
+
+def test_what_swings_between_two_levels_is_the_milder_one() -> None:
+    """As heat does about the temperature at which a GPU slows down: it waits for no level to stand still."""
+    ward = Ward()
+    for _ in range(30):
+        ward.gpu(3, thermal_margin_celsius=-5.0)
+        ward.go_on()
+        ward.gpu(3, thermal_margin_celsius=-1.0)
+        ward.go_on()
+    assert ward.level("thermal_margin_low", 3) is Level.WARN
+    ward.gpu(3, thermal_margin_celsius=-5.0)
+    assert ward.go_on(3 * MINUTE).level("thermal_margin_low", 3) is Level.FAIL
+    for _ in range(30):
+        ward.gpu(3, thermal_margin_celsius=20.0)
+        ward.go_on()
+        ward.gpu(3, thermal_margin_celsius=-1.0)
+        ward.go_on()
+    assert ward.level("thermal_margin_low", 3) is Level.WARN
