@@ -19,15 +19,17 @@ class KeptBoards:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._known: dict[str, Board] = {}
-        """Stored, or about to be; by uuid."""
+        """Stored, or to be; by uuid."""
+        self._unstored: set[str] = set()
+        """Those of them that the store does not know, or not as they are."""
 
     def recalled(self, boards: Iterable[Board]) -> None:
         """What the store knew at start."""
         self._known = {board.uuid: board for board in boards} | self._known
 
     def begun_anew(self) -> None:
-        """The store knows nothing: all of them are news to it."""
-        self._known.clear()
+        """The store knows nothing: all of them are news to it, those that are here no more as well."""
+        self._unstored |= self._known.keys()
 
     def keep(self, report: Report, *, all_of_them: bool = False) -> None:
         """Store the GPUs that have told their names, where that is news.
@@ -36,8 +38,11 @@ class KeptBoards:
         """
         new = [board for board in self._told(report) if all_of_them or self._is_news(board)]
         self._known |= {board.uuid: board for board in new}
-        if new:
-            self._writer.submit(lambda store: store.keep_boards(new), failed=lambda _: self._forget(new))
+        self._unstored |= {board.uuid for board in new}
+        if self._unstored:
+            uuids, self._unstored = self._unstored, set()
+            rows = [self._known[uuid] for uuid in uuids]
+            self._writer.submit(lambda store: store.keep_boards(rows), failed=lambda _: self._unstored.update(uuids))
 
     def expect_no_more(self, uuids: Iterable[str]) -> None:
         """A person has accepted that these are gone, and the store knows it."""
@@ -57,8 +62,3 @@ class KeptBoards:
             return True
         moving = {name: getattr(board, name) for name in ("first_wall", "last_wall", "energy")}
         return replace(known, **moving) != board
-
-    def _forget(self, boards: Iterable[Board]) -> None:
-        """Not stored: they are news again."""
-        for board in boards:
-            self._known.pop(board.uuid, None)

@@ -289,6 +289,7 @@ class Memories:
         health = self._latest().health
         self._verdicts_unstored = True
         self._unstored_rulings = (*health.cleared.values(), *health.history)
+        self._waiting = None
         self.boards.begun_anew()
         self.ports.begun_anew()
         self.spans.begun_anew()
@@ -299,6 +300,7 @@ class Memories:
     def _remember(self, remembered: Remembered, position: LogPosition | None) -> None:
         """What was told before the store could be read comes after what it knew."""
         self._take(remembered)
+        self._position = self._position or position
         self.boards.recalled(remembered.boards)
         self.ports.recalled(remembered.ports)
         self._on_recalled(remembered, position)
@@ -329,13 +331,22 @@ class Memories:
                 del self._unstored_bursts[name]
 
     def _make_good(self, store: Store, report: Report) -> None:
-        if store.moved_aside is not None:
+        if self._writer.other:
             self._unstored_bursts = {event.id: event for event in report.events} | self._unstored_bursts
         self._restore(store)
-        if store.moved_aside is not None:  # damaged while we ran: the new one knows no result
+        if self._writer.other:  # damaged or deleted while we ran
             self._loop.post(self._begun_anew)
-            for result in report.probe.known:
-                store.add_probe_result(to_document(result))
+            _tell_anew(store, report)
+
+
+def _tell_anew(store: Store, report: Report) -> None:
+    """What nobody else tells a store that knows nothing."""
+    for result in report.probe.known:
+        store.add_probe_result(to_document(result))
+    for life in report.lives:
+        store.keep_life(life)
+    if report.memory.accepted:
+        store.accept(report.memory.learned, ())
 
 
 def _adding(result: ProbeResult) -> Callable[[Store], bool]:

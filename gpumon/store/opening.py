@@ -8,7 +8,8 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,6 +36,10 @@ class Opened:
     """Why nothing can be written. Then the connection is a copy in memory."""
     moved_aside: Path | None = None
     """Where the damaged file went in whose place this one was begun."""
+    begun: bool = False
+    """There was nothing before."""
+    files: Mapping[Path, tuple[int, int] | None] = field(default_factory=dict)
+    """What the connection writes to, and which files were there when it was opened."""
 
 
 def open_file(path: Path) -> Opened:
@@ -48,10 +53,36 @@ def open_file(path: Path) -> Opened:
         known = _belongs_to_us(path)
         lock = _lock(path)
         try:
-            return replace(_open_or_begin_anew(path, known=known), lock=lock)
+            begun = not _head(path)
+            opened = _open_or_begin_anew(path, known=known)
+            return replace(opened, lock=lock, begun=begun, files={one: _identity(one) for one in _written(path)})
         except BaseException:
             os.close(lock)
             raise
+
+
+def prove_in_place(path: Path, files: Mapping[Path, tuple[int, int] | None]) -> None:
+    """Raises StoreError when one of the files was deleted, moved or replaced: who opens the path does not find it."""
+    strange = [one for one, identity in files.items() if _identity(one) != identity]
+    if not strange:
+        return
+    if path in strange:
+        for one in files.keys() - strange:  # a WAL that is left would be played into whatever is at the path now
+            one.unlink(missing_ok=True)
+    wrong = f"{strange[0].name} was deleted, moved or replaced while it was open"
+    raise StoreError(path, wrong, "nothing to do: it is opened anew and told what the agent knows")
+
+
+def _written(path: Path) -> tuple[Path, ...]:
+    return path, _beside(path, "-wal")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """None: no file."""
+    with contextlib.suppress(FileNotFoundError):
+        found = path.stat()
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _refusal(path: Path) -> StoreError | None:

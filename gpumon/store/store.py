@@ -22,7 +22,7 @@ from gpumon.span import Span
 from gpumon.store import boards, events, lives, ports, runs, spans, verdicts, waiting
 from gpumon.store.errors import told_plainly
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
-from gpumon.store.opening import Opened, open_file
+from gpumon.store.opening import Opened, open_file, prove_in_place
 from gpumon.store.runs import RunPage, RunQuery
 
 S = TypeVar("S", bound=Span)
@@ -62,7 +62,10 @@ class Store:
         self.path = path
         self.moved_aside = opened.moved_aside
         """Where the damaged file went in whose place this one was begun."""
+        self.begun_anew = opened.begun or opened.moved_aside is not None
+        """It knows nothing yet."""
         self._connection = opened.connection
+        self._files = opened.files
         self._lock = opened.lock
         self._refusal = opened.refusal
         self._retention = retention
@@ -95,6 +98,11 @@ class Store:
         """Write and sync a row. Raises StoreError."""
         with self._transaction():
             self._execute("INSERT OR REPLACE INTO meta VALUES ('written', ?)", (str(self._clock()),))
+
+    def prove_in_place(self) -> None:
+        """Raises StoreError when its file was deleted, moved or replaced: what was written is found by nobody."""
+        with told_plainly(self.path):
+            prove_in_place(self.path, self._files)
 
     def record(self, changes: Iterable[Change], position: LogPosition | None = None) -> None:
         """Store bursts as they are now and count what they gained, with how far the kernel log has been told.

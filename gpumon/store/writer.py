@@ -61,6 +61,8 @@ class Writer:
         self._retry_at = 0.0
         self.moved_aside: Path | None = None
         """Where the last damaged file went in whose place a new one was begun. From any thread."""
+        self.other = False
+        """The file is not the one that was open before, and must be told all that is known. From the store's thread."""
         self._queue: queue.Queue[_Work | None] = queue.Queue(LIMIT)
         self._store: Store | None = None
         self._restored = False
@@ -126,6 +128,7 @@ class Writer:
         if store.moved_aside is not None:
             self.moved_aside = store.moved_aside
             log.error("the store was damaged and is begun anew", extra={"moved_to": str(store.moved_aside)})
+        self.other = self.other or store.begun_anew
         with contextlib.ExitStack() as unless_writable:
             unless_writable.callback(store.close)
             refusal = _refusal(store)
@@ -138,6 +141,7 @@ class Writer:
             if refusal is not None:
                 raise refusal
             unless_writable.pop_all()
+            self.other = False
         self._store = store
 
     def _recover(self) -> None:
@@ -160,7 +164,17 @@ class Writer:
             self._attempt(partial(self._carry_out, self._store, work), partial(self._give_up, work))
 
     def _carry_out(self, store: Store, work: _Work) -> None:
-        self._post(partial(work.done, work.do(store)))
+        done = partial(work.done, work.do(store))
+        self._in_place(store)
+        self._post(done)
+
+    def _in_place(self, store: Store) -> None:
+        """After the work: what is told as done went into the file that the next agent will open."""
+        try:
+            store.prove_in_place()
+        except StoreError:
+            self.other = True
+            raise
 
     def _give_up(self, work: _Work, error: StoreError) -> None:
         self._fail(work, error)

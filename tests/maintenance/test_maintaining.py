@@ -60,9 +60,13 @@ class Maintained:
         return [(one.reason, one.ended is None) for one in self.monitor.latest.maintenances]
 
 
+def rows(store: Store) -> list[tuple[str, bool]]:
+    return [(one.reason, one.ended is None) for one in store.spans(Maintenance)]
+
+
 def stored(path: Path) -> list[tuple[str, bool]]:
     with Store.open(path) as store:
-        return [(one.reason, one.ended is None) for one in store.spans(Maintenance)]
+        return rows(store)
 
 
 @pytest.fixture
@@ -130,9 +134,13 @@ def test_a_failing_store_keeps_nobody_from_it_and_gets_it_later(agent: Maintaine
 
     def on_record() -> bool:
         agent.tick()
-        return agent.memories.trouble is None and stored(path) == agent.reasons()
+        asked = agent.memories._found(rows)
+        turn_until(agent.loop, asked.done)
+        return asked.exception() is None and asked.result() == agent.reasons()
 
     turn_until(agent.loop, on_record)
+    agent.memories.close()
+    assert stored(path) == agent.reasons()
 
 
 def test_who_asks_is_told_that_the_disk_failed(agent: Maintained, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

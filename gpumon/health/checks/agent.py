@@ -121,7 +121,8 @@ CHECKS = (
         help="The agent cannot write to disk.",
         steps="""\
 1. Free space, or mend the file system: the reason names the file and what is wrong (full, read-only, damaged, hung).
-   The agent goes on by itself and stores what it kept in memory.
+   The agent goes on by itself and stores what it kept in memory. Where the file was deleted, moved or replaced, which
+   it finds within a minute, it opens the path anew and stores all that it knows.
 2. What happens meanwhile is lost when the agent is restarted before that.
 """,
         node=store_down,

@@ -1,0 +1,172 @@
+"""The files of the store deleted, moved or replaced while the agent has them open."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from loops import turn_until
+from sample_bursts import change
+
+from gpumon.health.lives import Life
+from gpumon.health.terms import FAIL, Action
+from gpumon.health.verdict import Change, Ruling, Verdict
+from gpumon.maintenance import Maintenance
+from gpumon.memories import Memories
+from gpumon.monitor import Monitor
+from gpumon.report import Report
+from gpumon.snapshot.burst import Board, LogPosition
+from gpumon.snapshot.known_port import KnownPort
+from gpumon.store.store import Retention, Store
+from gpumon.supervisor.loop import Loop
+from gpumon.terms import Terms
+
+BEFORE = Life(boot_id="boot-1", version="1", began=2e9, began_at=100.0, last=2e9 + 50, stopped=2e9 + 51)
+GONE = Board(
+    uuid="GPU-1", bus_id="00000000:18:00.0", serial="1", name="GPU", first_wall=2e9, last_wall=2e9, expected=False
+)
+MISSING = replace(GONE, uuid="GPU-2", bus_id="00000000:2A:00.0", serial="2", expected=True)
+PORT = KnownPort(
+    identity="guid/1",
+    device="mlx5_0",
+    port="1",
+    bus_id="0000:1a:00.0",
+    guid="0001",
+    link_layer="InfiniBand",
+    board="",
+    firmware="",
+    first_wall=2e9,
+    last_wall=2e9,
+    expected=True,
+)
+MAINTENANCE = Maintenance(
+    began=4e9, began_at=200.0, until=4e9 + 9e6, deadline=9e6, boot_id="boot-1", reason="Work.", by="api"
+)
+
+
+def raised(check: str) -> Ruling:
+    one = Verdict(
+        check=check,
+        device="GPU-2",
+        level=FAIL,
+        reason="It is broken.",
+        action=Action.RESET,
+        since=2e9,
+        seen=2e9,
+        seen_at=100.0,
+        boot_id="boot-1",
+        active=False,
+    )
+    return Ruling(verdict=one, change=Change.RAISED, wall=2e9, at=100.0, boot_id="boot-1")
+
+
+class Agent:
+    """As much of one as remembers and ticks."""
+
+    def __init__(self, path: Path) -> None:
+        self.loop = Loop()
+        self.monitor = Monitor(Report(started=0.0, boot_id="boot-1"), Terms())
+        self.memories = Memories(
+            self.loop, path, Retention(), "allreduce", take=self.monitor.take, latest=lambda: self.monitor.latest
+        )
+        self.memories.start()
+        turn_until(self.loop, lambda: self.monitor.latest.memory.recalled)
+
+    def rule(self, ruling: Ruling) -> bool:
+        """Whether it is stored; it is told in any case."""
+        told: list[bool] = []
+        self.memories.keep_rulings([ruling], told.append)
+        turn_until(self.loop, lambda: bool(told))
+        return told[0]
+
+    def recover(self) -> None:
+        """Until the store can be written again and everything that waited for that is in it."""
+        turn_until(self.loop, lambda: self.memories.trouble is None and not self.memories._verdicts_unstored)
+        report = self.monitor.latest
+        self.memories.boards.keep(report)
+        self.memories.ports.keep(report)
+        self.memories.spans.keep(report.maintenances)
+        last = self.memories._found(lambda store: store.log_position())
+        turn_until(self.loop, last.done)
+        assert last.result() == LogPosition("boot-1", 7)
+
+
+def delete_all(path: Path) -> None:
+    for file in path.parent.glob("gpumon.db*"):
+        file.unlink()
+
+
+def delete_database(path: Path) -> None:
+    path.unlink()
+
+
+def delete_wal(path: Path) -> None:
+    path.with_name("gpumon.db-wal").unlink()
+
+
+def replace_database(path: Path) -> None:
+    other = path.with_name("other.db")
+    with Store.open(other) as store:
+        store.keep_life(replace(BEFORE, began_at=1.0))
+        store.rule([raised("not_ours")])
+    other.replace(path)
+
+
+@pytest.mark.parametrize("harm", [delete_all, delete_database, delete_wal, replace_database])
+def test_a_store_that_is_deleted_under_the_agent_is_made_anew_with_all_that_it_knows(
+    harm: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next thing to store meets it and is not called stored; the successor of a killed agent knows everything."""
+    caplog.set_level("INFO")
+    path = tmp_path / "state" / "gpumon.db"
+    path.parent.mkdir()
+    with Store.open(path) as store:
+        store.keep_life(BEFORE)
+        store.keep_boards([GONE, MISSING])
+        store.keep_ports([PORT])
+        store.keep_spans([MAINTENANCE])
+        store.accept(1, ())
+        store.record([], LogPosition("boot-1", 7))
+    agent = Agent(path)
+    assert agent.rule(raised("before"))
+    agent.memories.keep_errors([change(1)], None)
+    turn_until(agent.loop, lambda: bool(agent.monitor.latest.events))
+
+    harm(path)
+    assert not agent.rule(raised("meanwhile"))
+    assert "was deleted, moved or replaced while it was open" in (agent.memories.notice or "")
+    agent.recover()
+    assert agent.rule(raised("after"))
+    assert agent.memories.notice is None
+    said = [one.message for one in caplog.records]
+    assert said.count("the store is out of order") == said.count("the store can be written again") == 1
+
+    survivors = tmp_path / "survivors"
+    shutil.copytree(path.parent, survivors)  # as SIGKILL leaves them
+    with Store.open(survivors / "gpumon.db") as store:
+        assert {one.check for one in store.open_verdicts()} == {"before", "meanwhile", "after"}
+        assert {one.verdict.check for one in store.recent_rulings(0.0, 10)} >= {"before", "meanwhile", "after"}
+        assert set(store.boards()) == {GONE, MISSING}
+        assert store.ports() == (PORT,)
+        assert store.spans(Maintenance) == agent.monitor.latest.maintenances != ()
+        assert store.accepted() is not None
+        assert [one.count for one in store.error_counters()] == [1]
+        assert len(store.recent_events(10)) == 1
+        assert BEFORE in store.recent_lives(10)
+    agent.memories.close()
+
+
+def test_a_store_that_another_agent_has_begun_in_its_place_is_left_to_that(tmp_path: Path) -> None:
+    """The one whose files were deleted says who has it."""
+    path = tmp_path / "gpumon.db"
+    agent = Agent(path)
+    delete_all(path)
+    with Store.open(path) as theirs:
+        assert not agent.rule(raised("ours"))
+        turn_until(agent.loop, lambda: "is using it" in (agent.memories.notice or ""))
+        theirs.prove_in_place()
+        assert theirs.open_verdicts() == ()
+    agent.memories.close()
