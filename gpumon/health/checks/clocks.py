@@ -41,8 +41,8 @@ _WORDS = {
     "reliability": "reliability",
 }
 
-_RESET = frozenset({"applications_clocks", "sync_boost"})
-"""Reasons that a reset ends, as it ends a slowness without one; no reset cools a GPU or gives it more power."""
+_RESET = frozenset({"applications_clocks", "sw_power_cap", "sync_boost"})
+"""Settings, which a reset takes back; it may end what has no reason. It cools no GPU, and mends no supply of power."""
 
 
 def slowdown(gpu: GpuCase) -> Finding | None:
