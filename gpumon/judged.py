@@ -43,6 +43,7 @@ def facts(report: Report, now: Moment, terms: Terms) -> Facts:
         gone_ports={f"{gone.port.device}/{gone.port.port}": gone.wall for gone in report.gone_ports},
         known_ports=ports.by_name(report.memory.links),
         ports_listed=bool(report.ports) and ports.listed(report.memory.links, now),
+        recalled=report.memory.recalled,
         interval=terms.interval,
         catalogue=report.catalogue,
         history=report.memory.history,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpumon.fitness.known import LEVELS, Document, Fault, Known, KnownGpu
-from gpumon.health.terms import FAIL, OK, UNKNOWN, WARN, Action, Level, Way
+from gpumon.health.terms import FAIL, OK, PAST_UNREAD, UNKNOWN, WARN, Action, Level, Way
 
 EXIT = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
 """As Nagios and Slurm's people read them."""
@@ -19,7 +19,7 @@ SILENCE = frozenset(
 )
 """Checks that say why a GPU does not answer: who ignores them lives with that. What a GPU said before is no excuse."""
 UNWATCHED = (OK, WARN, UNKNOWN, FAIL)
-"""What hides what while no agent tells how it is now: a warning of earlier is no answer, a failure still is."""
+"""What hides what while nobody tells how it is now, or how it was: a warning is no answer, a failure still is."""
 
 
 class Answer(NamedTuple):
@@ -61,10 +61,11 @@ def answer(known: Known, job: Collection[KnownGpu] | None = None, ignored: Colle
     faults = tuple(fault for fault in known.faults if fault.verdict["check"] not in ignored)
     if job is not None:
         faults = tuple(_of_job(faults, {gpu.uuid for gpu in job}))
-    verdicts = tuple(sorted((fault.verdict for fault in faults), key=lambda one: -LEVELS[one["level"]]))
+    order = _order(known, faults)
+    verdicts = tuple(sorted((fault.verdict for fault in faults), key=lambda one: -order.index(LEVELS[one["level"]])))
     whole = job is None and not ignored
     known = known if whole else known._replace(awaited=0)  # a job has its own, and who ignores a check lives with it
-    level = _level(known, gpus, verdicts, whole=whole)
+    level = _level(known, gpus, verdicts, order, whole=whole)
     line = f"GPU {level.name}: {_words(known, gpus, verdicts, of_job=job is not None)}"
     return Answer(level=level, line=_one_line(line + _notes(known)), known=known, verdicts=verdicts, gpus=gpus)
 
@@ -79,16 +80,23 @@ def _of_job(faults: Collection[Fault], own: Collection[str]) -> Iterator[Fault]:
             yield from (Fault(verdict=one) for one in fault.consequences if one["device"] in own)
 
 
-def _level(known: Known, gpus: Collection[KnownGpu], verdicts: Sequence[Document], *, whole: bool) -> Level:
+def _level(
+    known: Known, gpus: Collection[KnownGpu], verdicts: Sequence[Document], order: Sequence[Level], *, whole: bool
+) -> Level:
     """Of the whole node as `gpumon_node_health` has it."""
     found = [LEVELS[one["level"]] for one in verdicts]
     found += [UNKNOWN for gpu in gpus if gpu.unwatched]
     found += [known.level] if whole else []
     found += [UNKNOWN] if known.awaited else []
     found += [] if verdicts or known.gpus else [UNKNOWN]
-    if known.trouble:
-        return max([*found, UNKNOWN], key=UNWATCHED.index)
-    return max(found, default=OK)
+    found += [UNKNOWN] if known.trouble else []
+    return max(found, default=OK, key=order.index)
+
+
+def _order(known: Known, faults: Iterable[Fault]) -> Sequence[Level]:
+    """From the mildest to the worst."""
+    blind = known.trouble or any(fault.verdict["check"] == PAST_UNREAD for fault in faults)
+    return UNWATCHED if blind else tuple(Level)
 
 
 def _words(known: Known, gpus: Collection[KnownGpu], verdicts: Sequence[Document], *, of_job: bool) -> str:

@@ -35,10 +35,10 @@ def named(given: Sequence[str], environ: Mapping[str, str]) -> Named:
     cuda = environ.get(CUDA)
     if cuda is not None and "-" in cuda and not cuda.startswith(NO_DEVICE):
         return Named(CUDA, tuple(_split(cuda)))
-    for variable in (*SLURM, CUDA, ORDINAL):
-        text = environ.get(variable)
-        if text is not None:
-            return Named(variable, tuple(_split(text)))
+    said = {one: environ[one] for one in (*SLURM, CUDA, ORDINAL) if one in environ}
+    if said:  # an empty one says nothing while another names GPUs
+        variable = next((one for one, text in said.items() if text), next(iter(said)))
+        return Named(variable, tuple(_split(said[variable])))
     if SLURM_JOB in environ:
         return Named(SLURM_JOB, ())
     raise Unknowable(f"--for-job: neither --gpu nor {CUDA} nor {' nor '.join(SLURM)} says which GPUs the job has.")

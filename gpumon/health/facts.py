@@ -48,6 +48,8 @@ class Facts:
     """Processes that hold a GPU and do not come back from the kernel; None: nobody can tell."""
     contained: bool | None = None
     """NVML names the processes of a container alone; None: nobody can tell."""
+    recalled: bool = True
+    """What the store knew is known."""
     interval: float = 1.0
     """Of the fast polls, in seconds."""
     catalogue: Catalogue = SHIPPED

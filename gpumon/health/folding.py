@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from gpumon.health import clearing, tried
+from gpumon.health.answered import repaired
 from gpumon.health.check import Check, Where, Xids, comes_first, covers
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME
@@ -74,6 +75,11 @@ class _Causes:
             return ()
         return tried.rebooted(causes, check, verdict.device, facts.boot_id)
 
+    def _is_past(self, top: Verdict, verdict: Verdict) -> bool:
+        """The reboot that it asked for was done, and it is no more: it must not hide what another device has."""
+        elsewhere = verdict.active and not top.active and top.device != verdict.device
+        return elsewhere and repaired(top, self._facts.boot_id) is Way.REBOOT
+
     def _of(self, verdict: Verdict) -> Key | None:
         """The first in the order of the row, the one that was found first among several; no milder one may hide it."""
         check = BY_NAME.get(verdict.check)
@@ -96,7 +102,7 @@ class _Causes:
         return None
 
     def _explains(self, cause: Verdict, verdict: Verdict, check: Check) -> bool:
-        if any(self._answered(verdict, [cause])):
+        if any(self._answered(verdict, [cause])) or self._is_past(self._top(cause), verdict):
             return False
         together = self._together(cause, verdict, check.after)
         if check.because is not None:

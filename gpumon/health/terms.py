@@ -22,6 +22,10 @@ class Level(enum.IntEnum):
 OK, UNKNOWN, WARN, FAIL = Level
 
 
+PAST_UNREAD = "past_unread"
+"""The check that says that what was wrong before is not known: `gpumon check` lets no warning hide it."""
+
+
 class Action(enum.StrEnum):
     """The one thing to do, the mildest first."""
 

@@ -252,6 +252,8 @@ def test_a_bad_store_does_not_stop_the_agent(agent: Agent, trouble: str) -> None
         eventually(lambda: agent.metrics().value("gpumon_store_up") == 0)
         notices = eventually(lambda: agent.get("/api/v1/node")["notices"])
         assert str(store) in " ".join(one["message"] for one in notices)
+        told = eventually(lambda: agent.get("/api/v1/health")["verdicts"])
+        assert "past_unread" in [one["check"] for one in told], "what was known before could not be read"
 
 
 @pytest.mark.parametrize("driver", ["absent", "not_loaded", "mismatch"])

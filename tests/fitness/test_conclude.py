@@ -9,6 +9,7 @@ import pytest
 from gpumon.fitness.conclude import SILENCE, answer
 from gpumon.fitness.known import LEVELS, Fault, Known, KnownGpu
 from gpumon.health.checks import gpu
+from gpumon.health.terms import PAST_UNREAD
 
 GPUS = tuple(KnownGpu(number=index, uuid=f"GPU-{index}", bus_id=f"00000000:0{index}:00.0") for index in range(4))
 
@@ -38,6 +39,16 @@ def test_a_node_that_waits_for_its_gpus_is_not_called_well() -> None:
     assert answer(awaiting).code == 3
     for content in (answer(awaiting, GPUS[:1]), answer(awaiting, ignored=["gpu_count"])):
         assert (content.code, content.line.endswith(" well.")) == (0, True)
+
+
+def test_no_warning_hides_that_the_past_is_not_known() -> None:
+    """What failed before the agent started may fail still: only a failure of now says more."""
+    past, hot = Fault(verdict=verdict("unknown", check=PAST_UNREAD)), Fault(verdict=verdict("warn", 1))
+    for job in (None, GPUS[:2]):
+        found = answer(node(past, hot), job)
+        assert (found.code, found.line) == (3, "GPU UNKNOWN: It is unknown. (+1 more)")
+        assert answer(node(past, hot, Fault(verdict=verdict("fail", 0))), job).code == 2
+    assert answer(node(past, hot), ignored=[PAST_UNREAD]).code == 1
 
 
 def test_the_line_says_what_and_what_to_do() -> None:

@@ -55,6 +55,8 @@ def test_the_environment_names_them(environ: dict[str, str], indices: list[int])
     ("environ", "indices"),
     [
         ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "2"}, [2]),
+        ({"CUDA_VISIBLE_DEVICES": "1", "SLURM_STEP_GPUS": "", "SLURM_JOB_GPUS": ""}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "", "SLURM_JOB_GPUS": ""}, []),
         ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "1,2"}, [1]),
         ({"CUDA_VISIBLE_DEVICES": "MIG-bbbb1111", "SLURM_JOB_GPUS": "5"}, [1]),
     ],

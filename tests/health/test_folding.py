@@ -180,3 +180,20 @@ def test_a_consequence_is_in_sight_as_soon_as_its_cause_is_cleared() -> None:
     over = Ruling(verdict=lost._replace(active=False), change=Change.CLEARED, wall=ward.wall, way=Way.ACKNOWLEDGED)
     ward.report = judged.take(ward.report, Ruled(rulings=(over,)))
     assert [one.check for one in ward.report.health.primary] == ["xid_critical"]
+
+
+def test_what_another_device_has_stands_under_nothing_that_the_reboot_has_answered() -> None:
+    """GPU 3 is back; the link of GPU 2, which had its own error as well, is down all the same."""
+    ward = Ward()
+    ward.event(2, 74)
+    ward.link(2, 4, up=0.0)
+    ward.event(3, 79)
+    ward.fault(3, "lost")
+    ward.go_on(600)
+    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    ward.fault(3, None)
+    ward.reboot()
+    ward.go_on(500)
+    primary = {one.key for one in ward.report.health.primary}
+    assert ("gpu_lost", ward.report.gpus[3].uuid) in primary
+    assert ("nvlink_down", ward.report.gpus[2].uuid) in primary

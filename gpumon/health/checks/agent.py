@@ -8,8 +8,8 @@ from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, SHARE, Limit
-from gpumon.health.terms import WARN, Action
-from gpumon.health.verdict import NODE, OFF, WELL, Finding, warn
+from gpumon.health.terms import PAST_UNREAD, WARN, Action
+from gpumon.health.verdict import NODE, OFF, WELL, Finding, unknown, warn
 from gpumon.snapshot.burst import OVERRUN
 
 ERRORS = Past("gpumon_poll_errors_total", 5 * MINUTE)
@@ -30,8 +30,16 @@ def _noticed(subject: str, reason: str) -> Callable[[Facts], Finding]:
     return judge
 
 
+def past_unread(facts: Facts) -> Finding | None:
+    if facts.recalled:
+        return WELL
+    words = facts.notices.get("store", "it does not answer").rstrip(".")
+    return unknown(f"What was wrong before the agent started is not known, as its store cannot be read: {words}.")
+
+
 def store_down(facts: Facts) -> Finding | None:
-    if facts.node.store_up is None:
+    """Where the past is not known either, that is said, which is worse."""
+    if facts.node.store_up is None or not facts.recalled:
         return None
     words = facts.notices.get("store", "see the log")
     lost = "Events and verdicts are kept in memory only: "
@@ -114,6 +122,20 @@ def check_failing(facts: Facts) -> Finding:
 
 
 CHECKS = (
+    Check(
+        name=PAST_UNREAD,
+        alert="GpumonPastUnread",
+        levels=(),
+        help="The agent does not know what was wrong before it started: nobody may take this node for well.",
+        steps="""\
+1. The reason names the file and what is wrong: mend it, or give the agent another place (`--store.path`). It reads the
+   store by itself as soon as it can.
+2. What was wrong is told by `gpumon check --store.path FILE` with the version that wrote it, while no agent runs.
+3. Nothing can be read any more: move the file away. The agent begins anew, and only what is wrong now is told.
+""",
+        node=past_unread,
+        clear_after=0.0,
+    ),
     Check(
         name="store_down",
         alert="GpumonStoreDown",

@@ -18,9 +18,10 @@ def driver_down(facts: Facts) -> Finding | None:
     if facts.node.nvml_up:
         return WELL
     stuck = facts.node.nvml_stuck_seconds or 0.0
-    words = facts.notices.get("driver", "no reason is known").rstrip(".")
     # While the sampler is replaced no call is in the driver: what was seen just before counts too.
     hangs = facts.node.abandoned_children or any(max(one.window.values) > 0 for one in facts.series(STUCK))
+    silent = "a call into it does not return" if hangs else "no reason is known"
+    words = facts.notices.get("driver", silent).rstrip(".")
     action = Action.REBOOT if hangs else Action.INSPECT
     return fail(f"The NVIDIA driver cannot be used: {words}.", action, nvml_stuck_seconds=stuck)
 
