@@ -22,7 +22,8 @@ from gpumon.boot import boot_clock
 RUNS = 20
 SETTLED_AFTER = 3
 """Runs until the daemon's memory is what it stays: the first ones load what all need."""
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.5
+"""Between two questions whether a run has ended: who asks takes processors away from its ranks."""
 RANKS = 2
 BARE = Path(__file__).with_name("bare_all_reduce.py")
 AIMS = {"busbw": "within 3 %", "whole time": "at most 1.2", "resident, daemon": "no growth"}

@@ -78,6 +78,13 @@ def rows() -> Iterator[Fault]:
         within=25 * MINUTE,
     )
     yield Fault(
+        name="an NVLink is down for a minute, again and again",
+        check="nvlink_unstable",
+        steps=flaps(10, 2 * MINUTE, gpu={"nvlinks": {3: down}}),
+        on=linked,
+        within=15 * MINUTE,
+    )
+    yield Fault(
         name="an NVLink runs at half its speed",
         check="nvlink_speed",
         action=Action.RESET,
@@ -97,7 +104,7 @@ def rows() -> Iterator[Fault]:
         name="the fabric manager starts again and again",
         check="fabric_manager_flapping",
         where="node",
-        steps=flaps(4, 2 * MINUTE, {"services": {"fabric_manager": "stopped"}}),
+        steps=flaps(4, 2 * MINUTE, node={"services": {"fabric_manager": "stopped"}}),
         on=managed,
     )
     yield Fault(

@@ -86,7 +86,7 @@ def rows() -> Iterator[Fault]:
     yield port(
         name="a port goes down again and again",
         check="ib_port_flapping",
-        steps=flaps(4, 3 * MINUTE, {"ports": {PORT: {"state": "down"}}}),
+        steps=flaps(4, 3 * MINUTE, node={"ports": {PORT: {"state": "down"}}}),
         within=6 * MINUTE,
     )
     yield port(

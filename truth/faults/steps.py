@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from truth.fault import PORT, Step
@@ -38,9 +37,9 @@ def counting(**counters: Any) -> tuple[Step, ...]:
     return on_port(counters=counters)
 
 
-def flaps(times: int, pause: float, down: Mapping[str, Any]) -> tuple[Step, ...]:
-    """Down for half of each pause."""
-    return tuple(step for n in range(times) for step in (Step(at=n * pause, node=down), Step(at=(n + 0.5) * pause)))
+def flaps(times: int, pause: float, **down: Any) -> tuple[Step, ...]:
+    """Down for half of each pause. `down`: of the node, or of the GPU."""
+    return tuple(step for n in range(times) for step in (Step(at=n * pause, **down), Step(at=(n + 0.5) * pause)))
 
 
 def unkillable(world: World) -> None:

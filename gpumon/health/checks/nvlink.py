@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from gpumon.health.catalogue import RECOVERY_ACTION
 from gpumon.health.check import MINUTE, Check, Latch, Where, Xids
@@ -21,10 +22,14 @@ LINK_XIDS = LINKS - {RECOVERY_ACTION} - _ELSEWHERE
 ERRORS_SOON = Past("gpumon_nvlink_errors_total", 5 * MINUTE)
 ERRORS_LONG = Past("gpumon_nvlink_errors_total", 30 * MINUTE)
 RECOVERIES = Past("gpumon_nvlink_recoveries_total", 5 * MINUTE)
+UP = Past("gpumon_nvlink_up", 30 * MINUTE)
 
 MOST_ERRORS = Limit("nvlink_errors", 1, "Errors of an NVLink in five minutes that are a warning.", COUNT)
 BAD_MINUTES = Limit(
     "nvlink_bad_minutes", 15, "Minutes with errors, of the last thirty, that a sound NVLink may have.", Range(0, 29)
+)
+MOST_DOWNS = Limit(
+    "nvlink_downs", 5, "Times in thirty minutes that an NVLink goes down and comes back which make it unfit.", COUNT
 )
 CRC_RATE = Limit("nvlink_crc_errors_per_second", 100, "CRC errors a second that make an NVLink unfit for work.", AMOUNT)
 BIT_ERRORS = Limit("nvlink_bit_error_ratio", 1e-12, "Share of wrong bits that an NVLink may let through.", SHARE)
@@ -104,21 +109,39 @@ def errors(gpu: GpuCase) -> Finding | None:
 
 
 def unstable(gpu: GpuCase) -> Finding | None:
-    most = gpu.facts.limit(BAD_MINUTES)
-    if most is None:
+    most, downs = gpu.facts.limit(BAD_MINUTES), gpu.facts.limit(MOST_DOWNS)
+    if most is None and downs is None:
         return OFF
     if not _can_tell(gpu):
         return None
+    return (most is not None and _erring(gpu, most)) or (downs is not None and _flapping(gpu, downs)) or WELL
+
+
+def _erring(gpu: GpuCase, most: float) -> Finding | None:
     minutes: dict[str, set[int]] = {}
     for one in _grown(gpu, ERRORS_LONG):
         if one.labels.get("kind") in REPEATED | BROKEN | {"crc"}:
             minutes.setdefault(one.labels["link"], set()).update(_minutes(gpu, one))
     link = max(minutes, key=lambda one: len(minutes[one]), default=None)
     if link is None or len(minutes[link]) <= most:
-        return WELL
+        return None
     bad = len(minutes[link])
     reason = f"NVLink {link} had errors in {bad} of the last 30 minutes: it does not get better by itself."
     return fail(reason, Action.INSPECT, link=link, bad_minutes=bad)
+
+
+def _flapping(gpu: GpuCase, most: float) -> Finding | None:
+    """A link that is down for less than the patience of `nvlink_down`, again and again."""
+    downs = {one.labels["link"]: _falls(one.window.values) for one in gpu.series(UP)}
+    link = max(downs, key=lambda one: downs[one], default=None)
+    if link is None or downs[link] < most:
+        return None
+    reason = f"NVLink {link} was down {downs[link]} times in the last 30 minutes, and came back each time."
+    return fail(reason, Action.INSPECT, link=link, downs=float(downs[link]))
+
+
+def _falls(values: Sequence[float]) -> int:
+    return sum(after < before for before, after in pairwise(values))
 
 
 def crc_high(gpu: GpuCase) -> Finding | None:
@@ -232,7 +255,7 @@ CHECKS = (
     Check(
         name="nvlink_unstable",
         alert="NvlinkUnstable",
-        help="An NVLink has errors again and again.",
+        help="An NVLink has errors, or goes down, again and again.",
         steps="""\
 1. Drain the node; collectives over this link are slow, and will fail.
 2. `gpumon_nvlink_errors_total` tells the link and since when; `gpumon_nvlink_peer_info` what is at its other end.
@@ -240,8 +263,8 @@ CHECKS = (
 """,
         gpu=unstable,
         clear_after=10 * MINUTE,
-        past=(ERRORS_LONG,),
-        limits=(BAD_MINUTES,),
+        past=(ERRORS_LONG, UP),
+        limits=(BAD_MINUTES, MOST_DOWNS),
         follows=_FAILING,
     ),
     Check(

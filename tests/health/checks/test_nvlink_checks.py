@@ -82,6 +82,25 @@ def test_a_rate_about_the_limit_is_at_least_a_warning() -> None:
     assert ward.level("nvlink_crc_high", 3) >= Level.WARN
 
 
+def test_a_link_that_goes_down_and_comes_back_again_and_again_is_unfit() -> None:
+    """Though it is never down for so long that it is called so; four times in half an hour are borne."""
+    ward = Ward().go_on(60)
+
+    def falls(times: int) -> None:
+        for _ in range(times):
+            ward.link(3, 7, up=0.0)
+            ward.go_on(90, every=15)
+            ward.link(3, 7, up=1.0)
+            ward.go_on(30, every=15)
+
+    falls(4)
+    assert not ward.verdicts
+    falls(1)
+    [verdict] = ward.verdicts.values()
+    assert (verdict.check, verdict.level, verdict.action) == ("nvlink_unstable", Level.FAIL, Action.INSPECT)
+    assert verdict.reason == "NVLink 7 was down 5 times in the last 30 minutes, and came back each time."
+
+
 def test_a_link_with_errors_most_minutes_is_unfit() -> None:
     """Fifteen minutes of thirty are borne, sixteen are not."""
     ward = Ward().go_on(60)
