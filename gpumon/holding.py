@@ -20,6 +20,7 @@ ANSWER_SECONDS = 2.5
 """Longest that somebody waits: a rank that has more to give back than this allows is told of as not gone yet."""
 LOOK_SECONDS = 0.01
 """How often is looked whether all is gone, while somebody waits."""
+UNENDED = "The run has not ended, so whether what its ranks have started is on a GPU is not known."
 UNSEEN = "NVML has not been read since the ranks ended, so whether they have left the GPUs is not known."
 _STOPPING = Answer(refused="The agent is stopping.", remedy="Ask again when it has ended or started.")
 
@@ -161,7 +162,8 @@ class Holding:
         there = self._probing.left_on(one.gpus, one.pids, one.ended) if one.gpus else ()
         if not late and (self._probing.running or one.stored is None or there != ()):
             return None
-        return Answer(holders=there or (), unseen=UNSEEN if there is None else "", stored=bool(one.stored))
+        unseen = UNSEEN if there is None else UNENDED if self._probing.running and not there else ""
+        return Answer(holders=there or (), unseen=unseen, stored=bool(one.stored))
 
 
 def _stuck(left: tuple[Holder, ...]) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from gpumon.supervisor.orphans import agent_of, is_left_of_a_rank, is_on_gpus
 KILLED_SECONDS = 3.0
 """How long ranks may take to die with their agent."""
 LOOK_SECONDS = 0.05
+DEVICES = Path("/dev")
 NO_AGENT = "No agent runs, so nothing of ours is on a GPU."
 UNKNOWN = "An agent that is started before it is over does not know of it"
 
@@ -58,9 +60,9 @@ def hold(store: Path, seconds: float, reason: str, owner: str, *, most: float) -
         owner=owner,
     )
     done = _kept(store, lambda known: holds.begun(known, one))
-    left, others = _left(), _of_others()
+    left, others = _left(), sorted({*_of_others(), *_agents()})
     if others:
-        words = f"An agent (process {', '.join(others)}) runs a probe on GPUs of this host, and was not asked."
+        words = f"An agent (process {', '.join(others)}) runs on GPUs of this host, and was not asked."
         return Done({}, f"{words} Name it, by --store.path or --web.listen-address.", certain=False)
     if left:
         words = f"No agent runs, and yet a rank of a probe does (process {', '.join(map(str, left))})."
@@ -106,6 +108,16 @@ def _left() -> tuple[int, ...]:
 def _of_others() -> list[str]:
     """Pids of the agents that have ranks on GPUs, wherever they listen."""
     return sorted({agent_of(one) for one in _processes() if not _is_orphan(one) and is_on_gpus(one)})
+
+
+def _agents() -> Iterator[str]:
+    """Pids of those that run; none has a GPU where there is none, nor one that says that it simulates."""
+    if any(DEVICES.glob("nvidia[0-9]*")):
+        for one in Path("/proc").glob("[0-9]*"):
+            words = _read(one / "cmdline").decode(errors="replace").split("\0")
+            serves = any((Path(program).name, word) == ("gpumon", "serve") for program, word in pairwise(words))
+            if serves and not any(word.startswith("--simulate") for word in words):
+                yield one.name
 
 
 def _ranks() -> list[int]:

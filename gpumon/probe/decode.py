@@ -9,7 +9,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 MOST = 1e21
-"""No figure of a run comes near it; infinity and what is not a number do not stay below."""
+"""No figure of a run comes near it, and none is less than 0; infinity and what is not a number are not between."""
 
 
 def decoded(kind: Any, value: Any) -> Any:
@@ -53,6 +53,6 @@ def _plain(kind: Any, value: Any) -> Any:
         return value.encode(errors="replace").decode()  # half a character cannot be told to anybody
     if type(value) is not kind and (kind, type(value)) != (float, int):
         raise TypeError(f"{value!r:.100} is no {kind.__name__}")
-    if kind is not bool and not abs(value) <= MOST:
+    if kind is not bool and not 0 <= value <= MOST:
         raise ValueError(f"{value!r:.100} is no figure")
     return kind(value)

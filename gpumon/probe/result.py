@@ -11,6 +11,8 @@ from gpumon.snapshot.reading import agent
 
 OUTCOMES = ("ok", "degraded", "wrong", "failed", "timeout", "skipped")
 SUCCESSES = ("ok", "degraded")
+LATEST = 250e9
+"""Seconds since the epoch: no calendar goes on for longer."""
 DECISIVE = (*SUCCESSES, "wrong")
 """Of runs that have measured to their end."""
 """Outcomes whose bandwidths count."""
@@ -174,6 +176,8 @@ def to_document(result: ProbeResult) -> dict[str, Any]:
 def from_document(document: Mapping[str, Any]) -> ProbeResult:
     """A result as JSON holds it, leaving out what a later version added. Raises TypeError and ValueError."""
     result: ProbeResult = decoded(ProbeResult, document)
+    if result.started + result.duration_seconds > LATEST:
+        raise ValueError(f"{result.started:.0f} is no time")
     return result
 
 

@@ -18,6 +18,9 @@ LINE = 300
 END_SECONDS = 3.0
 """How long its enclosure may take to end what the command has started; then it is killed itself."""
 
+NO = 1
+"""Exit code of a scheduler that does not give the node."""
+
 
 class Question:
     """One run of the command. `on_answer` comes once, from the loop, unless it is withdrawn: None is yes."""
@@ -84,13 +87,17 @@ class Question:
             hint = f"probe.scheduler_gate: {self._name} cannot be run: {why}. {remedy}"
             self._answer(Skip(reason="unarmed", hint=hint))
         else:
-            self._answer(None if code == 0 else Skip(reason="busy", hint=self._refusal(code)))
+            self._answer(None if code == 0 else self._refusal(code))
 
-    def _refusal(self, code: int) -> str:
+    def _refusal(self, code: int) -> Skip:
+        """Of whatever is not a no, such as a command that is missing in a script, nobody may say that it is one."""
         lines = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
         words = "".join(one if one.isprintable() else " " for one in lines[-1].strip()[:LINE]) if lines else ""
+        if code == NO:
+            return Skip(reason="busy", hint=f"{REFUSED} (probe.scheduler_gate): {words or 'no words'}")
         how = f"code {code}" if code > 0 else f"signal {-code}"
-        return f"{REFUSED} (probe.scheduler_gate ended with {how}): {words or 'no words'}"
+        hint = f"probe.scheduler_gate: {self._name} ended with {how}, which is neither yes (0) nor no ({NO}): "
+        return Skip(reason="unarmed", hint=hint + (words or "no words"))
 
     def _late(self) -> None:
         hint = (

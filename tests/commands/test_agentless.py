@@ -112,9 +112,27 @@ def test_an_agent_that_was_not_found_and_runs_a_probe_is_named(
     with rank(agent=os.getpid(), gpus="GPU-0,GPU-1"):
         assert main(["probe", "hold", *flags]) == 1
     told = capsys.readouterr()
-    assert f"An agent (process {os.getpid()}) runs a probe on GPUs of this host" in told.err
+    assert f"An agent (process {os.getpid()}) runs on GPUs of this host" in told.err
     assert "--store.path or --web.listen-address" in told.err
     assert "No agent runs" not in told.out
+
+
+def test_an_idle_agent_that_was_not_found_is_named(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It knows of no hold, and its next run comes. One that simulates takes no GPU, nor can it without one."""
+    program = tmp_path / "gpumon"
+    program.write_text("import sys; print(flush=True); sys.stdin.read()")
+    (tmp_path / "nvidia0").touch()
+    for devices, more, code in ((tmp_path, "", 1), (tmp_path, "--simulate=h100x8", 0), (tmp_path / "none", "", 0)):
+        monkeypatch.setattr(agentless, "DEVICES", devices)
+        command = [sys.executable, str(program), "serve", *filter(None, [more])]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
+            assert agent.stdout is not None
+            agent.stdout.readline()
+            assert main(["probe", "hold", *flags]) == code
+            assert (f"{agent.pid}" in capsys.readouterr().err) == bool(code)
+            agent.kill()
 
 
 def test_what_a_rank_has_started_and_left_is_named_too(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:

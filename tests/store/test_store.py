@@ -133,6 +133,8 @@ BROKEN = {
     "too large for a float": ("100.0", "1e999"),
     "a word for a number": ("100.0", '"fast"'),
     "of another shape": ('"measurements":[', '"measurements":[3,'),
+    "less than nothing": ("100.0", "-5.0"),
+    "of a year that no calendar has": ('"duration_seconds":', '"duration_seconds":1e13,"was":'),
     "no JSON": ("}", ""),
 }
 

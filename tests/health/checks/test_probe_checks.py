@@ -334,7 +334,7 @@ def test_a_node_that_is_busy_or_kept_from_probing_is_not_stale() -> None:
     busy = Probed().ran("ok")
     busy.gpu(3, processes=1.0)
     assert not busy.go_on(14 * HOUR, every=600).verdicts
-    for reason, hint in (("unarmed", ""), ("disabled", ""), ("busy", f"{REFUSED} (probe.scheduler_gate ended)")):
+    for reason, hint in (("unarmed", ""), ("disabled", ""), ("busy", f"{REFUSED} (probe.scheduler_gate): no")):
         assert not Probed().ran("skipped", reason, hint=hint).go_on(14 * HOUR, every=600).verdicts
     off = Probed().ran("ok")
     off.probe(next_run=None)
