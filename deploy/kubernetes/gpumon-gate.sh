@@ -1,6 +1,6 @@
 #!/bin/sh
 # probe.scheduler_gate of gpumon on a node of Kubernetes: is the node free for an all-reduce of half a minute? Exit code 0
-# is yes, 1 is no, 2 that the API server does not answer; the last line says why. gpumon skips its run unless it is 0.
+# is yes, 1 is no, 2 that nobody can tell; the last line says why. gpumon skips its run unless it is 0.
 #
 # It asks for pods of this node that have GPUs by limit (nvidia.com/gpu), and that have not ended. It needs kubectl, and
 # the right to list pods in all namespaces:
@@ -30,8 +30,17 @@ pods=$(
     echo "the API server says nothing of the pods on node $node: $pods"
     exit 2
 }
-# What has no namespace is a warning of kubectl.
-holders=$(printf '%s\n' "$pods" | awk 'NF > 1 && $1 ~ /.\/./ { printf "%s%s", sep, $1; sep = ", " }')
+# What has no namespace is a warning of kubectl. Every node has pods, were it only that of its network: without any, the
+# API server knows no node of this name, and answers all the same.
+if ! printf '%s\n' "$pods" | grep -q '^[^ /]\{1,\}/[^ /]'; then
+    echo "no pod at all on node $node: is that its name? Set NODE_NAME (spec.nodeName)"
+    exit 2
+fi
+holders=$(printf '%s\n' "$pods" | awk '$1 ~ /.\/./ {
+    gpus = 0
+    for (field = 2; field <= NF; field++) gpus += $field != "0"
+    if (gpus) { printf "%s%s", sep, $1; sep = ", " }
+}')
 if [ -n "$holders" ]; then
     echo "pods with GPUs on node $node: $holders"
     exit 1

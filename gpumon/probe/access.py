@@ -19,14 +19,20 @@ Ends = tuple[str, str]
 def lacking(seen: AllSeen) -> dict[Ends, str]:
     """What is to be said of two, in words that follow their names. `seen`: the GPUs of the run, in its order."""
     told = {ends: access for ends in combinations(seen, 2) if (access := seen[ends[0]].last.peer_access.get(ends[1]))}
-    return {ends: words for ends, access in told.items() if (words := _words(seen, ends, access, told))}
+    known = told if _is_whole(seen) else {}
+    return {ends: words for ends, access in told.items() if (words := _words(seen, ends, access, known))}
 
 
-def _words(seen: AllSeen, ends: Ends, access: Mapping[str, str], told: Mapping[Ends, Mapping[str, str]]) -> str:
+def _is_whole(seen: AllSeen) -> bool:
+    """Whether these are all the GPUs that NVML tells of: how a board is built, a part of it does not show."""
+    return all(uuid in seen for one in seen.values() for uuid in one.last.peer_access)
+
+
+def _words(seen: AllSeen, ends: Ends, access: Mapping[str, str], known: Mapping[Ends, Mapping[str, str]]) -> str:
     before = seen[ends[0]].first.peer_access.get(ends[1], {})
     without = {name: status for name, status in access.items() if status != OK}
     lost = {name: status for name, status in without.items() if before.get(name) == OK}
-    unlike = {name: without[name] for name in without.keys() - lost.keys() if _usual(name, told)}
+    unlike = {name: without[name] for name in without.keys() - lost.keys() if _usual(name, known)}
     return " and ".join((*_listed("have lost", "they had before", lost), *_listed("lack", "other pairs have", unlike)))
 
 

@@ -30,9 +30,10 @@ class Hardware:
     @property
     def query(self) -> str:
         """PromQL: the median of the other hosts' last runs on all of their GPUs, where there are enough of them."""
-        alike = f"count by (instance) ({_INFO}{{name={json.dumps(self.model)}}}) == {self.gpus}"
+        boards = f"group by (instance, uuid) ({_INFO}{{name={json.dumps(self.model)}}})"  # however many jobs scrape it
+        alike = f"count by (instance) ({boards}) == {self.gpus}"
         hosts = (
-            f'{_BUSBW}{{backend="nccl"}} and on (instance) ({alike})'
+            f'max by (instance, algorithm, bytes) ({_BUSBW}{{backend="nccl"}}) and on (instance) ({alike})'
             f' and on (instance) ({_RANKS}{{backend="nccl"}} == {self.gpus})'
             f" unless on (instance) {_INFO}{{uuid={json.dumps(self.uuid)}}}"
         )

@@ -79,7 +79,13 @@ def test_a_slurm_that_does_not_answer_gives_nothing(host: Host) -> None:
     ("pods", "code", "words"),
     [
         ("kube-system/dns \nmonitoring/gpumon \n", 0, "no pod on node n17 has a GPU"),
-        ("", 0, "no pod on node n17 has a GPU"),
+        ("", 2, "no pod at all on node n17: is that its name? Set NODE_NAME (spec.nodeName)"),
+        (
+            "Warning: v1/Endpoints is deprecated\n",
+            2,
+            "no pod at all on node n17: is that its name? Set NODE_NAME (spec.nodeName)",
+        ),
+        ("kube-system/dns 0\n", 0, "no pod on node n17 has a GPU"),
         ("Warning: v1/Endpoints is deprecated\nkube-system/dns \n", 0, "no pod on node n17 has a GPU"),
         ("kube-system/dns \nml/train-0 8\nml/notebook 1 1\n", 1, "pods with GPUs on node n17: ml/train-0, ml/notebook"),
     ],

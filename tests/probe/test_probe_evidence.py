@@ -291,6 +291,10 @@ def test_boards_that_link_some_of_their_gpus_lack_nothing() -> None:
     for access in (by_design, by_design | dict.fromkeys(linked, CUT), square):
         known = see({}, with_access(1.0, access))
         assert not located(exchanged(), known).evidence
+    part = with_access(1.0, {(1, 3): CUT})
+    beyond = {"GPU-beyond": ALL}
+    known = see({}, [replace(one, peer_access={**one.peer_access, **beyond}) for one in part])
+    assert not located(exchanged(), known).evidence, "of a part of the host nobody can tell how it is built"
     twice = located(exchanged(), see(see({}, with_access(0.0, {})), with_access(1.0, square)))
     assert (twice.ranks, twice.sentence, len(twice.evidence)) == ((), f"{NO_PAIR}.", 2)
 

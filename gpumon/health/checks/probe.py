@@ -84,7 +84,7 @@ def _slow(last: ProbeResult, whose: str) -> Finding:
     low = [one for one in last.comparisons if one.low]
     if not low:
         return warn(f"{whose} is slow: {last.reason or 'nobody says beside what'}.", Action.INSPECT, at=_ended(last))
-    one = low[-1]
+    one = [each for each in low if each.algorithm == low[0].algorithm][-1]  # of the first pass, as the result says it
     usual = one.usual or one.busbw
     beside = _USUAL[one.low].format(date=one.best_date)
     where = f" {last.location.sentence}" if last.location is not None else ""
