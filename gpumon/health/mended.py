@@ -10,11 +10,6 @@ from gpumon.probe.result import ProbeResult
 from gpumon.state import GpuState
 
 
-def is_whole(run: ProbeResult) -> bool:
-    """It left out no GPU of the host; on the CPU none takes part."""
-    return not run.conditions.gpus or run.ranks == run.conditions.host_gpus
-
-
 def mended(
     run: ProbeResult,
     gpus: Iterable[GpuState],
@@ -28,7 +23,7 @@ def mended(
         return
     end = run.started + run.duration_seconds
     for state in gpus:
-        if is_whole(run) and state.uuid not in run.conditions.gpus:
+        if run.is_whole and state.uuid not in run.conditions.gpus:
             yield f"GPU {state.index} was replaced"
         elif state.begun_at is not None and wall(state.begun_at) > end:
             yield f"GPU {state.index} was reset, or the driver loaded again"

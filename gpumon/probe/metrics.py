@@ -33,9 +33,11 @@ def fold_result(metrics: AllReduce, result: ProbeResult) -> AllReduce:
 
 
 def _succeeded(metrics: AllReduce, result: ProbeResult, ended: float) -> AllReduce:
+    metrics = replace(metrics, last_success_timestamp_seconds=ended)
+    if not result.is_whole:  # fewer GPUs come to another bandwidth
+        return metrics
     return replace(
         metrics,
-        last_success_timestamp_seconds=ended,
         busbw_bytes_per_second=_latest(metrics.busbw_bytes_per_second, result, _busbw),
         algbw_bytes_per_second=_latest(metrics.algbw_bytes_per_second, result, _algbw),
         latency_seconds=_latest(metrics.latency_seconds, result, _latency),

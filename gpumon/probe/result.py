@@ -167,6 +167,11 @@ class ProbeResult:
     """Tail of what the ranks printed; kept when the run did not end well."""
     simulated: bool = False
 
+    @property
+    def is_whole(self) -> bool:
+        """It left out no GPU of the host; on the CPU none takes part."""
+        return not self.conditions.gpus or self.ranks == self.conditions.host_gpus
+
 
 def to_document(result: ProbeResult) -> dict[str, Any]:
     """The result as JSON holds it."""

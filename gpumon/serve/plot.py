@@ -94,6 +94,8 @@ class _Point:
     value: float
     median: float | None
     spread: float
+    alike: bool
+    """As many ranks at the same size as most have: what did not, no line joins."""
 
 
 def plot(runs: Sequence[Document]) -> Plot | None:
@@ -105,7 +107,7 @@ def plot(runs: Sequence[Document]) -> Plot | None:
     if not values:
         return None
     top = _ceiling(max(values))
-    newest = next(run for run in runs if largest(run))
+    newest = next(point.run for points in found.values() for point in reversed(points) if point.alike)
     return Plot(
         marks=(*_measured(found, top), *_without(ordered, places)),
         series=tuple(_labelled([_series(name, points, top) for name, points in found.items()])),
@@ -128,6 +130,7 @@ def _places(runs: Sequence[Document]) -> list[float]:
 def _points(runs: Sequence[Document], places: Sequence[float]) -> Mapping[str, list[_Point]]:
     """By algorithm."""
     found: dict[str, list[_Point]] = {}
+    usual_kind = Counter(kind for run in runs if (kind := _kind(run))).most_common(1)
     for run, x in zip(runs, places, strict=True):
         for name, one in largest(run).items():
             usual = comparison(run, one) or {"baseline": None, "spread": None}
@@ -137,15 +140,23 @@ def _points(runs: Sequence[Document], places: Sequence[float]) -> Mapping[str, l
                 value=float(one["busbw_bytes_per_second"]),
                 median=usual["baseline"],
                 spread=usual["spread"] or 0.0,
+                alike=_kind(run) == usual_kind[0][0],
             )
             found.setdefault(name, []).append(point)
     return found
+
+
+def _kind(run: Document) -> tuple[int, int] | None:
+    """Ranks, and the largest size; None of a run without."""
+    found = largest(run).values()
+    return (run["ranks"], max(one["bytes"] for one in found)) if found else None
 
 
 def _measured(found: Mapping[str, Sequence[_Point]], top: float) -> Iterator[Mark]:
     for number, (name, points) in enumerate(found.items()):
         for point in points:
             what = f"{name} {bandwidth(point.value)}"
+            what += "" if point.alike else f" at {size((_kind(point.run) or (0, 0))[1])} on {point.run['ranks']} ranks"
             title = f"{_title(point.run)}, {what}" + (f" (usual: {bandwidth(point.median)})" if point.median else "")
             yield Mark(x=point.x, y=_y(point.value, top), outcome=point.run["outcome"], title=title, series=number)
 
@@ -157,14 +168,15 @@ def _without(runs: Sequence[Document], places: Sequence[float]) -> Iterator[Mark
             yield Mark(x=x, y=HEIGHT - BOTTOM, outcome=run["outcome"], title=_title(run))
 
 
-def _series(name: str, points: Sequence[_Point], top: float) -> Series:
+def _series(name: str, every: Sequence[_Point], top: float) -> Series:
+    points = [one for one in every if one.alike]
     known = [list(part) for has, part in groupby(points, lambda one: one.median is not None) if has]
     return Series(
         name=name,
         line=" ".join(f"{one.x},{_y(one.value, top)}" for one in points),
         medians=tuple(" ".join(f"{one.x},{_y(one.median or 0.0, top)}" for one in part) for part in known),
         bands=tuple(_band(part, top) for part in known),
-        label=_y(points[-1].value, top) + 4,
+        label=_y((points or every)[-1].value, top) + 4,
     )
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumon.probe.metrics import INITIAL, fold_result
-from gpumon.probe.result import OUTCOMES, SKIP_REASONS, Measurement, ProbeResult
+from gpumon.probe.result import OUTCOMES, SKIP_REASONS, Conditions, Measurement, ProbeResult
 from gpumon.snapshot.reading import samples
 
 OK = ProbeResult(
@@ -47,6 +47,15 @@ def test_a_success_fills_the_table() -> None:
     assert metrics.last_run_timestamp_seconds == metrics.last_success_timestamp_seconds == 1004.0
     labels = (("backend", "nccl"), ("algorithm", "default"), ("bytes", "1073741824"))
     assert ("gpumon_probe_allreduce_busbw_bytes_per_second", labels, 350e9) in list(samples(metrics, ()))
+
+
+def test_a_run_on_some_of_the_gpus_moves_no_bandwidth() -> None:
+    """They come to another one: floors, and other hosts, are of all."""
+    gpus = tuple(f"GPU-{index}" for index in range(4))
+    some = replace(OK, ranks=4, started=2000.0, conditions=Conditions(gpus=gpus, host_gpus=8), measurements=())
+    metrics = fold_result(fold_result(INITIAL, OK), some)
+    assert (metrics.busbw_bytes_per_second, metrics.ranks) == ({KEY: 350e9}, {"nccl": 4.0})
+    assert metrics.last_success_timestamp_seconds == 2004.0
 
 
 def test_a_failure_leaves_the_bandwidth_of_the_last_success() -> None:

@@ -295,6 +295,20 @@ def test_a_run_that_did_not_measure_to_its_end_stands_on_the_floor() -> None:
     assert [(one.outcome, one.y) for one in drawn.marks if one.outcome != "ok"] == [("skipped", drawn.floor)]
 
 
+def test_no_line_joins_runs_that_cannot_be_compared() -> None:
+    """One on some of the GPUs, or without the largest size, is a mark that says so."""
+    runs = [document.probe_result(example.run(hours)) for hours in range(4)]
+    runs[0] |= {"ranks": 4}
+    runs[2] |= {"measurements": [one for one in runs[2]["measurements"] if one["bytes"] <= 1 << 30]}
+    drawn = plot(runs)
+    assert drawn is not None
+    assert [len(one.line.split()) for one in drawn.series] == [2, 2]
+    assert drawn.size == "8 GiB"
+    assert len(drawn.marks) == 8
+    assert sum("at 8 GiB on 4 ranks" in one.title for one in drawn.marks) == 2
+    assert sum("at 1 GiB on 8 ranks" in one.title for one in drawn.marks) == 2
+
+
 def test_sizes_stand_with_what_is_usual(node: Node, port: int) -> None:
     """A group for each algorithm, the largest size first; the comparison in words below."""
     text = words(page(node, port, samples.healthy()))

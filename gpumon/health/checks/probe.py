@@ -8,7 +8,7 @@ from itertools import takewhile
 from gpumon.health.check import DAY, MINUTE, Check, Latch, Where, same
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.free import is_free
-from gpumon.health.mended import is_whole, mended
+from gpumon.health.mended import mended
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, Ruling, Verdict, fail, over, unknown, warn
@@ -61,7 +61,7 @@ def _of_node(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | 
         return WELL
     if last.outcome == outcome and _blamed(last) not in {state.uuid for state in facts.gpus}:
         return last
-    return WELL if last.outcome == outcome or is_whole(last) else None
+    return WELL if last.outcome == outcome or last.is_whole else None
 
 
 def _of_gpu(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | None:
