@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpumon.health.terms import FAIL
 from gpumon.health.verdict import REPAIRS, Change, Ruling
@@ -11,23 +11,36 @@ from gpumon.state import GpuState
 
 
 def mended(
-    run: ProbeResult,
+    runs: Sequence[ProbeResult],
     gpus: Iterable[GpuState],
     rulings: Iterable[Ruling],
     *,
     wall: Callable[[float], float],
     since: Callable[[Ruling], float],
 ) -> Iterator[str]:
-    """In words. `wall`: the moment of one on the boot clock; `since`: when a ruling came."""
-    if not run.conditions.gpus:
+    """In words, of each GPU since the last of these in which it took part. `runs`: the newest last.
+
+    `wall`: the moment of one on the boot clock; `since`: when a ruling came.
+    """
+    if not runs or not runs[-1].conditions.gpus:
         return
-    end = run.started + run.duration_seconds
     for state in gpus:
-        if run.is_whole and state.uuid not in run.conditions.gpus:
-            yield f"GPU {state.index} was replaced"
+        end = _ended(runs, state.uuid)
+        if end is None:
+            if any(run.is_whole for run in runs):
+                yield f"GPU {state.index} was replaced"
         elif state.begun_at is not None and wall(state.begun_at) > end:
             yield f"GPU {state.index} was reset, or the driver loaded again"
     for one in rulings:
         repaired = one.change is Change.CLEARED and one.way in REPAIRS and one.verdict.level is FAIL
-        if repaired and since(one) > end and one.verdict.device:
+        if repaired and one.verdict.device and since(one) > (_ended(runs, one.verdict.device) or _end(runs[-1])):
             yield "a GPU was repaired"
+
+
+def _ended(runs: Sequence[ProbeResult], uuid: str) -> float | None:
+    """When the last in which it took part did; None: it took part in none."""
+    return next((_end(run) for run in reversed(runs) if uuid in run.conditions.gpus), None)
+
+
+def _end(run: ProbeResult) -> float:
+    return run.started + run.duration_seconds

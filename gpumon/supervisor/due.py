@@ -47,16 +47,15 @@ def is_due_early(report: Report, now: Situation, *, wall: float, at: float) -> b
     `wall` and `at`: now, in seconds since the epoch and on the boot clock.
     """
     last = report.probe.last
-    if last is not None and last.outcome == "skipped" and 0 <= wall - last.started < AGAIN_SECONDS:
+    tried = last is not None and (last.outcome == "skipped" or not last.is_whole)
+    if last is not None and tried and 0 <= wall - last.started < AGAIN_SECONDS:
         return False
     return _is_repaired(report, wall, at) and pause(report, now, 0.0) is None and may_run(now) is None
 
 
 def _is_repaired(report: Report, wall: float, at: float) -> bool:
     """Since the last run of the all-reduce, however it ended."""
-    ran = next((one for one in reversed(report.probe.ran) if one.probe == ALL_REDUCE), None)
-    if ran is None:
-        return False
+    ran = [one for one in report.probe.ran if one.probe == ALL_REDUCE]
     told = mended(
         ran, report.gpus, report.health.history, wall=lambda moment: wall - at + moment, since=lambda one: one.wall
     )

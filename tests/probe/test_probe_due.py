@@ -85,6 +85,8 @@ def cleared(way: Way) -> Health:
 
 SKIP = replace(RUN, outcome="skipped", reason="busy")
 FAILED = replace(RUN, outcome="failed", started=WALL - 300.0)
+PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditions, gpus=("GPU-0",)))
+"""Without the one that was reset."""
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,8 @@ FAILED = replace(RUN, outcome="failed", started=WALL - 300.0)
         (after_repair(ran=()), FREE, False),
         (after_repair(ran=(RUN, FAILED), last=FAILED), FREE, False),
         (after_repair(last=replace(SKIP, started=WALL - 60.0)), FREE, False),
+        (after_repair(ran=(RUN, PART), last=PART), FREE, False),
+        (after_repair(ran=(RUN, PART), last=replace(PART, started=WALL - AGAIN_SECONDS)), FREE, True),
         (after_repair(last=replace(SKIP, started=WALL - AGAIN_SECONDS)), FREE, True),
         (after_repair(last=replace(SKIP, started=WALL + 86400.0)), FREE, True),  # the clock was set back since
         (after_repair(), IDLE, True),

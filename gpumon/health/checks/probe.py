@@ -225,14 +225,13 @@ def _last_skip(facts: Facts) -> str:
 
 
 def _repaired(facts: Facts) -> Iterator[str]:
-    """What has been done to GPUs since the last run that measured, in words."""
-    last = _measured(facts)
+    """What has been done to GPUs since the last run that measured them, in words."""
+    measured = [one for one in _ran(facts) if one.outcome in DECISIVE]
 
     def since(one: Ruling) -> float:
         return facts.now.wall - facts.age(one)
 
-    if last is not None:
-        yield from mended(last, facts.gpus, facts.rulings, wall=facts.wall, since=since)
+    yield from mended(measured, facts.gpus, facts.rulings, wall=facts.wall, since=since)
 
 
 _ANY: tuple[str, ...] = (

@@ -364,6 +364,15 @@ def test_nobody_can_tell_after_a_repair_until_the_next_run(what: str) -> None:
     assert ward.level("allreduce_stale") is Level.OK
 
 
+def test_a_run_without_the_gpu_that_was_repaired_proves_nothing_of_it() -> None:
+    """It was left out, as somebody used it."""
+    ward = Probed().ran("ok").go_on(MINUTE)
+    ward.reset(3)
+    ward.go_on(MINUTE).ran("ok", on=3)
+    assert ward.go_on(35 * MINUTE, every=15).level("allreduce_stale") is Level.UNKNOWN
+    assert ward.ran("ok").go_on(10).level("allreduce_stale") is Level.OK
+
+
 def test_a_repair_on_a_busy_node_waits_for_the_node_to_be_free() -> None:
     """Then a run comes by itself, or somebody is told."""
     ward = Probed().ran("ok").go_on(MINUTE)
