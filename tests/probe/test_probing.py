@@ -452,8 +452,13 @@ def test_a_gate_that_gives_the_node_arms_the_schedule(bench: Bench, tmp_path: Pa
 @pytest.mark.parametrize(
     ("command", "seconds", "reason", "words"),
     [
-        ("echo asking; echo 'job 4711 is here' >&2; exit 1", 60.0, "busy", "code 1): job 4711 is here"),
-        ("kill -9 $$", 60.0, "busy", "signal 9): no words"),
+        (
+            "echo asking; echo 'job 4711 is here' >&2; exit 1",
+            60.0,
+            "busy",
+            "(probe.scheduler_gate): job 4711 is here",
+        ),
+        ("kill -9 $$", 60.0, "unarmed", "signal 9, which is neither yes (0) nor no (1): no words"),
         ("exec sleep 60", 0.2, "unarmed", "0.2 s. See why it takes so long, or give it more time with"),
     ],
 )
