@@ -16,13 +16,12 @@ from gpumon.probe.passes import Ending, Pass, measurements, wrong_elements
 from gpumon.probe.plan import Plan, Run, memory_needed_on_cpu
 from gpumon.probe.probes import MIB, Probe
 from gpumon.probe.remedies import remedy
-from gpumon.probe.result import SUCCESSES, Comparison, Location, ProbeResult
+from gpumon.probe.result import DECISIVE, SUCCESSES, Comparison, Location, ProbeResult
 from gpumon.probe.sharp import levelled, told_apart
 from gpumon.probe.trials import more, trial, unread
 
 LOCATED = ("degraded", "wrong")
 """Outcomes after which it is said where the trouble is."""
-MEASURED = ("ok", *LOCATED)
 BROKEN = ("failed", "timeout")
 """Outcomes for which the GPUs may have told the cause."""
 LOG_LIMIT = 64 * 1024
@@ -92,7 +91,7 @@ def _hint(verdict: _Verdict, plan: Plan, apart: str, location: Location | None, 
     if verdict.outcome in BROKEN:
         return " ".join((verdict.hint, *told(seen)))
     where = location.sentence if location is not None else ""
-    left_out = _left_out(plan) if verdict.outcome in MEASURED else ""
+    left_out = _left_out(plan) if verdict.outcome in DECISIVE else ""
     return " ".join(filter(None, (verdict.hint, apart, where, left_out, verdict.remedy)))
 
 
