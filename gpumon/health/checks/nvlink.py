@@ -29,7 +29,7 @@ BAD_MINUTES = Limit(
     "nvlink_bad_minutes", 15, "Minutes with errors, of the last thirty, that a sound NVLink may have.", Range(0, 29)
 )
 MOST_DOWNS = Limit(
-    "nvlink_downs", 5, "Times in thirty minutes that an NVLink goes down and comes back which make it unfit.", COUNT
+    "nvlink_downs", 5, "Times that an NVLink goes down in thirty minutes which make it unfit for work.", COUNT
 )
 CRC_RATE = Limit("nvlink_crc_errors_per_second", 100, "CRC errors a second that make an NVLink unfit for work.", AMOUNT)
 BIT_ERRORS = Limit("nvlink_bit_error_ratio", 1e-12, "Share of wrong bits that an NVLink may let through.", SHARE)
@@ -136,7 +136,7 @@ def _flapping(gpu: GpuCase, most: float) -> Finding | None:
     link = max(downs, key=lambda one: downs[one], default=None)
     if link is None or downs[link] < most:
         return None
-    reason = f"NVLink {link} was down {downs[link]} times in the last 30 minutes, and came back each time."
+    reason = f"NVLink {link} went down {downs[link]} times in the last 30 minutes."
     return fail(reason, Action.INSPECT, link=link, downs=float(downs[link]))
 
 

@@ -98,7 +98,7 @@ def test_a_link_that_goes_down_and_comes_back_again_and_again_is_unfit() -> None
     falls(1)
     [verdict] = ward.verdicts.values()
     assert (verdict.check, verdict.level, verdict.action) == ("nvlink_unstable", Level.FAIL, Action.INSPECT)
-    assert verdict.reason == "NVLink 7 was down 5 times in the last 30 minutes, and came back each time."
+    assert verdict.reason == "NVLink 7 went down 5 times in the last 30 minutes."
 
 
 def test_a_link_with_errors_most_minutes_is_unfit() -> None:
