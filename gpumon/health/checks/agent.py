@@ -134,6 +134,7 @@ CHECKS = (
 3. Nothing can be read any more: move the file away. The agent begins anew, and only what is wrong now is told.
 """,
         node=past_unread,
+        notice="store",
         clear_after=0.0,
     ),
     Check(
