@@ -177,8 +177,9 @@ class Writer:
             raise
 
     def _give_up(self, work: _Work, error: StoreError) -> None:
-        self._fail(work, error)
+        """Whoever is told that it failed can already learn why nothing can be written."""
         self._lose(error)
+        self._fail(work, error)
         self._attempt(self._close, lambda _: None)
 
     def _fail(self, work: _Work, error: StoreError) -> None:

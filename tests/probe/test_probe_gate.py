@@ -112,7 +112,10 @@ def test_nothing_of_a_gate_outlives_an_agent_that_is_killed(tmp_path: Path) -> N
 
 
 def test_what_is_left_of_an_agent_all_the_same_is_ended_at_the_next_start(tmp_path: Path) -> None:
-    """Its enclosure was killed with it. What another agent has started that lives is left alone."""
+    """Its enclosure was killed with it. What another agent has started that lives is left alone.
+
+    Any agent's start will do: that of a test beside this one may be first.
+    """
     living = subprocess.Popen(["sleep", "600"], env={**os.environ, **mark()})
     other = subprocess.Popen(["sleep", "600"], env={**os.environ, AGENT: "nobody"})
     try:
@@ -123,7 +126,6 @@ def test_what_is_left_of_an_agent_all_the_same_is_ended_at_the_next_start(tmp_pa
             for pid in (enclosure, process.pid):
                 os.kill(pid, signal.SIGKILL)
             process.wait()
-            assert not all(ended(end, within=0.2) for end in ends)
             end_orphans().join(60)
             assert all(ended(end, within=60.0) for end in ends)
         assert (living.poll(), other.poll()) == (None, None)
