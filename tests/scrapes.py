@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Self
@@ -40,7 +41,7 @@ class Scrapes:
         while not self._stop.wait(0.3):
             try:
                 self.pages.append((boot_clock(), self._agent.metrics()))
-            except (OSError, AssertionError) as error:
+            except (OSError, AssertionError, http.client.HTTPException) as error:
                 self.failed.append(error)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import subprocess
@@ -71,7 +72,7 @@ class Watch:
         while not self._stop.wait(0.1):
             try:
                 self._judge(self._agent.metrics())
-            except OSError:  # killed, and not yet started again
+            except (OSError, http.client.HTTPException):  # killed, and not yet started again
                 continue
 
     def _judge(self, page: Metrics) -> None:
