@@ -91,7 +91,8 @@ def take(report: Report, ruled: Ruled) -> Report:
 
 def recall(report: Report, remembered: Remembered, now: Moment) -> Report:
     """What the store knew."""
-    health = standing.recalled(report.health, remembered.verdicts, remembered.rulings, remembered.cleared)
+    verdicts = judge.resumed(remembered.verdicts, report.boot_id)
+    health = standing.recalled(report.health, verdicts, remembered.rulings, remembered.cleared)
     health = replace(health, pending={**waiting.resumed(remembered.waiting, now, report.boot_id), **health.pending})
     return placed(replace(report, health=health, lives=(*remembered.lives, *report.lives)))
 

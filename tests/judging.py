@@ -9,7 +9,7 @@ from typing import Any, Self
 from gpumon import judged, maintenance
 from gpumon.alerts.history import History
 from gpumon.arrival import Ruled
-from gpumon.health import table
+from gpumon.health import judge, table
 from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.policy import Policy
 from gpumon.health.standing import Health
@@ -182,7 +182,8 @@ class Ward:
         if waiting is None:
             waiting = tuple(waited(self.report.health, self.report.boot_id))
         health = Health(open=self.report.health.open, history=self.rulings, cleared=self.report.health.cleared)
-        known = {key: one._replace(active=False) for key, one in health.open.items()}
+        verdicts = judge.resumed(health.open.values(), self.report.boot_id)
+        known = {one.key: one._replace(active=False) for one in verdicts}
         gpus = tuple(
             replace(one, begun_at=None, gpu=replace(one.gpu, ecc_errors_total=dict(one.ecc_volatile or {}) or None))
             for one in self.report.gpus

@@ -21,7 +21,7 @@ SETTLING = 300.0
 def way(verdict: Verdict, latch: Latch, facts: Facts) -> Way | None:
     """How a latched verdict ended that is not so now; None while it lasts."""
     repair = _repair(verdict, facts, settling=0.0) if latch.repair else None
-    if repair is not None and _is_well(verdict.device, facts) and _has_proved(repair, verdict, facts):
+    if repair is not None and is_watched(verdict.device, facts) and _has_proved(repair, verdict, facts):
         return repair
     if latch.quiet is not None and verdict.well >= latch.quiet:
         return Way.QUIET
@@ -73,8 +73,8 @@ def _has_proved(repair: Way, verdict: Verdict, facts: Facts) -> bool:
     return min(facts.now.at - begun, verdict.well) >= PROOF_AFTER_RESET
 
 
-def _is_well(device: str, facts: Facts) -> bool:
-    """Of what is no GPU, the check itself has said so."""
+def is_watched(device: str, facts: Facts) -> bool:
+    """Whether somebody looks at it now. Of what is no GPU, the check itself has said so."""
     state = _state(device, facts)
     return state is None or (state.fault is None and not state.released)
 

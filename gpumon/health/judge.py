@@ -14,7 +14,7 @@ from gpumon.health import clearing, folding, ladder, score
 from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.standing import Health, Pending
-from gpumon.health.table import CHECKS
+from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.terms import OK, UNKNOWN, Level, Way
 from gpumon.health.verdict import NODE, Change, Finding, Key, Ruling, Verdict
 from gpumon.snapshot.burst import UNNAMED
@@ -76,6 +76,18 @@ def _trouble(error: Exception) -> str:
     """What was raised, and where."""
     *_, last = traceback.extract_tb(error.__traceback__)
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+
+
+def resumed(verdicts: Iterable[Verdict], boot_id: str) -> Iterator[Verdict]:
+    """As a life of the agent goes on with what the store knew. Who was well before a reboot has not proved it since."""
+    for one in verdicts:
+        proves = _proves(BY_NAME.get(one.check)) and one.boot_id != boot_id
+        yield one._replace(well=0.0) if proves else one
+
+
+def _proves(check: Check | None) -> bool:
+    """Whether a repair ends its verdicts, when the device has been well for a while since."""
+    return check is not None and check.latch is not None and check.latch.repair
 
 
 def ruling(verdict: Verdict, change: Change, facts: Facts, way: Way | None = None) -> Ruling:
@@ -143,15 +155,17 @@ class _Case:
             return None
         begun_at = clearing.begun_at(known, facts)
         if begun_at != known.begun_at:
-            known = known._replace(begun_at=begun_at)
+            since_reset = begun_at is not None and _proves(self.check)
+            known = known._replace(begun_at=begun_at, well=0.0 if since_reset else known.well)
+        well = known.well + (self.passed if clearing.is_watched(self.device, facts) else 0.0)
         if finding.level < known.level and (finding.level is OK or self.check.latch is not None):
-            return known._replace(active=False, well=known.well + self.passed)
+            return known._replace(active=False, well=well)
         if finding.level == known.level:
             known = known._replace(reason=finding.reason, evidence=finding.evidence)
         if finding.at is not None and finding.at <= SAME + facts.on_this_clock(
             known.seen, known.seen_at, known.boot_id
         ):
-            return known._replace(active=False, well=known.well + self.passed)
+            return known._replace(active=False, well=well)
         return _so(known, finding, facts)
 
     def _due(self, verdict: Verdict | None, finding: Finding, facts: Facts) -> Ruling:

@@ -55,6 +55,54 @@ def test_time_in_which_nobody_looked_proves_nothing() -> None:
     assert ward.verdict("xid_critical", 2)
 
 
+UNWATCHED = pytest.mark.parametrize("unwatched", [{"released": True}, {"fault": "init_failed"}], ids=str)
+
+
+def watched_again(ward: Ward) -> Ward:
+    ward.gpu(2, state={"released": False, "fault": None})
+    return ward
+
+
+@UNWATCHED
+def test_a_gpu_that_nobody_can_read_after_a_reboot_has_not_proved_to_be_well(unwatched: dict[str, object]) -> None:
+    """However long it was well before that; ten minutes in which it is read prove it."""
+    ward = sick(Ward(gpus=6, ports=0))
+    ward.go_on(HOUR, every=60)
+    ward.reboot()
+    ward.gpu(2, state=unwatched)
+    ward.go_on(600)
+    assert watched_again(ward).go_on(580).verdict("xid_critical", 2)
+    ward.go_on(40)
+    assert ways(ward, "xid_critical") == [Way.REBOOT]
+
+
+@UNWATCHED
+def test_a_gpu_that_nobody_can_read_after_a_reset_has_not_proved_to_be_well(unwatched: dict[str, object]) -> None:
+    """However long it was well before that; a minute in which it is read proves it."""
+    ward = sick(Ward(gpus=6, ports=0))
+    ward.go_on(300)
+    ward.reset(2)
+    ward.go_on()
+    ward.gpu(2, state=unwatched)
+    ward.go_on(300)
+    assert watched_again(ward).go_on(40).verdict("xid_critical", 2)
+    ward.go_on(40)
+    assert ways(ward, "xid_critical") == [Way.RESET]
+
+
+@UNWATCHED
+def test_a_day_in_which_nobody_could_read_the_gpu_is_no_quiet_day(unwatched: dict[str, object]) -> None:
+    """A day in which it is read is one."""
+    ward = Ward(gpus=6, ports=0)
+    ward.event(2, 92)
+    ward.go_on()
+    ward.gpu(2, state=unwatched)
+    ward.go_on(2 * DAY, every=600)
+    assert watched_again(ward).go_on(DAY - HOUR, every=600).verdict("xid_warning", 2)
+    ward.go_on(2 * HOUR, every=600)
+    assert ways(ward, "xid_warning") == [Way.QUIET]
+
+
 def test_quiet_time_is_counted_over_restarts_and_without_pauses() -> None:
     """An hour of quiet is an hour in which somebody looked; a restart does not begin it anew."""
     ward = Ward(gpus=5, ports=0)
