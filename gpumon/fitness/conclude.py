@@ -61,10 +61,10 @@ def answer(known: Known, job: Collection[KnownGpu] | None = None, ignored: Colle
     faults = tuple(fault for fault in known.faults if fault.verdict["check"] not in ignored)
     if job is not None:
         faults = tuple(_of_job(faults, {gpu.uuid for gpu in job}))
-    order = _order(known, faults)
-    verdicts = tuple(sorted((fault.verdict for fault in faults), key=lambda one: -order.index(LEVELS[one["level"]])))
     whole = job is None and not ignored
     known = known if whole else known._replace(awaited=0)  # a job has its own, and who ignores a check lives with it
+    order = _order(known, gpus, faults)
+    verdicts = tuple(sorted((fault.verdict for fault in faults), key=lambda one: -order.index(LEVELS[one["level"]])))
     level = _level(known, gpus, verdicts, order, whole=whole)
     line = f"GPU {level.name}: {_words(known, gpus, verdicts, of_job=job is not None)}"
     return Answer(level=level, line=_one_line(line + _notes(known)), known=known, verdicts=verdicts, gpus=gpus)
@@ -85,18 +85,15 @@ def _level(
 ) -> Level:
     """Of the whole node as `gpumon_node_health` has it."""
     found = [LEVELS[one["level"]] for one in verdicts]
-    found += [UNKNOWN for gpu in gpus if gpu.unwatched]
     found += [known.level] if whole else []
-    found += [UNKNOWN] if known.awaited else []
-    found += [] if verdicts or known.gpus else [UNKNOWN]
-    found += [UNKNOWN] if known.trouble else []
+    found += [UNKNOWN] if known.trouble or _unseen(known, gpus) else []
     return max(found, default=OK, key=order.index)
 
 
-def _order(known: Known, faults: Iterable[Fault]) -> Sequence[Level]:
+def _order(known: Known, gpus: Iterable[KnownGpu], faults: Iterable[Fault]) -> Sequence[Level]:
     """From the mildest to the worst."""
-    blind = known.trouble or any(fault.verdict["check"] == PAST_UNREAD for fault in faults)
-    return UNWATCHED if blind else tuple(Level)
+    past_unread = any(fault.verdict["check"] == PAST_UNREAD for fault in faults)
+    return UNWATCHED if known.trouble or past_unread or _unseen(known, gpus) else tuple(Level)
 
 
 def _words(known: Known, gpus: Collection[KnownGpu], verdicts: Sequence[Document], *, of_job: bool) -> str:
@@ -104,19 +101,25 @@ def _words(known: Known, gpus: Collection[KnownGpu], verdicts: Sequence[Document
         worst = _worst(verdicts)
         failed = LEVELS[verdicts[0]["level"]] is FAIL
         return f"{worst} So it was at last: {known.trouble}" if failed else f"{known.trouble} At last: {worst}"
-    if known.trouble or verdicts:
-        return known.trouble or _worst(verdicts)
+    if known.trouble:
+        return known.trouble
+    unseen = _unseen(known, gpus)
+    if unseen and all(LEVELS[one["level"]] is WARN for one in verdicts):
+        return unseen + _more(len(verdicts))
+    return _worst(verdicts) if verdicts else _well(gpus, of_job=of_job)
+
+
+def _unseen(known: Known, gpus: Iterable[KnownGpu]) -> str:
+    """Of which GPU nobody can tell how it is now, in words; empty: of none."""
     if not known.gpus:
         return "no GPU is known here: is the driver loaded?"
     blind = next((gpu for gpu in gpus if gpu.unwatched), None)
     if blind is not None:
         return f"{blind.name}: {blind.unwatched}, so nobody can tell how it is."
-    if known.awaited:
-        missed = f"{known.awaited} GPU{'s' * (known.awaited != 1)}"
-        return (
-            f"the driver does not count {missed} that should be here. `gpumon inventory` shows which; ask again soon."
-        )
-    return _well(gpus, of_job=of_job)
+    if not known.awaited:
+        return ""
+    missed = f"{known.awaited} GPU{'s' * (known.awaited != 1)}"
+    return f"the driver does not count {missed} that should be here. `gpumon inventory` shows which; ask again soon."
 
 
 def _well(gpus: Collection[KnownGpu], *, of_job: bool) -> str:
@@ -128,7 +131,11 @@ def _well(gpus: Collection[KnownGpu], *, of_job: bool) -> str:
 def _worst(verdicts: Sequence[Document]) -> str:
     first, *more = verdicts
     where = "" if first["gpu"] is None and not first["device"] else f"{_device(first)}: "
-    return f"{where}{first['reason'].rstrip('.')}.{_todo(first)}" + (f" (+{len(more)} more)" if more else "")
+    return f"{where}{first['reason'].rstrip('.')}.{_todo(first)}{_more(len(more))}"
+
+
+def _more(count: int) -> str:
+    return f" (+{count} more)" if count else ""
 
 
 def _todo(verdict: Document) -> str:

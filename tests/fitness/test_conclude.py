@@ -51,6 +51,30 @@ def test_no_warning_hides_that_the_past_is_not_known() -> None:
     assert answer(node(past, hot), ignored=[PAST_UNREAD]).code == 1
 
 
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        (
+            {"gpus": (*GPUS[:3], GPUS[3]._replace(unwatched="it does not answer (unknown)"))},
+            "GPU 3: it does not answer (unknown), so nobody can tell how it is.",
+        ),
+        (
+            {"awaited": 2},
+            "the driver does not count 2 GPUs that should be here. `gpumon inventory` shows which; ask again soon.",
+        ),
+        ({"gpus": ()}, "no GPU is known here: is the driver loaded?"),
+    ],
+)
+def test_no_warning_hides_that_nobody_can_tell_how_a_gpu_is(values: dict[str, Any], line: str) -> None:
+    """As after the crash that took it away: for a day there is a warning of the crash."""
+    crashed, failed = Fault(verdict=verdict("warn", check="unexpected_reboot")), Fault(verdict=verdict("fail", 0))
+    for job in (None, values["gpus"][3:]) if values.get("gpus") else (None,):
+        found = answer(node(crashed, **values), job)
+        assert (found.code, found.line) == (3, f"GPU UNKNOWN: {line} (+1 more)")
+    assert answer(node(crashed, failed, **values)).line == "GPU FAIL: GPU 0: It is fail. (+1 more)"
+    assert answer(node(crashed, **values), GPUS[:1]).code == (1 if values != {"gpus": ()} else 3)
+
+
 def test_the_line_says_what_and_what_to_do() -> None:
     """The worst first, its action, and how many more there are."""
     lost = verdict("fail", 3, reason="It fell off the bus.", action="reboot", action_words="reboot the node")
