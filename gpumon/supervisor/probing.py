@@ -311,7 +311,7 @@ class Probing:
             lambda progress: self._tell(ProbeProgressed(progress=progress)),
             self._ended,
             look=self._witness.look,
-            clear=(lambda on_answer: self._ask(run, on_answer)) if self.choices.gate else at_once,
+            clear=lambda on_answer: self._ask(run, on_answer) if self.choices.gate else at_once(on_answer),
         )
         self._watching = self._loop.call_after(WATCH_SECONDS, self._watch)
 
