@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumon.alerts.alert import Alert
-from gpumon.outputs import events
+from gpumon.outputs import events, standing
 from gpumon.outputs.health import health
 from gpumon.outputs.hold import hold
 from gpumon.outputs.maintenance import maintenance
@@ -195,6 +195,7 @@ def probe(report: Report, stamp: Stamp, name: str = ALL_REDUCE) -> Document:
         "hold": hold(report),
         "age_seconds": None if last is None else round(age(last, stamp), 3),
         "last": None if last is None else probe_result(last),
+        "standing": standing.document(state, name, stamp.wall),
         "metrics": table(state.metrics) if scheduled else None,
     }
 

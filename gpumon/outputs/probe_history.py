@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpumon.outputs.document import Document
-from gpumon.outputs.words import bandwidth, share
+from gpumon.outputs.words import bandwidth, share, took_part
 from gpumon.probe.result import DECISIVE
 
 NONE = "No run is on record."
@@ -57,7 +57,7 @@ def _cells(run: Document, algorithms: Iterable[str]) -> Iterable[str]:
     yield f"{run['started'][:10]} {run['started'][11:19]}Z"
     yield run["probe"]
     yield run["outcome"]
-    yield f"{run['ranks']} {run['backend']}" if run["ranks"] else "-"
+    yield f"{took_part(run).removesuffix(' ranks')} {run['backend']}" if run["ranks"] else "-"
     found = largest(run)
     for name in algorithms:
         one = found.get(name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from gpumon.outputs.words import ABSENT, bandwidth, share, size
+from gpumon.outputs.words import ABSENT, bandwidth, share, size, took_part
 from gpumon.probe.probes import PROBES
-from gpumon.probe.result import Comparison, Location, Measurement, Pair, ProbeResult
+from gpumon.probe.result import Comparison, Location, Measurement, Pair, ProbeResult, to_document
 
 _COLUMNS = ("size", "count", "type", "min", "p50", "p95", "p99", "cv", "algbw", "busbw", "#wrong")
 _UNITS = ("(B)", "(elements)", "", "(us)", "(us)", "(us)", "(us)", "", "(GB/s)", "(GB/s)", "")
@@ -29,7 +29,7 @@ def table(result: ProbeResult) -> str:
     if result.hint:
         lines.append(f"# {result.hint}")
     if result.location is not None:
-        lines += [f"# {words}" if words else "#" for words in _located(result.location, result.hint)]
+        lines += [f"# {words}" if words else "#" for words in _located(result.location, result)]
     if result.log:
         lines += ["", result.log]
     return "\n".join(lines) + "\n"
@@ -54,7 +54,7 @@ def _title(result: ProbeResult) -> str:
     probe = PROBES.get(result.probe)
     parts = [probe.title if probe else result.probe]
     if result.ranks:
-        parts += [result.backend, f"{result.ranks} ranks"]
+        parts += [result.backend, took_part(to_document(result))]
     conditions = result.conditions
     parts += [words for words in (conditions.model, conditions.driver and f"driver {conditions.driver}") if words]
     parts += [f"{name} {version}" for name, version in result.versions.items()]
@@ -102,23 +102,25 @@ def _ending(result: ProbeResult) -> str:
     return f"{result.outcome}{reason}{wrong}, after {result.duration_seconds:.1f} s"
 
 
-def _located(one: Location, told: str) -> Iterator[str]:
+def _located(one: Location, result: ProbeResult) -> Iterator[str]:
     """What the hint has not said already."""
-    if one.sentence not in told:
+    if one.sentence not in result.hint:
         yield one.sentence
     yield from one.evidence
     ranks = sorted({rank for pair in one.pairs for rank in pair.ranks})
     if 2 < len(ranks) <= _MOST_RANKS:
         yield ""
-        yield "between two ranks alone, GB/s each way:"
-        yield from _matrix(ranks, {pair.ranks: pair for pair in one.pairs})
+        known = result.conditions.indexes
+        yield f"between two {'GPUs' if known else 'ranks'} alone, GB/s each way:"
+        yield from _matrix(ranks, {pair.ranks: pair for pair in one.pairs}, known or range(result.ranks))
 
 
-def _matrix(ranks: Sequence[int], pairs: Mapping[tuple[int, int], Pair]) -> Iterator[str]:
-    yield "".join(f"{rank:8}" for rank in (*ranks,)).join(("      ", ""))
+def _matrix(ranks: Sequence[int], pairs: Mapping[tuple[int, int], Pair], numbers: Sequence[int]) -> Iterator[str]:
+    """`numbers`: what each rank is called."""
+    yield "".join(f"{numbers[rank]:8}" for rank in ranks).join(("      ", ""))
     for row in ranks:
         found = (pairs.get((min(row, column), max(row, column))) for column in ranks)
         cells = (
             "-" if pair is None else f"{pair.bandwidth / 1e9:.2f}{'!' if any(pair.wrong) else ''}" for pair in found
         )
-        yield f"{row:6}" + "".join(f"{cell:>8}" for cell in cells)
+        yield f"{numbers[row]:6}" + "".join(f"{cell:>8}" for cell in cells)

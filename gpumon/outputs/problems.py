@@ -18,10 +18,10 @@ from gpumon.health.terms import ACTIONS, UNKNOWN, Action, Way
 from gpumon.health.verdict import Verdict
 from gpumon.outputs.asked import if_it_comes_back
 from gpumon.outputs.health import title, ways_out
+from gpumon.outputs.standing import unanswered
 from gpumon.outputs.words import sentence
 from gpumon.probe.probes import ALL_REDUCE
-from gpumon.probe.result import ProbeResult
-from gpumon.probe.state import ProbeState
+from gpumon.probe.standing import standing
 from gpumon.report import Report
 from gpumon.state import GpuState
 
@@ -67,11 +67,6 @@ def fault_words(state: GpuState) -> str:
     if state.fault is None:
         return ""
     return " ".join(filter(None, (FAULTS[state.fault].meaning, sentence(state.detail))))
-
-
-def last_measured(state: ProbeState, probe: str = ALL_REDUCE) -> ProbeResult | None:
-    """The last run that was not skipped: a busy node keeps the result that it has."""
-    return next((one for one in reversed(state.ran) if one.probe == probe), None)
 
 
 def _verdicts(report: Report) -> Iterator[Problem]:
@@ -167,14 +162,15 @@ def _alerts(report: Report) -> Iterator[Problem]:
 
 def _probe(report: Report) -> Iterator[Problem]:
     """What no verdict says."""
-    last = last_measured(report.probe)
+    last = standing(report.probe.ran, ALL_REDUCE)
     judged = any(SUBJECT_OF.get(one.check) == "probe" and one.level > UNKNOWN for one in report.health.verdicts)
     if last is not None and last.outcome != "ok" and not judged:
+        later = unanswered(report.probe, ALL_REDUCE)
         wrong = f"{last.wrong_elements} elements were wrong: silent corruption." if last.wrong_elements else ""
         yield Problem(
             severity="critical" if last.outcome == "wrong" else "warning",
             title=f"The last all-reduce: {last.outcome}",
-            detail=" ".join(filter(None, (wrong, last.reason and f"Reason: {last.reason}."))),
+            detail=" ".join(filter(None, (wrong, last.reason and f"Reason: {last.reason}.", later))),
             action=last.hint,
             since=last.started + last.duration_seconds,
         )

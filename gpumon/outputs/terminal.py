@@ -21,6 +21,7 @@ from gpumon.outputs.words import (
     seconds_between,
     share,
     size,
+    took_part,
     watts,
 )
 
@@ -214,11 +215,18 @@ def _probe_lines(probe: Document, now: str, width: int, *, color: bool) -> Itera
         coming = f" The first is due at {probe['next_run']}." if probe["next_run"] else ""
         yield f"All-reduce probe: has not run yet.{coming}"
         return
-    outcome = _paint(last["outcome"], OUTCOME_COLORS.get(last["outcome"], RED), color=color)
-    yield f"All-reduce probe: {outcome}, {duration(probe['age_seconds'])} ago{_measured(last)}."
+    stands = probe["standing"]
+    if stands and stands["unanswered"]:
+        yield f"All-reduce probe: {_outcome(stands, color=color)}, {duration(stands['age_seconds'])} ago, still stands."
+        yield from _wrapped(printable(stands["unanswered"]), width, indent="  ")
+    yield f"All-reduce probe: {_outcome(last, color=color)}, {duration(probe['age_seconds'])} ago{_measured(last)}."
     reason = ". ".join(filter(None, (last["reason"], last["hint"])))
     if reason:
         yield from _wrapped(printable(reason), width, indent="  ")
+
+
+def _outcome(run: Document, *, color: bool) -> str:
+    return _paint(run["outcome"], OUTCOME_COLORS.get(run["outcome"], RED), color=color)
 
 
 def _measured(result: Document) -> str:
@@ -226,7 +234,7 @@ def _measured(result: Document) -> str:
         return ""
     largest = max(result["measurements"], key=lambda one: one["bytes"])
     busbw, of = bandwidth(largest["busbw_bytes_per_second"]), size(largest["bytes"])
-    return f": busbw {busbw} at {of}, {result['ranks']} ranks, {result['backend']}"
+    return f": busbw {busbw} at {of}, {took_part(result)}, {result['backend']}"
 
 
 def _wrapped(text: str, width: int, *, indent: str) -> list[str]:

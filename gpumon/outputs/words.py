@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
+
+from gpumon.probe.numbers import numbered
 
 ABSENT = "n/a"
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -85,6 +89,24 @@ def stage(name: str, count: int | None, algorithm: str) -> str:
     """What a run of a probe does now, at which size, and how if that is not NCCL's own choice."""
     words = STAGES.get(name, name) + ("" if count is None else f" {size(count)}")
     return words + (f" ({algorithm})" if algorithm not in {"", "default"} else "")
+
+
+def took_part(run: Mapping[str, Any]) -> str:
+    """The ranks of a run, as a document has it; of one that left GPUs out, how many of the host's these are, and which.
+
+    Their numbers are those of when it ran.
+    """
+    conditions = run["conditions"]
+    if not is_partial(run):
+        return f"{run['ranks']} ranks"
+    which = f" ({numbered(conditions['indexes'])})" if conditions["indexes"] else ""
+    return f"{run['ranks']} of {conditions['host_gpus']} GPUs{which}"
+
+
+def is_partial(run: Mapping[str, Any]) -> bool:
+    """It left GPUs of the host out."""
+    conditions = run["conditions"]
+    return bool(conditions["gpus"]) and bool(run["ranks"] != conditions["host_gpus"])
 
 
 def sentence(text: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from gpumon.probe.numbers import numbered
 from gpumon.probe.probes import ALGORITHMS
 from gpumon.probe.result import Comparison, Conditions, Measurement, ProbeResult
 
@@ -21,6 +22,8 @@ SATURATING = 16
 _MAD_TO_SIGMA = 1.4826
 _TELLING = "NCCL_DEBUG"
 """Begins the names of variables that change what NCCL says, not what it does."""
+ALL = "all"
+"""GPUs of the host."""
 _VERSIONS = {"NCCL": "nccl", "CUDA": "cuda", "torch": "torch"}
 
 
@@ -84,11 +87,19 @@ class Judge:
         return replace(comparison, low=_low(comparison, self.floors))
 
     def news(self, ranks: int, versions: Mapping[str, str]) -> str:
-        """What is not as it was in the last good run that was otherwise: why there is no median any more."""
+        """What is not as it was in the last good run that was otherwise: why there is no median any more.
+
+        Beside a run on all GPUs, one that left some out is no news.
+        """
         now = self._key(ranks, versions)
-        known = (_key(one) for one in self.history if (one.probe, one.backend) == (self.probe, self.backend))
-        then = next((key for key in reversed(list(known)) if key != now), now)
+        known = [one for one in self.history if (one.probe, one.backend) == (self.probe, self.backend)]
+        whole = now["on"] == ALL
+        other = next((one for one in reversed(known) if _key(one) != now and (one.is_whole or not whole)), None)
+        if other is None:
+            return ""
+        then = _key(other)
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        now, then = _numbered(now, self.conditions), _numbered(then, other.conditions)
         return ", ".join(_change(name, then.get(name), now.get(name)) for name in changed)
 
     def _alike(self, ranks: int, versions: Mapping[str, str]) -> Iterator[ProbeResult]:
@@ -132,6 +143,11 @@ def chosen(settings: Mapping[str, str], algorithm: str) -> Mapping[str, str]:
     return {name: value for name, value in settings.items() if name not in own and not name.startswith(_TELLING)}
 
 
+def _numbered(key: Mapping[str, object], here: Conditions) -> Mapping[str, object]:
+    """With numbers for UUIDs, as far as they are known."""
+    return {**key, "on": f"GPUs {numbered(here.indexes)}"} if here.indexes and key["on"] != ALL else key
+
+
 def _change(name: str, then: object, now: object) -> str:
     if name.startswith("/"):  # its lines, which are in the results
         return f"{name} is not as it was"
@@ -150,7 +166,7 @@ def _conditions(
         "GPU": here.model,
         "GPUs": here.host_gpus,
         "ranks": ranks,
-        "on": ", ".join(sorted(here.gpus)) if partial else "all",
+        "on": ", ".join(sorted(here.gpus)) if partial else ALL,
         "driver": here.driver,
         "accepted": here.accepted,
         **{name: versions.get(key) for name, key in _VERSIONS.items()},

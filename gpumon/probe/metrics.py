@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import OUTCOMES, SKIP_REASONS, SUCCESSES, AllReduce, Comparison, Measurement, ProbeResult
+from gpumon.probe.standing import checked
 from gpumon.snapshot.reading import KEY_SEPARATOR
 
 INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fromkeys(SKIP_REASONS, 0.0), running=0.0)
 """Before any run: every counter exists, so that its first increase shows."""
 
 
-def fold_result(metrics: AllReduce, result: ProbeResult) -> AllReduce:
-    """A run has ended, or was skipped. Bandwidths stay those of the last success; another probe's run is in none."""
+def fold_result(metrics: AllReduce, result: ProbeResult, ran: Sequence[ProbeResult] = ()) -> AllReduce:
+    """A run has ended, or was skipped. Bandwidths stay those of the last success; another probe's run is in none.
+
+    `ran`: the runs before it that were not skipped, the newest last.
+    """
     if result.probe != ALL_REDUCE:
         return metrics
     metrics = replace(metrics, runs_total=_counted(metrics.runs_total, result.outcome))
@@ -27,8 +31,9 @@ def fold_result(metrics: AllReduce, result: ProbeResult) -> AllReduce:
         last_run_timestamp_seconds=ended,
         duration_seconds=result.duration_seconds,
     )
-    if result.wrong_elements is not None:
-        metrics = replace(metrics, wrong_elements={result.backend: float(result.wrong_elements)})
+    told = checked((*ran, result), ALL_REDUCE)
+    if told is not None and told.wrong_elements is not None:
+        metrics = replace(metrics, wrong_elements={told.backend: float(told.wrong_elements)})
     return _succeeded(metrics, result, ended) if result.outcome in SUCCESSES else metrics
 
 

@@ -11,11 +11,11 @@ from gpumon.snapshot.reading import agent
 
 OUTCOMES = ("ok", "degraded", "wrong", "failed", "timeout", "skipped")
 SUCCESSES = ("ok", "degraded")
-LATEST = 250e9
-"""Seconds since the epoch: no calendar goes on for longer."""
+"""Outcomes whose bandwidths count."""
 DECISIVE = (*SUCCESSES, "wrong")
 """Of runs that have measured to their end."""
-"""Outcomes whose bandwidths count."""
+LATEST = 250e9
+"""Seconds since the epoch: no calendar goes on for longer."""
 SKIP_REASONS = (
     *("busy", "held", "unarmed", "single_gpu", "mig", "no_torch"),
     *("exclusive_mode", "low_memory", "disabled", "maintenance", "interrupted"),
@@ -56,9 +56,11 @@ class Conditions:
     """Of the GPUs; empty on the CPU."""
     gpus: tuple[str, ...] = ()
     """UUIDs in the order of the ranks; empty on the CPU."""
+    indexes: tuple[int, ...] = ()
+    """Their numbers when it ran, in the same order; empty on the CPU."""
     driver: str = ""
     host_gpus: int = 0
-    """GPUs of the host: more than took part in a partial run."""
+    """GPUs that the host should have: more than took part in a partial run."""
     accepted: str = ""
     """When a person last said that what the host comes to is as it should be, in RFC 3339; empty: never."""
 
@@ -225,12 +227,14 @@ class AllReduce:
         label=("backend", "algorithm"),
     )
     wrong_elements: dict[str, float] | None = agent(
-        "Wrong elements in the last run that checked its data; anything but 0 is silent corruption.", label="backend"
+        "Wrong elements in the last run that checked its data, or in one before it with GPUs that were left out since; "
+        "anything but 0 is silent corruption.",
+        label="backend",
     )
     ranks: dict[str, float] | None = agent("Ranks of the last run that started any.", label="backend")
     runs_total: dict[str, float] | None = agent("Runs by outcome, counted over restarts.", label="outcome")
     skips_total: dict[str, float] | None = agent("Skipped runs by reason, counted over restarts.", label="reason")
     last_run_timestamp_seconds: float | None = agent("When a run last ended, however it ended; skips aside.")
-    last_success_timestamp_seconds: float | None = agent("When a run last succeeded.")
+    last_success_timestamp_seconds: float | None = agent("When a run last succeeded, of some of the GPUs too.")
     duration_seconds: float | None = agent("How long the last run took; skips aside.")
     running: float | None = agent("1 while a run is in progress, of whichever probe: it loads the GPUs.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpumon.probe.account import Progress
@@ -10,6 +10,7 @@ from gpumon.probe.baseline import good_runs
 from gpumon.probe.metrics import fold_result
 from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import OUTCOMES, SKIP_REASONS, AllReduce, ProbeResult
+from gpumon.probe.standing import checked, standing
 
 MOST_RESULTS = 200
 """The newest, whatever their outcome: most of them skips, where jobs run."""
@@ -30,7 +31,7 @@ class ProbeState:
     history: tuple[ProbeResult, ...] = ()
     """Newest last, bounded."""
     ran: tuple[ProbeResult, ...] = ()
-    """Those that were not skipped, however many skips have come since: newest last, bounded."""
+    """Those that were not skipped, however many skips have come since: newest last, bounded, but for what stands."""
     good: tuple[ProbeResult, ...] = ()
     """Those from which baselines are made: newest last, bounded for each of the conditions under which they ran."""
     running: str | None = None
@@ -79,7 +80,7 @@ def ended(state: ProbeState, result: ProbeResult, *, at: float = 0.0, lived: flo
         _with(state, result),
         running=None if own else state.running,
         progress=None if own else state.progress,
-        metrics=fold_result(replace(state.metrics, running=0.0 if own else 1.0), result),
+        metrics=fold_result(replace(state.metrics, running=0.0 if own else 1.0), result, state.ran),
         told_at=lived if (result.probe, result.outcome != "skipped") == (ALL_REDUCE, True) else state.told_at,
     )
 
@@ -92,7 +93,7 @@ def recalled(
     known = {one.id for one in results}
     state = replace(state, last=None, history=(), ran=(), good=())
     for result in (*results, *(one for one in since if one.id not in known)):
-        metrics = fold_result(metrics, result)
+        metrics = fold_result(metrics, result, state.ran)
         state = _with(state, result)
     metrics = replace(
         metrics,
@@ -108,13 +109,24 @@ def _with(state: ProbeState, result: ProbeResult) -> ProbeState:
         state,
         last=result if result.probe == ALL_REDUCE else state.last,
         history=_newest(state.history, result, MOST_RESULTS),
-        ran=state.ran if result.outcome == "skipped" else _newest(state.ran, result, MOST_RAN),
+        ran=state.ran
+        if result.outcome == "skipped"
+        else _newest(state.ran, result, MOST_RAN, _standing(state, result)),
         good=good_runs(state.good, result),
     )
 
 
-def _newest(known: Sequence[ProbeResult], result: ProbeResult, most: int) -> tuple[ProbeResult, ...]:
-    """With this result, so many of its probe."""
-    same = [one.id for one in known if one.probe == result.probe]
+def _standing(state: ProbeState, result: ProbeResult) -> Collection[str]:
+    """Ids of the runs that tell how this result's probe stands."""
+    runs = (*state.ran, result)
+    told = standing(runs, result.probe), checked(runs, result.probe)
+    return {one.id for one in told if one is not None}
+
+
+def _newest(
+    known: Sequence[ProbeResult], result: ProbeResult, most: int, needed: Collection[str] = ()
+) -> tuple[ProbeResult, ...]:
+    """With this result, so many of its probe, and those that are needed."""
+    same = [one.id for one in known if one.probe == result.probe and one.id not in needed]
     crowded = set(same[: max(0, len(same) + 1 - most)])
     return (*(one for one in known if one.id not in crowded), result)

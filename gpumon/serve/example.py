@@ -87,6 +87,7 @@ def run(number: int = 0, *, peak: float = 478e9, outcome: str = "ok") -> ProbeRe
         conditions=Conditions(
             model="NVIDIA H100 80GB HBM3",
             gpus=tuple(uuid(index) for index in range(8)),
+            indexes=tuple(range(8)),
             driver="580.95.05",
             host_gpus=8,
         ),
@@ -94,6 +95,13 @@ def run(number: int = 0, *, peak: float = 478e9, outcome: str = "ok") -> ProbeRe
         comparisons=tuple(_compared(one) for one in measurements if one.bytes == LADDER[-1]),
         wrong_elements=0,
     )
+
+
+def part(number: int, *indexes: int, outcome: str = "ok") -> ProbeResult:
+    """One on these GPUs alone, because jobs use the others."""
+    whole = run(number, outcome=outcome)
+    some = replace(whole.conditions, gpus=tuple(map(uuid, indexes)), indexes=indexes)
+    return replace(whole, ranks=len(indexes), conditions=some)
 
 
 def _compared(one: Measurement) -> Comparison:

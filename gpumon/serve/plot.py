@@ -11,7 +11,7 @@ from itertools import groupby
 
 from gpumon.outputs.document import Document
 from gpumon.outputs.probe_history import comparison, largest
-from gpumon.outputs.words import bandwidth, size
+from gpumon.outputs.words import bandwidth, size, took_part
 
 WIDTH, HEIGHT = 640, 280
 LEFT, RIGHT, TOP, BOTTOM = 64, 58, 12, 34
@@ -156,7 +156,7 @@ def _measured(found: Mapping[str, Sequence[_Point]], top: float) -> Iterator[Mar
     for number, (name, points) in enumerate(found.items()):
         for point in points:
             what = f"{name} {bandwidth(point.value)}"
-            what += "" if point.alike else f" at {size((_kind(point.run) or (0, 0))[1])} on {point.run['ranks']} ranks"
+            what += "" if point.alike else f" at {size((_kind(point.run) or (0, 0))[1])} on {took_part(point.run)}"
             title = f"{_title(point.run)}, {what}" + (f" (usual: {bandwidth(point.median)})" if point.median else "")
             yield Mark(x=point.x, y=_y(point.value, top), outcome=point.run["outcome"], title=title, series=number)
 

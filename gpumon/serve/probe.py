@@ -11,10 +11,11 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gpumon.outputs import document
-from gpumon.outputs.problems import last_measured
+from gpumon.outputs.standing import unanswered
 from gpumon.outputs.words import duration
 from gpumon.probe.probes import ALL_REDUCE, PROBES
 from gpumon.probe.result import ProbeRequest, ProbeResult
+from gpumon.probe.standing import standing
 from gpumon.probe.state import ProbeState
 from gpumon.serve import ask, schema_probe
 from gpumon.serve.answer import awaited, reply, sources, stamp
@@ -36,7 +37,7 @@ class Assertion(Filter):
     asserted: Literal["ok"] | None = Field(
         None,
         alias="assert",
-        description="ok: answer 503 unless the last run that was not skipped ended well. For `curl -f`.",
+        description="ok: answer 503 unless the run that stands ended well. For `curl -f`.",
     )
     max_age: str | None = Field(None, description="With assert: how old that run may be, such as 24h.")
 
@@ -58,7 +59,7 @@ async def last(request: Request, name: Name, wanted: Annotated[Assertion, Query(
     answer = document.probe(report, now, probe.name)
     max_age = None if wanted.max_age is None else ask.duration("max_age", wanted.max_age)
     if wanted.asserted:
-        _assert_ok(last_measured(report.probe, probe.name), now, max_age, answer)
+        _assert_ok(report.probe, now, max_age, answer)
     elif max_age is not None:
         raise Problem(400, "Invalid parameter", "max_age alone asserts nothing.", "Add assert=ok.")
     if answer["last"] is None:
@@ -107,21 +108,20 @@ def _answered(answer: ProbeRequest) -> Response:
     return reply({"id": answer.id, "accepted": answer.accepted}, 202, headers | {"Retry-After": "1"})
 
 
-def _assert_ok(
-    result: ProbeResult | None, now: document.Stamp, max_age: float | None, answer: document.Document
-) -> None:
-    reason = _why_not(result, now, max_age)
+def _assert_ok(state: ProbeState, now: document.Stamp, max_age: float | None, answer: document.Document) -> None:
+    probe = answer["probe"]
+    reason = _why_not(standing(state.ran, probe), unanswered(state, probe), now, max_age)
     if reason:
         raise not_so(reason, answer)
 
 
-def _why_not(result: ProbeResult | None, now: document.Stamp, max_age: float | None) -> str:
+def _why_not(result: ProbeResult | None, later: str, now: document.Stamp, max_age: float | None) -> str:
     if result is None:
         return NOTHING_YET
     age = document.age(result, now)
     ended = f"Run {result.id} ended {result.outcome} {duration(age)} ago"
     if result.outcome != "ok":
-        return f"{ended}{': ' + result.reason if result.reason else ''}."
+        return " ".join(filter(None, (f"{ended}{': ' + result.reason if result.reason else ''}.", later)))
     if max_age is not None and age > max_age:
         return f"{ended}, which is longer than {duration(max_age)}."
     return ""

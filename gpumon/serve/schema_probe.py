@@ -35,8 +35,9 @@ class Conditions(Shape):
 
     model: str
     gpus: list[str] = Field(description="UUIDs in the order of the ranks; empty on the CPU.")
+    indexes: list[int] = Field(description="Their numbers when it ran; empty on the CPU.")
     driver: str
-    host_gpus: int
+    host_gpus: int = Field(description="GPUs that the host should have: more than took part in a partial run.")
     accepted: str = Field(description="When somebody last acknowledged that it is slow: the median begins anew there.")
 
 
@@ -153,6 +154,16 @@ class HoldChanged(HoldState):
     stored: bool = Field(description="False: the store is out of order, and is told when it can be written again.")
 
 
+class Standing(Shape):
+    """The run that tells how a probe stands: the newest that was not skipped, or one that it does not answer."""
+
+    id: str
+    outcome: Literal[OUTCOMES]  # type: ignore[valid-type]
+    reason: str
+    age_seconds: float = Field(description="Since it ended.")
+    unanswered: str = Field(description="A later run left out GPUs of this one, which did not end ok; else empty.")
+
+
 class Probe(Shape):
     """A probe as it stands."""
 
@@ -163,6 +174,7 @@ class Probe(Shape):
     hold: Hold | None = Field(description="Who keeps probes away now; null when nobody does.")
     age_seconds: float | None = Field(description="Since the last run ended.")
     last: ProbeResult | None
+    standing: Standing | None = Field(description="What assert=ok asks; null before any run.")
     metrics: AllReduceMetrics | None = Field(description="Of the all-reduce; null for the others.")  # type: ignore[valid-type]
 
 

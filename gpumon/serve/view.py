@@ -6,7 +6,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gpumon.outputs.document import Document, aside, gpus_up
-from gpumon.outputs.words import ABSENT, bandwidth, celsius, count, duration, seconds_between, share, size, watts
+from gpumon.outputs.words import (
+    ABSENT,
+    bandwidth,
+    celsius,
+    count,
+    duration,
+    is_partial,
+    seconds_between,
+    share,
+    size,
+    took_part,
+    watts,
+)
 from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.result import DECISIVE
 
@@ -121,9 +133,10 @@ def readings_age(node: Document) -> float | None:
     return None if polled is None or now is None else max(0.0, now - polled)
 
 
-def last_measured(document: Document) -> Document | None:
-    """The last run that was not skipped: a busy node keeps the result that it has."""
-    return next((run for run in all_reduces(document) if run["outcome"] != "skipped"), None)
+def standing(document: Document) -> Document | None:
+    """The run that tells how the all-reduce stands: a busy node keeps the result that it has."""
+    stands = document["probe"]["standing"]
+    return next((run for run in document["probes"] if stands and run["id"] == stands["id"]), None)
 
 
 def all_reduces(document: Document) -> list[Document]:
@@ -193,13 +206,14 @@ def _links(document: Document) -> Iterator[Tile]:
 
 
 def _probe(document: Document) -> Tile:
-    last, run = document["probe"]["last"], last_measured(document)
+    last, run = document["probe"]["last"], standing(document)
     if run is None:
         note = "has not run yet" if last is None else f"skipped: {last['reason']}"
         return Tile(label="All-reduce", value=ABSENT, note=note, tone="muted")
     found = largest(run)
     value = run["outcome"] if found is None else bandwidth(found["busbw_bytes_per_second"])
-    note = f"{run['outcome']}, {ago(run['started'], document['node']['time'])}"
+    part = f", {took_part(run)}" if is_partial(run) else ""
+    note = f"{run['outcome']}, {ago(run['started'], document['node']['time'])}{part}"
     return Tile(label="All-reduce", value=value, note=note, tone=outcome_tone(run["outcome"]))
 
 

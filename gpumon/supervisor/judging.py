@@ -13,6 +13,7 @@ from gpumon.probe.plan import Plan
 from gpumon.probe.probes import ALL_REDUCE, Probe
 from gpumon.probe.result import Conditions, Measurement
 from gpumon.report import Report
+from gpumon.supervisor.situation import expected_gpus
 
 _ACCEPTABLE = frozenset(name for name, check in BY_NAME.items() if check.acceptable)
 
@@ -45,13 +46,15 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors, fleet: 
 
 def _conditions(probe: Probe, plan: Plan, report: Report) -> Conditions:
     used = [state for state in report.gpus if not plan.gpus or state.uuid in plan.gpus]
+    index = {state.uuid: state.index for state in report.gpus}
     models = {state.gpu.name for state in used if state.gpu.name}
     status = report.memory.status
     return Conditions(
         model=", ".join(sorted(models)),
         gpus=plan.gpus,
+        indexes=tuple(index[uuid] for uuid in plan.gpus) if index.keys() >= set(plan.gpus) else (),
         driver=(status.driver or "") if status is not None else "",
-        host_gpus=len(report.gpus),
+        host_gpus=max(len(report.gpus), expected_gpus(report)),
         accepted=_accepted(report) if probe.name == ALL_REDUCE else "",
     )
 

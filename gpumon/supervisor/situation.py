@@ -28,7 +28,7 @@ def situation(report: Report, at: float, own: Own | None = None) -> Situation:
     unknown = strangers_of(report.gpus, own or Own(), contained=None if links is None else links.contained)
     return Situation(
         gpus=tuple(_use(state, unknown[state.uuid], at, own=state.uuid in loaded) for state in report.gpus),
-        expected=max(0, int(report.node.gpus_expected or 0) - len(report.excluded)),
+        expected=expected_gpus(report),
         simulated=report.simulated is not None,
         released=report.release.end is not None,
         maintained=report.maintenance is not None,
@@ -39,6 +39,11 @@ def situation(report: Report, at: float, own: Own | None = None) -> Situation:
         schedulers=None if links is None else links.schedulers,
         poll_seconds=sum((report.node.poll_duration_seconds or {}).get(tier, 0.0) for tier in ("fast", "slow")),
     )
+
+
+def expected_gpus(report: Report) -> int:
+    """GPUs that should be here, less those that nobody looks at."""
+    return max(0, int(report.node.gpus_expected or 0) - len(report.excluded))
 
 
 def free_memory(report: Report, used: Collection[str]) -> float | None:

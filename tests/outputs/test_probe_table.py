@@ -11,6 +11,7 @@ from gpumon.probe.result import OUTCOMES, Comparison, Location, Pair, ProbeResul
 from gpumon.serve import example
 
 OK = example.run()
+SOME = example.part(0, 4, 5, 6, 7)
 SKIP = ProbeResult(
     id="two", probe="allreduce", outcome="skipped", reason="busy", hint="GPU 3 by 2", started=0.0, simulated=True
 )
@@ -80,7 +81,7 @@ def test_where_the_trouble_is_stands_below() -> None:
         "# rank 2 is slow with every other.",
         "# It was hot.",
         "#",
-        "# between two ranks alone, GB/s each way:",
+        "# between two GPUs alone, GB/s each way:",
         "#              0       1       2",
         "#      0       -   20.00   1.00!",
         "#      1   20.00       -   1.00!",
@@ -88,6 +89,15 @@ def test_where_the_trouble_is_stands_below() -> None:
     ]
     told = table(replace(result, hint="Look: rank 2 is slow with every other.")).splitlines()
     assert "# rank 2 is slow with every other." not in told
+
+
+def test_pairs_of_a_partial_run_stand_under_the_numbers_of_its_gpus() -> None:
+    """Rank 0 of GPUs 4 to 7 is GPU 4."""
+    pairs = tuple(Pair(ranks=(a, b), bandwidth=1e9) for b in range(4) for a in range(b))
+    lines = table(replace(SOME, location=Location(sentence="GPU 5.", pairs=pairs))).splitlines()
+    assert lines[0].startswith("# all-reduce, nccl, 4 of 8 GPUs (4 to 7), NVIDIA")
+    assert lines[-4].split()[:2] == ["#", "4"]
+    assert lines[-5].split() == ["#", "4", "5", "6", "7"]
 
 
 def test_the_terminal_says_why_there_are_no_figures() -> None:
@@ -102,13 +112,14 @@ def test_the_terminal_says_why_there_are_no_figures() -> None:
 def test_history_is_a_line_a_run() -> None:
     """Outcome, bandwidth of the largest size by algorithm, its ratio to the median of then, and the reason."""
     default = replace(OK, id="one", measurements=OK.measurements[:4], comparisons=())
-    lines = history([probe_result(one) for one in (SKIP, OK, default)]).splitlines()
+    lines = history([probe_result(one) for one in (SKIP, OK, default, SOME)]).splitlines()
     assert [line.split("  ") for line in lines] == [line.rstrip().split("  ") for line in lines]
     assert [" ".join(line.split()) for line in lines] == [
         "STARTED PROBE OUTCOME RANKS DEFAULT OF MEDIAN RING OF MEDIAN REASON ID",
         "1970-01-01 00:00:00Z allreduce skipped - - - - - busy two",
         f"2025-11-20 11:45:00Z allreduce ok 8 nccl 474 GB/s 100 % 363 GB/s 100 % - {OK.id}",
         "2025-11-20 11:45:00Z allreduce ok 8 nccl 474 GB/s - - - - one",
+        f"2025-11-20 11:45:00Z allreduce ok 4 of 8 GPUs (4 to 7) nccl 474 GB/s 100 % 363 GB/s 100 % - {OK.id}",
     ]
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpumon.health.standing import Health
 from gpumon.outputs import document, terminal
+from gpumon.probe.state import ProbeState
 from gpumon.report import Report
 from gpumon.serve import example, example_parts
 from gpumon.snapshot.burst import SXID
@@ -174,6 +175,15 @@ def test_status_is_the_same_over_http(name: str) -> None:
     whole = document.whole(ALL[name], samples.STAMP)
     parts = {key: whole[key] for key in terminal.STATUS}
     assert terminal.status(json.loads(json.dumps(parts)), 100, color=False) == status(ALL[name])
+
+
+def test_what_a_run_on_some_of_the_gpus_leaves_open_is_told() -> None:
+    """The line of the last run would be an all-clear for GPUs that it left out."""
+    found, some = example.run(3, outcome="wrong"), example.part(1, 4, 5, 6, 7)
+    text = status(replace(samples.healthy(), probe=ProbeState(last=some, history=(found, some), ran=(found, some))))
+    assert "All-reduce probe: wrong, 3 h 14 min ago, still stands.\n" in text
+    assert f"  Run {some.id} came later and was ok, but had only 4 of 8 GPUs (4 to 7).\n" in text
+    assert "ok, 1 h 14 min ago: busbw 474 GB/s at 8 GiB, 4 of 8 GPUs (4 to 7), nccl." in text
 
 
 def test_time_of_the_first_run_is_told() -> None:

@@ -126,6 +126,15 @@ def test_what_has_changed_is_named_with_both_values() -> None:
     assert replace(judge, history=(since,)).news(2, VERSIONS) == ""
 
 
+def test_runs_on_some_of_the_gpus_are_no_news_for_one_on_all() -> None:
+    """What they left out is told of them, by the numbers of the GPUs."""
+    some = replace(HERE, gpus=("GPU-2", "GPU-3"), indexes=(2, 3), host_gpus=4)
+    whole = replace(HERE, gpus=("GPU-0", "GPU-1", "GPU-2", "GPU-3"), indexes=(0, 1, 2, 3), host_gpus=4)
+    assert replace(judging(after(run(1, conditions=some))), conditions=whole).news(4, VERSIONS) == ""
+    judge = replace(judging(after(run(1, conditions=whole))), conditions=some)
+    assert judge.news(2, VERSIONS) == "ranks 2 after 4, on GPUs 2 and 3 after all"
+
+
 @pytest.mark.parametrize(
     ("settings", "news"),
     [

@@ -508,6 +508,17 @@ def test_a_scheduler_that_takes_the_node_back_ends_the_run_between_two_algorithm
     assert {one.algorithm for one in result.measurements} == {"default"}
 
 
+def test_a_gate_that_is_taken_away_during_a_run_is_asked_no_more(bench: Bench) -> None:
+    """The configuration is read again while the first algorithm is measured: the second needs no answer."""
+    bench.worker.write_text(MEASURE)
+    bench.gate("true")
+    bench.run()
+    bench.probing.choices = replace(bench.probing.choices, gate=())
+    bench.turn_until(lambda: bool(bench.kept))
+    assert bench.kept[0].outcome == "ok"
+    assert {one.algorithm for one in bench.kept[0].measurements} == {"default", "ring"}
+
+
 def test_the_agents_stop_does_not_wait_for_the_scheduler(bench: Bench) -> None:
     """The question is withdrawn, and the run that was given an id is known."""
     bench.gate("exec sleep 60")
@@ -606,9 +617,22 @@ def test_a_partial_run_leaves_out_what_is_in_use(bench: Bench) -> None:
     bench.turn_until(lambda: bool(bench.kept))
     [result] = bench.kept
     assert (result.outcome, result.ranks) == ("ok", 2)
-    assert (result.conditions.gpus, result.conditions.host_gpus) == (("GPU-0", "GPU-2"), 3)
+    assert (result.conditions.gpus, result.conditions.indexes) == (("GPU-0", "GPU-2"), (0, 2))
+    assert result.conditions.host_gpus == 3
     assert {one.algorithm for one in result.measurements} == {"ring"}
     assert ProbeStarted(id=answer.id, gpus=("GPU-0", "GPU-2")) in bench.told
+
+
+def test_a_run_without_a_gpu_that_was_never_seen_is_a_partial_one(bench: Bench) -> None:
+    """It should be here, so what the others come to is not what the host comes to."""
+    bench.worker.write_text(MEASURE)
+    bench.probing.choices = replace(bench.probing.choices, partial=True)
+    seen = on_host(node(0.0, 0.0, simulated=False))
+    bench.report = replace(seen, node=replace(seen.node, gpus_expected=3.0))
+    assert bench.request().accepted
+    bench.turn_until(lambda: bool(bench.kept))
+    [result] = bench.kept
+    assert (result.ranks, result.conditions.host_gpus, result.is_whole) == (2, 3, False)
 
 
 def test_a_partial_run_on_a_simulated_node_leaves_out_what_is_in_use_there(bench: Bench) -> None:

@@ -257,6 +257,20 @@ def test_busy_node_keeps_the_result_that_it_has(node: Node, port: int) -> None:
     assert "All-reduce n/a skipped: busy" in only
 
 
+def test_a_run_on_some_of_the_gpus_hides_nothing_of_the_others(node: Node, port: int) -> None:
+    """The page goes on showing what was wrong with them, and says which GPUs the later run had."""
+    found, some = example.run(3, outcome="wrong"), example.part(1, 4, 5, 6, 7)
+    report = replace(samples.healthy(), probe=ProbeState(last=some, history=(found, some), ran=(found, some)))
+    text = words(page(node, port, report))
+    assert "All-reduce 474 GB/s wrong, 3 h 15 min ago" in text
+    assert "wrong 3 h 14 min ago, and still stands." in text
+    assert "ok 1 h 14 min ago, 4 of 8 GPUs (4 to 7) over nccl" in text
+    assert "Measured 3 h 15 min ago: wrong" in text
+    alone = words(page(node, port, replace(report, probe=ProbeState(last=some, history=(some,), ran=(some,)))))
+    assert "All-reduce 474 GB/s ok, 1 h 15 min ago, 4 of 8 GPUs (4 to 7)" in alone
+    assert "still stands" not in alone
+
+
 def test_what_is_normal_is_a_band_behind_the_history() -> None:
     """By algorithm, as it was when each run was judged; broken where there was no median, and labelled apart."""
     runs = [document.probe_result(example.run(hours)) for hours in range(6)]
@@ -298,14 +312,14 @@ def test_a_run_that_did_not_measure_to_its_end_stands_on_the_floor() -> None:
 def test_no_line_joins_runs_that_cannot_be_compared() -> None:
     """One on some of the GPUs, or without the largest size, is a mark that says so."""
     runs = [document.probe_result(example.run(hours)) for hours in range(4)]
-    runs[0] |= {"ranks": 4}
+    runs[0] = document.probe_result(example.part(0, 4, 5, 6, 7))
     runs[2] |= {"measurements": [one for one in runs[2]["measurements"] if one["bytes"] <= 1 << 30]}
     drawn = plot(runs)
     assert drawn is not None
     assert [len(one.line.split()) for one in drawn.series] == [2, 2]
     assert drawn.size == "8 GiB"
     assert len(drawn.marks) == 8
-    assert sum("at 8 GiB on 4 ranks" in one.title for one in drawn.marks) == 2
+    assert sum("at 8 GiB on 4 of 8 GPUs (4 to 7)" in one.title for one in drawn.marks) == 2
     assert sum("at 1 GiB on 8 ranks" in one.title for one in drawn.marks) == 2
 
 

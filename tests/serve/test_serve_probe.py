@@ -16,6 +16,7 @@ from gpumon.serve import example, probe, schema_probe
 
 PATH = "/probe/allreduce"
 OK = example.run(1)
+SOME = example.part(0, 4, 5, 6, 7)
 SKIP = replace(example.run(0), outcome="skipped", reason="busy", measurements=())
 
 
@@ -54,6 +55,8 @@ def test_before_any_run_the_next_is_told(node: Node, port: int) -> None:
         ((OK, replace(example.run(0), outcome="degraded")), "", "ended degraded"),
         ((OK, replace(example.run(0), outcome="timeout", reason="join")), "", "join"),
         ((replace(example.run(2), outcome="wrong"), SKIP), "", "ended wrong"),
+        ((example.run(2, outcome="wrong"), SOME), "", f"Run {SOME.id} came later and was ok, but had only 4 of 8 GPUs"),
+        ((example.run(2, outcome="wrong"), OK, SOME), "", None),
     ],
 )
 def test_assertion(node: Node, port: int, history: tuple[ProbeResult, ...], query: str, reason: str | None) -> None:

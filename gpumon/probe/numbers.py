@@ -1,0 +1,22 @@
+"""Numbers of GPUs in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from gpumon.probe.guard import enumerated
+
+LEAST_RANGE = 3
+"""Numbers that are told as a range."""
+
+
+def numbered(indexes: Iterable[int]) -> str:
+    """0 to 3, 5 and 7."""
+    ordered = enumerate(sorted(indexes))
+    rows = [[index for _, index in row] for _, row in groupby(ordered, lambda one: one[1] - one[0])]
+    return enumerated([words for row in rows for words in _row(row)])
+
+
+def _row(indexes: list[int]) -> list[str]:
+    return [f"{indexes[0]} to {indexes[-1]}"] if len(indexes) >= LEAST_RANGE else [str(one) for one in indexes]
