@@ -34,7 +34,7 @@ def own_mark() -> str:
 def is_other_and_lives(mark: str) -> bool:
     """Whether it is the mark of another process than this one, which is there still."""
     agent, _, then = mark.partition("-")
-    return bool(then) and mark != own_mark() and began(PROC / agent) == then
+    return bool(then) and mark != own_mark() and _lives(agent, then)
 
 
 def agent_of(process: Path) -> str:
@@ -96,7 +96,16 @@ def _orphans() -> Iterator[Path]:
 def _is_orphan(process: Path) -> bool:
     """Whether its agent is gone. Pids of another namespace say nothing here."""
     agent, dash, then = _mark(process).partition("-")
-    return bool(dash) and then != began(PROC / agent) and _namespace(process) == _namespace(PROC / "self")
+    return bool(dash) and not _lives(agent, then) and _is_of_own(process, "pid")
+
+
+def _lives(agent: str, then: str) -> bool:
+    """Whether the process that began then is there still. By another clock than ours nobody can tell when one did."""
+    now = began(PROC / agent)
+    if now and now != then:
+        with contextlib.suppress(OSError):  # another user's: no agent of ours
+            return not _is_of_own(PROC / agent, "time")
+    return now == then
 
 
 def _mark(process: Path) -> str:
@@ -115,8 +124,10 @@ def began(process: Path) -> str:
     return next(iter(_read(process / "stat").rpartition(b")")[2].split()[19:20]), b"").decode()
 
 
-def _namespace(process: Path) -> int:
-    return (process / "ns" / "pid").stat().st_ino
+def _is_of_own(process: Path, kind: str) -> bool:
+    """Whether it is in this process's namespace of this kind. Raises OSError where that cannot be read."""
+    own, other = PROC / "self" / "ns" / kind, process / "ns" / kind
+    return not own.exists() or own.stat().st_ino == other.stat().st_ino
 
 
 def _read(path: Path) -> bytes:

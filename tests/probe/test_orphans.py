@@ -1,0 +1,46 @@
+"""Whose agent is gone, by what /proc tells of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpumon.supervisor import orphans
+from gpumon.supervisor.orphans import AGENT, RANK, is_left_of_a_rank, is_other_and_lives
+
+RANK_PID, AGENT_PID, OWN_CLOCK, OTHER_CLOCK = 50, 7, 1, 2
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A rank of an agent that began at 100, and this process, in its namespaces."""
+    monkeypatch.setattr(orphans, "PROC", tmp_path)
+    for name in ("pid", str(OWN_CLOCK), str(OTHER_CLOCK)):
+        (tmp_path / name).touch()
+    for pid in ("self", str(RANK_PID)):
+        process(tmp_path, pid, 500, OWN_CLOCK)
+    (tmp_path / str(RANK_PID) / "environ").write_text(f"{AGENT}={AGENT_PID}-100\0{RANK}=1.0\0")
+    return tmp_path
+
+
+def process(proc: Path, pid: str, began: int, clock: int) -> None:
+    (proc / pid / "ns").mkdir(parents=True)
+    (proc / pid / "stat").write_text(f"{pid} (a b) S " + "0 " * 18 + f"{began} 0\n")
+    os.link(proc / "pid", proc / pid / "ns" / "pid")
+    os.link(proc / str(clock), proc / pid / "ns" / "time")
+
+
+@pytest.mark.parametrize(
+    ("began", "clock", "lives"),
+    [(100, OWN_CLOCK, True), (300, OWN_CLOCK, False), (300, OTHER_CLOCK, True), (None, OWN_CLOCK, False)],
+)
+def test_an_agent_by_another_clock_is_not_called_gone(
+    proc: Path, began: int | None, clock: int, *, lives: bool
+) -> None:
+    """In another time namespace it seems to have begun at another time; its ranks are not killed for that."""
+    if began is not None:
+        process(proc, str(AGENT_PID), began, clock)
+    assert is_left_of_a_rank(proc / str(RANK_PID)) == (not lives)
+    assert is_other_and_lives(f"{AGENT_PID}-100") == lives
