@@ -29,6 +29,7 @@ class Strays:
         self._ranks: set[int] = set()
         self._found: Mapping[int, str] = {}
         self._look: threading.Thread | None = None
+        self._refused = False
         self.searched = False
         """Whether the last look found nobody."""
 
@@ -42,9 +43,16 @@ class Strays:
 
     def kill(self) -> None:
         """Look, and kill. In a thread: to read an environment may take for ever where a driver holds up the process."""
-        if self._look is None or not self._look.is_alive():
-            self._look = threading.Thread(target=self._end, name="strays", daemon=True)
-            self._look.start()
+        if self._look is not None and self._look.is_alive():
+            return
+        look = threading.Thread(target=self._end, name="strays", daemon=True)
+        try:
+            look.start()
+            self._look = look
+        except RuntimeError as error:  # no more threads; whoever asks does so again
+            if not self._refused:
+                log.warning("nobody looks for what ranks have started", extra={"error": str(error)})
+            self._refused = True
 
     def remove(self) -> None:
         """Nothing was made."""

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -93,6 +94,23 @@ pathlib.Path(__file__).with_name(f"left-{orders['rank']}").write_text(str(left.p
     assert not [
         pid for pid in left if Path(f"/proc/{pid}/environ").exists() and Path(f"/proc/{pid}/environ").read_bytes()
     ]
+
+
+def test_a_run_without_a_group_ends_where_no_thread_is_to_be_had(
+    probing: Probing, worker: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can look for what the ranks have started until there is one again: the agent lives, and tries anew."""
+    monkeypatch.setattr(ranks, "make_group", lambda: None)  # as where nothing was delegated
+    start, refused = threading.Thread.start, iter((True,))
+
+    def refuse(thread: threading.Thread) -> None:
+        if next(refused, False):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert probing.run(worker('say(error="no route")')).outcome == "failed"
+    assert next(refused, None) is None
 
 
 def test_a_run_tells_how_far_it_is(complete: tuple[Probing, ProbeResult]) -> None:
