@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from gpumon.probe.probes import ALL_REDUCE
@@ -27,7 +27,7 @@ def fold_result(metrics: AllReduce, result: ProbeResult, ran: Sequence[ProbeResu
     ended = result.started + result.duration_seconds
     metrics = replace(
         metrics,
-        ranks={result.backend: float(result.ranks)},
+        ranks={result.backend: float(result.ranks)} if result.is_whole else metrics.ranks,
         last_run_timestamp_seconds=ended,
         duration_seconds=result.duration_seconds,
     )
@@ -43,11 +43,11 @@ def _succeeded(metrics: AllReduce, result: ProbeResult, ended: float) -> AllRedu
         return metrics
     return replace(
         metrics,
-        busbw_bytes_per_second=_latest(metrics.busbw_bytes_per_second, result, _busbw),
-        algbw_bytes_per_second=_latest(metrics.algbw_bytes_per_second, result, _algbw),
-        latency_seconds=_latest(metrics.latency_seconds, result, _latency),
-        baseline_ratio=_ratios(metrics.baseline_ratio, result, lambda one: one.baseline),
-        expected_ratio=_ratios(metrics.expected_ratio, result, lambda one: one.expected),
+        busbw_bytes_per_second=_latest(result, _busbw),
+        algbw_bytes_per_second=_latest(result, _algbw),
+        latency_seconds=_latest(result, _latency),
+        baseline_ratio=_ratios(result, lambda one: one.baseline),
+        expected_ratio=_ratios(result, lambda one: one.expected),
     )
 
 
@@ -63,41 +63,26 @@ def _latency(one: Measurement) -> Mapping[str, float]:
     return {KEY_SEPARATOR.join((str(one.bytes), name)): seconds for name, seconds in one.latency_seconds.items()}
 
 
-def _latest(
-    before: Mapping[str, float] | None, result: ProbeResult, values: Callable[[Measurement], Mapping[str, float]]
-) -> dict[str, float]:
-    """This run's values beside those of the same backend's algorithms that it did not measure."""
-    measured = [one for one in result.measurements if one.dtype == "float32"]
-    now = {
+def _latest(result: ProbeResult, values: Callable[[Measurement], Mapping[str, float]]) -> dict[str, float]:
+    """Of this run alone: who no longer measures an algorithm must not be told of it for ever."""
+    return {
         KEY_SEPARATOR.join((result.backend, one.algorithm, key)): value
-        for one in measured
+        for one in result.measurements
+        if one.dtype == "float32"
         for key, value in values(one).items()
     }
-    return _others(before, result.backend, {one.algorithm for one in measured}) | now
 
 
-def _ratios(
-    before: Mapping[str, float] | None, result: ProbeResult, usual: Callable[[Comparison], float | None]
-) -> dict[str, float]:
+def _ratios(result: ProbeResult, usual: Callable[[Comparison], float | None]) -> dict[str, float]:
     """At the largest size of each algorithm; nothing where nothing is known to compare with."""
     compared = [one for one in result.comparisons if one.dtype == "float32"]
     largest = {one.algorithm: one for one in sorted(compared, key=lambda one: one.bytes)}
     known = {name: (one.busbw, usual(one)) for name, one in largest.items()}
-    now = {
+    return {
         KEY_SEPARATOR.join((result.backend, name)): busbw / usually
         for name, (busbw, usually) in known.items()
         if usually
     }
-    return _others(before, result.backend, largest) | now
-
-
-def _others(before: Mapping[str, float] | None, backend: str, algorithms: Collection[str]) -> dict[str, float]:
-    kept = {}
-    for key, value in (before or {}).items():
-        there, algorithm, *_ = key.split(KEY_SEPARATOR)
-        if there == backend and algorithm not in algorithms:
-            kept[key] = value
-    return kept
 
 
 def _counted(counts: Mapping[str, float] | None, key: str) -> dict[str, float]:

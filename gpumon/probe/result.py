@@ -231,7 +231,9 @@ class AllReduce:
         "anything but 0 is silent corruption.",
         label="backend",
     )
-    ranks: dict[str, float] | None = agent("Ranks of the last run that started any.", label="backend")
+    ranks: dict[str, float] | None = agent(
+        "Ranks of the last run that started any, and left no GPU out.", label="backend"
+    )
     runs_total: dict[str, float] | None = agent("Runs by outcome, counted over restarts.", label="outcome")
     skips_total: dict[str, float] | None = agent("Skipped runs by reason, counted over restarts.", label="reason")
     last_run_timestamp_seconds: float | None = agent("When a run last ended, however it ended; skips aside.")

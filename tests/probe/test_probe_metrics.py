@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumon.probe.metrics import INITIAL, fold_result
-from gpumon.probe.result import OUTCOMES, SKIP_REASONS, Conditions, Measurement, ProbeResult
+from gpumon.probe.result import OUTCOMES, SKIP_REASONS, Comparison, Conditions, Measurement, ProbeResult
 from gpumon.snapshot.reading import samples
 
 OK = ProbeResult(
@@ -54,7 +54,7 @@ def test_a_run_on_some_of_the_gpus_moves_no_bandwidth() -> None:
     gpus = tuple(f"GPU-{index}" for index in range(4))
     some = replace(OK, ranks=4, started=2000.0, conditions=Conditions(gpus=gpus, host_gpus=8), measurements=())
     metrics = fold_result(fold_result(INITIAL, OK), some)
-    assert (metrics.busbw_bytes_per_second, metrics.ranks) == ({KEY: 350e9}, {"nccl": 4.0})
+    assert (metrics.busbw_bytes_per_second, metrics.ranks) == ({KEY: 350e9}, {"nccl": 8.0})
     assert metrics.last_success_timestamp_seconds == 2004.0
 
 
@@ -86,10 +86,16 @@ def test_a_skip_counts_by_reason_and_moves_no_time() -> None:
     assert (metrics.last_run_timestamp_seconds, metrics.duration_seconds) == (1004.0, 4.0)
 
 
-def test_algorithms_stand_beside_each_other_and_backends_do_not() -> None:
-    """A ring run keeps the default run's figures; a run with another backend replaces both."""
+def test_figures_are_those_of_one_run() -> None:
+    """An algorithm, or a backend, that is measured no longer is told of no longer: no alert stays for it."""
+    compared = Comparison(
+        collective="all_reduce", algorithm="default", dtype="float32", bytes=1 << 30, busbw=3.0, baseline=2.0
+    )
+    default = fold_result(INITIAL, replace(OK, comparisons=(compared,)))
+    assert default.baseline_ratio == {"nccl,default": 1.5}
     measured = tuple(replace(one, algorithm="ring") for one in OK.measurements)
-    ring = fold_result(fold_result(INITIAL, OK), replace(OK, measurements=measured))
-    assert set(ring.busbw_bytes_per_second or ()) == {KEY, "nccl,ring,1073741824"}
+    ring = fold_result(default, replace(OK, measurements=measured))
+    assert set(ring.busbw_bytes_per_second or ()) == {"nccl,ring,1073741824"}
+    assert (ring.baseline_ratio, len(ring.latency_seconds or ())) == ({}, 3)
     gloo = fold_result(ring, replace(OK, backend="gloo"))
     assert set(gloo.busbw_bytes_per_second or ()) == {"gloo,default,1073741824"}
