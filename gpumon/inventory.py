@@ -183,9 +183,13 @@ def release(known: Inventory, bus: Bus, excluded: Collection[str]) -> Inventory:
 
 def given_away(bus: Bus) -> int:
     """GPUs on the bus that belong to virtual machines."""
-    return sum(driver not in OURS for driver in bus.values())
+    return len(_given(bus))
+
+
+def _given(bus: Bus) -> frozenset[str]:
+    return frozenset(bus_id for bus_id, driver in bus.items() if driver not in OURS)
 
 
 def _neighbours(known: Inventory, bus: Bus) -> Neighbours:
-    given = given_away(bus)
-    return Neighbours(count=max(len(bus) - given, len(known)), given_away=given > 0)
+    given = _given(bus)
+    return Neighbours(count=max(len(bus) - len(given), len(known)), given_away=given)

@@ -48,6 +48,8 @@ class KnownGpu:
     """As they are exported: the same objects until one of them is read anew and differs."""
     expects: Expects = Expects.UNKNOWN
     """Which of its links should be up."""
+    away: frozenset[str] = frozenset()
+    """Links that lead to a GPU that a virtual machine has."""
     been_up: frozenset[str] = frozenset()
     """Links that have been up since the agent's start."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
@@ -89,9 +91,10 @@ def read(gpu: KnownGpu, seen: SeenGpu, around: Neighbours, now: Moment, boot_id:
 
 
 def _answered(gpu: KnownGpu, seen: SeenGpu, told: Gpu, around: Neighbours, now: Moment) -> KnownGpu:
-    what = expects(told.name, told.nvlinks, mig=bool(told.mig_mode), around=around)
-    if gpu.seen is None or gpu.seen.links != seen.links or gpu.expects is not what:
-        gpu = _read_links(replace(gpu, expects=what), seen.links)
+    what = expects(told.name, told.nvlinks, mig=bool(told.mig_mode), guest=bool(seen.guest), around=around)
+    away = frozenset(link for link, one in (seen.peers or gpu.peers).items() if one.peer in around.given_away)
+    if gpu.seen is None or gpu.seen.links != seen.links or (gpu.expects, gpu.away) != (what, away):
+        gpu = _read_links(replace(gpu, expects=what, away=away), seen.links)
     counts = advance(gpu.counts, raw_values(told), gained(seen.increments))
     identity = {name: value for name in _IDENTITY if (value := getattr(told, name)) is not None}
     return replace(
@@ -172,7 +175,7 @@ def _began_anew(gpu: KnownGpu, counts: Counts, told: Gpu, now: Moment) -> bool:
 def _read_links(gpu: KnownGpu, links: Mapping[str, Nvlink]) -> KnownGpu:
     counts = {link: advance(gpu.link_counts.get(link, {}), raw_values(one), {}) for link, one in links.items()}
     been_up = gpu.been_up | {link for link, one in links.items() if one.up}
-    wanted = expected(gpu.expects, links, been_up)
+    wanted = set(expected(gpu.expects, links, been_up)) - gpu.away
     shown = {
         link: replace(one, up=one.up if one.up or link in wanted else None, **totals(one, counts[link], {}))
         for link, one in links.items()

@@ -108,8 +108,8 @@ class Neighbours:
 
     count: int
     """All that this host has, itself included."""
-    given_away: bool
-    """Some belong to virtual machines: the fabric may be divided."""
+    given_away: frozenset[str]
+    """Bus ids of those that belong to virtual machines: the fabric may be divided."""
 
 
 class Expects(enum.Enum):
@@ -121,7 +121,7 @@ class Expects(enum.Enum):
     UNKNOWN = "nobody can tell"
 
 
-def expects(name: str | None, nvlinks: float | None, *, mig: bool, around: Neighbours) -> Expects:
+def expects(name: str | None, nvlinks: float | None, *, mig: bool, guest: bool, around: Neighbours) -> Expects:
     """What can be expected of a GPU that has so many links by NVML's count.
 
     A part of a board is a guest's or a container's: its links may be switched off. With MIG on, no link is used.
@@ -129,7 +129,7 @@ def expects(name: str | None, nvlinks: float | None, *, mig: bool, around: Neigh
     if mig:
         return Expects.UNKNOWN
     product = _product(name or "")
-    if product is None or product.links != nvlinks:
+    if product is None or product.links != nvlinks or guest:
         return Expects.SEEN
     if around.count in product.boards and not around.given_away:
         return Expects.ALL

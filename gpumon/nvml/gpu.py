@@ -9,7 +9,7 @@ from typing import Any
 from gpumon.nvml.device import Device, GpuFaultError
 from gpumon.nvml.gpm import Monitoring
 from gpumon.nvml.library import UNKNOWN, Library, NvmlError
-from gpumon.nvml.links import LinkReader, NvlinkReader, PeerReader, TrafficReader, is_wired
+from gpumon.nvml.links import LinkReader, NvlinkReader, PeerReader, TrafficReader
 from gpumon.nvml.mig import Instances
 from gpumon.nvml.peer_access import Access
 from gpumon.nvml.table import NOBODY, Processes, TableReader, rows_of
@@ -60,6 +60,7 @@ class GpuReader:
         """Whether to read at every poll who holds it, and what each of its links has moved."""
         self._mig: bool | None = None
         self._parted: bool | None = None
+        self._guest = False
 
     def read(self, tier: Tier) -> Iterator[None]:
         """Read the rows of a tier, in steps of few calls, between which others may be read. Raises GpuFaultError."""
@@ -111,9 +112,8 @@ class GpuReader:
             self._change_mode(on=bool(mode))
         if self._mig:
             yield from self._read_instances()
-        guest = self.device.constant(VIRTUALIZATION, otherwise=0) in GUESTS
-        wired = is_wired(self._gpu.values.get("name"), self._fabric.values.get("state"), guest=guest)
-        self._nvlinks.judge(wired=wired, mig=bool(self._mig))
+        self._guest = self.device.constant(VIRTUALIZATION, otherwise=0) in GUESTS
+        self._nvlinks.judge(mig=bool(self._mig))
 
     def _change_mode(self, *, on: bool) -> None:
         """With MIG on a GPU supports other things than without."""
@@ -142,6 +142,7 @@ class GpuReader:
         access, self.peer_access = self.peer_access, {}
         return {
             "gpu": Gpu(**self._gpu.values),
+            "guest": self._guest or None,
             "links": self._nvlinks.links,
             "peers": peers,
             "peer_access": access,

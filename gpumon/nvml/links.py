@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
@@ -14,9 +13,6 @@ from gpumon.nvml.table import plausible, rows_of, scaled, unpacked, words
 from gpumon.snapshot import bus_id
 from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
 from gpumon.snapshot.reading import ONCE, RARE, Each, Field, LinkCall, LinkField, Source, Table, Tier, rows
-
-_BOARD_WITH_ALL_LINKS = re.compile(r"SXM|\bHBM3\b")
-"""Names of boards that are soldered or plugged to all their links; others may lack a bridge, or a switch."""
 
 TRAFFIC = (
     {"NVLINK_THROUGHPUT_DATA_RX": 1024, "NVLINK_COUNT_RCV_BYTES": 1},
@@ -105,32 +101,18 @@ def _fields(source: Source) -> Iterator[LinkField]:
 
 
 class NvlinkReader(LinkReader):
-    """NVLinks, of which one that is down may be one that goes nowhere."""
+    """NVLinks. Whether one that is down should be up, is for who remembers what was up: see health/products.py."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(Nvlink, device)
-        self._been_up: set[str] = set()
 
-    def judge(self, *, wired: bool, mig: bool) -> None:
-        """Leave unknown what is down where nobody can say that it should be up.
-
-        `wired`: all links of this board lead somewhere; otherwise only those do that have been up.
-        """
-        up = {link for link, one in self.links.items() if one.up}
-        self._been_up |= up
+    def judge(self, *, mig: bool) -> None:
+        """Learn of one that is up what links support. With MIG on none is used, and their state tells nothing."""
+        up = [link for link, one in self.links.items() if one.up]
         if up:
             self.leave_out(int(min(up)))
-        for link, one in self.links.items():
-            if mig or not (wired or link in self._been_up):
-                self.links[link] = replace(one, up=None)
-
-
-def is_wired(name: str | None, fabric_state: float | None, *, guest: bool) -> bool:
-    """Whether all links of this GPU should be up: its board has them all, or it hangs on switches.
-
-    Not in a guest, which may have been given a part of the fabric only.
-    """
-    return not guest and bool(fabric_state or _BOARD_WITH_ALL_LINKS.search(name or ""))
+        if mig:
+            self.links = {link: replace(one, up=None) for link, one in self.links.items()}
 
 
 class TrafficReader:

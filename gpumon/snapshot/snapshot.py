@@ -44,7 +44,10 @@ class SeenGpu:
     """NVML's words for the fault."""
     gpu: Gpu | None = None
     """Readings; counters are the driver's raw values. None while a fault hides them."""
+    guest: bool | None = None
+    """NVML says that this is a virtual machine, which may have been given a part of the fabric."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
+    """As NVML gives them: one that is down may be one that leads nowhere."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Whether it and others reach each other's memory, by UUID of the other and capability; told when read anew."""

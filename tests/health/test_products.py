@@ -13,7 +13,7 @@ from gpumon.fold import watching
 from gpumon.health.products import PRODUCTS
 from gpumon.report import Report
 from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.nvlink import Nvlink
+from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
 from gpumon.snapshot.snapshot import PciBus, SeenGpu, Snapshot
 from gpumon.state import GpuState
 
@@ -25,14 +25,25 @@ def bus(count: int, *, given_away: int = 0) -> PciBus:
     return PciBus(functions={f"00000000:{n:02X}:00.0": driver for n, driver in enumerate(drivers)})
 
 
-def gpu(number: int, name: str, up: tuple[float, ...], *, mig: float = 0.0) -> SeenGpu:
+def gpu(number: int, name: str, up: tuple[float, ...], *, mig: float = 0.0, guest: bool | None = None) -> SeenGpu:
     return SeenGpu(
         bus_id=f"00000000:{number:02X}:00.0",
         uuid=f"GPU-{number}",
         index=number,
         gpu=Gpu(name=name, nvlinks=float(len(up)), mig_mode=mig, temperature_celsius=30.0),
+        guest=guest,
         links={str(link): Nvlink(up=one, errors_total={"crc": 0.0}) for link, one in enumerate(up)},
     )
+
+
+BUS = {f"00000000:{n:02X}:00.0": "nvidia" for n in range(2)}
+OTHER = "00000000:01:00.0"
+
+
+def bridged(number: int, up: float = 1.0) -> SeenGpu:
+    """Eleven of twelve links lead to the other GPU of the pair."""
+    peers = {str(link): NvlinkPeer(peer_type="gpu", peer=f"00000000:{1 - number:02X}:00.0") for link in range(11)}
+    return replace(gpu(number, PCIE, (up,) * 12), peers=peers)
 
 
 def poll(*gpus: SeenGpu) -> Snapshot:
@@ -95,6 +106,35 @@ def test_elsewhere_links_that_never_came_up_are_not_known(name: str, links: int,
 def test_a_board_of_which_virtual_machines_have_a_part_is_divided() -> None:
     """Four GPUs are left of eight, which looks like a board of four."""
     assert [shown(state) for state in node(4, SXM, (0.0,) * 18, given_away=4).gpus] == [{None}] * 4
+
+
+def test_a_guest_may_have_been_given_a_part_of_the_fabric() -> None:
+    """Four GPUs of eight look like a board of four: what was never up is no fault there, what went down is."""
+    dark = told(bus(4), poll(*(gpu(n, SXM, (0.0,) * 18, guest=True) for n in range(4))))
+    assert [shown(state) for state in dark.gpus] == [{None}] * 4
+
+    lit = told(poll(*(gpu(n, SXM, (1.0,) * 18, guest=True) for n in range(4))), report=dark)
+    one = told(poll(*(gpu(n, SXM, (0.0,) + (1.0,) * 17, guest=True) for n in range(4))), report=lit)
+    assert [shown(state) for state in one.gpus] == [{0.0, 1.0}] * 4
+
+
+@pytest.mark.parametrize("down", [(3,), (3, 4)])
+def test_a_bridge_that_carries_some_links_should_carry_all(down: tuple[int, ...]) -> None:
+    """Though the agent, or its sampler, has never seen the others up: they were down when it started."""
+    links = tuple(float(link not in down) for link in range(12))
+    state = node(2, PCIE, links).gpus[0]
+    assert [link for link, one in state.links.items() if one.up == 0.0] == [str(link) for link in down]
+
+
+def test_a_bridge_to_a_gpu_of_a_virtual_machine_carries_nothing() -> None:
+    """Before the other was given away its links were up; what leads elsewhere is missed all the same."""
+    both = told(bus(2), poll(bridged(0), bridged(1)))
+    assert shown(both.gpus[0]) == {1.0}
+    given = told(poll(bridged(0, up=0.0)), PciBus(functions={**BUS, OTHER: "vfio-pci"}), report=both)
+    alone = told(poll(bridged(0, up=0.0)), report=given)
+    assert {link: one.up for link, one in alone.gpus[0].links.items()} == {str(link): None for link in range(11)} | {
+        "11": 0.0
+    }
 
 
 def test_with_mig_on_no_link_is_known_to_be_down() -> None:
