@@ -18,6 +18,8 @@ SILENCE = frozenset(
     {"gpu_denied", "gpu_init_failed", "gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_stuck", "gpu_unreadable"}
 )
 """Checks that say why a GPU does not answer: who ignores them lives with that. What a GPU said before is no excuse."""
+COUNTING = frozenset({"gpu_count", "gpu_missing"})
+"""Checks that say that a GPU is not here: who ignores them lives with that. A job has its own, whoever else is here."""
 UNWATCHED = (OK, WARN, UNKNOWN, FAIL)
 """What hides what while nobody tells how it is now, or how it was: a warning is no answer, a failure still is."""
 
@@ -62,7 +64,8 @@ def answer(known: Known, job: Collection[KnownGpu] | None = None, ignored: Colle
     if job is not None:
         faults = tuple(_of_job(faults, {gpu.uuid for gpu in job}))
     whole = job is None and not ignored
-    known = known if whole else known._replace(awaited=0)  # a job has its own, and who ignores a check lives with it
+    if job is not None or COUNTING.intersection(ignored):
+        known = known._replace(awaited=0)
     order = _order(known, gpus, faults)
     verdicts = tuple(sorted((fault.verdict for fault in faults), key=lambda one: -order.index(LEVELS[one["level"]])))
     level = _level(known, gpus, verdicts, order, whole=whole)

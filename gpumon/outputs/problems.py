@@ -13,6 +13,7 @@ from gpumon.health.answered import repaired
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.clearing import PROOF_AFTER_REBOOT, PROOF_AFTER_RESET
+from gpumon.health.expectation import BASES
 from gpumon.health.table import BY_NAME, SUBJECT_OF
 from gpumon.health.terms import ACTIONS, UNKNOWN, Action, Way
 from gpumon.health.verdict import Verdict
@@ -51,7 +52,14 @@ class Problem:
 
 def problems(report: Report) -> tuple[Problem, ...]:
     """Verdicts, faults that are none yet, other alerts, a bad run of the probe, notices; worst first, then oldest."""
-    found = (*_verdicts(report), *_faults(report), *_alerts(report), *_probe(report), *_notices(report))
+    found = (
+        *_verdicts(report),
+        *_faults(report),
+        *_awaited(report),
+        *_alerts(report),
+        *_probe(report),
+        *_notices(report),
+    )
     return tuple(sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.since or 0.0)))
 
 
@@ -141,6 +149,23 @@ def _faults(report: Report) -> Iterator[Problem]:
                 gpu=state.index,
                 since=state.since,
             )
+
+
+def _awaited(report: Report) -> Iterator[Problem]:
+    """GPUs that should be here and are not counted, which is no verdict in the minutes of a boot."""
+    wanted, visible = report.expectation, report.node.gpus_visible
+    told = any(check == "gpu_count" for check, _ in report.health.open)
+    if visible is None or told or any(state.released for state in report.gpus):
+        return
+    lacking = wanted.count - int(visible) - sum(state.fault == "missing" for state in report.gpus)
+    if lacking > 0:
+        here = f"The driver counts {visible:.0f}; there should be {wanted.count}, {BASES[wanted.basis]}."
+        yield Problem(
+            severity="warning",
+            title=f"The driver does not count {lacking} GPU{'s' * (lacking != 1)} that should be here",
+            detail=f"{here} After a boot it may take a while; if it lasts, it is a verdict.",
+            action="`gpumon inventory` shows which are here.",
+        )
 
 
 def _alerts(report: Report) -> Iterator[Problem]:

@@ -37,6 +37,7 @@ def test_a_node_that_waits_for_its_gpus_is_not_called_well() -> None:
     awaiting = node(awaited=1)
     assert answer(awaiting).line.startswith("GPU UNKNOWN: the driver does not count 1 GPU that should be here.")
     assert answer(awaiting).code == 3
+    assert answer(awaiting, ignored=["poll_slow", "no_such_check"]).code == 3
     for content in (answer(awaiting, GPUS[:1]), answer(awaiting, ignored=["gpu_count"])):
         assert (content.code, content.line.endswith(" well.")) == (0, True)
 

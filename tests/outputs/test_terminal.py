@@ -10,6 +10,7 @@ import sample_reports as samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.standing import Health
 from gpumon.outputs import document, terminal
 from gpumon.probe.state import ProbeState
@@ -52,6 +53,18 @@ def test_status_begins_with_what_is_wrong_and_what_to_do() -> None:
 def test_status_says_so_when_nothing_is_wrong() -> None:
     """Silence is not an answer."""
     assert "Nothing is wrong." in status(samples.healthy())
+
+
+def test_status_says_which_gpus_are_awaited_before_that_is_a_verdict() -> None:
+    """In the minutes of a boot; one that has a name and is missing is told by it."""
+    whole = samples.healthy()
+    seven = replace(whole, gpus=whole.gpus[:7], node=replace(whole.node, gpus_visible=7.0))
+    seven = replace(seven, expectation=Expectation(count=8, basis=Basis.PRODUCT))
+    assert "The driver does not count 1 GPU that should be here" in status(seven)
+    assert "The driver counts 7; there should be 8, as hosts with this product have." in status(seven)
+    assert "Nothing is wrong." not in status(seven)
+    named = replace(seven, gpus=samples.faulted(whole, 7, "missing", "not listed").gpus)
+    assert "that should be here" not in status(named)
 
 
 def test_status_gives_no_all_clear_before_the_first_judgement() -> None:
