@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from gpumon.health.terms import FAIL
 from gpumon.health.verdict import REPAIRS, Change, Ruling
 from gpumon.probe.result import ProbeResult
 from gpumon.state import GpuState
+
+
+class Mended(NamedTuple):
+    """One thing that was done."""
+
+    uuid: str
+    """Of the GPU to which."""
+    words: str
 
 
 def mended(
@@ -17,8 +26,8 @@ def mended(
     *,
     wall: Callable[[float], float],
     since: Callable[[Ruling], float],
-) -> Iterator[str]:
-    """In words, of each GPU since the last of these in which it took part. `runs`: the newest last.
+) -> Iterator[Mended]:
+    """Of each GPU since the last of these in which it took part. `runs`: the newest last.
 
     `wall`: the moment of one on the boot clock; `since`: when a ruling came.
     """
@@ -28,13 +37,13 @@ def mended(
         end = _ended(runs, state.uuid)
         if end is None:
             if any(run.is_whole for run in runs):
-                yield f"GPU {state.index} was replaced"
+                yield Mended(state.uuid, f"GPU {state.index} was replaced")
         elif state.begun_at is not None and wall(state.begun_at) > end:
-            yield f"GPU {state.index} was reset, or the driver loaded again"
+            yield Mended(state.uuid, f"GPU {state.index} was reset, or the driver loaded again")
     for one in rulings:
         repaired = one.change is Change.CLEARED and one.way in REPAIRS and one.verdict.level is FAIL
         if repaired and one.verdict.device and since(one) > (_ended(runs, one.verdict.device) or _end(runs[-1])):
-            yield "a GPU was repaired"
+            yield Mended(one.verdict.device, "a GPU was repaired")
 
 
 def _ended(runs: Sequence[ProbeResult], uuid: str) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health.mended import mended
-from gpumon.probe.guard import may_run
+from gpumon.probe.guard import is_partial, may_run, usable
 from gpumon.probe.probes import ALL_REDUCE
 from gpumon.probe.situation import Situation
 from gpumon.report import Report
@@ -50,13 +50,13 @@ def is_due_early(report: Report, now: Situation, *, wall: float, at: float) -> b
     tried = last is not None and (last.outcome == "skipped" or not last.is_whole)
     if last is not None and tried and 0 <= wall - last.started < AGAIN_SECONDS:
         return False
-    return _is_repaired(report, wall, at) and pause(report, now, 0.0) is None and may_run(now) is None
+    return _is_repaired(report, now, wall, at) and pause(report, now, 0.0) is None and may_run(now) is None
 
 
-def _is_repaired(report: Report, wall: float, at: float) -> bool:
-    """Since the last run of the all-reduce, however it ended."""
+def _is_repaired(report: Report, now: Situation, wall: float, at: float) -> bool:
+    """Since the last run of the all-reduce, however it ended, a GPU that a run would measure."""
     ran = [one for one in report.probe.ran if one.probe == ALL_REDUCE]
     told = mended(
         ran, report.gpus, report.health.history, wall=lambda moment: wall - at + moment, since=lambda one: one.wall
     )
-    return any(told)
+    return any(not is_partial(now) or one.uuid in usable(now) for one in told)

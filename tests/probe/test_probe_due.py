@@ -83,6 +83,16 @@ def cleared(way: Way) -> Health:
     return Health(history=(told,))
 
 
+PARTIAL = replace(
+    FREE,
+    partial=True,
+    gpus=(
+        *FREE.gpus,
+        *(replace(FREE.gpus[0], index=n, uuid=f"GPU-{n}", processes=float(n == 2)) for n in (2, 3)),
+    ),
+    expected=4,
+)
+"""A job is on the third of four."""
 SKIP = replace(RUN, outcome="skipped", reason="busy")
 FAILED = replace(RUN, outcome="failed", started=WALL - 300.0)
 PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditions, gpus=("GPU-0",)))
@@ -111,6 +121,8 @@ PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditi
         (after_repair(), replace(FREE, schedulers=("slurmd",), gated=True), True),
         (after_repair(), replace(FREE, held="held by command"), False),
         (after_repair(), replace(FREE, schedulers=None), False),
+        (after_repair(), PARTIAL, True),
+        (after_repair(begun=None, uuid="GPU-2"), PARTIAL, False),
     ],
 )
 def test_a_repair_makes_a_run_due_as_soon_as_nothing_is_in_its_way(
@@ -118,5 +130,8 @@ def test_a_repair_makes_a_run_due_as_soon_as_nothing_is_in_its_way(
     now: Situation,
     early: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    """Once, however that run ends; after a skip again in half an hour. A fault that went by itself is no repair."""
+    """Once, however that run ends; after a skip again in half an hour. A fault that went by itself is no repair.
+
+    Nor is one of a GPU that is in use: a run on the others would say nothing of it.
+    """
     assert is_due_early(report, now, wall=WALL, at=AT) is early

@@ -8,7 +8,7 @@ from itertools import takewhile
 from gpumon.health.check import DAY, MINUTE, Check, Latch, Where, same
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.free import is_free
-from gpumon.health.mended import mended
+from gpumon.health.mended import Mended, mended
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, Ruling, Verdict, fail, over, unknown, warn
@@ -195,7 +195,7 @@ def stale(facts: Facts) -> Finding | None:
         return unknown(f"{reason}{_last_skip(facts)}", Action.INSPECT, silent_seconds=silent)
     repaired = next(_repaired(facts), None)
     if repaired is not None:
-        return unknown(f"No all-reduce has run since {repaired}: `gpumon probe allreduce` runs one.", Action.NONE)
+        return unknown(f"No all-reduce has run since {repaired.words}: `gpumon probe allreduce` runs one.", Action.NONE)
     return WELL
 
 
@@ -224,8 +224,8 @@ def _last_skip(facts: Facts) -> str:
     return f" The last run was skipped ({last.reason}). {last.hint}".rstrip()
 
 
-def _repaired(facts: Facts) -> Iterator[str]:
-    """What has been done to GPUs since the last run that measured them, in words."""
+def _repaired(facts: Facts) -> Iterator[Mended]:
+    """What has been done to GPUs since the last run that measured them."""
     measured = [one for one in _ran(facts) if one.outcome in DECISIVE]
 
     def since(one: Ruling) -> float:
