@@ -24,6 +24,9 @@ from gpumon.config.row import (
 )
 from gpumon.probe.probes import ALL_REDUCE, PROBES
 
+DAY, YEAR = 86400, 366 * 86400
+"""Calendars and sockets know no time that is much longer."""
+
 
 class Probe(Section):
     """The all-reduce probe."""
@@ -36,7 +39,7 @@ class Probe(Section):
         example="/opt/torch/bin/python",
     )
     interval_seconds: float | None = setting(
-        None, "Time between runs.", default_in_words="the probe's own: 21600", example=21600, ge=10
+        None, "Time between runs.", default_in_words="the probe's own: 21600", example=21600, ge=10, le=YEAR
     )
     jitter_seconds: float | None = setting(
         None,
@@ -44,6 +47,7 @@ class Probe(Section):
         default_in_words="the probe's own: 600",
         example=600,
         ge=0,
+        le=YEAR,
     )
     first_after_seconds: float | None = setting(
         None,
@@ -51,6 +55,7 @@ class Probe(Section):
         default_in_words="the probe's own: 60, on a simulated node 5",
         example=60,
         ge=0,
+        le=YEAR,
     )
     idle_seconds: float | None = setting(
         None,
@@ -58,6 +63,7 @@ class Probe(Section):
         default_in_words="the probe's own: 600, on a simulated node 0",
         example=600,
         ge=0,
+        le=YEAR,
     )
     partial: bool = setting(
         default=False,
@@ -71,7 +77,12 @@ class Probe(Section):
         example=["default", "ring"],
     )
     deadline_seconds: float | None = setting(
-        None, "Time after which a run is killed.", default_in_words="the probe's own: 300, on CPU 60", example=300, ge=1
+        None,
+        "Time after which a run is killed.",
+        default_in_words="the probe's own: 300, on CPU 60",
+        example=300,
+        ge=1,
+        le=DAY,
     )
     dtypes: Annotated[tuple[Literal["float32", "bfloat16"], ...], BeforeValidator(split)] = setting(
         ("float32",),

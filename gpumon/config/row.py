@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -79,9 +80,13 @@ def checked_nccl_name(name: str) -> str:
 
 
 def checked_word(text: str) -> str:
-    """No program is started with a zero byte in its arguments or environment."""
+    """No program is started with a zero byte, or half a character, in its arguments or environment."""
     if "\0" in text:
         raise ValueError("should be without a zero byte")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ValueError("should be text that can be written: it has half a character") from None
     return text
 
 

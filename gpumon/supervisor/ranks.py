@@ -206,7 +206,7 @@ class _CurrentPass:
                 for rank in range(self._plan.ranks):
                     self.ranks.append(self._start_rank(rank, rendezvous))
             self._order()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # or words that cannot be told to a process
             self._ending = replace(self._ending, not_started=str(error))
             self._kill()
             self._timers.append(self._loop.call_after(0, self._conclude_if_settled))
@@ -236,7 +236,7 @@ class _CurrentPass:
         )
         try:
             rank.child = Child(self._loop, command)
-        except OSError:
+        except (OSError, ValueError):
             os.close(frames)
             raise
         finally:

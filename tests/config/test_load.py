@@ -265,6 +265,7 @@ def test_wrong_listen_addresses_are_refused(environ: dict[str, str], address: st
     [
         ('nccl_environment: {"NCCL_A=B": 1}', "probe.nccl_environment.NCCL_A=B"),
         ('nccl_environment: {NCCL_ALGO: "Ring\\0"}', "probe.nccl_environment.NCCL_ALGO"),
+        ('nccl_environment: {NCCL_ALGO: "\\ud800"}', "probe.nccl_environment.NCCL_ALGO"),
         ('scheduler_gate: "/usr/bin/gate\\0"', "probe.scheduler_gate.0"),
         ('scheduler_gate: ["", --node]', "probe.scheduler_gate"),
         ('python: "/usr/bin/python3\\0"', "probe.python"),
@@ -280,6 +281,14 @@ def test_what_no_program_can_be_started_with_is_refused(
     file = tmp_path / "gpumon.yaml"
     file.write_text(f"probe:\n  {settings}\n")
     assert complaints(file, environ)[0].startswith(f"{file}:2: {key}: ")
+
+
+@pytest.mark.parametrize("key", ["interval", "jitter", "first_after", "idle", "deadline"])
+def test_a_time_of_the_probe_that_no_calendar_has_is_refused(environ: dict[str, str], tmp_path: Path, key: str) -> None:
+    """At the start, or when the configuration is read again, and not by the end of the agent."""
+    file = tmp_path / "gpumon.yaml"
+    file.write_text(f"probe:\n  {key}_seconds: 1e12\n")
+    assert complaints(file, environ)[0].startswith(f"{file}:2: probe.{key}_seconds: ")
 
 
 @pytest.mark.parametrize(

@@ -369,6 +369,7 @@ def test_a_broken_torch_is_a_failure_in_set_up(
     ("python", "words"),
     [
         ("/nonexistent/python", "No such file or directory: '/nonexistent/python'. Let probe.python name"),
+        ("/usr/bin/\0", "embedded null byte"),
         ("/", "Permission denied: '/'. Let probe.python name"),
         (
             "/bin/true",
