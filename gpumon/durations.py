@@ -6,6 +6,8 @@ import math
 import re
 from datetime import UTC, datetime
 
+LATEST = 250e9
+"""Seconds since the epoch: no calendar goes on for longer."""
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 PART = re.compile(r"([0-9]{1,9})(ms|[smhdw])")
 
@@ -28,6 +30,11 @@ def moment(text: str, now: float) -> float | None:
     except ValueError:
         return _from_rfc3339(text)
     return told if math.isfinite(told) else None
+
+
+def utc(wall: float) -> datetime:
+    """As a calendar tells it. What no calendar can, as of a spoilt disk, is the first or the last moment of it."""
+    return datetime.fromtimestamp(min(max(wall, 0.0), LATEST), UTC)
 
 
 def _from_rfc3339(text: str) -> float | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from gpumon import span
+from gpumon.durations import utc
 from gpumon.moment import Moment
 from gpumon.span import Span
 
@@ -80,7 +80,7 @@ def hint(held: Sequence[Hold]) -> str:
     others = f", and {len(held) - 1} more" if len(held) > 1 else ""
     who = f"{last.owner} (by {last.by})" if last.owner else last.by
     why = f": {last.reason.rstrip('.')}" if last.reason else ""
-    until = datetime.fromtimestamp(last.until, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    until = utc(last.until).strftime("%Y-%m-%d %H:%M:%S UTC")
     return f"Held until {until} by {who}{others}{why}. Run again then, or end it with `{unhold(last.owner)}`."
 
 

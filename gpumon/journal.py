@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from gpumon import ports
 from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
+from gpumon.durations import utc
 from gpumon.health.terms import Level
 from gpumon.health.verdict import Change as Cleared
 from gpumon.health.verdict import Key
@@ -107,7 +107,7 @@ def _hold_words(one: Hold) -> dict[str, object]:
 
 
 def _moment(wall: float) -> str:
-    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds")
+    return utc(wall).isoformat(timespec="seconds")
 
 
 def _driver(report: Report) -> Iterator[Change]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from gpumon.durations import utc
 from gpumon.probe.numbers import numbered
 
 ABSENT = "n/a"
@@ -122,7 +123,7 @@ def rfc3339(wall: float | None) -> str | None:
     """UTC, to the millisecond, from seconds since the epoch."""
     if wall is None:
         return None
-    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc(wall).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def seconds_between(earlier: str | None, later: str) -> float | None:

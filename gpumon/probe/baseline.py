@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
+from gpumon.durations import utc
 from gpumon.probe.numbers import numbered
 from gpumon.probe.probes import ALGORITHMS
 from gpumon.probe.result import Comparison, Conditions, Measurement, ProbeResult
@@ -117,7 +117,7 @@ def _best(alike: Sequence[ProbeResult], measurement: Measurement, median: float 
     """The highest median that there has been, as each run hands it on to the next; `median`: of a full window."""
     known = [(one.best, one.best_date) for run in alike for one in run.comparisons if one.key == measurement.key]
     if median is not None:
-        known.append((median, datetime.fromtimestamp(alike[-1].started, UTC).strftime("%Y-%m-%d")))
+        known.append((median, utc(alike[-1].started).strftime("%Y-%m-%d")))
     return max(((best, date) for best, date in known if best is not None), default=(None, ""))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+from gpumon.durations import LATEST
 from gpumon.probe.decode import decoded
 from gpumon.snapshot.reading import agent
 
@@ -14,8 +15,6 @@ SUCCESSES = ("ok", "degraded")
 """Outcomes whose bandwidths count."""
 DECISIVE = (*SUCCESSES, "wrong")
 """Of runs that have measured to their end."""
-LATEST = 250e9
-"""Seconds since the epoch: no calendar goes on for longer."""
 SKIP_REASONS = (
     *("busy", "held", "unarmed", "single_gpu", "mig", "no_torch"),
     *("exclusive_mode", "low_memory", "disabled", "maintenance", "interrupted"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from dataclasses import fields
 from typing import TypeVar
 
+from gpumon.durations import LATEST
 from gpumon.hold import Hold
 from gpumon.maintenance import MOST_REMEMBERED, Maintenance
 from gpumon.span import Span
 
 S = TypeVar("S", bound=Span)
+
+log = logging.getLogger("gpumon.store")
 
 _TABLES: dict[type[Span], tuple[str, tuple[str, ...]]] = {
     Maintenance: ("maintenance", ("began",)),
@@ -38,10 +42,20 @@ def keep(connection: sqlite3.Connection, one: Span) -> None:
 
 
 def recent(connection: sqlite3.Connection, kind: type[S]) -> tuple[S, ...]:
-    """The newest last."""
+    """The newest last. Those that cannot be true, as of a spoilt disk, are left out."""
     (table, _), columns = _TABLES[kind], _columns(kind)
     rows = connection.execute(f"SELECT {', '.join(columns.values())} FROM {table} ORDER BY number")  # noqa: S608
-    return tuple(kind(**dict(zip(columns, row, strict=True))) for row in rows)
+    spans = [kind(**dict(zip(columns, row, strict=True))) for row in rows]
+    return tuple(one for one in spans if _is_possible(one, table))
+
+
+def _is_possible(one: Span, table: str) -> bool:
+    """An end that never comes would keep the agent, which waits for it, from starting."""
+    moments = (one.began, one.began_at, one.until, one.deadline, one.ended)
+    possible = all(moment is None or abs(moment) <= LATEST for moment in moments)
+    if not possible:
+        log.warning("a stored span cannot be true, and counts no more", extra={"table": table, "reason": one.reason})
+    return possible
 
 
 def _columns(kind: type[Span]) -> dict[str, str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
+from gpumon.durations import utc
 from gpumon.health.table import BY_NAME
 from gpumon.health.terms import Way
 from gpumon.probe.baseline import Figure, Floors, Judge, chosen
@@ -66,7 +65,7 @@ def _accepted(report: Report) -> str:
     """
     rulings = (*report.health.history, *report.health.cleared.values())
     told = (
-        datetime.fromtimestamp(one.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        utc(one.wall).strftime("%Y-%m-%dT%H:%M:%SZ")
         for one in rulings
         if one.way is Way.ACKNOWLEDGED and one.verdict.check in _ACCEPTABLE and one.verdict.under is None
     )

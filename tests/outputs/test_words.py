@@ -71,3 +71,9 @@ def test_moments_are_read_as_they_are_written() -> None:
     assert words.seconds_between(earlier, later) == pytest.approx(1.25)
     assert words.seconds_between(None, later) is None
     assert words.rfc3339(None) is None
+
+
+def test_a_moment_of_no_calendar_costs_nobody_the_page() -> None:
+    """A disk has spoilt it: the first or the last moment that there is stands in its place."""
+    assert words.rfc3339(-1e300) == "1970-01-01T00:00:00.000Z"
+    assert str(words.rfc3339(1e300)).startswith("9892-")

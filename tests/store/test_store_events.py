@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_bursts import BUS_ID, WALL, burst, change
 
+from gpumon.hold import Hold
 from gpumon.maintenance import Maintenance
 from gpumon.probe.result import from_document
 from gpumon.snapshot.burst import KINDS, OVERRUN, SOURCES, SXID, XID, Board, Burst, Change
@@ -207,6 +208,24 @@ def test_a_maintenance_of_an_earlier_version_keeps_its_length(tmp_path: Path) ->
         assert (known.began_at, known.seconds) == (5000.0, 3600.0)
         store.keep_spans([replace(known, began_at=-100.0, deadline=3500.0, boot_id="boot-2")])
         assert [(one.began_at, one.seconds) for one in store.spans(Maintenance)] == [(-100.0, 3600.0)]
+
+
+@pytest.mark.parametrize("column", ["began", "began_at", "until", "deadline", "ended"])
+def test_a_stored_hold_that_cannot_be_true_is_left_out_and_told(
+    tmp_path: Path, column: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk has spoilt it: it costs nobody the one beside it."""
+    path = tmp_path / "gpumon.db"
+    one = Hold(
+        began=WALL, began_at=1.0, until=WALL + 9, deadline=10.0, boot_id="boot-1", reason="job", by="api", owner="1"
+    )
+    with Store.open(path) as store:
+        store.keep_spans([one, replace(one, owner="2")])
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as spoilt:
+        spoilt.execute(f"UPDATE holds SET {column} = 1e300 WHERE owner = '2'")  # noqa: S608 - our own names
+    with Store.open(path) as store:
+        assert store.spans(Hold) == (one,)
+    assert [record.message for record in caplog.records] == ["a stored span cannot be true, and counts no more"]
 
 
 def rail(number: int, last: float = 0.0, *, expected: bool | None = True) -> KnownPort:
