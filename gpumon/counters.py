@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from gpumon.snapshot.reading import AGENT, Table, metric_type, rows
+from gpumon.snapshot.reading import AGENT, RARE, Table, metric_type, rows
 
 
 class Count(NamedTuple):
@@ -16,6 +16,8 @@ class Count(NamedTuple):
     raw: float | None
     fallen: float | None = None
     """The driver's last value when it was below `raw`; one that is more, and comes next, tells whether it was true."""
+    fallen_at: float = 0.0
+    """When that was first read, on the clock of Moment.lived."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]
@@ -25,6 +27,8 @@ Values = Mapping[str, Mapping[str, float]]
 
 RESET_SHARE = 0.5
 """What falls below this share of the last value, and counts on there, began anew."""
+BELIEVED_SECONDS = 2 * RARE.value
+"""For how long a value has to stay below the last one to be true: what is read most seldom was read anew by then."""
 JITTER_SHARE = 0.99
 """What falls to less, and counts on there, has lost a part: a sum over links, of which one went down."""
 
@@ -50,8 +54,8 @@ def _labelled(value: float | Mapping[str, float]) -> Mapping[str, float]:
     return value if isinstance(value, Mapping) else {"": value}
 
 
-def advance(counts: Counts, raws: Values, gains: Values) -> Counts:
-    """Counters after one more poll. A counter keeps to the kind of source it began with."""
+def advance(counts: Counts, raws: Values, gains: Values, lived: float) -> Counts:
+    """Counters after one more poll. A counter keeps to the kind of source it began with. `lived`: Moment.lived."""
     after = {name: dict(labelled) for name, labelled in counts.items()}
     for name, values in raws.items():
         row = after.setdefault(name, {})
@@ -60,7 +64,7 @@ def advance(counts: Counts, raws: Values, gains: Values) -> Counts:
             if count is None:
                 row[label] = Count(raw, raw)
             elif count.raw is not None:
-                row[label] = _advance(count, count.raw, raw)
+                row[label] = _advance(count, count.raw, raw, lived)
     for name, values in gains.items():
         row = after.setdefault(name, {})
         for label, gain in values.items():
@@ -70,15 +74,33 @@ def advance(counts: Counts, raws: Values, gains: Values) -> Counts:
     return after
 
 
-def _advance(count: Count, last: float, raw: float) -> Count:
+def begun(counts: Counts) -> Counts:
+    """Counters of what is known to have begun anew: those that fell have done so."""
+    return {
+        name: {label: _begun(one, one.raw, one.fallen, one.fallen) for label, one in labelled.items()}
+        for name, labelled in counts.items()
+    }
+
+
+def _advance(count: Count, last: float, raw: float, lived: float) -> Count:
+    fallen = count.fallen
+    if fallen is not None and raw >= fallen and lived - count.fallen_at >= BELIEVED_SECONDS:
+        return _begun(count, last, fallen, raw)
     if raw >= last:
         return Count(count.total + (raw - last), raw)
     if raw >= last * JITTER_SHARE:
         return Count(count.total, last)
     # Taken for a beginning, one wrong value would have the next count all twice; and what falls on does not count.
-    if count.fallen is None or raw <= count.fallen:
-        return Count(count.total, last, fallen=raw)
-    begun_at = 0.0 if count.fallen < last * RESET_SHARE else count.fallen
+    if fallen is None or raw < fallen:
+        return Count(count.total, last, fallen=raw, fallen_at=lived)
+    return count if raw == fallen else _begun(count, last, fallen, raw)
+
+
+def _begun(count: Count, last: float | None, fallen: float | None, raw: float | None) -> Count:
+    """It fell from the last value to that one, and is at `raw` by now; as it is where it did not fall."""
+    if last is None or fallen is None or raw is None:
+        return count
+    begun_at = 0.0 if fallen < last * RESET_SHARE else fallen
     return Count(count.total + raw - begun_at, raw)
 
 

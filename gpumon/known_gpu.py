@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpumon.counters import RESET_SHARE, Count, Counts, advance, began_anew, gained, raw_values, totals
+from gpumon.counters import RESET_SHARE, Count, Counts, advance, began_anew, begun, gained, raw_values, totals
 from gpumon.health.products import Expects, Neighbours, expected, expects
 from gpumon.idleness import idle_since, traffic, without_own
 from gpumon.moment import Moment
@@ -94,9 +94,10 @@ def _answered(gpu: KnownGpu, seen: SeenGpu, told: Gpu, around: Neighbours, now: 
     what = expects(told.name, told.nvlinks, mig=bool(told.mig_mode), guest=bool(seen.guest), around=around)
     away = frozenset(link for link, one in (seen.peers or gpu.peers).items() if one.peer in around.given_away)
     if gpu.seen is None or gpu.seen.links != seen.links or (gpu.expects, gpu.away) != (what, away):
-        gpu = _read_links(replace(gpu, expects=what, away=away), seen.links)
-    counts = advance(gpu.counts, raw_values(told), gained(seen.increments))
+        gpu = _read_links(replace(gpu, expects=what, away=away), seen.links, now)
+    counts = advance(gpu.counts, raw_values(told), gained(seen.increments), now.lived)
     identity = {name: value for name in _IDENTITY if (value := getattr(told, name)) is not None}
+    anew = _began_anew(gpu, counts, told, now)
     return replace(
         gpu,
         identity={**gpu.identity, **identity},
@@ -107,8 +108,9 @@ def _answered(gpu: KnownGpu, seen: SeenGpu, told: Gpu, around: Neighbours, now: 
         seen=seen,
         seen_at=now.lived,
         observed=gpu.observed + seen.watched,
-        counts=counts,
-        begun_at=now.at if _began_anew(gpu, counts, told, now) else gpu.begun_at,
+        counts=begun(counts) if anew else counts,
+        link_counts={link: begun(one) for link, one in gpu.link_counts.items()} if anew else gpu.link_counts,
+        begun_at=now.at if anew else gpu.begun_at,
         peers=gpu.peers if not seen.peers or seen.peers == gpu.peers else seen.peers,
         peer_access=seen.peer_access or gpu.peer_access,
         platform=gpu.platform if seen.platform in {None, gpu.platform} else seen.platform,
@@ -172,8 +174,9 @@ def _began_anew(gpu: KnownGpu, counts: Counts, told: Gpu, now: Moment) -> bool:
     )
 
 
-def _read_links(gpu: KnownGpu, links: Mapping[str, Nvlink]) -> KnownGpu:
-    counts = {link: advance(gpu.link_counts.get(link, {}), raw_values(one), {}) for link, one in links.items()}
+def _read_links(gpu: KnownGpu, links: Mapping[str, Nvlink], now: Moment) -> KnownGpu:
+    before = gpu.link_counts
+    counts = {link: advance(before.get(link, {}), raw_values(one), {}, now.lived) for link, one in links.items()}
     been_up = gpu.been_up | {link for link, one in links.items() if one.up}
     wanted = set(expected(gpu.expects, links, been_up)) - gpu.away
     shown = {

@@ -70,7 +70,7 @@ def see(known: KnownLinks, seen: LinksSeen, now: Moment) -> KnownLinks:
     ports = []
     for port in seen.ports:
         place = (port.device, port.port)
-        counts[place] = advance(counts.pop(place, {}), raw_values(port.counts), {})
+        counts[place] = advance(counts.pop(place, {}), raw_values(port.counts), {}, now.lived)
         shown = replace(port, counts=replace(port.counts, **totals(port.counts, counts[place], {})))
         ports.append(_same(before.get(place), shown))
     kept = dict(list(counts.items())[-MOST_KNOWN:])

@@ -44,6 +44,12 @@ def test_without_energy_errors_that_fell_while_it_was_away_are_the_proof() -> No
     assert begun_at(reads(0.0), lost(0), reads(0.0)) is None
 
 
+def test_as_many_errors_after_a_reset_as_before_it_are_new() -> None:
+    """Its energy tells that the driver counts from the beginning; a board fails again as it did before."""
+    report = after(reads(2.0, 1e6), lost(0), reads(0.0, 5.0), reads(0.0, 6.0), reads(2.0, 7.0))
+    assert of(report, "GPU-0").gpu.ecc_errors_total == {"corrected,dram": 4.0}
+
+
 def test_where_energy_is_counted_it_alone_tells() -> None:
     """Errors may be cleared by a person."""
     assert begun_at(reads(40.0, 1e6), lost(0), reads(0.0, 1e6 + 5), reads(0.0, 1e6 + 6)) is None

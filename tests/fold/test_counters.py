@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumon.counters import Count, Counts, advance, raw_values, totals
+from gpumon.counters import Count, Counts, advance, begun, raw_values, totals
 from gpumon.snapshot.gpu import Gpu
 
 ENERGY = "energy_joules_total"
 
 
-def exported(*polls: dict[str, dict[str, float]], gains: dict[str, dict[str, float]] | None = None) -> Counts:
+def exported(*polls: dict[str, dict[str, float]], every: float = 1.0) -> Counts:
     counts: Counts = {}
-    for raws in polls:
-        counts = advance(counts, raws, gains or {})
+    for number, raws in enumerate(polls):
+        counts = advance(counts, raws, {}, number * every)
     return counts
 
 
@@ -63,6 +64,22 @@ def test_what_is_counted_long_after_a_reset_is_counted() -> None:
     assert counts[ENERGY][""] == Count(3.0, 1.0)
 
 
+@pytest.mark.parametrize("later", [2.0, 5.0])
+def test_what_stays_low_for_long_is_a_beginning_wherever_it_goes_from_there(later: float) -> None:
+    """Somebody has set it to 0; all that comes after that is new, though it brings the count to what it was."""
+    counts = exported(*({ENERGY: {"": raw}} for raw in (2.0, 0.0, 0.0, 0.0, later)), every=300.0)
+
+    assert counts[ENERGY][""] == Count(2.0 + later, later)
+
+
+def test_of_what_is_known_to_have_begun_anew_nothing_is_doubted() -> None:
+    """What the driver has counted since then is new, whatever it was before; what did not fall has not begun anew."""
+    counts = exported({ENERGY: {"fell": 8.0, "rose": 10.0}}, {ENERGY: {"fell": 1.0, "rose": 18.0}})
+    counts = advance(begun(counts), {ENERGY: {"fell": 8.0, "rose": 19.0}}, {}, 2.0)
+
+    assert counts[ENERGY] == {"fell": Count(16.0, 8.0), "rose": Count(19.0, 19.0)}
+
+
 def test_a_small_step_back_is_held_until_it_is_made_good() -> None:
     """Jitter of the driver neither falls nor counts twice."""
     counts = exported({ENERGY: {"": 1000.0}}, {ENERGY: {"": 999.0}}, {ENERGY: {"": 1001.0}})
@@ -79,8 +96,8 @@ def test_a_sum_that_loses_a_part_counts_on() -> None:
 
 def test_a_counter_never_goes_from_driver_to_integral() -> None:
     """Once the driver has counted, an integral of the same row is ignored, and the other way round."""
-    driver_first = advance(advance({}, {ENERGY: {"": 10.0}}, {}), {}, {ENERGY: {"": 5.0}})
-    integral_first = advance(advance({}, {}, {ENERGY: {"": 5.0}}), {ENERGY: {"": 10.0}}, {})
+    driver_first = advance(advance({}, {ENERGY: {"": 10.0}}, {}, 0.0), {}, {ENERGY: {"": 5.0}}, 1.0)
+    integral_first = advance(advance({}, {}, {ENERGY: {"": 5.0}}, 0.0), {ENERGY: {"": 10.0}}, {}, 1.0)
 
     assert driver_first[ENERGY][""].total == 10.0
     assert integral_first[ENERGY][""].total == 5.0
@@ -99,7 +116,7 @@ def test_what_is_exported_never_falls(values: list[float]) -> None:
     """Whatever the driver says, the exported counter stays or grows."""
     counts: Counts = {}
     last = 0.0
-    for value in values:
-        counts = advance(counts, raw_values(Gpu(energy_joules_total=value)), {})
+    for number, value in enumerate(values):
+        counts = advance(counts, raw_values(Gpu(energy_joules_total=value)), {}, number * 300.0)
         assert counts[ENERGY][""].total >= last
         last = counts[ENERGY][""].total

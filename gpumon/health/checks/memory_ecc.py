@@ -39,8 +39,17 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
         return _found({place: one.gain for place, one in gained.items()}, at, "had")
     if any(counted.values()):
         return _not_watched(counted, gpu)
-    reset_unseen = verdict is not None and verdict.boot_id == gpu.facts.boot_id
-    return over(Way.RESET) if reset_unseen else WELL
+    return over(Way.RESET) if verdict is not None and _was_reset(verdict, gpu) else WELL
+
+
+def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
+    """Whether nothing but a reset can have brought the counts of this boot to 0 since it was last so.
+
+    They can be cleared, too. One that came while the agent looked is known by the energy; see clearing.begun_at.
+    """
+    now = gpu.facts.now
+    watched = gpu.now.energy_joules_total is not None and now.lived >= now.at - verdict.seen_at
+    return verdict.boot_id == gpu.facts.boot_id and not watched
 
 
 def _is_new(one: Series, gpu: GpuCase) -> bool:

@@ -156,6 +156,18 @@ def test_a_reset_at_once_is_seen() -> None:
     assert not ward.go_on(90).verdicts
 
 
+def test_counts_that_somebody_has_cleared_prove_no_reset() -> None:
+    """With `nvidia-smi -p 0`: the energy goes on, so the GPU was not reset. A reset after that ends it."""
+    ward = Ward(gpus=1)
+    ward.go_on(60)
+    ward.ecc(0, uncorrected_dram=2)
+    ward.go_on(30)
+    ward.gpu(0, state={"ecc_volatile": dict.fromkeys(ward.report.gpus[0].ecc_volatile or {}, 0.0)})
+    assert ward.go_on(3600, every=60).level("ecc_uncorrectable") is Level.FAIL
+    ward.reset(0)
+    assert not ward.go_on(90).verdicts
+
+
 def test_errors_survive_a_restart_of_the_agent() -> None:
     """Open verdicts stay; what was cleared does not come back."""
     ward = Ward(gpus=2)
