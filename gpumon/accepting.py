@@ -47,7 +47,7 @@ class Accepting:
         told = boards.acceptance(report, parts)
 
         def stored() -> None:
-            words = {"gpus": told.count, "gone": ",".join(told.gone), "ports": ",".join(told.ports)}
+            words = {"gpus": told.count, "gone": ",".join(told.gone), "ports": ",".join((*told.ports, *told.slow))}
             _log.info(
                 "accepted: what is gone is missed no more",
                 extra={name: word for name, word in words.items() if word},

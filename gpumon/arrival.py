@@ -113,6 +113,8 @@ class Accepted:
     """By uuid."""
     ports: tuple[str, ...] = ()
     """Ports that are down or gone, by identity."""
+    slow: Mapping[str, float] = field(default_factory=dict)
+    """The speed of ports that were faster before, by identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

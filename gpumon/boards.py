@@ -73,7 +73,7 @@ def accepted(memory: Memory, told: Accepted) -> Memory:
     """What is here is what is expected from now on."""
     left = [gpu for gpu in memory.inventory.values() if gpu.uuid in told.gone]
     memory = _leave(memory, left, Left.ACCEPTED)
-    memory = replace(memory, links=ports.accepted(memory.links, told.ports))
+    memory = replace(memory, links=ports.accepted(memory.links, told.ports, told.slow))
     if told.count is None:
         return memory
     return replace(memory, accepted=True, learned=told.count + inventory.given_away(_bus(memory)))
@@ -81,13 +81,16 @@ def accepted(memory: Memory, told: Accepted) -> Memory:
 
 def acceptance(report: Report, parts: Collection[str] = ()) -> Accepted:
     """What a person accepts who accepts what is here now, or no more than that these parts are gone."""
-    missing, dead = dict(_missing(report)), dict(_dead(report))
+    missing, dead, slow = dict(_missing(report)), dict(_dead(report)), dict(_slow(report))
     visible = int(report.node.gpus_visible or 0)
     if not parts:
-        return Accepted(count=visible, gone=tuple(missing), ports=tuple(dead))
+        speeds = {identity: speed for identity, (speed, _) in slow.items()}
+        return Accepted(count=visible, gone=tuple(missing), ports=tuple(dead), slow=speeds)
     gone = tuple(uuid for uuid, names in missing.items() if _named(parts) & names)
     down = tuple(identity for identity, names in dead.items() if _named(parts) & names)
-    return Accepted(count=_without(gone, visible + len(missing), report) if gone else None, gone=gone, ports=down)
+    speeds = {identity: speed for identity, (speed, names) in slow.items() if _named(parts) & names}
+    count = _without(gone, visible + len(missing), report) if gone else None
+    return Accepted(count=count, gone=gone, ports=down, slow=speeds)
 
 
 def _without(gone: Collection[str], known: int, report: Report) -> int:
@@ -119,6 +122,16 @@ def _dead(report: Report) -> Iterator[tuple[str, frozenset[str]]]:
             yield record.identity, frozenset({record.identity, name})
 
 
+def _slow(report: Report) -> Iterator[tuple[str, tuple[float, frozenset[str]]]]:
+    """Ports that run slower than they did, each with its speed and its names."""
+    known = ports.by_name(report.memory.links)
+    for one in report.ports:
+        name, speed = f"{one.device}/{one.port}", one.link.port_speed_bytes_per_second
+        record = known.get(name)
+        if record is not None and one.link.port_up and speed and speed < (record.speed or 0.0):
+            yield record.identity, (speed, frozenset({record.identity, name}))
+
+
 def unacceptable(report: Report, parts: Collection[str] = ()) -> Answer | None:
     """Why nobody can tell what is here now, or which of these parts is not missed."""
     if not report.memory.recalled:
@@ -127,11 +140,12 @@ def unacceptable(report: Report, parts: Collection[str] = ()) -> Answer | None:
         why = report.notices.get("driver", "they are released, or have not been read yet").rstrip(".")
         return Answer(refused=f"Nobody can count the GPUs now: {why}.", remedy="Ask again when they are read.")
     missed = [names for _, names in (*_missing(report), *_dead(report))]
+    missed += [names for _, (_, names) in _slow(report)]
     known = frozenset[str]().union(*missed)
     strange = [part for part in parts if not _named([part]) & known]
     if not strange:
         return None
-    refused = f"{', '.join(strange)}: no GPU and no port of that name is missing or down."
+    refused = f"{', '.join(strange)}: no GPU and no port of that name is missing, down or slower than before."
     return Answer(refused=refused, remedy=f"Name of these: {', '.join(sorted(known))}." if known else "Nothing is.")
 
 

@@ -200,7 +200,7 @@ class Memories:
             self.boards.expect_no_more(told.gone)
             done()
 
-        self._writer.submit(lambda store: store.accept(told.count, told.gone, told.ports), stored, failed)
+        self._writer.submit(lambda store: store.accept(told.count, told.gone, told.ports, told.slow), stored, failed)
 
     def find_events(self, query: EventQuery) -> Future[tuple[StoredEvent, ...]]:
         """From any thread. Raises StoreError in the future."""

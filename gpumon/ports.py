@@ -142,9 +142,10 @@ def recalled(known: KnownLinks, stored: Iterable[KnownPort]) -> KnownLinks:
     return replace(known, records=rails.recalled(known.records, stored))
 
 
-def accepted(known: KnownLinks, down: Collection[str]) -> KnownLinks:
-    """A person has accepted that these ports are down or gone."""
-    return replace(known, records=rails.expected_no_more(known.records, down), gone=_still_gone(known.gone, down))
+def accepted(known: KnownLinks, down: Collection[str], slow: Mapping[str, float]) -> KnownLinks:
+    """A person has accepted that these ports are down or gone, and that those are slower than they were."""
+    records = rails.slower(rails.expected_no_more(known.records, down), slow)
+    return replace(known, records=records, gone=_still_gone(known.gone, down))
 
 
 def by_name(known: KnownLinks) -> dict[str, KnownPort]:

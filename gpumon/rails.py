@@ -74,10 +74,13 @@ def _met(known: KnownPort, one: SeenPort, wall: float) -> KnownPort:
     )
     if not one.link.port_up:
         return replace(met, expected=True) if one.used and known.expected is None else met
-    first, speed = known.first_up, one.link.port_speed_bytes_per_second
-    return replace(
-        met, first_up=wall if first is None else first, last_up=wall, speed=speed or known.speed, expected=True
-    )
+    first, before = known.first_up, None if known.expected is False else known.speed
+    speed = _faster(before, one.link.port_speed_bytes_per_second)
+    return replace(met, first_up=wall if first is None else first, last_up=wall, speed=speed, expected=True)
+
+
+def _faster(one: float | None, other: float | None) -> float | None:
+    return max((speed for speed in (one, other) if speed), default=None)
 
 
 def _bounded(known: dict[str, KnownPort]) -> Known:
@@ -102,7 +105,7 @@ def _since(one: KnownPort, before: KnownPort | None) -> KnownPort:
         first_wall=min(one.first_wall, before.first_wall),
         first_up=one.first_up if before.first_up is None else before.first_up,
         last_up=before.last_up if one.last_up is None else one.last_up,
-        speed=before.speed if one.speed is None else one.speed,
+        speed=_faster(before.speed, one.speed),
         expected=before.expected if one.expected is None else one.expected,
     )
 
@@ -151,6 +154,11 @@ def _same_place(one: KnownPort, other: KnownPort) -> bool:
 def expected_no_more(known: Known, down: Iterable[str]) -> Known:
     """A person has accepted that these are down or gone."""
     return {**known, **{name: replace(known[name], expected=False) for name in down if name in known}}
+
+
+def slower(known: Known, speeds: Mapping[str, float]) -> Known:
+    """A person has accepted that these run at these speeds."""
+    return {**known, **{name: replace(known[name], speed=speed) for name, speed in speeds.items() if name in known}}
 
 
 def names(ports: Sequence[KnownPort], taken: Collection[str]) -> dict[str, str]:

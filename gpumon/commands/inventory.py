@@ -25,7 +25,10 @@ ACCEPT = "accept"
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what", nargs="?", choices=(ACCEPT,), help="GPUs and ports that are missing or down are expected no more"
+        "what",
+        nargs="?",
+        choices=(ACCEPT,),
+        help="GPUs and ports that are missing or down are expected no more, and ports no faster than now",
     )
     parser.add_argument(
         "parts", nargs="*", metavar="PART", help="of accept: only this GPU (uuid or PCI address) or port (mlx5_3/1)"

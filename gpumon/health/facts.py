@@ -307,6 +307,12 @@ class PortCase(_Case):
         return self.port.used
 
     @property
+    def fastest(self) -> float | None:
+        """The speed that it had before, as far back as anybody remembers, unless a person has accepted less."""
+        known = self.facts.known_ports.get(self.device)
+        return None if known is None else known.speed
+
+    @property
     def alike(self) -> tuple[float, ...]:
         """Speeds of the other ports of the same kind that are up."""
         kind = (self.port.board, self.port.link_layer)

@@ -26,8 +26,8 @@ class Which(Filter):
     part: list[str] = Field(
         [],
         max_length=1024,
-        description="Only this GPU (uuid or PCI address) or port (`mlx5_3/1`, or GUID/1), which is missing or down. "
-        "May be given more than once; without it all that are.",
+        description="Only this GPU (uuid or PCI address) or port (`mlx5_3/1`, or GUID/1), which is missing, down or "
+        "slower than before. May be given more than once; without it all that are.",
     )
 
 

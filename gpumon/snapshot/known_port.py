@@ -30,7 +30,7 @@ class KnownPort:
     last_up: float | None = None
     """The same of being up; None for one that never was."""
     speed: float | None = None
-    """Bytes per second, each way, with which it was up last."""
+    """Bytes per second, each way: the most with which it was up, since a person accepted less or that it is down."""
     expected: bool | None = None
     """Whether it should be up: it has been in use, or took the place of one that was; None: it is not wired, as far
     as is known; False: it was replaced, or a person has accepted that it is down or gone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
 from gpumon.snapshot.known_port import KnownPort
@@ -38,8 +38,9 @@ def every(connection: sqlite3.Connection) -> tuple[KnownPort, ...]:
     return tuple(KnownPort(**one | {"expected": _flag(one["expected"])}) for one in found)
 
 
-def accept(connection: sqlite3.Connection, down: Iterable[str]) -> None:
-    """These are expected no more, by identity."""
+def accept(connection: sqlite3.Connection, down: Iterable[str], slow: Mapping[str, float]) -> None:
+    """These are expected no more, by identity, and those no faster than this."""
+    connection.executemany("UPDATE ports SET speed = ? WHERE identity = ?", [(slow[one], one) for one in slow])
     connection.executemany("UPDATE ports SET expected = 0 WHERE identity = ?", [(one,) for one in down])
 
 

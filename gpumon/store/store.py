@@ -175,11 +175,16 @@ class Store:
         with told_plainly(self.path):
             return ports.every(self._connection)
 
-    def accept(self, count: int | None, gone: Iterable[str], down: Iterable[str] = ()) -> None:
-        """A person says: so many GPUs are all there are, and these uuids and these ports are expected no more."""
+    def accept(
+        self, count: int | None, gone: Iterable[str], down: Iterable[str] = (), slow: Mapping[str, float] | None = None
+    ) -> None:
+        """A person says: so many GPUs are all there are, and these uuids and these ports are expected no more.
+
+        `slow`: ports that run at this speed from now on.
+        """
         with self._transaction():
             boards.accept(self._connection, count, gone)
-            ports.accept(self._connection, down)
+            ports.accept(self._connection, down, slow or {})
 
     def accepted(self) -> int | None:
         """How many GPUs a person has accepted; None when nobody had to."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpumon import ports
 from gpumon.arrival import Arrival, LinksChild, Remembered
-from gpumon.boards import acceptance
+from gpumon.boards import acceptance, unacceptable
 from gpumon.fold import watching
 from gpumon.rails import MOST_KNOWN, SETTLING_SECONDS
 from gpumon.report import Report
@@ -171,6 +171,40 @@ def test_a_driver_that_brings_up_its_cards_one_after_the_other_has_replaced_none
 
     assert missing(told(links(*moved), report=report, at=1100.0)) == []
     assert expected(report)["mlx5_0/1"] is None
+
+
+def at_speed(one: SeenPort, speed: float) -> SeenPort:
+    return replace(one, link=replace(one.link, port_speed_bytes_per_second=speed))
+
+
+def speeds(report: Report) -> dict[str, float | None]:
+    return {name: one.speed for name, one in ports.by_name(report.memory.links).items()}
+
+
+def test_a_port_that_comes_back_slower_has_been_faster_until_a_person_accepts_it() -> None:
+    """Over reboots; what is accepted of one says nothing of the others."""
+    gpus = (PciBus(functions={}), UP, polled(seen(0)))
+    slow = tuple(at_speed(one, 12.5e9) for one in ALL[:2])
+    report = rebooted(told(links(*ALL)), *slow, *ALL[2:])
+    at = report.memory.links.seen_at
+    report = told(*gpus, report=report, at=at)
+    assert set(speeds(report).values()) == {50e9}
+
+    assert set(acceptance(report).slow.values()) == {12.5e9}
+    assert unacceptable(report, ["mlx5_2/1"]) is not None
+    assert unacceptable(report, ["mlx5_1/1"]) is None
+    answer = acceptance(report, ["mlx5_1/1"])
+    assert (answer.count, answer.ports, answer.slow) == (None, (), {"5c25:7303:00f0:0001/1": 12.5e9})
+    after = rebooted(told(answer, report=report, at=at), *slow, *ALL[2:])
+    assert speeds(after) == {"mlx5_0/1": 50e9, "mlx5_1/1": 12.5e9, "mlx5_2/1": 50e9, "mlx5_3/1": 50e9}
+
+
+def test_what_was_accepted_as_down_comes_back_at_any_speed() -> None:
+    """Its cable leads to another switch by now."""
+    report = told(links(*ALL[:3], card(3, up=0.0)), report=told(links(*ALL)), at=105.0)
+    report = told(replace(acceptance(report), count=None), report=report, at=105.0)
+    back = told(links(*ALL[:3], at_speed(ALL[3], 12.5e9)), report=report, at=110.0)
+    assert speeds(back)["mlx5_3/1"] == 12.5e9
 
 
 def test_what_a_person_accepts_is_expected_no_more() -> None:

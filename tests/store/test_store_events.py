@@ -261,10 +261,11 @@ def test_ports_are_remembered_by_their_card(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_is_accepted_of_ports_is_stored_with_the_gpus(tmp_path: Path) -> None:
-    """One of them is expected no more; the other stays as it is."""
+    """One of them is expected no more, one runs slower than it did; the other stays as it is."""
     with Store.open(tmp_path / "gpumon.db") as store:
-        store.keep_ports([rail(1), rail(2)])
-        store.accept(8, (), [rail(1).identity])
+        store.keep_ports([rail(1), rail(2), rail(3)])
+        store.accept(8, (), [rail(1).identity], {rail(2).identity: 25e9})
     with Store.open(tmp_path / "gpumon.db") as store:
-        assert [one.expected for one in store.ports()] == [False, True]
+        assert [one.expected for one in store.ports()] == [False, True, True]
+        assert [one.speed for one in store.ports()] == [50e9, 25e9, 50e9]
         assert store.accepted() == 8

@@ -17,7 +17,6 @@ from gpumon.snapshot.nic import trouble
 
 DOWNS = Past("gpumon_infiniband_link_downs_total", DAY)
 UPS_HALF_DAY, UPS_DAY = (Past("gpumon_infiniband_port_up", seconds) for seconds in (DAY / 2, DAY))
-SPEEDS = Past("gpumon_infiniband_port_speed_bytes_per_second", DAY)
 
 DOWNS_HALF_DAY = Limit("infiniband_downs_in_12_hours", 3, "Times a port may go down in twelve hours, less one.", COUNT)
 DOWNS_DAY = Limit("infiniband_downs_in_24_hours", 5, "The same in a day.", COUNT)
@@ -109,13 +108,12 @@ def _seen_down(port: PortCase, past: Past, since: float | None = None) -> int:
 
 
 def slow(port: PortCase) -> Finding | None:
-    """Slower than it was within a day, or than it has to be: at fault. Slower than its like: perhaps on purpose."""
+    """Slower than it was, or than it has to be: at fault. Slower than its like: perhaps on purpose."""
     speed = port.port.link.port_speed_bytes_per_second
     if speed is None:
         return None
-    was = max((max(one.window.values) for one in port.series(SPEEDS)), default=speed)
-    most = _required(port) or 0.0
-    best, words = max((max(was, _missed(port)), "it had before"), (most, "it has to have"))
+    most = _required(port)
+    best, words = (port.fastest or speed, "it had before") if most is None else (most, "it has to have")
     if speed < best:
         reason = f"The port runs at {speed / _GIGABIT:.0f} Gb/s, less than the {best / _GIGABIT:.0f} that {words}."
         return fail(reason, Action.INSPECT, port_speed_bytes_per_second=speed, **{_BEFORE: best})
@@ -134,14 +132,6 @@ def slow(port: PortCase) -> Finding | None:
 def _required(port: PortCase) -> float | None:
     """The operator's number; Ethernet ports of the same host, of its management say, have other speeds."""
     return port.facts.limit(SPEED) if port.port.link_layer == "InfiniBand" else None
-
-
-def _missed(port: PortCase) -> float:
-    """The speed for whose loss there is a verdict: neither a day nor a restart makes it well. The operator's counts."""
-    known = port.facts.open.get(("ib_rate_low", port.device))
-    if known is None or _required(port) is not None:
-        return 0.0
-    return float(known.evidence.get(_BEFORE, 0.0))
 
 
 _BELOW: dict[str, Where] = {"ib_device_missing": "same", "nic_driver_fatal": "same", "ib_port_down": "same"}
@@ -215,13 +205,12 @@ CHECKS: tuple[Check, ...] = (
         steps="""\
 1. One slow rail slows every job that uses all of them. `ibstat` shows rate and width (4X is all lanes).
 2. Reseat the cable; `mlxlink -d DEVICE` tells which lane does not train.
-3. It is meant to be so: say what is right with `health.thresholds.infiniband_port_bytes_per_second`, or switch the
-   check off.
+3. It is meant to be so: `gpumon inventory accept mlx5_3/1` forgets the speed that it had before. Or say what is right
+   with `health.thresholds.infiniband_port_bytes_per_second`, or switch the check off.
 """,
         port=slow,
         after=5 * MINUTE,
         grace=True,
-        past=(SPEEDS,),
         limits=(SPEED,),
         follows=_BELOW,
     ),

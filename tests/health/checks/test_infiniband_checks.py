@@ -31,6 +31,8 @@ def node(ports: int = 4, *, uptime: float = 86400.0, policy: Policy | None = Non
         for number, one in enumerate(ward.report.ports)
     )
     ward.report = replace(ward.report, ports=tuple(placed))
+    for number in range(ports):
+        remember(ward, number, expected=None, speed=50e9)
     return ward
 
 
@@ -90,7 +92,7 @@ def test_a_port_that_stays_down_over_a_reboot_stays_a_failure() -> None:
     assert of_port(ward, "ib_port_down") is not None
 
 
-def remember(ward: Ward, number: int = 1, *, expected: bool | None) -> None:
+def remember(ward: Ward, number: int = 1, *, expected: bool | None = True, speed: float | None = None) -> None:
     """What the agent knows of a port, from an earlier boot."""
     one = ward.report.ports[number]
     record = KnownPort(
@@ -104,6 +106,7 @@ def remember(ward: Ward, number: int = 1, *, expected: bool | None) -> None:
         firmware="",
         first_wall=1.7e9,
         last_wall=1.7e9,
+        speed=speed,
         expected=expected,
     )
     links = ward.report.memory.links
@@ -260,10 +263,30 @@ def test_a_port_that_stays_slow_stays_a_failure() -> None:
     assert not ward.go_on(3700, every=30).verdicts
 
 
+def test_a_port_slower_than_before_the_last_boot_is_a_failure_until_a_person_accepts_that() -> None:
+    """Nothing but the store tells, where no other is of its kind."""
+    ward = node(1, uptime=0.0)
+    remember(ward, 0, speed=50e9)
+    ward.port(0, link={"port_speed_bytes_per_second": 25e9})
+    ward.go_on(700, every=15)
+    slow = of_port(ward, "ib_rate_low", 0)
+    assert slow is not None
+    assert slow.level is Level.FAIL
+    assert slow.reason == "The port runs at 200 Gb/s, less than the 400 that it had before."
+    remember(ward, 0, speed=25e9)
+    assert not ward.go_on(90).verdicts
+
+
+def slower(ward: Ward, number: int) -> None:
+    """It has never been faster."""
+    remember(ward, number, expected=None, speed=25e9)
+    ward.port(number, link={"port_speed_bytes_per_second": 25e9})
+
+
 def test_a_port_slower_than_its_like_is_a_warning() -> None:
     """Of cards of another kind nothing is expected, nor where half of them are slower."""
     ward = node()
-    ward.port(1, link={"port_speed_bytes_per_second": 25e9})
+    slower(ward, 1)
     slow = of_port(ward.go_on(330), "ib_rate_low")
     assert slow is not None
     assert slow.level is Level.WARN
@@ -271,11 +294,11 @@ def test_a_port_slower_than_its_like_is_a_warning() -> None:
     ward = node()
     storage = replace(ward.report.ports[1], board="MT_0000000224")
     ward.report = replace(ward.report, ports=(ward.report.ports[0], storage, *ward.report.ports[2:]))
-    ward.port(1, link={"port_speed_bytes_per_second": 25e9})
+    slower(ward, 1)
     assert not ward.go_on(600, every=15).verdicts
     ward = node()
     for number in (0, 1):
-        ward.port(number, link={"port_speed_bytes_per_second": 25e9})
+        slower(ward, number)
     ward.go_on(600, every=15)
     assert {one.level for one in ward.verdicts.values()} <= {Level.WARN}
 
