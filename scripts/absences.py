@@ -79,7 +79,7 @@ ABSENCES = (
     Absence(("nvlink_peer_peer",), BLACKWELL, "its switches are on no bus of this host"),
     Absence(("fabric_*",), BEFORE_HOPPER, "Hopper and later"),
     Absence(("fabric_status",), ("h100pcie", "h100guest"), "not in a fabric"),
-    Absence(("fabric_health",), HOPPER, "these GPUs support no check"),
+    Absence(("fabric_health", "fabric_health_summary"), HOPPER, "these GPUs support no check"),
     Absence(("fabric_cluster_uuid", "fabric_clique_id"), (*HOPPER, "b200"), "a fabric of one node"),
     Absence(("platform_*",), _but("gb200"), "not in a rack that tells"),
     Absence(("c2c_link_up",), _but("gb200"), "Grace hosts"),

@@ -63,6 +63,7 @@ class FabricInfo(NamedTuple):
     cluster_uuid: str | None
     clique_id: str | None
     health_mask: int | None
+    health_summary: int | None
 
 
 def fabric_info(library: Library, handle: Any, bus_id: str) -> FabricInfo:
@@ -88,6 +89,7 @@ def fabric_info(library: Library, handle: Any, bus_id: str) -> FabricInfo:
         cluster_uuid=_uuid(cluster) if joined else None,
         clique_id=str(info.clique) if joined else None,
         health_mask=getattr(info, "health_mask", None),
+        health_summary=getattr(info, "health_summary", None) or None,  # 0: not supported
     )
 
 

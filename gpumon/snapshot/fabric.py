@@ -11,6 +11,9 @@ COMPLETED = 3
 """State from which on the rest of what is said about the fabric means something."""
 STATES = {1: "has not started", 2: "is in progress"}
 """What is said of the registration in the states before that; 0 is what has no fabric."""
+HEALTHY = 1
+SUMMARIES = {2: "unhealthy", 3: "of limited capacity"}
+"""What the driver calls the fabric at a GPU, where it is not HEALTHY."""
 _TRUE, _FALSE = 1, 2
 CHECKS = {
     "degraded_bandwidth": Check(0, 2, healthy=_FALSE),
@@ -56,6 +59,13 @@ class Fabric:
         every=SLOW,
         label="check",
         note="Absent for checks that GPU or driver do not support; H100 supports none.",
+    )
+    health_summary: float | None = reading(
+        "What the driver sums it up as: 1 healthy, 2 unhealthy, 3 limited capacity.",
+        Call("FabricInfo", attribute="health_summary"),
+        every=SLOW,
+        note="From driver 580 on.",
+        detail=True,
     )
 
 

@@ -177,3 +177,16 @@ def test_unhealthy_checks_of_the_fabric_are_1(tmp_path: Path) -> None:
     assert (fabric.health or {})["route_unhealthy"] == 0
     assert hopper is not None
     assert hopper.health is None
+
+
+@pytest.mark.parametrize(
+    ("profile", "driver", "told"),
+    [("gb200x4", "580.65.06", [2, 1]), ("gb200x4", "570.148.08", [None, None]), ("h100x8", "580.65.06", [2, None])],
+)
+def test_the_sum_of_the_fabrics_health_is_told_where_the_driver_knows_it(
+    tmp_path: Path, profile: str, driver: str, told: list[int | None]
+) -> None:
+    """0 is what it does not know."""
+    text = f'{{driver_version: "{driver}", gpus: {{0: {{fabric: {{summary: 2}}}}}}}}'
+    with polled(profile, text, folder=tmp_path) as poll:
+        assert [gpu.fabric and gpu.fabric.health_summary for gpu in poll.poll_all_tiers().gpus][:2] == told

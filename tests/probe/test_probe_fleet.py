@@ -78,7 +78,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             }
             for name in HOSTS
         ]
-        config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}
+        config = {"global": {"scrape_interval": "5s", "scrape_timeout": "5s"}, "scrape_configs": jobs}
         (folder / "prometheus.yml").write_text(json.dumps(config))
         url = f"http://127.0.0.1:{port}"
         arguments = [

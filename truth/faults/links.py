@@ -8,7 +8,7 @@ from gpumon.health.check import MINUTE
 from gpumon.health.terms import Action
 from truth.fault import Fault, Step, growing, once
 from truth.faults.steps import flaps
-from truth.faults.where import c2c, fabric, imex, linked, managed, nvlink4, nvlink5
+from truth.faults.where import c2c, fabric, fabric_health, imex, linked, managed, nvlink4, nvlink5
 
 
 def rows() -> Iterator[Fault]:
@@ -128,7 +128,15 @@ def rows() -> Iterator[Fault]:
         check="fabric_unhealthy",
         action=Action.RESET,
         steps=once(fabric={"health": {"degraded_bandwidth": 1}, "summary": 2}),
-        on=lambda profile: fabric(profile) and profile.fabric is not None and bool(profile.fabric.health),
+        on=fabric_health,
+        within=12 * MINUTE,
+    )
+    yield Fault(
+        name="the driver calls the fabric unhealthy and says not why",
+        check="fabric_unhealthy",
+        action=Action.RESET,
+        steps=once(fabric={"summary": 2}),
+        on=fabric_health,
         within=12 * MINUTE,
     )
     yield Fault(

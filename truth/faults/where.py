@@ -29,6 +29,11 @@ def fabric(profile: Profile) -> bool:
     return profile.fabric is not None and profile.fabric.state != UNSUPPORTED and not profile.guest
 
 
+def fabric_health(profile: Profile) -> bool:
+    """Whether the driver says how well it is."""
+    return fabric(profile) and profile.fabric is not None and bool(profile.fabric.health)
+
+
 def managed(profile: Profile) -> bool:
     return "fabric_manager" in profile.services
 

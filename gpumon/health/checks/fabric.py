@@ -8,7 +8,7 @@ from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
-from gpumon.snapshot.fabric import COMPLETED, STATES
+from gpumon.snapshot.fabric import COMPLETED, HEALTHY, STATES, SUMMARIES, Fabric
 from gpumon.snapshot.nvlink import PEERS
 
 STOPS = Past("gpumon_service_stops_total", 10 * MINUTE)
@@ -63,11 +63,21 @@ def unhealthy(gpu: GpuCase) -> Finding | None:
     if fabric.status:
         reason = f"Its registration with the NVLink fabric ended with NVML's code {fabric.status:.0f}."
         return fail(reason, Action.RESET, fabric_status=fabric.status)
+    return _health(fabric)
+
+
+def _health(fabric: Fabric) -> Finding:
+    """Of one that is complete. The driver's sum of it says something where no check does."""
     sick = sorted(check for check, value in (fabric.health or {}).items() if value)
-    if not sick:
+    if sick:
+        words = "; ".join(_CHECKS.get(check, check) for check in sick)
+        return fail(f"The NVLink fabric is not well at this GPU: {words}.", Action.RESET, checks=", ".join(sick))
+    told = fabric.health_summary
+    if told is None or told == HEALTHY:
         return WELL
-    words = "; ".join(_CHECKS.get(check, check) for check in sick)
-    return fail(f"The NVLink fabric is not well at this GPU: {words}.", Action.RESET, checks=", ".join(sick))
+    words = SUMMARIES.get(int(told), f"in state {told:.0f}")
+    reason = f"The driver calls the NVLink fabric at this GPU {words}, and does not say why."
+    return fail(reason, Action.RESET, health_summary=told)
 
 
 def imex_down(facts: Facts) -> Finding | None:

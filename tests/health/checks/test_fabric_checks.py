@@ -89,10 +89,11 @@ def test_three_ends_in_ten_minutes_are_a_warning() -> None:
         {"state": 2.0},
         {"state": 3.0, "status": 999.0},
         *({"state": 3.0, "status": 0.0, "health": {check: 1.0}} for check in CHECKS),
+        *({"state": 3.0, "status": 0.0, "health_summary": summary} for summary in (2.0, 3.0, 4.0)),
     ],
 )
 def test_all_that_the_fabric_says_is_looked_at(readings: dict[str, object]) -> None:
-    """State, status and every check; five minutes of it are a failure of that GPU."""
+    """State, status, every check and their sum; five minutes of it are a failure of that GPU."""
     ward = Ward()
     fabric(ward, 2, **readings)
     assert not ward.go_on(285).verdicts
