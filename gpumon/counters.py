@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from gpumon.snapshot.reading import AGENT, RARE, Table, metric_type, rows
+from gpumon.snapshot.gpu import Gpu
+from gpumon.snapshot.reading import AGENT, RARE, SLOW, Table, metric_type, rows
 
 
 class Count(NamedTuple):
@@ -27,8 +28,10 @@ Values = Mapping[str, Mapping[str, float]]
 
 RESET_SHARE = 0.5
 """What falls below this share of the last value, and counts on there, began anew."""
-BELIEVED_SECONDS = 2 * RARE.value
-"""For how long a value has to stay below the last one to be true: what is read most seldom was read anew by then."""
+BELIEVED_SECONDS = 4 * SLOW.value
+"""For how long a value has to stay below the last one to be true: by then it was read anew several times."""
+SELDOM = {name: 2 * RARE.value for name, row in rows(Gpu).items() if row.every is RARE}
+"""The same of rows that are read more seldom, by name."""
 JITTER_SHARE = 0.99
 """What falls to less, and counts on there, has lost a part: a sum over links, of which one went down."""
 
@@ -58,13 +61,13 @@ def advance(counts: Counts, raws: Values, gains: Values, lived: float) -> Counts
     """Counters after one more poll. A counter keeps to the kind of source it began with. `lived`: Moment.lived."""
     after = {name: dict(labelled) for name, labelled in counts.items()}
     for name, values in raws.items():
-        row = after.setdefault(name, {})
+        row, believed = after.setdefault(name, {}), lived - SELDOM.get(name, BELIEVED_SECONDS)
         for label, raw in values.items():
             count = row.get(label)
             if count is None:
                 row[label] = Count(raw, raw)
             elif count.raw is not None:
-                row[label] = _advance(count, count.raw, raw, lived)
+                row[label] = _advance(count, count.raw, raw, lived, believed)
     for name, values in gains.items():
         row = after.setdefault(name, {})
         for label, gain in values.items():
@@ -82,9 +85,10 @@ def begun(counts: Counts) -> Counts:
     }
 
 
-def _advance(count: Count, last: float, raw: float, lived: float) -> Count:
+def _advance(count: Count, last: float, raw: float, lived: float, believed: float) -> Count:
+    """`believed`: what fell before this moment is true if it has not risen again."""
     fallen = count.fallen
-    if fallen is not None and raw >= fallen and lived - count.fallen_at >= BELIEVED_SECONDS:
+    if fallen is not None and raw >= fallen and count.fallen_at <= believed:
         return _begun(count, last, fallen, raw)
     if raw >= last:
         return Count(count.total + (raw - last), raw)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpumon.counters import Count, Counts, advance, begun, raw_values, totals
 from gpumon.snapshot.gpu import Gpu
 
-ENERGY = "energy_joules_total"
+ENERGY, SELDOM = "energy_joules_total", "ecc_errors_lifetime_total"
 
 
 def exported(*polls: dict[str, dict[str, float]], every: float = 1.0) -> Counts:
@@ -67,9 +67,16 @@ def test_what_is_counted_long_after_a_reset_is_counted() -> None:
 @pytest.mark.parametrize("later", [2.0, 5.0])
 def test_what_stays_low_for_long_is_a_beginning_wherever_it_goes_from_there(later: float) -> None:
     """Somebody has set it to 0; all that comes after that is new, though it brings the count to what it was."""
-    counts = exported(*({ENERGY: {"": raw}} for raw in (2.0, 0.0, 0.0, 0.0, later)), every=300.0)
+    counts = exported(*({ENERGY: {"": raw}} for raw in (2.0, 0.0, 0.0, 0.0, 0.0, 0.0, later)), every=15.0)
 
     assert counts[ENERGY][""] == Count(2.0 + later, later)
+
+
+def test_a_wrong_value_of_what_is_read_seldom_is_no_beginning_though_it_is_told_for_minutes() -> None:
+    """Every poll tells the last reading again."""
+    counts = exported(*({SELDOM: {"": raw}} for raw in (9.0, 0.0, 0.0, 0.0, 0.0, 9.0, 10.0)), every=60.0)
+
+    assert counts[SELDOM][""] == Count(10.0, 10.0)
 
 
 def test_of_what_is_known_to_have_begun_anew_nothing_is_doubted() -> None:
