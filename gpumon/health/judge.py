@@ -140,8 +140,13 @@ class _Case:
         finding, verdict = self.finding, self.verdict
         if finding is None or verdict is None or finding.level >= verdict.level:
             return finding
-        remembers = facts.now.lived >= min(HOUR, max((past.seconds for past in self.check.past), default=0.0))
-        return None if finding.level is UNKNOWN or not remembers else finding
+        return None if finding.level is UNKNOWN or not self._looks_back(verdict, facts) else finding
+
+    def _looks_back(self, verdict: Verdict, facts: Facts) -> bool:
+        """Whether what made the verdict would still be seen. A restart forgets it; it counts for its whole time."""
+        now, window = facts.now, max((past.seconds for past in self.check.past), default=0.0)
+        before = verdict.boot_id == facts.boot_id and verdict.seen_at <= now.at - now.lived
+        return now.lived >= min(HOUR, window) and not (before and now.at - verdict.seen_at < window)
 
     def _waiting(self, current: Level, found: Level, patience: float, lived: float) -> Pending:
         known = self.pending.again(lived) if self.pending is not None and self.pending.level is current else {}

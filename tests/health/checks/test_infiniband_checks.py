@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from judging import Ward
 
+from gpumon.health.check import HOUR
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Verdict
@@ -219,6 +220,23 @@ def test_what_a_port_does_in_maintenance_does_not_count(full: bool) -> None:  # 
         up(ward)
         ward.go_on(120)
     assert of_port(ward, "ib_port_flapping") is not None
+
+
+def test_a_restart_does_not_forgive_a_port_that_flaps() -> None:
+    """It stands for as long as what it did would count, and no longer however often the agent is restarted."""
+    ward = node(1).go_on(30)
+    for count in range(1, 4):
+        down(ward, 0)
+        ward.port(0, link_downs_total=float(count))
+        ward.go_on(60)
+        up(ward, 0)
+        ward.go_on(120)
+    assert ward.verdict("ib_port_flapping")
+    for _ in range(2):
+        ward.restart()
+        assert ward.go_on(11 * HOUR, every=300).verdict("ib_port_flapping")
+    ward.restart()
+    assert not ward.go_on(3 * HOUR, every=60).verdicts
 
 
 def test_a_port_whose_counter_is_full_is_seen_going_down() -> None:
