@@ -17,7 +17,7 @@ from gpumon.alerts.rules import Rule
 from gpumon.snapshot.reading import Labels, Sample
 
 STEP = 15.0
-"""Seconds between the additions that a window keeps; the newest one is always kept."""
+"""Seconds between the additions that a window keeps; the newest one is always kept, and the first of each series."""
 LOOKBACK = 300.0
 """Seconds after which the current values are no longer current, as in Prometheus."""
 
@@ -56,6 +56,8 @@ class History:
     first: int = 0
     """Ordinal of times[0]."""
     runs: Mapping[str, Mapping[Labels, Runs]] = field(default_factory=dict)
+    begins: bool = False
+    """Whether a series began with the newest addition: what it gains from then on would be lost with that."""
 
     def watching(self, rules: Iterable[Rule], also: Mapping[str, float] | None = None) -> History:
         """The same memory, kept from now on for what these rules read, and for so many seconds of other metrics."""
@@ -80,7 +82,8 @@ class History:
             for name, window in self.windows.items()
             if window
         }
-        return replace(self, latest=latest, times=times, first=first, runs=runs)
+        begins = any(not runs[name].keys() <= self.runs.get(name, {}).keys() for name in runs)
+        return replace(self, latest=latest, times=times, first=first, runs=runs, begins=begins)
 
     def current(self, of: Reading, at: float) -> dict[Labels, float]:
         """Each series that exists now."""
@@ -144,9 +147,13 @@ class History:
         return Window([value], [high - low], first_at, self.times[high - 1 - self.first], start, end, first_at)
 
     def _timeline(self, at: float) -> tuple[tuple[float, ...], int]:
-        """The newest addition gives way to the next one until it stands a step from the one before it."""
+        """The newest addition gives way to the next one until it stands a step from the one before it.
+
+        Unless a series began with it.
+        """
         times = self.times
-        if times and (at == times[-1] or (len(times) > 1 and times[-1] - times[-2] < STEP)):
+        close = len(times) > 1 and times[-1] - times[-2] < STEP and not self.begins
+        if times and (at == times[-1] or close):
             times = times[:-1]
         expired = bisect_left(times, at - max(self.windows.values(), default=0.0))
         return (*times[expired:], at), self.first + expired

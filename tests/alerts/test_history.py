@@ -45,6 +45,20 @@ def test_current_values_of_an_agent_that_stands_still_expire() -> None:
     assert value(history, GAUGE, 401.0) is None
 
 
+def test_what_a_series_gains_in_its_first_seconds_counts() -> None:
+    """Also where others were there long before; and no other addition is kept for it."""
+    gained = Over("increase", TOTAL, HOUR)
+    history = watching(gained)
+    for at in range(31):
+        history = history.add([], float(at))
+    kept = len(history.times)
+    for at in range(31, 40):
+        history = history.add([Sample(TOTAL.name, (), float(at > 33))], float(at))
+    window = [window for _, window in history.window(TOTAL, HOUR, 40.0)]
+    assert [one.values for one in window] == [[0.0, 1.0]]
+    assert len(history.times) == kept + 2  # the first, and the newest
+
+
 def test_only_named_metrics_are_kept() -> None:
     """What no rule reads costs no memory."""
     history = watching(GAUGE).add(recorded(), 0.0)
@@ -67,15 +81,18 @@ ADDITIONS = st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, 7.0, 15.0, 200.0]
 
 @given(ADDITIONS)
 def test_keeping_changes_only_loses_nothing(additions: list[tuple[float, int | None]]) -> None:
-    """Points about a step apart and the newest one are kept, and a window is what a plain list of them says it is."""
+    """Points about a step apart, the newest one and the first of a series are kept; a window is what they say it is."""
     expression = Over("max_over_time", GAUGE, 300.0)
     history, at = watching(expression), 0.0
     plain: list[tuple[float, float | None]] = []
+    begins = False
     for gap, one in additions:
         at += gap
         value_now = None if one is None else float(one)
         history = history.add([] if value_now is None else [Sample(GAUGE.name, (), value_now)], at)
-        if plain and (plain[-1][0] == at or (len(plain) > 1 and plain[-1][0] - plain[-2][0] < STEP)):
+        close = len(plain) > 1 and plain[-1][0] - plain[-2][0] < STEP and not begins
+        begins = value_now is not None and all(point is None for _, point in plain)
+        if plain and (plain[-1][0] == at or close):
             plain.pop()
         plain = [*((when, point) for when, point in plain if when >= at - 300.0), (at, value_now)]
         assert history.times == tuple(when for when, _ in plain)
