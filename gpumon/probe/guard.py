@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpumon.probe.numbers import enumerated
 from gpumon.probe.situation import GpuUse, Situation
 
 GIB = 1 << 30
@@ -144,11 +145,6 @@ class Gate(NamedTuple):
         words = [sign for gpu in gpus for sign in self.signs(gpu, situation)]
         some = [*words[:MOST_TOLD], f"{len(words) - MOST_TOLD} more"] if len(words) > MOST_TOLD + 1 else words
         return Skip(reason=self.reason, hint=self.hint.format(gpus=enumerated(some))) if words else None
-
-
-def enumerated(words: Sequence[str]) -> str:
-    """One, two and three."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def _partitioned(gpu: GpuUse, situation: Situation) -> Iterator[str]:

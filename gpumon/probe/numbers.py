@@ -1,14 +1,17 @@
-"""Numbers of GPUs in words."""
+"""Words, and numbers of GPUs, in a sentence. `gpumon check` prints with it: it imports nothing slow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-
-from gpumon.probe.guard import enumerated
 
 LEAST_RANGE = 3
 """Numbers that are told as a range."""
+
+
+def enumerated(words: Sequence[str]) -> str:
+    """One, two and three."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def numbered(indexes: Iterable[int]) -> str:
