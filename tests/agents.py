@@ -216,6 +216,15 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def unreaped() -> set[int]:
+    """Children of this process that live, or have ended and were not waited for: a loop has that still to do."""
+    found = set[int]()
+    for children in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread has ended meanwhile
+            found |= {int(pid) for pid in children.read_text(encoding="ascii").split()}
+    return found
+
+
 def command_line(pid: int) -> bytes:
     """Its arguments, NUL between them; empty when it is gone."""
     try:

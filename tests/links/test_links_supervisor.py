@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from agents import alive, command_line, descendants
+from agents import command_line, descendants, unreaped
 from loops import turn_for, turn_until
 from unkillable import build, held
 
@@ -65,13 +65,12 @@ def children() -> set[int]:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Watched]:
+    before = unreaped()
     one = Watched(tmp_path)
     one.until(lambda: one.devices() == ALL)
     yield one
-    pids = descendants(os.getpid())
     one.supervisor.stop()
-    one.until(lambda: not alive(pids))
-    one.until(lambda: not one.supervisor.running)
+    one.until(lambda: not one.supervisor.running and unreaped() <= before)
 
 
 def test_a_device_that_hangs_is_left_aside_and_taken_back_when_it_answers(watched: Watched) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agents import descendants
+from agents import unreaped
 from loops import turn_for, turn_until
 
 from gpumon.arrival import ProbeProgressed, ProbeStarted
@@ -135,13 +135,12 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """Its agent knows another probe, too. Every child has ended when the test is over."""
-    before = descendants(os.getpid())
+    before = unreaped()
     one = Bench(tmp_path / "worker.py")
     monkeypatch.setitem(PROBES, "broadcast", replace(PROBES["allreduce"], name="broadcast", worker=one.worker))
     yield one
     one.probing.stop()
-    one.turn_until(lambda: not one.probing.running and not descendants(os.getpid()) - before)
-    turn_for(one.loop, 0.1)
+    one.turn_until(lambda: not one.probing.running and unreaped() <= before)
 
 
 def test_a_probe_that_is_not_enabled_does_not_run_on_request(bench: Bench) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from agents import alive, descendants
+from agents import alive, descendants, unreaped
 from loops import turn_until
 
 from gpumon.arrival import Arrival, Remembered, Ruled, Tick
@@ -45,6 +45,7 @@ class ReleasedNode:
 
     def __init__(self, folder: Path, *, most: float = 60.0) -> None:
         self.folder = folder
+        self._before = unreaped()
         self.scenario, self.marker, self.done = (folder / one for one in ("scenario.yml", "release", "release.done"))
         self.loop = Loop()
         self.reports: list[Report] = []
@@ -103,11 +104,10 @@ class ReleasedNode:
         self.take(Ruled(rulings=self.report.health.due))
 
     def stop(self) -> None:
-        children = descendants(os.getpid())
         self.releasing.stop()
         self.probing.stop()
         self.samplers.stop()
-        self.until(lambda: not alive(children) and not self.samplers.running and not self.probing.running)
+        self.until(lambda: not self.samplers.running and not self.probing.running and unreaped() <= self._before)
 
     # What a test does
 

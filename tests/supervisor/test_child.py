@@ -120,7 +120,7 @@ def test_a_child_may_be_given_more_time_to_end(tmp_path: Path) -> None:
         turn_until(loop, lambda: hasty.abandoned == 1)
         assert not patient.abandoned
 
-    turn_until(loop, lambda: bool(told.codes))
+    turn_until(loop, lambda: bool(told.codes and hasty.codes))
     assert told.abandoned == 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from agents import alive, command_line, descendants
+from agents import command_line, descendants, unreaped
 from loops import turn_for, turn_until
 from unkillable import build, held
 
@@ -84,13 +84,12 @@ def samplers() -> set[int]:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Watched]:
+    before = unreaped()
     one = Watched(tmp_path)
     one.until(lambda: len(one.polled()) == 8)
     yield one
-    children = descendants(os.getpid())
     one.supervisor.stop()
-    one.until(lambda: not alive(children))
-    one.until(lambda: not one.supervisor.running)
+    one.until(lambda: not one.supervisor.running and unreaped() <= before)
 
 
 def test_a_child_that_sigkill_does_not_end_is_named_and_no_trial_joins_it(watched: Watched, tmp_path: Path) -> None:
