@@ -42,14 +42,10 @@ def mended(
             yield Mended(state.uuid, f"GPU {state.index} was reset, or the driver loaded again")
     for one in rulings:
         repaired = one.change is Change.CLEARED and one.way in REPAIRS and one.verdict.level is FAIL
-        if repaired and one.verdict.device and since(one) > (_ended(runs, one.verdict.device) or _end(runs[-1])):
+        if repaired and one.verdict.device and since(one) > (_ended(runs, one.verdict.device) or runs[-1].ended):
             yield Mended(one.verdict.device, "a GPU was repaired")
 
 
 def _ended(runs: Sequence[ProbeResult], uuid: str) -> float | None:
     """When the last in which it took part did; None: it took part in none."""
-    return next((_end(run) for run in reversed(runs) if uuid in run.conditions.gpus), None)
-
-
-def _end(run: ProbeResult) -> float:
-    return run.started + run.duration_seconds
+    return next((run.ended for run in reversed(runs) if uuid in run.conditions.gpus), None)

@@ -234,7 +234,7 @@ def _plain(value: Any) -> Any:
 
 def age(result: ProbeResult, stamp: Stamp) -> float:
     """Seconds since the run ended."""
-    return max(0.0, stamp.wall - result.started - result.duration_seconds)
+    return max(0.0, stamp.wall - result.ended)
 
 
 def table(one: Table) -> Document:

@@ -197,7 +197,7 @@ def _probe(report: Report) -> Iterator[Problem]:
             title=f"The last all-reduce: {last.outcome}",
             detail=" ".join(filter(None, (wrong, last.reason and f"Reason: {last.reason}.", later))),
             action=last.hint,
-            since=last.started + last.duration_seconds,
+            since=last.ended,
         )
 
 

@@ -19,7 +19,7 @@ def document(state: ProbeState, probe: str, wall: float) -> dict[str, Any] | Non
         "id": run.id,
         "outcome": run.outcome,
         "reason": run.reason,
-        "age_seconds": round(max(0.0, wall - run.started - run.duration_seconds), 3),
+        "age_seconds": round(max(0.0, wall - run.ended), 3),
         "unanswered": unanswered(state, probe),
     }
 

@@ -24,21 +24,20 @@ def fold_result(metrics: AllReduce, result: ProbeResult, ran: Sequence[ProbeResu
     metrics = replace(metrics, runs_total=_counted(metrics.runs_total, result.outcome))
     if result.outcome == "skipped":
         return replace(metrics, skips_total=_counted(metrics.skips_total, result.reason))
-    ended = result.started + result.duration_seconds
     metrics = replace(
         metrics,
         ranks={result.backend: float(result.ranks)} if result.is_whole else metrics.ranks,
-        last_run_timestamp_seconds=ended,
+        last_run_timestamp_seconds=result.ended,
         duration_seconds=result.duration_seconds,
     )
     told = checked((*ran, result), ALL_REDUCE)
     if told is not None and told.wrong_elements is not None:
         metrics = replace(metrics, wrong_elements={told.backend: float(told.wrong_elements)})
-    return _succeeded(metrics, result, ended) if result.outcome in SUCCESSES else metrics
+    return _succeeded(metrics, result) if result.outcome in SUCCESSES else metrics
 
 
-def _succeeded(metrics: AllReduce, result: ProbeResult, ended: float) -> AllReduce:
-    metrics = replace(metrics, last_success_timestamp_seconds=ended)
+def _succeeded(metrics: AllReduce, result: ProbeResult) -> AllReduce:
+    metrics = replace(metrics, last_success_timestamp_seconds=result.ended)
     if not result.is_whole:  # fewer GPUs come to another bandwidth
         return metrics
     return replace(

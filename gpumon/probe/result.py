@@ -169,6 +169,11 @@ class ProbeResult:
     simulated: bool = False
 
     @property
+    def ended(self) -> float:
+        """Seconds since the epoch."""
+        return self.started + self.duration_seconds
+
+    @property
     def is_whole(self) -> bool:
         """It left out no GPU of the host; on the CPU none takes part."""
         return not self.conditions.gpus or self.ranks == self.conditions.host_gpus
@@ -182,7 +187,7 @@ def to_document(result: ProbeResult) -> dict[str, Any]:
 def from_document(document: Mapping[str, Any]) -> ProbeResult:
     """A result as JSON holds it, leaving out what a later version added. Raises TypeError and ValueError."""
     result: ProbeResult = decoded(ProbeResult, document)
-    if result.started + result.duration_seconds > LATEST:
+    if result.ended > LATEST:
         raise ValueError(f"{result.started:.0f} is no time")
     return result
 

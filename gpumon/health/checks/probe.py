@@ -42,10 +42,6 @@ def _measured(facts: Facts) -> ProbeResult | None:
     return next((one for one in reversed(_ran(facts)) if one.outcome in DECISIVE), None)
 
 
-def _ended(result: ProbeResult) -> float:
-    return result.started + result.duration_seconds
-
-
 def _blamed(result: ProbeResult) -> str | None:
     """The one GPU to which the trouble was traced."""
     found = () if result.location is None else result.location.gpus
@@ -57,7 +53,7 @@ def _of_node(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | 
     last = _measured(facts)
     if last is None or _is_to_be_proved(last, facts.wall(0.0), facts):
         return None
-    if _ended(last) <= facts.cleared.get((check, NODE), 0.0):
+    if last.ended <= facts.cleared.get((check, NODE), 0.0):
         return WELL
     if last.outcome == outcome and _blamed(last) not in {state.uuid for state in facts.gpus}:
         return last
@@ -72,18 +68,18 @@ def _of_gpu(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | N
     if _is_to_be_proved(last, gpu.facts.wall(gpu.state.begun_at or 0.0), gpu.facts):
         return None
     blamed = last.outcome == outcome and _blamed(last) == gpu.device
-    return last if blamed and _ended(last) > (gpu.cleared(check) or 0.0) else WELL
+    return last if blamed and last.ended > (gpu.cleared(check) or 0.0) else WELL
 
 
 def _is_to_be_proved(last: ProbeResult, repaired: float, facts: Facts) -> bool:
     """Whether it is of before the last reset or boot, and another is to tell; if none is, that is all the proof."""
-    return _ended(last) < repaired and facts.probe.next_run is not None and not _is_put_off(facts)
+    return last.ended < repaired and facts.probe.next_run is not None and not _is_put_off(facts)
 
 
 def _slow(last: ProbeResult, whose: str) -> Finding:
     low = [one for one in last.comparisons if one.low]
     if not low:
-        return warn(f"{whose} is slow: {last.reason or 'nobody says beside what'}.", Action.INSPECT, at=_ended(last))
+        return warn(f"{whose} is slow: {last.reason or 'nobody says beside what'}.", Action.INSPECT, at=last.ended)
     one = [each for each in low if each.algorithm == low[0].algorithm][-1]  # of the first pass, as the result says it
     usual = one.usual or one.busbw
     beside = _USUAL[one.low].format(date=one.best_date)
@@ -95,7 +91,7 @@ def _slow(last: ProbeResult, whose: str) -> Finding:
     return warn(
         reason,
         Action.INSPECT,
-        at=_ended(last),
+        at=last.ended,
         busbw_bytes_per_second=one.busbw,
         usual_bytes_per_second=usual,
         busbw_ratio=one.busbw / usual,
@@ -129,7 +125,7 @@ def wrong(facts: Facts) -> Finding | None:
         return found
     where = f" {found.location.sentence}" if found.location is not None else ""
     reason = f"Sums of the all-reduce were wrong, and nobody was told: silent data corruption.{where}"
-    return fail(reason, Action.INSPECT, at=_ended(found), wrong_elements=float(found.wrong_elements or 0))
+    return fail(reason, Action.INSPECT, at=found.ended, wrong_elements=float(found.wrong_elements or 0))
 
 
 def gpu_wrong(gpu: GpuCase) -> Finding | None:
@@ -137,7 +133,7 @@ def gpu_wrong(gpu: GpuCase) -> Finding | None:
     if not isinstance(found, ProbeResult):
         return found
     reason = "It sent wrong data in the all-reduce, and nobody was told: silent data corruption."
-    return fail(reason, Action.REPLACE, at=_ended(found), wrong_elements=float(found.wrong_elements or 0))
+    return fail(reason, Action.REPLACE, at=found.ended, wrong_elements=float(found.wrong_elements or 0))
 
 
 def failing(facts: Facts) -> Finding | None:
@@ -166,7 +162,7 @@ def failing(facts: Facts) -> Finding | None:
 
 def _is_failure(result: ProbeResult, since: float) -> bool:
     failed = result.outcome in {"failed", "timeout"} and result.reason != "unkillable"
-    return failed and _ended(result) > since
+    return failed and result.ended > since
 
 
 def unkillable(facts: Facts) -> Finding:
