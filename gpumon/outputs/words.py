@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from gpumon.durations import utc
-from gpumon.probe.numbers import numbered
+from gpumon.probe.numbers import leaves_out, numbered
 
 ABSENT = "n/a"
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -107,7 +107,7 @@ def took_part(run: Mapping[str, Any]) -> str:
 def is_partial(run: Mapping[str, Any]) -> bool:
     """It left GPUs of the host out."""
     conditions = run["conditions"]
-    return bool(conditions["gpus"]) and bool(run["ranks"] != conditions["host_gpus"])
+    return leaves_out(conditions["gpus"], run["ranks"], conditions["host_gpus"])
 
 
 def sentence(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Words, and numbers of GPUs, in a sentence. `gpumon check` prints with it: it imports nothing slow."""
+"""Which GPUs took part in a run, and their numbers in words. `gpumon check` prints with it: it imports nothing slow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from itertools import groupby
 
 LEAST_RANGE = 3
 """Numbers that are told as a range."""
+
+
+def leaves_out(gpus: Sequence[str], ranks: int, host_gpus: int) -> bool:
+    """Whether a run on these GPUs left some of the host out; on the CPU none takes part."""
+    return bool(gpus) and ranks != host_gpus
 
 
 def enumerated(words: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from gpumon.durations import LATEST
 from gpumon.probe.decode import decoded
+from gpumon.probe.numbers import leaves_out
 from gpumon.snapshot.reading import agent
 
 OUTCOMES = ("ok", "degraded", "wrong", "failed", "timeout", "skipped")
@@ -176,7 +177,7 @@ class ProbeResult:
     @property
     def is_whole(self) -> bool:
         """It left out no GPU of the host; on the CPU none takes part."""
-        return not self.conditions.gpus or self.ranks == self.conditions.host_gpus
+        return not leaves_out(self.conditions.gpus, self.ranks, self.conditions.host_gpus)
 
 
 def to_document(result: ProbeResult) -> dict[str, Any]:
