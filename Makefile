@@ -34,7 +34,7 @@ check: .venv/.test ## Format, lint, types, layers, and whether generated files a
 generate: .venv/.test ## Write again what is made from code: reference pages, alert rules, dashboards
 	$(BIN)/python -m scripts.generate
 
-captures: .venv/.test ## Record the captures of captures/ anew, from the simulation; takes two minutes
+captures: .venv/.test ## Record the captures of tests/captures/ again, from the simulation; takes two minutes
 	$(BIN)/python -m scripts.captures
 
 bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on simulated nodes, and the probe beside a bare script
@@ -45,7 +45,7 @@ soak: .venv/.test ## Everything that can go wrong, at random, for 10 minutes (SO
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
 truth: .venv/.test ## Measure what verdicts are worth, on simulated nodes: docs/truth.md; most of an hour (ARGS: --quick)
-	$(BIN)/python -m truth $(ARGS)
+	$(BIN)/python -m benchmarks.truth $(ARGS)
 
 lock: .venv/.test ## Pin the newest versions that fit together
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/lock.json -e '.[probe,dev]' torch==$(TORCH)

@@ -23,7 +23,7 @@ from agents import Agent, all_cores_busy, cpu_seconds, eventually
 from benchmarks import exporter
 from benchmarks.check import check_times
 from benchmarks.measures import neighbours_read, percentiles, resident_megabytes, scrape, scrape_times, traced
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 
 PROFILES = {"h100x1": 1, "h100x8": 8, "h100x16": 16}
 WATCH_SECONDS = 30.0

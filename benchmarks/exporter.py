@@ -17,7 +17,7 @@ import yaml
 from agents import Metrics, cpu_seconds, eventually, free_port
 
 from benchmarks.measures import neighbours_read, percentiles, resident_megabytes, scrape_times, traced
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 
 NAME = "nvitop-exporter"
 PROGRAM = Path(os.environ.get("GPUMON_PEERS", Path(sys.prefix) / "peers")) / "bin" / NAME

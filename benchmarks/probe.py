@@ -17,7 +17,7 @@ from typing import Any
 from agents import Agent, eventually, free_port
 
 from benchmarks.measures import resident_megabytes
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 
 RUNS = 20
 SETTLED_AFTER = 3

@@ -29,7 +29,7 @@ from benchmarks.stage import GPUS, HEALED_SECONDS, Stage
 from benchmarks.turmoil import undecided
 from benchmarks.verdict import Size, verdict
 from benchmarks.witness import READING, Scraper, Witness
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 
 TURMOIL_SECONDS, CALM_SECONDS = 45.0, 10.0
 RECOVERY_SECONDS = 2 * HEALED_SECONDS
@@ -91,8 +91,8 @@ class Soak:
             lambda: self.stage.harm(node=True): 1,
             self.stage.heal: 5,
             self.stage.send_xid: 3,
-            lambda: self.kill("gpumon.sampler"): 1,
-            lambda: self.kill("gpumon.links"): 0.5,
+            lambda: self.kill("gpumon.collectors.sampler"): 1,
+            lambda: self.kill("gpumon.collectors.links"): 0.5,
             self.stop_sampler: 0.5,
             lambda: self.sleep(self.chance.uniform(1, 12)): 0.5,
             self.reload: 1,
@@ -160,7 +160,7 @@ class Soak:
 
     def stop_sampler(self) -> None:
         """A while in which it gets no processor is no fault of the driver."""
-        pids = self.children("gpumon.sampler")
+        pids = self.children("gpumon.collectors.sampler")
         self.tell(f"sampler: stopped {pids}")
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)

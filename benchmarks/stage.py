@@ -11,7 +11,7 @@ from typing import Any
 from agents import Agent
 
 from benchmarks.turmoil import TROUBLES, XIDS, Trouble
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 
 GPUS = 8
 NODE = -1

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.measures import scrape
 from benchmarks.stage import Stage
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 
 SCRAPE_LIMIT = 0.1
 PRESSURE = Path("/proc/pressure/cpu")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dashboards.panels import Section, graph, series, stat, table, timeline
-from gpumon.alerts.rules import JOB
 from gpumon.health.alerting import rules
+from gpumon.health.alerts.rules import JOB
 
 UID = "gpumon-overview"
 TITLE = "gpumon: overview"

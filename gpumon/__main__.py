@@ -2,7 +2,7 @@
 
 import sys
 
-from gpumon.cli import main
+from gpumon.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

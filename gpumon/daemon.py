@@ -13,37 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpumon import __version__, log, systemd
-from gpumon.accepting import Accepting
-from gpumon.arrival import Agent, Tick
-from gpumon.boot import boot_clock, boot_id
-from gpumon.config.load import ConfigurationError, changes, reloaded
-from gpumon.config.model import Configuration
-from gpumon.front import Front
-from gpumon.heartbeat import Heartbeat
-from gpumon.holding import Holding
-from gpumon.maintaining import Maintaining
-from gpumon.memories import Memories
-from gpumon.monitor import BEAT_SECONDS, Monitor
-from gpumon.outputs.prometheus import Renderer
-from gpumon.probe.schedule import Schedule
-from gpumon.release import NODE
-from gpumon.ruling import Rulings
-from gpumon.serve.app import create_app
-from gpumon.serve.hosts import own_names
-from gpumon.serve.sources import Sources
-from gpumon.sightings import Sightings
-from gpumon.snapshot.snapshot import DriverStatus, Hello, Logged, Message, Snapshot, TrialResult, XidEvent
-from gpumon.store.store import Retention
-from gpumon.supervisor import groups, shared_memory
-from gpumon.supervisor.fleet import Fleet
-from gpumon.supervisor.links import LinksSupervisor
-from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.orphans import end_orphans
-from gpumon.supervisor.probing import Probing
-from gpumon.supervisor.releasing import Releasing
-from gpumon.supervisor.run_record import RunRecord
-from gpumon.supervisor.samplers import SamplerSupervisor
-from gpumon.wiring import (
+from gpumon.bootstrap import (
     PROBE,
     choices,
     first_report,
@@ -54,6 +24,36 @@ from gpumon.wiring import (
     terms,
     timetable,
 )
+from gpumon.clock import boot_clock, boot_id
+from gpumon.config.load import ConfigurationError, changes, reloaded
+from gpumon.config.model import Configuration
+from gpumon.model.release import NODE
+from gpumon.model.snapshot import DriverStatus, Hello, Logged, Message, Snapshot, TrialResult, XidEvent
+from gpumon.outputs.prometheus import Renderer
+from gpumon.probe.core.schedule import Schedule
+from gpumon.probe.runner import cgroup, shared_memory
+from gpumon.probe.runner.fleet_figures import Fleet
+from gpumon.probe.runner.orphans import end_orphans
+from gpumon.probe.runner.prober import Probing
+from gpumon.probe.runner.run_record import RunRecord
+from gpumon.server.app import create_app
+from gpumon.server.hosts import own_names
+from gpumon.server.listener import Front
+from gpumon.server.sources import Sources
+from gpumon.services.event_recorder import Sightings
+from gpumon.services.heartbeat import Heartbeat
+from gpumon.services.holds import Holding
+from gpumon.services.inventory_acceptance import Accepting
+from gpumon.services.maintenance_windows import Maintaining
+from gpumon.services.persistence import Memories
+from gpumon.services.releases import Releasing
+from gpumon.services.verdict_writer import Rulings
+from gpumon.state.messages import Agent, Tick
+from gpumon.state.monitor import BEAT_SECONDS, Monitor
+from gpumon.store.store import Retention
+from gpumon.supervisor.links import LinksSupervisor
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.samplers import SamplerSupervisor
 
 _log = logging.getLogger("gpumon")
 
@@ -173,7 +173,7 @@ class Daemon:
         """Begin everything that watches and judges."""
         self._make_state_folder()
         end_orphans()
-        groups.end_left()
+        cgroup.end_left()
         shared_memory.sweep()  # of ranks that were killed with the agent before this one
         self._memories.start()
         self._probing.recall()

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-FOLDER = Path(__file__).parents[1] / "captures"
+FOLDER = Path(__file__).parents[1] / "tests" / "captures"
 
 
 class Shown(NamedTuple):

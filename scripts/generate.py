@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dashboards.generate import dashboards
-from gpumon.alerts.render import render, runbook
 from gpumon.config.reference import reference, sample
 from gpumon.health.alerting import rules
+from gpumon.health.alerts.render import render, runbook
 from gpumon.outputs import health_page, probe_page, xid_page
 from gpumon.outputs.catalogue import markdown
 from gpumon.sim import reference as reference_of_simulation

@@ -11,28 +11,28 @@ from pathlib import Path
 
 import pynvml
 
-from gpumon.arrival import Remembered, Ruled, Tick
-from gpumon.boot import boot_clock
-from gpumon.fold import fold, watching
-from gpumon.links.infiniband import Infiniband
-from gpumon.links.processes import Processes
-from gpumon.links.services import Services
-from gpumon.moment import Moment
-from gpumon.nvml.gpm import LEAST_SECONDS
-from gpumon.nvml.library import Library
-from gpumon.nvml.poll import NodePoll, start
+from gpumon.clock import boot_clock
+from gpumon.collectors.links.infiniband import Infiniband
+from gpumon.collectors.links.processes import Processes
+from gpumon.collectors.links.services import Services
+from gpumon.collectors.nvml.gpm import LEAST_SECONDS
+from gpumon.collectors.nvml.library import Library
+from gpumon.collectors.nvml.poll import NodePoll, start
+from gpumon.model import call_page
+from gpumon.model.node import Build
+from gpumon.model.reading import Table, rows
+from gpumon.model.snapshot import LinksSeen, PciBus, SeenGpu, Snapshot
+from gpumon.model.timestamp import Moment
 from gpumon.outputs.prometheus import TABLES
-from gpumon.probe.metrics import INITIAL
-from gpumon.probe.state import ProbeState
-from gpumon.report import Report
+from gpumon.probe.core.metrics import INITIAL
+from gpumon.probe.core.state import ProbeState
 from gpumon.sim.infiniband import open_tree
 from gpumon.sim.library import SimulatedNode, open_node
 from gpumon.sim.profiles import PROFILES
-from gpumon.snapshot import call_page
-from gpumon.snapshot.node import Build
-from gpumon.snapshot.reading import Table, rows
-from gpumon.snapshot.snapshot import LinksSeen, PciBus, SeenGpu, Snapshot
-from gpumon.terms import Terms
+from gpumon.state.messages import Remembered, Ruled, Tick
+from gpumon.state.reduce import fold, watching
+from gpumon.state.report import Report
+from gpumon.state.settings import Terms
 
 BUILD = Build(version="0.1.0", python="3.11.7", revision="000000000000")
 AT, WALL = 200.0, 1.7e9

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from gpumon.nvml.field_ids import FIELD_IDS, Version
-from gpumon.nvml.gpm import METRICS
+from gpumon.collectors.nvml.field_ids import FIELD_IDS, Version
+from gpumon.collectors.nvml.gpm import METRICS
+from gpumon.model.reading import rows
 from gpumon.outputs.catalogue import Findings
 from gpumon.sim.profiles import PROFILES
-from gpumon.snapshot.reading import rows
 from scripts.profiles import of_gpus, read_on
 
 

@@ -21,7 +21,7 @@ import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 
 T = TypeVar("T")
 PATIENCE = 60.0

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumon.arrival import Arrival
-from gpumon.fold import fold, watching
 from gpumon.health.catalogue import Catalogue
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import Verdict
 from gpumon.health.xids import XIDS
-from gpumon.journal import changes
-from gpumon.moment import Moment
-from gpumon.report import Report
-from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.nvlink import Nvlink
-from gpumon.snapshot.snapshot import DriverStatus, PciBus, SeenGpu, Snapshot
-from gpumon.state import GpuState
-from gpumon.terms import Terms
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.nvlink import Nvlink
+from gpumon.model.snapshot import DriverStatus, PciBus, SeenGpu, Snapshot
+from gpumon.model.timestamp import Moment
+from gpumon.state.change_log import changes
+from gpumon.state.messages import Arrival
+from gpumon.state.reduce import fold, watching
+from gpumon.state.report import Report
+from gpumon.state.settings import Terms
 
 TERMS = Terms(interval=1.0, catalogue=Catalogue({79: XIDS[79]}))
 BUS = tuple(f"00000000:{n:02X}:00.0" for n in (0x1B, 0x43, 0x52))

@@ -6,25 +6,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from gpumon import judged, maintenance
-from gpumon.alerts.history import History
-from gpumon.arrival import Ruled
 from gpumon.health import judge, table
 from gpumon.health.acknowledge import Asked, acknowledged
+from gpumon.health.alerts.history import History
 from gpumon.health.policy import Policy
 from gpumon.health.standing import Health
 from gpumon.health.terms import Level, Way
 from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.health.waiting import Waited, resumed, waited
-from gpumon.maintenance import Maintenance, MaintenanceEnded
-from gpumon.moment import Moment
-from gpumon.serve import example, example_parts
-from gpumon.snapshot.burst import NVML, XID, Burst
-from gpumon.snapshot.nvlink import Nvlink
-from gpumon.snapshot.reading import Labels, Sample, Table, samples
-from gpumon.snapshot.snapshot import LinksSeen, StuckProcess
-from gpumon.state import GpuState
-from gpumon.terms import Terms
+from gpumon.model import maintenance
+from gpumon.model.error_event import NVML, XID, Burst
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.maintenance import Maintenance, MaintenanceEnded
+from gpumon.model.nvlink import Nvlink
+from gpumon.model.reading import Labels, Sample, Table, samples
+from gpumon.model.snapshot import LinksSeen, StuckProcess
+from gpumon.model.timestamp import Moment
+from gpumon.server import example, example_parts
+from gpumon.state import health_reducer
+from gpumon.state.messages import Ruled
+from gpumon.state.settings import Terms
 
 WALL = 1.8e9
 LOOK = 5.0
@@ -217,7 +218,7 @@ class Ward:
         known = maintenance.in_time(self.report.maintenances, self.moment, self.report.boot_id)
         memory = replace(memory, history=history, links=links)
         self.report = replace(self.report, memory=memory, maintenances=known)
-        self.report = judged.looked(self.report, self.moment, self.terms)
+        self.report = health_reducer.looked(self.report, self.moment, self.terms)
         self.rule(self.report.health.due)
         return self
 
@@ -234,7 +235,7 @@ class Ward:
 
     def rule(self, due: tuple[Ruling, ...]) -> None:
         """What was due is told."""
-        self.report = judged.take(self.report, Ruled(rulings=due))
+        self.report = health_reducer.take(self.report, Ruled(rulings=due))
 
     @property
     def verdicts(self) -> dict[tuple[str, str], Verdict]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 from gpumon.supervisor.loop import Loop
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from simulated import Simulation, simulated
 
-from gpumon.nvml.gpu import Extent
-from gpumon.nvml.library import Library
-from gpumon.nvml.poll import NodePoll, start
-from gpumon.snapshot import call_page
-from gpumon.snapshot.snapshot import SeenGpu, Snapshot
+from gpumon.collectors.nvml.gpu import Extent
+from gpumon.collectors.nvml.library import Library
+from gpumon.collectors.nvml.poll import NodePoll, start
+from gpumon.model import call_page
+from gpumon.model.snapshot import SeenGpu, Snapshot
 
 
 class Poll:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpumon.snapshot.burst import KMSG, NVML, XID, Burst, Change, Sighting
+from gpumon.model.error_event import KMSG, NVML, XID, Burst, Change, Sighting
 
 WALL = 2e9
 BUS_ID = "00000000:18:00.0"

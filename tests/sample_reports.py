@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpumon import judged as judging
-from gpumon.alerts.alert import Alert
-from gpumon.alerts.history import History
-from gpumon.arrival import Ruled
 from gpumon.health import table
 from gpumon.health.alerting import rules
+from gpumon.health.alerts.alert import Alert
+from gpumon.health.alerts.history import History
 from gpumon.health.standing import Health
-from gpumon.moment import Moment
+from gpumon.model.error_event import OVERRUN, SXID, Burst
+from gpumon.model.fabric import CHECKS, Fabric, Platform
+from gpumon.model.gpu import FAULTS, Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.node import Driver, Node
+from gpumon.model.nvlink import C2cLink, Nvlink
+from gpumon.model.snapshot import SeenMig
+from gpumon.model.timestamp import Moment
 from gpumon.outputs.document import Stamp
-from gpumon.probe.state import ProbeState
-from gpumon.report import Report
-from gpumon.serve import example, example_parts
-from gpumon.snapshot.burst import OVERRUN, SXID, Burst
-from gpumon.snapshot.fabric import CHECKS, Fabric, Platform
-from gpumon.snapshot.gpu import FAULTS, Gpu
-from gpumon.snapshot.node import Driver, Node
-from gpumon.snapshot.nvlink import C2cLink, Nvlink
-from gpumon.snapshot.snapshot import SeenMig
-from gpumon.state import GpuState
-from gpumon.terms import Terms
+from gpumon.probe.core.state import ProbeState
+from gpumon.server import example, example_parts
+from gpumon.state import health_reducer as judging
+from gpumon.state.messages import Ruled
+from gpumon.state.report import Report
+from gpumon.state.settings import Terms
 
 STAMP: Stamp = example.STAMP
 MINUTE = 60.0

@@ -9,7 +9,7 @@ from typing import Self
 
 from agents import Agent, Metrics
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 
 Series = tuple[str, frozenset[tuple[str, str]]]
 

@@ -8,16 +8,14 @@ from collections.abc import Iterator
 import pynvml
 import pytest
 
-from gpumon.alerts.expression import Reading, fits
-from gpumon.alerts.expression import parts as branches
+from gpumon.collectors.nvml import gpm
+from gpumon.collectors.nvml.calls import CALLS
+from gpumon.collectors.nvml.field_ids import FIELD_IDS, field_ids
 from gpumon.health.alerting import rules
-from gpumon.nvml import gpm
-from gpumon.nvml.calls import CALLS
-from gpumon.nvml.field_ids import FIELD_IDS, field_ids
-from gpumon.outputs.catalogue import unit
-from gpumon.outputs.prometheus import TABLES
-from gpumon.snapshot.nvlink import C2cLink, Nvlink
-from gpumon.snapshot.reading import (
+from gpumon.health.alerts.expression import Reading, fits
+from gpumon.health.alerts.expression import parts as branches
+from gpumon.model.nvlink import C2cLink, Nvlink
+from gpumon.model.reading import (
     KEY_SEPARATOR,
     Bits,
     Call,
@@ -40,6 +38,8 @@ from gpumon.snapshot.reading import (
     labels_of,
     rows,
 )
+from gpumon.outputs.catalogue import unit
+from gpumon.outputs.prometheus import TABLES
 
 NEWEST_DRIVER = "9999"
 

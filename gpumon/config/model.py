@@ -20,17 +20,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gpumon.config.probe import Probe
-from gpumon.config.row import (
-    NEEDS,
-    Section,
-    SomePath,
-    checked_address,
-    checked_gpu,
-    setting,
-    split,
-)
+from gpumon.config.row import NEEDS, Section, SomePath, checked_address, checked_gpu, setting, split
 from gpumon.health.xids import Xid
-from gpumon.snapshot.caps import MOST
+from gpumon.model.series_limits import MOST
 
 
 class Web(Section):

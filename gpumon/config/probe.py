@@ -22,7 +22,7 @@ from gpumon.config.row import (
     split,
     split_command,
 )
-from gpumon.probe.probes import ALL_REDUCE, PROBES
+from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 
 DAY, YEAR = 86400, 366 * 86400
 """Calendars and sockets know no time that is much longer."""

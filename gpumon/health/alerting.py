@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpumon.alerts import rules as on_readings
-from gpumon.alerts.expression import Compare, Reading, where
-from gpumon.alerts.render import number
-from gpumon.alerts.rules import MINUTE, RUNBOOK_URL, Rule
+from gpumon.health.alerts import rules as on_readings
+from gpumon.health.alerts.expression import Compare, Reading, where
+from gpumon.health.alerts.render import number
+from gpumon.health.alerts.rules import MINUTE, RUNBOOK_URL, Rule
 from gpumon.health.check import Check
 from gpumon.health.table import CHECKS, SUBJECTS
 from gpumon.health.terms import UNKNOWN, Level

@@ -10,8 +10,8 @@ from functools import cached_property, lru_cache
 from gpumon.health import nvlink5, recovery, registers
 from gpumon.health.terms import ACTIONS, Action
 from gpumon.health.xids import NOTHING, SUPPORT, XIDS, Severity, Xid, unknown
-from gpumon.snapshot.burst import AER, CANCELLED_BY, NIC, OVERRUN, SXID, Burst
-from gpumon.snapshot.nic import trouble
+from gpumon.model.error_event import AER, CANCELLED_BY, NIC, OVERRUN, SXID, Burst
+from gpumon.model.nic_messages import trouble
 
 _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 

@@ -9,7 +9,7 @@ from gpumon.health.check import Latch
 from gpumon.health.facts import Facts
 from gpumon.health.terms import Way
 from gpumon.health.verdict import Verdict
-from gpumon.state import GpuState
+from gpumon.model.gpu_state import GpuState
 
 PROOF_AFTER_RESET = 60.0
 PROOF_AFTER_REBOOT = 600.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from gpumon.snapshot.snapshot import HOST
+from gpumon.model.snapshot import HOST
 
 
 class Basis(enum.StrEnum):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gpumon.alerts.history import STEP, History
+from gpumon.health.alerts.history import STEP, History
 from gpumon.health.catalogue import SHIPPED, Catalogue, Explanation
 from gpumon.health.expectation import Expectation
 from gpumon.health.lives import Life
@@ -15,15 +15,15 @@ from gpumon.health.past import Growth, Past, Series, grouped, growing
 from gpumon.health.policy import Limit, Policy
 from gpumon.health.terms import Way
 from gpumon.health.verdict import NODE, Change, Key, Ruling, Verdict
-from gpumon.maintenance import Known, Maintenance, in_force
-from gpumon.moment import Moment
-from gpumon.probe.state import ProbeState
-from gpumon.snapshot.burst import XID, Burst
-from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.known_port import KnownPort
-from gpumon.snapshot.node import Driver, Node
-from gpumon.snapshot.snapshot import SeenPort, StuckProcess
-from gpumon.state import GpuState
+from gpumon.model.error_event import XID, Burst
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.maintenance import Known, Maintenance, in_force
+from gpumon.model.node import Driver, Node
+from gpumon.model.port_record import KnownPort
+from gpumon.model.snapshot import SeenPort, StuckProcess
+from gpumon.model.timestamp import Moment
+from gpumon.probe.core.state import ProbeState
 
 
 @dataclass(frozen=True, kw_only=True)

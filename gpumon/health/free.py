@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health.facts import Facts
-from gpumon.state import GpuState
+from gpumon.model.gpu_state import GpuState
 
 
 def free_since(facts: Facts) -> float | None:

@@ -17,7 +17,7 @@ from gpumon.health.standing import Health, Pending
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.terms import OK, UNKNOWN, Level, Way
 from gpumon.health.verdict import NODE, Change, Finding, Key, Ruling, Verdict
-from gpumon.snapshot.burst import UNNAMED
+from gpumon.model.error_event import UNNAMED
 
 GONE_AFTER = 10 * MINUTE
 """Seconds for which a device has to be absent from the inventory before its verdicts go: it is expected no more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import mul
 
-from gpumon.alerts.history import STEP
+from gpumon.health.alerts.history import STEP
 from gpumon.health.facts import GpuCase
 from gpumon.health.past import Past, Series
 

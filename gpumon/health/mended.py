@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from gpumon.health.terms import FAIL
 from gpumon.health.verdict import REPAIRS, Change, Ruling
-from gpumon.probe.result import ProbeResult
-from gpumon.state import GpuState
+from gpumon.model.gpu_state import GpuState
+from gpumon.probe.core.result import ProbeResult
 
 
 class Mended(NamedTuple):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpumon.alerts.expression import Reading
-from gpumon.alerts.history import History, Window
-from gpumon.alerts.over_time import average
+from gpumon.health.alerts.expression import Reading
+from gpumon.health.alerts.history import History, Window
+from gpumon.health.alerts.over_time import average
 from gpumon.health.verdict import NODE
-from gpumon.snapshot.reading import Labels
+from gpumon.model.reading import Labels
 
 
 class Past(NamedTuple):

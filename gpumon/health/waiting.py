@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpumon.health.standing import Health, Pending
 from gpumon.health.terms import Level
 from gpumon.health.verdict import Key
-from gpumon.moment import Moment
+from gpumon.model.timestamp import Moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpumon.model.fabric import COMPLETED, STATES
+from gpumon.model.nvlink import Nvlink
+from gpumon.model.reading import metric_type, rows
 from gpumon.outputs.document import Document
 from gpumon.outputs.words import count
-from gpumon.snapshot.fabric import COMPLETED, STATES
-from gpumon.snapshot.nvlink import Nvlink
-from gpumon.snapshot.reading import metric_type, rows
 
 _COUNTERS = {
     name: name.removesuffix("_total").replace("_", " ")

@@ -13,23 +13,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpumon.alerts.alert import Alert
+from gpumon.health.alerts.alert import Alert
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.nvlink import Nvlink, NvlinkPeer
+from gpumon.model.reading import Row, Table, labels_of, rows
+from gpumon.model.release import Window
+from gpumon.model.snapshot import SeenMig
 from gpumon.outputs import events, standing
 from gpumon.outputs.health import health
 from gpumon.outputs.hold import hold
 from gpumon.outputs.maintenance import maintenance
 from gpumon.outputs.problems import UNJUDGED, Problem, fault_words, problems, worst
 from gpumon.outputs.words import duration, rfc3339, stage
-from gpumon.probe.account import Progress
-from gpumon.probe.probes import ALL_REDUCE
-from gpumon.probe.result import ProbeResult, to_document
-from gpumon.probe.state import ProbeState
-from gpumon.release import Window
-from gpumon.report import Report
-from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
-from gpumon.snapshot.reading import Row, Table, labels_of, rows
-from gpumon.snapshot.snapshot import SeenMig
-from gpumon.state import GpuState
+from gpumon.probe.core.account import Progress
+from gpumon.probe.core.probes import ALL_REDUCE
+from gpumon.probe.core.result import ProbeResult, to_document
+from gpumon.probe.core.state import ProbeState
+from gpumon.state.report import Report
 
 Document = dict[str, Any]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpumon.health.catalogue import RECOVERY_ACTION
+from gpumon.model.error_event import AER, NIC, OVERRUN, SXID, XID, Burst
 from gpumon.outputs.words import DAY, rfc3339, seconds_between
-from gpumon.report import Report
-from gpumon.snapshot.burst import AER, NIC, OVERRUN, SXID, XID, Burst
+from gpumon.state.report import Report
 
 MOST_SHOWN = 5
 

@@ -9,11 +9,11 @@ from gpumon.health.check import Check
 from gpumon.health.table import BY_NAME
 from gpumon.health.terms import ACTIONS, WAYS, Level
 from gpumon.health.verdict import Ruling, Verdict
+from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.asked import asked
 from gpumon.outputs.maintenance import maintenance
 from gpumon.outputs.words import duration, rfc3339
-from gpumon.report import Report
-from gpumon.state import GpuState
+from gpumon.state.report import Report
 
 Document = dict[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpumon.alerts.render import duration, number
+from gpumon.health.alerts.render import duration, number
 from gpumon.health.check import Check
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.table import SUBJECTS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpumon.hold import Hold, in_force
+from gpumon.model.hold import Hold, in_force
 from gpumon.outputs.maintenance import lasting
 from gpumon.outputs.words import rfc3339
-from gpumon.report import Report
+from gpumon.state.report import Report
 
 Document = dict[str, Any]
 MOST_NAMED = 3

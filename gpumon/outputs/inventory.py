@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpumon import boards
 from gpumon.health.expectation import BASES, Basis
+from gpumon.model.error_event import Board
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.port_record import KnownPort
 from gpumon.outputs.document import gpu as gpu_document
 from gpumon.outputs.terminal import printable
 from gpumon.outputs.words import ABSENT, rfc3339
-from gpumon.report import Gone, Left, Report
-from gpumon.snapshot.burst import Board
-from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.known_port import KnownPort
-from gpumon.state import GpuState
+from gpumon.state import expected_gpus
+from gpumon.state.report import Gone, Left, Report
 
 Document = dict[str, Any]
 
@@ -106,7 +106,7 @@ def stored(seen: Iterable[Board], accepted: int | None, ports: Iterable[KnownPor
             _of_board(board) for board in sorted(here, key=lambda one: (one.gpu is None, one.gpu or 0, one.bus_id))
         ],
         "ports": [_of_port(one, one.device, None) for one in _in_order(ports) if one.expected is not False],
-        "gone": _gone(boards.gone(known, accepted=accepted is not None)),
+        "gone": _gone(expected_gpus.gone(known, accepted=accepted is not None)),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpumon.outputs.words import duration, rfc3339, seconds_between
-from gpumon.report import Report
+from gpumon.state.report import Report
 
 Document = dict[str, Any]
 NOISE = 60.0

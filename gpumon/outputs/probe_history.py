@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpumon.outputs.document import Document
 from gpumon.outputs.words import bandwidth, share, took_part
-from gpumon.probe.result import DECISIVE
+from gpumon.probe.core.result import DECISIVE
 
 NONE = "No run is on record."
 _GAP = "  "

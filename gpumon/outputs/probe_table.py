@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from gpumon.outputs.words import ABSENT, bandwidth, share, size, took_part
-from gpumon.probe.probes import PROBES
-from gpumon.probe.result import Comparison, Location, Measurement, Pair, ProbeResult, to_document
+from gpumon.probe.core.probes import PROBES
+from gpumon.probe.core.result import Comparison, Location, Measurement, Pair, ProbeResult, to_document
 
 _COLUMNS = ("size", "count", "type", "min", "p50", "p95", "p99", "cv", "algbw", "busbw", "#wrong")
 _UNITS = ("(B)", "(elements)", "", "(us)", "(us)", "(us)", "(us)", "", "(GB/s)", "(GB/s)", "")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpumon.alerts.alert import FIRING, SEVERITIES, Alert
-from gpumon.alerts.faults import FAULTS
-from gpumon.alerts.rules import RUNBOOK_URL, first_of, first_step
 from gpumon.health.alerting import OF_VERDICTS
+from gpumon.health.alerts.alert import FIRING, SEVERITIES, Alert
+from gpumon.health.alerts.faults import FAULTS
+from gpumon.health.alerts.rules import RUNBOOK_URL, first_of, first_step
 from gpumon.health.answered import repaired
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.checks import gpu as gpu_checks
@@ -17,14 +17,14 @@ from gpumon.health.expectation import BASES
 from gpumon.health.table import BY_NAME, SUBJECT_OF
 from gpumon.health.terms import ACTIONS, UNKNOWN, Action, Way
 from gpumon.health.verdict import Verdict
+from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.asked import if_it_comes_back
 from gpumon.outputs.health import title, ways_out
 from gpumon.outputs.standing import unanswered
 from gpumon.outputs.words import sentence
-from gpumon.probe.probes import ALL_REDUCE
-from gpumon.probe.standing import standing
-from gpumon.report import Report
-from gpumon.state import GpuState
+from gpumon.probe.core.probes import ALL_REDUCE
+from gpumon.probe.core.standing import standing
+from gpumon.state.report import Report
 
 DRIVER = "driver"
 """The notice that says of the node that its driver cannot be used."""

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from gpumon.probe.result import AllReduce
-from gpumon.report import Report
-from gpumon.snapshot.fabric import Fabric, Platform
-from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.health import Judged
-from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
-from gpumon.snapshot.mig import Mig
-from gpumon.snapshot.node import Build, Driver, Node
-from gpumon.snapshot.nvlink import C2cLink, Nvlink, NvlinkPeer
-from gpumon.snapshot.reading import INFO_HELP, Labels, Row, Table, labels_of, metric_type, rows
+from gpumon.model.fabric import Fabric, Platform
+from gpumon.model.gpu import Gpu
+from gpumon.model.health_metrics import Judged
+from gpumon.model.infiniband import InfinibandLink, InfinibandPort
+from gpumon.model.mig import Mig
+from gpumon.model.node import Build, Driver, Node
+from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
+from gpumon.model.reading import INFO_HELP, Labels, Row, Table, labels_of, metric_type, rows
+from gpumon.probe.core.result import AllReduce
+from gpumon.state.report import Report
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TABLES: tuple[type[Table], ...] = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gpumon.outputs.words import took_part
-from gpumon.probe.result import to_document
-from gpumon.probe.standing import newest, standing
-from gpumon.probe.state import ProbeState
+from gpumon.probe.core.result import to_document
+from gpumon.probe.core.standing import newest, standing
+from gpumon.probe.core.state import ProbeState
 
 
 def document(state: ProbeState, probe: str, wall: float) -> dict[str, Any] | None:

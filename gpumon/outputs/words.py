@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gpumon.durations import utc
-from gpumon.probe.numbers import leaves_out, numbered
+from gpumon.model.durations import utc
+from gpumon.probe.core.numbers import leaves_out, numbered
 
 ABSENT = "n/a"
 MINUTE, HOUR, DAY = 60, 3600, 86400

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from gpumon.bursts import PAUSE
 from gpumon.config.xid_file import KEYS
 from gpumon.health import nvlink5, registers
 from gpumon.health.xids import TABLE, Xid
+from gpumon.state.event_grouping import PAUSE
 
 
 def markdown() -> str:

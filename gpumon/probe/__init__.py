@@ -1,1 +1,1 @@
-"""The all-reduce probe: what it measures, when it may run, and what its ranks are told. The supervisor starts them."""
+"""Probes: what is planned and concluded (core), what starts ranks (runner), and the ranks themselves (worker)."""

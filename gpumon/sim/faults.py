@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpumon.model.snapshot import PLACES
 from gpumon.sim import effects, entries, shapes, stuck, workload
 from gpumon.sim.codes import Code
 from gpumon.sim.effects import Alter, Call
@@ -16,7 +17,6 @@ from gpumon.sim.gpm import METRICS
 from gpumon.sim.physics import Workload
 from gpumon.sim.ports import PORTS_SHAPE, SERVICES_SHAPE
 from gpumon.sim.state import QUANTITIES
-from gpumon.snapshot.snapshot import PLACES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

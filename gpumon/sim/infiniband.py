@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 from gpumon.sim import SimulationError, stuck
 from gpumon.sim.board import Profile
 from gpumon.sim.effects import RECHECK

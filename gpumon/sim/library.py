@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 from gpumon.sim import (
     SimulationError,
     batch,

@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
+from gpumon.model.child_orders import is_recording
+from gpumon.model.snapshot import HOST
 from gpumon.sim import SimulationError, capture
 from gpumon.sim.library import open_node
 from gpumon.sim.pointers import Library
 from gpumon.sim.replay import Replay
 from gpumon.sim.replay_calls import find
 from gpumon.sim.trace import Trace
-from gpumon.snapshot.orders import is_recording
-from gpumon.snapshot.snapshot import HOST
 
 
 class Simulated(Protocol):

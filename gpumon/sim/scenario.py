@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from gpumon.model.snapshot import GUEST, HOST
 from gpumon.sim import SimulationError, ports, shapes, stuck, workload
 from gpumon.sim.arrivals import Xid
 from gpumon.sim.board import Profile
@@ -20,7 +21,6 @@ from gpumon.sim.device import Identity
 from gpumon.sim.faults import FAULTS, Fault
 from gpumon.sim.mig import Layout, LayoutError, Wanted, place
 from gpumon.sim.physics import Workload
-from gpumon.snapshot.snapshot import GUEST, HOST
 
 _logger = logging.getLogger(__name__)
 

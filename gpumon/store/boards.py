@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import fields
 
-from gpumon.snapshot.burst import Board
+from gpumon.model.error_event import Board
 
 MOST_BOARDS = 256
 """GPUs that are remembered: boards are replaced, and a host may live long."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from gpumon.snapshot.burst import CANCELLED_BY, KMSG, NVML, SXID, XID, Burst, Change
+from gpumon.model.error_event import CANCELLED_BY, KMSG, NVML, SXID, XID, Burst, Change
 
 _COUNTERS = {XID: ("xid_counters", "uuid", "xid"), SXID: ("sxid_counters", "nvswitch", "sxid")}
 _COLUMNS = tuple(field.name for field in fields(Burst) if field.name != "cancelled_wall")

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
-from gpumon.snapshot.known_port import KnownPort
+from gpumon.model.port_record import KnownPort
 
 MOST_PORTS = 256
 """Ports that are remembered: cards are replaced, and virtual functions come and go."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpumon.probe.result import ProbeResult, from_document
+from gpumon.probe.core.result import ProbeResult, from_document
 
 log = logging.getLogger("gpumon.store")
 

@@ -7,10 +7,10 @@ import sqlite3
 from dataclasses import fields
 from typing import TypeVar
 
-from gpumon.durations import LATEST
-from gpumon.hold import Hold
-from gpumon.maintenance import MOST_REMEMBERED, Maintenance
-from gpumon.span import Span
+from gpumon.model.durations import LATEST
+from gpumon.model.hold import Hold
+from gpumon.model.maintenance import MOST_REMEMBERED, Maintenance
+from gpumon.model.time_window import Span
 
 S = TypeVar("S", bound=Span)
 

@@ -15,10 +15,10 @@ from typing import Any, Self, TypeVar
 from gpumon.health.lives import Life
 from gpumon.health.verdict import Key, Ruling, Verdict
 from gpumon.health.waiting import Waited
-from gpumon.probe.result import ProbeResult
-from gpumon.snapshot.burst import Board, Burst, Change, LogPosition
-from gpumon.snapshot.known_port import KnownPort
-from gpumon.span import Span
+from gpumon.model.error_event import Board, Burst, Change, LogPosition
+from gpumon.model.port_record import KnownPort
+from gpumon.model.time_window import Span
+from gpumon.probe.core.result import ProbeResult
 from gpumon.store import boards, events, lives, ports, runs, spans, verdicts, waiting
 from gpumon.store.errors import told_plainly
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Retention, Store
 

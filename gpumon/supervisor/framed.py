@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpumon import __version__
-from gpumon.boot import boot_clock
-from gpumon.life import END
+from gpumon.clock import boot_clock
+from gpumon.collectors.lifecycle import END
 from gpumon.log import add as count_logged
-from gpumon.snapshot import call_page, frame
-from gpumon.snapshot.call_page import InCall
-from gpumon.snapshot.snapshot import Hello, Logged, Message, XidEvent
+from gpumon.model import call_page, frame
+from gpumon.model.call_page import InCall
+from gpumon.model.snapshot import Hello, Logged, Message, XidEvent
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.lateness import Lateness, deadline
 from gpumon.supervisor.lines import Lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpumon.snapshot.call_page import InCall
+from gpumon.model.call_page import InCall
 
 CALL_SECONDS = 2.0
 OPENING_SECONDS = 60.0

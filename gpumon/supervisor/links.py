@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gpumon.arrival import Aside, LinksChild
-from gpumon.boot import boot_clock
-from gpumon.snapshot.orders import LinkOrders
-from gpumon.snapshot.snapshot import LinksSeen, Message
+from gpumon.clock import boot_clock
+from gpumon.model.child_orders import LinkOrders
+from gpumon.model.snapshot import LinksSeen, Message
+from gpumon.state.messages import Aside, LinksChild
 from gpumon.supervisor.framed import FramedChild, Launch
 from gpumon.supervisor.loop import Loop, Timer
 
@@ -185,7 +185,7 @@ class LinksSupervisor:
             self._loop,
             lambda page: Launch(
                 name="links",
-                module="gpumon.links",
+                module="gpumon.collectors.links",
                 orders=replace(self._orders(page), leave_aside=aside).encode(),
                 silence=SILENCE_SECONDS,
                 deadline=lambda _: self._patience.read,

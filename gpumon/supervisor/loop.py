@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 
 Callback = Callable[[], object]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpumon.snapshot.orders import Orders
-from gpumon.snapshot.snapshot import Message
+from gpumon.model.child_orders import Orders
+from gpumon.model.snapshot import Message
 from gpumon.supervisor.framed import FramedChild, Launch
 from gpumon.supervisor.loop import Loop
 
@@ -30,7 +30,9 @@ class SamplerChild(FramedChild):
         def launch(page: int) -> Launch:
             self.orders = orders(page)
             name = "trial" if self.orders.trial else "sampler"
-            return Launch(name=name, module="gpumon.sampler", orders=self.orders.encode(), silence=SILENCE_SECONDS)
+            return Launch(
+                name=name, module="gpumon.collectors.sampler", orders=self.orders.encode(), silence=SILENCE_SECONDS
+            )
 
         super().__init__(
             loop,

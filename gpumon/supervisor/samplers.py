@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gpumon.arrival import Aside, Samplers
-from gpumon.boot import boot_clock
-from gpumon.life import REST, WATCH
-from gpumon.release import NODE, Holder
-from gpumon.snapshot.burst import FIRMWARE_SILENT
-from gpumon.snapshot.orders import EXIT_MISMATCH, Orders
-from gpumon.snapshot.snapshot import Message, Snapshot, TrialResult, XidEvent
+from gpumon.clock import boot_clock
+from gpumon.collectors.lifecycle import REST, WATCH
+from gpumon.model.child_orders import EXIT_MISMATCH, Orders
+from gpumon.model.error_event import FIRMWARE_SILENT
+from gpumon.model.release import NODE, Holder
+from gpumon.model.snapshot import Message, Snapshot, TrialResult, XidEvent
+from gpumon.state.messages import Aside, Samplers
 from gpumon.supervisor.loop import Loop, Timer
 from gpumon.supervisor.sampler import SamplerChild
 

@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.config.load import (
-    ConfigurationError,
-    changes,
-    configuration_file,
-    load,
-    reloaded,
-    show,
-)
+from gpumon.config.load import ConfigurationError, changes, configuration_file, load, reloaded, show
 from gpumon.config.places import state_directory
 from gpumon.config.settings import FLAGS, settings
 from gpumon.health.checks.versions import VERSIONS

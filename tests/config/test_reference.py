@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gpumon.alerts.rules import THRESHOLDS
 from gpumon.config.load import load
 from gpumon.config.reference import reference, sample
 from gpumon.config.settings import settings
+from gpumon.health.alerts.rules import THRESHOLDS
 from gpumon.health.table import BY_NAME, LIMITS
-from gpumon.probe.probes import PROBES
+from gpumon.probe.core.probes import PROBES
 
 ROOT = Path(__file__).parents[2]
 

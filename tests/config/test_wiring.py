@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpumon.bootstrap import first_report, floors, kernel_log, terms
 from gpumon.config.load import load
-from gpumon.wiring import first_report, floors, kernel_log, terms
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from gpumon.bootstrap import catalogue, terms
 from gpumon.config import xid_file
 from gpumon.config.load import ConfigurationError, load
 from gpumon.health.catalogue import SHIPPED
 from gpumon.health.xids import XIDS, Class, Severity
-from gpumon.wiring import catalogue, terms
 
 GOOD = """
 79:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.cli import COMMANDS
+from gpumon.cli.main import COMMANDS
 from gpumon.outputs.catalogue import catalogue
 
 ROOT = Path(__file__).parents[2]

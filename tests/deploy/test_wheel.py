@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpumon import __version__
-from gpumon.probe.plan import Rendezvous, make_plans
-from gpumon.probe.probes import PROBES
+from gpumon.probe.core.plan import Rendezvous, make_plans
+from gpumon.probe.core.probes import PROBES
 
 ROOT = Path(__file__).parents[2]
 REVISION = "0123456789ab"

@@ -196,7 +196,7 @@ def test_a_sampler_that_begins_with_a_bad_scenario_waits_for_a_good_one(agent: A
     """It does not crash: the agent names file and line, and reads again when they are mended."""
     agent.start(quiet(agent))
     agent.simulate({"gpus": {0: {"lsot": True}}})
-    for sampler in agent.children("gpumon.sampler"):
+    for sampler in agent.children("gpumon.collectors.sampler"):
         os.kill(sampler, signal.SIGKILL)
     eventually(lambda: "scenario.yml:3: gpus.0.lsot: unknown key" in json.dumps(agent.get("/api/v1/node")["notices"]))
     assert agent.metrics().value("gpumon_nvml_up") == 0

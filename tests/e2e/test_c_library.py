@@ -13,8 +13,8 @@ import pytest
 import small_nvml
 from agents import Agent, eventually
 
-from gpumon.nvml.place import place
-from gpumon.snapshot.snapshot import CONTAINER
+from gpumon.collectors.nvml.place import place
+from gpumon.model.snapshot import CONTAINER
 
 BUS = ("0000:1b:00.0", "0000:43:00.0")
 

@@ -10,7 +10,7 @@ import pytest
 from agents import Agent, Metrics, all_cores_busy, cpu_seconds, eventually
 from scrapes import Scrapes, falls
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 
 WELL = {"0", "4", "6"}
 TROUBLES = {
@@ -135,7 +135,7 @@ def test_storms_of_events_spin_nothing(agent: Agent) -> None:
 
 def assert_cheap(agent: Agent) -> None:
     """Over a few seconds: driver calls a second, and processor time of daemon and sampler."""
-    pids = {agent.process.pid, *agent.children("gpumon.sampler")}
+    pids = {agent.process.pid, *agent.children("gpumon.collectors.sampler")}
     began, calls, cpu = boot_clock(), driver_calls(agent), sum(cpu_seconds(pid) for pid in pids)
     threading.Event().wait(WATCHED)
     seconds = boot_clock() - began

@@ -15,7 +15,7 @@ import yaml
 from agents import Agent, alive, descendants, eventually, free_port, running
 from scrapes import Scrapes, longest_standstill
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 
 LOST, HUNG = "3", "5"
 STALE = 10

@@ -16,7 +16,7 @@ import pytest
 from agents import Agent, Metrics, alive, eventually
 from unkillable import build, held
 
-SAMPLER = "gpumon.sampler"
+SAMPLER = "gpumon.collectors.sampler"
 EVERY = {str(gpu) for gpu in range(8)}
 
 
@@ -124,7 +124,7 @@ def test_a_node_is_let_go_of_until_it_is_taken_up_again(agent: Agent) -> None:
         assert agent.metrics().value("gpumon_release_end_timestamp_seconds") is None
     assert watch.pages > 10
     assert watch.wrong == []
-    told = [line for line in agent.log.read_text().splitlines() if "logger=gpumon.release" in line]
+    told = [line for line in agent.log.read_text().splitlines() if "logger=gpumon.model.release" in line]
     assert ['msg="released: the agent keeps off"' in line for line in told] == [True, True, False]  # once each start
     assert 'msg="the release has ended"' in told[2]
     assert 'ended="by command"' in told[2]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from agents import Agent, eventually
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 
 FALLEN = "79, pid=4242, name=secret-job, GPU has fallen off the bus."
 TIMED_OUT = "119, pid=4242, name=secret-job, Timeout after 6s of waiting for RPC response from GPU2 GSP!"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpumon.collectors.nvml.table import ARCHITECTURES
 from gpumon.health.architectures import RANKS, possible
 from gpumon.health.xids import CRITICAL_XIDS
-from gpumon.nvml.table import ARCHITECTURES
 
 
 def of(architecture: str | None, *, chip_to_chip: bool = False) -> set[int]:

@@ -7,17 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Ward
 
-from gpumon import judged
-from gpumon.arrival import Ruled
 from gpumon.health import folding
 from gpumon.health.check import Check, comes_first
 from gpumon.health.standing import Health, ruled
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Change, Key, Ruling, Verdict
+from gpumon.state import health_reducer
+from gpumon.state.messages import Ruled
 
 WARD = Ward(gpus=3, ports=1)
-FACTS = judged.facts(WARD.report, WARD.moment, WARD.terms)
+FACTS = health_reducer.facts(WARD.report, WARD.moment, WARD.terms)
 NOW = FACTS.now
 
 
@@ -178,7 +178,7 @@ def test_a_consequence_is_in_sight_as_soon_as_its_cause_is_cleared() -> None:
     ward.go_on(60)
     [lost] = ward.report.health.primary
     over = Ruling(verdict=lost._replace(active=False), change=Change.CLEARED, wall=ward.wall, way=Way.ACKNOWLEDGED)
-    ward.report = judged.take(ward.report, Ruled(rulings=(over,)))
+    ward.report = health_reducer.take(ward.report, Ruled(rulings=(over,)))
     assert [one.check for one in ward.report.health.primary] == ["xid_critical"]
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from judging import Ward
 
-from gpumon.arrival import Ruled
 from gpumon.health.check import DAY, HOUR, MINUTE
 from gpumon.health.lives import Life
 from gpumon.health.repairs import repairs
 from gpumon.health.terms import FAIL, WARN, Action, Level, Way
 from gpumon.health.verdict import Change, Ruling, Verdict
-from gpumon.judged import facts, take
+from gpumon.state.health_reducer import facts, take
+from gpumon.state.messages import Ruled
 
 
 class Node(Ward):

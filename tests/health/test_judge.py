@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from judging import LOOK, Ward
 
-from gpumon import judged
 from gpumon.health.check import Check
 from gpumon.health.facts import GpuCase
 from gpumon.health.judge import judge
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Finding, fail
-from gpumon.journal import changes
+from gpumon.state import health_reducer
+from gpumon.state.change_log import changes
 
 
 def test_rows_are_whole() -> None:
@@ -120,7 +120,7 @@ def looked(ward: Ward, row: Check) -> list[tuple[int, str]]:
     """One look, with this check before all others; what the log says of checks."""
     ward.at += LOOK
     before = ward.report
-    health = judge(before.health, judged.facts(before, ward.moment, ward.terms), (row, *CHECKS))
+    health = judge(before.health, health_reducer.facts(before, ward.moment, ward.terms), (row, *CHECKS))
     ward.report = replace(before, health=health)
     lines = [(one.level, one.message) for one in changes(before, ward.report) if "check" in one.message]
     ward.rule(health.due)

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from folded import TERMS, said, told
 
-from gpumon.fold import watching
 from gpumon.health.products import PRODUCTS
-from gpumon.report import Report
-from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
-from gpumon.snapshot.snapshot import PciBus, SeenGpu, Snapshot
-from gpumon.state import GpuState
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.nvlink import Nvlink, NvlinkPeer
+from gpumon.model.snapshot import PciBus, SeenGpu, Snapshot
+from gpumon.state.reduce import watching
+from gpumon.state.report import Report
 
 SXM, PCIE = "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"
 

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Ward
 
-from gpumon import judged
-from gpumon.arrival import Remembered, Ruled
 from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.standing import Health
 from gpumon.health.terms import Way
 from gpumon.health.verdict import Change, Key, Ruling
 from gpumon.health.waiting import waited
+from gpumon.state import health_reducer
+from gpumon.state.messages import Remembered, Ruled
 from gpumon.store.store import Store
 
 XID = 95
@@ -55,7 +55,7 @@ class Node(Ward):
             self.kill()
             self.check(self.rows())
             return
-        self.report = judged.take(self.report, Ruled(rulings=due))
+        self.report = health_reducer.take(self.report, Ruled(rulings=due))
         self.seen_open = set(self.verdicts)
 
     def kill(self) -> None:
@@ -70,7 +70,7 @@ class Node(Ward):
             cleared=self._store.cleared_verdicts(),
             waiting=self._store.waiting(),
         )
-        self.report = judged.recall(self.report, remembered, self.moment)
+        self.report = health_reducer.recall(self.report, remembered, self.moment)
 
     def acknowledge(self) -> None:
         health = self.report.health

@@ -12,7 +12,7 @@ from sample_bursts import burst
 from gpumon.health import nvlink5, registers
 from gpumon.health.catalogue import SHIPPED, Explanation, explain
 from gpumon.health.xids import NOTHING, REBOOT, RESET, XIDS, Severity
-from gpumon.snapshot.burst import AER, AER_FATAL, NIC, OVERRUN, SXID, XID
+from gpumon.model.error_event import AER, AER_FATAL, NIC, OVERRUN, SXID, XID
 
 CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
 

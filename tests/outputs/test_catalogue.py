@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from gpumon.model.reading import rows
 from gpumon.outputs.catalogue import catalogue, document, markdown, text
 from gpumon.outputs.prometheus import TABLES
-from gpumon.report import Report
-from gpumon.snapshot.reading import rows
+from gpumon.state.report import Report
 from scripts.reference import findings
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"

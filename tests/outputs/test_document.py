@@ -9,28 +9,28 @@ from typing import Any
 import pytest
 import sample_reports as samples
 
-from gpumon.alerts.alert import SEVERITIES
-from gpumon.alerts.faults import FAULTS as ADVICE
 from gpumon.health.alerting import OF_VERDICTS, rules
+from gpumon.health.alerts.alert import SEVERITIES
+from gpumon.health.alerts.faults import FAULTS as ADVICE
 from gpumon.health.standing import Health
 from gpumon.health.terms import Action, Level
+from gpumon.model.fabric import Fabric, Platform
+from gpumon.model.gpu import FAULTS, Gpu
+from gpumon.model.health_metrics import Judged
+from gpumon.model.infiniband import InfinibandLink, InfinibandPort
+from gpumon.model.mig import Mig
+from gpumon.model.node import Build, Driver, Node
+from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
+from gpumon.model.reading import Sample, Table, rows
+from gpumon.model.reading import samples as readings
 from gpumon.outputs import document, events
 from gpumon.outputs.health import health
 from gpumon.outputs.problems import problems
 from gpumon.outputs.words import rfc3339
-from gpumon.probe.result import AllReduce
-from gpumon.probe.state import ProbeState
-from gpumon.report import Report
-from gpumon.serve import example, example_parts
-from gpumon.snapshot.fabric import Fabric, Platform
-from gpumon.snapshot.gpu import FAULTS, Gpu
-from gpumon.snapshot.health import Judged
-from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
-from gpumon.snapshot.mig import Mig
-from gpumon.snapshot.node import Build, Driver, Node
-from gpumon.snapshot.nvlink import C2cLink, Nvlink, NvlinkPeer
-from gpumon.snapshot.reading import Sample, Table, rows
-from gpumon.snapshot.reading import samples as readings
+from gpumon.probe.core.result import AllReduce
+from gpumon.probe.core.state import ProbeState
+from gpumon.server import example, example_parts
+from gpumon.state.report import Report
 
 STAMP = samples.STAMP
 

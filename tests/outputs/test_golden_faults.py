@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpumon.outputs.prometheus import Renderer
-from gpumon.report import Report
 from gpumon.sim.faults import FAULTS
+from gpumon.state.report import Report
 from scripts.profiles import report_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "faults"

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpumon.outputs.prometheus import Renderer
-from gpumon.probe.metrics import INITIAL
-from gpumon.probe.result import OUTCOMES, ProbeResult
-from gpumon.probe.state import ProbeState, ended, recalled
-from gpumon.report import Report
-from gpumon.serve import example
+from gpumon.probe.core.metrics import INITIAL
+from gpumon.probe.core.result import OUTCOMES, ProbeResult
+from gpumon.probe.core.state import ProbeState, ended, recalled
+from gpumon.server import example
+from gpumon.state.report import Report
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "probe.metrics"
 GOOD = example.run(5)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from gpumon.outputs.document import probe_result
 from gpumon.outputs.probe_history import NONE, history
 from gpumon.outputs.probe_table import table
-from gpumon.probe.result import OUTCOMES, Comparison, Location, Pair, ProbeResult
-from gpumon.serve import example
+from gpumon.probe.core.result import OUTCOMES, Comparison, Location, Pair, ProbeResult
+from gpumon.server import example
 
 OK = example.run()
 SOME = example.part(0, 4, 5, 6, 7)

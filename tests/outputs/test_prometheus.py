@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpumon.known_gpu import KnownGpu, readings
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.reading import metric_type
 from gpumon.outputs.prometheus import Renderer
-from gpumon.report import Report
 from gpumon.sim.profiles import PROFILES
-from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.reading import metric_type
-from gpumon.state import GpuState
+from gpumon.state.gpu_record import KnownGpu, readings
+from gpumon.state.report import Report
 from scripts.profiles import report_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.standing import Health
+from gpumon.model.error_event import SXID
+from gpumon.model.gpu import Gpu
 from gpumon.outputs import document, terminal
-from gpumon.probe.state import ProbeState
-from gpumon.report import Report
-from gpumon.serve import example, example_parts
-from gpumon.snapshot.burst import SXID
-from gpumon.snapshot.gpu import Gpu
+from gpumon.probe.core.state import ProbeState
+from gpumon.server import example, example_parts
+from gpumon.state.report import Report
 
 ALL = {
     "healthy": samples.healthy(),

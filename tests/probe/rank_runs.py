@@ -9,15 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpumon.probe.account import Progress
-from gpumon.probe.baseline import Judge
-from gpumon.probe.plan import Plan, Run, make_plans
-from gpumon.probe.probes import KIB, MIB, PROBES
-from gpumon.probe.result import ProbeResult
-from gpumon.supervisor import child, ranks
+from gpumon.probe.core.account import Progress
+from gpumon.probe.core.baseline import Judge
+from gpumon.probe.core.plan import Plan, Run, make_plans
+from gpumon.probe.core.probes import KIB, MIB, PROBES
+from gpumon.probe.core.result import ProbeResult
+from gpumon.probe.runner import ranks
+from gpumon.probe.runner.ranks import TERM_PATIENCE
+from gpumon.probe.runner.run import Runs
+from gpumon.supervisor import child
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.ranks import TERM_PATIENCE
-from gpumon.supervisor.runs import Runs
 
 ALL_REDUCE = PROBES["allreduce"]
 QUICK = replace(ALL_REDUCE, cpu=replace(ALL_REDUCE.cpu, sizes=(KIB, MIB)))

@@ -22,29 +22,29 @@ import pytest
 from loops import turn_for, turn_until
 from unkillable import build, held
 
-from gpumon import holding
-from gpumon.arrival import ProbeEnded, ProbeProgressed
-from gpumon.boot import boot_clock
-from gpumon.hold import Hold, in_force
-from gpumon.holding import Holding
-from gpumon.memories import Memories
-from gpumon.monitor import Monitor
-from gpumon.probe.guard import IDLE_BYTES
-from gpumon.probe.probes import PROBES
-from gpumon.release import Answer
-from gpumon.report import Report
-from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.node import Node
-from gpumon.state import GpuState
+from gpumon.clock import boot_clock
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.hold import Hold, in_force
+from gpumon.model.node import Node
+from gpumon.model.release import Answer
+from gpumon.probe.core.preflight import IDLE_BYTES
+from gpumon.probe.core.probes import PROBES
+from gpumon.probe.runner import departure, ranks
+from gpumon.probe.runner.prober import Probing
+from gpumon.probe.runner.run_record import RunRecord
+from gpumon.probe.runner.settings import Choices
+from gpumon.probe.runner.stray_processes import Strays
+from gpumon.services import holds
+from gpumon.services.holds import Holding
+from gpumon.services.persistence import Memories
+from gpumon.state.messages import ProbeEnded, ProbeProgressed
+from gpumon.state.monitor import Monitor
+from gpumon.state.report import Report
+from gpumon.state.settings import Terms
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Retention, Store
-from gpumon.supervisor import departure, ranks
-from gpumon.supervisor.choices import Choices
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.probing import Probing
-from gpumon.supervisor.run_record import RunRecord
-from gpumon.supervisor.strays import Strays
-from gpumon.terms import Terms
 
 RACES = 200
 MOST_RANKS = 4096
@@ -250,7 +250,7 @@ def test_a_rank_that_takes_long_to_end_is_named_and_not_called_unkillable(
     agent: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To give back what it had on a GPU takes the kernel many seconds; the run is a skip when it has."""
-    monkeypatch.setattr(holding, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(holds, "ANSWER_SECONDS", 0.2)
     agent.run()
     pid = agent.probing.holders()[0].pid
     with held(build(tmp_path), pid):
@@ -266,9 +266,9 @@ def test_while_what_ranks_have_started_is_looked_for_no_gpu_is_called_free(
     """Where a driver holds up a process, its environment is not read for long: it may be what is looked for."""
     released, look = threading.Event(), Strays._end
     monkeypatch.setattr(Strays, "_end", lambda strays: (released.wait(60), look(strays)))
-    monkeypatch.setattr(holding, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(holds, "ANSWER_SECONDS", 0.5)
     agent.run()
-    assert agent.hold("1") == Answer(unseen=holding.UNENDED)
+    assert agent.hold("1") == Answer(unseen=holds.UNENDED)
     released.set()
     turn_until(agent.loop, lambda: not agent.probing.running)
     assert agent.hold("1") == Answer()
@@ -289,14 +289,14 @@ def test_what_nobody_has_looked_at_is_not_called_free(
     agent: Held, monkeypatch: pytest.MonkeyPatch, asked: float, pids: tuple[int, ...] | None
 ) -> None:
     """No poll has begun since the ranks ended, or it could not read the processes of one of their GPUs."""
-    monkeypatch.setattr(holding, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(holds, "ANSWER_SECONDS", 0.5)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
     waits = agent.holding.request(60.0, "", "1", "api")
     turn_until(agent.loop, lambda: not agent.probing.holders())
     agent.seen = lambda report: real(report, asked=asked, rank=pids)
     answer = agent.answered(waits)
-    assert (answer.holders, answer.unseen) == ((), holding.UNSEEN)
+    assert (answer.holders, answer.unseen) == ((), holds.UNSEEN)
 
 
 @pytest.mark.parametrize("step", [-86400.0, 86400.0])
@@ -304,7 +304,7 @@ def test_a_step_of_the_wall_clock_neither_frees_the_gpus_nor_keeps_them(
     agent: Held, monkeypatch: pytest.MonkeyPatch, step: float
 ) -> None:
     """What was read before the ranks ended says nothing, and what was read after is enough."""
-    monkeypatch.setattr(holding, "ANSWER_SECONDS", 60.0)
+    monkeypatch.setattr(holds, "ANSWER_SECONDS", 60.0)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
     waits = agent.holding.request(60.0, "", "1", "api")
@@ -314,7 +314,7 @@ def test_a_step_of_the_wall_clock_neither_frees_the_gpus_nor_keeps_them(
     before = boot_clock() - 60.0
     stepped = replace(FIRST.node, snapshot_timestamp_seconds=time.time())
     agent.seen = lambda report: replace(real(report, asked=before), node=stepped)
-    turn_for(agent.loop, 5 * holding.LOOK_SECONDS)
+    turn_for(agent.loop, 5 * holds.LOOK_SECONDS)
     assert not waits.done()
     after = boot_clock()
     agent.seen = lambda report: replace(real(report, asked=after), node=stepped)
@@ -323,7 +323,7 @@ def test_a_step_of_the_wall_clock_neither_frees_the_gpus_nor_keeps_them(
 
 def test_ranks_that_had_ended_before_the_hold_are_looked_for_too(agent: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is in progress until NVML shows none of them."""
-    monkeypatch.setattr(holding, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(holds, "ANSWER_SECONDS", 1.0)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
     first, second = (one.pid for one in agent.probing.holders())
@@ -340,7 +340,7 @@ def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
 ) -> None:
     """It was over after its patience; the GPUs are read closely again, and once they are clear nobody has to wait."""
     monkeypatch.setattr(departure, "PATIENCE", 0.1)
-    monkeypatch.setattr(holding, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(holds, "ANSWER_SECONDS", 0.5)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
     pids = [one.pid for one in agent.probing.holders()]
@@ -348,7 +348,7 @@ def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
         os.kill(pid, signal.SIGKILL)
     turn_until(agent.loop, lambda: not agent.probing.running)
     agent.watched.clear()
-    assert agent.hold("1").unseen == holding.UNSEEN
+    assert agent.hold("1").unseen == holds.UNSEEN
     assert agent.watched == [True]
     agent.seen = lambda report: real(report, asked=4e9, rank=(pids[1],))
     assert [one.pid for one in agent.hold("1").holders] == [pids[1]]
@@ -373,7 +373,7 @@ def test_what_a_run_leaves_on_real_gpus_is_told(
 ) -> None:
     """A poll after the end of its ranks has to say that nothing is left, as far as it can; a stranger is no rest."""
     if not told:  # then nobody waits so long
-        monkeypatch.setattr(holding, "ANSWER_SECONDS", 60.0)
+        monkeypatch.setattr(holds, "ANSWER_SECONDS", 60.0)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
     rank = agent.probing.holders()[0].pid

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from folded import healthy, said, told
 
-from gpumon.arrival import Remembered, Tick
-from gpumon.hold import MOST_REMEMBERED, Hold, HoldEnded, hint, in_force
-from gpumon.report import Report
+from gpumon.model.hold import MOST_REMEMBERED, Hold, HoldEnded, hint, in_force
+from gpumon.state.messages import Remembered, Tick
+from gpumon.state.report import Report
 
 AT = 100.0
 WALL = 1e9 + AT

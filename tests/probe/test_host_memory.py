@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpumon.supervisor.host_memory import available
+from gpumon.probe.runner.host_memory import available
 
 KIB = 1024
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.supervisor import orphans
-from gpumon.supervisor.orphans import AGENT, RANK, is_left_of_a_rank, is_other_and_lives
+from gpumon.probe.runner import orphans
+from gpumon.probe.runner.orphans import AGENT, RANK, is_left_of_a_rank, is_other_and_lives
 
 RANK_PID, AGENT_PID, OWN_CLOCK, OTHER_CLOCK = 50, 7, 1, 2
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpumon.probe.baseline import ENOUGH_RUNS, MOST_RUNS, Floors, Judge, chosen
-from gpumon.probe.plan import make_plans
-from gpumon.probe.probes import ALGORITHMS, GIB, PROBES
-from gpumon.probe.result import Comparison, Conditions, Measurement, ProbeResult, from_document, to_document
-from gpumon.probe.state import MOST_RESULTS, ProbeState, ended, recalled
+from gpumon.probe.core.baseline import ENOUGH_RUNS, MOST_RUNS, Floors, Judge, chosen
+from gpumon.probe.core.plan import make_plans
+from gpumon.probe.core.probes import ALGORITHMS, GIB, PROBES
+from gpumon.probe.core.result import Comparison, Conditions, Measurement, ProbeResult, from_document, to_document
+from gpumon.probe.core.state import MOST_RESULTS, ProbeState, ended, recalled
 
 HERE = Conditions(model="NVIDIA H200", gpus=("GPU-1", "GPU-2"), driver="580.65", host_gpus=2)
 SETTINGS = {"NCCL_RAS_ENABLE": "0"}

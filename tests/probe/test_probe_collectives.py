@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from gpumon.probe.account import Sized
-from gpumon.probe.passes import Pass
-from gpumon.probe.plan import make_plans
-from gpumon.probe.probes import KIB, MIB, PROBES
-from gpumon.probe.steps import Measure, Misbehave, Step
+from gpumon.probe.core.account import Sized
+from gpumon.probe.core.passes import Pass
+from gpumon.probe.core.plan import make_plans
+from gpumon.probe.core.probes import KIB, MIB, PROBES
+from gpumon.probe.core.steps import Measure, Misbehave, Step
+from gpumon.probe.runner.ranks import Ranks
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.ranks import Ranks
 
 RANKS = 3
 """By which no size is divisible: shares are rounded down."""

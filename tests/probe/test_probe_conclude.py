@@ -5,21 +5,21 @@ from dataclasses import replace
 
 import pytest
 
-from gpumon.probe.account import Account, Progress, Sized
-from gpumon.probe.baseline import Floors, Judge
-from gpumon.probe.conclude import conclude, skipped
-from gpumon.probe.course import next_step
-from gpumon.probe.fleet import FleetFigures
-from gpumon.probe.guard import Skip
-from gpumon.probe.passes import Ending, Pass, percentile
-from gpumon.probe.plan import Plan, Rendezvous, Run, make_plans
-from gpumon.probe.probes import GIB, KIB, MIB, PROBES
-from gpumon.probe.result import OUTCOMES, SKIP_REASONS, Measurement, ProbeResult, from_document, to_document
-from gpumon.probe.steps import Measure, Pairs, rounds
-from gpumon.report import Report
-from gpumon.snapshot.gpu import Gpu
-from gpumon.state import GpuState
-from gpumon.supervisor.judging import make_judge
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.probe.core.account import Account, Progress, Sized
+from gpumon.probe.core.baseline import Floors, Judge
+from gpumon.probe.core.conclusion import conclude, skipped
+from gpumon.probe.core.course import next_step
+from gpumon.probe.core.fleet import FleetFigures
+from gpumon.probe.core.passes import Ending, Pass, percentile
+from gpumon.probe.core.plan import Plan, Rendezvous, Run, make_plans
+from gpumon.probe.core.preflight import Skip
+from gpumon.probe.core.probes import GIB, KIB, MIB, PROBES
+from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, Measurement, ProbeResult, from_document, to_document
+from gpumon.probe.core.steps import Measure, Pairs, rounds
+from gpumon.probe.runner.assessment import make_judge
+from gpumon.state.report import Report
 
 ALL_REDUCE = PROBES["allreduce"]
 RUN = Run(id="one", trigger="request", started=1000.0)

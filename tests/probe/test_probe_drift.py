@@ -11,17 +11,17 @@ from gpumon.health.standing import Health
 from gpumon.health.terms import WARN, Action, Way
 from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.outputs.probe_table import compared
-from gpumon.probe.account import Account, Progress, Sized
-from gpumon.probe.baseline import MOST_RUNS, Floors, Judge
-from gpumon.probe.conclude import conclude
-from gpumon.probe.fleet import FleetFigures
-from gpumon.probe.passes import Ending, Pass
-from gpumon.probe.plan import Run, make_plans
-from gpumon.probe.probes import GIB, PROBES
-from gpumon.probe.result import Comparison, Measurement, ProbeResult, from_document, to_document
-from gpumon.probe.state import ProbeState, ended, recalled
-from gpumon.report import Report
-from gpumon.supervisor.judging import make_judge
+from gpumon.probe.core.account import Account, Progress, Sized
+from gpumon.probe.core.baseline import MOST_RUNS, Floors, Judge
+from gpumon.probe.core.conclusion import conclude
+from gpumon.probe.core.fleet import FleetFigures
+from gpumon.probe.core.passes import Ending, Pass
+from gpumon.probe.core.plan import Run, make_plans
+from gpumon.probe.core.probes import GIB, PROBES
+from gpumon.probe.core.result import Comparison, Measurement, ProbeResult, from_document, to_document
+from gpumon.probe.core.state import ProbeState, ended, recalled
+from gpumon.probe.runner.assessment import make_judge
+from gpumon.state.report import Report
 
 DAY, BEGAN = 86400.0, 1_767_225_600.0
 """2026-01-01."""

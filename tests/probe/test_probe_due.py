@@ -7,14 +7,14 @@ import pytest
 from gpumon.health.standing import Health
 from gpumon.health.terms import FAIL, Action, Way
 from gpumon.health.verdict import Change, Ruling, Verdict
-from gpumon.probe.situation import GpuUse, Situation
-from gpumon.probe.state import ProbeState
-from gpumon.report import Memory, Report
-from gpumon.serve import example
-from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.node import Node
-from gpumon.state import GpuState
-from gpumon.supervisor.due import AGAIN_SECONDS, FIND_SECONDS, IDLE_LOOK_SECONDS, LOOK_SECONDS, is_due_early, pause
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.node import Node
+from gpumon.probe.core.conditions import GpuUse, Situation
+from gpumon.probe.core.state import ProbeState
+from gpumon.probe.runner.due import AGAIN_SECONDS, FIND_SECONDS, IDLE_LOOK_SECONDS, LOOK_SECONDS, is_due_early, pause
+from gpumon.server import example
+from gpumon.state.report import Memory, Report
 
 LOOKED = Report(started=0.0, node=Node(snapshot_timestamp_seconds=1.0), memory=Memory(recalled=True))
 GPUS = tuple(GpuUse(index=n, uuid=f"GPU-{n}", processes=0.0, idle_seconds=480.0) for n in range(2))

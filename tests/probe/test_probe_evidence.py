@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from gpumon.probe.account import Account, Progress, Sized
-from gpumon.probe.baseline import Judge
-from gpumon.probe.conclude import conclude
-from gpumon.probe.evidence import AllSeen, Sight, findings, see
-from gpumon.probe.locate import NO_PAIR, locate
-from gpumon.probe.passes import Ending, Pass
-from gpumon.probe.plan import Run, make_plans
-from gpumon.probe.probes import PROBES
-from gpumon.probe.result import Comparison, Location
-from gpumon.probe.sharp import HIDDEN, LINKS, MAYBE_LOST, NOT_LINKS, told_apart
-from gpumon.probe.sharp import LOST as LOST_SHARP
-from gpumon.probe.steps import Pairs, rounds
-from gpumon.report import Report
-from gpumon.snapshot.fabric import Fabric
-from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.node import Node
-from gpumon.snapshot.nvlink import Nvlink, NvlinkPeer
-from gpumon.state import GpuState
-from gpumon.supervisor.witness import Witness
+from gpumon.model.fabric import Fabric
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.node import Node
+from gpumon.model.nvlink import Nvlink, NvlinkPeer
+from gpumon.probe.core.account import Account, Progress, Sized
+from gpumon.probe.core.baseline import Judge
+from gpumon.probe.core.conclusion import conclude
+from gpumon.probe.core.evidence import AllSeen, Sight, findings, see
+from gpumon.probe.core.locate import NO_PAIR, locate
+from gpumon.probe.core.passes import Ending, Pass
+from gpumon.probe.core.plan import Run, make_plans
+from gpumon.probe.core.probes import PROBES
+from gpumon.probe.core.result import Comparison, Location
+from gpumon.probe.core.sharp import HIDDEN, LINKS, MAYBE_LOST, NOT_LINKS, told_apart
+from gpumon.probe.core.sharp import LOST as LOST_SHARP
+from gpumon.probe.core.steps import Pairs, rounds
+from gpumon.probe.runner.telemetry import Witness
+from gpumon.state.report import Report
 
 RANKS = 4
 GPUS = tuple(f"GPU-{n}" for n in range(RANKS))

@@ -17,13 +17,13 @@ import pytest
 from agents import eventually, free_port, running
 from loops import turn_until
 
-from gpumon.probe.fleet import FleetFigures, Hardware, read
-from gpumon.probe.probes import GIB
-from gpumon.probe.result import Measurement
-from gpumon.report import Report
-from gpumon.serve import example, example_parts
-from gpumon.supervisor import fleet as supervisor_fleet
-from gpumon.supervisor.fleet import Fleet
+from gpumon.probe.core.fleet import FleetFigures, Hardware, read
+from gpumon.probe.core.probes import GIB
+from gpumon.probe.core.result import Measurement
+from gpumon.probe.runner import fleet_figures as supervisor_fleet
+from gpumon.probe.runner.fleet_figures import Fleet
+from gpumon.server import example, example_parts
+from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -154,7 +154,7 @@ def test_figures_hold_for_an_all_reduce_on_all_gpus() -> None:
 
 def test_a_failure_is_told_once_and_so_is_its_end(prometheus: str, caplog: pytest.LogCaptureFixture) -> None:
     """And gives no figure; a new address is asked at once."""
-    caplog.set_level(logging.INFO, logger="gpumon.probe")
+    caplog.set_level(logging.INFO, logger="gpumon.probe.core")
     loop, nobody = Loop(), f"http://127.0.0.1:{free_port()}"
     fleet = Fleet(loop, nobody, report)
     fleet.look()

@@ -16,10 +16,10 @@ from agents import eventually
 from loops import turn_until
 
 import gpumon
-from gpumon.probe.guard import Skip
-from gpumon.supervisor.gate import Question
+from gpumon.probe.core.preflight import Skip
+from gpumon.probe.runner.orphans import AGENT, end_orphans, mark
+from gpumon.probe.runner.scheduler_gate import Question
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.orphans import AGENT, end_orphans, mark
 
 LEAVE = """
 cd "$0"

@@ -20,8 +20,8 @@ from rank_runs import PREAMBLE, STARTED
 from unkillable import build, held
 
 import gpumon
-from gpumon.supervisor.groups import MOUNTS, end_left, make_group
-from gpumon.supervisor.orphans import own_mark
+from gpumon.probe.runner.cgroup import MOUNTS, end_left, make_group
+from gpumon.probe.runner.orphans import own_mark
 
 AGENT = """
 import json, os, sys, time

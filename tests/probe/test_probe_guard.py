@@ -5,9 +5,18 @@ from typing import Any
 
 import pytest
 
-from gpumon.probe.guard import GIB, IDLE_BYTES, POLL_SECONDS, UNSEEN_SECONDS, algorithms, intruders, may_run, usable
-from gpumon.probe.result import SKIP_REASONS
-from gpumon.probe.situation import GpuUse, Situation
+from gpumon.probe.core.conditions import GpuUse, Situation
+from gpumon.probe.core.preflight import (
+    GIB,
+    IDLE_BYTES,
+    POLL_SECONDS,
+    UNSEEN_SECONDS,
+    algorithms,
+    intruders,
+    may_run,
+    usable,
+)
+from gpumon.probe.core.result import SKIP_REASONS
 
 
 def gpus(*processes: float | None) -> tuple[GpuUse, ...]:

@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from gpumon.probe.account import Account, Progress, Sized
-from gpumon.probe.baseline import Judge
-from gpumon.probe.course import MOST_TRIES, next_step
-from gpumon.probe.evidence import Sight, see
-from gpumon.probe.locate import AS_BUILT, NO_PAIR, NOBODY_ALONE, NOT_IN_PAIRS, locate
-from gpumon.probe.passes import Pass, pairs
-from gpumon.probe.plan import make_plans
-from gpumon.probe.probes import PROBES
-from gpumon.probe.result import Location
-from gpumon.probe.steps import Pairs, rounds
+from gpumon.probe.core.account import Account, Progress, Sized
+from gpumon.probe.core.baseline import Judge
+from gpumon.probe.core.course import MOST_TRIES, next_step
+from gpumon.probe.core.evidence import Sight, see
+from gpumon.probe.core.locate import AS_BUILT, NO_PAIR, NOBODY_ALONE, NOT_IN_PAIRS, locate
+from gpumon.probe.core.passes import Pass, pairs
+from gpumon.probe.core.plan import make_plans
+from gpumon.probe.core.probes import PROBES
+from gpumon.probe.core.result import Location
+from gpumon.probe.core.steps import Pairs, rounds
 
 BYTES = 1 << 28
 USUAL = 1e-3

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumon.probe.metrics import INITIAL, fold_result
-from gpumon.probe.result import OUTCOMES, SKIP_REASONS, Comparison, Conditions, Measurement, ProbeResult
-from gpumon.snapshot.reading import samples
+from gpumon.model.reading import samples
+from gpumon.probe.core.metrics import INITIAL, fold_result
+from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, Comparison, Conditions, Measurement, ProbeResult
 
 OK = ProbeResult(
     id="one",

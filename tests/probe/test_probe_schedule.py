@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from gpumon.probe.schedule import Schedule, Timetable
+from gpumon.probe.core.schedule import Schedule, Timetable
 
 
 @contextmanager

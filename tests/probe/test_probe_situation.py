@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from gpumon.probe.guard import may_run
-from gpumon.probe.state import ProbeState
-from gpumon.report import Report
-from gpumon.snapshot.gpu import Gpu
-from gpumon.state import GpuState
-from gpumon.supervisor.situation import Own, situation, strangers_of
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.probe.core.preflight import may_run
+from gpumon.probe.core.state import ProbeState
+from gpumon.probe.runner.gather_conditions import Own, situation, strangers_of
+from gpumon.state.report import Report
 
 OURS = Own(pids=frozenset({71, 72}), gpus=("GPU-0", "GPU-1"))
 YET_TO_COME = Own(pids=frozenset({71, 72}))

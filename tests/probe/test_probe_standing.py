@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpumon.probe.metrics import INITIAL
-from gpumon.probe.numbers import numbered
-from gpumon.probe.result import ProbeResult
-from gpumon.probe.standing import standing
-from gpumon.probe.state import MOST_RAN, ProbeState, ended, recalled
-from gpumon.serve import example
+from gpumon.probe.core.metrics import INITIAL
+from gpumon.probe.core.numbers import numbered
+from gpumon.probe.core.result import ProbeResult
+from gpumon.probe.core.standing import standing
+from gpumon.probe.core.state import MOST_RAN, ProbeState, ended, recalled
+from gpumon.server import example
 
 WRONG = replace(example.run(90, outcome="wrong"), wrong_elements=31)
 SLOW = example.run(80, outcome="degraded")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumon.probe.metrics import INITIAL
-from gpumon.probe.state import MOST_RAN, ProbeState, ended, started
-from gpumon.serve import example
+from gpumon.probe.core.metrics import INITIAL
+from gpumon.probe.core.state import MOST_RAN, ProbeState, ended, started
+from gpumon.server import example
 
 OK = example.run(1)
 OTHER = replace(example.run(0), id="other", probe="broadcast")

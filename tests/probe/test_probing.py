@@ -17,25 +17,25 @@ import pytest
 from agents import unreaped
 from loops import turn_for, turn_until
 
-from gpumon.arrival import ProbeProgressed, ProbeStarted
-from gpumon.boot import boot_clock
-from gpumon.known_gpu import KnownGpu
-from gpumon.ports import KnownLinks
-from gpumon.probe import guard
-from gpumon.probe.probes import PROBES
-from gpumon.probe.result import Conditions, ProbeRequest, ProbeResult
-from gpumon.probe.state import ProbeState
-from gpumon.report import Memory, Report
-from gpumon.snapshot.fabric import Fabric
-from gpumon.snapshot.gpu import Gpu
-from gpumon.snapshot.node import Node
-from gpumon.snapshot.snapshot import LinksSeen
-from gpumon.state import GpuState
-from gpumon.supervisor import departure, probing
-from gpumon.supervisor.choices import Choices
+from gpumon.clock import boot_clock
+from gpumon.model.fabric import Fabric
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.node import Node
+from gpumon.model.snapshot import LinksSeen
+from gpumon.probe.core import preflight
+from gpumon.probe.core.probes import PROBES
+from gpumon.probe.core.result import Conditions, ProbeRequest, ProbeResult
+from gpumon.probe.core.state import ProbeState
+from gpumon.probe.runner import departure, prober
+from gpumon.probe.runner.prober import WATCH_SECONDS, Probing
+from gpumon.probe.runner.run_record import RunRecord
+from gpumon.probe.runner.settings import Choices
+from gpumon.state.gpu_record import KnownGpu
+from gpumon.state.messages import ProbeProgressed, ProbeStarted
+from gpumon.state.port_inventory import KnownLinks
+from gpumon.state.report import Memory, Report
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.probing import WATCH_SECONDS, Probing
-from gpumon.supervisor.run_record import RunRecord
 
 HANG = """
 import json, os, sys, time
@@ -271,7 +271,7 @@ def test_a_run_ends_when_nobody_sees_any_more_who_holds_its_gpus(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, stays: str
 ) -> None:
     """A GPU is not polled any more, or its processes cannot be read: a job that came would not be seen."""
-    monkeypatch.setattr(guard, "UNSEEN_SECONDS", 0.5)
+    monkeypatch.setattr(preflight, "UNSEEN_SECONDS", 0.5)
     free = on_host(node(0.0, 0.0, simulated=False))
 
     def polled(at: float, processes: float | None = 0.0) -> Report:
@@ -550,7 +550,7 @@ def test_any_probe_runs_on_request(bench: Bench) -> None:
 
 def test_a_run_by_schedule_waits_for_another_probe(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not lost until the next is due."""
-    monkeypatch.setattr(probing, "IDLE_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(prober, "IDLE_LOOK_SECONDS", 0.1)
     bench.report = replace(bench.report, node=replace(bench.report.node, snapshot_timestamp_seconds=1.0))
     other = bench.run("broadcast")
     bench.probing.scheduled()

@@ -20,15 +20,15 @@ from rank_runs import ALL_REDUCE, HANG, JUDGE, KILLING, QUICK, STARTED, Probing,
 from unkillable import build, held
 
 import gpumon
-from gpumon.boot import boot_clock
-from gpumon.probe.account import Progress
-from gpumon.probe.baseline import Judge
-from gpumon.probe.conclude import LOG_LIMIT
-from gpumon.probe.guard import Skip
-from gpumon.probe.plan import Plan, Run
-from gpumon.probe.result import Measurement, ProbeResult
-from gpumon.supervisor import ranks
-from gpumon.supervisor.ranks import LAST_WORDS, TERM_PATIENCE
+from gpumon.clock import boot_clock
+from gpumon.probe.core.account import Progress
+from gpumon.probe.core.baseline import Judge
+from gpumon.probe.core.conclusion import LOG_LIMIT
+from gpumon.probe.core.plan import Plan, Run
+from gpumon.probe.core.preflight import Skip
+from gpumon.probe.core.result import Measurement, ProbeResult
+from gpumon.probe.runner import ranks
+from gpumon.probe.runner.ranks import LAST_WORDS, TERM_PATIENCE
 
 
 @pytest.fixture

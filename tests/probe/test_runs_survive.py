@@ -21,16 +21,16 @@ from loops import turn_until
 from rank_runs import JUDGE, KILLING, QUICK, STARTED, Probing, gone, make_plan, scripted
 
 import gpumon
-from gpumon.probe.account import SETUP_STAGES, Progress
-from gpumon.probe.guard import Skip
-from gpumon.probe.plan import Plan, Run
-from gpumon.probe.result import ProbeResult
+from gpumon.probe.core.account import SETUP_STAGES, Progress
+from gpumon.probe.core.plan import Plan, Run
+from gpumon.probe.core.preflight import Skip
+from gpumon.probe.core.result import ProbeResult
+from gpumon.probe.runner.nccl_conf import lines_of
+from gpumon.probe.runner.orphans import RANK, mark
+from gpumon.probe.runner.ranks import LAST_WORDS, TERM_PATIENCE
+from gpumon.probe.runner.run import Runs
+from gpumon.probe.runner.shared_memory import sweep
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.nccl_conf import lines_of
-from gpumon.supervisor.orphans import RANK, mark
-from gpumon.supervisor.ranks import LAST_WORDS, TERM_PATIENCE
-from gpumon.supervisor.runs import Runs
-from gpumon.supervisor.shared_memory import sweep
 
 STAGES = ("start", "import", "join", "allocate", "warm_up", "measure", "check", "locate", "end")
 ARRIVE = """

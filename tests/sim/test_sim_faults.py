@@ -17,7 +17,7 @@ import pynvml
 import pytest
 from simulated import Simulation, answer, simulated
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 from gpumon.sim.reference import sections
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gpumon.model.bus_id import nvml_bus_id
 from gpumon.sim import SimulationError
 from gpumon.sim.infiniband import CGROUPS, CLASS, UNITS, SimulatedTree, open_tree
 from gpumon.sim.ports import SERVICES
 from gpumon.sim.profiles import PROFILES
-from gpumon.snapshot.bus_id import nvml_bus_id
 
 
 class Clock:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import simulated
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 from gpumon.sim import workload
 from gpumon.sim.physics import Body, Course, Job, Phase, Workload
 

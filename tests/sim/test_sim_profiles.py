@@ -10,13 +10,13 @@ import pynvml
 import pytest
 from simulated import simulated
 
-from gpumon.nvml.library import Library
-from gpumon.nvml.poll import NodePoll, start
+from gpumon.collectors.nvml.library import Library
+from gpumon.collectors.nvml.poll import NodePoll, start
+from gpumon.model import call_page
 from gpumon.sim.codes import Code
 from gpumon.sim.exports import EXPORTS
 from gpumon.sim.fields import ROWS
 from gpumon.sim.profiles import PROFILES
-from gpumon.snapshot import call_page
 
 DRIVERS = ("535.183.01", "550.54.15", "570.148.08", "580.65.06", "580.82.07", "610.43.02")
 NODES = [name for name in PROFILES if name not in {"h100x1", "h100x16"}]

@@ -9,9 +9,9 @@ import pynvml
 import pytest
 from simulated import simulated
 
+from gpumon.model.snapshot import CONTAINER, GUEST, HOST
 from gpumon.sim import SimulationError
 from gpumon.sim.library import open_node
-from gpumon.snapshot.snapshot import CONTAINER, GUEST, HOST
 
 
 @pytest.mark.parametrize(

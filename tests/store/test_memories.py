@@ -13,16 +13,16 @@ import pytest
 from loops import turn_until, turn_until_equal
 from sample_bursts import change
 
-from gpumon.arrival import Arrival, ProbeEnded
-from gpumon.memories import Memories
-from gpumon.monitor import Monitor
-from gpumon.probe.metrics import INITIAL
-from gpumon.probe.result import ProbeResult, to_document
-from gpumon.probe.state import MOST_RESULTS, ProbeState
-from gpumon.report import Report
+from gpumon.probe.core.metrics import INITIAL
+from gpumon.probe.core.result import ProbeResult, to_document
+from gpumon.probe.core.state import MOST_RESULTS, ProbeState
+from gpumon.services.persistence import Memories
+from gpumon.state.messages import Arrival, ProbeEnded
+from gpumon.state.monitor import Monitor
+from gpumon.state.report import Report
+from gpumon.state.settings import Terms
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
-from gpumon.terms import Terms
 
 
 def result(name: str, outcome: str = "ok") -> ProbeResult:

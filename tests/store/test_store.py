@@ -18,8 +18,8 @@ import pytest
 from sample_bursts import WALL as NOW
 from sample_bursts import burst, change
 
-from gpumon.probe.result import from_document, to_document
-from gpumon.snapshot.burst import XID, Change, LogPosition
+from gpumon.model.error_event import XID, Change, LogPosition
+from gpumon.probe.core.result import from_document, to_document
 from gpumon.store.errors import StoreError
 from gpumon.store.events import ErrorCounter
 from gpumon.store.runs import RunQuery

@@ -14,15 +14,15 @@ from sample_bursts import change
 from gpumon.health.lives import Life
 from gpumon.health.terms import FAIL, Action
 from gpumon.health.verdict import Change, Ruling, Verdict
-from gpumon.maintenance import Maintenance
-from gpumon.memories import Memories
-from gpumon.monitor import Monitor
-from gpumon.report import Report
-from gpumon.snapshot.burst import Board, LogPosition
-from gpumon.snapshot.known_port import KnownPort
+from gpumon.model.error_event import Board, LogPosition
+from gpumon.model.maintenance import Maintenance
+from gpumon.model.port_record import KnownPort
+from gpumon.services.persistence import Memories
+from gpumon.state.monitor import Monitor
+from gpumon.state.report import Report
+from gpumon.state.settings import Terms
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
-from gpumon.terms import Terms
 
 BEFORE = Life(boot_id="boot-1", version="1", began=2e9, began_at=100.0, last=2e9 + 50, stopped=2e9 + 51)
 GONE = Board(

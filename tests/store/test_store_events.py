@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_bursts import BUS_ID, WALL, burst, change
 
-from gpumon.hold import Hold
-from gpumon.maintenance import Maintenance
-from gpumon.probe.result import from_document
-from gpumon.snapshot.burst import KINDS, OVERRUN, SOURCES, SXID, XID, Board, Burst, Change
-from gpumon.snapshot.known_port import KnownPort
+from gpumon.model.error_event import KINDS, OVERRUN, SOURCES, SXID, XID, Board, Burst, Change
+from gpumon.model.hold import Hold
+from gpumon.model.maintenance import Maintenance
+from gpumon.model.port_record import KnownPort
+from gpumon.probe.core.result import from_document
 from gpumon.store import APPLICATION_ID
 from gpumon.store import boards as store_module
 from gpumon.store import ports as ports_module

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 from loops import turn_until
 
-from gpumon.boot import boot_clock
+from gpumon.clock import boot_clock
 from gpumon.health.acknowledge import Asked
 from gpumon.health.lives import Life
 from gpumon.health.standing import Pending
 from gpumon.health.terms import FAIL, OK, WARN, Action, Way
 from gpumon.health.verdict import Change, Ruling, Verdict
-from gpumon.memories import Memories
-from gpumon.monitor import Monitor
-from gpumon.report import Report
-from gpumon.ruling import Rulings
+from gpumon.services.persistence import Memories
+from gpumon.services.verdict_writer import Rulings
+from gpumon.state.monitor import Monitor
+from gpumon.state.report import Report
+from gpumon.state.settings import Terms
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
-from gpumon.terms import Terms
 
 needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 

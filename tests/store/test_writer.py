@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sample_bursts import change
 
-from gpumon.snapshot.burst import Change
+from gpumon.model.error_event import Change
 from gpumon.store import writer as writer_module
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumon.snapshot.call_page import InCall
+from gpumon.model.call_page import InCall
 from gpumon.supervisor.lateness import CALL_SECONDS, LONGEST_LOOK, OPENING_SECONDS, Lateness
 
 

@@ -13,10 +13,10 @@ from agents import command_line, descendants, unreaped
 from loops import turn_for, turn_until
 from unkillable import build, held
 
-from gpumon.arrival import Samplers
-from gpumon.boot import boot_clock
-from gpumon.snapshot.orders import Orders, Simulation
-from gpumon.snapshot.snapshot import Message, Snapshot, XidEvent
+from gpumon.clock import boot_clock
+from gpumon.model.child_orders import Orders, Simulation
+from gpumon.model.snapshot import Message, Snapshot, XidEvent
+from gpumon.state.messages import Samplers
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.samplers import MOST_ABANDONED, MOST_EVENT_FAILURES, SamplerSupervisor
 
@@ -79,7 +79,7 @@ class Watched:
 
 def samplers() -> set[int]:
     """Pids of the samplers that this process has started."""
-    return {pid for pid in descendants(os.getpid()) if b"gpumon.sampler" in command_line(pid)}
+    return {pid for pid in descendants(os.getpid()) if b"gpumon.collectors.sampler" in command_line(pid)}
 
 
 @pytest.fixture

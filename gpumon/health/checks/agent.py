@@ -10,7 +10,7 @@ from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, SHARE, Limit
 from gpumon.health.terms import PAST_UNREAD, WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, unknown, warn
-from gpumon.snapshot.burst import OVERRUN
+from gpumon.model.error_event import OVERRUN
 
 ERRORS = Past("gpumon_poll_errors_total", 5 * MINUTE)
 RESTARTS = Past("gpumon_sampler_restarts_total", 10 * MINUTE)

@@ -8,8 +8,8 @@ from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
-from gpumon.snapshot.fabric import COMPLETED, HEALTHY, STATES, SUMMARIES, Fabric
-from gpumon.snapshot.nvlink import PEERS
+from gpumon.model.fabric import COMPLETED, HEALTHY, STATES, SUMMARIES, Fabric
+from gpumon.model.nvlink import PEERS
 
 STOPS = Past("gpumon_service_stops_total", 10 * MINUTE)
 MOST_STOPS = Limit("fabric_manager_stops", 3, "Ends of the fabric manager in ten minutes that are a verdict.", COUNT)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpumon.alerts.faults import FAULTS
+from gpumon.health.alerts.faults import FAULTS
 from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.expectation import BASES, Basis, Expectation
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import NODE, WELL, Finding, fail, over, unknown
-from gpumon.snapshot.burst import FIRMWARE_SILENT
-from gpumon.snapshot.snapshot import CONTAINER
+from gpumon.model.error_event import FIRMWARE_SILENT
+from gpumon.model.snapshot import CONTAINER
 
 _TOLD = frozenset({Basis.ACCEPTED, Basis.CONFIGURED})
 """A person has said how many there should be."""

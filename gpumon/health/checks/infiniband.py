@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from gpumon.alerts.history import STEP
+from gpumon.health.alerts.history import STEP
 from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.checks import infiniband_counters
 from gpumon.health.facts import Facts, PortCase
@@ -12,8 +12,8 @@ from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import WELL, Finding, fail, over, warn
-from gpumon.snapshot.burst import NIC
-from gpumon.snapshot.nic import trouble
+from gpumon.model.error_event import NIC
+from gpumon.model.nic_messages import trouble
 
 DOWNS = Past("gpumon_infiniband_link_downs_total", DAY)
 UPS_HALF_DAY, UPS_DAY = (Past("gpumon_infiniband_port_up", seconds) for seconds in (DAY / 2, DAY))

@@ -10,7 +10,7 @@ from gpumon.health.past import Past
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
-from gpumon.snapshot.burst import AER
+from gpumon.model.error_event import AER
 
 REPLAYS = Past("gpumon_gpu_pcie_replays_total", 5 * MINUTE)
 ERRORS = Past("gpumon_gpu_pcie_errors_total", 5 * MINUTE)

@@ -9,7 +9,7 @@ from gpumon.health.past import Past
 from gpumon.health.policy import AMOUNT, SHARE, Limit, Range
 from gpumon.health.terms import WARN, Action
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
-from gpumon.snapshot.gpu import Gpu
+from gpumon.model.gpu import Gpu
 
 BRAKED = Past("gpumon_gpu_clock_event_seconds_total", MINUTE)
 CAPPED = Past("gpumon_gpu_clock_event_active", 30 * MINUTE)

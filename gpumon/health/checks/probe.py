@@ -12,10 +12,10 @@ from gpumon.health.mended import Mended, mended
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, Ruling, Verdict, fail, over, unknown, warn
-from gpumon.probe.account import SETUP_STAGES
-from gpumon.probe.guard import REFUSED
-from gpumon.probe.probes import ALL_REDUCE
-from gpumon.probe.result import DECISIVE, ProbeResult
+from gpumon.probe.core.account import SETUP_STAGES
+from gpumon.probe.core.preflight import REFUSED
+from gpumon.probe.core.probes import ALL_REDUCE
+from gpumon.probe.core.result import DECISIVE, ProbeResult
 
 FAILURES = Limit(
     "allreduce_failures", 2, "Runs of the all-reduce in a row that end without a result and are a verdict.", COUNT

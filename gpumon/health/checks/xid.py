@@ -16,7 +16,7 @@ from gpumon.health.recovery import RECOVERY
 from gpumon.health.terms import ACTIONS, FAIL, WARN, Action, Way
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, Verdict, fail, over, warn
 from gpumon.health.xids import Class, Severity
-from gpumon.snapshot.burst import FALLEN_OFF, SXID, Burst
+from gpumon.model.error_event import FALLEN_OFF, SXID, Burst
 
 RECURRING = Limit(
     "xid_recurring", 5, "Bursts of one critical Xid on one GPU within 24 hours that no reset cures.", COUNT

@@ -17,8 +17,8 @@ from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, Verdict, fail, over, warn
 from gpumon.health.xids import Class, Severity
-from gpumon.snapshot.burst import XID, Burst
-from gpumon.snapshot.snapshot import CONTAINER
+from gpumon.model.error_event import XID, Burst
+from gpumon.model.snapshot import CONTAINER
 
 REPEATED = Limit("xid_app_repeated", 2, "Bursts of Xid 13, 31 or 109 on one GPU alone within 24 hours.", COUNT)
 STORM = Limit("xid_storm_per_minute", 100, "Lines a minute of one Xid that are a storm.", COUNT)

@@ -6,7 +6,7 @@ import pytest
 from judging import Ward
 
 from gpumon.health.terms import Action, Level
-from gpumon.snapshot.burst import OVERRUN
+from gpumon.model.error_event import OVERRUN
 
 
 def test_driver_that_does_not_answer_is_the_one_fault() -> None:

@@ -10,7 +10,7 @@ import pytest
 from judging import Ward
 
 from gpumon.health.terms import Level
-from gpumon.probe.state import ProbeState
+from gpumon.probe.core.state import ProbeState
 from scripts.profiles import report_of
 
 WORK = "jobs: [{load: 0.9}]\n"

@@ -8,7 +8,7 @@ import pytest
 from judging import Ward
 
 from gpumon.health.terms import Action, Level
-from gpumon.snapshot.gpu import CLOCK_EVENTS
+from gpumon.model.gpu import CLOCK_EVENTS
 
 MINUTE = 60.0
 NOTHING = dict.fromkeys(CLOCK_EVENTS, 0.0)

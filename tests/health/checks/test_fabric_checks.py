@@ -6,9 +6,9 @@ import pytest
 from judging import Ward
 
 from gpumon.health.terms import Action, Level
-from gpumon.snapshot.burst import SXID
-from gpumon.snapshot.fabric import CHECKS, Fabric
-from gpumon.snapshot.nvlink import C2cLink
+from gpumon.model.error_event import SXID
+from gpumon.model.fabric import CHECKS, Fabric
+from gpumon.model.nvlink import C2cLink
 
 SWITCH = "00000000:05:00.0"
 

@@ -11,10 +11,10 @@ from gpumon.health.check import HOUR
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Verdict
-from gpumon.ports import GonePort
-from gpumon.snapshot.burst import NIC
-from gpumon.snapshot.infiniband import InfinibandLink, InfinibandPort
-from gpumon.snapshot.known_port import KnownPort
+from gpumon.model.error_event import NIC
+from gpumon.model.infiniband import InfinibandLink, InfinibandPort
+from gpumon.model.port_record import KnownPort
+from gpumon.state.port_inventory import GonePort
 
 KINDS = (
     *("symbol_error", "link_error_recovery", "port_rcv_errors", "port_xmit_discards", "local_link_integrity_errors"),

@@ -11,10 +11,10 @@ from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Verdict
-from gpumon.report import Gone, Left
-from gpumon.serve import example_parts
-from gpumon.snapshot.burst import Board
-from gpumon.snapshot.snapshot import CONTAINER, GUEST
+from gpumon.model.error_event import Board
+from gpumon.model.snapshot import CONTAINER, GUEST
+from gpumon.server import example_parts
+from gpumon.state.report import Gone, Left
 
 DRIVER, VBIOS = "580.95.05", "96.00.89.00.01"
 QUARTER = 15 * 60.0

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from judging import Ward
 
-from gpumon import judged
-from gpumon.arrival import Ruled
 from gpumon.health.judge import ruling
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Change
+from gpumon.state import health_reducer
+from gpumon.state.messages import Ruled
 
 MINUTES = 60.0
 
@@ -177,9 +177,9 @@ def test_errors_survive_a_restart_of_the_agent() -> None:
     ward.go_on(30)
     acknowledged = ward.verdict("ecc_uncorrectable", 1)
     assert acknowledged is not None
-    known = judged.facts(ward.report, ward.moment, ward.terms)
+    known = health_reducer.facts(ward.report, ward.moment, ward.terms)
     ended = ruling(acknowledged, Change.CLEARED, known, Way.ACKNOWLEDGED)
-    ward.report = judged.take(ward.report, Ruled(rulings=(ended,)))
+    ward.report = health_reducer.take(ward.report, Ruled(rulings=(ended,)))
     ward.restart()
     ward.go_on(600, every=15)
     assert ward.level("ecc_uncorrectable", 0) is Level.FAIL

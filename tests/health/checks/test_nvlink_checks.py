@@ -10,7 +10,7 @@ from judging import Ward
 
 from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.terms import Action, Level
-from gpumon.snapshot.nvlink import NvlinkPeer
+from gpumon.model.nvlink import NvlinkPeer
 
 BLACKWELL = {
     **dict.fromkeys(("malformed_packet", "buffer_overrun", "receive", "receive_remote", "receive_general"), 0.0),

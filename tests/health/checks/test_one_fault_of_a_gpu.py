@@ -8,7 +8,7 @@ import pytest
 from judging import Ward
 
 from gpumon.health.terms import Action
-from gpumon.snapshot.burst import SXID
+from gpumon.model.error_event import SXID
 
 MINUTES = 60.0
 LINK_ERROR = "NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)"

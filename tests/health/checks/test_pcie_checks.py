@@ -8,7 +8,7 @@ import pytest
 from judging import Ward
 
 from gpumon.health.terms import Action, Level
-from gpumon.snapshot.burst import AER, AER_FATAL
+from gpumon.model.error_event import AER, AER_FATAL
 
 PORT = "00000000:15:01.0"
 

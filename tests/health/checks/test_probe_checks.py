@@ -12,10 +12,10 @@ from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Change
-from gpumon.hold import Hold
-from gpumon.probe.guard import REFUSED
-from gpumon.probe.result import Comparison, Conditions, Location, ProbeResult
-from gpumon.probe.state import ProbeState, ended
+from gpumon.model.hold import Hold
+from gpumon.probe.core.preflight import REFUSED
+from gpumon.probe.core.result import Comparison, Conditions, Location, ProbeResult
+from gpumon.probe.core.state import ProbeState, ended
 
 MINUTE, HOUR = 60.0, 3600.0
 LOW = Comparison(

@@ -9,8 +9,8 @@ from judging import Ward
 
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level
-from gpumon.snapshot.nvlink import C2cLink
-from gpumon.snapshot.snapshot import StuckProcess
+from gpumon.model.nvlink import C2cLink
+from gpumon.model.snapshot import StuckProcess
 
 MINUTE = 60.0
 GIB = float(1 << 30)

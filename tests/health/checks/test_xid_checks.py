@@ -16,8 +16,8 @@ from gpumon.health.nvlink5 import TABLE as UNITS
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.xids import Class, Severity
-from gpumon.snapshot.burst import SXID
-from gpumon.snapshot.snapshot import CONTAINER
+from gpumon.model.error_event import SXID
+from gpumon.model.snapshot import CONTAINER
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 

@@ -1,0 +1,273 @@
+"""What people and programs do to a healthy node. Each is done at a moment, and plans how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from benchmarks.truth import ranks
+from benchmarks.truth.fault import PORT, Step
+from benchmarks.truth.measure import scenario, target
+from benchmarks.truth.world import World
+from gpumon.sim.profiles import PROFILES
+from gpumon.state.messages import ProbeStarted
+
+MINUTE = 60.0
+BUSY: Mapping[str, Any] = {"busy": True}
+WITHHELD = (0, 1)
+"""GPUs that a guest or a container was not given."""
+
+
+def edit(world: World, step: Step, before: Mapping[str, Any] = BUSY) -> None:
+    """At the GPU at which faults happen."""
+    world.edit(scenario(before, [(target(world.profile), step)], world.now))
+
+
+def well(world: World, before: Mapping[str, Any] = BUSY) -> None:
+    world.edit(scenario(before, [], world.now))
+
+
+def for_a_while(seconds: float, step: Step) -> Callable[[World], None]:
+    """This, for so long."""
+
+    def act(world: World) -> None:
+        edit(world, step)
+        world.after(seconds, partial(well, world))
+
+    return act
+
+
+def kernel_says(*lines: str, **gpu: Any) -> Callable[[World], None]:
+    """What the kernel says; the scenario lasts for a minute."""
+
+    def act(world: World) -> None:
+        for_a_while(MINUTE, Step(gpu=gpu))(world)
+        bus_id = PROFILES[world.profile].bus_ids[target(world.profile)]
+        for line in lines:
+            world.say(line.replace("{bus}", bus_id[4:-2].lower()))
+
+    return act
+
+
+def xid_once(code: int, text: str) -> Callable[[World], None]:
+    """The first time alone: the second one within a day is another story."""
+    told: set[int] = set()
+
+    def act(world: World) -> None:
+        if id(world) not in told:
+            told.add(id(world))
+            kernel_says(f"NVRM: Xid (PCI:{{bus}}): {code}, {text}", xids=[code])(world)
+
+    return act
+
+
+def stop_and_start(world: World) -> None:
+    """An upgrade of the agent: away for ten seconds."""
+    world.stop()
+    world.host.at += 10.0
+    world.start()
+
+
+def driver_reload(world: World) -> None:
+    """As people do it: release, unload, load, go on."""
+    world.release(2 * MINUTE)
+    world.after(10.0, partial(world.edit, "driver: not_loaded"))
+    world.after(60.0, partial(well, world, {"idle": True}))
+
+
+def driver_upgrade(world: World) -> None:
+    """Another version, under the agent's feet: the node is drained, but nobody told the agent."""
+    version = "580.173.02" if "999" in world.last_edit else "590.999.01"
+    world.edit("driver: not_loaded")
+    world.after(30.0, partial(world.edit, f"idle: true\ndriver_version: '{version}'"))
+
+
+def step_clock(seconds: float) -> Callable[[World], None]:
+    def act(world: World) -> None:
+        world.host.stepped += seconds if world.host.stepped == 0 else -world.host.stepped
+
+    return act
+
+
+def late(world: World) -> None:
+    """Processors are short for two minutes: every child is woken three seconds late."""
+    world.host.late = 3.0
+    world.after(2 * MINUTE, partial(setattr, world.host, "late", 0.0))
+
+
+def probe(world: World) -> None:
+    world.edit(scenario({"jobs": [{"start": world.now, "end": world.now + 20, "load": 1.0, "memory": 0.1}]}, [], 0.0))
+    world.tell(ProbeStarted(id=f"run-{world.now:.0f}"))
+    world.after(MINUTE, partial(well, world, {"idle": True}))
+
+
+def all_reduce(*told: ranks.Told) -> Callable[[World], None]:
+    """Runs, a minute apart, on a host that knows what it usually comes to."""
+
+    def act(world: World) -> None:
+        if not world.report.probe.good:
+            ranks.well_so_far(world)
+        for number, one in enumerate(told):
+            world.after(5.0 + number * MINUTE, partial(ranks.run(one), world))
+
+    return act
+
+
+def held(world: World) -> None:
+    """By a job that has not begun yet; a run that is due meanwhile is skipped, and no other comes."""
+    if not world.report.holds:
+        ranks.well_so_far(world)
+        world.hold(24 * 60 * MINUTE)
+        world.after(5.0, partial(ranks.run(), world))
+
+
+def all_reduce_upgraded(world: World) -> None:
+    """The next driver moves less, within what others have published, and from then on that is normal."""
+    if not world.report.probe.good:
+        ranks.well_so_far(world)
+    less = "590.999" not in world.last_edit
+    driver_upgrade(world)
+    world.after(2 * MINUTE, partial(ranks.run(ranks.LESS if less else ranks.WELL), world))
+
+
+def jobs(world: World) -> None:
+    """Two minutes of work, and a minute of none."""
+    jobs = [{"start": world.now + 180 * n, "end": world.now + 180 * n + 120, "load": 0.97} for n in range(3)]
+    world.edit(scenario({"jobs": jobs}, [], 0.0))
+
+
+def mig(world: World) -> None:
+    """Cut, cut anew, and whole again, on an idle GPU."""
+    idle = {"idle": True}
+    for seconds, layout in ((0.0, ["3g.40gb", "3g.40gb"]), (90.0, ["1g.10gb"] * 7), (180.0, [])):
+        world.after(seconds, partial(edit, world, Step(gpu={"mig": layout}), idle))
+    world.after(270.0, partial(well, world, idle))
+
+
+def late_links(world: World) -> None:
+    """After a boot the NVLinks train for a minute, and the fabric with them."""
+    world.planned_reboot()
+    down = {"gpus": {"*": {"nvlinks": {"*": {"state": "down"}}, "fabric": {"state": 2}}}}
+    world.edit(scenario({**BUSY, **down}, [], 0.0))
+    world.after(90.0, partial(well, world))
+
+
+def node_for(seconds: float, **fault: Any) -> Callable[[World], None]:
+    """This, on the whole node, for so long."""
+
+    def act(world: World) -> None:
+        world.edit(scenario({**BUSY, **fault}, [], world.now))
+        world.after(seconds, partial(well, world))
+
+    return act
+
+
+def slow_opening(world: World) -> None:
+    """Without persistence mode each GPU takes two seconds to be opened, and the agent starts."""
+    scenario_ = {"idle": True, "delay": {"nvmlDeviceGetHandleByPciBusId*": 2.0}}
+    world.edit(scenario(scenario_, [], 0.0))
+    world.restart()
+
+
+def replace_card(world: World) -> None:
+    """The host is off, and comes back with another card in the place of one; the next time with the old one."""
+    replaced = "replaced: true" not in world.last_edit
+    world.edit(scenario({**BUSY, "ports": {PORT: {"replaced": replaced}}}, [], 0.0))
+    world.planned_reboot()
+
+
+def take_card_out(world: World) -> None:
+    """For good: whoever did it says so when the host is back."""
+    world.edit(scenario({**BUSY, "ports": {PORT: {"absent": True}}}, [], 0.0))
+    world.planned_reboot()
+    world.after(30.0, world.accept)
+
+
+def full_disk(world: World) -> None:
+    """For two minutes, in which a job runs into its own Xid."""
+    world.fill_disk()
+    world.after(2 * MINUTE, partial(world.fill_disk, full=False))
+
+
+def given_away(world: World) -> None:
+    """To a virtual machine: released first, and back after a while."""
+    world.release(MINUTE)
+    world.after(15.0, partial(edit, world, Step(gpu={"bound": "vfio-pci"}), {"idle": True}))
+    world.after(5 * MINUTE, partial(well, world, {"idle": True}))
+
+
+def freeze(world: World) -> None:
+    """The daemon and its children, as by `docker pause`; the host goes on."""
+    world.host.at += 10 * MINUTE
+
+
+def driver_late(world: World) -> None:
+    """It is built while the host boots, or brought by a container."""
+    world.planned_reboot()
+    world.edit("driver: not_loaded")
+    world.after(4 * MINUTE, partial(well, world, {"idle": True}))
+
+
+def upgrade_by_reboot(world: World) -> None:
+    version = "580.173.02" if "999" in world.last_edit else "590.999.01"
+    world.planned_reboot()
+    world.edit(f"idle: true\ndriver_version: '{version}'")
+
+
+def no_clock(world: World) -> None:
+    """Its battery is empty: the host boots in 1970, and NTP knows better a minute later."""
+    world.planned_reboot()
+    world.host.stepped = -world.host.booted
+    world.after(MINUTE, partial(setattr, world.host, "stepped", 0.0))
+
+
+def reset(world: World) -> None:
+    """nvidia-smi --gpu-reset of one GPU, by an operator who released it: its counters begin anew."""
+    anew = {"value": 0, "rate": 90, "from": "now"}
+    world.release(MINUTE)
+    world.after(15.0, partial(edit, world, Step(gpu={"reset_required": True}), {"idle": True}))
+    world.after(30.0, partial(edit, world, Step(gpu={"set": {"energy": anew}}), {"idle": True}))
+
+
+def mig_on_half(world: World) -> None:
+    """The others work on."""
+    count = len(PROFILES[world.profile].bus_ids)
+    layouts = {gpu: {"mig": ["3g.40gb", "3g.40gb"]} for gpu in range(count // 2)}
+    world.edit(scenario({**BUSY, "gpus": layouts}, [], 0.0))
+    world.after(5 * MINUTE, partial(well, world))
+
+
+def ecc_off(world: World) -> None:
+    """Asked for, and in force with the next boot."""
+
+    def mode(now: int) -> None:
+        world.edit(scenario({**BUSY, "gpus": {"*": {"ecc": {"mode": now, "pending": 0}}}}, [], world.now))
+
+    mode(1)
+    world.after(5 * MINUTE, world.planned_reboot)
+    world.after(5 * MINUTE, partial(mode, 0))
+    world.after(15 * MINUTE, partial(well, world))
+
+
+def ports_restart(world: World) -> None:
+    """The driver of all adapters is loaded again."""
+    count = getattr(PROFILES[world.profile].ports, "count", 0)
+    node_for(40.0, ports={f"mlx5_{number}": {"absent": True} for number in range(count)})(world)
+
+
+def killed_job(world: World) -> None:
+    """On all GPUs at once: a channel of each is removed."""
+    for bus_id in PROFILES[world.profile].bus_ids:
+        world.say(f"NVRM: Xid (PCI:{bus_id[4:-2].lower()}): 45, pid=1234, name=python3, Ch 00000008")
+    world.edit(scenario({**BUSY, "gpus": {"*": {"xids": [45]}}}, [], 0.0))
+    world.after(MINUTE, partial(well, world))
+
+
+def reload(world: World) -> None:
+    world.reload(log={"level": "warning"})
+
+
+def neighbour_fails(world: World) -> None:
+    bus_id = PROFILES[world.profile].bus_ids[WITHHELD[0]]
+    world.say(f"NVRM: Xid (PCI:{bus_id[4:-2].lower()}): 79, GPU has fallen off the bus.")

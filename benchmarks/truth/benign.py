@@ -1,0 +1,298 @@
+"""TABLE: what happens on healthy nodes all the time, and is no fault. Whatever the agent says of it is false."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.truth import acts, ranks
+from benchmarks.truth.acts import BUSY, MINUTE, WITHHELD
+from benchmarks.truth.fault import PORT, SILENT, Disturbance, Step
+from benchmarks.truth.faults.allreduce import FREE, SCHEDULED, can_run
+from benchmarks.truth.world import World
+from gpumon.health.products import whole
+from gpumon.sim.board import Profile
+
+_UNWIRED = {"mlx5_3": SILENT}
+_NOBODY_KNOWS = "is unknown: nobody can tell whether all GPUs of the host were given, and a person is asked to say so."
+
+
+def _given(place: str, **withheld: Any) -> Mapping[str, Any]:
+    """Two of the GPUs are not ours."""
+    return {**BUSY, "place": place, "gpus": dict.fromkeys(WITHHELD, withheld)}
+
+
+def _divided(profile: Profile) -> bool:
+    """So many GPUs that some are left."""
+    return len(profile.bus_ids) > len(WITHHELD)
+
+
+def _is_part(profile: Profile) -> bool:
+    """No host of the kind has as many GPUs as are left."""
+    left = len(profile.bus_ids) - len(WITHHELD)
+    return whole(profile.board.product, left) not in {None, left}
+
+
+def _has_mig(profile: Profile) -> bool:
+    return bool(profile.board.mig_profiles) and not profile.mig and "H100 80GB" in profile.board.product
+
+
+def _linked(profile: Profile) -> bool:
+    return bool(profile.board.links) and profile.links_active and not profile.mig
+
+
+def _managed(profile: Profile) -> bool:
+    return "fabric_manager" in profile.services
+
+
+def _several(profile: Profile) -> bool:
+    return len(profile.bus_ids) > 1
+
+
+def _whole(profile: Profile) -> bool:
+    return not profile.mig
+
+
+def _ported(profile: Profile) -> bool:
+    return profile.ports is not None
+
+
+def _many_ports(profile: Profile) -> bool:
+    """So many that one of them need not be wired."""
+    return profile.ports is not None and profile.ports.count > 3
+
+
+def _is(*names: str) -> Callable[[Profile], bool]:
+    return lambda profile: profile.name in names
+
+
+_CAPPED = {"clock_events": 0x4, "sm_clock": 1600, "sw_power_cap_seconds": {"value": 0, "rate": 0.9, "from": 0}}
+_LOCKED = {"clock_events": 0x2, "sm_clock": 1200, "graphics_clock": 1200}
+_RECOVERED = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+
+DISTURBANCES: tuple[Disturbance, ...] = (
+    Disturbance(name="nothing at all: jobs come and go as they do", before={}),
+    Disturbance(name="nothing at all: nobody works", before={"idle": True}),
+    Disturbance(name="a planned reboot", act=World.planned_reboot, every=20 * MINUTE),
+    Disturbance(name="a boot whose links train late", act=acts.late_links, every=20 * MINUTE, on=_linked),
+    Disturbance(
+        name="the driver is unloaded and loaded, with a release", act=acts.driver_reload, before={"idle": True}
+    ),
+    Disturbance(
+        name="the driver is upgraded within 30 seconds, without a release",
+        act=acts.driver_upgrade,
+        before={"idle": True},
+    ),
+    Disturbance(name="MIG is turned on, changed and turned off", act=acts.mig, before={"idle": True}, on=_has_mig),
+    Disturbance(
+        name="PCIe of an idle GPU slows down",
+        act=acts.for_a_while(5 * MINUTE, Step(gpu={"set": {"pcie_generation": 1}})),
+        before={"idle": True},
+    ),
+    Disturbance(
+        name="NVLinks of an idle GPU sleep",
+        act=acts.for_a_while(5 * MINUTE, Step(gpu={"nvlinks": {"*": {"state": "sleep"}}})),
+        before={"idle": True},
+        on=_linked,
+    ),
+    Disturbance(name="a release of the node for two minutes", act=lambda world: world.release(2 * MINUTE)),
+    Disturbance(name="the agent is upgraded", act=acts.stop_and_start),
+    Disturbance(name="the agent is killed with SIGKILL", act=World.restart),
+    Disturbance(name="the clock is stepped forward by an hour, and back", act=acts.step_clock(3600.0)),
+    Disturbance(name="the clock is stepped back by ten minutes, and forward", act=acts.step_clock(-600.0)),
+    Disturbance(name="the daemon is stopped for a minute", act=lambda world: world.pause(60.0)),
+    Disturbance(name="the host sleeps for ten minutes", act=lambda world: world.host.suspend(600.0)),
+    Disturbance(name="processors are short for two minutes", act=acts.late),
+    Disturbance(name="jobs start and stop", act=acts.jobs),
+    Disturbance(
+        name="the power limit holds the load back",
+        before={**BUSY, "gpus": {"*": {"set": _CAPPED}}},
+        on=_whole,
+    ),
+    Disturbance(
+        name="a corrected ECC error a minute",
+        act=acts.for_a_while(
+            8 * MINUTE, Step(gpu={"ecc": {"corrected_dram": {"value": 40, "rate": 1 / 60, "from": "now"}}})
+        ),
+        on=_whole,
+    ),
+    Disturbance(name="one lone Xid 45", act=acts.xid_once(45, "Preemptive Channel Removal")),
+    Disturbance(
+        name="an application's Xid 13",
+        act=acts.xid_once(13, "Graphics SM Warp Exception on (GPC 1, TPC 0, SM 0): Illegal Address"),
+    ),
+    Disturbance(
+        name="an application's Xid 31",
+        act=acts.xid_once(31, "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f54_1a000000"),
+    ),
+    Disturbance(name="Xid 43: a channel was reset", act=acts.xid_once(43, "Reset Channel Verif Error")),
+    Disturbance(name="Xid 154: nothing more to recover from", act=acts.xid_once(154, _RECOVERED)),
+    Disturbance(
+        name="Xid 63: a row is recorded for remapping, and needs none",
+        act=acts.xid_once(63, "Row Remapper: New row marked for remapping"),
+    ),
+    Disturbance(
+        name="persistence mode is off, and GPUs open slowly",
+        act=acts.slow_opening,
+        before={"idle": True},
+        every=20 * MINUTE,
+    ),
+    Disturbance(
+        name="the fabric manager is restarted",
+        act=acts.node_for(8.0, services={"fabric_manager": "stopped"}),
+        every=15 * MINUTE,
+        on=_managed,
+    ),
+    Disturbance(
+        name="the fabric manager is upgraded",
+        act=acts.node_for(45.0, services={"fabric_manager": "stopped"}),
+        every=15 * MINUTE,
+        on=_managed,
+    ),
+    Disturbance(
+        name="a port that was never cabled",
+        before={**BUSY, "ports": _UNWIRED},
+        on=_many_ports,
+    ),
+    Disturbance(
+        name="a host with a port that was never cabled reboots",
+        act=World.planned_reboot,
+        before={**BUSY, "ports": _UNWIRED},
+        on=_many_ports,
+        every=20 * MINUTE,
+    ),
+    Disturbance(
+        name="an adapter is replaced, and the old one put back", act=acts.replace_card, on=_ported, every=20 * MINUTE
+    ),
+    Disturbance(name="an adapter is taken out, and accepted", act=acts.take_card_out, on=_ported, every=20 * MINUTE),
+    Disturbance(name="a guest with a part of a board, and its operator says so", on=_is("h100guestx2")),
+    Disturbance(
+        name="a guest that was given some of the GPUs",
+        before=_given("guest", absent=True),
+        on=lambda profile: _divided(profile) and _is_part(profile),
+        says={"gpu_count": _NOBODY_KNOWS},
+    ),
+    Disturbance(
+        name="a guest that was given some of the GPUs, as many as a host may have",
+        before=_given("guest", absent=True),
+        on=lambda profile: _divided(profile) and not _is_part(profile),
+    ),
+    Disturbance(
+        name="a container that was given some of the GPUs",
+        before=_given("container", uncounted=True),
+        act=acts.stop_and_start,
+        on=_divided,
+        says={"gpu_count": _NOBODY_KNOWS},
+    ),
+    Disturbance(
+        name="a container beside a GPU that fails, and was not given to it",
+        before=_given("container", uncounted=True),
+        act=acts.neighbour_fails,
+        on=_divided,
+        says={"gpu_count": _NOBODY_KNOWS},
+    ),
+    Disturbance(
+        name="a GPU is given to a virtual machine, with a release",
+        act=acts.given_away,
+        before={"idle": True},
+        on=lambda profile: _several(profile) and not profile.guest,
+        every=15 * MINUTE,
+    ),
+    Disturbance(name="a GPU that the configuration excludes", settings={"gpus": {"exclude": ["0"]}}, on=_several),
+    Disturbance(name="the store's disk is full for two minutes", act=acts.full_disk),
+    Disturbance(name="the configuration is reloaded", act=acts.reload),
+    Disturbance(name="the probe runs", act=acts.probe, before={"idle": True}),
+    Disturbance(
+        name="runs of the all-reduce are skipped, period after period: the node is busy",
+        act=acts.all_reduce(ranks.WELL),
+        every=MINUTE,
+        on=can_run,
+        settings=SCHEDULED,
+    ),
+    Disturbance(
+        name="a run of the all-reduce is skipped: the node is held for a job",
+        act=acts.held,
+        before=FREE,
+        on=can_run,
+        settings=SCHEDULED,
+    ),
+    Disturbance(
+        name="an all-reduce is slow once, and its repeat is not",
+        act=acts.all_reduce(ranks.UNCONFIRMED),
+        before=FREE,
+        on=can_run,
+    ),
+    Disturbance(name="an all-reduce gives way to a job", act=acts.all_reduce(ranks.ABORTED), before=FREE, on=can_run),
+    Disturbance(
+        name="an all-reduce fails once, and the next one does not",
+        act=acts.all_reduce(ranks.BROKEN, ranks.WELL),
+        before=FREE,
+        on=can_run,
+    ),
+    Disturbance(
+        name="the driver is upgraded, and the all-reduce moves less than before",
+        act=acts.all_reduce_upgraded,
+        before=FREE,
+        on=can_run,
+    ),
+    Disturbance(name="the agent is not root", before={**BUSY, "root": False}),
+    Disturbance(
+        name="persistence mode is off for five minutes",
+        act=acts.for_a_while(5 * MINUTE, Step(gpu={"set": {"persistence_mode": 0}})),
+    ),
+    Disturbance(name="a GPU is reset, with a release", act=acts.reset, before={"idle": True}),
+    Disturbance(
+        name="MIG is turned on on half of the GPUs",
+        act=acts.mig_on_half,
+        on=lambda profile: _has_mig(profile) and _several(profile),
+    ),
+    Disturbance(
+        name="the driver is upgraded by a reboot",
+        act=acts.upgrade_by_reboot,
+        before={"idle": True},
+        every=20 * MINUTE,
+    ),
+    Disturbance(
+        name="the driver is loaded four minutes after a boot",
+        act=acts.driver_late,
+        before={"idle": True},
+        every=20 * MINUTE,
+    ),
+    Disturbance(name="a boot in 1970, until NTP knows better", act=acts.no_clock, every=20 * MINUTE),
+    Disturbance(name="the agent and its children are frozen for ten minutes", act=acts.freeze, every=20 * MINUTE),
+    Disturbance(name="an operator locks the clocks", before={**BUSY, "gpus": {"*": {"set": _LOCKED}}}, on=_whole),
+    Disturbance(name="ECC is turned off, and the node rebooted", act=acts.ecc_off, every=20 * MINUTE, on=_whole),
+    Disturbance(
+        name="an InfiniBand switch is rebooted",
+        act=acts.node_for(3 * MINUTE, ports={PORT: {"state": "down", "counters": {"link_downed": 1}}}),
+        every=60 * MINUTE,
+        on=_ported,
+        says={"ib_fatal_counter": "warns: a link that carried traffic went down, and nobody had declared maintenance."},
+    ),
+    Disturbance(
+        name="the driver of the network adapters is restarted", act=acts.ports_restart, every=20 * MINUTE, on=_ported
+    ),
+    Disturbance(
+        name="the firmware of a network adapter is upgraded",
+        act=acts.node_for(90.0, ports={PORT: {"absent": True}}),
+        every=20 * MINUTE,
+        on=_ported,
+    ),
+    Disturbance(name="a job is killed: Xid 45 of each GPU", act=acts.killed_job, every=20 * MINUTE),
+    Disturbance(
+        name="driver calls take a second for two minutes: nvidia-bug-report.sh",
+        act=acts.node_for(2 * MINUTE, delay={"nvmlDeviceGet*": 1.0}),
+    ),
+    Disturbance(
+        name="a power brake for half a minute",
+        act=acts.for_a_while(30.0, Step(gpu={"set": {"clock_events": 0x88, "sm_clock": 900, "graphics_clock": 900}})),
+    ),
+    Disturbance(
+        name="a profiler has the performance monitoring of a GPU",
+        act=acts.for_a_while(5 * MINUTE, Step(gpu={"gpm": {"*": None}})),
+        on=lambda profile: profile.board.gpm,
+    ),
+    Disturbance(
+        name="a part of the GPUs works, others wait", before={"jobs": [{"load": 0.95, "gpus": [0]}]}, on=_several
+    ),
+)

@@ -1,0 +1,41 @@
+"""What the agent's children do, as their own main functions have it, but for what ties them to a process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from benchmarks.truth.host import Main, Process
+from gpumon import __version__
+from gpumon.collectors.links.__main__ import Links, run, trees
+from gpumon.collectors.sampler.__main__ import Sampler
+from gpumon.collectors.sampler.node import await_surroundings
+from gpumon.model import frame
+from gpumon.model.child_orders import LinkOrders, Orders
+from gpumon.model.snapshot import Hello, Message
+
+
+def sampler(process: Process) -> int:
+    orders = Orders.decode(process.orders)
+    orders = replace(orders, page=process.page)
+
+    def say(*messages: Message) -> None:
+        process.write(b"".join(map(frame.encode, messages)))
+
+    _greet(process)
+    return Sampler(orders, say, await_surroundings(orders, say), process.told).run()
+
+
+def links(process: Process) -> int:
+    orders = replace(LinkOrders.decode(process.orders), page=process.page)
+    _greet(process)
+    run(Links(orders, trees(orders)), lambda message: process.write(frame.encode(message)))
+    return 0
+
+
+def _greet(process: Process) -> None:
+    process.write(frame.encode(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid())))
+
+
+MAINS: Mapping[str, Main] = {"gpumon.collectors.sampler": sampler, "gpumon.collectors.links": links}

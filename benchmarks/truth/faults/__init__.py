@@ -1,0 +1,18 @@
+"""TABLE: every fault that is injected, where it can happen, and what has to be said of it."""
+
+from __future__ import annotations
+
+from benchmarks.truth.fault import Fault
+from benchmarks.truth.faults import agent, allreduce, heat, links, memory, ports, unreadable, work, xids
+
+FAULTS: tuple[Fault, ...] = (
+    *unreadable.rows(),
+    *xids.rows(),
+    *memory.rows(),
+    *heat.rows(),
+    *links.rows(),
+    *ports.rows(),
+    *work.rows(),
+    *allreduce.rows(),
+    *agent.rows(),
+)

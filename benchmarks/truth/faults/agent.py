@@ -1,0 +1,86 @@
+"""The agent itself, and what it relies on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.truth.fault import Fault, Step, growing
+from benchmarks.truth.faults.steps import HANGING, unkillable
+from benchmarks.truth.world import World
+from gpumon.health.check import MINUTE
+from gpumon.health.terms import Action
+
+
+def rows() -> Iterator[Fault]:
+    yield Fault(
+        name="a process of the agent cannot be ended",
+        check="children_abandoned",
+        where="node",
+        action=Action.REBOOT,
+        steps=(Step(gpu={"hang_forever": HANGING}, act=unkillable),),
+    )
+    yield Fault(
+        name="the library crashes now and then",
+        check="sampler_restarting",
+        where="node",
+        steps=tuple(
+            step
+            for n in range(5)
+            for step in (Step(at=60.0 * n, node={"crash": ["nvmlDeviceGetCount*"]}), Step(at=60.0 * n + 6))
+        ),
+    )
+    yield Fault(
+        name="the agent crashes three times in a row",
+        check="agent_restarting",
+        where="node",
+        steps=tuple(Step(at=90.0 * n, act=World.restart) for n in range(4)),
+    )
+    yield Fault(
+        name="the kernel log was overwritten before it was read",
+        check="kernel_log_lost",
+        where="node",
+        steps=(Step(act=World.lose_records),),
+    )
+    yield Fault(
+        name="what was reset three times fails again",
+        check="repeat_offender",
+        where="node",
+        action=Action.REPLACE,
+        steps=tuple(
+            step
+            for n in range(3)
+            for step in (
+                Step(at=1000.0 * n, gpu={"xids": [95]}),
+                Step(at=1000.0 * n + 240, gpu={"set": {"energy": growing(300)}}),
+            )
+        ),
+        on=lambda profile: not profile.guest,
+        within=5 * MINUTE,
+    )
+    yield Fault(
+        name="the kernel log cannot be read",
+        check="kernel_log_down",
+        where="node",
+        steps=(Step(act=World.lose_log),),
+        within=5 * MINUTE,
+    )
+    yield Fault(
+        name="the configuration on disk is not good",
+        check="configuration_not_reloaded",
+        where="node",
+        steps=(Step(act=lambda world: world.reload(good=False)),),
+    )
+    yield Fault(
+        name="the disk of the store is full",
+        check="store_down",
+        where="node",
+        steps=(Step(act=World.fill_disk),),
+        within=10 * MINUTE,
+    )
+    yield Fault(
+        name="the node was rebooted by nobody",
+        check="unexpected_reboot",
+        where="node",
+        steps=(Step(act=World.reboot),),
+        within=5 * MINUTE,
+    )

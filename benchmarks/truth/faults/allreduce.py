@@ -1,0 +1,143 @@
+"""Rows of the all-reduce: what its ranks told, and what has to be said of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from benchmarks.truth import ranks
+from benchmarks.truth.fault import Fault, Step, growing
+from benchmarks.truth.ranks import Told, run, well_so_far
+from gpumon.bootstrap import PROBE
+from gpumon.health.terms import Action
+from gpumon.probe.core.figures import TABLE as PUBLISHED
+from gpumon.sim.board import Profile
+
+MINUTE = 60.0
+FREE: Mapping[str, Any] = {"idle": True}
+"""No job is in the way of a run."""
+SCHEDULED: Mapping[str, Mapping[str, Any]] = {"probe": {"enabled": True, "interval_seconds": MINUTE}}
+"""An hour has sixty periods."""
+TWO, FEW = 2, 4
+HOPPER = 9
+"""NVML's number; from it on there is NVLink SHARP."""
+
+
+def can_run(profile: Profile) -> bool:
+    """The all-reduce: several GPUs, and none of them divided."""
+    return len(profile.bus_ids) > 1 and not profile.mig
+
+
+def _of_many(profile: Profile) -> bool:
+    """Of two ranks nobody can tell by their exchange which one is slow."""
+    return can_run(profile) and len(profile.bus_ids) > TWO
+
+
+def _known(profile: Profile) -> bool:
+    """Somebody has published what such a host comes to, at no more than is measured here."""
+    rows = (one for one in PUBLISHED if re.fullmatch(one.names, profile.board.product))
+    return can_run(profile) and any(
+        (one.ranks, one.algorithm) == (len(profile.bus_ids), "default") and one.bytes <= max(PROBE.gpu.sizes)
+        for one in rows
+    )
+
+
+def _sharp(profile: Profile) -> bool:
+    """Its NVSwitches add up, and its GPUs are in no fabric with those of others, where the ring alone is measured."""
+    adds_up = bool(profile.switches) and profile.board.architecture >= HOPPER
+    return can_run(profile) and adds_up and not (profile.fabric and profile.fabric.several_nodes)
+
+
+def _after_good_runs(*told: Told) -> tuple[Step, ...]:
+    """One run after the other, on a host that knows what it usually comes to."""
+    runs = (Step(at=10.0 + n * MINUTE, act=run(one)) for n, one in enumerate(told))
+    return (Step(act=well_so_far), *runs)
+
+
+def rows() -> Iterator[Fault]:
+    yield from _slow()
+    yield from _wrong()
+    yield from _without_result()
+    yield from _silent()
+
+
+def _row(on: Callable[[Profile], bool] = can_run) -> Callable[..., Fault]:
+    return partial(Fault, on=on, before=FREE)
+
+
+def _slow() -> Iterator[Fault]:
+    yield _row(_of_many)(
+        name="it holds the all-reduce back",
+        check="gpu_allreduce_slow",
+        steps=_after_good_runs(ranks.SLOW_GPU),
+    )
+    node = partial(_row(), where="node", check="allreduce_slow")
+    yield node(name="the all-reduce is slow, and nobody is to blame", steps=_after_good_runs(ranks.SLOW))
+    yield node(
+        name="the all-reduce is slow, on the path between two GPUs alone",
+        steps=_after_good_runs(ranks.SLOW_PATH),
+        on=_of_many,
+    )
+    yield node(
+        name="the all-reduce is slow, and its ring is not: NVLink SHARP is lost",
+        steps=_after_good_runs(ranks.WITHOUT_SHARP),
+        on=_sharp,
+    )
+    yield node(
+        name="the all-reduce has been slow since the first run, beside what others have published",
+        steps=(Step(act=run(ranks.SLOW)),),
+        on=_known,
+    )
+
+
+def _wrong() -> Iterator[Fault]:
+    yield _row()(
+        name="it gives wrong data in the all-reduce",
+        check="gpu_allreduce_wrong",
+        action=Action.REPLACE,
+        steps=_after_good_runs(ranks.WRONG_GPU),
+    )
+    yield _row()(
+        name="the all-reduce adds up wrong, and nobody is to blame",
+        check="allreduce_wrong",
+        where="node",
+        steps=_after_good_runs(ranks.WRONG),
+    )
+
+
+def _without_result() -> Iterator[Fault]:
+    node = partial(_row(), where="node", check="allreduce_failing")
+    yield node(name="the all-reduce fails in an operation, twice", steps=_after_good_runs(ranks.BROKEN, ranks.BROKEN))
+    yield node(name="the all-reduce is not done in time, twice", steps=_after_good_runs(ranks.LATE, ranks.LATE))
+    yield node(
+        name="the all-reduce fails before its first operation, twice",
+        steps=_after_good_runs(ranks.NOT_BEGUN, ranks.NOT_BEGUN),
+    )
+    yield _row()(
+        name="a rank of the all-reduce cannot be killed",
+        check="allreduce_unkillable",
+        where="node",
+        action=Action.REBOOT,
+        steps=_after_good_runs(ranks.UNKILLABLE),
+        within=3 * MINUTE,
+    )
+
+
+def _silent() -> Iterator[Fault]:
+    node = partial(_row(), where="node", check="allreduce_stale", settings=SCHEDULED, within=35 * MINUTE)
+    yield node(
+        name="nothing has come of the all-reduce for two periods, though the node is free",
+        steps=_after_good_runs(ranks.WELL),
+    )
+    yield node(
+        name="a GPU was reset, and no all-reduce has run since",
+        action=Action.NONE,
+        steps=(
+            *_after_good_runs(ranks.WELL),
+            Step(at=2 * MINUTE, gpu={"set": {"energy": growing(90)}}),
+        ),
+        settings={"probe": {"enabled": True}},
+        on=lambda profile: can_run(profile) and len(profile.bus_ids) <= FEW and not profile.guest,
+    )

@@ -1,0 +1,157 @@
+"""NVLinks, the fabric that they make, and what manages it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.truth.fault import Fault, Step, growing, once
+from benchmarks.truth.faults.steps import flaps
+from benchmarks.truth.faults.where import c2c, fabric, fabric_health, imex, linked, managed, nvlink4, nvlink5
+from gpumon.health.check import MINUTE
+from gpumon.health.terms import Action
+
+
+def rows() -> Iterator[Fault]:
+    down = {"state": "down"}
+    yield Fault(
+        name="one NVLink is down",
+        check="nvlink_down",
+        action=Action.RESET,
+        steps=once(nvlinks={3: down}),
+        on=linked,
+    )
+    yield Fault(
+        name="all NVLinks of a GPU are down",
+        check="nvlink_down",
+        action=Action.RESET,
+        steps=once(nvlinks={"*": down}),
+        on=linked,
+    )
+    for counter in ("replay", "recovery"):
+        yield Fault(
+            name=f"an NVLink counts a {counter} now and then",
+            check="nvlink_errors",
+            steps=once(nvlinks={3: {counter: growing(0.1)}}),
+            on=nvlink4,
+            within=10 * MINUTE,
+        )
+    yield Fault(
+        name="an NVLink counts CRC errors: 10 a second",
+        check="nvlink_crc_high",
+        steps=once(nvlinks={3: {"crc": growing(10)}}),
+        on=nvlink4,
+        within=10 * MINUTE,
+    )
+    yield Fault(
+        name="an NVLink counts CRC errors: 500 a second",
+        check="nvlink_crc_high",
+        steps=once(nvlinks={3: {"crc": growing(500)}}),
+        on=nvlink4,
+        within=10 * MINUTE,
+    )
+    yield Fault(
+        name="an NVLink recovers again and again",
+        check="nvlink_errors",
+        steps=once(nvlinks={3: {"recovered": growing(0.1)}}),
+        on=nvlink5,
+        within=10 * MINUTE,
+    )
+    yield Fault(
+        name="an NVLink loses too many bits",
+        check="nvlink_ber_high",
+        steps=once(nvlinks={3: {"effective_ber": 2e-11}}),
+        on=nvlink5,
+        within=12 * MINUTE,
+    )
+    yield Fault(
+        name="an NVLink could not be trained again",
+        check="nvlink_recovery_failed",
+        action=Action.RESET,
+        steps=once(nvlinks={3: {"recovery_failed": 1}}),
+        on=nvlink5,
+    )
+    yield Fault(
+        name="an NVLink has errors for 20 minutes",
+        check="nvlink_unstable",
+        steps=once(nvlinks={3: {"replay": growing(0.1)}}),
+        on=nvlink4,
+        within=25 * MINUTE,
+    )
+    yield Fault(
+        name="an NVLink is down for a minute, again and again",
+        check="nvlink_unstable",
+        steps=flaps(10, 2 * MINUTE, gpu={"nvlinks": {3: down}}),
+        on=linked,
+        within=15 * MINUTE,
+    )
+    yield Fault(
+        name="an NVLink runs at half its speed",
+        check="nvlink_speed",
+        action=Action.RESET,
+        steps=once(nvlinks={3: {"speed": 12000}}),
+        on=linked,
+        within=10 * MINUTE,
+    )
+    yield Fault(
+        name="the fabric manager has stopped",
+        check="fabric_manager_down",
+        action=Action.RESTART,
+        where="node",
+        steps=(Step(node={"services": {"fabric_manager": "stopped"}}),),
+        on=managed,
+    )
+    yield Fault(
+        name="the fabric manager starts again and again",
+        check="fabric_manager_flapping",
+        where="node",
+        steps=flaps(4, 2 * MINUTE, node={"services": {"fabric_manager": "stopped"}}),
+        on=managed,
+    )
+    yield Fault(
+        name="the GPU's registration with the fabric does not end",
+        check="fabric_unhealthy",
+        action=Action.RESET,
+        steps=once(fabric={"state": 2}),
+        on=fabric,
+        within=12 * MINUTE,
+    )
+    yield Fault(
+        name="the GPU's registration with the fabric failed",
+        check="fabric_unhealthy",
+        action=Action.RESET,
+        steps=once(fabric={"status": 999}),
+        on=fabric,
+        within=12 * MINUTE,
+    )
+    yield Fault(
+        name="the fabric runs with less bandwidth",
+        check="fabric_unhealthy",
+        action=Action.RESET,
+        steps=once(fabric={"health": {"degraded_bandwidth": 1}, "summary": 2}),
+        on=fabric_health,
+        within=12 * MINUTE,
+    )
+    yield Fault(
+        name="the driver calls the fabric unhealthy and says not why",
+        check="fabric_unhealthy",
+        action=Action.RESET,
+        steps=once(fabric={"summary": 2}),
+        on=fabric_health,
+        within=12 * MINUTE,
+    )
+    yield Fault(
+        name="IMEX has stopped",
+        check="imex_unhealthy",
+        action=Action.RESTART,
+        where="node",
+        steps=(Step(node={"services": {"imex": "stopped"}}),),
+        on=imex,
+        within=12 * MINUTE,
+    )
+    yield Fault(
+        name="a chip-to-chip link is down",
+        check="c2c_down",
+        action=Action.REBOOT,
+        steps=once(c2c_links={0: "down"}),
+        on=c2c,
+    )

@@ -1,0 +1,143 @@
+"""PCIe and InfiniBand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from benchmarks.truth.fault import PORT, SILENT, Fault, Step, growing, once
+from benchmarks.truth.faults.steps import counting, flaps, on_port
+from benchmarks.truth.faults.where import ported
+from benchmarks.truth.world import World
+from gpumon.health.check import MINUTE
+from gpumon.health.terms import Action
+
+ADA = 8
+"""NVML's number; boards from it on count errors of PCIe by their kind."""
+
+
+def rows() -> Iterator[Fault]:
+    yield Fault(
+        name="half of its PCIe lanes are gone",
+        check="pcie_width",
+        steps=once(set={"pcie_width": 8}),
+        within=10 * MINUTE,
+    )
+    yield Fault(
+        name="PCIe of the first generation under load",
+        check="pcie_generation",
+        steps=once(set={"pcie_generation": 1}),
+        within=15 * MINUTE,
+        miss="a GPU that is cut by MIG does not tell how busy it is, and an idle one lowers its PCIe by design.",
+    )
+    yield Fault(
+        name="100 PCIe replays a second",
+        check="pcie_replays",
+        steps=once(set={"pcie_replays": growing(100)}),
+        on=lambda profile: not profile.guest,
+        within=10 * MINUTE,
+    )
+    yield Fault(
+        name="a fatal error of the PCIe link",
+        check="pcie_errors",
+        steps=once(pcie_errors={"fatal": 1}),
+        on=lambda profile: profile.board.architecture > ADA and not profile.guest,  # Hopper and later count them
+        within=10 * MINUTE,
+    )
+    yield Fault(
+        name="the kernel reports a fatal PCIe error",
+        check="pcie_aer",
+        action=Action.REBOOT,
+        steps=(Step(log=("pcieport 0000:00:01.0: AER: Uncorrectable (Fatal) error message received from {bus}",)),),
+    )
+    port = partial(Fault, where="port", on=ported)
+    yield port(name="a port is down", check="ib_port_down", steps=on_port(state="down"), within=6 * MINUTE)
+    yield port(
+        name="a port has a link and no subnet manager",
+        check="ib_port_down",
+        steps=on_port(state="init"),
+        within=6 * MINUTE,
+    )
+    yield port(
+        name="a port runs at a fraction of its speed",
+        check="ib_rate_low",
+        steps=on_port(rate=50),
+        within=10 * MINUTE,
+    )
+    yield port(
+        name="an adapter is gone",
+        check="ib_device_missing",
+        action=Action.REBOOT,
+        steps=on_port(absent=True),
+        within=6 * MINUTE,
+    )
+    yield port(
+        name="a rail does not come back after a reboot",
+        check="ib_port_down",
+        steps=(Step(node={"ports": {PORT: SILENT}}, act=World.reboot),),
+        within=12 * MINUTE,  # of which the boot and its grace take seven
+    )
+    yield port(
+        name="an adapter does not come back after a reboot",
+        check="ib_device_missing",
+        steps=(Step(node={"ports": {PORT: {"absent": True}}}, act=World.reboot),),
+        within=12 * MINUTE,
+    )
+    yield port(
+        name="a port goes down again and again",
+        check="ib_port_flapping",
+        steps=flaps(4, 3 * MINUTE, node={"ports": {PORT: {"state": "down"}}}),
+        within=6 * MINUTE,
+    )
+    yield port(
+        name="a port was down for moments",
+        check="ib_port_flapping",
+        steps=counting(link_downed=growing(0.02)),
+        within=10 * MINUTE,
+    )
+    yield port(
+        name="a port overran its buffers",
+        check="ib_fatal_counter",
+        steps=counting(excessive_buffer_overrun_errors=1),
+        within=6 * MINUTE,
+    )
+    yield port(
+        name="a port counts symbol errors: 20 a second",
+        check="ib_symbol_errors",
+        steps=counting(symbol_error=growing(20)),
+        within=10 * MINUTE,
+    )
+    yield port(
+        name="a port counts receive errors: 50 a second",
+        check="ib_error_rates",
+        steps=counting(port_rcv_errors=growing(50)),
+        within=10 * MINUTE,
+    )
+    yield port(
+        name="the firmware of a network adapter does not answer",
+        check="nic_driver_fatal",
+        action=Action.REBOOT,
+        steps=(Step(log=("mlx5_core 0001:11:00.0: poll_health:955:(pid 0): device's health compromised",)),),
+    )
+    yield port(
+        name="a port discards 500 packets a second",
+        check="roce_stress",
+        steps=counting(port_xmit_discards=growing(500)),
+        within=15 * MINUTE,
+    )
+    yield Fault(
+        name="files of a port answer with errors",
+        check="links_unread",
+        steps=on_port(unreadable=["state", "rate"]),
+        where="node",
+        on=ported,
+        within=10 * MINUTE,
+    )
+    yield Fault(
+        name="files of a port do not answer",
+        check="links_unread",
+        steps=on_port(hang=True),
+        where="node",
+        on=ported,
+        within=10 * MINUTE,
+    )

@@ -1,0 +1,186 @@
+"""GPUs that cannot be read, or are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.truth.fault import Fault, Step, once
+from benchmarks.truth.faults.steps import HANGING, MANY, restarted, unkillable, xid
+from benchmarks.truth.world import World
+from gpumon.health.check import MINUTE
+from gpumon.health.terms import Action
+
+
+def rows() -> Iterator[Fault]:
+    """GPUs and drivers that do not answer."""
+    lost = "GPU has fallen off the bus."
+    yield Fault(
+        name="fell off the bus: Xid 79, and lost to NVML",
+        check="gpu_lost",
+        action=Action.REBOOT,
+        steps=xid(79, lost, lost=True),
+        hides=True,
+    )
+    yield Fault(name="lost to NVML without an Xid", check="gpu_lost", action=Action.REBOOT, steps=once(lost=True))
+    yield Fault(
+        name="fell off the bus in words alone, without a number",
+        check="xid_critical",
+        action=Action.REBOOT,
+        steps=(Step(log=("NVRM: GPU at PCI:{bus}: GPU has fallen off the bus.",)),),
+    )
+    yield Fault(
+        name="vanished from the PCI bus", check="gpu_missing", action=Action.REBOOT, steps=once(absent=True), hides=True
+    )
+    yield Fault(
+        name="on the PCI bus, and no driver bound to it",
+        check="gpu_missing",
+        action=Action.REBOOT,
+        steps=once(bound="none"),
+        hides=True,
+    )
+    yield Fault(
+        name="on the PCI bus, but not counted by NVML", check="gpu_count", where="node", steps=once(uncounted=True)
+    )
+    yield Fault(
+        name="gone after a reboot",
+        check="gpu_missing",
+        action=Action.INSPECT,
+        steps=(Step(gpu={"absent": True}, act=World.reboot),),
+        within=6 * MINUTE,
+        miss="where the only GPU is gone the driver does not start: `driver_down` says so instead.",
+    )
+    alone = "where the only GPU is gone the driver does not start: `driver_down` says so instead."
+    for now, check, step, miss in (
+        ("missing", "gpu_missing", {"absent": True}, alone),
+        ("cannot be opened", "gpu_init_failed", {"lookup": "IRQ_ISSUE"}, ""),
+    ):
+        yield Fault(
+            name=f"lost, rebooted, and {now}",
+            check=check,
+            action=Action.INSPECT,
+            steps=(*xid(79, lost, lost=True), Step(at=MINUTE, gpu=step, act=World.planned_reboot)),
+            within=9 * MINUTE,
+            hides=True,
+            miss=miss,
+        )
+    yield Fault(
+        name="needs a reset",
+        check="gpu_reset_required",
+        action=Action.RESET,
+        steps=restarted(reset_required=True),
+        hides=True,
+    )
+    yield Fault(
+        name="cannot be opened",
+        check="gpu_init_failed",
+        action=Action.RESET,
+        steps=restarted(lookup="IRQ_ISSUE"),
+        hides=True,
+    )
+    yield Fault(
+        name="may not be opened", check="gpu_denied", action=Action.NONE, steps=restarted(lookup="NO_PERMISSION")
+    )
+    yield Fault(
+        name="a driver call on it does not return",
+        check="gpu_stuck",
+        action=Action.REBOOT,
+        steps=once(hang=HANGING),
+        hides=True,
+    )
+    yield Fault(
+        name="a driver call never returns, and its process cannot be killed",
+        check="gpu_stuck",
+        action=Action.REBOOT,
+        steps=(Step(gpu={"hang_forever": HANGING}, act=unkillable),),
+    )
+    yield Fault(
+        name="opening it does not return",
+        check="gpu_stuck",
+        action=Action.REBOOT,
+        steps=restarted(hang=["nvmlDeviceGetHandleByPciBusId*"]),
+        within=2 * MINUTE,
+    )
+    yield Fault(
+        name="the library crashes on it", check="gpu_unreadable", action=Action.RESET, steps=once(crash=HANGING)
+    )
+    yield Fault(
+        name="every call on it answers an unknown error",
+        check="gpu_init_failed",
+        action=Action.RESET,
+        steps=once(fail={"nvmlDeviceGet*": 999}),
+        hides=True,
+    )
+    yield Fault(
+        name="one call on it answers an unknown error",
+        check="poll_errors",
+        where="node",
+        steps=once(fail={"nvmlDeviceGetUtilizationRates": 999}),
+        on=lambda profile: not profile.mig,  # with MIG on it is not asked
+    )
+    yield Fault(
+        name="one field of it answers an unknown error",
+        check="poll_errors",
+        where="node",
+        steps=once(fail_fields={"TOTAL_ENERGY_CONSUMPTION": 999}),
+        on=lambda profile: not profile.guest,
+    )
+    yield Fault(
+        name="every driver call takes long",
+        check="poll_slow",
+        where="node",
+        steps=(Step(node={"delay": {"nvmlDeviceGet*": 0.02}}),),
+        settings={"poll": {"interval_seconds": 1.0}},
+        on=lambda profile: len(profile.bus_ids) >= MANY,
+    )
+    yield Fault(
+        name="driver calls on one GPU take long",
+        check="poll_slow",
+        where="node",
+        steps=once(delay={"nvmlDeviceGet*": 0.15}),
+        settings={"poll": {"interval_seconds": 1.0}},
+        miss="a GPU that answers slowly is read in turns, so that no poll is slow; its readings are older, and true.",
+    )
+    yield Fault(
+        name="the kernel module is gone",
+        check="driver_down",
+        where="node",
+        steps=(Step(node={"driver": "not_loaded"}),),
+    )
+    yield Fault(
+        name="library and kernel module differ",
+        check="driver_down",
+        where="node",
+        steps=(Step(node={"driver": "mismatch"}), Step(at=1.0, node={"driver": "mismatch"}, act=World.restart)),
+    )
+    yield Fault(
+        name="the driver's library is not installed",
+        check="driver_down",
+        where="node",
+        steps=(Step(node={"driver": "absent"}), Step(at=1.0, node={"driver": "absent"}, act=World.restart)),
+    )
+    yield Fault(
+        name="initialising the driver does not return",
+        check="driver_down",
+        where="node",
+        action=Action.REBOOT,
+        steps=(
+            Step(node={"hang": ["nvmlInit*"]}),
+            Step(at=1.0, node={"hang": ["nvmlInit*"]}, act=World.restart),
+        ),
+        within=3 * MINUTE,
+    )
+    yield Fault(
+        name="a driver call for the whole node does not return",
+        check="driver_down",
+        where="node",
+        action=Action.REBOOT,
+        steps=(Step(node={"hang": ["nvmlDeviceGetCount*"]}),),
+        within=3 * MINUTE,
+    )
+    yield Fault(
+        name="the library crashes at every start",
+        check="driver_down",
+        where="node",
+        steps=(Step(node={"crash": ["nvmlDeviceGetCount*"]}),),
+        within=3 * MINUTE,
+    )

@@ -1,0 +1,69 @@
+"""Clocks, and processes that do not end or let go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.truth.fault import NOW, Fault, Step, once
+from benchmarks.truth.faults.steps import MANY
+from benchmarks.truth.faults.where import several, whole
+from gpumon.health.check import MINUTE
+from gpumon.health.terms import Action
+
+
+def rows() -> Iterator[Fault]:
+    idle = {"idle": True}
+    yield Fault(
+        name="12 GB of memory held, and no process",
+        check="memory_orphaned",
+        action=Action.RESET,
+        before=idle,
+        steps=once(set={"memory_used": 12e9}),
+        on=lambda profile: whole(profile) and not profile.numa_nodes,  # else the kernel may hold it
+        within=10 * MINUTE,
+    )
+    yield Fault(
+        name="busy, and doing nothing",
+        check="gpu_spin",
+        action=Action.RESTART,
+        steps=once(set={"utilization": 100, "power": 120}, gpm={"*": 0}),
+        on=lambda profile: profile.board.power_limit > 500 and not profile.mig,
+        within=20 * MINUTE,
+    )
+    yield Fault(
+        name="a process that holds it does not come back from the kernel",
+        check="process_stuck",
+        where="node",
+        action=Action.REBOOT,
+        steps=(Step(node={"stuck_processes": [{"gpus": [0], "since": NOW}]}),),
+        within=8 * MINUTE,
+    )
+    yield Fault(
+        name="a change of ECC waits for a reset, and is forgotten",
+        check="settings_pending",
+        action=Action.RESET,
+        steps=once(ecc={"pending": 0}),
+        on=lambda profile: len(profile.bus_ids) < MANY,
+        within=70 * MINUTE,
+    )
+    yield Fault(
+        name="persistence mode is off",
+        check="persistence_off",
+        action=Action.NONE,
+        steps=once(set={"persistence_mode": 0}),
+        within=25 * MINUTE,
+    )
+    yield Fault(
+        name="another driver than the expected one",
+        check="version_drift",
+        where="node",
+        steps=(Step(act=lambda world: world.restart(health={"versions": {"driver": "999.1"}})),),
+        within=25 * MINUTE,
+    )
+    yield Fault(
+        name="another VBIOS than the expected one",
+        check="gpu_version_drift",
+        steps=(Step(act=lambda world: world.restart(health={"versions": {"vbios": "1.2.3"}})),),
+        on=lambda profile: not several(profile),
+        within=25 * MINUTE,
+    )

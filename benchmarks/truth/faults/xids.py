@@ -1,0 +1,154 @@
+"""What is told by Xids alone, or by Xids first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from benchmarks.truth.fault import Fault, Step
+from benchmarks.truth.faults.steps import HANGING, xid, xids
+from benchmarks.truth.faults.where import advises, linked, nvlink5, several
+from gpumon.health.check import MINUTE
+from gpumon.health.terms import Action
+
+_CRITICAL: Mapping[int, tuple[str, str, Action]] = {
+    46: ("the GPU stopped processing", "GPU stopped processing", Action.RESET),
+    48: (
+        "an uncorrectable error in memory",
+        "An uncorrectable double bit error (DBE) has been detected.",
+        Action.RESET,
+    ),
+    54: ("the power cable is missing", "Auxiliary power is not connected to the GPU board.", Action.INSPECT),
+    62: ("the micro-controller halted", "Internal micro-controller halt", Action.RESET),
+    64: ("a row could not be remapped", "Failed to persist row remap table", Action.RESET),
+    74: (
+        "an NVLink error",
+        "NVLink: fatal error detected on link 3(0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)",
+        Action.INSPECT,
+    ),
+    79: ("fell off the bus, and answers all the same", "GPU has fallen off the bus.", Action.REBOOT),
+    95: ("an uncontained memory error", "Uncontained ECC error", Action.RESET),
+    110: ("a security fault", "Security fault", Action.RESET),
+    140: ("an unrecovered ECC error", "Unrecovered ECC error", Action.RESET),
+    143: ("the GPU could not be initialised", "GPU initialization error", Action.RESET),
+    155: ("an NVLink error defined by software", "NVLink: SW defined error", Action.RESET),
+    156: ("a resource is retired", "Resource retirement event", Action.RESET),
+    157: ("a resource could not be retired", "Resource retirement failure", Action.INSPECT),
+    158: ("a fatal timeout", "GPU fatal timeout", Action.RESET),
+    167: ("a fatal timeout of PCIe", "PCIe fatal timeout", Action.REBOOT),
+    169: ("the security processor halted", "SEC2 micro-controller halt", Action.REBOOT),
+}
+_WARNINGS = (
+    (92, "many corrected errors", "High single-bit ECC error rate", Action.NONE),
+    (94, "a contained memory error", "Contained memory error", Action.RESTART),
+    (163, "power smoothing lost", "Power smoothing lost", Action.NONE),
+)
+_STICKING = (
+    (13, "Graphics SM Warp Exception on (GPC 3, TPC 2, SM 1): Out Of Range Address", Action.INSPECT),
+    (31, "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f54_1a000000", Action.INSPECT),
+    (109, "CTX SWITCH TIMEOUT, Info 0x3c046", Action.RESET),
+)
+
+
+def rows() -> Iterator[Fault]:
+    for code, (words, text, action) in _CRITICAL.items():
+        yield Fault(name=f"Xid {code}: {words}", check="xid_critical", action=action, steps=xid(code, text))
+    for code in (119, 120):
+        yield Fault(
+            name=f"Xid {code}: the GPU's own processor is silent",
+            check="gpu_stuck",
+            action=Action.RESET,
+            steps=xid(code, "Timeout after 6s of waiting for RPC response from GPU0 GSP!", hang=HANGING),
+        )
+    yield Fault(
+        name="Xid 136: an NVLink could not be trained",
+        check="xid_critical",
+        action=Action.RESET,
+        steps=xid(136, "NVLink: link training failed"),
+        on=linked,
+    )
+    yield Fault(
+        name="Xid 149: an NVLink 5 is down",
+        check="xid_critical",
+        action=Action.RESET,
+        steps=xid(
+            149,
+            "NETIR_LINK_EVT Fatal XC0 i0 Link 05 (0x004505c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
+        ),
+        on=nvlink5,
+    )
+    yield Fault(
+        name="Xid 154: the driver asks for a reset",
+        check="recovery_action",
+        on=advises,
+        action=Action.RESET,
+        steps=xid(
+            154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", set={"recovery_action": 1}
+        ),
+    )
+    yield Fault(
+        name="Xid 154: the driver asks for a reboot",
+        check="recovery_action",
+        on=advises,
+        action=Action.REBOOT,
+        steps=xid(
+            154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", set={"recovery_action": 2}
+        ),
+    )
+    for code, words, text, action in _WARNINGS:
+        yield Fault(name=f"Xid {code}: {words}", check="xid_warning", action=action, steps=xid(code, text))
+    yield Fault(
+        name="Xid 94 twice within a quarter of an hour",
+        check="xid_warning",
+        action=Action.RESET,
+        steps=xids(94, "Contained memory error", 2, 10 * MINUTE),
+    )
+    yield Fault(
+        name="Xid 48 comes five times",
+        check="xid_recurring",
+        steps=xids(48, "An uncorrectable double bit error (DBE)", 5, 4 * MINUTE),
+    )
+    for code, text, action in _STICKING:
+        yield Fault(
+            name=f"Xid {code} comes back to one GPU alone",
+            check="xid_app_repeated",
+            action=action,
+            steps=xids(code, text, 2, 10 * MINUTE),
+        )
+    yield Fault(
+        name="Xid 31 on two GPUs",
+        check="xid_app_everywhere",
+        where="node",
+        action=Action.RESTART,
+        steps=(Step(gpu={"xids": [31]}, node={"gpus": {0: {"xids": [31]}}}),),
+        on=several,
+    )
+    yield Fault(
+        name="Xid 79 of a GPU that was never seen",
+        check="xid_unplaced",
+        where="node",
+        action=Action.REBOOT,
+        before={"busy": True, "gpus": {1: {"absent": True}}},
+        steps=(Step(log=("NVRM: Xid (PCI:{bus}): 79, GPU has fallen off the bus.",)),),
+        on=several,
+    )
+    yield Fault(
+        name="an Xid that no catalogue knows",
+        check="xid_unknown",
+        action=Action.NONE,
+        steps=xid(999_001, "Something new"),
+    )
+    yield Fault(
+        name="2000 Xids a second",
+        check="xid_storm",
+        action=Action.RESET,
+        steps=(Step(gpu={"xids": [{"xid": 94, "at": "now", "rate": 2000}]}),),
+        within=5 * MINUTE,
+    )
+    yield Fault(
+        name="an NVSwitch reports a fatal error",
+        check="nvswitch_error",
+        action=Action.REBOOT,
+        where="node",
+        steps=(Step(log=("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",)),),
+        on=lambda profile: bool(profile.switches),
+    )

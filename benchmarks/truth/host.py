@@ -1,0 +1,284 @@
+"""A host in virtual time. While it is entered, its clocks, selectors and processes are those of this process.
+
+What stands in is the operating system: `time`, `selectors.DefaultSelector`, `subprocess.Popen`, `os.killpg`,
+`os.pidfd_open`, `os.waitid`, `signal.raise_signal`. Time passes only where somebody would have waited, and then at
+once. A child is a thread that runs while the host waits for it: one that is killed is never woken again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import pynvml
+
+from gpumon.collectors.lifecycle import Told
+
+PIPE_BYTES = 1 << 20
+"""A child writes whole frames while nobody reads."""
+WALL = 1.8e9
+"""Seconds since the epoch when the host was first booted."""
+
+Main = Callable[["Process"], int]
+"""What a child does, in place of its module; its exit code."""
+_REAL_SLEEP, _REAL_GETTIME = time.sleep, time.clock_gettime
+
+
+class Asked(threading.Event):
+    """Set when a child is asked to end; waits in virtual time."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.is_set():
+            time.sleep(timeout or 0.0)
+        return self.is_set()
+
+
+class _Input:
+    """Standard input of a child."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def write(self, line: bytes) -> None:
+        self._process.hear(line)
+
+    def close(self) -> None:
+        self._process.end(-signal.SIGKILL)
+
+
+class Process:
+    """What Popen gives, as far as the supervisor of children needs it."""
+
+    def __init__(self, host: Host, main: Main) -> None:
+        self.told = Told(end=Asked())
+        self.orders = b""
+        self.wake_at = host.at
+        self.error: BaseException | None = None
+        self.stdin = _Input(self)
+        self.stderr = None
+        reading, self._writing = os.pipe()
+        fcntl.fcntl(reading, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self.stdout = os.fdopen(reading, "rb", buffering=0)
+        self.ended, self._ending = os.pipe()
+        self.page = -1
+        """Descriptor of its call page."""
+        self._host = host
+        self._main = main
+        self._code: int | None = None
+        self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
+        self._driver: tuple[Any, dict[str, Any]] = (None, {})
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self.pid = self._thread.native_id or 0
+
+    def wait(self) -> int:
+        """The exit code of one that has ended."""
+        if self._code is None:
+            raise RuntimeError(f"{self.pid} has not ended: nobody waits for it")
+        return self._code
+
+    @property
+    def alive(self) -> bool:
+        return self._code is None
+
+    def hear(self, line: bytes) -> None:
+        """The orders, and then a word."""
+        if not self.orders:
+            self.orders, self.page = line, os.dup(json.loads(line)["page"])  # the parent closes its own
+        else:
+            self.told.take(line)
+            self.wake_at = self._host.at
+
+    def write(self, frame: bytes) -> None:
+        """To its standard output."""
+        os.write(self._writing, frame)
+
+    def end(self, code: int) -> None:
+        """It is gone: its pipes close."""
+        if self._code is None:
+            self._code = code
+            os.close(self._writing)
+            os.close(self._ending)
+            if self.page >= 0:
+                os.close(self.page)
+            self._host.forget(self)
+
+    # In turns
+
+    def go_on(self) -> None:
+        """Let it run until it waits. From the host's thread."""
+        pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache = self._driver
+        self._go.release()
+        self._paused.acquire()
+        self._driver = pynvml.nvmlLib, pynvml._nvmlGetFunctionPointer_cache
+        if self.error is not None:
+            raise self.error
+
+    def rest(self, seconds: float) -> None:
+        """From its own thread."""
+        self.wake_at = self._host.at + seconds
+        self._paused.release()
+        self._go.acquire()
+
+    def die(self, code: int) -> None:
+        """From its own thread, which goes on no more."""
+        self.end(code)
+        self.rest(0.0)
+
+    def owns(self, thread: int | None) -> bool:
+        return self._thread.ident == thread
+
+    def _run(self) -> None:
+        self._go.acquire()
+        code = 1
+        try:
+            code = self._main(self)
+        except BaseException as error:  # noqa: BLE001 - raised again in the host's thread
+            self.error = error
+        self.end(code)
+        self._paused.release()
+
+
+class _Selector(selectors.EpollSelector):
+    """Does not wait: it lets the host's time pass."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self._host = host
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and timeout != 0:
+            self._host.pass_time(timeout)
+            ready = super().select(0)
+        return ready
+
+
+class Host:
+    """Entered by one thread at a time. `mains`: what a module of a child does, by its name."""
+
+    def __init__(self, mains: Mapping[str, Main], *, uptime: float = 86400.0) -> None:
+        self.at = uptime
+        """CLOCK_BOOTTIME."""
+        self.booted = WALL
+        """Seconds since the epoch."""
+        self.stepped = 0.0
+        """By how much somebody has stepped the wall clock."""
+        self.slept = 0.0
+        """Seconds of suspension, in which CLOCK_MONOTONIC stood still."""
+        self.late = 0.0
+        """By how much every child is woken too late: processors are short."""
+        self.unkillable = False
+        """SIGKILL ends no child that is in a call: it sits in the kernel."""
+        self.settle: Callable[[], None] = lambda: None
+        """Called before time passes, to wait for what real threads have in hand."""
+        self.sitting: Callable[[Process], bool] = lambda _: False
+        self._mains = mains
+        self._processes: dict[int, Process] = {}
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def wall(self) -> float:
+        return self.booted + self.at + self.stepped
+
+    def __enter__(self) -> Self:
+        for owner, name, stand_in in self._stand_ins():
+            self._stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, stand_in)
+        self._stack.callback(setattr, pynvml, "_nvmlGetFunctionPointer_cache", pynvml._nvmlGetFunctionPointer_cache)
+        self._stack.callback(setattr, pynvml, "nvmlLib", pynvml.nvmlLib)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in tuple(self._processes.values()):
+            process.end(-signal.SIGKILL)
+        self._stack.close()
+
+    def _stand_ins(self) -> Iterator[tuple[Any, str, Any]]:
+        yield time, "time", lambda: self.wall
+        yield time, "time_ns", lambda: int(self.wall * 1e9)
+        yield time, "monotonic", lambda: self.at - self.slept
+        yield time, "clock_gettime", self._clock
+        yield time, "sleep", self._sleep
+        yield selectors, "DefaultSelector", lambda: _Selector(self)
+        yield subprocess, "Popen", self._start
+        yield os, "killpg", self._kill
+        yield os, "waitid", lambda _kind, pid, _options: None if pid in self._processes else pid
+        yield os, "pidfd_open", self._open
+        yield signal, "raise_signal", self._raise
+
+    def _clock(self, clock: int) -> float:
+        return self.at if clock == time.CLOCK_BOOTTIME else _REAL_GETTIME(clock)
+
+    def _sleep(self, seconds: float) -> None:
+        own = self._running()
+        if own is None:
+            _REAL_SLEEP(min(seconds, 0.01))
+        else:
+            own.rest(seconds)
+
+    def _running(self) -> Process | None:
+        me = threading.get_ident()
+        return next((one for one in self._processes.values() if one.owns(me)), None)
+
+    # Time
+
+    def pass_time(self, seconds: float | None) -> None:
+        """Until the next child wants to go on, or for so long."""
+        self.settle()
+        end = float("inf") if seconds is None else self.at + seconds
+        first = min(self._processes.values(), key=lambda one: one.wake_at, default=None)
+        if first is not None and first.wake_at + self.late <= end:
+            self.at = max(self.at, first.wake_at + self.late)
+            first.go_on()
+        else:
+            self.at = end
+
+    def suspend(self, seconds: float) -> None:
+        """The whole host sleeps."""
+        self.at += seconds
+        self.slept += seconds
+
+    def reboot(self, *, uptime: float = 20.0, down: float = 120.0) -> None:
+        """All processes are gone; the clock of the boot begins anew."""
+        self.booted += self.at + down
+        self.at, self.slept = uptime, 0.0
+
+    # Processes
+
+    def _start(self, arguments: Sequence[str], **_: object) -> Process:
+        process = Process(self, self._mains[arguments[-1]])
+        self._processes[process.pid] = process
+        return process
+
+    def _open(self, pid: int) -> int:
+        """Of the processes of the real host none is here."""
+        if pid not in self._processes:
+            raise ProcessLookupError(pid)
+        return os.dup(self._processes[pid].ended)
+
+    def _kill(self, pid: int, number: int) -> None:
+        process = self._processes.get(pid)
+        if process is not None and not (self.unkillable and self.sitting(process)):
+            process.end(-number)
+
+    def _raise(self, number: int) -> None:
+        own = self._running()
+        if own is not None:
+            own.die(-number)
+
+    def forget(self, process: Process) -> None:
+        self._processes.pop(process.pid, None)
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        return tuple(self._processes.values())

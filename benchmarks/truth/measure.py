@@ -1,0 +1,248 @@
+"""Does one thing to one node, and tells what the agent said of it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.truth.fault import NOW, PORT, Disturbance, Fault, Step
+from benchmarks.truth.world import World
+from gpumon.health.table import BY_NAME
+from gpumon.health.verdict import NODE, Change, Key, Verdict
+from gpumon.sim.profiles import PROFILES
+
+HEALTHY_SECONDS = 75.0
+"""Before the fault."""
+LOOK_SECONDS = 5.0
+AFTERWARDS = 90.0
+"""Seconds after it was found, in which to hear what else is said."""
+ALLOWED = 60.0
+"""Seconds beyond what the check waits for: polls, looks and the store take some of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one fault on one node."""
+
+    fault: str
+    profile: str
+    seconds: float | None = None
+    """After which the expected verdict was there; None: never."""
+    level: str = ""
+    action: str = ""
+    under: str = ""
+    """The check under whose verdict it stands."""
+    elsewhere: tuple[str, ...] = ()
+    """Devices that the same check blamed too, or instead."""
+    others: tuple[str, ...] = ()
+    """Checks with primary verdicts of their own."""
+    folded: tuple[str, ...] = ()
+    """Checks with verdicts that stand under another."""
+
+    @property
+    def well_blamed(self) -> bool:
+        return not self.elsewhere
+
+
+def target(profile: str) -> int:
+    """The GPU at which faults happen."""
+    return min(1, len(PROFILES[profile].bus_ids) - 1)
+
+
+def scenario(before: Mapping[str, Any], placed: Sequence[tuple[int, Step]], now: float) -> str:
+    """The file for steps that are in force at once, each on its GPU."""
+    text: dict[str, Any] = dict(before)
+    gpus: dict[int, dict[str, Any]] = {}
+    for gpu, step in placed:
+        text |= step.node
+        for key, value in step.gpu.items():
+            gpus.setdefault(gpu, {})[key] = _both(gpus[gpu].get(key), value) if gpu in gpus else value
+    known = {**{gpu: {} for gpu in gpus}, **gpus, **text.pop("gpus", {})}
+    return str(yaml.safe_dump(_dated(text | ({"gpus": known} if known else {}), now)))
+
+
+def _both(one: Any, other: Any) -> Any:
+    """Of two faults of the same key: both."""
+    if isinstance(one, list) and isinstance(other, list):
+        return one + other
+    return {**one, **other} if isinstance(one, dict) and isinstance(other, dict) else other
+
+
+def _dated(value: Any, now: float) -> Any:
+    if value == NOW:
+        return now
+    if isinstance(value, dict):
+        return {key: _dated(one, now) for key, one in value.items()}
+    return [_dated(one, now) for one in value] if isinstance(value, list | tuple) else value
+
+
+def before(faults: Sequence[Fault]) -> dict[str, Any]:
+    """Scenario of the node for all of them: where one of them needs a node that is free, nobody works."""
+    known = {key: value for fault in faults for key, value in fault.before.items()}
+    return {key: value for key, value in known.items() if key != "busy" or "idle" not in known}
+
+
+class Trial:
+    """One or two faults, each at its GPU, in one world."""
+
+    def __init__(self, world: World, faults: Sequence[tuple[int, Fault]]) -> None:
+        self._world = world
+        self._faults = faults
+        self._before = before([fault for _, fault in faults])
+        self._began = 0.0
+        self._in_force: dict[int, Step] = {}
+        self.found: dict[Key, float] = {}
+        """Seconds after the beginning at which a verdict was there."""
+        self.last: dict[Key, Verdict] = {}
+
+    def begin(self) -> None:
+        """Healthy first: then what is said is no news."""
+        self._world.go_on(HEALTHY_SECONDS)
+        self._began = self._world.clock
+        self._known = {one.key for one in self._world.verdicts}
+        for number, (gpu, fault) in enumerate(self._faults):
+            for step in fault.steps:
+                self._world.after(step.at, partial(self._take, number, gpu, step))
+
+    def _take(self, number: int, gpu: int, step: Step) -> None:
+        """Takes a step of one fault; those of the other stay as they are."""
+        world = self._world
+        self._in_force[number] = step
+        placed = [(self._faults[n][0], one) for n, one in self._in_force.items()]
+        world.edit(scenario(self._before, placed, world.now))
+        bus_id = PROFILES[world.profile].bus_ids[gpu]
+        for line in step.log:
+            world.say(line.replace("{bus}", bus_id[4:-2].lower()))
+        if step.act is not None:
+            step.act(world)
+
+    def go_on(self, seconds: float) -> None:
+        self._world.go_on(seconds)
+        for one in self._world.verdicts:
+            if one.key not in self._known:
+                self.found.setdefault(one.key, self._world.clock - self._began)
+                self.last[one.key] = one
+
+    def others(self, world: World, keys: Sequence[Key]) -> tuple[str, ...]:
+        """Primary verdicts but these, in words."""
+        return tuple(_said(world, one) for one in self.last.values() if one.key not in keys and one.under is None)
+
+    @property
+    def passed(self) -> float:
+        return self._world.clock - self._began
+
+
+def device(world: World, fault: Fault, gpu: int) -> str:
+    """As verdicts name what is to blame."""
+    if fault.where == "gpu":
+        bus_id = PROFILES[world.profile].bus_ids[gpu]
+        return next((one.uuid for one in world.report.gpus if one.bus_id == bus_id), f"pci-{bus_id.lower()}")
+    return f"{PORT}/1" if fault.where == "port" else NODE
+
+
+def deadline(fault: Fault) -> float:
+    """Seconds after its last step until which it has to be known."""
+    return ALLOWED + BY_NAME[fault.check].after if fault.within is None else fault.within
+
+
+def measure(fault: Fault, profile: str, **settings: Mapping[str, Any]) -> Outcome:
+    """One fault on one node."""
+    gpu = target(profile)
+    with world_of(profile, [fault], settings) as world:
+        trial = Trial(world, [(gpu, fault)])
+        trial.begin()
+        key = (fault.check, device(world, fault, gpu))
+        end = fault.steps[-1].at + deadline(fault)
+        while trial.passed < end:
+            trial.go_on(LOOK_SECONDS)
+            if key in trial.found:
+                break
+        if key in trial.found:
+            trial.go_on(max(0.0, fault.steps[-1].at - trial.passed) + AFTERWARDS)
+        return _outcome(fault, profile, key, trial, world)
+
+
+def _outcome(fault: Fault, profile: str, key: Key, trial: Trial, world: World) -> Outcome:
+    own = trial.last.get(key)
+    cause = None if own is None else own.under
+    others = [one for one in trial.last.values() if one.key not in {key, cause}]
+    return Outcome(
+        fault=fault.name,
+        profile=profile,
+        seconds=trial.found.get(key),
+        level="" if own is None else own.level.word,
+        action="" if own is None else own.action.value,
+        under="" if own is None or own.under is None else own.under[0],
+        elsewhere=tuple(_named(world, one) for one in others if one.check == fault.check and one.under is None),
+        others=trial.others(world, [key, cause or key, *(one.key for one in others if one.check == fault.check)]),
+        folded=tuple(_said(world, one) for one in others if one.under is not None),
+    )
+
+
+def _said(world: World, verdict: Verdict) -> str:
+    place = _named(world, verdict)
+    return f"{verdict.check} ({place})" if place else verdict.check
+
+
+def _named(world: World, verdict: Verdict) -> str:
+    """For people, and the same at each run."""
+    gpu = world.report.gpu(verdict.device) if verdict.device else None
+    return f"GPU {gpu.index}" if gpu is not None else verdict.device or "node"
+
+
+class _Folder:
+    """A world with a folder of its own."""
+
+    def __init__(self, profile: str, before: str, settings: Mapping[str, Any], **more: Any) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="gpumon-truth-")
+        self._world = World(profile, Path(self._folder.name), before, settings=settings, **more)
+
+    def __enter__(self) -> World:
+        return self._world.__enter__()
+
+    def __exit__(self, *problem: object) -> None:
+        self._world.__exit__(*problem)
+        self._folder.cleanup()
+
+
+def world_of(profile: str, faults: Sequence[Fault], settings: Mapping[str, Any] | None = None) -> _Folder:
+    """Ready for these faults."""
+    asked: dict[str, Any] = {section: one for fault in faults for section, one in fault.settings.items()}
+    return _Folder(profile, yaml.safe_dump(before(faults)), {**asked, **(settings or {})})
+
+
+# What is no fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calm:
+    """What was said while nothing was wrong."""
+
+    name: str
+    profile: str
+    hours: float
+    said: tuple[tuple[str, str], ...] = ()
+    """Check and level of every verdict that was raised."""
+
+
+def endure(one: Disturbance, profile: str, hours: float) -> Calm:
+    """A disturbance, over and over."""
+    with _Folder(profile, yaml.safe_dump(dict(one.before)), one.settings, uptime=one.uptime) as world:
+        world.go_on(2 * HEALTHY_SECONDS)
+        end = world.clock + 3600.0 * hours
+        raised: dict[tuple[str, str, float], str] = {}
+        while world.clock < end:
+            if one.act is not None:
+                one.act(world)
+            world.go_on(min(one.every, end - world.clock))
+            for ruling in world.rulings:
+                if ruling.change is Change.RAISED:
+                    raised[(*ruling.verdict.key, ruling.wall)] = ruling.verdict.level.word
+        said = tuple(sorted((check, level) for (check, _, _), level in raised.items()))
+        return Calm(name=one.name, profile=profile, hours=hours, said=said)

@@ -1,0 +1,89 @@
+"""Two faults at once, on different GPUs and on the same one: each is found, or stands under the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from benchmarks.truth.fault import Fault
+from benchmarks.truth.faults import FAULTS
+from benchmarks.truth.measure import AFTERWARDS, LOOK_SECONDS, Trial, deadline, device, world_of
+from gpumon.sim.profiles import PROFILES
+
+NAMES = (
+    "fell off the bus: Xid 79, and lost to NVML",
+    "vanished from the PCI bus",
+    "needs a reset",
+    "a driver call on it does not return",
+    "Xid 48: an uncorrectable error in memory",
+    "Xid 95: an uncontained memory error",
+    "an uncorrectable error in SRAM",
+    "a row that could not be remapped",
+    "one NVLink is down",
+    "half of its PCIe lanes are gone",
+    "a power brake holds it back",
+    "a port is down",
+)
+"""Representatives of their kinds."""
+BESIDE = {
+    "it holds the all-reduce back": ("slowed down by its hardware", "one NVLink is down"),
+    "it gives wrong data in the all-reduce": ("one NVLink is down",),
+}
+"""What the all-reduce says, and what may be its cause."""
+PAIRED_ON = ("h100x8", "a100x8")
+FIRST, SECOND = 1, 5
+"""The GPUs of a pair on different ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Both:
+    """What became of two faults."""
+
+    names: tuple[str, str]
+    profile: str
+    same_gpu: bool
+    found: tuple[bool, bool]
+    hidden: tuple[bool, bool]
+    """By the other one: a GPU that cannot be read has no readings."""
+    under: tuple[bool, bool]
+    """Whether it stands under another verdict."""
+    others: tuple[str, ...] = ()
+
+    @property
+    def right(self) -> bool:
+        return all(found or hidden for found, hidden in zip(self.found, self.hidden, strict=True))
+
+
+def pairs() -> Iterator[tuple[str, str, str, bool]]:
+    """Names, profile, and whether both are of the same GPU."""
+    by_name = {fault.name: fault for fault in FAULTS}
+    for profile in PAIRED_ON:
+        known = [by_name[name] for name in NAMES if by_name[name].on(PROFILES[profile])]
+        beside = ((by_name[one], by_name[other]) for one, others in BESIDE.items() for other in others)
+        for one, other in (*combinations(known, 2), *beside):
+            for same in (False, True) if one.where == other.where == "gpu" else (False,):
+                yield one.name, other.name, profile, same
+
+
+def measure_pair(one: Fault, other: Fault, profile: str, *, same_gpu: bool) -> Both:
+    """Both at once."""
+    placed = [(FIRST, one), (FIRST if same_gpu else SECOND, other)]
+    with world_of(profile, [one, other]) as world:
+        trial = Trial(world, placed)
+        trial.begin()
+        keys = [(fault.check, device(world, fault, gpu)) for gpu, fault in placed]
+        end = max(fault.steps[-1].at + deadline(fault) for fault in (one, other))
+        while trial.passed < end and not all(key in trial.found for key in keys):
+            trial.go_on(LOOK_SECONDS)
+        trial.go_on(AFTERWARDS)
+        last = [trial.last.get(key) for key in keys]
+        return Both(
+            names=(one.name, other.name),
+            profile=profile,
+            same_gpu=same_gpu,
+            found=(keys[0] in trial.found, keys[1] in trial.found),
+            hidden=(same_gpu and other.hides, same_gpu and one.hides),
+            under=(bool(last[0] and last[0].under), bool(last[1] and last[1].under)),
+            others=trial.others(world, keys),
+        )

@@ -1,0 +1,221 @@
+"""What the ranks of an all-reduce would tell of GPUs that are simulated. All else of a run is the agent's own.
+
+No rank runs: real ones need real GPUs, and real time. The guard, the course of the run, the judge, the place that is
+named, the store and the fold are those of the daemon.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from benchmarks.truth.world import World
+from gpumon.bootstrap import PROBE, floors
+from gpumon.clock import boot_clock
+from gpumon.probe.core.account import Account, Progress, Sized
+from gpumon.probe.core.baseline import ENOUGH_RUNS, Judge
+from gpumon.probe.core.conclusion import conclude, skipped
+from gpumon.probe.core.conditions import Situation
+from gpumon.probe.core.course import next_step
+from gpumon.probe.core.fleet import FleetFigures
+from gpumon.probe.core.passes import Ending, Pass
+from gpumon.probe.core.plan import Plan, Run, make_plans
+from gpumon.probe.core.preflight import Skip, algorithms, may_run, usable
+from gpumon.probe.core.result import Measurement, ProbeResult
+from gpumon.probe.core.steps import Measure, Pairs, Step
+from gpumon.probe.runner.assessment import make_judge
+from gpumon.probe.runner.gather_conditions import situation
+from gpumon.probe.runner.telemetry import Witness
+from gpumon.state.messages import ProbeStarted
+
+RUN_SECONDS = 20.0
+PERIOD = 6 * 3600.0
+BLAMED = 1
+"""The rank on the GPU at which faults happen."""
+PID = 4_000_000
+"""Of the rank that cannot be killed: no process of this host has it."""
+USUAL = 100e9
+"""Bytes a second, where nobody has published what such hosts come to."""
+LATENCY = 20e-6
+OPERATIONS = 20
+WRONG_ELEMENTS = 1000
+VERSIONS = {"torch": "2.13.0", "nccl": "2.30.7", "cuda": "13.0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What ranks tell: all is well, unless it is said otherwise."""
+
+    share: float = 1.0
+    """Of the usual bandwidth of an all-reduce."""
+    repeated: float | None = None
+    """The same when it is measured again; None: it stays so."""
+    algorithms: Sequence[str] = ("default", "ring")
+    """Of which that is true."""
+    slow: Callable[[int, int], bool] = field(default=lambda _a, _b: False)
+    """Whether two ranks alone are slow with each other."""
+    wrong: bool = False
+    """Sums are wrong."""
+    spoilt: int | None = None
+    """The rank that gives wrong data to every other; None: nobody alone does."""
+    stage: str = "end"
+    """At which its ranks are when it ends."""
+    error: str = ""
+    """Of the one that failed."""
+    ending: Ending = Ending(duration=RUN_SECONDS)
+
+
+WELL = Told()
+
+
+def run(told: Told = WELL) -> Callable[[World], None]:
+    """A run is due, now: the guard lets it begin, or its result is a skip."""
+
+    def act(world: World) -> None:
+        this, now = _run(world.clock), _now(world)
+        skip = may_run(now)
+        if skip is not None:
+            world.keep(skipped(PROBE, this, skip))
+            return
+        plans, judge = _planned(world, now)
+        witness = Witness(lambda: world.report, plans[0].gpus)
+        world.tell(ProbeStarted(id=this.id, probe=PROBE.name, gpus=plans[0].gpus))
+        passes = _passes(plans, judge, told)
+
+        def end() -> None:
+            world.stick(told.ending.abandoned)
+            world.keep(conclude(this, passes, judge, RUN_SECONDS, witness.look()))
+
+        world.after(RUN_SECONDS, end)
+
+    return act
+
+
+def well_so_far(world: World) -> None:
+    """As many runs as a median of this host's own takes; the last one a period ago."""
+    plans, judge = _planned(world, _now(world))
+    for number in range(ENOUGH_RUNS, 0, -1):
+        world.keep(_ended(_run(world.clock, -number * PERIOD), plans, judge))
+
+
+def _ended(this: Run, plans: Sequence[Plan], judge: Judge) -> ProbeResult:
+    return conclude(this, _passes(plans, judge, WELL), judge, RUN_SECONDS)
+
+
+def _run(clock: float, later: float = 0.0) -> Run:
+    return Run(id=f"run-{clock + later:.0f}", trigger="schedule", started=time.time() + later)
+
+
+def _now(world: World) -> Situation:
+    """As if the GPUs were real ones."""
+    return replace(
+        situation(world.report, boot_clock()), simulated=False, unkillable=world.agent.unkillable, scheduled=True
+    )
+
+
+def _planned(world: World, now: Situation) -> tuple[tuple[Plan, ...], Judge]:
+    plans = make_plans(PROBE, usable(now), python="python3", algorithms=algorithms(now))
+    asked = floors(world.configuration())[plans[0].setting.backend]
+    return plans, make_judge(PROBE, plans[0], world.report, asked, FleetFigures())
+
+
+def _passes(plans: Sequence[Plan], judge: Judge, told: Told) -> list[Pass]:
+    """What does not end well is not measured in another way."""
+    each = [_Ranks(plan, judge, told) for plan in plans]
+    return [one.led() for one in each] if told.stage == "end" else [each[0].broken()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """Those of one pass."""
+
+    plan: Plan
+    judge: Judge
+    told: Told
+
+    def broken(self) -> Pass:
+        """Before its first step was done."""
+        stage, error = self.told.stage, self.told.error
+        accounts = [Account(progress=Progress(rank=rank, stage=stage), status=-9) for rank in range(self.plan.ranks)]
+        accounts[BLAMED] = replace(accounts[BLAMED], error=error, status=1 if error else -9)
+        return Pass(plan=self.plan, steps=self.plan.measures[:1], accounts=accounts, ending=self.told.ending)
+
+    def led(self) -> Pass:
+        """Through all that the course of a run asks for."""
+        one = Pass(plan=self.plan, accounts=[_account(rank) for rank in range(self.plan.ranks)])
+        while (step := next_step(one, self.judge)) is not None:
+            accounts = [self._stepped(each, len(one.steps), step) for each in one.accounts]
+            one = replace(one, steps=(*one.steps, step), accounts=accounts)
+        return replace(one, ending=self.told.ending)
+
+    def _stepped(self, account: Account, number: int, step: Step) -> Account:
+        if isinstance(step, Measure):
+            sizes = {(number, size): self._sized(number, size) for size in step.sizes}
+            return replace(account, sizes={**account.sizes, **sizes})
+        if isinstance(step, Pairs):
+            met = [rank for together in step.rounds for pair in together if account.rank in pair for rank in pair]
+            peers = {(number, one): self._exchanged(account.rank, one, step) for one in met if one != account.rank}
+            return replace(account, pairs={**account.pairs, **peers})
+        raise ValueError(f"no rank is told to do this here: {step}")
+
+    def _sized(self, number: int, size: int) -> Sized:
+        again = number >= len(self.plan.measures) and self.told.repeated is not None
+        low = self.told.repeated if again else self.told.share
+        share = (low or 1.0) if self.plan.algorithm in self.told.algorithms else 1.0
+        seconds = LATENCY + size * PROBE.bus_factor(self.plan.ranks) / (self._usual(size) * share)
+        return Sized(seconds=(seconds,) * OPERATIONS, wrong=WRONG_ELEMENTS if self.told.wrong else 0)
+
+    def _usual(self, size: int) -> float:
+        """What others have published, if anybody has."""
+        asked = Measurement(
+            algorithm=self.plan.algorithm,
+            bytes=size,
+            iterations=OPERATIONS,
+            algbw_bytes_per_second=0.0,
+            busbw_bytes_per_second=0.0,
+            latency_seconds={},
+            wrong_elements=0,
+        )
+        published = self.judge.expected(asked)
+        return USUAL if published is None else published[0]
+
+    def _exchanged(self, rank: int, peer: int, step: Pairs) -> Sized:
+        bandwidth = USUAL / 4 if self.told.slow(rank, peer) else USUAL
+        spoilt = self.told.spoilt if self.told.wrong else None
+        return Sized(
+            seconds=(step.bytes / bandwidth,) * step.operations,
+            wrong=WRONG_ELEMENTS if peer == spoilt else 0,
+            spoilt=WRONG_ELEMENTS if rank == spoilt else 0,
+        )
+
+
+def _account(rank: int) -> Account:
+    progress = Progress(rank=rank, stage="end", ratio=1.0)
+    return Account(progress=progress, versions=VERSIONS, done=True, status=0)
+
+
+def _with_blamed(a: int, b: int) -> bool:
+    return BLAMED in {a, b}
+
+
+def _on_path(a: int, b: int) -> bool:
+    return {a, b} == {0, BLAMED}
+
+
+SLOW_GPU = Told(share=0.5, slow=_with_blamed)
+SLOW_PATH = Told(share=0.5, slow=_on_path)
+SLOW = Told(share=0.7)
+LESS = Told(share=0.88)
+"""Less than this host came to before, and no less than others have published."""
+WITHOUT_SHARP = Told(share=0.7, algorithms=("default",))
+UNCONFIRMED = Told(share=0.5, repeated=1.0)
+WRONG_GPU = Told(wrong=True, spoilt=BLAMED)
+WRONG = Told(wrong=True)
+BROKEN = Told(stage="measure", error="NCCL error: unhandled system error", ending=Ending(duration=9, first_failed=1))
+NOT_BEGUN = Told(stage="join", error="the store of rank 0 cannot be reached", ending=Ending(duration=9, first_failed=1))
+LATE = Told(stage="measure", ending=Ending(duration=300, timed_out=True))
+UNKILLABLE = Told(stage="measure", ending=Ending(duration=305, timed_out=True, abandoned=(PID,)))
+ABORTED = Told(
+    stage="measure", ending=Ending(duration=9, aborted=Skip(reason="busy", hint="Another process came to GPU 0."))
+)

@@ -1,0 +1,145 @@
+"""What there is to measure, in pieces that processes share among themselves."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from benchmarks.truth.benign import DISTURBANCES
+from benchmarks.truth.faults import FAULTS
+from benchmarks.truth.measure import Calm, Outcome, endure, measure
+from benchmarks.truth.pairs import Both, measure_pair, pairs
+from gpumon.sim.profiles import PROFILES
+
+CALM_ON = ("h100x8", "gb200x4", "l40sx4", "t4x1", "h100guestx2")
+"""Profiles on which all that is no fault is tried."""
+HOURS = 0.4
+"""Of each disturbance on each profile."""
+FRESH = 60
+"""Pieces after which processes are replaced."""
+WORKERS = 1 + (os.cpu_count() or 1)
+"""Each waits for its store's thread a quarter of its time."""
+
+Result = Outcome | Both | Calm
+_FAULTS = {fault.name: fault for fault in FAULTS}
+_CALMS = {one.name: one for one in DISTURBANCES}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One thing to measure: the table in which it stands, and where."""
+
+    kind: str
+    names: tuple[str, ...]
+    profile: str
+    same_gpu: bool = False
+    hours: float = HOURS
+
+    def run(self) -> Result:
+        logging.disable(logging.CRITICAL)  # what the agent logs of the faults is not ours to tell
+        if self.kind == "fault":
+            return measure(_FAULTS[self.names[0]], self.profile)
+        if self.kind == "pair":
+            one, other = (_FAULTS[name] for name in self.names)
+            return measure_pair(one, other, self.profile, same_gpu=self.same_gpu)
+        return endure(_CALMS[self.names[0]], self.profile, self.hours)
+
+
+def everything() -> Iterator[Piece]:
+    """Every fault on every profile on which it can happen, pairs, and what is no fault."""
+    for fault in FAULTS:
+        yield from (Piece("fault", (fault.name,), name) for name, kind in PROFILES.items() if fault.on(kind))
+    yield from (Piece("pair", (one, other), profile, same) for one, other, profile, same in pairs())
+    for calm in DISTURBANCES:
+        yield from (Piece("calm", (calm.name,), name) for name in calm_on(calm.on))
+
+
+def quick() -> Iterator[Piece]:
+    """On one node each, and no pairs."""
+    for fault in FAULTS:
+        names = [name for name, kind in PROFILES.items() if fault.on(kind)]
+        yield Piece("fault", (fault.name,), min(names, key=lambda name: len(PROFILES[name].bus_ids)))
+
+
+def calm_on(on: Callable[..., bool]) -> list[str]:
+    found = [name for name in CALM_ON if on(PROFILES[name])]
+    return found or [name for name, kind in PROFILES.items() if on(kind)][:2]
+
+
+def all_of(pieces: Sequence[Piece], known: Kept, tell: Callable[[int, Piece], None]) -> list[Result]:
+    """The results, in the order of the pieces; what is known is not measured again."""
+    left = [piece for piece in pieces if piece not in known]
+    done = len(pieces) - len(left)
+    for begin in range(0, len(left), FRESH):
+        # Processes that begin anew: this one may have threads, and what their worlds leave behind goes with them.
+        with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+            waiting = {pool.submit(piece.run): piece for piece in left[begin : begin + FRESH]}
+            for future in as_completed(waiting):
+                known.add(waiting[future], future.result())
+                done += 1
+                tell(done, waiting[future])
+    return [known[piece] for piece in pieces]
+
+
+class Kept:
+    """Results by piece, and in a file where one is named: an hour's work is not to be lost."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._results: dict[Piece, Result] = {}
+        self._states: dict[Piece, str] = {}
+        self._state = state_of_code()
+        for line in path.read_text().splitlines() if path is not None and path.exists() else ():
+            piece, result, state = _read(line)
+            self._results[piece], self._states[piece] = result, state
+
+    def __contains__(self, piece: Piece) -> bool:
+        return piece in self._results
+
+    def __getitem__(self, piece: Piece) -> Result:
+        return self._results[piece]
+
+    def add(self, piece: Piece, result: Result) -> None:
+        self._results[piece], self._states[piece] = result, self._state
+        if self._path is not None:
+            row = {"piece": asdict(piece), "result": asdict(result), "state": self._state}
+            with self._path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def states(self, pieces: Iterable[Piece]) -> int:
+        """Of the code, in which these were measured."""
+        return len({self._states[piece] for piece in pieces})
+
+
+def state_of_code() -> str:
+    """Short, and another one whenever a file changes on which a result may depend."""
+    root = Path(__file__).parents[2]
+    digest = sha256()
+    for one in sorted(file for room in ("gpumon", "benchmarks/truth") for file in (root / room).rglob("*.py")):
+        digest.update(str(one.relative_to(root)).encode() + b"\0" + one.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _read(line: str) -> tuple[Piece, Result, str]:
+    """Who does not know the state of the code, measured in one of his own."""
+    row = json.loads(line, object_hook=_tuples)
+    piece = Piece(**row["piece"])
+    kinds: Mapping[str, type[Outcome | Both | Calm]] = {"fault": Outcome, "pair": Both, "calm": Calm}
+    return piece, kinds[piece.kind](**row["result"]), row.get("state", "")
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows lists alone."""
+    return {name: _tuple(value) for name, value in values.items()}
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(map(_tuple, value)) if isinstance(value, list) else value

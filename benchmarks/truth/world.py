@@ -1,0 +1,341 @@
+"""An agent on a simulated node, both in virtual time: the daemon as it is, without its page and its ranks."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.truth.children import MAINS
+from benchmarks.truth.host import Host, Process
+from gpumon.bootstrap import timetable
+from gpumon.clock import BOOT_ID, boot_clock
+from gpumon.config.given import Problem
+from gpumon.config.load import ConfigurationError
+from gpumon.config.model import Configuration
+from gpumon.daemon import Daemon
+from gpumon.health.policy import BOOT_GRACE
+from gpumon.health.verdict import Ruling, Verdict
+from gpumon.model.call_page import Reader
+from gpumon.model.release import NODE
+from gpumon.probe.core.result import ProbeResult
+from gpumon.probe.core.schedule import Schedule, Timetable
+from gpumon.sim.profiles import PROFILES
+from gpumon.state.messages import Arrival
+from gpumon.state.report import Report
+
+POLL_SECONDS = 5.0
+_FULL_BYTES = 16384
+_PATIENCE = 5.0
+"""Real seconds that the store may take for one piece of work."""
+
+
+class _Schedule(Schedule):
+    """By the clocks of this host; what comes of a run that is due, a row of the tables says."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self._timetable: Timetable | None = None
+        self._began = 0.0
+
+    def start(self, timetable: Timetable) -> None:
+        self._timetable, self._began = timetable, boot_clock()
+
+    def next_run(self) -> float | None:
+        if self._timetable is None:
+            return None
+        passed = boot_clock() - self._began - self._timetable.first_after
+        ahead = max(0, math.ceil(passed / self._timetable.interval)) * self._timetable.interval - passed
+        return time.time() + ahead
+
+
+class Agent(Daemon):
+    """Begins everything that watches and judges; nobody listens."""
+
+    def begin(self) -> None:
+        """Without alert rules: what they say is not measured here, and takes long."""
+        self._monitor.change(replace(self._monitor.terms, rules=()))
+        self._schedule = _Schedule()
+        self._schedule.start(timetable(self._configuration))
+        self._watch()
+
+    @property
+    def report(self) -> Report:
+        return self._monitor.latest
+
+    def go_on(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self._loop.call_after(seconds, self._loop.stop)
+        self._loop.run()
+
+    def release(self, seconds: float) -> None:
+        self._releasing.request(NODE, seconds, "command")
+
+    def accept(self) -> None:
+        self._accepting.request()
+
+    def tell(self, arrival: Arrival) -> None:
+        self._monitor.take(arrival)
+
+    def keep(self, result: ProbeResult) -> None:
+        self._memories.keep_result(result)
+
+    def hold(self, seconds: float) -> None:
+        self._holding.request(seconds, "a job begins", "4711", "command")
+
+    @property
+    def unkillable(self) -> tuple[int, ...]:
+        return self._probing.unkillable
+
+    def stick(self, pids: Iterable[int]) -> None:
+        self._probing._runs.ranks._stuck.update(pids)
+
+    def post_reload(self) -> None:
+        self._loop.post(self._reload)
+
+    def settle(self) -> None:
+        """Until the store has done what it was asked for, which takes no virtual time."""
+        writer = self._memories._writer
+        for _ in range(int(_PATIENCE / 1e-4)):
+            if not writer._queue.qsize() and writer._busy_since is None:
+                return
+            time.sleep(1e-4)
+
+    def end(self) -> None:
+        """As by SIGTERM."""
+        self._stop()
+
+    def die(self) -> None:
+        """As by kill -9: nothing is handed over."""
+        self._memories.close()
+        self._front.stop()
+
+
+def _in_a_call(process: Process) -> bool:
+    return process.page >= 0 and Reader(process.page).read().running
+
+
+def _parts(profile: str, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Of a part of a board nobody can know that it is all there is: an operator says so, as docs/inventory.md asks."""
+    if profile not in {"h100x1", "h100guestx2"}:
+        return {}
+    gpus = settings.get("gpus", {})
+    left = len(PROFILES[profile].bus_ids) - len(gpus.get("exclude", ()))
+    return {"gpus": {"expected_count": left, **gpus}}
+
+
+class World:
+    """To be entered once: one node, its host, and the agent on it."""
+
+    def __init__(
+        self,
+        profile: str,
+        folder: Path,
+        scenario: str = "",
+        *,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        uptime: float = 86400.0,
+        interval: float = POLL_SECONDS,
+    ) -> None:
+        self.profile = profile
+        self.host = Host(MAINS, uptime=uptime)
+        self.host.sitting = _in_a_call
+        self.agent: Agent
+        self._folder = folder
+        self._settings = {**dict(settings or {}), **_parts(profile, settings or {})}
+        self._interval = interval
+        self._scenario = folder / "scenario.yml"
+        self._log, self._records = folder / "kmsg", 0
+        self._boots = 0
+        self._edits = 0
+        self._bad = False
+        self._plan: list[tuple[float, Callable[[], object]]] = []
+        self._log.write_bytes(b"")
+        self.edit(scenario)
+
+    def __enter__(self) -> Self:
+        self.host.__enter__()
+        self._boot()
+        self.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.fill_disk(full=False)
+        self.agent.die()
+        os.environ.pop(BOOT_ID, None)
+        self.host.__exit__(*problem)
+
+    # The host
+
+    def edit(self, text: str) -> None:
+        """The scenario from now on: see docs/simulation.md."""
+        self._edits += 1
+        self.last_edit = text
+        self._scenario.write_text(text)
+        os.utime(self._scenario, (0, 1_000_000 + self._edits))  # written long ago: it is not being written
+
+    def say(self, text: str) -> None:
+        """A line of the kernel."""
+        self._records += 1
+        seconds = self.host.at - self.host.slept
+        with self._log.open("a") as log:
+            log.write(f"4,{self._records},{int(seconds * 1e6)},-;{text}\n")
+
+    def planned_reboot(self) -> None:
+        """As an operator does it: services are stopped in order."""
+        self.stop()
+        self.reboot()
+
+    def pause(self, seconds: float) -> None:
+        """The daemon is stopped, as by SIGSTOP; its children go on."""
+        end = self.host.at + seconds
+        while self.host.at < end:
+            self.host.pass_time(end - self.host.at)
+
+    def reboot(self) -> None:
+        """And the agent starts with the host."""
+        self.kill()
+        self.host.reboot()
+        self._boot()
+        self.start()
+
+    def _boot(self) -> None:
+        self._boots += 1
+        os.environ[BOOT_ID] = f"boot-{self._boots}"
+        self._log.unlink()
+        self._log.write_bytes(b"")
+        self.epoch = self.host.at
+
+    # The agent
+
+    def start(self, **settings: Mapping[str, Any]) -> None:
+        """With these settings, from now on."""
+        self._settings |= settings
+        self.agent = Agent(self.configuration(), self._read)
+        self.host.settle = self.agent.settle
+        self.agent.begin()
+
+    def restart(self, **settings: Mapping[str, Any]) -> None:
+        """The agent, as by kill -9 and systemd."""
+        self.kill()
+        self.start(**settings)
+
+    def release(self, seconds: float) -> None:
+        """The whole node, for so long."""
+        self.agent.release(seconds)
+
+    def accept(self) -> None:
+        """What is here, as by `gpumon inventory accept`."""
+        self.agent.accept()
+
+    def tell(self, arrival: Arrival) -> None:
+        """What else arrives at the daemon."""
+        self.agent.tell(arrival)
+
+    def keep(self, result: ProbeResult) -> None:
+        """A run of the probe has ended so, or was skipped."""
+        self.agent.keep(result)
+
+    def hold(self, seconds: float) -> None:
+        """As by `gpumon probe hold`."""
+        self.agent.hold(seconds)
+
+    def stick(self, pids: Iterable[int]) -> None:
+        """SIGKILL does not end these ranks."""
+        self.agent.stick(pids)
+
+    def lose_records(self) -> None:
+        """The kernel has overwritten some of its records."""
+        self.say("usb 1-1: USB disconnect, device number 2")
+        self._records += 50
+        self.say("usb 1-1: new high-speed USB device")
+
+    def lose_log(self) -> None:
+        """Another agent, for which reading the kernel log fails."""
+        self.restart(kernel_log={"path": self._log / "no_folder"})
+
+    def reload(self, *, good: bool = True, **settings: Mapping[str, Any]) -> None:
+        """As by SIGHUP, with these settings; of a bad file, with none."""
+        self._settings |= settings
+        self._bad = not good
+        self.agent.post_reload()
+
+    def _read(self) -> Configuration:
+        if self._bad:
+            raise ConfigurationError([Problem("gpumon.yml:3", "poll.interval", "is not known", "remove it")])
+        return self.configuration()
+
+    def fill_disk(self, *, full: bool = True) -> None:
+        """No file of this process can grow beyond a few blocks: neither can the store."""
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_FULL_BYTES if full else hard, hard))
+
+    def stop(self) -> None:
+        """The agent, in order."""
+        self.agent.end()
+
+    def kill(self) -> None:
+        """The agent, as by kill -9, if it runs; its children end with it."""
+        for process in self.host.processes:
+            process.end(-9)
+        self.agent.die()
+
+    def configuration(self) -> Configuration:
+        given: dict[str, dict[str, Any]] = {
+            "web": {"listen_address": "127.0.0.1:0", "token_file": self._folder / "token"},
+            "store": {"path": self._folder / "gpumon.db"},
+            "poll": {"interval_seconds": self._interval},
+            "simulate": {"profile": self.profile, "scenario": self._scenario},
+            "probe": {"enabled": False},
+            "release": {"marker": self._folder / "release"},
+            "kernel_log": {"path": self._log},
+            "health": {"boot_grace_seconds": BOOT_GRACE},  # as on a real node, and this one boots
+        }
+        known = {**given, **{name: {**given.get(name, {}), **one} for name, one in self._settings.items()}}
+        origins = {f"{section}.{key}": "flag" for section, values in known.items() for key in values}
+        return Configuration.model_validate(known).with_origins(origins)
+
+    # What comes of it
+
+    def after(self, seconds: float, action: Callable[[], object]) -> None:
+        """To be done so much later."""
+        self._plan.append((self.clock + seconds, action))
+        self._plan.sort(key=lambda one: one[0])
+
+    def go_on(self, seconds: float) -> None:
+        """Let so much time pass, in which what is planned is done."""
+        end = self.clock + seconds
+        while True:
+            while self._plan and self._plan[0][0] <= self.clock:
+                self._plan.pop(0)[1]()
+            due = min(end, self._plan[0][0]) if self._plan else end
+            if due <= self.clock:
+                return
+            self.agent.go_on(due - self.clock)
+
+    @property
+    def clock(self) -> float:
+        """Seconds since the epoch, if nobody had stepped the wall clock: goes on over reboots."""
+        return round(self.host.booted + self.host.at, 3)
+
+    @property
+    def now(self) -> float:
+        """Seconds since this boot's node began."""
+        return boot_clock() - self.epoch
+
+    @property
+    def report(self) -> Report:
+        return self.agent.report
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return self.report.health.verdicts
+
+    @property
+    def rulings(self) -> tuple[Ruling, ...]:
+        return self.report.health.history

@@ -1,0 +1,119 @@
+"""`gpumon once`: read the GPUs once, without an agent, through the same sampler child."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+
+from gpumon import log
+from gpumon.bootstrap import first_report, link_orders, orders, terms
+from gpumon.cli.config_arguments import add_flags, configuration_to_start
+from gpumon.clock import boot_clock
+from gpumon.config.model import Configuration
+from gpumon.model.snapshot import DriverStatus, Hello, LinksSeen, Logged, Message, Snapshot, TrialResult, XidEvent
+from gpumon.outputs import document, terminal
+from gpumon.outputs.prometheus import Renderer
+from gpumon.state.messages import Samplers
+from gpumon.state.monitor import Monitor
+from gpumon.state.report import Report
+from gpumon.supervisor.links import LinksSupervisor
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.samplers import CRASHES_A_GPU, SamplerSupervisor
+
+DEADLINE_SECONDS = 75.0
+"""Longer than the slowest driver may take to open its GPUs."""
+LINKS_SECONDS = 5.0
+"""How long the links may take beyond the GPUs: sick ports are told of by the agent, not awaited here."""
+NOT_WELL = 1
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser)
+    parser.add_argument("--format", choices=("table", "json", "prometheus"), default="table")
+
+
+def run(chosen: argparse.Namespace) -> int:
+    settings = configuration_to_start(chosen)
+    log.configure(level="warning", format=settings.log.format)
+    look = Look(settings)
+    report = look.run()
+    print(_rendered(report, chosen.format), end="")
+    if look.failure is not None:
+        print(f"gpumon: {look.failure}", file=sys.stderr)
+    return NOT_WELL if look.failure is not None or report.node.nvml_up == 0 else 0
+
+
+class Look:
+    """Ends with the first poll, with a driver that says no, or with a sampler that does not live long enough."""
+
+    def __init__(self, settings: Configuration) -> None:
+        self.failure: str | None = f"nothing could be read within {DEADLINE_SECONDS:g} s"
+        """Why the report says nothing of the GPUs; None when it does."""
+        self._linked = False
+        self._loop = Loop()
+        self._monitor = Monitor(first_report(settings), terms(settings))
+        epoch = boot_clock()
+        self._samplers = SamplerSupervisor(
+            self._loop, lambda page: orders(settings, page, epoch), on_message=self._take, on_state=self._supervise
+        )
+        self._links = LinksSupervisor(
+            self._loop,
+            lambda page: link_orders(settings, page, epoch),
+            on_seen=self._see_links,
+            on_state=self._monitor.take,
+        )
+
+    def run(self) -> Report:
+        self._loop.call_after(DEADLINE_SECONDS, self._loop.stop)
+        self._samplers.start()
+        self._links.start()
+        self._loop.run()
+        self._samplers.stop()
+        self._links.stop()
+        return self._monitor.latest
+
+    def _take(self, message: Message) -> None:
+        if not isinstance(message, (Hello, Logged, TrialResult, XidEvent)):
+            self._monitor.take(message)
+        polled = isinstance(message, Snapshot) and message.complete
+        if polled or (isinstance(message, DriverStatus) and not message.up):
+            self._end(None)
+
+    def _supervise(self, state: Samplers) -> None:
+        """Crashes that put a GPU aside are what the supervisor is there for; one more is not about a GPU."""
+        self._monitor.take(state)
+        crashes = state.restarts["crash"] + state.restarts["mismatch"]
+        if crashes > CRASHES_A_GPU * (1 + len(state.aside)):
+            self._end(f"the sampler ended {crashes} times before it had read anything; what it said stands above")
+
+    def _see_links(self, seen: LinksSeen) -> None:
+        self._monitor.take(seen)
+        self._linked = True
+        if self.failure is None:
+            self._loop.stop()
+
+    def _end(self, failure: str | None) -> None:
+        self.failure = failure
+        if failure is not None or self._linked:
+            self._loop.stop()
+        else:
+            self._loop.call_after(LINKS_SECONDS, self._loop.stop)
+
+
+def _rendered(report: Report, form: str) -> str:
+    if form == "prometheus":
+        return Renderer(lambda: report).render(report)
+    stamp = document.Stamp(host=platform.node(), wall=time.time(), boot=boot_clock())
+    whole = document.whole(report, stamp)
+    if form == "json":
+        return json.dumps(whole, indent=2) + "\n"
+    return terminal.table(whole, shutil.get_terminal_size((120, 24)).columns, color=_color())
+
+
+def _color() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ

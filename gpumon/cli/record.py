@@ -1,0 +1,96 @@
+"""`gpumon record`: write down what NVML answers on this host, to be played back elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import signal
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from gpumon import __version__, log
+from gpumon.bootstrap import orders, shown_profile
+from gpumon.cli.config_arguments import add_flags, configuration_to_start
+from gpumon.cli.duration_arguments import read_below_zero
+from gpumon.cli.errors import UserError
+from gpumon.cli.recorder import Outcome, Recording
+from gpumon.clock import boot_clock
+from gpumon.config.model import Configuration
+from gpumon.model import durations
+from gpumon.sim import SimulationError
+from gpumon.sim.capture import Header, read, write
+from gpumon.sim.recording.builder import Builder
+from gpumon.sim.recording.mask import Mask
+from gpumon.sim.recording.summary import brief, summary
+
+CUT_SHORT = 1
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    read_below_zero(parser)
+    parser.add_argument("file", type=Path, metavar="FILE", help="recording to write, or to sum up")
+    parser.add_argument("--for", dest="lasting", default="60s", metavar="DURATION", help="how long, such as 5m (60s)")
+    parser.add_argument("--unmasked", action="store_true", help="leave serials, uuids and process ids as they are")
+    parser.add_argument("--summary", action="store_true", help="record nothing: say what FILE holds")
+    add_flags(parser)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    if chosen.summary:
+        print(_summary(chosen.file), end="")
+        return 0
+    wanted = durations.seconds(chosen.lasting)
+    if not wanted:
+        raise UserError(f"--for {chosen.lasting} is no duration: write 90s, 5m or 1h")
+    settings = configuration_to_start(chosen)
+    log.configure(level="warning", format=settings.log.format)
+    _check_writable(chosen.file)
+    return _record(chosen.file, settings, wanted, masked=not chosen.unmasked)
+
+
+def _summary(path: Path) -> str:
+    try:
+        return summary(read(path))
+    except SimulationError as error:
+        raise UserError(str(error)) from error
+
+
+def _check_writable(path: Path) -> None:
+    """Before a minute has been spent."""
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UserError(f"{path} cannot be written: name a file in a folder that exists and is yours to write to")
+
+
+def _record(path: Path, settings: Configuration, wanted: float, *, masked: bool) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a unit or a batch job that is stopped ends as by ^C
+    began, wall = boot_clock(), time.time()
+    builder = Builder(Mask(secrets.token_bytes(32) if masked else None), began)
+    recording = Recording(builder, lambda page: orders(settings, page, began), began=began, seconds=wanted)
+    outcome = recording.run()
+    if not outcome.up:
+        raise UserError(f"nothing was recorded: {'; '.join(outcome.remarks)}")
+    header = Header(
+        gpumon=__version__,
+        wall=datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds"),
+        seconds=round(outcome.seconds, 3),
+        interval=settings.poll.interval_seconds,
+        simulated=shown_profile(settings),
+        masked=masked,
+        root=os.geteuid() == 0,
+        bindings=version("nvidia-ml-py"),
+        remarks=tuple(outcome.remarks),
+    )
+    return _written(path, builder, header, outcome)
+
+
+def _written(path: Path, builder: Builder, header: Header, outcome: Outcome) -> int:
+    capture = builder.capture(header)
+    try:
+        size = write(capture, path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}): name another file") from error
+    print(brief(capture, path, size))
+    return CUT_SHORT if outcome.remarks else 0

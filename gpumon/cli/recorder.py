@@ -1,0 +1,144 @@
+"""Runs a sampler whose driver calls are noted: first a survey, then the polls. The driver is in the child alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from gpumon.clock import boot_clock
+from gpumon.model.child_orders import Orders
+from gpumon.model.snapshot import DriverStatus, Message, Snapshot
+from gpumon.sim.recording.builder import Builder
+from gpumon.supervisor.framed import FramedChild, Launch
+from gpumon.supervisor.lines import Lines
+from gpumon.supervisor.loop import Loop
+
+SURVEY_SECONDS = 120.0
+"""Longest that a survey may take; it asks a GPU some hundred things."""
+OPENING_SECONDS = 75.0
+"""Longest until the first poll has ended."""
+LOOK_SECONDS = 0.25
+SILENCE_SECONDS = 90.0
+LINE_LIMIT = 16 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How it went."""
+
+    up: bool = False
+    """The driver could be initialised."""
+    polls: int = 0
+    seconds: float = 0.0
+    """From the first look to the last."""
+    remarks: list[str] = field(default_factory=list)
+    """What went wrong; empty when all that was wanted was recorded."""
+
+
+class Recording:
+    """`orders` gives the orders of a sampler for a call page. Use `run` once."""
+
+    def __init__(self, builder: Builder, orders: Callable[[int], Orders], *, began: float, seconds: float) -> None:
+        self.outcome = Outcome()
+        self._builder = builder
+        self._orders = orders
+        self._began = began
+        self._wanted = seconds
+        self._loop = Loop()
+        self._child: FramedChild | None = None
+        self._survey = True
+        self._over = False
+
+    def run(self) -> Outcome:
+        """Until it is over, or ^C ends it: what has been recorded by then stands."""
+        self._loop.every(LOOK_SECONDS, self._look)
+        self._start(survey=True)
+        try:
+            self._loop.run()
+        except KeyboardInterrupt:
+            self._over = True
+            self.outcome.remarks.append("ended by hand")
+            self._stop("stopped")
+            self._loop.run()
+        self.outcome.seconds = boot_clock() - self._began
+        return self.outcome
+
+    def _start(self, *, survey: bool) -> None:
+        self._survey = survey
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        lines = Lines(LINE_LIMIT, self._builder.take, lambda: self._fail("the driver told more than can be noted"))
+
+        def launch(page: int) -> Launch:
+            orders = replace(self._orders(page), record=writer, survey=survey, log_level="warning")
+            name = "survey" if survey else "sampler"
+            return Launch(
+                name=name,
+                module="gpumon.collectors.sampler",
+                orders=orders.encode(),
+                silence=SILENCE_SECONDS,
+                descriptors=(writer,),
+            )
+
+        self._loop.watch(reader, lambda: lines.feed(os.read(reader, 1 << 20)))
+        self._child = child = FramedChild(
+            self._loop,
+            launch,
+            on_message=self._take,
+            on_end=lambda code: self._ended(child, code, reader, lines),
+            on_abandoned=lambda: self._abandoned(child, reader),
+        )
+        os.close(writer)
+        limit = SURVEY_SECONDS if survey else OPENING_SECONDS
+        self._deadline = self._loop.call_after(limit, lambda: self._fail(f"nothing came for {limit:g} s"))
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, DriverStatus):
+            self.outcome.up |= message.up
+            if not message.up:
+                self._over = True
+                self._fail(f"{message.error}: {message.remedy}")
+        elif isinstance(message, Snapshot):
+            self.outcome.polls += message.complete
+            if self.outcome.polls == 1 and message.complete:
+                self._deadline.cancel()
+                self._deadline = self._loop.call_after(self._wanted, lambda: self._stop("done"))
+
+    def _look(self) -> None:
+        child = self._child
+        if child is not None and child.killed_for is None and child.is_late():
+            gpu = f" of {child.call.bus_id}" if child.call.bus_id else ""
+            self._fail(f"{child.call.call}{gpu} has not returned for {child.lateness.seconds:.0f} s")
+
+    def _fail(self, remark: str) -> None:
+        self.outcome.remarks.append(remark)
+        self._stop("late")
+
+    def _stop(self, reason: str) -> None:
+        if self._child is not None:
+            self._child.kill(reason)
+
+    def _ended(self, child: FramedChild, code: int, reader: int, lines: Lines) -> None:
+        self._deadline.cancel()
+        while piece := os.read(reader, 1 << 20):
+            lines.feed(piece)
+        self._close(reader)
+        hung = child.killed_for == "late" and child.call.running
+        self._builder.child_ended(child.call.since if hung else None)
+        if child.killed_for is None and code:
+            self.outcome.remarks.append(f"{child.name} crashed (code {code})")
+        if self._survey and not self._over:
+            self._start(survey=False)
+        else:
+            self._loop.stop()
+
+    def _abandoned(self, child: FramedChild, reader: int) -> None:
+        """SIGKILL does not end it: it is in the kernel, where a sick driver holds it."""
+        self.outcome.remarks.append(f"{child.name} cannot be killed: the driver holds it in the kernel")
+        self._close(reader)
+        self._builder.child_ended(child.call.since)
+        self._loop.stop()
+
+    def _close(self, reader: int) -> None:
+        self._loop.unwatch(reader)
+        os.close(reader)

@@ -1,0 +1,33 @@
+"""`gpumon status`: what the running agent knows, the worst first."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+
+from gpumon.cli.client import ClientError
+from gpumon.cli.config_arguments import add_flags, client
+from gpumon.cli.errors import UserError
+from gpumon.outputs import terminal
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser)
+    parser.add_argument("--json", action="store_true", help="the documents as JSON")
+
+
+def run(chosen: argparse.Namespace) -> int:
+    agent = client(chosen)
+    try:
+        document = agent.get("/api/v1/report", terminal.STATUS)
+    except ClientError as error:
+        raise UserError(str(error)) from error
+    if chosen.json:
+        print(json.dumps(document, indent=2))
+    else:
+        color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        print(terminal.status(document, shutil.get_terminal_size((120, 24)).columns, color=color), end="")
+    return 0

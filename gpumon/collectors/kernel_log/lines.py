@@ -1,0 +1,155 @@
+"""What kernel and drivers log of GPUs and their links. Never raises; a text that comes out names no process."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gpumon.model.error_event import AER, AER_FATAL, FALLEN_OFF, NIC, SXID, XID
+from gpumon.model.nic_messages import TROUBLES
+
+MOST_TEXT = 300
+"""Characters of a text that are kept."""
+_KNOWN_LINES = 512
+"""In a storm the same lines come again and again."""
+_LONGEST = 1024
+"""Characters of a record that are looked at."""
+
+_PCI = (
+    r"(?:PCI:)?(?:(?P<domain>[0-9a-f]{1,8}):)?(?P<bus>[0-9a-f]{1,2}):(?P<device>[0-9a-f]{1,2})"
+    r"(?:\.(?P<function>[0-7]))?"
+)
+_MIG = r"(?:\s+GPU-I:(?P<gpu_instance>\d{1,4}))?(?:\s+GPU-CI:(?P<compute_instance>\d{1,4}))?"
+_XID = re.compile(
+    rf"NVRM: Xid \({_PCI}{_MIG}[^)]{{0,40}}\):\s*(?P<code>\d{{1,6}})(?:[,:]\s*(?P<text>.*))?",
+    re.IGNORECASE | re.DOTALL,
+)
+_SXID = re.compile(
+    rf"nvidia-nvswitch\d*: SXid \({_PCI}\):\s*(?P<code>\d{{1,6}}),\s*(?P<text>.*)", re.IGNORECASE | re.DOTALL
+)
+_SXID_DETAIL = re.compile(r"(Severity\s+\d|Data\s*\{)", re.IGNORECASE)
+"""The lines below an SXid repeat its number: they are the same error."""
+_FATAL = {"fatal": True, "non-fatal": False, "nonfatal": False}
+_OFF_THE_BUS = re.compile(rf"NVRM:.{{0,80}}?\b{_PCI}.{{0,200}}fallen\s+off\s+the\s+bus", re.IGNORECASE | re.DOTALL)
+_AER = re.compile(rf"[\w-]+ {_PCI}: .{{0,60}}?(?:Uncorrect(?:ed|able) \(Fatal\)|\bERR_FATAL)")
+"""The second is said by a port that has cut its link off (DPC)."""
+_AER_SOURCE = re.compile(rf"\b(?:received(?: from)?:? ){_PCI}")
+_NIC = re.compile(rf"mlx5_core {_PCI}(?: \S+)?: (?P<text>.*)", re.DOTALL)
+_NIC_PLACE = re.compile(r"^(?P<function>\w+):\d+:\(pid \d+\): ")
+_TROUBLES = tuple((code, re.compile(one.words, re.IGNORECASE)) for code, one in TROUBLES.items())
+_BEGIN = re.compile(r"NVRM:|nvidia-nvswitch\d")
+_NEXT_LINE = re.compile(r"\s*\n(?:NVRM:\s*)?")
+# A name may hold commas. It has 15 characters at most where it is a task's own: the text after it begins no later than
+# at the last comma among them.
+_NAME = r"""name\s*=\s*(?:.{0,15}(?=,)|[^,]*)"""
+_PROCESS = re.compile(
+    rf"(?:pid\s*[=:]\s*(?:'[^']*'|<[^>]*>|\w*)(?:,\s*{_NAME})?|\b{_NAME})(?:,\s*|\s+|$)", re.IGNORECASE
+)
+_WORD_OF_PROCESS = re.compile(r"\bprocess\s+\d+(?:\s*\([^)]*\))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """An error that a line of the kernel log tells of."""
+
+    kind: str
+    code: int
+    bus_id: str
+    """As NVML writes it, of an NVSwitch as well: it is the peer of NVLinks."""
+    text: str
+    numbered: bool = True
+    """False where the line says in words alone what the code stands for."""
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+    fatal: bool | None = None
+
+
+@lru_cache(_KNOWN_LINES)
+def parse(text: str) -> Line | None:
+    """The error in a record's text; None for all else the kernel has to say, and for who quotes the driver."""
+    if text.startswith("NVRM:"):
+        return _xid(text[:_LONGEST]) or _off_the_bus(text[:_LONGEST])
+    if text.startswith("nvidia-nvswitch"):
+        return _sxid(text[:_LONGEST])
+    if text.startswith("mlx5_core") and (line := _nic(text[:_LONGEST])) is not None:
+        return line
+    return _aer(text[:_LONGEST]) if "(Fatal)" in text or "ERR_FATAL" in text else None
+
+
+def parse_quoted(text: str) -> Line | None:
+    """The same of a line as people have it, with a time and a host before it."""
+    begin = _BEGIN.search(text)
+    return None if begin is None else parse(text[begin.start() :])
+
+
+def without_processes(text: str) -> str:
+    """One line, bounded, printable, and without the ids and names of processes."""
+    line = _WORD_OF_PROCESS.sub("a process", _PROCESS.sub("", _NEXT_LINE.sub(" ", text[:_LONGEST])))
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line).strip(" ,")[:MOST_TEXT]
+
+
+def _xid(text: str) -> Line | None:
+    match = _XID.match(text)
+    if match is None:
+        return None
+    instance, compute = match["gpu_instance"], match["compute_instance"]
+    return Line(
+        kind=XID,
+        code=int(match["code"]),
+        bus_id=_nvml_bus_id(match),
+        text=without_processes(match["text"] or ""),
+        gpu_instance_id=None if instance is None else int(instance),
+        compute_instance_id=None if compute is None else int(compute),
+    )
+
+
+def _off_the_bus(text: str) -> Line | None:
+    match = _OFF_THE_BUS.match(text)
+    if match is None:
+        return None
+    words = without_processes(text.partition("NVRM:")[2])
+    return Line(kind=XID, code=FALLEN_OFF, bus_id=_nvml_bus_id(match), text=words, numbered=False)
+
+
+def _sxid(text: str) -> Line | None:
+    match = _SXID.match(text)
+    if match is None or _SXID_DETAIL.match(match["text"]):
+        return None
+    return Line(
+        kind=SXID,
+        code=int(match["code"]),
+        bus_id=_nvml_bus_id(match),
+        text=without_processes(match["text"]),
+        fatal=_FATAL.get(match["text"].partition(",")[0].strip().lower()),
+    )
+
+
+def _aer(text: str) -> Line | None:
+    """Of the device that the line says the error is from, else of the one that says it. Fatal ones alone are news."""
+    match = _AER.match(text)
+    if match is None:
+        return None
+    return Line(
+        kind=AER,
+        code=AER_FATAL,
+        bus_id=_nvml_bus_id(_AER_SOURCE.search(text) or match),
+        text=without_processes(text.partition(": ")[2]),
+        fatal=True,
+    )
+
+
+def _nic(text: str) -> Line | None:
+    match = _NIC.match(text)
+    if match is None:
+        return None
+    code = next((code for code, words in _TROUBLES if words.search(match["text"])), None)
+    if code is None:
+        return None
+    words = without_processes(_NIC_PLACE.sub("", match["text"]))
+    return Line(kind=NIC, code=code, bus_id=_nvml_bus_id(match), text=words, fatal=TROUBLES[code].fatal)
+
+
+def _nvml_bus_id(match: re.Match[str]) -> str:
+    domain, bus, device, function = (int(match[part] or "0", 16) for part in ("domain", "bus", "device", "function"))
+    return f"{domain:08X}:{bus:02X}:{device:02X}.{function}"

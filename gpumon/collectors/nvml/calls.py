@@ -1,0 +1,194 @@
+"""TABLE: getters that are asked with structs of our own, and which struct version this driver takes.
+
+pynvml's wrappers leave some of them half done, and its structs have changed size from one version to the next.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from gpumon.collectors.nvml.library import INSUFFICIENT_SIZE, Library, NvmlError
+from gpumon.model.fabric import COMPLETED
+
+_UINT, _UINT64, _UINT8 = ctypes.c_uint, ctypes.c_ulonglong, ctypes.c_uint8
+
+
+def _versioned(struct: ctypes.Structure, number: int) -> ctypes.Structure:
+    """The struct with its version, as NVML counts: its size, and a number in the highest byte."""
+    struct.version = ctypes.sizeof(struct) | number << 24
+    return struct
+
+
+class EccSramErrorStatus(ctypes.Structure):
+    """nvmlEccSramErrorStatus_v1_t, of which only the last member is read."""
+
+    _fields_ = (("version", _UINT), ("counts", _UINT64 * 11), ("bThresholdExceeded", _UINT))
+
+
+def sram_ecc_error_status(library: Library, handle: Any, bus_id: str) -> EccSramErrorStatus:
+    status = EccSramErrorStatus()
+    _versioned(status, 1)
+    library.raw("nvmlDeviceGetSramEccErrorStatus", handle, ctypes.byref(status), bus_id=bus_id)
+    return status
+
+
+_FABRIC = (("cluster_uuid", _UINT8 * 16), ("status", _UINT), ("clique", _UINT), ("state", _UINT8))
+
+
+class GpuFabricInfo(ctypes.Structure):
+    """nvmlGpuFabricInfo_t: the first, without a version."""
+
+    _fields_ = _FABRIC
+
+
+class GpuFabricInfo2(ctypes.Structure):
+    """nvmlGpuFabricInfo_v2_t."""
+
+    _fields_ = (("version", _UINT), *_FABRIC, ("health_mask", _UINT))
+
+
+class GpuFabricInfo3(ctypes.Structure):
+    """nvmlGpuFabricInfo_v3_t."""
+
+    _fields_ = (*GpuFabricInfo2._fields_, ("health_summary", _UINT8))
+
+
+class FabricInfo(NamedTuple):
+    """What of it means something; None for what does not."""
+
+    state: int
+    status: int | None
+    cluster_uuid: str | None
+    clique_id: str | None
+    health_mask: int | None
+    health_summary: int | None
+
+
+def fabric_info(library: Library, handle: Any, bus_id: str) -> FabricInfo:
+    """In the newest version that the driver takes: 3 from 580 on, 2 from 550 on."""
+
+    def ask(function: str, info: ctypes.Structure) -> Any:
+        library.raw(function, handle, ctypes.byref(info), bus_id=bus_id)
+        return info
+
+    info = library.newest(
+        "nvmlDeviceGetGpuFabricInfo",
+        (
+            lambda: ask("nvmlDeviceGetGpuFabricInfoV", _versioned(GpuFabricInfo3(), 3)),
+            lambda: ask("nvmlDeviceGetGpuFabricInfoV", _versioned(GpuFabricInfo2(), 2)),
+            lambda: ask("nvmlDeviceGetGpuFabricInfo", GpuFabricInfo()),
+        ),
+    )
+    done, cluster = info.state == COMPLETED, bytes(info.cluster_uuid)
+    joined = done and any(cluster)  # a fabric within one node has no name
+    return FabricInfo(
+        state=info.state,
+        status=info.status if done else None,
+        cluster_uuid=_uuid(cluster) if joined else None,
+        clique_id=str(info.clique) if joined else None,
+        health_mask=getattr(info, "health_mask", None),
+        health_summary=getattr(info, "health_summary", None) or None,  # 0: not supported
+    )
+
+
+def _uuid(raw: bytes) -> str:
+    digits = raw.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+class RawPlatformInfo(ctypes.Structure):
+    """nvmlPlatformInfo_v2_t; version 1 has the same layout, with the rack's name for the chassis' serial number."""
+
+    _fields_ = (
+        ("version", _UINT),
+        ("ib_guid", _UINT8 * 16),
+        ("chassis", ctypes.c_char * 16),
+        ("slot", _UINT8),
+        ("tray", _UINT8),
+        ("rest", _UINT8 * 3),
+    )
+
+
+class PlatformInfo(NamedTuple):
+    """Place in the rack; all None where there is none."""
+
+    chassis: str | None
+    slot: str | None
+    tray: str | None
+
+
+def platform_info(library: Library, handle: Any, bus_id: str) -> PlatformInfo:
+    def ask(number: int) -> RawPlatformInfo:
+        info = RawPlatformInfo()
+        _versioned(info, number)
+        library.raw("nvmlDeviceGetPlatformInfo", handle, ctypes.byref(info), bus_id=bus_id)
+        return info
+
+    info = library.newest("nvmlDeviceGetPlatformInfo", (lambda: ask(2), lambda: ask(1)))
+    chassis = info.chassis.decode(errors="replace").strip()
+    return PlatformInfo(chassis, str(info.slot), str(info.tray)) if chassis else PlatformInfo(None, None, None)
+
+
+class PciInfo(ctypes.Structure):
+    """nvmlPciInfo_t."""
+
+    _fields_ = (("legacy", ctypes.c_char * 16), ("numbers", _UINT * 5), ("busId", ctypes.c_char * 32))
+
+
+def nvlink_remote_pci_info(library: Library, handle: Any, bus_id: str, link: int) -> PciInfo:
+    info = PciInfo()
+    library.raw("nvmlDeviceGetNvLinkRemotePciInfo_v2", handle, _UINT(link), ctypes.byref(info), bus_id=bus_id)
+    return info
+
+
+class RawProcess(ctypes.Structure):
+    """nvmlProcessInfo_v2_t and nvmlProcessInfo_t."""
+
+    _fields_ = (("pid", _UINT), ("memory", _UINT64), ("gpu_instance_id", _UINT), ("compute_instance_id", _UINT))
+
+
+class Process(NamedTuple):
+    """A process on the GPU; memory in bytes, None where the driver cannot tell."""
+
+    pid: int
+    memory: int | None
+
+
+_MEMORY_UNKNOWN = 0xFFFFFFFFFFFFFFFF
+_USUAL_PROCESSES = 64
+
+
+def _processes(kind: str) -> Callable[[Library, Any, str], list[Process]]:
+    """One call as a rule: pynvml asks for the size first, and each of its calls holds the driver's lock for ms."""
+
+    def ask(library: Library, function: str, handle: Any, bus_id: str, room: int) -> list[Process]:
+        count, found = _UINT(room), (RawProcess * room)()
+        library.raw(function, handle, ctypes.byref(count), found, bus_id=bus_id)
+        return [Process(one.pid, None if one.memory == _MEMORY_UNKNOWN else one.memory) for one in found[: count.value]]
+
+    def processes(library: Library, handle: Any, bus_id: str) -> list[Process]:
+        def way(function: str) -> list[Process]:
+            try:
+                return ask(library, function, handle, bus_id, _USUAL_PROCESSES)
+            except NvmlError as error:
+                if error.code != INSUFFICIENT_SIZE:
+                    raise
+            return ask(library, function, handle, bus_id, _USUAL_PROCESSES * 16)
+
+        name = f"nvmlDeviceGet{kind}RunningProcesses"
+        return library.newest(name, (lambda: way(f"{name}_v3"), lambda: way(f"{name}_v2")))
+
+    return processes
+
+
+CALLS: Mapping[str, Callable[..., Any]] = {
+    "SramEccErrorStatus": sram_ecc_error_status,
+    "FabricInfo": fabric_info,
+    "PlatformInfo": platform_info,
+    "NvLinkRemotePciInfo": nvlink_remote_pci_info,
+    "ComputeRunningProcesses": _processes("Compute"),
+    "GraphicsRunningProcesses": _processes("Graphics"),
+}
+"""By the name that rows give; any other name is pynvml's `nvmlDeviceGet<name>`."""

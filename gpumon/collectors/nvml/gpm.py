@@ -1,0 +1,209 @@
+"""GPU performance monitoring, Hopper and later: what the engines did between two samples.
+
+Two samples a GPU (or GPU instance), allocated once and swapped at every reading; no wait inside. One thread asks, as
+shared samples have brought kernels down. The samples die with NVML's initialisation and are freed before it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gpumon.clock import boot_clock
+from gpumon.collectors.nvml.device import AbsentError, Device
+from gpumon.collectors.nvml.library import NO_PERMISSION, UNSUPPORTED, NvmlError
+
+log = logging.getLogger("gpumon.collectors.nvml")
+
+METRICS: Mapping[str, int] = {
+    "GRAPHICS_UTIL": 1,
+    "SM_UTIL": 2,
+    "SM_OCCUPANCY": 3,
+    "INTEGER_UTIL": 4,
+    "ANY_TENSOR_UTIL": 5,
+    "DRAM_BW_UTIL": 10,
+    "FP64_UTIL": 11,
+    "FP32_UTIL": 12,
+    "FP16_UTIL": 13,
+}
+"""NVML's numbers, the same in every driver so far. All are 0 to 100."""
+FULL, ROUNDING = 100.0, 1.0
+"""Two samples are not taken at quite the same moment in every unit: a little more than all of it is all of it."""
+
+LEAST_SECONDS = 0.1
+"""Between two samples, by NVML's header."""
+RETRY_SECONDS = 60.0
+"""After a refusal for lack of permission, which may come after minutes and go again."""
+
+_VERSION = 1
+
+
+class _Metric(ctypes.Structure):
+    _fields_ = (
+        ("metric", ctypes.c_uint),
+        ("code", ctypes.c_uint),
+        ("value", ctypes.c_double),
+        ("names", ctypes.c_void_p * 3),
+    )
+
+
+class _MetricsGet(ctypes.Structure):
+    """nvmlGpmMetricsGet_t, as long as it is asked to be: drivers look at the first `count` metrics only."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("count", ctypes.c_uint),
+        ("before", ctypes.c_void_p),
+        ("after", ctypes.c_void_p),
+        ("metrics", _Metric * len(METRICS)),
+    )
+
+
+class _Support(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint), ("supported", ctypes.c_uint))
+
+
+def is_supported(device: Device) -> bool:
+    """Ask the driver. Raises NvmlError for what may be otherwise later."""
+    support = _Support(_VERSION)
+    try:
+        device.library.raw("nvmlGpmQueryDeviceSupport", device.handle, ctypes.byref(support), bus_id=device.bus_id)
+    except NvmlError as error:
+        if error.code in UNSUPPORTED:
+            return False
+        raise
+    return bool(support.supported)
+
+
+class SamplePair:
+    """Two samples of one GPU, or of one GPU instance of it."""
+
+    def __init__(self, gpu: Device, instance: int | None = None) -> None:
+        self._gpu = gpu
+        self._instance = instance
+        self._question = _MetricsGet(_VERSION, len(METRICS))
+        for entry, metric in zip(self._question.metrics, METRICS.values(), strict=True):
+            entry.metric = metric
+        self._samples: list[ctypes.c_void_p] = []
+        """The later one last; the other one is to be overwritten."""
+        self._taken_at: float | None = None
+        self.values: Mapping[str, float] = {}
+        """By metric, 0 to 100, of the time between the last two samples."""
+
+    def read(self) -> None:
+        """Take a sample and work out the values; none before the second one. Raises NvmlError."""
+        now = boot_clock()
+        if self._taken_at is not None and now - self._taken_at < LEAST_SECONDS:
+            return  # too early: what was last read still stands
+        try:
+            self._sample(now)
+        except NvmlError:
+            self._taken_at, self.values = None, {}
+            raise
+
+    def _sample(self, now: float) -> None:
+        while len(self._samples) < 2:
+            sample = ctypes.c_void_p()
+            self._call("nvmlGpmSampleAlloc", ctypes.byref(sample))
+            self._samples.append(sample)
+        older, newer = self._samples
+        if self._instance is None:
+            self._call("nvmlGpmSampleGet", self._gpu.handle, older)
+        else:
+            self._call("nvmlGpmMigSampleGet", self._gpu.handle, ctypes.c_uint(self._instance), older)
+        self._samples.reverse()
+        first, self._taken_at = self._taken_at is None, now
+        self.values = {} if first else self._metrics(newer, older)
+
+    def _metrics(self, before: ctypes.c_void_p, after: ctypes.c_void_p) -> Mapping[str, float]:
+        self._question.before, self._question.after = before, after
+        for entry in self._question.metrics:
+            entry.code, entry.value = 0, math.nan
+        self._call("nvmlGpmMetricsGet", ctypes.byref(self._question))
+        return {
+            name: FULL if FULL < entry.value <= FULL + ROUNDING else entry.value
+            for name, entry in zip(METRICS, self._question.metrics, strict=True)
+            if not entry.code and not math.isnan(entry.value)
+        }
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        self._gpu.library.raw(function, *arguments, bus_id=self._gpu.bus_id)
+
+    def free(self) -> None:
+        """Give the samples back."""
+        while self._samples:
+            try:
+                self._call("nvmlGpmSampleFree", self._samples.pop())
+            except NvmlError as error:
+                log.debug("a sample could not be freed", extra={"bus_id": self._gpu.bus_id, "error": error.name})
+        self._taken_at, self.values = None, {}
+
+
+class Monitoring:
+    """The performance monitoring of one GPU: whether it has it, may be asked, and tells the truth."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._pair: SamplePair | None = None
+        self._lacking = False
+        self._denied: NvmlError | None = None
+        self._retry_at = 0.0
+        self._busy = False
+        self._silent = False
+
+    def read(self) -> None:
+        """Once a tick. A failure is counted, and stays here. Raises GpuFaultError."""
+        if self._lacking or boot_clock() < self._retry_at:
+            return
+        self._denied = None
+        try:
+            if self._pair is None and not is_supported(self._device):
+                self._lacking = True
+                return
+            if self._pair is None:
+                self._pair = SamplePair(self._device)
+            self._pair.read()
+        except NvmlError as error:
+            self._fail(error)
+
+    def _fail(self, error: NvmlError) -> None:
+        self._device.judge(error)
+        if error.code in UNSUPPORTED:
+            self.close()
+            self._lacking = True
+        elif error.code == NO_PERMISSION:
+            self._denied, self._retry_at = error, boot_clock() + RETRY_SECONDS
+
+    def is_silent(self, utilization: float | None) -> bool:
+        """Whether it says 0 throughout while kernels run, as some drivers do after an Xid, or after days."""
+        busy, self._busy = self._busy and bool(utilization), bool(utilization)
+        if self._pair is None or not self._pair.values:
+            return False
+        silent = busy and not any(self._pair.values.values())
+        told = {"bus_id": self._device.bus_id}
+        if silent:
+            self._device.count("SilentZero")
+        if silent and not self._silent:
+            log.warning("kernels run, but every engine is said to be idle: left out until that ends", extra=told)
+        elif self._silent and not silent:
+            log.info("the engines' activity is told again", extra=told)
+        self._silent = silent
+        return silent
+
+    def value(self, metric: str) -> float:
+        """Of the last interval, 0 to 100. Raises AbsentError, NvmlError."""
+        if self._denied is not None:
+            raise self._denied.with_traceback(None)
+        if self._pair is None or metric not in self._pair.values:
+            raise AbsentError
+        return self._pair.values[metric]
+
+    def close(self) -> None:
+        """Give the samples back, and ask anew what there is."""
+        self._lacking, self._denied, self._retry_at = False, None, 0.0
+        if self._pair is not None:
+            self._pair.free()
+            self._pair = None

@@ -1,0 +1,165 @@
+"""Reads one GPU: its tables, tier by tier. A failure stays with its row, a fault with its GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpumon.collectors.nvml.device import Device, GpuFaultError
+from gpumon.collectors.nvml.gpm import Monitoring
+from gpumon.collectors.nvml.library import UNKNOWN, Library, NvmlError
+from gpumon.collectors.nvml.links import LinkReader, NvlinkReader, PeerReader, TrafficReader
+from gpumon.collectors.nvml.mig import Instances
+from gpumon.collectors.nvml.peer_access import Access
+from gpumon.collectors.nvml.table import NOBODY, Processes, TableReader, rows_of
+from gpumon.model.fabric import Fabric, Platform
+from gpumon.model.gpu import Gpu
+from gpumon.model.nvlink import C2cLink, NvlinkPeer
+from gpumon.model.reading import FAST, RARE, SLOW, Call, Gpm, Tier
+
+VIRTUALIZATION = Call("VirtualizationMode")
+PROCESSES = "processes"
+"""Row of Gpu."""
+GUESTS = frozenset({1, 2})
+"""Its answers in a guest that has the whole GPU, and in one that has a share of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What the operator wants read beyond the usual, or not at all."""
+
+    gpm: bool = True
+    processes: Processes = NOBODY
+
+
+EVERYTHING = Extent()
+
+
+class GpuReader:
+    """One opened GPU: its device, the readers of its tables, and what they read last."""
+
+    def __init__(
+        self, library: Library, handle: Any, bus_id: str, field_ids: Mapping[str, int], extent: Extent = EVERYTHING
+    ) -> None:
+        self.device = Device(library, handle, bus_id, field_ids)
+        self._extent = extent
+        self._monitoring = Monitoring(self.device)
+        self._gpu = TableReader(Gpu, self.device, gpm=self._monitoring.value, processes=extent.processes)
+        self._fabric = TableReader(Fabric, self.device)
+        self._platform = TableReader(Platform, self.device)
+        self._nvlinks = NvlinkReader(self.device)
+        self._c2c_links = LinkReader(C2cLink, self.device)
+        self._traffic = TrafficReader(self.device)
+        self._peers = PeerReader(self.device)
+        self._new_peers: Mapping[str, NvlinkPeer] = {}
+        self.peer_access: Access = {}
+        """What is new of it."""
+        self._instances = Instances(self.device, gpm=extent.gpm)
+        self.watching = False
+        """Whether to read at every poll who holds it, and what each of its links has moved."""
+        self._mig: bool | None = None
+        self._parted: bool | None = None
+        self._guest = False
+
+    def read(self, tier: Tier) -> Iterator[None]:
+        """Read the rows of a tier, in steps of few calls, between which others may be read. Raises GpuFaultError."""
+        self.device.begin(tier)
+        for _ in self._steps(tier):
+            yield
+            self.device.turn_to(tier)
+        self.device.end()
+
+    def _steps(self, tier: Tier) -> Iterator[None]:
+        tables, links = (self._gpu, self._fabric, self._platform), (self._nvlinks, self._c2c_links)
+        if tier is FAST and self._extent.gpm:
+            self._monitoring.read()
+            yield
+        closely = self.watching and tier is SLOW
+        traffic = self._traffic.fields(self._nvlinks.count) if closely else ()
+        self.device.ask_fields((*(one for reader in (*tables, *links) for one in reader.fields(tier)), *traffic))
+        yield
+        answered = False
+        for table in tables:
+            answered |= yield from table.read(tier, but=PROCESSES if closely else "")
+        if tier is FAST and self.watching:
+            self._gpu.read_row(PROCESSES)
+            yield
+        for reader in links:
+            reader.read(tier)
+        if closely:
+            self._traffic.read(self._nvlinks.count)
+        if tier is FAST:
+            self._after_fast(answered=answered)
+        elif tier is SLOW:
+            yield from self._after_slow()
+        else:
+            self._gpu.links = self._nvlinks.count
+        if tier is RARE:
+            yield from self._read_peers()
+
+    def _after_fast(self, *, answered: bool) -> None:
+        if not answered:
+            raise GpuFaultError("unknown", NvmlError(UNKNOWN, "every call of the poll"))
+        if self._monitoring.is_silent(self._gpu.values.get("utilization_ratio")):
+            for name, row in rows_of(Gpu, FAST).items():
+                if isinstance(row.source, Gpm):
+                    self._gpu.values.pop(name, None)
+
+    def _after_slow(self) -> Iterator[None]:
+        mode = self._gpu.values.get("mig_mode")
+        if mode is not None and bool(mode) != self._mig:
+            self._change_mode(on=bool(mode))
+        if self._mig:
+            yield from self._read_instances()
+        self._guest = self.device.constant(VIRTUALIZATION, otherwise=0) in GUESTS
+        self._nvlinks.judge(mig=bool(self._mig))
+
+    def _change_mode(self, *, on: bool) -> None:
+        """With MIG on a GPU supports other things than without."""
+        if self._mig is not None:
+            self.device.forget()
+            self.device.missed.add(RARE)
+            self.close()
+        self._mig, self._parted = on, None
+
+    def _read_instances(self) -> Iterator[None]:
+        """With instances a GPU supports other things than with none."""
+        yield from self._instances.read()
+        parted = bool(self._instances.seen)
+        if self._parted not in {None, parted}:
+            self.device.forget()
+            self.device.missed.add(RARE)
+        self._parted = parted
+
+    def _read_peers(self) -> Iterator[None]:
+        if (yield from self._peers.read(self._nvlinks.count)):
+            self._new_peers = self._peers.peers
+
+    def seen(self) -> dict[str, Any]:
+        """What is known of it, as the parts of a SeenGpu. Peers are told once: they do not change."""
+        peers, self._new_peers = self._new_peers, {}
+        access, self.peer_access = self.peer_access, {}
+        return {
+            "gpu": Gpu(**self._gpu.values),
+            "guest": self._guest or None,
+            "links": self._nvlinks.links,
+            "peers": peers,
+            "peer_access": access,
+            "c2c_links": self._c2c_links.links,
+            "fabric": self._fabric.made(),
+            "platform": self._platform.made(),
+            "migs": self._instances.seen,
+            "pids": self._gpu.pids if PROCESSES in self._gpu.values else None,
+            "pids_at": self._gpu.pids_at,
+            "link_bytes": self._traffic.moved if self.watching else {},
+        }
+
+    def increments(self, seconds: float) -> Mapping[str, Any]:
+        """What our own integrals gained in this time, by row of Gpu."""
+        return self._gpu.increments(seconds)
+
+    def close(self) -> None:
+        """Give back what was taken from the driver."""
+        self._monitoring.close()
+        self._instances.close()

@@ -1,0 +1,140 @@
+"""The seam to pynvml: each call noted on the call page, each failure one of our own errors.
+
+pynvml's own errors cannot be put in a set and break when compared with others, and NVMLLibraryMismatchError is not even
+one of them; so no more is taken from pynvml than its functions, and the code that a failure carries.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import pynvml
+
+from gpumon.model.call_page import Writer
+
+log = logging.getLogger("gpumon.collectors.nvml")
+
+T = TypeVar("T")
+
+UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, 3, 4
+NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, TIMEOUT = 6, 7, 9, 10
+LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 12, 13
+GPU_IS_LOST, RESET_REQUIRED, OPERATING_SYSTEM, VERSION_MISMATCH = 15, 16, 17, 18
+ARGUMENT_VERSION_MISMATCH, GPU_NOT_FOUND, UNKNOWN = 25, 28, 999
+
+ERROR_NAMES = {
+    UNINITIALIZED: "Uninitialized",
+    INVALID_ARGUMENT: "InvalidArgument",
+    NOT_SUPPORTED: "NotSupported",
+    NO_PERMISSION: "NoPermission",
+    5: "AlreadyInitialized",
+    NOT_FOUND: "NotFound",
+    INSUFFICIENT_SIZE: "InsufficientSize",
+    8: "InsufficientPower",
+    DRIVER_NOT_LOADED: "DriverNotLoaded",
+    TIMEOUT: "Timeout",
+    11: "IrqIssue",
+    LIBRARY_NOT_FOUND: "LibraryNotFound",
+    FUNCTION_NOT_FOUND: "FunctionNotFound",
+    14: "CorruptedInforom",
+    GPU_IS_LOST: "GpuIsLost",
+    RESET_REQUIRED: "ResetRequired",
+    OPERATING_SYSTEM: "OperatingSystem",
+    VERSION_MISMATCH: "LibRmVersionMismatch",
+    19: "InUse",
+    20: "Memory",
+    21: "NoData",
+    22: "VgpuEccNotSupported",
+    23: "InsufficientResources",
+    24: "FreqNotSupported",
+    ARGUMENT_VERSION_MISMATCH: "ArgumentVersionMismatch",
+    26: "Deprecated",
+    27: "NotReady",
+    GPU_NOT_FOUND: "GpuNotFound",
+    29: "InvalidState",
+    UNKNOWN: "Unknown",
+}
+
+UNSUPPORTED = frozenset(
+    {INVALID_ARGUMENT, NOT_SUPPORTED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, 22, 26}
+)
+"""What this GPU or driver cannot give, now and later: asked once, then left out until the next initialisation."""
+
+TOO_NEW = frozenset({FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
+"""What an older driver answers to a newer function or struct."""
+
+GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
+"""The driver went away under us: every handle is dead."""
+
+
+class NvmlError(Exception):
+    """A driver call answered other than success. `code` is NVML's number."""
+
+    def __init__(self, code: int, call: str) -> None:
+        super().__init__(f"{call}: {error_name(code)}")
+        self.code = code
+        self.call = call
+
+    @property
+    def name(self) -> str:
+        return error_name(self.code)
+
+
+def error_name(code: int) -> str:
+    """NVML's name for a code, as a label value."""
+    return ERROR_NAMES.get(code, f"Code{code}")
+
+
+class Library:
+    """NVML's functions as pynvml has them."""
+
+    def __init__(self, page: Writer) -> None:
+        self._page = page
+        self._ways: dict[str, int] = {}
+
+    def call(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> Any:
+        """Call `pynvml.<function>`; `bus_id` is the GPU it concerns. Raises NvmlError. May never return.
+
+        `note` stands on the call page beside the function's name: who waits for the call sees more than its name.
+        """
+        target = getattr(pynvml, function, None)
+        if target is None:  # bindings older than the function
+            raise NvmlError(FUNCTION_NOT_FOUND, function)
+        self._page.enter(function + note, bus_id)
+        try:
+            return target(*arguments)
+        except pynvml.NVMLError as error:
+            raise NvmlError(int(error.value), function) from None
+        except pynvml.NVMLLibraryMismatchError:
+            raise NvmlError(FUNCTION_NOT_FOUND, function) from None
+        finally:
+            self._page.leave()
+
+    def raw(self, function: str, *arguments: Any, bus_id: str) -> None:
+        """Call the library's own function, on structs of ours: those of pynvml have changed size between versions."""
+        self._page.enter(function, bus_id)
+        try:
+            code = getattr(pynvml.nvmlLib, function)(*arguments)
+        except AttributeError:
+            code = FUNCTION_NOT_FOUND
+        finally:
+            self._page.leave()
+        if code:
+            raise NvmlError(code, function)
+
+    def newest(self, asked: str, ways: Sequence[Callable[[], T]]) -> T:
+        """The answer of the first of these ways, newest first, that this driver knows; which one, is remembered.
+
+        Versioned structs and functions: what an older driver lacks is asked once in its life, not at every poll.
+        """
+        for place in range(self._ways.get(asked, 0), len(ways) - 1):
+            try:
+                return ways[place]()
+            except NvmlError as error:
+                if error.code not in TOO_NEW:
+                    raise
+                log.info("an older form will do", extra={"asked": asked, "error": error.name})
+                self._ways[asked] = place + 1
+        return ways[-1]()

@@ -1,0 +1,184 @@
+"""Reads the tables of links: one row set a link, all of a tier in one batch with the GPU's own fields."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol
+
+from gpumon.collectors.nvml.device import AbsentError, Device
+from gpumon.collectors.nvml.fields import NONSENSE, Scoped
+from gpumon.collectors.nvml.library import UNSUPPORTED, NvmlError
+from gpumon.collectors.nvml.table import plausible, rows_of, scaled, unpacked, words
+from gpumon.model import bus_id
+from gpumon.model.nvlink import Nvlink, NvlinkPeer
+from gpumon.model.reading import ONCE, RARE, Each, Field, LinkCall, LinkField, Source, Table, Tier, rows
+
+TRAFFIC = (
+    {"NVLINK_THROUGHPUT_DATA_RX": 1024, "NVLINK_COUNT_RCV_BYTES": 1},
+    {"NVLINK_THROUGHPUT_DATA_TX": 1024, "NVLINK_COUNT_XMIT_BYTES": 1},
+)
+"""Each way, fields of a link of which a GPU has one, up to Hopper the first; and what they count in, in bytes."""
+
+
+class LinkTable(Table, Protocol):
+    """A table of links."""
+
+    COUNT: ClassVar[Field]
+
+
+class LinkReader:
+    """One table of the links of one GPU. `links` is the last reading, by number."""
+
+    def __init__(self, table: type[LinkTable], device: Device) -> None:
+        self._table = table
+        self._device = device
+        self.count = 0
+        self.links: dict[str, Any] = {}
+
+    def fields(self, tier: Tier) -> Iterator[Scoped]:
+        """The fields that its rows of this tier need, of each link; and now and then, how many links there are."""
+        if tier in {ONCE, RARE}:
+            yield Scoped(self._table.COUNT.name)
+        for row in rows_of(self._table, tier).values():
+            for field in _fields(row.source):
+                yield from (Scoped(field.name, link, link=True) for link in range(self.count))
+
+    def read(self, tier: Tier) -> None:
+        """Read the rows of a tier, whose fields have been asked."""
+        if tier in {ONCE, RARE}:
+            self._count()
+        if rows_of(self._table, tier):
+            self.links = {str(link): self._link(tier, link) for link in range(self.count)}
+
+    def _count(self) -> None:
+        try:
+            self.count = int(self._device.field(Scoped(self._table.COUNT.name)))
+        except (AbsentError, NvmlError, OverflowError):
+            return
+
+    def _link(self, tier: Tier, link: int) -> Any:
+        values = {
+            name: plausible(self._device, name, value)
+            for name, row in rows_of(self._table, tier).items()
+            if (value := self._value(row.source, link)) is not None
+        }
+        return self._table(**values)
+
+    def _value(self, source: Source, link: int) -> Any:
+        if isinstance(source, Each):
+            values = {key: self._value(one, link) for key, one in source.sources.items()}
+            return {key: value for key, value in values.items() if value is not None} or None
+        if not isinstance(source, LinkField):
+            return None
+        try:
+            value = self._device.field(Scoped(source.name, link, link=True))
+        except (AbsentError, NvmlError):
+            return None
+        if source.states is not None:
+            return float(value in source.states)
+        return unpacked(value) if source.packed else scaled(value, source.scale)
+
+    def leave_out(self, link: int) -> None:
+        """This link is up: what it does not support, none does."""
+        for row in rows(self._table).values():
+            for field in _fields(row.source):
+                try:
+                    self._device.field(Scoped(field.name, link, link=True))
+                except AbsentError:
+                    continue
+                except NvmlError as error:
+                    if error.code in UNSUPPORTED:
+                        self._device.leave_out(field.name)
+
+
+def _fields(source: Source) -> Iterator[LinkField]:
+    if isinstance(source, LinkField):
+        yield source
+    elif isinstance(source, Each):
+        for one in source.sources.values():
+            yield from _fields(one)
+
+
+class NvlinkReader(LinkReader):
+    """NVLinks. Whether one that is down should be up, is for who remembers what was up: see health/products.py."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(Nvlink, device)
+
+    def judge(self, *, mig: bool) -> None:
+        """Learn of one that is up what links support. With MIG on none is used, and their state tells nothing."""
+        up = [link for link, one in self.links.items() if one.up]
+        if up:
+            self.leave_out(int(min(up)))
+        if mig:
+            self.links = {link: replace(one, up=None) for link, one in self.links.items()}
+
+
+class TrafficReader:
+    """What each NVLink has moved: read while somebody watches, since of many links it is many fields."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.moved: dict[str, float] = {}
+        """Bytes of payload by link, both ways together."""
+
+    def fields(self, links: int) -> Iterator[Scoped]:
+        for way in TRAFFIC:
+            yield from (Scoped(name, link, link=True) for name in way for link in range(links))
+
+    def read(self, links: int) -> None:
+        """What the fields, which have been asked, say together."""
+        self.moved = {str(link): sum(ways) for link in range(links) if len(ways := [*self._ways(link)]) == len(TRAFFIC)}
+        if self.moved:
+            for name in (name for way in TRAFFIC for name in way):
+                self._device.leave_out(name)
+
+    def _ways(self, link: int) -> Iterator[float]:
+        for way in TRAFFIC:
+            found = (self._bytes(name, scale, link) for name, scale in way.items())
+            yield from [value for value in found if value is not None][:1]
+
+    def _bytes(self, name: str, scale: float, link: int) -> float | None:
+        try:
+            value = self._device.field(Scoped(name, link, link=True))
+        except (AbsentError, NvmlError):
+            return None
+        return None if value == NONSENSE else value * scale
+
+
+class PeerReader:
+    """What is at the other ends: asked until it is known, as a link that is down does not say."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.peers: dict[str, NvlinkPeer] = {}
+
+    def read(self, links: int) -> Generator[None, None, bool]:
+        """Ask for the peers that are not known yet, link by link. Whether any is new."""
+        found: dict[str, NvlinkPeer] = {}
+        for link in range(links):
+            if str(link) not in self.peers and (peer := self._peer(link)) is not None:
+                found[str(link)] = peer
+            yield
+        self.peers = self.peers | found
+        return bool(found)
+
+    def _peer(self, link: int) -> NvlinkPeer | None:
+        values = {}
+        for name, row in rows(NvlinkPeer).items():
+            try:
+                values[name] = self._word(row.source, link)
+            except NvmlError as error:
+                if error.code not in UNSUPPORTED:
+                    return None
+        return NvlinkPeer(**values) if any(values.values()) else None
+
+    def _word(self, source: Source, link: int) -> str | None:
+        if not isinstance(source, LinkCall):
+            return None
+        value = self._device.link_call(source.name, link)
+        if source.attribute is not None:
+            value = getattr(value, source.attribute)
+        # A switch that is no PCI function of this host has an address of all ones.
+        return source.words.get(value) if source.words is not None else bus_id.parsed(words("", value))

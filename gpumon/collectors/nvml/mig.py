@@ -1,0 +1,151 @@
+"""The MIG instances of one GPU. No handle is kept: they die with the layout, and may be another instance's after it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from gpumon.collectors.nvml.device import AbsentError, Device
+from gpumon.collectors.nvml.gpm import SamplePair, is_supported
+from gpumon.collectors.nvml.library import NO_PERMISSION, NOT_FOUND, UNSUPPORTED, NvmlError
+from gpumon.collectors.nvml.table import GpmValues, TableReader, words
+from gpumon.model.mig import Mig
+from gpumon.model.reading import SLOW
+from gpumon.model.snapshot import SeenMig
+
+log = logging.getLogger("gpumon.collectors.nvml")
+
+EMPTY_SLOT = UNSUPPORTED | {NOT_FOUND}
+_MIB_A_GIB = 1024
+
+
+class Instance(NamedTuple):
+    """One compute instance; its device is good for this reading only."""
+
+    device: Device
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+    profile: str
+
+
+class Instances:
+    """Enumerated anew at each slow reading. `seen` is the last one."""
+
+    def __init__(self, gpu: Device, *, gpm: bool) -> None:
+        self._gpu = gpu
+        self._gpm: bool | None = None if gpm else False
+        """Whether the GPU has performance monitoring; None until it has been asked."""
+        self._pairs: dict[int, SamplePair] = {}
+        """By GPU instance."""
+        self._refusals: dict[int, NvmlError] = {}
+        self._layout: tuple[tuple[str, int, int, str], ...] | None = None
+        self.seen: tuple[SeenMig, ...] = ()
+
+    def read(self) -> Iterator[None]:
+        """All instances that there are now, one after the other. Raises GpuFaultError."""
+        self._gpu.denied -= {name for name in self._gpu.denied if name.startswith("mig_")}
+        found: list[Instance] = []
+        for slot in range(self._slots()):
+            one = self._open(slot)
+            found += [] if one is None else [one]
+            yield
+        self._note_layout(tuple(one[1:] for one in found))
+        self._sample({one.gpu_instance for one in found})
+        seen: tuple[SeenMig, ...] = ()
+        for one in found:
+            seen = (*seen, (yield from self._seen(one)))
+        self.seen = seen
+
+    def close(self) -> None:
+        """Give all samples back, and know no instance any more."""
+        for pair in self._pairs.values():
+            pair.free()
+        self._pairs.clear()
+        self._layout, self.seen = None, ()
+
+    def _note_layout(self, layout: tuple[tuple[str, int, int, str], ...]) -> None:
+        if layout != self._layout:
+            if self._layout is not None:
+                log.info("the MIG layout changed", extra={"bus_id": self._gpu.bus_id, "instances": len(layout)})
+            self.close()  # what was sampled before may have been of another instance
+            self._layout = layout
+
+    def _slots(self) -> int:
+        try:
+            return int(self._call("nvmlDeviceGetMaxMigDeviceCount", self._gpu))
+        except NvmlError as error:
+            self._judge(error)
+            return 0
+
+    def _open(self, slot: int) -> Instance | None:
+        """The instance in this slot; None when there is none, or it went while it was asked."""
+        try:
+            device = self._gpu.instance(self._call("nvmlDeviceGetMigDeviceHandleByIndex", self._gpu, slot))
+            return Instance(
+                device,
+                words("", self._call("nvmlDeviceGetUUID", device)),
+                int(self._call("nvmlDeviceGetGpuInstanceId", device)),
+                int(self._call("nvmlDeviceGetComputeInstanceId", device)),
+                self._profile(device),
+            )
+        except NvmlError as error:
+            self._judge(error)
+            return None
+
+    def _profile(self, device: Device) -> str:
+        """From its name, "NVIDIA H100 80GB HBM3 MIG 1g.10gb"; else put together as NVIDIA does."""
+        _, _, profile = words("", self._call("nvmlDeviceGetName", device)).rpartition(" MIG ")
+        if profile:
+            return profile
+        has = self._call("nvmlDeviceGetAttributes_v2", device)
+        part, whole = has.computeInstanceSliceCount, has.gpuInstanceSliceCount
+        compute = f"{part}c." if part != whole else ""
+        return f"{compute}{whole}g.{-(-has.memorySizeMB // _MIB_A_GIB)}gb"
+
+    def _call(self, function: str, device: Device, *arguments: int) -> Any:
+        return device.library.call(function, device.handle, *arguments, bus_id=device.bus_id)
+
+    def _judge(self, error: NvmlError) -> None:
+        if error.code == NO_PERMISSION:
+            self._gpu.denied.add("mig_instances")
+        elif error.code not in EMPTY_SLOT:
+            self._gpu.judge(error)
+
+    def _sample(self, gpu_instances: Iterable[int]) -> None:
+        """All compute instances of a GPU instance share what is sampled of it."""
+        self._refusals.clear()
+        for one in gpu_instances:
+            try:
+                if self._gpm is None:
+                    self._gpm = is_supported(self._gpu)
+                if self._gpm:
+                    pair = self._pairs[one] = self._pairs.get(one) or SamplePair(self._gpu, one)
+                    pair.read()
+            except NvmlError as error:
+                self._judge(error)
+                self._refusals[one] = error
+
+    def _seen(self, one: Instance) -> Generator[None, None, SeenMig]:
+        reader = TableReader(Mig, one.device, gpm=self._gpm_values(one.gpu_instance))
+        yield from reader.read(SLOW)
+        return SeenMig(
+            uuid=one.uuid,
+            gpu_instance_id=one.gpu_instance,
+            compute_instance_id=one.compute_instance,
+            profile=one.profile,
+            mig=Mig(info=1.0, **reader.values),
+        )
+
+    def _gpm_values(self, gpu_instance: int) -> GpmValues:
+        pair = self._pairs.get(gpu_instance)
+
+        def value(metric: str) -> float:
+            if gpu_instance in self._refusals:
+                raise self._refusals[gpu_instance].with_traceback(None)
+            if pair is None or metric not in pair.values:
+                raise AbsentError
+            return pair.values[metric]
+
+        return value

@@ -1,0 +1,49 @@
+"""Where this agent runs: on the host itself, in a virtual machine, or in a container. Reads files, asks no driver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpumon.model.snapshot import CONTAINER, GUEST, HOST
+
+_MARKS = ("run/.containerenv", ".dockerenv")
+"""Files that Podman and Docker put into each container's root."""
+_VARIABLES = frozenset({"KUBERNETES_SERVICE_HOST", "NVIDIA_VISIBLE_DEVICES"})
+"""Variables that a pod, and a container to which GPUs are given, have."""
+_GROUPS = re.compile(r"kubepods|docker[-/]|libpod|crio-|/lxc")
+_VENDORS = re.compile(
+    r"QEMU|KVM|VMware|Xen|innotek|Parallels|Virtual Machine|Compute Engine|Alibaba Cloud ECS|OpenStack"
+)
+"""Of machines that are none. Amazon's own name stands on its bare metal too."""
+
+
+def place(*, sysfs: Path, procfs: Path, root: Path, environment: Mapping[str, str]) -> str:
+    """One of PLACES."""
+    if _contained(procfs, root, environment):
+        return CONTAINER
+    return GUEST if _virtual(sysfs, procfs) else HOST
+
+
+def _contained(procfs: Path, root: Path, environment: Mapping[str, str]) -> bool:
+    marked = any((root / mark).exists() for mark in _MARKS) or bool(_VARIABLES & environment.keys())
+    started = re.search(r"(^|\0)container=[^\0]", _text(procfs / "1/environ")) is not None  # by systemd's convention
+    return marked or started or _GROUPS.search(_text(procfs / "self/cgroup")) is not None
+
+
+def _virtual(sysfs: Path, procfs: Path) -> bool:
+    """By the processor's flag, which Arm's have not, or by what the machine calls itself."""
+    for line in _text(procfs / "cpuinfo").splitlines():
+        if line.startswith("flags"):
+            return "hypervisor" in line.split()
+    firmware = " ".join(_text(sysfs / "class/dmi/id" / name).strip() for name in ("sys_vendor", "product_name"))
+    return _VENDORS.search(firmware) is not None
+
+
+def _text(path: Path) -> str:
+    """Empty when it is not there, or not for us to read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

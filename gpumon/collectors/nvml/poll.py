@@ -1,0 +1,334 @@
+"""Polls the node: opens GPUs one by one, reads the tiers that are due, and makes the Snapshot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from gpumon.clock import boot_clock
+from gpumon.collectors.nvml.device import GpuFaultError
+from gpumon.collectors.nvml.events import Events
+from gpumon.collectors.nvml.field_ids import field_ids
+from gpumon.collectors.nvml.gpu import EVERYTHING, Extent, GpuReader
+from gpumon.collectors.nvml.library import (
+    GONE,
+    GPU_IS_LOST,
+    GPU_NOT_FOUND,
+    NO_PERMISSION,
+    NOT_FOUND,
+    OPERATING_SYSTEM,
+    RESET_REQUIRED,
+    UNKNOWN,
+    Library,
+    NvmlError,
+)
+from gpumon.collectors.nvml.peer_access import PeerAccess
+from gpumon.collectors.nvml.turns import SLOW_SECONDS, Tally, Turns
+from gpumon.model.call_page import AGAIN
+from gpumon.model.reading import FAST, RARE, SLOW, Tier
+from gpumon.model.snapshot import DriverStatus, SeenGpu, Snapshot
+
+REOPEN_SECONDS = 5.0
+"""How long a GPU that could not be opened or read is left in peace."""
+
+CLOSE_SECONDS = 0.25
+"""A poll of the slow tier that takes longer is made at its own time only, also while somebody watches."""
+
+TELL_SECONDS = 1.0
+"""After which a poll tells what it has read so far."""
+
+OPEN_FAULTS = {
+    GPU_IS_LOST: "lost",
+    RESET_REQUIRED: "reset_required",
+    NO_PERMISSION: "no_permission",
+    OPERATING_SYSTEM: "no_permission",  # a cgroup that does not let us near the device node
+}
+NAMELESS_FAULTS = frozenset({"unknown", "init_failed"})
+"""Of which the driver cannot say what they are."""
+
+
+def start(library: Library) -> DriverStatus:
+    """Initialise NVML and ask what it is. Raises NvmlError."""
+    library.call("nvmlInit")
+    return DriverStatus(
+        up=True,
+        driver=_optional(library, "nvmlSystemGetDriverVersion"),
+        nvml=_optional(library, "nvmlSystemGetNVMLVersion"),
+        cuda=_cuda(library),
+    )
+
+
+class _Slot:
+    """One PCI address: its reader while it answers, its fault while it does not."""
+
+    def __init__(self, bus_id: str) -> None:
+        self.bus_id = bus_id
+        self.turns: Turns | None = None
+        self.uuid: str | None = None
+        self.index: int | None = None
+        self.fault: str | None = None
+        self.error = ""
+        self.visible = True
+        self.tried = False
+        """Whether it was opened, with or without success."""
+        self.retry_at = 0.0
+        self.read_at: float | None = None
+
+
+class NodePoll:
+    """One initialisation of NVML: its handles die with it.
+
+    `leave_aside`: bus ids that are never opened. `unwanted`: uuids that are excluded, and may be known only then.
+    `first`: bus ids in the order in which to begin. `partial` takes what a slow poll has read so far.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        driver: str,
+        *,
+        bus: Callable[[], Mapping[str, str]],
+        leave_aside: Collection[str],
+        unwanted: Collection[str] = (),
+        first: Sequence[str] = (),
+        interval: float,
+        partial: Callable[[Snapshot], None] = lambda _: None,
+        patience: float = SLOW_SECONDS,
+        extent: Extent = EVERYTHING,
+    ) -> None:
+        self._library = library
+        self._field_ids = field_ids(driver)
+        self._bus = bus
+        self._leave_aside = leave_aside
+        self._unwanted = unwanted
+        self._first = {bus_id: place for place, bus_id in enumerate(first)}
+        self._slots: dict[str, _Slot] = {}
+        self._slow_took = 0.0
+        """Seconds that the slow tier took when it was last read."""
+        self._due: dict[Tier, float] = dict.fromkeys((RARE, SLOW, FAST), 0.0)
+        self._gap = max(3 * interval, 10.0)
+        self._partial = partial
+        self._patience = patience
+        self._extent = extent
+        self._peer_access = PeerAccess()
+        self._has_watched = False
+        self._bound = 0
+        self._counted: int | None = None
+        self.events = Events(library)
+        self.bus_changed = False
+        """Whoever has seen another PCI bus sets this, so that the next poll looks at it too."""
+        self.watching = False
+        """Whether to read at every poll who holds the GPUs, and what is else read slowly."""
+        self.blind_since: float | None = None
+        """Since when no GPU answers, for no reason that the driver could name: its module may have been reloaded."""
+
+    def poll(self) -> Snapshot:
+        """Read what is due. Raises NvmlError only when the driver itself is gone."""
+        tiers = self._tiers_due()
+        if RARE in tiers or SLOW in tiers or self.bus_changed or not self._slots:
+            self._enumerate()
+        self._read_peer_access()
+        tally = Tally(tiers)
+        before, self._counted = self._counted, _count(self._library)
+        if before not in {None, self._counted}:
+            self._renumber()
+        seen: list[SeenGpu] = []
+        told_at = boot_clock()
+        for slot in self._slots.values():
+            seen += self._gpu(slot, tally)
+            # A first poll may hang at any GPU: what has been read before must not be lost with it.
+            if boot_clock() - told_at > TELL_SECONDS or (RARE in tiers and len(self._slots) > 1):
+                self._partial(self._snapshot(seen, tally, complete=False))
+                seen, told_at = [], boot_clock()
+        self._slow_took = tally.durations.get(SLOW, self._slow_took)
+        self._note_blindness()
+        if self.blind_since is not None and self._counted is None:
+            raise NvmlError(UNKNOWN, "every call")  # which GPUs there are is no GPU's to say: the driver is gone
+        self.events.prepare()
+        return self._snapshot(seen, tally, complete=self._has_tried_all)
+
+    def _renumber(self) -> None:
+        """The driver lists other GPUs than before: those behind them have moved up."""
+        for slot in self._slots.values():
+            if slot.turns is not None:
+                handle = slot.turns.reader.device.handle
+                try:
+                    slot.index = int(self._library.call("nvmlDeviceGetIndex", handle, bus_id=slot.bus_id))
+                except NvmlError:
+                    slot.index = None  # its own reading says why
+
+    def _read_peer_access(self) -> None:
+        """When somebody begins to watch."""
+        readers = {slot.uuid: slot.turns.reader for slot in self._slots.values() if slot.turns and slot.uuid}
+        if self.watching and not self._has_watched:
+            self._peer_access.begin({uuid: reader.device for uuid, reader in readers.items()})
+        self._has_watched = self.watching
+        for uuid, access in self._peer_access.take().items():
+            if uuid in readers:
+                readers[uuid].peer_access = access
+
+    def _note_blindness(self) -> None:
+        faults = {slot.fault for slot in self._slots.values() if slot.visible}
+        if not faults or not faults <= NAMELESS_FAULTS:
+            self.blind_since = None
+        elif self.blind_since is None:
+            self.blind_since = boot_clock()
+
+    def _snapshot(self, seen: Sequence[SeenGpu], tally: Tally, *, complete: bool) -> Snapshot:
+        return Snapshot(
+            ended_at=boot_clock(),
+            wall=time.time(),
+            durations={tier.name.lower(): seconds for tier, seconds in tally.durations.items()},
+            gpus=tuple(seen),
+            present=tuple(bus_id for bus_id, slot in self._slots.items() if slot.visible),
+            complete=complete,
+            visible=self._counted,
+            errors=dict(tally.errors),
+            denied=tuple(sorted(tally.denied)),
+        )
+
+    def _tiers_due(self) -> Sequence[Tier]:
+        now = boot_clock()
+        closely = self.watching and self._slow_took < CLOSE_SECONDS
+        always = {FAST, SLOW} if closely else {FAST}
+        due = [tier for tier, at in self._due.items() if tier in always or at <= now]
+        for tier in due:
+            self._due[tier] = now + tier.value
+        return due
+
+    def _enumerate(self) -> None:
+        """Look at the PCI bus: a GPU bound to another driver, excluded or left aside is never opened."""
+        self.bus_changed = False
+        bound = sorted(bus_id for bus_id, driver in self._bus().items() if driver == "nvidia")
+        self._bound = len(bound)
+        wanted = [bus_id for bus_id in bound if bus_id not in self._leave_aside]
+        wanted.sort(key=lambda bus_id: self._first.get(bus_id, len(self._first)))
+        for bus_id in set(self._slots) - set(wanted):
+            self._let_go(self._slots[bus_id])
+        self._slots = {bus_id: self._slots.get(bus_id) or _Slot(bus_id) for bus_id in wanted}
+
+    def _gpu(self, slot: _Slot, tally: Tally) -> Sequence[SeenGpu]:
+        """This GPU's part of the poll; empty while it rests, or is not ours to see."""
+        now = boot_clock()
+        if slot.bus_id in self.events.announced:
+            self.events.announced.discard(slot.bus_id)
+            if slot.turns is not None:
+                slot.turns.hurry()  # cut another way, it may support other things
+        if slot.turns is not None and slot.turns.rest_until > now:
+            return ()
+        try:
+            if slot.turns is None and now >= slot.retry_at and not tally.opened_slowly:
+                self._open_in_turn(slot, tally)
+            if slot.turns is not None:
+                slot.turns.reader.watching = self.watching
+                return (self._seen(slot, slot.turns.reader),) if slot.turns.take(tally) else ()
+        except GpuFaultError as fault:
+            self._blame(slot, fault, tally)
+        return (_fault(slot),) if slot.visible and slot.fault is not None else ()
+
+    def _blame(self, slot: _Slot, fault: GpuFaultError, tally: Tally) -> None:
+        if fault.error.code in GONE:
+            _count(self._library)  # raises when it is the driver that is gone, and not this GPU alone
+        if slot.visible:  # what is not given to us is no error of ours
+            tally.errors[f"fast,{fault.error.name}"] += 1
+        self._close(slot, fault.fault, str(fault))
+
+    def _seen(self, slot: _Slot, reader: GpuReader) -> SeenGpu:
+        now = boot_clock()
+        watched = now - slot.read_at if slot.read_at is not None else 0.0
+        slot.read_at = now
+        watched = watched if watched <= self._gap else 0.0
+        return SeenGpu(
+            bus_id=slot.bus_id,
+            uuid=slot.uuid,
+            index=slot.index,
+            watched=watched,
+            increments=reader.increments(watched),
+            **reader.seen(),
+        )
+
+    def _open_in_turn(self, slot: _Slot, tally: Tally) -> None:
+        """One that takes long is the only one of this poll, and what was never tried comes before what failed."""
+        if slot.tried and not self._has_tried_all:
+            return
+        began = boot_clock()
+        try:
+            self._open(slot)
+        finally:
+            tally.opened_slowly = boot_clock() - began > self._patience
+
+    @property
+    def _has_tried_all(self) -> bool:
+        return all(slot.tried for slot in self._slots.values())
+
+    def _open(self, slot: _Slot) -> None:
+        """Raises GpuFaultError."""
+        bus_id, slot.tried = slot.bus_id, True
+        # The first lookup brings the GPU up and may take long; one that was tried before has no such excuse.
+        note = AGAIN if slot.fault is not None else ""
+        try:
+            handle = self._library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id, note=note)
+            slot.uuid = _text(self._library.call("nvmlDeviceGetUUID", handle, bus_id=bus_id))
+            if slot.uuid in self._unwanted:
+                slot.visible, slot.retry_at = False, float("inf")
+                return
+            slot.index = int(self._library.call("nvmlDeviceGetIndex", handle, bus_id=bus_id))
+        except NvmlError as error:
+            # On the bus but not given to us: a container or a guest sees some GPUs only.
+            ours = self._counted is not None and self._counted >= self._bound
+            slot.visible = error.code not in {NOT_FOUND, GPU_NOT_FOUND} or slot.uuid is not None or ours
+            raise GpuFaultError(OPEN_FAULTS.get(error.code, "init_failed"), error) from None
+        reader = GpuReader(self._library, handle, bus_id, self._field_ids, self._extent)
+        slot.turns = Turns(reader, self._patience, self._gap)
+        slot.fault, slot.error, slot.visible, slot.read_at = None, "", True, None
+        self.events.watch(handle, bus_id, slot.uuid)
+
+    def _close(self, slot: _Slot, fault: str, error: str) -> None:
+        self._let_go(slot)
+        slot.fault, slot.error = fault, error
+        slot.retry_at = boot_clock() + REOPEN_SECONDS
+
+    def _let_go(self, slot: _Slot) -> None:
+        self.events.forget(slot.bus_id)
+        if slot.turns is not None:
+            slot.turns.reader.close()
+            slot.turns = None
+
+    def close(self) -> None:
+        """Give back all that was taken from the driver, but for the initialisation: the end of this poll."""
+        for slot in self._slots.values():
+            self._let_go(slot)
+        self.events.close()
+
+
+def _fault(slot: _Slot) -> SeenGpu:
+    return SeenGpu(bus_id=slot.bus_id, uuid=slot.uuid, index=slot.index, fault=slot.fault, error=slot.error)
+
+
+def _count(library: Library) -> int | None:
+    try:
+        return int(library.call("nvmlDeviceGetCount"))
+    except NvmlError as error:
+        if error.code in GONE:
+            raise
+        return None
+
+
+def _optional(library: Library, function: str) -> str | None:
+    try:
+        return _text(library.call(function))
+    except NvmlError:
+        return None
+
+
+def _cuda(library: Library) -> str | None:
+    """The unversioned call: its successor needs libcuda as well."""
+    try:
+        number = int(library.call("nvmlSystemGetCudaDriverVersion"))
+    except NvmlError:
+        return None
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,328 @@
+"""Reads the rows of a table from a device: what each kind of source becomes. A failure stays with its row."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpumon.clock import boot_clock
+from gpumon.collectors.nvml.calls import Process
+from gpumon.collectors.nvml.device import AbsentError, Device
+from gpumon.collectors.nvml.fields import ALL_ONES, NONSENSE, Scoped
+from gpumon.collectors.nvml.library import NO_PERMISSION, NvmlError
+from gpumon.model.reading import (
+    KEY_SEPARATOR,
+    Bits,
+    Call,
+    Check,
+    Checks,
+    Difference,
+    Distinct,
+    Each,
+    Either,
+    Field,
+    Gpm,
+    Integral,
+    LinkField,
+    ProcessMemory,
+    Row,
+    Slowest,
+    Source,
+    Table,
+    Tier,
+    rows,
+)
+
+ARCHITECTURES = {
+    2: "Kepler",
+    3: "Maxwell",
+    4: "Pascal",
+    5: "Volta",
+    6: "Turing",
+    7: "Ampere",
+    8: "Ada",
+    9: "Hopper",
+    10: "Blackwell",
+    13: "Rubin",
+}
+
+GpmValues = Callable[[str], float]
+"""Name of a metric -> its value, 0 to 100. Raises AbsentError, NvmlError."""
+
+
+def no_gpm(_metric: str) -> float:
+    """Where there is no GPU performance monitoring."""
+    raise AbsentError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Processes:
+    """Which processes are named: none, unless the operator asks for the largest ones."""
+
+    largest: int = 0
+    procfs: Path = Path("/proc")
+
+    def name(self, pid: int) -> str:
+        """As the kernel has it, "" for a process that is gone or in another container."""
+        try:
+            text = (self.procfs / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+        except OSError:
+            return ""
+        return "".join(one if one.isprintable() and one != KEY_SEPARATOR else "_" for one in text)
+
+
+NOBODY = Processes()
+
+
+@cache
+def rows_of(table: type[Table], tier: Tier) -> Mapping[str, Row]:
+    """The rows of a table that are read in this tier."""
+    return {name: row for name, row in rows(table).items() if row.every is tier}
+
+
+class TableReader:
+    """One table of one device; `values` is the last reading of each row that has one."""
+
+    def __init__(
+        self, table: type[Table], device: Device, *, gpm: GpmValues = no_gpm, processes: Processes = NOBODY
+    ) -> None:
+        self._table = table
+        self._device = device
+        self._gpm = gpm
+        self._processes = processes
+        self._collectors = table.PREFIX.removeprefix("gpumon_").removeprefix("gpu_")
+        """Begins the names of what may be denied; all of GPU performance monitoring is one."""
+        self.links = 0
+        """How many NVLinks the slowest is looked for among."""
+        self.values: dict[str, Any] = {}
+        self.pids: tuple[int, ...] = ()
+        """What was counted last as different processes."""
+        self.pids_at: float | None = None
+        """Boot clock at which that began."""
+
+    def fields(self, tier: Tier) -> Iterator[Scoped]:
+        """The fields that its rows of this tier need."""
+        for row in rows_of(self._table, tier).values():
+            yield from self._fields(row.source)
+
+    def read(self, tier: Tier, *, but: str = "") -> Generator[None, None, bool]:
+        """Read the rows of a tier, but for one, whose fields have been asked, row by row. Whether any has a value."""
+        answered = False
+        for name, row in rows_of(self._table, tier).items():
+            if name != but:
+                answered |= self._take(name, row)
+                yield
+        return answered
+
+    def read_row(self, name: str) -> None:
+        """Read one row, whatever its tier: its source must be calls alone."""
+        self._take(name, rows(self._table)[name])
+
+    def _take(self, name: str, row: Row) -> bool:
+        """Whether it has a value."""
+        value = self._row(name, row)
+        if value is None:
+            self.values.pop(name, None)
+            return False
+        self.values[name] = value
+        return True
+
+    def made(self) -> Any:
+        """The table with what has been read; None while that is nothing."""
+        return self._table(**self.values) if self.values else None
+
+    def _row(self, name: str, row: Row) -> Any:
+        collector = self._collectors + ("gpm" if isinstance(row.source, Gpm) else name)
+        self._device.denied.discard(collector)
+        try:
+            value = self._value(row.source)
+        except AbsentError:
+            return None
+        except NvmlError as error:
+            if error.code == NO_PERMISSION:
+                self._device.denied.add(collector)
+            return None
+        if row.identity:
+            return None if value in {None, NONSENSE} else words(name, value)
+        return plausible(self._device, name, value)
+
+    # What each kind of source becomes
+
+    def _value(self, source: Source) -> Any:  # noqa: C901, PLR0911 - one line a kind of source
+        match source:
+            case Call():
+                return self._number(source)
+            case Field(name=name, scope=scope, scale=scale):
+                return scaled(self._device.field(Scoped(name, scope)), scale)
+            case Gpm(name=name, scale=scale):
+                return scaled(self._gpm(name), scale)
+            case Difference(total=total, part=part):
+                rest = self._value(total) - self._value(part)
+                return max(0.0, rest) if math.isfinite(rest) else NONSENSE
+            case Slowest(field=field):
+                return self._slowest(field)
+            case Distinct(lists=lists):
+                self.pids_at = boot_clock()
+                self.pids = tuple(sorted({process.pid for one in lists for process in self._device.call(one)}))
+                return float(len(self.pids))
+            case ProcessMemory(lists=lists):
+                return self._process_memory(lists)
+            case Each(sources=sources):
+                return self._each(sources)
+            case Bits():
+                return self._bits(source)
+            case Checks():
+                return self._checks(source)
+            case Either(first=first, second=second):
+                return self._either(first, second)
+            case _:  # an integral is not read; what the agent knows, the daemon fills in
+                raise AbsentError
+
+    def _number(self, call: Call) -> Any:
+        value = self._device.call(call)
+        if isinstance(call.attribute, int):
+            value = value[call.attribute]
+        elif call.attribute is not None:
+            value = getattr(value, call.attribute)
+        if value is None or (call.unknown is not None and value == call.unknown):
+            raise AbsentError
+        if not isinstance(value, (int, float)):
+            return value
+        return NONSENSE if value in ALL_ONES else scaled(value, call.scale)
+
+    def _slowest(self, field: LinkField) -> float:
+        speeds = []
+        for link in range(self.links):
+            try:
+                speeds.append(self._device.field(Scoped(field.name, link, link=True)))
+            except (AbsentError, NvmlError):
+                continue
+        moving = [speed for speed in speeds if speed > 0]
+        if not moving:
+            raise AbsentError
+        return scaled(min(moving), field.scale)
+
+    def _process_memory(self, lists: Iterable[Call]) -> dict[str, float]:
+        used: dict[int, int] = {}
+        if not self._processes.largest:
+            raise AbsentError
+        for one in lists:
+            found: list[Process] = self._device.call(one)
+            for process in found:
+                if process.memory is not None:  # in both lists it is the same memory
+                    used[process.pid] = max(process.memory, used.get(process.pid, 0))
+        largest = sorted(used, key=lambda pid: (-used[pid], pid))[: self._processes.largest]
+        return {f"{pid}{KEY_SEPARATOR}{self._processes.name(pid)}": float(used[pid]) for pid in largest}
+
+    def _each(self, sources: Mapping[str, Source]) -> dict[str, Any]:
+        values = {}
+        failure: Exception = AbsentError()
+        for key, source in sources.items():
+            try:
+                values[key] = self._value(source)
+            except (AbsentError, NvmlError) as error:
+                failure = error
+        if not values:
+            raise failure.with_traceback(None)
+        return values
+
+    def _bits(self, source: Bits) -> Any:
+        mask = self._device.call(source.mask)
+        if mask in ALL_ONES:
+            return NONSENSE
+        known = ~0 if source.supported is None else self._device.constant(source.supported, otherwise=~0)
+        return {key: float(bool(mask & bit)) for key, bit in source.bits.items() if known & bit}
+
+    def _checks(self, source: Checks) -> dict[str, float]:
+        mask = self._number(source.mask)
+        if not math.isfinite(mask):
+            raise AbsentError
+        states = {key: _part(int(mask), check) for key, check in source.checks.items()}
+        health = {key: float(state != source.checks[key].healthy) for key, state in states.items() if state}
+        if not health:
+            raise AbsentError
+        return health
+
+    def _either(self, first: Source, second: Source) -> Any:
+        if not self._device.lacks(first):
+            try:
+                return self._value(first)
+            except (AbsentError, NvmlError):
+                if not self._device.lacks(first):
+                    raise
+        return self._value(second)
+
+    def _fields(self, source: Source) -> Iterator[Scoped]:
+        match source:
+            case Field(name=name, scope=scope):
+                yield Scoped(name, scope)
+            case Difference(total=total, part=part):
+                yield Scoped(total.name, total.scope)
+                yield Scoped(part.name, part.scope)
+            case Slowest(field=field):
+                yield from (Scoped(field.name, link, link=True) for link in range(self.links))
+            case Either(first=first, second=second):
+                yield from self._fields(first)
+                if not self._device.has(first):
+                    yield from self._fields(second)
+            case Each(sources=sources):
+                for one in sources.values():
+                    yield from self._fields(one)
+            case _:
+                return
+
+    # Integrals
+
+    def increments(self, seconds: float) -> dict[str, Any]:
+        """What our own integrals gained in this time, by row."""
+        gained = ((name, self._gain(row.source, seconds)) for name, row in rows(self._table).items())
+        return {name: gain for name, gain in gained if gain is not None}
+
+    def _gain(self, source: Source, seconds: float, key: str = "") -> Any:
+        if isinstance(source, Each):
+            gains = {key: self._gain(one, seconds, key) for key, one in source.sources.items()}
+            return {key: gain for key, gain in gains.items() if gain is not None} or None
+        if isinstance(source, Either):
+            return self._gain(source.second, seconds, key) if self._device.lacks(source.first) else None
+        if not isinstance(source, Integral):
+            return None
+        value = self.values.get(source.of)
+        if isinstance(value, dict):
+            value = value.get(key)
+        return None if value is None else value * seconds
+
+
+def plausible(device: Device, row: str, value: Any) -> Any:
+    """The reading without what cannot be true; None when nothing is left."""
+    if isinstance(value, dict):
+        return {key: one for key, one in value.items() if device.is_plausible(row, one)} or None
+    return value if device.is_plausible(row, value) else None
+
+
+def scaled(value: float, scale: float) -> float:
+    """Divided where the driver counts in thousandths and the like: 700 mW times 0.001 is not quite 0.7."""
+    return value * scale if scale >= 1 else value / round(1 / scale)
+
+
+def unpacked(value: float) -> float:
+    """An error rate of NVLink 5: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
+    if not math.isfinite(value):
+        return value
+    return float((int(value) >> 8 & 0xF) * 10.0 ** -(int(value) & 0xFF))
+
+
+def _part(mask: int, check: Check) -> int:
+    return mask >> check.shift & (1 << check.width) - 1
+
+
+def words(name: str, value: Any) -> str:
+    """A fact in words, however the driver writes it."""
+    if name == "architecture":
+        return ARCHITECTURES.get(value, f"architecture {value}")
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return ".".join(str(part) for part in value) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,238 @@
+"""Asks NVML once, for a recording, what the polls do not: what other clients ask, and what nobody knows for sure.
+
+Questions are put to the C functions themselves, as their signatures say; the recorder below notes the answers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations, product
+from typing import Any
+
+from gpumon.collectors.nvml.field_ids import field_ids
+from gpumon.collectors.nvml.library import Library, NvmlError
+from gpumon.collectors.sampler.call_recorder import Recorder
+from gpumon.sim.layouts import FIELD_VALUE
+from gpumon.sim.library import exports
+from gpumon.sim.signatures import SIGNATURES, signature
+
+Given = tuple[Any, ...]
+
+MORE = 4
+"""Entries of a list that may be added between two calls."""
+ROOM = 96
+"""Bytes for a text: as much as NVML asks for at most."""
+
+NODE = (
+    "nvmlSystemGetDriverVersion",
+    "nvmlSystemGetNVMLVersion",
+    "nvmlSystemGetCudaDriverVersion",
+    "nvmlSystemGetCudaDriverVersion_v2",
+    "nvmlDeviceGetCount_v2",
+)
+
+
+def versioned(size: int, number: int, *rest: int) -> Given:
+    """The first bytes of a struct that says its size and version."""
+    return (struct.pack(f"<{1 + len(rest)}I", size | number << 24, *rest),)
+
+
+WITH_INPUT: Mapping[str, Sequence[Given]] = {
+    "nvmlDeviceGetClockInfo": [(domain,) for domain in range(4)],
+    "nvmlDeviceGetMaxClockInfo": [(domain,) for domain in range(4)],
+    "nvmlDeviceGetTemperature": [(0,)],
+    "nvmlDeviceGetTemperatureThreshold": [(threshold,) for threshold in range(8)],
+    "nvmlDeviceGetTemperatureV": [versioned(12, 1, 0)],
+    "nvmlDeviceGetMarginTemperature": [versioned(8, 1)],
+    "nvmlDeviceGetMemoryInfo_v2": [versioned(40, 2)],
+    "nvmlDeviceGetPcieThroughput": [(0,), (1,)],
+    "nvmlDeviceGetFanSpeed_v2": [(0,)],
+    "nvmlDeviceGetRetiredPages": [(0,), (1,)],
+    "nvmlDeviceGetTotalEccErrors": list(product(range(2), range(2))),
+    "nvmlDeviceGetMemoryErrorCounter": list(product(range(2), range(2), range(8))),
+    "nvmlGpmQueryDeviceSupport": [(struct.pack("<I", 1),)],
+}
+"""Questions to each GPU that need more than its handle."""
+
+OF_LINKS = (
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetNvLinkVersion",
+    "nvmlDeviceGetNvLinkRemoteDeviceType",
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+)
+PEER_CAPABILITIES = range(5)
+"""To read, to write, NVLink, atomic operations, PCIe."""
+ANSWERS = frozenset({"out", "text", "list", "array", "since", "struct"})
+"""Words for arguments that ask nothing."""
+LINK_COUNT = "NVLINK_LINK_COUNT"
+
+EVERY_FIELD = tuple(range(1, 32)), tuple(range(32, 321))
+"""All numbers that any driver so far has given out, ECC apart: what each means, and whether it answers, differs."""
+ALL_LINKS = 0xFFFFFFFF
+
+
+def survey(library: Library, recorder: Recorder, driver: str, bus_ids: Sequence[str]) -> None:
+    """A function that fails or is missing is an answer too; one that hangs ends this process from outside."""
+    for function in NODE:
+        ask(library, function, ())
+    opened: dict[str, int] = {}
+    for bus_id in bus_ids:
+        handle = _opened(library, bus_id)
+        if handle is not None:
+            opened[bus_id] = handle
+            _gpu(library, recorder, handle, bus_id, field_ids(driver))
+    for (bus_id, handle), other in permutations(opened.items(), 2):
+        for capability in PEER_CAPABILITIES:
+            ask(library, "nvmlDeviceGetP2PStatus", (handle, other[1], capability), bus_id)
+    for index in range(len(bus_ids)):
+        ask(library, "nvmlDeviceGetHandleByIndex_v2", (index,))
+
+
+def _opened(library: Library, bus_id: str) -> int | None:
+    """As a poll looks it up, which may take long the first time."""
+    try:
+        found = library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id)
+    except NvmlError:
+        return None
+    return ctypes.cast(found, ctypes.c_void_p).value
+
+
+def _gpu(library: Library, recorder: Recorder, handle: int, bus_id: str, known: Mapping[str, int]) -> None:
+    for function, given in _questions():
+        ask(library, function, (handle, *given), bus_id)
+    uuid = ask(library, "nvmlDeviceGetUUID", (handle,), bus_id)
+    if uuid:
+        ask(library, "nvmlDeviceGetHandleByUUID", (uuid[-1],), bus_id)
+    for numbers in EVERY_FIELD:
+        fields(library, handle, [(number, 0) for number in numbers], bus_id)
+    _links(library, handle, bus_id, known)
+    _migs(library, handle, bus_id)
+    with recorder.aside():
+        recorder.find("ECC and NVLink fields in one batch", bus_id, _mixed(library, handle, bus_id, known))
+
+
+def _questions() -> Iterator[tuple[str, Given]]:
+    """Each getter that anybody has written down and that a handle, or what stands in the table, is enough for."""
+    for function in sorted({*exports(), *SIGNATURES}):
+        known = signature(function)
+        if known is None or known.words[:1] != ("handle",):
+            continue
+        if function.startswith(("nvmlDeviceGet", "nvmlDeviceIs")) and all(
+            word.split()[0] in ANSWERS for word in known.words[1:]
+        ):
+            yield function, ()
+        yield from ((function, given) for given in WITH_INPUT.get(function, ()))
+
+
+def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> None:
+    """The first link past the last as well: what it answers is not the same on all drivers."""
+    of_links = [number for name, number in numbers.items() if name.startswith("NVLINK_") and name != LINK_COUNT]
+    [(code, count)] = fields(library, handle, ((numbers[LINK_COUNT], 0),), bus_id) or [(1, 0)]
+    links = range(count + 1 if not code else 1)
+    for link in links:
+        for function in OF_LINKS:
+            ask(library, function, (handle, link), bus_id)
+        fields(library, handle, [(number, link) for number in of_links], bus_id)
+    fields(library, handle, [(number, ALL_LINKS) for number in of_links], bus_id)
+
+
+def _mixed(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> str:
+    """How many fields answer alone and together: Blackwell is said to refuse ECC mixed with NVLink's counts."""
+    ecc = [(number, 0) for name, number in numbers.items() if name.startswith("ECC_")]
+    links = [(number, ALL_LINKS) for name, number in numbers.items() if name.startswith("NVLINK_COUNT_")]
+    apart = (fields(library, handle, ecc, bus_id) or []) + (fields(library, handle, links, bus_id) or [])
+    mixed = fields(library, handle, ecc + links, bus_id) or []
+    answered, together = (sum(not code for code, _ in batch) for batch in (apart, mixed))
+    return f"of {len(apart)} ECC and NVLink fields {answered} answer apart, {together} in one batch"
+
+
+def _migs(library: Library, handle: int, bus_id: str) -> None:
+    most = ask(library, "nvmlDeviceGetMaxMigDeviceCount", (handle,), bus_id)
+    for n in range(most[-1] if most else 0):
+        found = ask(library, "nvmlDeviceGetMigDeviceHandleByIndex", (handle, n), bus_id)
+        for function, given in _questions() if found else ():
+            ask(library, function, (found[-1], *given), bus_id)
+
+
+def fields(
+    library: Library, handle: int, wanted: Sequence[tuple[int, int]], bus_id: str
+) -> list[tuple[int, int]] | None:
+    """Codes and values of a batch of fields; None when the call fails."""
+    packed = b"".join(FIELD_VALUE.pack(number, scope, 0, 0, 0, 999, b"") for number, scope in wanted)
+    batch = ctypes.create_string_buffer(packed, len(packed))
+    if not _succeeds(library, "nvmlDeviceGetFieldValues", ctypes.c_void_p(handle), len(wanted), batch, bus_id=bus_id):
+        return None
+    entries = FIELD_VALUE.iter_unpack(batch.raw)
+    return [(entry[5], int.from_bytes(entry[6], "little")) for entry in entries]
+
+
+def ask(library: Library, function: str, given: Given, bus_id: str = "") -> tuple[Any, ...]:
+    """Call one function. Returns the values of what it wrote, the last of them last; nothing for a failure."""
+    known = signature(function)
+    if known is None:
+        return ()
+    arguments, buffers = _arguments(known.words, list(given), entries=0)
+    counts = [buffer for buffer in buffers if isinstance(buffer, _Count)]
+    if counts:
+        _succeeds(library, function, *arguments, bus_id=bus_id)
+        arguments, buffers = _arguments(known.words, list(given), entries=counts[0].value + MORE)
+    if not _succeeds(library, function, *arguments, bus_id=bus_id):
+        return ()
+    return tuple(buffer.value for buffer in buffers if hasattr(buffer, "value"))
+
+
+def _succeeds(library: Library, function: str, *arguments: Any, bus_id: str) -> bool:
+    try:
+        library.raw(function, *arguments, bus_id=bus_id)
+    except NvmlError:
+        return False
+    return True
+
+
+def _arguments(words: Sequence[str], given: list[Any], *, entries: int) -> tuple[list[Any], list[Any]]:
+    """What to hand in, and those of it that are written to."""
+    arguments: list[Any] = []
+    buffers: list[Any] = []
+    for word in words:
+        kind, *rest = word.split()
+        if word in _NUMBERS:
+            arguments.append(_NUMBERS[word](given.pop(0)))
+            continue
+        if kind == "since":
+            arguments.append(ctypes.c_ulonglong(0))
+            continue
+        memory = _memory(kind, rest, given, entries)
+        buffers += memory
+        arguments += [ctypes.byref(one) for one in memory]
+        if kind == "text":
+            arguments.append(ctypes.c_uint(ROOM))
+    return arguments, buffers
+
+
+class _Count(ctypes.c_uint):
+    """Of a list: how many there may be, and then how many there are."""
+
+
+_NUMBERS: Mapping[str, Any] = {
+    "handle": ctypes.c_void_p,
+    "string": ctypes.c_char_p,
+    "u4": ctypes.c_uint,
+    "i4": ctypes.c_int,
+    "u8": ctypes.c_ulonglong,
+}
+
+
+def _memory(kind: str, rest: Sequence[str], given: list[Any], entries: int) -> list[Any]:
+    if kind == "text":
+        return [ctypes.create_string_buffer(ROOM)]
+    if kind in {"list", "array"}:
+        listed = [_Count(entries), ctypes.create_string_buffer(int(rest[0]) * max(1, entries))]
+        return listed if kind == "list" else listed[::-1]
+    if kind == "out":
+        plain = {"I": ctypes.c_uint, "Q": ctypes.c_ulonglong, "handle": ctypes.c_uint64, "i": ctypes.c_int}
+        return [plain[rest[0]]() if rest[0] in plain else ctypes.create_string_buffer(struct.calcsize("<" + rest[0]))]
+    inputs = given.pop(0) if given else b""
+    size = int(rest[0]) if kind == "struct" else int.from_bytes(inputs[:4], "little") & 0xFFFFFF
+    return [ctypes.create_string_buffer(inputs, size)]

@@ -1,0 +1,23 @@
+"""TABLE: what the agent judges. The daemon fills these rows from its verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gpumon.model.reading import agent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Verdicts as numbers: 0 ok, 1 unknown, 2 warn, 3 fail."""
+
+    PREFIX: ClassVar[str] = "gpumon_"
+    LABELS: ClassVar[tuple[str, ...]] = ()
+
+    health_check: dict[str, float] | None = agent(
+        "A verdict that is not ok: 1 unknown, 2 warn, 3 fail.",
+        label=("check", "gpu", "uuid", "device", "port"),
+        note="Only those that follow from no other. Of a GPU with gpu and uuid, of a port with device and port.",
+    )
+    node_health: float | None = agent("The worst verdict of the node: 0 ok, 1 unknown, 2 warn, 3 fail.")

@@ -1,0 +1,51 @@
+"""TABLE: what is read of each MIG instance of each GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from gpumon.model.gpu import MEMORY_V2, Gpu
+from gpumon.model.reading import SLOW, Call, Either, agent, reading, rows
+
+
+def _as_of_the_gpu(name: str) -> Any:
+    """The row that the whole GPU has, asked of a GPU instance."""
+    row = replace(rows(Gpu)[name], every=SLOW, note="Hopper and later; of the whole GPU instance.")
+    return field(default=None, metadata={"row": row})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mig:
+    """Readings of one compute instance. All slow: a full node has 56, and each takes several calls."""
+
+    PREFIX: ClassVar[str] = "gpumon_mig_"
+    LABELS: ClassVar[tuple[str, ...]] = (
+        "gpu",
+        "uuid",
+        "mig_uuid",
+        "gpu_instance_id",
+        "compute_instance_id",
+        "profile",
+    )
+
+    info: float | None = agent("Always 1; its labels say what this is.")
+    memory_total_bytes: float | None = reading(
+        "Memory of the instance.",
+        Either(Call("MemoryInfo", (MEMORY_V2,), "total"), Call("MemoryInfo", (), "total")),
+        every=SLOW,
+    )
+    memory_used_bytes: float | None = reading(
+        "Memory of the instance allocated.",
+        Either(Call("MemoryInfo", (MEMORY_V2,), "used"), Call("MemoryInfo", (), "used")),
+        every=SLOW,
+    )
+    sm_active_ratio: float | None = _as_of_the_gpu("sm_active_ratio")
+    sm_occupancy_ratio: float | None = _as_of_the_gpu("sm_occupancy_ratio")
+    tensor_active_ratio: float | None = _as_of_the_gpu("tensor_active_ratio")
+    dram_active_ratio: float | None = _as_of_the_gpu("dram_active_ratio")
+    graphics_active_ratio: float | None = _as_of_the_gpu("graphics_active_ratio")
+    fp16_active_ratio: float | None = _as_of_the_gpu("fp16_active_ratio")
+    fp32_active_ratio: float | None = _as_of_the_gpu("fp32_active_ratio")
+    fp64_active_ratio: float | None = _as_of_the_gpu("fp64_active_ratio")
+    integer_active_ratio: float | None = _as_of_the_gpu("integer_active_ratio")

@@ -1,0 +1,103 @@
+"""TABLES: what is read of each link of each GPU: NVLink, and the chip-to-chip links of Grace hosts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gpumon.model.reading import SLOW, Each, Field, LinkCall, LinkField, identity, reading
+
+ACTIVE, ASLEEP = 1, 2
+"""Link states that are up: a sleeping link is not down."""
+
+PEERS = {0: "gpu", 1: "npu", 2: "switch"}
+
+_UP_TO_HOPPER = {
+    "replay": "NVLINK_ERROR_DL_REPLAY",
+    "recovery": "NVLINK_ERROR_DL_RECOVERY",
+    "crc": "NVLINK_ERROR_DL_CRC",
+}
+_FROM_BLACKWELL = {
+    "malformed_packet": "NVLINK_COUNT_MALFORMED_PACKET_ERRORS",
+    "buffer_overrun": "NVLINK_COUNT_BUFFER_OVERRUN_ERRORS",
+    "receive": "NVLINK_COUNT_RCV_ERRORS",
+    "receive_remote": "NVLINK_COUNT_RCV_REMOTE_ERRORS",
+    "receive_general": "NVLINK_COUNT_RCV_GENERAL_ERRORS",
+    "local_link_integrity": "NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS",
+    "transmit_discard": "NVLINK_COUNT_XMIT_DISCARDS",
+    "effective": "NVLINK_COUNT_EFFECTIVE_ERRORS",
+    "symbol": "NVLINK_COUNT_SYMBOL_ERRORS",
+}
+
+
+def _each(fields: dict[str, str], *, packed: bool = False) -> Each:
+    return Each({key: LinkField(name, packed=packed) for key, name in fields.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nvlink:
+    """Readings of one NVLink."""
+
+    PREFIX: ClassVar[str] = "gpumon_nvlink_"
+    LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid", "link")
+    COUNT: ClassVar[Field] = Field("NVLINK_LINK_COUNT")
+    """How many links the GPU has; never the bindings' own constant, which has changed."""
+
+    up: float | None = reading(
+        "1 for a link that is active or asleep.",
+        LinkField("NVLINK_GET_STATE", states=(ACTIVE, ASLEEP)),
+        every=SLOW,
+        note="Absent where nobody can say that the link should be up: with MIG on, on a board without a bridge, on a "
+        "guest that has part of the fabric.",
+    )
+    errors_total: dict[str, float] | None = reading(
+        "Errors of the link.",
+        _each(_UP_TO_HOPPER | _FROM_BLACKWELL),
+        every=SLOW,
+        label="kind",
+        note="Up to Hopper: replay, recovery, crc. From Blackwell on: the others.",
+    )
+    recoveries_total: dict[str, float] | None = reading(
+        "Times the link had to be trained again.",
+        _each(
+            {
+                "successful": "NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS",
+                "failed": "NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS",
+            }
+        ),
+        every=SLOW,
+        label="result",
+        note="Blackwell and later. After a failed one the link is down.",
+    )
+    bit_error_ratio: dict[str, float] | None = reading(
+        "Share of bits received wrong.",
+        _each({"effective": "NVLINK_COUNT_EFFECTIVE_BER", "symbol": "NVLINK_COUNT_SYMBOL_BER"}, packed=True),
+        every=SLOW,
+        label="kind",
+        note="Blackwell and later.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvlinkPeer:
+    """What is at the other end of an NVLink."""
+
+    PREFIX: ClassVar[str] = "gpumon_nvlink_peer_"
+    LABELS: ClassVar[tuple[str, ...]] = Nvlink.LABELS
+    COUNT: ClassVar[Field] = Nvlink.COUNT
+
+    peer_type: str | None = identity("What it is: gpu, npu or switch.", LinkCall("NvLinkRemoteDeviceType", words=PEERS))
+    peer: str | None = identity("PCI address of the peer.", LinkCall("NvLinkRemotePciInfo", attribute="busId"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class C2cLink:
+    """Readings of one chip-to-chip link between a Grace CPU and its GPU."""
+
+    PREFIX: ClassVar[str] = "gpumon_c2c_link_"
+    LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid", "link")
+    COUNT: ClassVar[Field] = Field("C2C_LINK_COUNT")
+
+    up: float | None = reading(
+        "1 for a chip-to-chip link that works.", LinkField("C2C_LINK_GET_STATUS"), every=SLOW, note="Grace hosts."
+    )

@@ -1,0 +1,55 @@
+"""Which two GPUs of a run lack access to each other's memory that others have, or that they had before. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+from gpumon.probe.core.evidence import AllSeen
+
+OK = "ok"
+WORDS = {"read": "read", "write": "write", "nvlink": "NVLink", "atomics": "atomics"}
+"""The capabilities that NVML tells of, as a sentence has them."""
+
+Ends = tuple[str, str]
+"""UUIDs of two GPUs, in the order of the run."""
+
+
+def lacking(seen: AllSeen) -> dict[Ends, str]:
+    """What is to be said of two, in words that follow their names. `seen`: the GPUs of the run, in its order."""
+    told = {ends: access for ends in combinations(seen, 2) if (access := seen[ends[0]].last.peer_access.get(ends[1]))}
+    known = told if _is_whole(seen) else {}
+    return {ends: words for ends, access in told.items() if (words := _words(seen, ends, access, known))}
+
+
+def _is_whole(seen: AllSeen) -> bool:
+    """Whether these are all the GPUs that NVML tells of: how a board is built, a part of it does not show."""
+    return all(uuid in seen for one in seen.values() for uuid in one.last.peer_access)
+
+
+def _words(seen: AllSeen, ends: Ends, access: Mapping[str, str], known: Mapping[Ends, Mapping[str, str]]) -> str:
+    before = seen[ends[0]].first.peer_access.get(ends[1], {})
+    without = {name: status for name, status in access.items() if status != OK}
+    lost = {name: status for name, status in without.items() if before.get(name) == OK}
+    unlike = {name: without[name] for name in without.keys() - lost.keys() if _usual(name, known)}
+    return " and ".join((*_listed("have lost", "they had before", lost), *_listed("lack", "other pairs have", unlike)))
+
+
+def _usual(name: str, told: Mapping[Ends, Mapping[str, str]]) -> bool:
+    """Whether half of all pairs have it, as when one GPU of four is cut off.
+
+    Where fewer do, or every GPU lacks it with as many others, as in a cube mesh, the board is built so.
+    """
+    statuses = {ends: access[name] for ends, access in told.items() if name in access}
+    have = sum(status == OK for status in statuses.values())
+    without = Counter(gpu for ends, status in statuses.items() for gpu in ends if status != OK)
+    gpus = {gpu for ends in statuses for gpu in ends}
+    alike = len({without[gpu] for gpu in gpus}) == 1
+    return have > 0 and have * 2 >= len(statuses) and not alike
+
+
+def _listed(verb: str, whose: str, without: Mapping[str, str]) -> Iterator[str]:
+    if without:
+        names = (f"{words} ({without[name].replace('_', ' ')})" for name, words in WORDS.items() if name in without)
+        yield f"{verb} peer access that {whose}: {', '.join(names)}"

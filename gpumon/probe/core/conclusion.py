@@ -1,0 +1,284 @@
+"""From what the ranks told to the result of the run. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpumon.probe.core.account import SETUP_STAGES
+from gpumon.probe.core.baseline import Judge
+from gpumon.probe.core.course import comparisons
+from gpumon.probe.core.evidence import NOTHING_SEEN, AllSeen, told
+from gpumon.probe.core.locate import locate
+from gpumon.probe.core.passes import Ending, Pass, measurements, wrong_elements
+from gpumon.probe.core.plan import Plan, Run, memory_needed_on_cpu
+from gpumon.probe.core.preflight import Skip
+from gpumon.probe.core.probes import MIB, Probe
+from gpumon.probe.core.remedies import remedy
+from gpumon.probe.core.result import DECISIVE, SUCCESSES, Comparison, Location, ProbeResult
+from gpumon.probe.core.sharp import levelled, told_apart
+from gpumon.probe.core.trials import more, trial, unread
+
+LOCATED = ("degraded", "wrong")
+"""Outcomes after which it is said where the trouble is."""
+BROKEN = ("failed", "timeout")
+"""Outcomes for which the GPUs may have told the cause."""
+LOG_LIMIT = 64 * 1024
+"""Longest log of a result, in characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    outcome: str
+    reason: str = ""
+    hint: str = ""
+    remedy: str = ""
+    """What is said after everything else."""
+
+
+def conclude(
+    run: Run, passes: Sequence[Pass], judge: Judge, duration: float, seen: AllSeen = NOTHING_SEEN
+) -> ProbeResult:
+    """The result of a run that made at least one pass, for every way in which it can end.
+
+    `duration`: seconds. `seen`: what its GPUs told meanwhile.
+    """
+    found = [one for each in passes for one in measurements(each)]
+    compared = [one for each in passes for one in comparisons(each, judge)]
+    verdict = _judge(passes, judge)
+    location = _location(passes, seen) if verdict.outcome in LOCATED else None
+    last = passes[-1]
+    wrong = [one for one in map(wrong_elements, passes) if one is not None]
+    return ProbeResult(
+        id=run.id,
+        probe=last.plan.probe.name,
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        hint=_hint(verdict, last.plan, _apart(verdict, compared, judge), location, seen),
+        trigger=run.trigger,
+        started=run.started,
+        duration_seconds=duration,
+        backend=last.plan.setting.backend,
+        ranks=0 if verdict.outcome == "skipped" else last.plan.ranks,
+        versions=next((each.versions for each in passes if each.versions), {}),
+        conditions=judge.conditions,
+        measurements=tuple(found),
+        comparisons=tuple(compared),
+        location=location,
+        wrong_elements=sum(wrong) if wrong else None,
+        settings=passes[0].plan.settings,
+        log="" if verdict.outcome in {"ok", "skipped"} else _log(passes),
+        simulated=last.plan.simulated,
+    )
+
+
+def _location(passes: Sequence[Pass], seen: AllSeen) -> Location | None:
+    """Of the first pass that names somebody; where none does, of the first that looked."""
+    found = [one for one in (locate(each, seen) for each in passes) if one is not None]
+    return next((one for one in found if one.ranks), found[0] if found else None)
+
+
+def _apart(verdict: _Verdict, compared: Sequence[Comparison], judge: Judge) -> str:
+    """What the two algorithms say together, of a run that measured both."""
+    if verdict.outcome not in SUCCESSES:
+        return ""
+    return told_apart(compared) or levelled(compared, judge.gain)
+
+
+def _hint(verdict: _Verdict, plan: Plan, apart: str, location: Location | None, seen: AllSeen) -> str:
+    """What is to be done comes last."""
+    if verdict.outcome in BROKEN:
+        return " ".join((verdict.hint, *told(seen)))
+    where = location.sentence if location is not None else ""
+    left_out = _left_out(plan) if verdict.outcome in DECISIVE else ""
+    return " ".join(filter(None, (verdict.hint, apart, where, left_out, verdict.remedy)))
+
+
+def _left_out(plan: Plan) -> str:
+    """Which sizes were not measured, and why: without them the figures say little of what the host can do."""
+    if not plan.left_out or plan.free is None:
+        return ""
+    sizes = " and ".join(f"{size / MIB:g} MiB" for size in plan.left_out)
+    least = min(plan.left_out)
+    needed = memory_needed_on_cpu(least, plan.ranks)
+    return (
+        f"Left out for want of memory: {sizes}. {plan.free / MIB:.0f} MiB were left on the host, or to the agent's "
+        f"control group; for {least / MIB:g} MiB the {plan.ranks} ranks need {needed / MIB:.0f}."
+    )
+
+
+def mistaken(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeResult:
+    """The result of a run that the agent itself could not judge: it says nothing of any GPU."""
+    return ProbeResult(
+        id=run.id,
+        probe=plan.probe.name,
+        outcome="failed",
+        reason="setup",
+        hint=f"The agent made a mistake in judging this run: {error!r}. Report it, with what its log says.",
+        trigger=run.trigger,
+        started=run.started,
+        duration_seconds=duration,
+        backend=plan.setting.backend,
+        ranks=plan.ranks,
+        simulated=plan.simulated,
+    )
+
+
+def skipped(probe: Probe, run: Run, skip: Skip, *, simulated: bool = False) -> ProbeResult:
+    """The result of a run that a guard did not let happen."""
+    return ProbeResult(
+        id=run.id,
+        probe=probe.name,
+        outcome="skipped",
+        reason=skip.reason,
+        hint=skip.hint,
+        trigger=run.trigger,
+        started=run.started,
+        simulated=simulated,
+    )
+
+
+def _wrong(one: Pass, _ending: Ending) -> _Verdict | None:
+    told = [(account.rank, [*account.sizes.values(), *account.pairs.values()]) for account in one.accounts]
+    ranks = [str(rank) for rank, sized in told if any(each.wrong for each in sized)]
+    if not ranks:
+        return None
+    seen = f"Silent data corruption, seen on rank {', '.join(ranks)}."
+    return _Verdict(outcome="wrong", hint=seen, remedy="Take the node out of service and run again.")
+
+
+def _unkillable(one: Pass, ending: Ending) -> _Verdict | None:
+    if not ending.abandoned:
+        return None
+    pids = ", ".join(map(str, ending.abandoned))
+    stages = {account.progress.stage for account in one.accounts if account.pid in ending.abandoned}
+    files = unread(one, next(iter(stages))) if len(stages) == 1 else ""
+    where = f"at a file. {files} Should it stay, reboot the node." if files else "in the driver. Reboot the node."
+    hint = f"SIGKILL does not end pid {pids}: it is stuck in the kernel, most likely {where}"
+    if ending.aborted is not None:
+        hint = f"{hint} The run had to end ({ending.aborted.reason}): {ending.aborted.hint}"
+    return _Verdict(outcome="timeout", reason="unkillable", hint=hint)
+
+
+def _aborted(_one: Pass, ending: Ending) -> _Verdict | None:
+    if ending.aborted is None:
+        return None
+    return _Verdict(outcome="skipped", reason=ending.aborted.reason, hint=ending.aborted.hint)
+
+
+def _not_started(_one: Pass, ending: Ending) -> _Verdict | None:
+    if not ending.not_started:
+        return None
+    known = remedy(ending.not_started) or "Is the agent's own Python still where it was? Then restart the agent."
+    hint = f"The ranks could not be started: {ending.not_started}. {known}"
+    return _Verdict(outcome="failed", reason="setup", hint=hint)
+
+
+def _no_torch(one: Pass, _ending: Ending) -> _Verdict | None:
+    if not any(account.absent for account in one.accounts):
+        return None
+    python = one.plan.python
+    hint = (
+        f"{python} has no PyTorch. Install it with `{python} -m pip install torch`, "
+        "or let probe.python name an interpreter that has it."
+    )
+    return _Verdict(outcome="skipped", reason="no_torch", hint=hint)
+
+
+def _late(one: Pass, ending: Ending) -> _Verdict | None:
+    if not ending.timed_out or _complete(one):
+        return None
+    behind = min(one.accounts, key=lambda account: (account.done, account.progress.ratio)).progress
+    places = "; ".join(f"rank {account.rank}: {account.progress}" for account in one.accounts)
+    said = "".join(_printable(account.output) for account in one.accounts)
+    whole = ending.duration > one.plan.deadline / 2  # a later pass has what is left, and the first has read the files
+    known = remedy(said) or (whole and unread(one, behind.stage)) or more(one)
+    hint = f"Not done after {one.plan.deadline:g} s ({places}). {known}"
+    return _Verdict(outcome="timeout", reason=behind.stage, hint=hint)
+
+
+def _failed(one: Pass, ending: Ending) -> _Verdict | None:
+    if _complete(one):
+        return None
+    cause = next((each for each in one.accounts if each.rank == ending.first_failed), one.accounts[0])
+    device = f" ({one.plan.gpus[cause.rank]})" if one.plan.gpus else ""
+    hint = f"Rank {cause.rank}{device} at {cause.progress}: {cause.error or _exit(cause.status)}."
+    known = (trial(one, cause), remedy(cause.error + _printable(cause.output)))
+    hint = " ".join((hint, *(filter(None, known) if any(known) else (more(one),))))
+    return _Verdict(outcome="failed", reason="setup" if cause.progress.stage in SETUP_STAGES else "ranks", hint=hint)
+
+
+_JUDGES = (_wrong, _unkillable, _aborted, _not_started, _no_torch, _late, _failed)
+"""In this order: what nothing else may hide first."""
+
+
+def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
+    for decide in _JUDGES:
+        for one in passes:
+            verdict = decide(one, one.ending or Ending(duration=0.0))
+            if verdict is not None:
+                return verdict
+    return _degraded(passes, judge) or _Verdict(outcome="ok", hint=_without_median(passes, judge))
+
+
+def _without_median(passes: Sequence[Pass], judge: Judge) -> str:
+    """Why the run says little yet about this host; empty where there is a median to compare with."""
+    first = passes[0]
+    short = [one for one in comparisons(first, judge) if one.baseline is None]
+    if not short:
+        return ""
+    one = short[-1]
+    news = judge.news(first.plan.ranks, first.versions)
+    because = f" ({news})" if news else ""
+    return f"This host has no median of its own yet: {one.runs} of {one.runs_needed} runs like this one{because}."
+
+
+def _degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
+    """The largest size of the first pass that falls short, and where."""
+    for one in passes:
+        low = comparisons(one, judge, low=True)
+        if low:
+            return _fallen_short(low[-1])
+    return None
+
+
+def _fallen_short(one: Comparison) -> _Verdict:
+    usual = one.usual or one.busbw
+    whose = {
+        "baseline": "this host's own median",
+        "drift": f"what this host came to in the runs up to {one.best_date}, from which it went down slowly",
+        "expected": one.source,
+        "fleet": "the fleet's median",
+    }[one.low]
+    hint = (
+        f"{one.collective} ({one.algorithm}) of {one.bytes} bytes came to {one.busbw / 1e9:.2f} GB/s, twice: "
+        f"{one.busbw / usual:.0%} of {usual / 1e9:.2f} GB/s ({whose})."
+    )
+    return _Verdict(outcome="degraded", reason=one.low, hint=hint)
+
+
+def _complete(one: Pass) -> bool:
+    ended = all(account.done and account.status == 0 and not account.error for account in one.accounts)
+    return one.complete and ended
+
+
+def _exit(status: int | None) -> str:
+    if status == -signal.SIGKILL:
+        return "it was killed (SIGKILL), by the kernel if memory ran out: see the kernel log"
+    if status is not None and status < 0:
+        return f"it ended by signal {-status} ({signal.strsignal(-status)}): see the kernel log"
+    return f"it ended with status {status} and without a result"
+
+
+def _log(passes: Sequence[Pass]) -> str:
+    """Of the pass that did not end well, which is the last one that was made."""
+    accounts = passes[-1].accounts
+    share = LOG_LIMIT // max(1, len(accounts))
+    parts = ((account.rank, _printable(account.output).strip()) for account in accounts)
+    return "\n".join(f"rank {rank}:\n{text[-share:]}" for rank, text in parts if text)
+
+
+def _printable(output: bytes) -> str:
+    """Without what could steer the terminal that shows it."""
+    return "".join(one for one in output.decode(errors="replace") if one.isprintable() or one in "\n\t")

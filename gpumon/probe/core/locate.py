@@ -1,0 +1,294 @@
+"""Which rank, or which path between two, is to blame? From what every two of them exchanged alone. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from gpumon.probe.core.access import OK, Ends, lacking
+from gpumon.probe.core.evidence import NOTHING_SEEN, AllSeen, findings, name, told
+from gpumon.probe.core.passes import Pass, measurements, pairs
+from gpumon.probe.core.result import Location, Pair
+from gpumon.probe.core.steps import Measure
+
+SLOW = 0.7
+"""A pair below this share of the next faster one is slow, however much the others differ."""
+APART = 2.0
+"""So many times as far from the other pairs as those are from each other a pair is slow, however close it is."""
+LEAST_APART = 0.03
+"""But no closer than this share of what the others reach."""
+TWO = 2
+"""Ranks of which either may be the slow one."""
+MOST = 0.75
+"""A rank of whose pairs more than this share are slow is slow itself."""
+FOUR = 4
+"""Fewer ranks have three pairs at most: one beside two others, whose distance says nothing of what is usual here."""
+AS_BUILT = (
+    ", but NVML does not say that NVLinks lead there: as boards may be built so, it cannot be said where the loss is"
+)
+NOBODY_ALONE = "No rank is clearly slower than all others, so it cannot be said where the loss is"
+NO_PAIR = "No pair alone is slower than the others, so by them it cannot be said where the loss is"
+NOT_IN_PAIRS = "Every two alone exchanged right data, so it cannot be said where the wrong data comes from"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Blame:
+    """Who it is, as far as the ranks' own figures tell."""
+
+    ranks: tuple[int, ...]
+    sentence: str
+    """Without a full stop."""
+    wrong: bool = False
+
+
+def locate(one: Pass, seen: AllSeen = NOTHING_SEEN) -> Location | None:
+    """None where nobody has looked for it. `seen`: what the GPUs of the run told meanwhile."""
+    found, names = pairs(one), _Names(one, seen)
+    blame = _blame(one, found, names, seen)
+    if blame is None:
+        return None
+    lacks = lacking({uuid: seen[uuid] for uuid in one.plan.gpus if uuid in seen})
+    blame = _with_access(one, blame, lacks, names) or _with_cause(one, blame, findings(seen), names)
+    return Location(
+        sentence=f"{blame.sentence}.",
+        ranks=blame.ranks,
+        gpus=tuple(one.plan.gpus[rank] for rank in blame.ranks) if one.plan.gpus else (),
+        pairs=tuple(replace(pair, peer_access=_access(one, pair, seen)) for pair in found),
+        evidence=(*told(seen), *_apart_by_access(lacks, names), *_cut_off(found, names)),
+    )
+
+
+def _with_access(one: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Names) -> _Blame | None:
+    """With the access to memory that the GPUs to blame lack; of nobody, with the only GPU or two that lack any."""
+    if not lacks:
+        return None
+    blamed = {one.plan.gpus[rank] for rank in blame.ranks}
+    own = {ends: words for ends, words in lacks.items() if blamed <= set(ends)}
+    if blame.wrong or len(set(own.values())) != 1:
+        return None
+    words, common = next(iter(own.values())), set.intersection(*map(set, own))
+    if not common:
+        return None
+    ranks = tuple(sorted(map(one.plan.gpus.index, common)))
+    if len(common) == TWO:
+        others = "they" if len(blamed) != 1 else " and ".join(names.of(rank) for rank in ranks)
+    else:
+        others = f"it and {len(own)} others"
+    if blamed:
+        return replace(blame, sentence=f"{blame.sentence}: {others} {words}")
+    two = f"{' and '.join(map(names.of, ranks))} stand{'' if len(common) == TWO else 's'} out"
+    return _Blame(ranks=ranks, sentence=f"{blame.sentence}; but {two}: {others} {words}")
+
+
+def _with_cause(one: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]], names: _Names) -> _Blame:
+    """With what the GPU told of itself; where nobody stands apart by his figures, who does by that."""
+    if blame.wrong or not odd:
+        return blame
+    if not blame.ranks and len(odd) == 1:
+        [(gpu, words)] = odd.items()
+        sentence = f"{blame.sentence}; but {names.of_gpu(gpu)} stands out: {words[0]}"
+        return _Blame(ranks=(one.plan.gpus.index(gpu),), sentence=sentence)
+    causes = {rank: odd[one.plan.gpus[rank]][0] for rank in blame.ranks if one.plan.gpus[rank] in odd}
+    if not causes:
+        return blame
+    if len(blame.ranks) == 1:
+        return replace(blame, sentence=f"{blame.sentence}: {causes[blame.ranks[0]]}")
+    told = "; ".join(f"of {names.of(rank)}, {word}" for rank, word in causes.items())
+    return replace(blame, sentence=f"{blame.sentence}: {told}")
+
+
+# Ranks that act alone
+
+
+def _among_lone(one: Pass, names: _Names) -> _Blame | None:
+    """They need no pairs: what each of them told of itself is enough."""
+    wrong = tuple(account.rank for account in one.accounts if any(sized.wrong for sized in account.sizes.values()))
+    if wrong:
+        named = " and ".join(names.of(rank) for rank in wrong)
+        return _Blame(ranks=wrong, sentence=f"The wrong data is that of {named}", wrong=True)
+    if len(one.steps) == len(one.plan.measures):
+        return None
+    if one.plan.ranks == 1:
+        return _Blame(ranks=(0,), sentence=f"Only {names.of(0)} took part")
+    slow = _slowest(one)
+    return _Blame(ranks=slow, sentence=f"{names.of(slow[0])} is slower than the others" if slow else NOBODY_ALONE)
+
+
+def _slowest(one: Pass) -> tuple[int, ...]:
+    """The one rank whose median time at some size is clearly longer than that of all others."""
+    for number, step in enumerate(one.steps):
+        if isinstance(step, Measure):
+            told = [account.sizes.get((number, max(step.sizes))) for account in one.accounts]
+            times = sorted((statistics.median(sized.seconds), rank) for rank, sized in enumerate(told) if sized)
+            if len(times) == one.plan.ranks and times[-2][0] < SLOW * times[-1][0]:
+                return (times[-1][1],)
+    return ()
+
+
+# Pairs
+
+
+def _blame(one: Pass, found: Sequence[Pair], names: _Names, seen: AllSeen) -> _Blame | None:
+    if one.plan.probe.alone or not found:
+        return _among_lone(one, names) if one.plan.probe.alone else None
+    if any(any(pair.wrong) for pair in found):
+        ranks = _wrong(found, one.plan.ranks)
+        return _Blame(ranks=ranks, sentence=_of_wrong(ranks, found, names), wrong=True)
+    if any(measurement.wrong_elements for measurement in measurements(one)):
+        return _Blame(ranks=(), sentence=NOT_IN_PAIRS, wrong=True)
+    ranks = culprits(found, one.plan.ranks)
+    if _may_be_built_so(one, ranks, found, seen):
+        return _Blame(ranks=(), sentence=f"{_of_slow(one, ranks, names)}{AS_BUILT}")
+    return _Blame(ranks=ranks, sentence=_of_slow(one, ranks, names))
+
+
+def culprits(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
+    """Who is slow: one rank, the two of one path, or nobody that could be named."""
+    if ranks == TWO:
+        return ()
+    slow = _below_gap(found)
+    suspects = [rank for rank in range(ranks) if _share(slow, found, rank) > MOST]
+    if len(suspects) == 1:
+        return (suspects[0],)
+    if len(slow) == 1:
+        return slow[0]
+    return _apart(found, ranks) if ranks >= FOUR else ()
+
+
+def _may_be_built_so(one: Pass, ranks: Sequence[int], found: Sequence[Pair], seen: AllSeen) -> bool:
+    """Of three GPUs two may have a bridge, or a socket, of their own; of more it shows in the pairs of the others."""
+    own = [pair for pair in found if set(ranks) <= set(pair.ranks)]
+    linked = all((_access(one, pair, seen) or {}).get("nvlink") == OK for pair in own)
+    return bool(one.plan.gpus and ranks) and one.plan.ranks < FOUR and not linked
+
+
+def doubtful(found: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
+    """Pairs that look slow beside the fastest half: of 4 ranks one slow one spoils half of all pairs."""
+    ordered = sorted((pair.bandwidth for pair in found), reverse=True)
+    usual = statistics.median(ordered[: max(1, len(ordered) // 2)])
+    return tuple(pair.ranks for pair in found if pair.bandwidth < SLOW * usual)
+
+
+def _below_gap(found: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
+    """Those on the far side of the widest gap: how far apart the others are depends on the machine."""
+    ordered = sorted(found, key=lambda pair: pair.bandwidth)
+    ratios = [lower.bandwidth / upper.bandwidth for lower, upper in pairwise(ordered)]
+    widest = min(ratios, default=1.0)
+    return tuple(pair.ranks for pair in ordered[: ratios.index(widest) + 1]) if widest < SLOW else ()
+
+
+def _share(slow: Sequence[tuple[int, int]], found: Sequence[Pair], rank: int) -> float:
+    own = [pair for pair in found if rank in pair.ranks]
+    return sum(rank in ranks for ranks in slow) / len(own) if own else 0.0
+
+
+def _apart(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
+    """A lost link of many costs each pair of its GPU little, but all of them the same.
+
+    On a busy host the widest gap may be one between pairs that are all well: so what is slow beside all of them too.
+    """
+    groups: Iterator[tuple[int, ...]] = ((rank,) for rank in range(ranks))
+    for suspects in (*groups, *(pair.ranks for pair in found)):
+        own = [pair.bandwidth for pair in found if set(suspects) <= set(pair.ranks)]
+        others = [pair.bandwidth for pair in found if not set(suspects) <= set(pair.ranks)]
+        if _stands_apart(own, others):
+            return suspects
+    return ()
+
+
+def _stands_apart(own: Sequence[float], others: Sequence[float]) -> bool:
+    if not own or len(others) < TWO:
+        return False
+    gap, spread = min(others) - max(own), max(others) - min(others)
+    return max(own) < SLOW * min(others) or gap > max(APART * spread, LEAST_APART * max(others))
+
+
+def _wrong(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
+    """Who gave what was wrong before it left, else who stands at one end of every wrong way, else the only wrong path.
+
+    What arrived wrong may have been spoilt where it came from, on its way or where it went.
+    """
+    spoilt = {rank for pair in found for rank, own in zip(pair.ranks, pair.spoilt, strict=True) if own}
+    if spoilt:
+        return tuple(sorted(spoilt))
+    ways = {way for pair in found for way in _wrong_ways(pair)}
+    if len({frozenset(way) for way in ways}) == 1:
+        return tuple(sorted(next(iter(ways))))
+    sources = {source for source, _ in ways if sum(way[0] == source for way in ways) == ranks - 1}
+    sinks = {sink for _, sink in ways if sum(way[1] == sink for way in ways) == ranks - 1}
+    for ends, place in ((sources, 0), (sinks, 1)):
+        if ends and all(way[place] in ends for way in ways):
+            return tuple(sorted(ends))
+    common = set.intersection(*(set(way) for way in ways))
+    return tuple(common)
+
+
+def _wrong_ways(pair: Pair) -> Iterator[tuple[int, int]]:
+    a, b = pair.ranks
+    if pair.wrong[0]:
+        yield a, b
+    if pair.wrong[1]:
+        yield b, a
+
+
+# In words
+
+
+class _Names:
+    """What ranks are called."""
+
+    def __init__(self, one: Pass, seen: AllSeen) -> None:
+        self._gpus = one.plan.gpus
+        self._seen = seen
+
+    def of(self, rank: int) -> str:
+        return self.of_gpu(self._gpus[rank]) if self._gpus else f"rank {rank}"
+
+    def of_gpu(self, uuid: str) -> str:
+        return name(uuid, self._seen)
+
+
+def _of_wrong(ranks: Sequence[int], found: Sequence[Pair], names: _Names) -> str:
+    named = [names.of(rank) for rank in ranks]
+    if any(any(pair.spoilt) for pair in found):
+        return f"Wrong data comes from {' and from '.join(named)}"
+    if not named:
+        return "Several exchange wrong data, so it cannot be said where it comes from"
+    if len(named) == TWO:
+        return f"Wrong data goes between {' and '.join(named)}: from one of them, or over their path"
+    return f"Every exchange of wrong data is one with {' or '.join(named)}"
+
+
+def _of_slow(one: Pass, ranks: Sequence[int], names: _Names) -> str:
+    named = [names.of(rank) for rank in ranks]
+    if one.plan.ranks == TWO:
+        return "Which of two is slow cannot be said by their exchange alone"
+    if len(named) == 1:
+        return f"{named[0]} is slow with every other"
+    if named:
+        return f"Only the path between {named[0]} and {named[1]} is slow"
+    return NO_PAIR
+
+
+def _access(one: Pass, pair: Pair, seen: AllSeen) -> Mapping[str, str] | None:
+    """As NVML says; nobody asks it on the CPU."""
+    if not one.plan.gpus:
+        return None
+    a, b = (one.plan.gpus[rank] for rank in pair.ranks)
+    return seen[a].last.peer_access.get(b) if a in seen else None
+
+
+def _apart_by_access(lacks: Mapping[Ends, str], names: _Names) -> Iterator[str]:
+    for ends, words in lacks.items():
+        yield f"{' and '.join(map(names.of_gpu, ends))} {words}, NVML says."
+
+
+def _cut_off(found: Sequence[Pair], names: _Names) -> Iterator[str]:
+    """Pairs that do not reach each other's memory though others do."""
+    if any(pair.direct for pair in found):
+        for pair in found:
+            if pair.direct is False:
+                a, b = map(names.of, pair.ranks)
+                yield f"{a} and {b} do not reach each other's memory, as other pairs do."

@@ -1,0 +1,149 @@
+"""What one set of ranks did: the steps it took and what each rank told. Measurements are made of it. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpumon.probe.core.account import Account, Sized
+from gpumon.probe.core.plan import Plan
+from gpumon.probe.core.preflight import Skip
+from gpumon.probe.core.result import Measurement, Pair
+from gpumon.probe.core.steps import Measure, Pairs, Step
+
+PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the ranks came to their end, as the agent saw it."""
+
+    duration: float
+    """Seconds."""
+    timed_out: bool = False
+    aborted: Skip | None = None
+    not_started: str = ""
+    """Why the ranks could not be started."""
+    abandoned: tuple[int, ...] = ()
+    """Pids that SIGKILL did not end."""
+    first_failed: int | None = None
+    """Rank that failed first: the others often only follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One set of ranks, so far or at its end."""
+
+    plan: Plan
+    steps: Sequence[Step] = ()
+    """That were ordered; the number of a step is its place here."""
+    accounts: Sequence[Account] = ()
+    """One a rank that was started."""
+    ending: Ending | None = None
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        return next((account.versions for account in self.accounts if account.versions), {})
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank was started, so that one that says nothing is not overlooked."""
+        return len(self.accounts) == self.plan.ranks
+
+
+def measurements(one: Pass) -> tuple[Measurement, ...]:
+    """Every size that all ranks have measured; of one that was measured again, the faster."""
+    found: dict[tuple[str, str, str, int], Measurement] = {}
+    for number, step in enumerate(one.steps):
+        if isinstance(step, Measure):
+            for measurement in measured(one, number, step):
+                found[measurement.key] = _better(found.get(measurement.key), measurement)
+    return tuple(found.values())
+
+
+def measured(one: Pass, number: int, step: Measure) -> tuple[Measurement, ...]:
+    """Of one step, every size that all ranks have measured."""
+    keys = [(number, size) for size in step.sizes]
+    whole = [key for key in keys if one.complete and all(key in account.sizes for account in one.accounts)]
+    return tuple(_measurement(one.plan, step, size, [a.sizes[at, size] for a in one.accounts]) for at, size in whole)
+
+
+def pairs(one: Pass) -> tuple[Pair, ...]:
+    """Every two ranks that have exchanged with each other alone; the faster time if they did it more than once."""
+    found: dict[tuple[int, int], Pair] = {}
+    sides = {account.rank: account.pairs for account in one.accounts}
+    for number, step in enumerate(one.steps):
+        if isinstance(step, Pairs):
+            for a, b in (pair for together in step.rounds for pair in together):
+                at_a, at_b = sides.get(a, {}).get((number, b)), sides.get(b, {}).get((number, a))
+                if at_a is not None and at_b is not None:
+                    found[a, b] = _faster(found.get((a, b)), _pair(step, (a, b), at_a, at_b))
+    return tuple(found.values())
+
+
+def wrong_elements(one: Pass) -> int | None:
+    """All that any rank has found, with all others or with one; None where no size was measured and nothing found."""
+    told = (each for account in one.accounts for each in (*account.sizes.values(), *account.pairs.values()))
+    wrong = sum(each.wrong for each in told)
+    return wrong if wrong or measurements(one) else None
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Between the two nearest values, in proportion."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def _measurement(plan: Plan, step: Measure, size: int, ranks: Sequence[Sized]) -> Measurement:
+    slowest = [max(together) for together in zip(*(rank.seconds for rank in ranks), strict=False)]
+    latency = {name: percentile(slowest, share) for name, share in PERCENTILES.items()}
+    algbw = plan.probe.sent(size, plan.ranks) / latency["p50"]
+    return Measurement(
+        collective=step.collective,
+        algorithm=plan.algorithm,
+        dtype=step.dtype,
+        bytes=size,
+        iterations=len(slowest),
+        algbw_bytes_per_second=algbw,
+        busbw_bytes_per_second=algbw * plan.probe.bus_factor(plan.ranks),
+        latency_seconds=latency,
+        min_seconds=min(slowest),
+        variation_ratio=statistics.pstdev(slowest) / statistics.fmean(slowest),
+        wrong_elements=sum(rank.wrong for rank in ranks),
+    )
+
+
+def _better(before: Measurement | None, after: Measurement) -> Measurement:
+    """The faster of two; what was wrong in one of them is not forgotten."""
+    if before is None:
+        return after
+    faster = max(before, after, key=lambda one: one.busbw_bytes_per_second)
+    return replace(faster, wrong_elements=before.wrong_elements + after.wrong_elements)
+
+
+def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair:
+    """Of their fastest exchange: a busy host holds up one or another, a slow rank or link every one."""
+    slower = [max(together) for together in zip(at_a.seconds, at_b.seconds, strict=False)]
+    return Pair(
+        ranks=ranks,
+        bandwidth=step.bytes / min(slower),
+        wrong=(at_b.wrong, at_a.wrong),
+        spoilt=(at_a.spoilt, at_b.spoilt),
+        direct=None if at_a.direct is None or at_b.direct is None else at_a.direct and at_b.direct,
+    )
+
+
+def _faster(before: Pair | None, after: Pair) -> Pair:
+    """What disturbs the machine slows a pair down and never speeds it up; wrong data is not forgotten."""
+    if before is None:
+        return after
+    (a, b), (c, d) = before.wrong, before.spoilt
+    return replace(
+        max(before, after, key=lambda one: one.bandwidth),
+        wrong=(a + after.wrong[0], b + after.wrong[1]),
+        spoilt=(c + after.spoilt[0], d + after.spoilt[1]),
+    )

@@ -1,0 +1,192 @@
+"""The plan of a run: which ranks, on which devices, with which environment and orders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpumon.probe.core.probes import ALGORITHMS, Probe, Setting
+from gpumon.probe.core.steps import Measure
+
+CPU_RANKS = 2
+LOOPBACK = "127.0.0.1"
+OVERHEAD_BYTES = 3 << 30
+"""On each GPU, for the CUDA context and NCCL's own buffers, which differ from version to version."""
+BUFFERS = 2
+"""Of the largest size: most collectives and all pairs send from one and receive into another."""
+CPU_OVERHEAD_BYTES = 400 << 20
+"""Of each rank on the CPU, for torch itself."""
+CPU_SHARE = 0.5
+"""Of the host's memory that is left, at most: others use it too."""
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ENVIRONMENT = {
+    "PATH": _PATH,
+    "HOME": "/nonexistent",
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "=lo",
+    "NCCL_CONF_FILE": "/dev/null",  # in place of ~/.nccl.conf; /etc/nccl.conf is of the host, like its topology
+    "NCCL_DEBUG": "WARN",
+    "NCCL_DEBUG_FILE": "/dev/stderr",  # to standard output it writes blocks, which a kill would lose
+    "NCCL_RAS_ENABLE": "0",  # its port belongs to the jobs
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What made a run, and when."""
+
+    id: str
+    trigger: str
+    """schedule or request."""
+    started: float
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """Where the ranks meet: a port that the agent has bound, so that no other address listens."""
+
+    port: int
+    listen: int
+    """Descriptor of the bound socket, which rank 0 inherits."""
+    address: str = LOOPBACK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that a set of ranks needs to know before it starts: a run has one for each algorithm."""
+
+    probe: Probe
+    setting: Setting
+    ranks: int
+    gpus: tuple[str, ...] = ()
+    """Their whole UUIDs in the order of the ranks; empty on CPU."""
+    algorithm: str = "default"
+    dtypes: tuple[str, ...] = ("float32",)
+    python: str
+    """Interpreter that has torch."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    nccl_conf: Mapping[str, str] = field(default_factory=dict)
+    """Lines of NCCL's own file, by its path."""
+    deadline: float
+    """Seconds."""
+    fault: str = ""
+    """For tests: what one rank does wrong, as the worker's `Fault` reads it."""
+    simulated: bool = False
+    free: float | None = None
+    """Bytes of memory when it was made, see `fitting`."""
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """Sizes of the ladder for which there is no memory."""
+        ladder = (self.probe.gpu if self.gpus else self.probe.cpu).sizes
+        return tuple(size for size in ladder if size not in self.setting.sizes)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """The steps that are taken whatever comes."""
+        return tuple(
+            Measure(collective=one, dtype=dtype, sizes=self.setting.sizes)
+            for one in self.probe.collectives
+            for dtype in self.dtypes
+        )
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What NCCL is told, by variables and by its own file; where both name something, the variable counts."""
+        given = {name: value for name, value in self.environment.items() if name.startswith("NCCL_")}
+        return given | dict(self.nccl_conf)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Isolated: neither the folder of the worker nor the user's own packages may stand in for a module of torch."""
+        return (self.python, "-I", str(self.probe.worker))
+
+    def orders(self, rank: int, *, parent: int, result: int, rendezvous: Rendezvous) -> bytes:
+        """What one rank is told on its input; `result` is the descriptor for its frames."""
+        orders = {
+            "parent": parent,
+            "result": result,
+            "rank": rank,
+            "ranks": self.ranks,
+            "backend": self.setting.backend,
+            "device": self.setting.device,
+            "address": rendezvous.address,
+            "port": rendezvous.port,
+            "listen": rendezvous.listen if rank == 0 else None,
+            "timeout": 2 * self.deadline,  # the deadline is the agent's to keep, and to name
+            "fault": self.fault,
+        }
+        return json.dumps(orders).encode() + b"\n"
+
+
+def memory_needed(size: int) -> float:
+    """Bytes that a rank takes on its GPU for this size, at most."""
+    return float(BUFFERS * size + OVERHEAD_BYTES)
+
+
+def memory_needed_on_cpu(size: int, ranks: int) -> float:
+    """Bytes that have to be free before this size is measured."""
+    return ranks * (BUFFERS * size / CPU_SHARE + CPU_OVERHEAD_BYTES)
+
+
+def fitting(setting: Setting, ranks: int, free: float | None) -> Setting:
+    """With the larger sizes that fit, and on the CPU without those that do not.
+
+    `free`: bytes on each GPU, on the CPU for all ranks together; None: not known.
+    """
+    if setting.device == "cuda":
+        more = [size for size in setting.sizes_if_fit if free is not None and memory_needed(size) <= free]
+        return replace(setting, sizes=(*setting.sizes, *more))
+    if free is None:
+        return setting
+    smallest, *larger = setting.sizes
+    return replace(setting, sizes=(smallest, *(size for size in larger if memory_needed_on_cpu(size, ranks) <= free)))
+
+
+def make_plans(
+    probe: Probe,
+    gpus: Sequence[str],
+    *,
+    python: str,
+    simulated: bool = False,
+    environment: Mapping[str, str] | None = None,
+    algorithms: Sequence[str] = (),
+    nccl_conf: Mapping[str, str] | None = None,
+    deadline: float | None = None,
+    dtypes: tuple[str, ...] = ("float32",),
+    free: float | None = None,
+    cpu_ranks: int = CPU_RANKS,
+    fault: str = "",
+) -> tuple[Plan, ...]:
+    """One for each algorithm: a rank a GPU over NCCL where there are real GPUs, else ranks on the CPU over gloo.
+
+    `gpus`: UUIDs. `free`: see `fitting`. `environment`: what the configuration adds, NCCL_* above
+    all; nothing else is inherited. `algorithms`: of NCCL; empty for the probe's own.
+    """
+    real = () if simulated else tuple(gpus)
+    ranks = len(real) or cpu_ranks
+    setting = fitting(probe.gpu if real else probe.cpu, ranks, free)
+    given = _ENVIRONMENT | dict(environment or {}) | {"CUDA_VISIBLE_DEVICES": ",".join(real)}
+    return tuple(
+        Plan(
+            probe=probe,
+            setting=setting,
+            ranks=ranks,
+            gpus=real,
+            algorithm=algorithm,
+            dtypes=dtypes,
+            python=python,
+            environment={**given, **ALGORITHMS[algorithm]},
+            nccl_conf=nccl_conf or {},
+            deadline=setting.deadline if deadline is None else deadline,
+            fault=fault,
+            simulated=simulated,
+            free=free,
+        )
+        for algorithm in (algorithms if real else ()) or setting.algorithms
+    )

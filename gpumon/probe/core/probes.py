@@ -1,0 +1,158 @@
+"""TABLE: the probes. A probe is added by a row, and by a row of the worker's table if nothing there measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ALIGNMENT = 16
+"""Bytes at whose multiples a rank's share of an array begins."""
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+ALL_REDUCE = "allreduce"
+"""The probe that is scheduled, judged and exported; the others run on request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How a probe runs with one backend."""
+
+    backend: str
+    device: str
+    """Kind of device as torch names it: cuda or cpu."""
+    sizes: tuple[int, ...]
+    """The ladder, in bytes: a small size for latency, then up to one that saturates the links."""
+    sizes_if_fit: tuple[int, ...] = ()
+    """Larger ones, where there is memory enough."""
+    deadline: float
+    """Seconds from the start to the last result; then the ranks are killed."""
+    algorithms: tuple[str, ...] = ("default",)
+    """Of ALGORITHMS; each is measured by a set of ranks of its own."""
+    least_baseline_ratio: float
+    """Share of this host's own median below which a run is slow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One thing that can be measured."""
+
+    name: str
+    title: str
+    collectives: tuple[str, ...]
+    """As the worker's table names them."""
+    worker: Path = Path(__file__).parents[1] / "worker"
+    """Run by its path: the interpreter that has torch need not have gpumon."""
+    alone: bool = False
+    """Each rank acts by itself: one GPU is enough."""
+    shares: bool = False
+    """Each rank holds an equal share of the array."""
+    bus_factor: Callable[[int], float]
+    """Bus bandwidth over algorithm bandwidth for a number of ranks, as nccl-tests defines it."""
+    gpu: Setting
+    cpu: Setting
+    interval: float = 6 * 3600.0
+    """Seconds between scheduled runs."""
+    jitter: float = 600.0
+    """Seconds by which a scheduled run may move, so that a fleet does not run in step."""
+    first_after: float = 60.0
+    """Seconds from the agent's start to the first run."""
+    first_after_simulated: float = 5.0
+    idle: float = 600.0
+    """Seconds for which the GPUs must have been idle before a scheduled run; on a simulated node none."""
+
+    def sent(self, size: int, ranks: int) -> int:
+        """Bytes of the array that takes part: shares are rounded down, as the worker does it."""
+        return ranks * max(ALIGNMENT, size // ranks // ALIGNMENT * ALIGNMENT) if self.shares else size
+
+
+ALGORITHMS: Mapping[str, Mapping[str, str]] = {
+    "default": {},
+    "ring": {"NCCL_ALGO": "Ring", "NCCL_NVLS_ENABLE": "0"},
+}
+"""Variables of NCCL, which it reads once a process. Without NVLink SHARP the ring shows what the links carry."""
+
+_GPU = Setting(
+    backend="nccl",
+    device="cuda",
+    sizes=(KIB, MIB, 64 * MIB, GIB),
+    deadline=300.0,
+    least_baseline_ratio=0.9,
+)
+_CPU = Setting(
+    backend="gloo",
+    device="cpu",
+    sizes=(KIB, MIB, 16 * MIB, 64 * MIB),
+    deadline=60.0,
+    least_baseline_ratio=0.5,  # it shares the cores with whatever else runs
+)
+
+
+def _twice(ranks: int) -> float:
+    """Each byte is gathered and given out again."""
+    return 2 * (ranks - 1) / ranks
+
+
+def _others(ranks: int) -> float:
+    """Of its array each rank has one share already."""
+    return (ranks - 1) / ranks
+
+
+def _all(_ranks: int) -> float:
+    return 1.0
+
+
+TABLE = (
+    Probe(
+        name=ALL_REDUCE,
+        title="all-reduce",
+        collectives=("all_reduce",),
+        bus_factor=_twice,
+        gpu=replace(_GPU, sizes_if_fit=(4 * GIB,), algorithms=("default", "ring")),
+        cpu=_CPU,
+    ),
+    Probe(
+        name="allgather",
+        title="all-gather",
+        collectives=("all_gather",),
+        shares=True,
+        bus_factor=_others,
+        gpu=_GPU,
+        cpu=_CPU,
+    ),
+    Probe(
+        name="reducescatter",
+        title="reduce-scatter",
+        collectives=("reduce_scatter",),
+        shares=True,
+        bus_factor=_others,
+        gpu=_GPU,
+        cpu=_CPU,
+    ),
+    Probe(
+        name="alltoall",
+        title="all-to-all",
+        collectives=("all_to_all",),
+        shares=True,
+        bus_factor=_others,
+        gpu=_GPU,
+        cpu=_CPU,
+    ),
+    Probe(
+        name="sendrecv",
+        title="send and receive",
+        collectives=("send_receive",),
+        bus_factor=_all,
+        gpu=_GPU,
+        cpu=_CPU,
+    ),
+    Probe(
+        name="copy",
+        title="copies between host and GPU",
+        collectives=("host_to_device", "device_to_host"),
+        alone=True,
+        bus_factor=_all,
+        gpu=replace(_GPU, sizes=(KIB, MIB, 64 * MIB, 256 * MIB)),  # of the host's memory each rank pins as much
+        cpu=_CPU,
+    ),
+)
+PROBES = {probe.name: probe for probe in TABLE}

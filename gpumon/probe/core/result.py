@@ -1,0 +1,247 @@
+"""What a run of a probe said, and TABLE: the metrics of the last runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from gpumon.model.durations import LATEST
+from gpumon.model.reading import agent
+from gpumon.probe.core.decode import decoded
+from gpumon.probe.core.numbers import leaves_out
+
+OUTCOMES = ("ok", "degraded", "wrong", "failed", "timeout", "skipped")
+SUCCESSES = ("ok", "degraded")
+"""Outcomes whose bandwidths count."""
+DECISIVE = (*SUCCESSES, "wrong")
+"""Of runs that have measured to their end."""
+SKIP_REASONS = (
+    *("busy", "held", "unarmed", "single_gpu", "mig", "no_torch"),
+    *("exclusive_mode", "low_memory", "disabled", "maintenance", "interrupted"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One size of the ladder. Bandwidths as nccl-tests define them, from the median time of an operation."""
+
+    collective: str = "all_reduce"
+    algorithm: str = "default"
+    """default: what NCCL chooses; ring: without NVLink SHARP."""
+    dtype: str = "float32"
+    bytes: int
+    iterations: int
+    algbw_bytes_per_second: float
+    busbw_bytes_per_second: float
+    latency_seconds: Mapping[str, float]
+    """By percentile: p50, p95, p99. An operation lasts as long as it does on the rank where it lasts longest."""
+    min_seconds: float | None = None
+    variation_ratio: float | None = None
+    """Coefficient of variation: standard deviation over mean."""
+    wrong_elements: int
+    """After one operation at this size, all ranks together."""
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What was measured: the same key in two runs can be compared."""
+        return (self.collective, self.algorithm, self.dtype, self.bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """On what a run ran: results under other conditions say nothing about this one."""
+
+    model: str = ""
+    """Of the GPUs; empty on the CPU."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs in the order of the ranks; empty on the CPU."""
+    indexes: tuple[int, ...] = ()
+    """Their numbers when it ran, in the same order; empty on the CPU."""
+    driver: str = ""
+    host_gpus: int = 0
+    """GPUs that the host should have: more than took part in a partial run."""
+    accepted: str = ""
+    """When a person last said that what the host comes to is as it should be, in RFC 3339; empty: never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One measurement beside what was to be expected. Bytes a second."""
+
+    collective: str
+    algorithm: str
+    dtype: str
+    bytes: int
+    busbw: float
+    baseline: float | None = None
+    """Median of this host's own runs under the same conditions; None while there are too few."""
+    spread: float | None = None
+    """Of those runs: 1.48 times the median distance from their median."""
+    runs: int = 0
+    """How many those are."""
+    best: float | None = None
+    """Highest median that as many runs as are remembered have had there, before there were so many None."""
+    best_date: str = ""
+    """Day of the newest of those runs, in UTC."""
+    runs_needed: int = 0
+    """For a median."""
+    expected: float | None = None
+    """The shipped figure for this hardware."""
+    source: str = ""
+    """Of that figure."""
+    fleet: float | None = None
+    """Median of the fleet's hosts of the same hardware."""
+    low: str = ""
+    """Which of them it falls short of: baseline, expected or fleet; drift: of the best median."""
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """Of its measurement."""
+        return (self.collective, self.algorithm, self.dtype, self.bytes)
+
+    @property
+    def usual(self) -> float | None:
+        """What it falls short of."""
+        known = {"baseline": self.baseline, "drift": self.best, "expected": self.expected, "fleet": self.fleet}
+        return known.get(self.low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """What two ranks exchanged with each other alone."""
+
+    ranks: tuple[int, int]
+    bandwidth: float
+    """Bytes a second, each way, in their fastest exchange."""
+    wrong: tuple[int, int] = (0, 0)
+    """Wrong elements that came from the first, and from the second."""
+    spoilt: tuple[int, int] = (0, 0)
+    """Elements that each of them held wrong itself, of what it gave."""
+    direct: bool | None = None
+    """Whether each reaches the other's memory, as CUDA says; None on the CPU."""
+    peer_access: Mapping[str, str] | None = None
+    """The same as NVML says, by capability; None on the CPU, and where it was not asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """Where the trouble is, as far as it can be said."""
+
+    sentence: str
+    ranks: tuple[int, ...] = ()
+    """That are to blame; two of them for the path between them; empty when nobody can tell."""
+    gpus: tuple[str, ...] = ()
+    """Their UUIDs; empty on the CPU."""
+    pairs: tuple[Pair, ...] = ()
+    evidence: tuple[str, ...] = ()
+    """What else was seen during the run: link errors, clocks, a path that is not what it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """One run, however it ended. A skip is a result, with its reason and a hint."""
+
+    id: str
+    probe: str
+    outcome: str
+    reason: str = ""
+    """For a skip one of SKIP_REASONS; for a failure setup or ranks; for a timeout the stage, or unkillable; for a
+    degraded run what it falls short of."""
+    hint: str = ""
+    """What to do about it."""
+    trigger: str = "schedule"
+    """schedule or request."""
+    started: float
+    """Seconds since the epoch."""
+    duration_seconds: float = 0.0
+    backend: str = ""
+    ranks: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    conditions: Conditions = Conditions()
+    measurements: tuple[Measurement, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    location: Location | None = None
+    wrong_elements: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Variables of NCCL that the ranks were given, and under its path the lines of /etc/nccl.conf."""
+    log: str = ""
+    """Tail of what the ranks printed; kept when the run did not end well."""
+    simulated: bool = False
+
+    @property
+    def ended(self) -> float:
+        """Seconds since the epoch."""
+        return self.started + self.duration_seconds
+
+    @property
+    def is_whole(self) -> bool:
+        """It left out no GPU of the host; on the CPU none takes part."""
+        return not leaves_out(self.conditions.gpus, self.ranks, self.conditions.host_gpus)
+
+
+def to_document(result: ProbeResult) -> dict[str, Any]:
+    """The result as JSON holds it."""
+    return asdict(result)
+
+
+def from_document(document: Mapping[str, Any]) -> ProbeResult:
+    """A result as JSON holds it, leaving out what a later version added. Raises TypeError and ValueError."""
+    result: ProbeResult = decoded(ProbeResult, document)
+    if result.ended > LATEST:
+        raise ValueError(f"{result.started:.0f} is no time")
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRequest:
+    """What became of a request to run the probe now. Requests are single-flight: a second one joins the run."""
+
+    id: str
+    """Of the run that was started, else of the one in progress, else of the skip; empty if nothing was recorded."""
+    accepted: bool
+    """This request started the run."""
+    reason: str = ""
+    """One of SKIP_REASONS when the guard refused."""
+    hint: str = ""
+    """What to do about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduce:
+    """The metrics of the all-reduce probe."""
+
+    PREFIX: ClassVar[str] = "gpumon_probe_allreduce_"
+    LABELS: ClassVar[tuple[str, ...]] = ()
+
+    busbw_bytes_per_second: dict[str, float] | None = agent(
+        "Bus bandwidth of the last run that succeeded.", label=("backend", "algorithm", "bytes")
+    )
+    algbw_bytes_per_second: dict[str, float] | None = agent(
+        "Algorithm bandwidth of the last run that succeeded.", label=("backend", "algorithm", "bytes")
+    )
+    latency_seconds: dict[str, float] | None = agent(
+        "Time of one operation.", label=("backend", "algorithm", "bytes", "percentile")
+    )
+    baseline_ratio: dict[str, float] | None = agent(
+        "Bus bandwidth of the last run over the median of this host's own, at the largest size; may exceed 1.",
+        label=("backend", "algorithm"),
+    )
+    expected_ratio: dict[str, float] | None = agent(
+        "Bus bandwidth of the last run over the published figure for this hardware, at the largest size; may exceed 1.",
+        label=("backend", "algorithm"),
+    )
+    wrong_elements: dict[str, float] | None = agent(
+        "Wrong elements in the last run that checked its data, or in one before it with GPUs that were left out since; "
+        "anything but 0 is silent corruption.",
+        label="backend",
+    )
+    ranks: dict[str, float] | None = agent(
+        "Ranks of the last run that started any, and left no GPU out.", label="backend"
+    )
+    runs_total: dict[str, float] | None = agent("Runs by outcome, counted over restarts.", label="outcome")
+    skips_total: dict[str, float] | None = agent("Skipped runs by reason, counted over restarts.", label="reason")
+    last_run_timestamp_seconds: float | None = agent("When a run last ended, however it ended; skips aside.")
+    last_success_timestamp_seconds: float | None = agent("When a run last succeeded, of some of the GPUs too.")
+    duration_seconds: float | None = agent("How long the last run took; skips aside.")
+    running: float | None = agent("1 while a run is in progress, of whichever probe: it loads the GPUs.")

@@ -1,0 +1,98 @@
+"""When probes run: an interval with jitter. It only calls back; whether a run takes place is decided elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.interval import IntervalTrigger
+
+from gpumon.clock import boot_clock
+
+log = logging.getLogger(__name__)
+
+STEP_SECONDS = 5.0
+"""By which the wall clock must have been stepped for the next run to follow it."""
+
+_TROUBLES = {
+    EVENT_JOB_MISSED: "missed",
+    EVENT_JOB_ERROR: "error",
+    EVENT_JOB_MAX_INSTANCES: "overrun",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timetable:
+    """Seconds, all of them."""
+
+    interval: float
+    jitter: float
+    first_after: float
+
+
+class Schedule:
+    """Calls `fire` from a thread of its own when a run is due; `fire` must return at once, as Loop.post does."""
+
+    def __init__(self, fire: Callable[[], None], on_trouble: Callable[[str], None] = lambda _: None) -> None:
+        self._fire = fire
+        self._on_trouble = on_trouble
+        self._scheduler: Any = None
+        self._booted = _booted()
+
+    def start(self, timetable: Timetable) -> None:
+        """Begin, or begin anew with another timetable."""
+        self.stop()
+        self._booted = _booted()
+        self._scheduler = BackgroundScheduler(timezone=UTC)
+        self._scheduler.add_listener(self._trouble, sum(_TROUBLES))
+        self._scheduler.add_job(
+            self._fire,
+            IntervalTrigger(seconds=timetable.interval, jitter=timetable.jitter, timezone=UTC),
+            next_run_time=datetime.now(UTC) + timedelta(seconds=timetable.first_after),
+            coalesce=True,
+            max_instances=1,
+            misfire_grace_time=None,  # a late run is better than none
+        )
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        if self._scheduler is not None:
+            self._scheduler.shutdown(wait=False)
+            self._scheduler = None
+
+    def follow_clock(self) -> None:
+        """Ask now and then: when the wall clock was stepped, the next run is as far away as it was before."""
+        step = _booted() - self._booted
+        if abs(step) < STEP_SECONDS or self._scheduler is None:
+            return
+        self._booted += step
+        log.warning("the wall clock was stepped; the next probe follows it", extra={"seconds": round(step)})
+        for job in self._scheduler.get_jobs():
+            job.modify(next_run_time=job.next_run_time + timedelta(seconds=step))
+
+    def bring_forward(self) -> None:
+        """The next run is due now, and the one after it an interval later."""
+        for job in () if self._scheduler is None else self._scheduler.get_jobs():
+            job.modify(next_run_time=datetime.now(UTC))
+
+    def next_run(self) -> float | None:
+        """Wall time of the next run, in seconds since the epoch."""
+        jobs = [] if self._scheduler is None else self._scheduler.get_jobs()
+        times = [job.next_run_time.timestamp() for job in jobs if job.next_run_time is not None]
+        return min(times, default=None)
+
+    def _trouble(self, event: Any) -> None:
+        kind = _TROUBLES[event.code]
+        log.warning("scheduled probe: %s", kind, exc_info=getattr(event, "exception", None))
+        self._on_trouble(kind)
+
+
+def _booted() -> float:
+    """When the host was booted, by its wall clock as it is now."""
+    return time.time() - boot_clock()

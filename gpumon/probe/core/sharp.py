@@ -1,0 +1,61 @@
+"""Is NVLink SHARP lost, or are the links slow? The ring, which goes without it, tells. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpumon.probe.core.result import Comparison
+
+LEVEL = 1.1
+"""Up to so many times the ring's bandwidth is at the ring's level: with NVLink SHARP it is a third more."""
+
+LOST = (
+    "That is what the ring comes to, which is as usual: NVLink SHARP is lost, and the links are well. See the fabric "
+    "manager, and what NCCL says of NVLS with NCCL_DEBUG=INFO in probe.nccl_environment."
+)
+MAYBE_LOST = "That is what the ring comes to, for which there is no usual figure yet: NVLink SHARP may be lost."
+NOT_LINKS = "The ring is as usual, so the links are not to blame."
+LINKS = "So does the ring, which goes without NVLink SHARP: links or clocks are to blame."
+LEVELLED = (
+    "The default comes to {measured:.2f} times the ring; with NVLink SHARP, by published figures, this hardware "
+    "comes to {least:.2f} times at the least: it may be lost, or switched off. See the fabric manager, and what NCCL "
+    "says of NVLS with NCCL_DEBUG=INFO in probe.nccl_environment."
+)
+HIDDEN = "The default, which NVLink SHARP helps, is as usual; what goes over the links alone is not."
+
+
+def told_apart(compared: Sequence[Comparison]) -> str:
+    """What the two algorithms say together, at the largest size; empty where there was only one."""
+    default, ring = _largest(compared)
+    if default is None or ring is None or not (default.low or ring.low):
+        return ""
+    if ring.low:
+        return LINKS if default.low else HIDDEN
+    if default.busbw > LEVEL * ring.busbw:
+        return NOT_LINKS
+    usual, usual_ring = _usual(default), _usual(ring)
+    if usual_ring is None:
+        return MAYBE_LOST
+    return LOST if usual is not None and usual > LEVEL * usual_ring else NOT_LINKS
+
+
+def levelled(compared: Sequence[Comparison], gain: Callable[[int], float | None]) -> str:
+    """What the two say by themselves, whatever is usual; `gain`: what NVLink SHARP adds at a size, see figures.gain.
+
+    Without it the two are one. Half of what it should add is asked for: hosts differ by a few hundredths.
+    """
+    default, ring = _largest(compared)
+    if default is None or ring is None or default.bytes != ring.bytes:
+        return ""
+    least, measured = gain(default.bytes), default.busbw / ring.busbw
+    return "" if least is None or measured > (1 + least) / 2 else LEVELLED.format(measured=measured, least=least)
+
+
+def _largest(compared: Sequence[Comparison]) -> tuple[Comparison | None, Comparison | None]:
+    """The default and the ring, each at its largest size."""
+    found = {one.algorithm: one for one in sorted(compared, key=lambda one: one.bytes) if one.dtype == "float32"}
+    return found.get("default"), found.get("ring")
+
+
+def _usual(one: Comparison) -> float | None:
+    return next((figure for figure in (one.baseline, one.expected, one.fleet) if figure is not None), None)

@@ -1,0 +1,1 @@
+"""Runs probes: schedule, preflight, ranks and their containment."""

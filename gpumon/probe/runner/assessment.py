@@ -1,0 +1,73 @@
+"""Who judges a run: what is normal on this host, under the conditions of now. Pure."""
+
+from __future__ import annotations
+
+from gpumon.health.table import BY_NAME
+from gpumon.health.terms import Way
+from gpumon.model.durations import utc
+from gpumon.probe.core.baseline import Figure, Floors, Judge, chosen
+from gpumon.probe.core.figures import figure, gain
+from gpumon.probe.core.fleet import FleetFigures
+from gpumon.probe.core.plan import Plan
+from gpumon.probe.core.probes import ALL_REDUCE, Probe
+from gpumon.probe.core.result import Conditions, Measurement
+from gpumon.probe.runner.gather_conditions import expected_gpus
+from gpumon.state.report import Report
+
+_ACCEPTABLE = frozenset(name for name, check in BY_NAME.items() if check.acceptable)
+
+
+def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors, fleet: FleetFigures) -> Judge:
+    """Figures from elsewhere are of GPUs: nothing is known of what ranks on a CPU come to."""
+    conditions = _conditions(probe, plan, report)
+
+    def expected(measurement: Measurement) -> Figure | None:
+        return figure(conditions.model, plan.ranks, measurement) if plan.gpus else None
+
+    def of_fleet(measurement: Measurement) -> float | None:
+        return fleet.figure(conditions.model, plan.ranks, measurement) if plan.gpus else None
+
+    def of_sharp(size: int) -> float | None:
+        return gain(conditions.model, plan.ranks, size) if plan.gpus and probe.name == ALL_REDUCE else None
+
+    return Judge(
+        probe=probe.name,
+        backend=plan.setting.backend,
+        conditions=conditions,
+        settings=chosen(plan.settings, plan.algorithm),
+        history=report.probe.good,
+        expected=expected,
+        fleet=of_fleet,
+        gain=of_sharp,
+        floors=floors,
+    )
+
+
+def _conditions(probe: Probe, plan: Plan, report: Report) -> Conditions:
+    used = [state for state in report.gpus if not plan.gpus or state.uuid in plan.gpus]
+    index = {state.uuid: state.index for state in report.gpus}
+    models = {state.gpu.name for state in used if state.gpu.name}
+    status = report.memory.status
+    return Conditions(
+        model=", ".join(sorted(models)),
+        gpus=plan.gpus,
+        indexes=tuple(index[uuid] for uuid in plan.gpus) if index.keys() >= set(plan.gpus) else (),
+        driver=(status.driver or "") if status is not None else "",
+        host_gpus=max(len(report.gpus), expected_gpus(report)),
+        accepted=_accepted(report) if probe.name == ALL_REDUCE else "",
+    )
+
+
+def _accepted(report: Report) -> str:
+    """When somebody last acknowledged that it is slow: what it came to before is asked for no more.
+
+    What followed from another fault says nothing. Rulings are forgotten some day, and runs hand it on.
+    """
+    rulings = (*report.health.history, *report.health.cleared.values())
+    told = (
+        utc(one.wall).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for one in rulings
+        if one.way is Way.ACKNOWLEDGED and one.verdict.check in _ACCEPTABLE and one.verdict.under is None
+    )
+    known = (one.conditions.accepted for one in report.probe.known if one.probe == ALL_REDUCE)
+    return max((*told, *known), default="")

@@ -1,0 +1,352 @@
+"""The rank processes of one pass of a probe run: started, led on, killed, reaped, and told of exactly once."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gpumon.clock import boot_clock
+from gpumon.probe.core.account import Account, Progress
+from gpumon.probe.core.conclusion import LOG_LIMIT
+from gpumon.probe.core.frames import take
+from gpumon.probe.core.passes import Ending, Pass
+from gpumon.probe.core.plan import LOOPBACK, Plan, Rendezvous
+from gpumon.probe.core.preflight import Skip
+from gpumon.probe.core.steps import Step, encode
+from gpumon.probe.runner.cgroup import make_group
+from gpumon.probe.runner.orphans import RANK, mark
+from gpumon.probe.runner.shared_memory import sweep
+from gpumon.probe.runner.stray_processes import Strays
+from gpumon.supervisor import child, exec_shim
+from gpumon.supervisor.child import Child, Command
+from gpumon.supervisor.lines import Lines
+from gpumon.supervisor.loop import Loop
+
+log = logging.getLogger("gpumon.probe.core")
+
+TERM_PATIENCE = 2.0
+"""Seconds between SIGTERM and SIGKILL."""
+KILL_PATIENCE = 30.0
+"""Seconds after SIGKILL until a rank counts as unkillable: to give back tens of GiB of a GPU, the kernel takes many."""
+LAST_WORDS = 1.0
+"""Seconds that the other ranks have, after one has failed, to fail too and say why."""
+LOOK_INTERVAL = 0.02
+"""Between two looks at what ranks have started, once they have ended."""
+NOT_ON_GPU = frozenset({"start", "import"})
+"""Stages in which a rank has not opened its GPU yet."""
+FRAME_LIMIT = 64 * 1024
+"""Longest line that a rank may send, in bytes."""
+FRAMES, FRAMES_A_SECOND = 2000, 20
+"""Most frames of a rank: what its steps take, and its progress until the deadline."""
+
+_NUMBERS = itertools.count(1)
+"""Of the passes of this process."""
+_SHIM = (sys.executable, "-I", "-S", exec_shim.__file__)
+"""What becomes a rank: its interpreter may lie on a file system of the network, for which the loop must not wait."""
+
+OnProgress = Callable[[Progress], None]
+OnEnd = Callable[[Pass], None]
+Course = Callable[[Pass], Step | None]
+"""What the ranks do next, from what they have done; None: they end."""
+
+
+class Ranks:
+    """One pass at a time. All callbacks come from the loop, and `on_end` comes once, whatever happens.
+
+    It comes within the plan's deadline, TERM_PATIENCE and twice KILL_PATIENCE, and a reaping interval.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._current: _CurrentPass | None = None
+        self._stuck: set[int] = set()
+
+    @property
+    def running(self) -> bool:
+        """Whether a pass is in progress."""
+        return self._current is not None
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Of our own processes that have not ended."""
+        if self._current is None:
+            return frozenset(self._stuck)
+        ranks = (rank.child.pid for rank in self._current.ranks if not rank.child.ended)
+        return frozenset(ranks) | self._current.others | self._stuck
+
+    @property
+    def begun(self) -> frozenset[int]:
+        """Pids of all that the pass in progress has started: one that has ended was there at the last poll."""
+        return frozenset(rank.child.pid for rank in (() if self._current is None else self._current.ranks))
+
+    @property
+    def arrived(self) -> bool:
+        """Whether a rank may have opened its GPU by now: before that, whoever is there is a stranger."""
+        started = () if self._current is None else self._current.ranks
+        return any(rank.account.progress.stage not in NOT_ON_GPU for rank in started)
+
+    @property
+    def unkillable(self) -> tuple[int, ...]:
+        """Pids from this and earlier runs that SIGKILL did not end, and that are still there."""
+        return tuple(sorted(self._stuck))
+
+    def start(
+        self, plan: Plan, course: Course, on_progress: OnProgress, on_end: OnEnd, *, within: float | None = None
+    ) -> None:
+        """Begin a pass. Raises RuntimeError while another is in progress: look at `running` first.
+
+        `within`: seconds that are left of the plan's deadline, where it is not all of them.
+        """
+        if self._current is not None:
+            raise RuntimeError("a pass is in progress")
+
+        def end_once(one: Pass) -> None:
+            self._current = None
+            on_end(one)
+
+        self._current = _CurrentPass(
+            self._loop,
+            plan,
+            course,
+            plan.deadline if within is None else within,
+            stuck=self._stuck,
+            on_progress=on_progress,
+            on_end=end_once,
+        )
+        self._current.start()
+
+    def abort(self, skip: Skip) -> None:
+        """Kill the pass in progress, if any; its end is this skip."""
+        if self._current is not None:
+            self._current.abort(skip)
+
+
+class _Rank:
+    """One rank: its process and its account."""
+
+    def __init__(
+        self,
+        number: int,
+        steps: Sequence[Step],
+        on_frame: Callable[[_Rank], None],
+        *,
+        tail: int,
+        most_frames: float,
+    ) -> None:
+        self.account = Account(progress=Progress(rank=number))
+        self.child: Child
+        self.settled = False
+        """It has ended or was abandoned: the run waits for it no more."""
+        self._frames, self._most_frames = 0, most_frames
+        self._steps = steps
+        self._on_frame = on_frame
+        self._tail = tail
+        self.lines = Lines(FRAME_LIMIT, self._frame, lambda: self._frame(b"a line without end"))
+
+    def take_output(self, printed: bytes) -> None:
+        self.account = replace(self.account, output=(self.account.output + printed)[-self._tail :])
+
+    def _frame(self, line: bytes) -> None:
+        self._frames += 1
+        if self._frames > self._most_frames:
+            if not self.account.error:
+                self.account = replace(self.account, error="it sends frames without end")
+                self._on_frame(self)
+            return
+        self.account = take(self.account, line, self._steps)
+        self._on_frame(self)
+
+
+class _CurrentPass:
+    def __init__(
+        self,
+        loop: Loop,
+        plan: Plan,
+        course: Course,
+        within: float,
+        *,
+        stuck: set[int],
+        on_progress: OnProgress,
+        on_end: OnEnd,
+    ) -> None:
+        self.ranks: list[_Rank] = []
+        self._course = course
+        self._steps: list[Step] = []
+        self._over = False
+        self._loop = loop
+        self._plan = plan
+        self._stuck = stuck
+        self._on_progress = on_progress
+        self._on_end = on_end
+        self._begun = boot_clock()
+        self._begun_wall = time.time()
+        self._ending = Ending(duration=0.0)
+        self._told: Progress | None = None
+        self._blamed: _Rank | None = None
+        self._stopping = False
+        self._leaving = False
+        self.others = frozenset[int]()
+        """What ranks have started and left behind, while it is being ended."""
+        self._number = next(_NUMBERS)
+        self._group = make_group() or Strays(self._number)
+        self._timers = [loop.call_after(within, self._late)]
+
+    def start(self) -> None:
+        try:
+            with socket.socket() as listener:
+                listener.bind((LOOPBACK, 0))
+                rendezvous = Rendezvous(port=listener.getsockname()[1], listen=listener.fileno())
+                for rank in range(self._plan.ranks):
+                    self.ranks.append(self._start_rank(rank, rendezvous))
+            self._order()
+        except (OSError, ValueError) as error:  # or words that cannot be told to a process
+            self._ending = replace(self._ending, not_started=str(error))
+            self._kill()
+            self._timers.append(self._loop.call_after(0, self._conclude_if_settled))
+
+    def abort(self, skip: Skip) -> None:
+        self._ending = replace(self._ending, aborted=skip)
+        self._kill()
+
+    def _start_rank(self, number: int, rendezvous: Rendezvous) -> _Rank:
+        most_frames = FRAMES + FRAMES_A_SECOND * self._plan.deadline
+        rank = _Rank(number, self._steps, self._heard, tail=LOG_LIMIT // self._plan.ranks, most_frames=most_frames)
+        frames, result = os.pipe2(os.O_CLOEXEC)
+        orders = self._plan.orders(number, parent=os.getpid(), result=result, rendezvous=rendezvous)
+        command = Command(
+            name=f"rank {number}",
+            arguments=(*_SHIM, str(os.getpid()), str(result), *self._plan.command),
+            orders=orders,
+            environment={**self._plan.environment, **mark(), RANK: f"{self._number}.{number}"},
+            descriptors=(result, rendezvous.listen) if number == 0 else (result,),
+            outputs={frames: rank.lines.feed},
+            on_started=self._group.add,
+            on_output=rank.take_output,
+            on_error_output=rank.take_output,
+            on_exit=lambda status: self._ended(rank, status),
+            on_abandoned=lambda: self._abandoned(rank),
+            patience=KILL_PATIENCE,
+        )
+        try:
+            rank.child = Child(self._loop, command)
+        except (OSError, ValueError):
+            os.close(frames)
+            raise
+        finally:
+            os.close(result)
+        rank.account = replace(rank.account, pid=rank.child.pid)
+        return rank
+
+    def _order(self) -> None:
+        """Tell all ranks the next step: they are as far as each other, or have not begun."""
+        step = self._course(self._so_far())
+        self._over = step is None
+        line = encode(len(self._steps), step)
+        if step is not None:
+            self._steps.append(step)
+        for rank in self.ranks:
+            rank.child.tell(line)
+
+    def _so_far(self, ending: Ending | None = None) -> Pass:
+        accounts = tuple(rank.account for rank in self.ranks)
+        return Pass(plan=self._plan, steps=tuple(self._steps), accounts=accounts, ending=ending)
+
+    def _heard(self, rank: _Rank) -> None:
+        if rank.account.error:
+            self._failed(rank)
+        if not self._over and all(one.account.stepped == len(self._steps) for one in self.ranks):
+            self._order()
+        behind = min((one.account.progress for one in self.ranks), key=lambda progress: progress.ratio)
+        if behind != self._told and not rank.settled:
+            self._told = behind
+            self._on_progress(behind)
+
+    def _failed(self, rank: _Rank) -> None:
+        """Without it the others cannot go on, and it need not be able to end by itself."""
+        if self._blamed is None:
+            self._timers.append(self._loop.call_after(LAST_WORDS, self._stop))
+        self._blame(rank)
+
+    def _blame(self, rank: _Rank) -> None:
+        """The first to fail; but one that died without a word rather than one that complains of its absence."""
+        if self._stopping or rank.settled:
+            return
+        if self._blamed is None or (self._blamed.account.error and not rank.account.error):
+            self._blamed = rank
+
+    def _late(self) -> None:
+        self._ending = replace(self._ending, timed_out=True)
+        self._stop()
+
+    def _stop(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            for rank in self.ranks:
+                rank.child.terminate()
+            self._timers.append(self._loop.call_after(TERM_PATIENCE, self._kill))
+
+    def _kill(self) -> None:
+        for rank in self.ranks:
+            rank.child.kill()
+
+    def _ended(self, rank: _Rank, status: int) -> None:
+        self._stuck.discard(rank.child.pid)
+        if rank.settled:
+            return
+        rank.account = replace(rank.account, status=status)
+        if status != 0 or not rank.account.done:
+            self._failed(rank)
+        rank.settled = True
+        self._conclude_if_settled()
+
+    def _abandoned(self, rank: _Rank) -> None:
+        rank.settled = True
+        self._stuck.add(rank.child.pid)
+        self._ending = replace(self._ending, abandoned=(*self._ending.abandoned, rank.child.pid))
+        self._conclude_if_settled()
+
+    def _conclude_if_settled(self) -> None:
+        if not self._leaving and all(rank.settled for rank in self.ranks):
+            self._leaving = True
+            self._end_others(boot_clock() + KILL_PATIENCE)
+
+    def _end_others(self, give_up_at: float) -> None:
+        """What ranks have started, wherever it hides, ends before the result is told, or is as unkillable as they."""
+        self.others = others = self._group.pids() - self._stuck
+        if (others or not self._group.searched) and boot_clock() < give_up_at:
+            self._group.kill()
+            self._loop.call_after(LOOK_INTERVAL, lambda: self._end_others(give_up_at))
+            return
+        if others:
+            self._stuck |= others
+            self._ending = replace(self._ending, abandoned=(*self._ending.abandoned, *sorted(others)))
+        self._forget(others)
+        self._conclude()
+
+    def _forget(self, others: frozenset[int]) -> None:
+        """Those that are gone after all; ranks are told of by their own end."""
+        there = self._group.pids()
+        self._stuck -= others - there
+        if there:
+            self._loop.call_after(child.REAP_INTERVAL, lambda: self._forget(others))
+        else:
+            self._group.remove()
+
+    def _conclude(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        swept = sweep(since=self._begun_wall)
+        if swept:
+            log.info("shared memory of ranks deleted", extra={"files": ", ".join(swept)})
+        ending = replace(
+            self._ending,
+            duration=boot_clock() - self._begun,
+            first_failed=None if self._blamed is None else self._blamed.account.rank,
+        )
+        self._on_end(self._so_far(ending))

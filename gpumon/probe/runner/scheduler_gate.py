@@ -1,0 +1,120 @@
+"""Asks the scheduler for the node: a command of the operator's, run as a child so that nothing waits for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from gpumon.probe.core.preflight import REFUSED, Skip
+from gpumon.probe.runner.orphans import mark
+from gpumon.supervisor.child import Child, Command
+from gpumon.supervisor.loop import Loop
+
+TAIL = 4096
+"""Bytes of its output that are kept."""
+LINE = 300
+"""Longest line that is shown, in characters."""
+END_SECONDS = 3.0
+"""How long its enclosure may take to end what the command has started; then it is killed itself."""
+
+NO = 1
+"""Exit code of a scheduler that does not give the node."""
+
+
+class Question:
+    """One run of the command. `on_answer` comes once, from the loop, unless it is withdrawn: None is yes."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        command: Sequence[str],
+        seconds: float,
+        environment: Mapping[str, str],
+        on_answer: Callable[[Skip | None], None],
+    ) -> None:
+        self._on_answer: Callable[[Skip | None], None] | None = on_answer
+        self._name = command[0]
+        self._seconds = seconds
+        self._output = b""
+        self._child: Child | None = None
+        self._loop = loop
+        self._trouble = b""
+        self._timer = loop.call_after(seconds, self._late)
+        self._child = self._start(command, environment)
+        if self._child is None:
+            loop.call_after(0.0, lambda: self._ended(1))
+
+    def withdraw(self) -> None:
+        """Nobody wants to know any more."""
+        self._on_answer = None
+        self._end()
+
+    def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> Child | None:
+        """In an enclosure, which also tells why the command cannot be run."""
+        trouble, told = os.pipe2(os.O_CLOEXEC)
+        try:
+            return Child(self._loop, self._enclosed(command, environment, trouble, told))
+        except OSError as error:
+            self._trouble = (error.strerror or str(error)).encode()
+            os.close(trouble)
+            return None
+        finally:
+            os.close(told)
+
+    def _enclosed(self, command: Sequence[str], environment: Mapping[str, str], trouble: int, told: int) -> Command:
+        return Command(
+            name="scheduler gate",
+            arguments=(sys.executable, "-m", "gpumon.supervisor.subreaper", str(os.getpid()), str(told), *command),
+            environment={**os.environ, **environment, **mark()},
+            descriptors=(told,),
+            outputs={trouble: self._not_run},
+            on_output=self._printed,
+            on_error_output=self._printed,
+            on_exit=self._ended,
+        )
+
+    def _not_run(self, why: bytes) -> None:
+        self._trouble += why
+
+    def _printed(self, output: bytes) -> None:
+        self._output = (self._output + output)[-TAIL:]
+
+    def _ended(self, code: int) -> None:
+        if self._trouble:
+            why = self._trouble.decode(errors="replace")
+            remedy = "Name a program that the agent's user may run."
+            hint = f"probe.scheduler_gate: {self._name} cannot be run: {why}. {remedy}"
+            self._answer(Skip(reason="unarmed", hint=hint))
+        else:
+            self._answer(None if code == 0 else self._refusal(code))
+
+    def _refusal(self, code: int) -> Skip:
+        """Of whatever is not a no, such as a command that is missing in a script, nobody may say that it is one."""
+        lines = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
+        words = "".join(one if one.isprintable() else " " for one in lines[-1].strip()[:LINE]) if lines else ""
+        if code == NO:
+            return Skip(reason="busy", hint=f"{REFUSED} (probe.scheduler_gate): {words or 'no words'}")
+        how = f"code {code}" if code > 0 else f"signal {-code}"
+        hint = f"probe.scheduler_gate: {self._name} ended with {how}, which is neither yes (0) nor no ({NO}): "
+        return Skip(reason="unarmed", hint=hint + (words or "no words"))
+
+    def _late(self) -> None:
+        hint = (
+            f"probe.scheduler_gate: {self._name} has not answered in {self._seconds:g} s. See why it takes so long, or "
+            "give it more time with probe.scheduler_gate_seconds."
+        )
+        self._answer(Skip(reason="unarmed", hint=hint))
+
+    def _answer(self, skip: Skip | None) -> None:
+        on_answer, self._on_answer = self._on_answer, None
+        self._end()
+        if on_answer is not None:
+            on_answer(skip)
+
+    def _end(self) -> None:
+        """What the command has started ends when its enclosure's input does."""
+        self._timer.cancel()
+        if self._child is not None and not self._child.ended:
+            self._child.close_input()
+            self._loop.call_after(END_SECONDS, self._child.kill)

@@ -1,0 +1,36 @@
+"""What the configuration says about probing, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpumon.probe.core.baseline import Floors
+from gpumon.probe.runner.nccl_conf import PATH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Those that may change while the agent runs."""
+
+    python: str
+    enabled: bool = True
+    deadline: float | None = None
+    """Seconds; None: the probe's own."""
+    dtypes: tuple[str, ...] = ("float32",)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    nccl_conf: Path = PATH
+    floors: Mapping[str, Floors] = field(default_factory=dict)
+    """By backend; what is not here has the shipped ones."""
+    idle_seconds: float = 0.0
+    """For how long the GPUs must have been idle before a run by schedule."""
+    partial: bool = False
+    """Whether a run may leave out GPUs that are in use."""
+    algorithms: tuple[str, ...] = ()
+    """Of NCCL, for a run on all GPUs; empty: the probe's own, or what is safe where the GPUs are."""
+    gate: tuple[str, ...] = ()
+    """Command that asks the scheduler for the node; empty: none is asked."""
+    gate_seconds: float = 10.0
+    fault: str = ""
+    """For tests: what one rank does wrong."""

@@ -1,0 +1,94 @@
+"""Looks at the GPUs while a run is in progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from gpumon.health.checks.nvlink import BROKEN, REPEATED
+from gpumon.model.gpu_state import GpuState
+from gpumon.probe.core.evidence import HELD_DOWN, AllSeen, Sight, see
+from gpumon.state.report import Report
+
+_PCIE_ERRORS = ("fatal", "non_fatal")
+"""Correctable ones are ordinary."""
+
+
+class Witness:
+    """From its making on, which is before the run. `gpus`: UUIDs of those that the run uses."""
+
+    def __init__(self, latest: Callable[[], Report], gpus: Collection[str]) -> None:
+        self._latest = latest
+        self._gpus = gpus
+        self._seen: AllSeen = {}
+        self.look()
+
+    def look(self) -> AllSeen:
+        """All that was seen until now."""
+        report = self._latest()
+        at = report.node.snapshot_timestamp_seconds
+        if at is not None:
+            self._seen = see(self._seen, [sight(one, at) for one in report.gpus if one.uuid in self._gpus])
+        return self._seen
+
+
+def sight(state: GpuState, at: float) -> Sight:
+    """The GPU as its last readings show it."""
+    gpu = state.gpu
+    received, sent = gpu.nvlink_receive_bytes_total, gpu.nvlink_transmit_bytes_total
+    return Sight(
+        index=state.index,
+        uuid=state.uuid,
+        at=at,
+        fault=state.fault or "",
+        xids=gpu.xid_errors_total or {},
+        ecc_errors=_uncorrected(gpu.ecc_errors_total),
+        held_down=[reason for reason in HELD_DOWN if (gpu.clock_event_active or {}).get(reason)],
+        held_seconds=gpu.clock_event_seconds_total or {},
+        sm_clock=(gpu.clock_hertz or {}).get("sm"),
+        links_down=[link for link, one in state.links.items() if one.up == 0],
+        link_errors=dict(_link_errors(state)),
+        link_speed=gpu.nvlink_speed_bytes_per_second,
+        link_bytes=None if received is None or sent is None else received + sent,
+        each_link_bytes=_by_end(state),
+        peer_access=state.peer_access,
+        fabric=[check for check, value in (state.fabric.health or {}).items() if value] if state.fabric else (),
+        pcie_generation=gpu.pcie_link_generation,
+        pcie_generation_max=gpu.pcie_link_generation_max,
+        pcie_width=gpu.pcie_link_width,
+        pcie_width_max=gpu.pcie_link_width_max,
+        pcie_errors=dict(_pcie_errors(state)),
+    )
+
+
+def _by_end(state: GpuState) -> dict[str, dict[str, float]]:
+    """What each NVLink has moved, of those of which it is known where they lead: to a GPU, or to the switches."""
+    found: dict[str, dict[str, float]] = {}
+    for link, moved in state.link_bytes.items():
+        peer = state.peers.get(link)
+        end = None if peer is None else peer.peer if peer.peer_type == "gpu" else peer.peer_type
+        if end is not None:
+            found.setdefault(end, {})[link] = moved
+    return found
+
+
+def _uncorrected(errors: Mapping[str, float] | None) -> float | None:
+    counts = [count for key, count in (errors or {}).items() if key.startswith("uncorrected")]
+    return sum(counts) if counts else None
+
+
+def _link_errors(state: GpuState) -> Iterator[tuple[str, float]]:
+    for link, one in state.links.items():
+        for kind, count in (one.errors_total or {}).items():
+            if kind in REPEATED | BROKEN:
+                yield f"{link} had {kind.replace('_', ' ')} errors", count
+        for result, count in (one.recoveries_total or {}).items():
+            yield f"{link} was trained again ({result})", count
+
+
+def _pcie_errors(state: GpuState) -> Iterator[tuple[str, float]]:
+    gpu = state.gpu
+    if gpu.pcie_replays_total is not None:
+        yield "replay", gpu.pcie_replays_total
+    for kind in _PCIE_ERRORS:
+        if kind in (gpu.pcie_errors_total or {}):
+            yield kind, (gpu.pcie_errors_total or {})[kind]

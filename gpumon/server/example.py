@@ -1,0 +1,293 @@
+"""A made-up node, from which the reference page takes its examples: one of each thing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpumon.health.alerting import names, rules
+from gpumon.health.alerts.alert import FIRING, Alert
+from gpumon.health.alerts.template import filled
+from gpumon.health.expectation import Expectation
+from gpumon.health.standing import Health
+from gpumon.health.table import BY_NAME
+from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import Change, Ruling, Verdict
+from gpumon.model.error_event import XID, Board, Burst
+from gpumon.model.hold import Hold
+from gpumon.model.maintenance import Maintenance
+from gpumon.model.node import Build, Driver, Node
+from gpumon.model.port_record import KnownPort
+from gpumon.model.release import Release, Window
+from gpumon.outputs.document import Stamp
+from gpumon.probe.core.account import Progress
+from gpumon.probe.core.result import AllReduce, Comparison, Conditions, Measurement, ProbeResult
+from gpumon.probe.core.state import ProbeState
+from gpumon.server.example_parts import GIB, NVLINKS, bus_id, gpu, mig, port, uuid
+from gpumon.state.report import Report
+
+WALL = 1763640000.0
+STAMP = Stamp(host="gpu-17", wall=WALL, boot=864000.0)
+BOOT_ID = "3c0e1f5e-6d0c-4a51-9d34-0d2f8f1f2b77"
+LADDER = (1 << 20, 1 << 25, 1 << 30, 1 << 33)
+HEAT = "thermal_margin_low"
+HOT = names(BY_NAME[HEAT])[-1]
+"""The alert: a warning."""
+
+
+def event() -> Burst:
+    return Burst(
+        id="5b1f0c7a92d3",
+        kind=XID,
+        code=79,
+        bus_id=bus_id(0),
+        uuid=uuid(0),
+        boot_id=BOOT_ID,
+        first_at=STAMP.boot - 600,
+        last_at=STAMP.boot - 600,
+        first_wall=WALL - 600,
+        last_wall=WALL - 600,
+        nvml=1,
+        kmsg=1,
+        texts=("GPU has fallen off the bus.",),
+        text="GPU has fallen off the bus.",
+    )
+
+
+def alert() -> Alert:
+    [rule] = (one for one in rules({}) if one.name == HOT)
+    labels, value = (("check", HEAT), ("gpu", "0"), ("uuid", uuid(0))), float(Level.WARN)
+    return Alert(
+        rule=rule.name,
+        severity=rule.severity,
+        state=FIRING,
+        labels=labels,
+        summary=filled(rule.summary, labels, value),
+        description=filled(rule.description, labels, value),
+        runbook_url=rule.runbook_url,
+        value=value,
+        active_at=STAMP.boot - 400,
+        since=WALL - 400,
+        firing_since=WALL - 280,
+    )
+
+
+def run(number: int = 0, *, peak: float = 478e9, outcome: str = "ok") -> ProbeResult:
+    """A run of the all-reduce probe, `number` hours before now."""
+    ring = 0.766 * peak
+    measurements = *(_measured(size, peak) for size in LADDER), *(_measured(size, ring, "ring") for size in LADDER)
+    return ProbeResult(
+        id=f"allreduce-{1763640000 - 3600 * number}",
+        probe="allreduce",
+        outcome=outcome,
+        started=WALL - 3600.0 * number - 900,
+        duration_seconds=11.4,
+        backend="nccl",
+        ranks=8,
+        versions={"torch": "2.13.0", "nccl": "2.30.7"},
+        conditions=Conditions(
+            model="NVIDIA H100 80GB HBM3",
+            gpus=tuple(uuid(index) for index in range(8)),
+            indexes=tuple(range(8)),
+            driver="580.95.05",
+            host_gpus=8,
+        ),
+        measurements=measurements,
+        comparisons=tuple(_compared(one) for one in measurements if one.bytes == LADDER[-1]),
+        wrong_elements=0,
+    )
+
+
+def part(number: int, *indexes: int, outcome: str = "ok") -> ProbeResult:
+    """One on these GPUs alone, because jobs use the others."""
+    whole = run(number, outcome=outcome)
+    some = replace(whole.conditions, gpus=tuple(map(uuid, indexes)), indexes=indexes)
+    return replace(whole, ranks=len(indexes), conditions=some)
+
+
+def _compared(one: Measurement) -> Comparison:
+    usual, source = {"default": (474e9, 480e9), "ring": (363e9, 370e9)}[one.algorithm]
+    return Comparison(
+        collective=one.collective,
+        algorithm=one.algorithm,
+        dtype=one.dtype,
+        bytes=one.bytes,
+        busbw=one.busbw_bytes_per_second,
+        baseline=usual,
+        spread=2.5e9,
+        runs=30,
+        runs_needed=5,
+        expected=source,
+        source="NVIDIA/nccl#2140",
+    )
+
+
+def _measured(size: int, peak: float, algorithm: str = "default") -> Measurement:
+    busbw = peak * size / (size + (1 << 26))
+    seconds = size * 1.75 / busbw
+    return Measurement(
+        algorithm=algorithm,
+        bytes=size,
+        iterations=20,
+        algbw_bytes_per_second=round(busbw / 1.75),
+        busbw_bytes_per_second=round(busbw),
+        latency_seconds={"p50": seconds, "p95": seconds * 1.03, "p99": seconds * 1.1},
+        min_seconds=seconds * 0.98,
+        variation_ratio=0.012,
+        wrong_elements=0,
+    )
+
+
+def report() -> Report:
+    last = run()
+    ladder = {f"{last.backend},{one.algorithm},{one.bytes}": one for one in last.measurements}
+    return Report(
+        started=WALL - 7200,
+        boot_id=BOOT_ID,
+        build=Build(version="0.1.0", python="3.11.2", revision=""),
+        driver=Driver(driver="580.95.05", nvml="13.580.95.05", cuda="13.0"),
+        node=_node(),
+        gpus=(replace(gpu(0), migs=(mig(),)),),
+        ports=(port(),),
+        events=(event(),),
+        health=health(),
+        alerts=(alert(),),
+        probe=ProbeState(
+            metrics=AllReduce(
+                busbw_bytes_per_second={key: one.busbw_bytes_per_second for key, one in ladder.items()},
+                wrong_elements={"nccl": 0.0},
+                ranks={"nccl": 8.0},
+                runs_total={"ok": 1.0},
+                last_run_timestamp_seconds=last.ended,
+                last_success_timestamp_seconds=last.ended,
+                duration_seconds=last.duration_seconds,
+                running=0.0,
+            ),
+            last=last,
+            history=(last,),
+            ran=(last,),
+            good=(last,),
+            next_run=WALL + 2700,
+        ),
+    )
+
+
+def measuring() -> ProbeState:
+    """While a run is in progress."""
+    return ProbeState(
+        running=run().id, progress=Progress(rank=3, stage="warm_up", algorithm="ring", bytes=GIB, ratio=0.42)
+    )
+
+
+def health() -> Health:
+    """One GPU had a row that could not be replaced, yesterday."""
+    verdict = Verdict(
+        check="row_remap_failed",
+        device=uuid(0),
+        level=Level.FAIL,
+        reason="A bad memory row could not be replaced: no spare is left.",
+        action=Action.REPLACE,
+        since=WALL - 86400,
+        seen=WALL - 86400,
+        seen_at=STAMP.boot - 86400,
+        boot_id=BOOT_ID,
+        active=False,
+        evidence={"row_remap_failed": 1.0},
+    )
+    raised = Ruling(verdict=verdict, change=Change.RAISED, wall=WALL - 86400)
+    return Health(
+        open={verdict.key: verdict}, history=(raised,), judged=True, judged_wall=WALL, judged_at=STAMP.boot - 2.5
+    )
+
+
+def _node() -> Node:
+    return Node(
+        simulated=0.0,
+        nvml_up=1.0,
+        nvml_stuck_seconds=0.0,
+        gpus_expected=1.0,
+        gpus_visible=1.0,
+        gpus_on_pci_bus={"nvidia": 1.0},
+        kernel_log_up=1.0,
+        snapshot_timestamp_seconds=WALL - 0.4,
+        poll_duration_seconds={"fast": 0.011, "slow": 0.034, "rare": 0.051},
+        poll_success={"fast": 1.0, "slow": 1.0, "rare": 1.0},
+        polls_total={"fast": 7200.0, "slow": 480.0, "rare": 24.0},
+        abandoned_children=0.0,
+        driver_calls_total=410000.0,
+        store_up=1.0,
+        alerts={f"{HOT},warning,firing": 1.0},
+    )
+
+
+def maintained() -> Report:
+    """The same node in maintenance."""
+    one = Maintenance(
+        began=WALL - 600,
+        began_at=STAMP.boot - 600,
+        until=WALL + 6600,
+        deadline=STAMP.boot + 6600,
+        boot_id="",
+        reason="new power supply",
+        by="command",
+    )
+    return replace(report(), maintenances=(one,))
+
+
+def held() -> Report:
+    """The same node while a job keeps probes away."""
+    one = Hold(
+        began=WALL - 60,
+        began_at=STAMP.boot - 60,
+        until=WALL + 840,
+        deadline=STAMP.boot + 840,
+        boot_id="",
+        reason="prolog",
+        by="command",
+        owner="4711",
+    )
+    return replace(report(), holds=(one,))
+
+
+def released() -> Report:
+    """The same node while its GPU is released."""
+    one = Window(bus_id=bus_id(0), by="command", since=WALL - 60, until=WALL + 240, deadline=STAMP.boot + 240)
+    return replace(report(), release=Release(windows=(one,)))
+
+
+def inventoried() -> Report:
+    """The same node with what its store knows of the GPU and the port."""
+    node = report()
+    one = node.gpus[0]
+    board = Board(
+        uuid=one.uuid,
+        bus_id=one.bus_id,
+        serial=one.gpu.serial or "",
+        name=one.gpu.name or "",
+        first_wall=WALL - 90 * 86400,
+        last_wall=WALL - 0.4,
+        gpu=0,
+        nvlinks=NVLINKS,
+    )
+    rail = KnownPort(
+        identity="5c25:7303:00f0:0000/1",
+        device="mlx5_0",
+        port="1",
+        bus_id=node.ports[0].bus_id,
+        guid="5c25:7303:00f0:0000",
+        link_layer="InfiniBand",
+        board="MT_0000000838",
+        firmware="28.43.1014",
+        first_wall=WALL - 90 * 86400,
+        last_wall=WALL - 0.4,
+        first_up=WALL - 90 * 86400,
+        last_up=WALL - 0.4,
+        speed=50e9,
+        expected=True,
+    )
+    links = replace(node.memory.links, records={rail.identity: rail}, here={("mlx5_0", "1"): rail.identity})
+    return replace(
+        node,
+        gpus=(replace(one, board=board),),
+        expectation=Expectation(count=1),
+        memory=replace(node.memory, links=links),
+    )

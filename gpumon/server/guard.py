@@ -1,0 +1,110 @@
+"""What stands before every route: Host and Origin, HEAD, security headers; and the token that writes ask for."""
+
+from __future__ import annotations
+
+import hmac
+
+from fastapi import Request
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gpumon.server.headers import secure
+from gpumon.server.hosts import is_allowed
+from gpumon.server.problem import Problem
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+HOW_TO_AUTHORIZE = (
+    "Send `Authorization: Bearer <token>` with the token from the agent's token file (--web.token-file). "
+    "A request from this host needs it too."
+)
+
+
+class Guard:
+    """ASGI middleware, outermost."""
+
+    def __init__(self, app: ASGIApp, allowed_hosts: frozenset[str]) -> None:
+        self._app = app
+        self._allowed_hosts = allowed_hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                secure(MutableHeaders(scope=message))
+            await send(message)
+
+        problem = self._refusal(scope)
+        if problem is not None:
+            await problem.response(scope)(scope, receive, secured)
+        elif scope["method"] == "HEAD":  # every page answers it as GET; the server leaves the body out
+            await self._app({**scope, "method": "GET"}, receive, secured)
+        else:
+            await self._app(scope, receive, secured)
+
+    def _refusal(self, scope: Scope) -> Problem | None:
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host"), headers.get("origin")
+        if host is not None and not is_allowed(host, self._allowed_hosts):
+            return not_this_host(host)
+        own = (None,) if host is None else (None, f"http://{host}", f"https://{host}")
+        if scope["method"] not in SAFE_METHODS and origin not in own:
+            return other_origin(origin)
+        return None
+
+
+def not_this_host(host: str) -> Problem:
+    return Problem(
+        421,
+        "Host not allowed",
+        f"This agent does not go by the name {host!r}.",
+        "Ask by IP address or by the host's own name, or add the name to web.allowed_hosts.",
+    )
+
+
+def other_origin(origin: str | None) -> Problem:
+    return Problem(
+        403,
+        "Origin not allowed",
+        f"A page of {origin!r} asked for a change.",
+        "Changes are taken from this agent's own pages and from programs that send no Origin.",
+    )
+
+
+def token_needed() -> Problem:
+    challenge = {"WWW-Authenticate": 'Bearer realm="gpumon"'}
+    return Problem(
+        401, "Token needed", "This request starts work or changes something.", HOW_TO_AUTHORIZE, headers=challenge
+    )
+
+
+def authorize(request: Request) -> None:
+    """Raise a Problem unless the request carries the token."""
+    token = request.app.state.sources.token()
+    if token is None:
+        raise Problem(
+            503,
+            "No token",
+            "The agent has no token to compare with, so it takes no request that starts work or changes something.",
+            "See the agent's notices: its token file (--web.token-file) is missing or cannot be read.",
+        )
+    given = request.headers.get("authorization")
+    if given is None:
+        raise token_needed()
+    if not is_token(given, token):
+        challenge = {"WWW-Authenticate": 'Bearer realm="gpumon", error="invalid_token"'}
+        raise Problem(401, "Wrong token", "The token does not match.", HOW_TO_AUTHORIZE, headers=challenge)
+
+
+def is_authorized(request: Request) -> bool:
+    """Whether the request carries the token, for what only few may read."""
+    token, given = request.app.state.sources.token(), request.headers.get("authorization")
+    return token is not None and given is not None and is_token(given, token)
+
+
+def is_token(authorization: str, token: str) -> bool:
+    """Takes the same time wherever the two differ."""
+    scheme, _, given = authorization.partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())

@@ -1,0 +1,57 @@
+"""What the server is given: values and callables, so that it knows neither the daemon nor its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from gpumon.health.acknowledge import Acknowledged, Asked
+from gpumon.model.release import Answer
+from gpumon.outputs.prometheus import Exposition
+from gpumon.probe.core.result import ProbeRequest
+from gpumon.state.report import Report
+from gpumon.store.events import EventQuery, StoredEvent
+from gpumon.store.runs import RunPage, RunQuery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Called from the server's thread: each returns at once."""
+
+    host: str
+    """Name of the host, for documents and the page."""
+    latest: Callable[[], Report]
+    exposition: Callable[[], Exposition]
+    ready: Callable[[], bool]
+    """A first poll has ended, or its deadline has passed."""
+    token: Callable[[], str | None]
+    """The token that writes ask for, read anew so that it can be rotated; None when there is none to be had."""
+    allowed_hosts: frozenset[str]
+    """Names in the Host header that are this agent's, besides IP addresses; "*" allows any."""
+    request_probe: Callable[[str], Future[ProbeRequest]]
+    """Asks for a run of this probe now. When it answers, `latest` already names the run, so that its id can be read."""
+    request_release: Callable[[str, float, str], Future[Answer]]
+    """Asks for a release: bus id or NODE, seconds, who asks. Answers when nothing is held, or will not be let go."""
+    end_release: Callable[[str | None, str], Future[Answer]]
+    """Ends one release, None: all that are not the marker's; who asks."""
+    acknowledge: Callable[[Asked], Future[Acknowledged]]
+    """Clears verdicts because a person says so. Answers when that is stored, or will not be."""
+    accept_inventory: Callable[[Collection[str]], Future[Answer]]
+    """Has what is here expected from now on. Answers when it is stored."""
+    request_maintenance: Callable[[float, str, str], Future[Answer]]
+    """Asks for a maintenance: seconds, reason, who asks. Answers when it is on record."""
+    end_maintenance: Callable[[], Future[Answer]]
+    """Ends the one in force."""
+    request_hold: Callable[[float, str, str, str], Future[Answer]]
+    """Asks for a hold of the probe: seconds, reason, owner, who asks. Answers when nothing of a run is left."""
+    end_hold: Callable[[str], Future[Answer]]
+    """Ends the one of this owner."""
+    find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]
+    """Asks the store. StoreError in the future when it cannot be read."""
+    find_runs: Callable[[RunQuery], Future[RunPage]]
+    """The same of the probes."""
+    wall: Callable[[], float]
+    """Seconds since the epoch."""
+    boot: Callable[[], float]
+    """CLOCK_BOOTTIME."""

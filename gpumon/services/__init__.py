@@ -1,0 +1,1 @@
+"""The stateful parts on the daemon's loop: persistence, events, verdicts, time windows."""

@@ -1,0 +1,45 @@
+"""What the store still knows when the agent starts. Runs in the store's thread."""
+
+from __future__ import annotations
+
+from gpumon.health.standing import MOST_RULINGS, MOST_WEIGHTY
+from gpumon.health.verdict import Ruling
+from gpumon.model.hold import Hold
+from gpumon.model.maintenance import Maintenance
+from gpumon.probe.core.state import MOST_RAN, MOST_RESULTS
+from gpumon.state.error_counters import MOST_EVENTS
+from gpumon.state.messages import Remembered
+from gpumon.store.store import Store
+
+MOST_LIVES = 50
+"""Lives of the agent that are recalled."""
+
+
+def recall(store: Store, probe: str) -> Remembered:
+    """All of it that the Report has room for. Raises StoreError."""
+    counters = store.probe_counters(probe)
+    return Remembered(
+        counters=store.error_counters(),
+        events=store.recent_events(MOST_EVENTS),
+        boards=store.boards(),
+        ports=store.ports(),
+        accepted=store.accepted() is not None,
+        verdicts=store.open_verdicts(),
+        rulings=_rulings(store),
+        cleared=store.cleared_verdicts(),
+        waiting=store.waiting(),
+        lives=store.recent_lives(MOST_LIVES),
+        maintenances=store.spans(Maintenance),
+        holds=store.spans(Hold),
+        probe_results=store.known_probe_results(newest=MOST_RESULTS, each=MOST_RAN),
+        probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
+        probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
+    )
+
+
+def _rulings(store: Store) -> tuple[Ruling, ...]:
+    """The newest, and before them those that have weight."""
+    newest = store.recent_rulings(0.0, MOST_RULINGS)
+    weighty = store.recent_rulings(0.0, MOST_WEIGHTY, weighty=True)
+    known = {(one.verdict.key, one.change, one.wall) for one in newest}
+    return (*[one for one in weighty if (one.verdict.key, one.change, one.wall) not in known], *newest)

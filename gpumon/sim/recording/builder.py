@@ -1,0 +1,123 @@
+"""Makes a recording of the lines that a recording sampler writes, while they come."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpumon.sim.capture import (
+    BUS,
+    EVENT,
+    FIELD,
+    HANGS,
+    METRIC,
+    UUIDS,
+    Answer,
+    Capture,
+    Cost,
+    Header,
+    Question,
+    Timeline,
+)
+from gpumon.sim.codes import Code
+from gpumon.sim.recording.mask import Mask
+
+FIELD_VALUES, WAIT, METRICS_GET = "nvmlDeviceGetFieldValues", "nvmlEventSetWait_v2", "nvmlGpmMetricsGet"
+
+
+class Builder:
+    """Give it lines; it gives the recording. `began`: boot clock at which the recording's time is 0."""
+
+    def __init__(self, mask: Mask, began: float) -> None:
+        self._mask = mask
+        self._began = began
+        self._calls: dict[int, tuple[str, tuple[Any, ...]]] = {}
+        self._seconds: defaultdict[str, array[float]] = defaultdict(lambda: array("f"))
+        self._answers: dict[Question, Timeline] = {}
+        self._signatures: dict[str, tuple[str, ...]] = {}
+        self._names: dict[str, dict[str, None]] = {"handle": {}, "missing": {}, "unrecorded": {}}
+        self._findings: list[tuple[str, str, str]] = []
+
+    def take(self, line: bytes) -> None:
+        """A line of the recorder's Notes."""
+        kind, *rest = json.loads(line)
+        match kind:
+            case "in":
+                serial, function, given = rest
+                self._calls[serial] = function, _tuple(self._mask.given(given))
+            case "out":
+                self._answered(*rest)
+            case "signature":
+                self._signatures[rest[0]] = tuple(rest[1])
+            case "finding":
+                self._findings.append((rest[0], rest[1], rest[2]))
+            case "handle" | "missing" | "unrecorded":
+                self._names[kind][self._mask.given(rest[0])] = None
+            case _:  # what is known without the driver
+                self._add(Question(BUS if kind == BUS else UUIDS), rest[0], (0, self._mask.given(rest[1])))
+
+    def child_ended(self, hung_since: float | None) -> None:
+        """The call that it was in did not return: it was stopped in it, or the call hung since then."""
+        left, self._calls = self._calls, {}
+        for function, given in left.values() if hung_since is not None else ():
+            self._add(Question(function, given), hung_since or 0.0, (HANGS,))
+
+    def capture(self, header: Header) -> Capture:
+        return Capture(
+            header=header,
+            signatures=self._signatures,
+            costs={function: _cost(seconds) for function, seconds in self._seconds.items()},
+            answers=self._answers,
+            handles=tuple(self._names["handle"]),
+            missing=tuple(sorted(self._names["missing"])),
+            unrecorded=tuple(sorted(self._names["unrecorded"])),
+            findings=tuple(self._findings),
+        )
+
+    def _answered(self, serial: int, at: float, seconds: float, code: int, told: Sequence[Any] | None) -> None:
+        function, given = self._calls.pop(serial)
+        self._seconds[function].append(seconds)
+        if told is None or code == Code.INSUFFICIENT_SIZE:  # it was about the caller's room
+            return
+        if function == WAIT and code == 0:
+            self._add(Question(EVENT), at, (0, *_tuple(self._mask.given(told))), anyway=True)
+            return
+        parts = _PARTS.get(function)
+        for question, answer in parts(given, told) if parts else ():
+            self._add(question, at, answer)
+        self._add(Question(function, given), at, (code, *(() if parts else self._told(function, told))))
+
+    def _told(self, function: str, told: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(map(_tuple, self._mask.told(function, told)))
+
+    def _add(self, question: Question, at: float, answer: Answer, *, anyway: bool = False) -> None:
+        timeline = self._answers.setdefault(question, Timeline())
+        timeline.add(max(0.0, at - self._began), answer, anyway=anyway)
+
+
+def _fields(given: tuple[Any, ...], told: Sequence[Any]) -> list[tuple[Question, Answer]]:
+    return [
+        (Question(FIELD, (given[0], number, scope)), (0, kind, value, stamped) if not code else (code,))
+        for number, scope, code, kind, value, stamped in told
+    ]
+
+
+def _metrics(given: tuple[Any, ...], told: Sequence[Any]) -> list[tuple[Question, Answer]]:
+    return [(Question(METRIC, (*given, number)), (0, value) if not code else (code,)) for number, code, value in told]
+
+
+_PARTS: Mapping[str, Any] = {FIELD_VALUES: _fields, METRICS_GET: _metrics}
+"""Functions that answer many questions at once, each in its own way."""
+
+
+def _cost(seconds: array[float]) -> Cost:
+    times = sorted(seconds)
+    median, p90, p99 = (times[min(len(times) - 1, len(times) * part // 100)] for part in (50, 90, 99))
+    return Cost(len(times), *(round(one * 1e6, 1) for one in (median, p90, p99, times[-1])))
+
+
+def _tuple(values: Any) -> Any:
+    return tuple(_tuple(one) for one in values) if isinstance(values, (list, tuple)) else values

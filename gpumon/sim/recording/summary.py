@@ -1,0 +1,209 @@
+"""What a recording holds, in words: its host, what calls cost, and what it says where manuals leave questions open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+
+from gpumon.collectors.nvml.field_ids import field_ids
+from gpumon.collectors.nvml.library import UNSUPPORTED
+from gpumon.sim.capture import EVENT, FIELD, Capture, Timeline
+from gpumon.sim.codes import Code
+
+CLOCK_EVENTS = "CLOCKS_EVENT_"
+"""Begins the names of fields that count the time under a clock-event reason."""
+LINK_COUNT, LINK_STATE = "NVLINK_LINK_COUNT", "NVLINK_GET_STATE"
+LOOKUP = "nvmlDeviceGetHandleByPciBusId_v2"
+
+
+def brief(capture: Capture, path: Path, size: int) -> str:
+    """One line, and one for each remark."""
+    calls = sum(cost.calls for cost in capture.costs.values())
+    masked = "masked" if capture.header.masked else "NOT masked: it names serials, uuids and process ids"
+    told = (
+        f"{path}: {len(_gpus(capture))} GPUs, {capture.header.seconds:.0f} s, {calls} calls of "
+        f"{len(capture.costs)} functions, {size / 1e3:.0f} kB, {masked}"
+    )
+    return "\n".join([told, *(f"cut short: {remark}" for remark in capture.header.remarks)])
+
+
+def summary(capture: Capture) -> str:
+    """For people: see docs/captures.md."""
+    sections = (_host, _calls, _gaps, _open_questions)
+    return "\n".join("\n".join(section(capture)) + "\n" for section in sections)
+
+
+def _host(capture: Capture) -> Iterator[str]:
+    header = capture.header
+    user = "root" if header.root else "an ordinary user"
+    products = {str(timeline.answers[0][1]) for _, timeline in _succeeded(capture, "nvmlDeviceGetName")}
+    yield _row("recorded", f"{header.wall} by gpumon {header.gpumon} (nvidia-ml-py {header.bindings}), as {user}")
+    yield _row("of", f"the simulated {header.simulated}: no hardware" if header.simulated else "a host")
+    yield _row("driver", _driver(capture) or "unknown")
+    yield _row("GPUs", f"{len(_gpus(capture))}: {', '.join(sorted(products))}")
+    yield _row("time", f"{header.seconds:.0f} s, a poll every {header.interval:g} s")
+    yield _row(
+        "masked", "serials, uuids, process ids" if header.masked else "no: serials, uuids and process ids are real"
+    )
+    for remark in header.remarks:
+        yield _row("cut short", remark)
+
+
+def _driver(capture: Capture) -> str:
+    timeline = capture.timeline("nvmlSystemGetDriverVersion")
+    return str(timeline.answers[0][1]) if timeline and _answered(timeline) else ""
+
+
+def _fields(capture: Capture) -> Mapping[str, int]:
+    """Numbers of the fields of this driver."""
+    return field_ids(_driver(capture))
+
+
+def _calls(capture: Capture) -> Iterator[str]:
+    yield f"{'calls, in microseconds':48}{'calls':>8}{'p50':>10}{'p90':>10}{'p99':>10}{'longest':>10}"
+    for name, cost in sorted(capture.costs.items(), key=lambda one: -one[1].median):
+        yield (f"  {name:46}{cost.calls:8}{cost.median:10.1f}{cost.p90:10.1f}{cost.p99:10.1f}{cost.longest:10.1f}")
+
+
+def _gaps(capture: Capture) -> Iterator[str]:
+    yield "what this driver does not give"
+    refused = {name for name in capture.signatures if _never(capture, name)}
+    fields = sorted({given[1] for given, timeline in capture.questions(FIELD) if _answered(timeline)})
+    yield _row("not supported", _names(refused))
+    yield _row("not in the library", _names(capture.missing))
+    yield _row("not recorded", _names(capture.unrecorded))
+    yield _row("fields that answer", ", ".join(map(str, fields)) or "none")
+
+
+def _names(names: frozenset[str] | set[str] | tuple[str, ...]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def _never(capture: Capture, function: str) -> bool:
+    timelines = [timeline for _, timeline in capture.questions(function)]
+    return bool(timelines) and all(answer[0] in UNSUPPORTED for one in timelines for answer in one.answers)
+
+
+def _answered(timeline: Timeline) -> bool:
+    return any(answer[0] == 0 for answer in timeline.answers)
+
+
+def _succeeded(capture: Capture, function: str) -> Iterator[tuple[tuple[object, ...], Timeline]]:
+    return ((given, one) for given, one in capture.questions(function) if one.answers[0][0] == 0)
+
+
+def _gpus(capture: Capture) -> list[str]:
+    """Handles of the GPUs that were looked up."""
+    return [timeline.answers[0][1] for _, timeline in _succeeded(capture, LOOKUP)]
+
+
+# Open questions
+
+
+def _open_questions(capture: Capture) -> Iterator[str]:
+    yield "open questions"
+    for question, answer in OPEN_QUESTIONS.items():
+        yield _row(question, answer(capture))
+    for what, found in sorted({(what, found) for what, _, found in capture.findings}):
+        yield _row(what, found)
+
+
+def _clock_event_unit(capture: Capture) -> str:
+    counters = {number for name, number in _fields(capture).items() if name.startswith(CLOCK_EVENTS)}
+    rates = [
+        (later[1] - earlier[1]) / seconds
+        for given, timeline in capture.questions(FIELD)
+        if given[1] in counters
+        for seconds, earlier, later in _steps(timeline)
+    ]
+    fastest = max(rates, default=0.0)
+    if fastest <= 0:
+        return "none of the counters grew: record while a GPU is held at its power limit"
+    told = f"the fastest grew by {fastest:.3g} in a second: "
+    if fastest > 2e6:
+        return told + "nanoseconds" if fastest < 1.2e9 else told + "more than nanoseconds have time for"
+    return told + "microseconds; or nanoseconds, if no reason held for more than a 500th of the time"
+
+
+def _steps(timeline: Timeline) -> Iterator[tuple[float, tuple[int, int], tuple[int, int]]]:
+    """Seconds between two values of a field, and both as (type, value)."""
+    known = [
+        (time, answer[1:3]) for time, answer in zip(timeline.times, timeline.answers, strict=True) if not answer[0]
+    ]
+    for (earlier, before), (later, after) in pairwise(known):
+        if later > earlier:
+            yield later - earlier, before, after
+
+
+def _events(capture: Capture) -> str:
+    masks = {timeline.answers[0][1] for _, timeline in _succeeded(capture, "nvmlDeviceGetSupportedEventTypes")}
+    return ", ".join(f"0x{mask:x}" for mask in sorted(masks)) or "none, or not asked"
+
+
+def _registration(capture: Capture) -> str:
+    return _codes(timeline for _, timeline in capture.questions("nvmlDeviceRegisterEvents"))
+
+
+def _gpm(capture: Capture) -> str:
+    return _codes(timeline for _, timeline in capture.questions("nvmlGpmSampleGet"))
+
+
+def _past_the_last_link(capture: Capture) -> str:
+    told, numbers = [], _fields(capture)
+    for device in _gpus(capture)[:1]:
+        count = capture.timeline(FIELD, device, numbers[LINK_COUNT], 0)
+        links = count.answers[0][2] if count and count.answers[0][0] == 0 else 0
+        for name, timeline in (
+            ("nvmlDeviceGetNvLinkState", capture.timeline("nvmlDeviceGetNvLinkState", device, links)),
+            ("the field", capture.timeline(FIELD, device, numbers[LINK_STATE], links)),
+        ):
+            told.append(f"{name} {_codes([timeline] if timeline else [])}")
+    return ", ".join(told) or "no GPU"
+
+
+def _codes(timelines: Iterable[Timeline]) -> str:
+    codes = sorted({answer[0] for timeline in timelines for answer in timeline.answers})
+    return ", ".join(_word(code) for code in codes) or "was not asked"
+
+
+def _word(code: int) -> str:
+    return Code(code).words if code in set(Code) else f"code {code}"
+
+
+def _memory(capture: Capture) -> str:
+    exact = []
+    for _, timeline in _succeeded(capture, "nvmlDeviceGetMemoryInfo_v2"):
+        numbers = bytes.fromhex(timeline.answers[0][1])[4:]
+        total, *parts = (int.from_bytes(numbers[n : n + 8], "little") for n in range(0, 32, 8))
+        exact.append(total == sum(parts))
+    return "was not asked" if not exact else f"on {sum(exact)} of {len(exact)} GPUs"
+
+
+def _lost(capture: Capture) -> str:
+    xids = sorted({answer[3] for _, timeline in capture.questions(EVENT) for answer in timeline.answers})
+    counts = capture.timeline("nvmlDeviceGetCount_v2")
+    lost = any(answer[0] == Code.GPU_IS_LOST for timeline in capture.answers.values() for answer in timeline.answers)
+    told = f"Xids {', '.join(map(str, xids))}; " if xids else ""
+    if not lost:
+        return told + "no GPU was lost"
+    return (
+        told
+        + "a GPU was lost, and NVML counted "
+        + ", then ".join(str(answer[1]) for answer in (counts.answers if counts else ()) if not answer[0])
+    )
+
+
+OPEN_QUESTIONS: dict[str, Callable[[Capture], str]] = {
+    "unit of clock-event counters": _clock_event_unit,
+    "event types supported": _events,
+    "registering for events": _registration,
+    "taking a GPM sample": _gpm,
+    "past the last NVLink": _past_the_last_link,
+    "used + free + reserved = total": _memory,
+    "count after a loss": _lost,
+}
+
+
+def _row(name: str, told: str) -> str:
+    return f"  {name:36}{told}"

@@ -1,0 +1,187 @@
+"""What arrives at the daemon and is folded into the next Report: children's messages, and what is in here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpumon.health.lives import Life
+from gpumon.health.verdict import Key, Ruling, Verdict
+from gpumon.health.waiting import Waited
+from gpumon.model.error_event import Board, Burst, Change
+from gpumon.model.hold import Hold, HoldEnded, Holds
+from gpumon.model.maintenance import Known, Maintenance, MaintenanceEnded
+from gpumon.model.port_record import KnownPort
+from gpumon.model.release import Release
+from gpumon.model.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot
+from gpumon.probe.core.account import Progress
+from gpumon.probe.core.probes import ALL_REDUCE
+from gpumon.probe.core.result import ProbeResult
+from gpumon.store.events import ErrorCounter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """A GPU that no sampler opens, because a call on it did not return or broke the library."""
+
+    fault: str
+    detail: str
+    wall: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samplers:
+    """How the samplers fare, as their supervisor sees it."""
+
+    stuck_seconds: float = 0.0
+    """How long the current driver call has been seen not to return."""
+    aside: Mapping[str, Aside] = field(default_factory=dict)
+    """By bus id."""
+    restarts: Mapping[str, float] = field(default_factory=dict)
+    """By reason."""
+    abandoned: tuple[str, ...] = ()
+    """Names of the children that SIGKILL did not end."""
+    gave_up: bool = False
+    """Too many were abandoned: no sampler runs."""
+    driver_calls: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinksChild:
+    """How the links child fares, as its supervisor sees it."""
+
+    aside: Mapping[str, Aside] = field(default_factory=dict)
+    """Devices and collectors whose files do not answer."""
+    abandoned: tuple[str, ...] = ()
+    """Names of the children that SIGKILL did not end."""
+    trouble: str = ""
+    """Why there is none, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Errors of GPUs and NVSwitches, after the attempt to make them durable."""
+
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruled:
+    """What became of verdicts, after the attempt to make it durable."""
+
+    rulings: tuple[Ruling, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """What the store still knew at start."""
+
+    counters: tuple[ErrorCounter, ...] = ()
+    events: tuple[Burst, ...] = ()
+    """Newest last."""
+    boards: tuple[Board, ...] = ()
+    """Those at one address in the order in which they were seen there last."""
+    ports: tuple[KnownPort, ...] = ()
+    """The one seen last stands last."""
+    accepted: bool = False
+    """A person has accepted how many GPUs there are."""
+    verdicts: tuple[Verdict, ...] = ()
+    rulings: tuple[Ruling, ...] = ()
+    """Newest last."""
+    cleared: Mapping[Key, Ruling] = field(default_factory=dict)
+    """How each verdict was last cleared."""
+    waiting: tuple[Waited, ...] = ()
+    """What had not lasted long enough."""
+    lives: tuple[Life, ...] = ()
+    """Of the agent; the newest last, its present one may be among them."""
+    maintenances: Known = ()
+    """Newest last."""
+    holds: Holds = ()
+    """Newest last."""
+    probe_results: tuple[ProbeResult, ...] = ()
+    probe_runs: Mapping[str, float] = field(default_factory=dict)
+    probe_skips: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A person has accepted what is here, and it is stored: so many GPUs, and these are gone."""
+
+    count: int | None
+    """None: only of ports."""
+    gone: tuple[str, ...] = ()
+    """By uuid."""
+    ports: tuple[str, ...] = ()
+    """Ports that are down or gone, by identity."""
+    slow: Mapping[str, float] = field(default_factory=dict)
+    """The speed of ports that were faster before, by identity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeStarted:
+    """A run began, or, told again, its ranks are about to start."""
+
+    id: str
+    probe: str = ALL_REDUCE
+    gpus: tuple[str, ...] = ()
+    """UUIDs of those that it loads from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeProgressed:
+    """The slowest rank of the run got so far."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeEnded:
+    """A run ended, or was skipped."""
+
+    result: ProbeResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """The daemon on itself."""
+
+    log_messages: Mapping[str, float]
+    store_up: bool
+    kernel_log_up: bool | None = None
+    """None where there is no kernel log to read."""
+    kernel_log_overruns: float = 0.0
+    kernel_log_denied: bool = False
+    next_probe: float | None = None
+    """Wall time."""
+    probe_unkillable: tuple[int, ...] = ()
+    """Pids of ranks that SIGKILL does not end."""
+    notices: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time passed: what is too old goes, and the rules are evaluated."""
+
+
+Arrival = (
+    Snapshot
+    | PciBus
+    | DriverStatus
+    | LinksSeen
+    | LinksChild
+    | Samplers
+    | Release
+    | Errors
+    | Ruled
+    | Accepted
+    | Maintenance
+    | MaintenanceEnded
+    | Hold
+    | HoldEnded
+    | Remembered
+    | ProbeStarted
+    | ProbeProgressed
+    | ProbeEnded
+    | Agent
+    | Tick
+)

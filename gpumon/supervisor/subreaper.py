@@ -1,0 +1,126 @@
+"""Runs a command that an operator wrote, and lets nothing that it starts outlive it, its time, or the agent.
+
+`python -m gpumon.supervisor.subreaper AGENT DESCRIPTOR COMMAND...`: ends as the command does, and when its input
+closes or the process AGENT is gone. Why the command cannot be run is written to DESCRIPTOR. What the command leaves
+in the background becomes a child of this process, whatever group or session it moved to: so it is found, and killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpumon.collectors.lifecycle import PR_SET_PDEATHSIG
+
+PR_SET_CHILD_SUBREAPER = 36
+PATIENCE = 2.0
+"""Seconds after SIGKILL until what is still there is given up: it sits in the kernel, or belongs to somebody else."""
+LOOK_INTERVAL = 0.02
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Answers the command's exit status, or ends by the signal that ended it."""
+    agent, told, *command = arguments
+    woken = _wake_on_signals()
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != int(agent):  # it went before we were tied
+        return 1
+    own = os.getpid()
+
+    def tie() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != own:
+            os._exit(1)
+
+    try:
+        # Here are no threads, and only between fork and exec can a program that is not ours be tied to its parent.
+        started = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=tie)  # noqa: PLW1509
+    except OSError as error:
+        os.write(int(told), (error.strerror or str(error)).encode())
+        return 1
+    status = _wait(started.pid, woken)
+    started.returncode = 0  # reaped here, and not by subprocess
+    _end_descendants(woken)
+    return _end_as(os.waitstatus_to_exitcode(status))
+
+
+def _wake_on_signals() -> int:
+    """Descriptor from which the number of each signal that tells something is read."""
+    woken, wake = os.pipe()
+    for end in (woken, wake):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for one in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(one, lambda *_: None)
+    return woken
+
+
+def _wait(command: int, woken: int) -> int:
+    """Until the command has ended, whose wait status it is, or nobody wants to know any more."""
+    while True:
+        ready, _, _ = select.select([0, woken], [], [])
+        signals = os.read(woken, 4096) if woken in ready else b""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == command:
+                    return ended[1]
+        if signal.SIGTERM in signals or (0 in ready and not os.read(0, 4096)):
+            return signal.SIGKILL
+
+
+def _end_descendants(woken: int) -> None:
+    """Kill until there is no child to wait for; whoever loses its parent meanwhile becomes one."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        for pid in _descendants():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        if select.select([woken], [], [], LOOK_INTERVAL)[0]:
+            os.read(woken, 4096)
+
+
+def _descendants() -> set[int]:
+    parents = {int(one.name): _parent(one) for one in Path("/proc").glob("[0-9]*")}
+    found, more = set[int](), {os.getpid()}
+    while more:
+        more = {pid for pid, parent in parents.items() if parent in more}
+        found |= more
+    return found
+
+
+def _parent(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except OSError:  # it has ended
+        return 0
+
+
+def _end_as(code: int) -> int:
+    """By the same signal, without a core of one's own."""
+    if code >= 0:
+        return code
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError, ValueError):  # no handler can be set for SIGKILL
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+    return 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""The all-reduce where no rank runs: what ranks would tell becomes the result that it becomes on a host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.truth import ranks
+from benchmarks.truth.faults import FAULTS
+from benchmarks.truth.pairs import measure_pair
+from benchmarks.truth.ranks import RUN_SECONDS, Told, run, well_so_far
+from benchmarks.truth.world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A node that is free, and has a median of its own."""
+    with World("l40sx4", tmp_path, "idle: true") as one:
+        one.go_on(30)
+        well_so_far(one)
+        yield one
+
+
+def outcomes(world: World, *told: Told) -> list[tuple[str, str]]:
+    """Of these runs, one after the other."""
+    before = len(world.report.probe.history)
+    for one in told:
+        run(one)(world)
+        world.go_on(RUN_SECONDS + 1)
+    return [(one.outcome, one.reason) for one in world.report.probe.history[before:]]
+
+
+def test_what_ranks_tell_is_judged_as_on_a_host(world: World) -> None:
+    """By the daemon's own guard, course, judge and store."""
+    world.go_on(5)
+    assert outcomes(world, ranks.WELL, ranks.SLOW, ranks.UNCONFIRMED, ranks.WRONG) == [
+        ("ok", ""),
+        ("degraded", "baseline"),
+        ("ok", ""),
+        ("wrong", ""),
+    ]
+    assert outcomes(world, ranks.BROKEN, ranks.NOT_BEGUN, ranks.LATE, ranks.ABORTED) == [
+        ("failed", "ranks"),
+        ("failed", "setup"),
+        ("timeout", "measure"),
+        ("skipped", "busy"),
+    ]
+    world.restart()
+    world.go_on(30)
+    assert [one.outcome for one in world.report.probe.history[-8:]] == [
+        *("ok", "degraded", "ok", "wrong"),
+        *("failed", "failed", "timeout", "skipped"),
+    ]
+
+
+def test_the_guard_lets_no_run_begin_where_somebody_works_or_will(world: World) -> None:
+    """It sees the node as it is; what cannot be killed, is in the way for ever."""
+    world.hold(60.0)
+    world.go_on(5)
+    assert outcomes(world, ranks.WELL) == [("skipped", "held")]
+    world.edit("busy: true")
+    world.go_on(120)
+    assert outcomes(world, ranks.WELL) == [("skipped", "busy")]
+    world.edit("idle: true")
+    world.go_on(120)
+    assert outcomes(world, ranks.UNKILLABLE, ranks.WELL) == [("timeout", "unkillable"), ("skipped", "busy")]
+
+
+@pytest.mark.parametrize(("same", "under"), [(True, (True, False)), (False, (False, False))])
+def test_a_slow_gpu_follows_from_its_own_heat_alone(*, same: bool, under: tuple[bool, bool]) -> None:
+    """The heat of another one explains nothing: it is this one that is slow with every other."""
+    by_name = {fault.name: fault for fault in FAULTS}
+    pair = (by_name["it holds the all-reduce back"], by_name["slowed down by its hardware"])
+    both = measure_pair(*pair, "b200x8", same_gpu=same)
+    assert both.right
+    assert both.under == under

@@ -1,0 +1,52 @@
+"""A few rows of each table, run: `make truth` runs them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.truth.benign import DISTURBANCES
+from benchmarks.truth.faults import FAULTS
+from benchmarks.truth.measure import endure, measure
+from benchmarks.truth.page import missed
+
+FOUND = (
+    "fell off the bus: Xid 79, and lost to NVML",
+    "a driver call on it does not return",
+    "Xid 48: an uncorrectable error in memory",
+    "the kernel module is gone",
+    "as hot as it may be",
+    "half of its PCIe lanes are gone",
+    "the configuration on disk is not good",
+)
+BORNE = (
+    "the agent is killed with SIGKILL",
+    "the clock is stepped forward by an hour, and back",
+    "the host sleeps for ten minutes",
+    "one lone Xid 45",
+    "a release of the node for two minutes",
+)
+DIVIDED = (
+    "a guest that was given some of the GPUs",
+    "a container beside a GPU that fails, and was not given to it",
+)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_fault_is_found_in_time_and_blamed_on_what_has_it(name: str) -> None:
+    """On the smallest node."""
+    fault = next(one for one in FAULTS if one.name == name)
+    assert not missed(measure(fault, "t4x1"))
+
+
+@pytest.mark.parametrize("name", BORNE)
+def test_what_is_no_fault_brings_no_verdict(name: str) -> None:
+    """A quarter of an hour of it."""
+    one = next(one for one in DISTURBANCES if one.name == name)
+    assert endure(one, "t4x1", 0.25).said == ()
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_who_was_given_some_gpus_says_unknown_and_nothing_else(name: str) -> None:
+    """Whatever becomes of the others."""
+    one = next(one for one in DISTURBANCES if one.name == name)
+    assert endure(one, "h100x8", 0.1).said == (("gpu_count", "unknown"),)

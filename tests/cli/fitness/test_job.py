@@ -1,0 +1,131 @@
+"""Which GPUs a job has: flags, CUDA and Slurm name them in ways of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gpumon.cli.fitness.job_gpus import chosen, named
+from gpumon.cli.fitness.node_health import KnownGpu, Unknowable
+
+GPUS = (
+    KnownGpu(number=0, uuid="GPU-aaaa1111-0000", bus_id="00000000:1B:00.0"),
+    KnownGpu(number=1, uuid="GPU-aaaa2222-0000", bus_id="00000000:43:00.0", migs=("MIG-bbbb1111", "MIG-bbbb2222")),
+    KnownGpu(number=2, uuid="GPU-cccc0000-0000", bus_id="00000000:52:00.0"),
+)
+
+
+def of(environ: Mapping[str, str], *given: str) -> list[int | None]:
+    return [gpu.number for gpu in chosen(named(given, environ), GPUS)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["2", "GPU-cccc0000-0000", "GPU-c", "gpu-CCCC", "52:00.0", "0000:52:00.0", "00000000:52:00.0"],
+)
+def test_every_name_of_a_gpu_is_understood(name: str) -> None:
+    """Index, uuid, an unambiguous beginning of it, and PCI address in anybody's spelling."""
+    assert of({}, name) == [2]
+
+
+@pytest.mark.parametrize(
+    ("environ", "indices"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0,2"}, [0, 2]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-aaaa1,GPU-cccc"}, [0, 2]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-bbbb1111,MIG-bbbb2222"}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-GPU-aaaa2222-0000/1/0"}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "0,-1,2"}, [0]),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles", "SLURM_JOB_ID": "7"}, []),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+        ({"SLURM_JOB_GPUS": "1,2", "SLURM_JOB_ID": "7"}, [1, 2]),
+        ({"SLURM_JOB_GPUS": "0-2"}, [0, 1, 2]),
+        ({"GPU_DEVICE_ORDINAL": "1"}, [1]),
+        ({"SLURM_JOB_ID": "7"}, []),
+    ],
+)
+def test_the_environment_names_them(environ: dict[str, str], indices: list[int]) -> None:
+    """As CUDA reads its variable, and as Slurm sets its own; a Slurm job without any has no GPU."""
+    assert of(environ) == indices
+
+
+@pytest.mark.parametrize(
+    ("environ", "indices"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "2"}, [2]),
+        ({"CUDA_VISIBLE_DEVICES": "1", "SLURM_STEP_GPUS": "", "SLURM_JOB_GPUS": ""}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "", "SLURM_JOB_GPUS": ""}, []),
+        ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "1,2"}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-bbbb1111", "SLURM_JOB_GPUS": "5"}, [1]),
+    ],
+)
+def test_numbers_relative_to_a_cgroup_are_not_taken_for_indices(environ: dict[str, str], indices: list[int]) -> None:
+    """Slurm's own numbers come before CUDA's; CUDA's uuids come before Slurm's numbers, which MIG makes others."""
+    assert of(environ) == indices
+
+
+def test_flags_come_before_the_environment() -> None:
+    """--gpu, repeated or with commas, each GPU once."""
+    assert of({"CUDA_VISIBLE_DEVICES": "0"}, "2,1", "GPU-cccc") == [2, 1]
+
+
+@pytest.mark.parametrize("given", [[""], [","], ["-1"], ["0", ""]])
+def test_a_flag_that_names_no_gpu_is_a_mistake(given: list[str]) -> None:
+    """An empty variable of a script must not make a job without GPUs of it, for which all is well."""
+    with pytest.raises(Unknowable, match=r"^--gpu .* names no GPU: give its index"):
+        of({}, *given)
+
+
+@pytest.mark.parametrize(("name", "words"), [("9", "not known"), ("GPU-aaaa", "more than one"), ("MIG-x", "not known")])
+def test_an_unknown_gpu_is_told_with_those_there_are(name: str, words: str) -> None:
+    """The message names what was asked, by whom, and what there is."""
+    with pytest.raises(Unknowable, match=f"SLURM_JOB_GPUS: '{name}' is {words}.*GPU-aaaa1111"):
+        of({"SLURM_JOB_GPUS": name})
+
+
+def test_nothing_named_is_no_answer() -> None:
+    """Outside of a job nobody knows which GPUs are meant."""
+    with pytest.raises(Unknowable, match="CUDA_VISIBLE_DEVICES"):
+        of({})
+
+
+MOVED = (
+    KnownGpu(number=0, uuid="GPU-0", bus_id="00000000:10:00.0", nvml_index=0),
+    KnownGpu(number=1, uuid="GPU-1", bus_id="00000000:20:00.0"),
+    KnownGpu(number=2, uuid="GPU-2", bus_id="00000000:30:00.0", nvml_index=1),
+    KnownGpu(number=3, uuid="GPU-3", bus_id="00000000:40:00.0", nvml_index=2),
+)
+"""The driver does not list the second any more, and the host was not rebooted."""
+
+
+@pytest.mark.parametrize(
+    ("environ", "given", "shown"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "2"}, (), [3]),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, (), [0, 2]),
+        ({"GPU_DEVICE_ORDINAL": "1"}, (), [2]),
+        ({}, ("2",), [3]),
+        ({"SLURM_JOB_GPUS": "2", "CUDA_VISIBLE_DEVICES": "0"}, (), [2]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1"}, (), [1]),
+    ],
+)
+def test_a_number_is_the_drivers_of_now(environ: dict[str, str], given: tuple[str, ...], shown: list[int]) -> None:
+    """CUDA opens the GPU that the driver now calls so, whatever it was called before; Slurm counts device nodes."""
+    assert [gpu.number for gpu in chosen(named(given, environ), MOVED)] == shown
+
+
+def test_a_number_that_the_driver_has_no_more_is_nobodys() -> None:
+    """Nor of one whose index nobody knows: it is no longer what the number meant."""
+    unread = (*MOVED, KnownGpu(number=4, uuid="GPU-4", bus_id="00000000:50:00.0"))
+    for number in ("3", "4"):
+        with pytest.raises(Unknowable, match=rf"'{number}' is not known here by the driver.*by uuid; .*GPU-4"):
+            chosen(named((number,), {}), unread)
+
+
+def test_a_gpu_that_is_not_listed_has_its_number_while_none_has_moved() -> None:
+    """The last one of the bus, or one that has not been read: who asks for it is told of it."""
+    last = (*GPUS[:2], GPUS[2]._replace(nvml_index=None))
+    known = tuple(gpu._replace(nvml_index=gpu.number) for gpu in last[:2]) + last[2:]
+    assert chosen(named(("2",), {}), known) == last[2:]

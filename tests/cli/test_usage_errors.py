@@ -1,0 +1,45 @@
+"""What a command says to arguments that it does not understand."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gpumon.cli.main import main
+
+
+@pytest.mark.parametrize("arguments", [["check", "--bogus"], ["check", "--gpu"]])
+def test_nagios_gets_a_line_when_check_is_not_understood(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line on standard output, and the exit code of UNKNOWN."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert ended.value.code == 3
+    assert line.startswith("GPU UNKNOWN: ")
+    assert arguments[-1] in line
+
+
+def test_other_commands_print_nothing_but_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their errors are for standard error alone."""
+    with pytest.raises(SystemExit) as ended:
+        main(["status", "--bogus"])
+    assert (ended.value.code, capsys.readouterr().out) == (2, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["maintenance", "start", "-5m", "--reason", "new fans"],
+        ["probe", "hold", "--ttl", "-5m"],
+        ["release", "--for", "-5m"],
+        ["record", "--for", "-5m", "node.capture"],
+    ],
+)
+def test_duration_below_zero_is_named_with_the_remedy(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It begins like a flag, and is none: who types it learns what to write instead."""
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(r"-5m'? is no duration: (give it as|write) ", line)

@@ -1,0 +1,100 @@
+"""`gpumon xid`: codes and lines of the kernel log in words, for people and programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpumon.cli.main import main
+from gpumon.health.xids import XIDS
+
+LINE = "NVRM: Xid (PCI:0000:1b:00): 149, pid=812, name=python3, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x0)"
+
+
+@pytest.fixture(autouse=True)
+def _own_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GPUMON_CONFIG__FILE", str(tmp_path / "gpumon.yml"))
+    (tmp_path / "gpumon.yml").write_text("")
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["xid", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    return json.loads(said(capsys, *arguments, "--json"))
+
+
+def test_a_code_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it is, how grave, and what to do now and when it comes again."""
+    assert said(capsys, "79") == (
+        "Xid 79: The GPU has fallen off the bus\n"
+        "  Severity:       critical\n"
+        "  Class:          hardware\n"
+        "  Do at once:     reboot the node\n"
+        "  If it recurs:   check power, riser, seating and PCIe errors; open a case with the vendor\n"
+    )
+
+
+def test_an_unknown_code_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    """And says so to programs."""
+    assert "Severity:       warning" in said(capsys, "4242")
+    told = document(capsys, "4242")
+    assert (told["xid"], told["known"], told["severity"]) == (4242, False, "warning")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--text", LINE], ["149", "--text", LINE], ["149", "--text", LINE.partition("149, ")[2]]]
+)
+def test_a_line_is_decoded(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    """Whole or from the number on; the process it names is not repeated."""
+    told = document(capsys, *arguments)
+
+    assert (told["xid"], told["severity"], told["action"]) == (149, "critical", "reset the GPU")
+    assert told["detail"] == "NETIR_LINK_EVT of link 0: fatal."
+    assert told["text"] == "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x0)"
+
+
+def test_a_line_of_a_switch_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no code of a GPU."""
+    line = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 48 LTSSM Fault Up"
+    assert said(capsys, "--text", line).startswith("SXid 20034: NVSwitch error, fatal\n  Severity:       critical\n")
+    assert document(capsys, "--text", line)["sxid"] == 20034
+
+
+def test_all_codes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """One a line, in order."""
+    lines = said(capsys).splitlines()
+    assert [int(line.split()[0]) for line in lines] == sorted(XIDS)
+    assert "  79  critical  hardware     The GPU has fallen off the bus. Do: reboot the node" in lines
+    assert [one["xid"] for one in document(capsys)] == sorted(XIDS)
+
+
+def test_the_operators_file_is_in_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """And what comes from it is told."""
+    (tmp_path / "xids.yml").write_text("79: {action: page the hardware team}\n")
+    (tmp_path / "gpumon.yml").write_text(f"xids: {{file: {tmp_path}/xids.yml}}\n")
+
+    assert "  Do at once:     page the hardware team\n" in said(capsys, "79")
+    assert "  From xids.file: action\n" in said(capsys, "79")
+    assert document(capsys, "79")["changed"] == ["action"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["seventy-nine"], "'seventy-nine' is not the number of an Xid: give one, as in `gpumon xid 79`"),
+        (["79", "--text", LINE], "the line tells of 149, not of 79: leave one of them out"),
+        (["--text", "usb 1-1: new device"], "that line names no error: give its number too"),
+    ],
+)
+def test_a_question_without_an_answer_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    """With what to ask instead."""
+    assert main(["xid", *arguments]) == 2
+    assert told in capsys.readouterr().err

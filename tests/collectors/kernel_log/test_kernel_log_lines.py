@@ -1,0 +1,248 @@
+"""What the NVIDIA drivers print is understood, whatever form it has, and no process is named by what comes out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gpumon.collectors.kernel_log.lines import MOST_TEXT, Line, parse, parse_quoted, without_processes
+from gpumon.model.error_event import AER, AER_FATAL, NIC, SXID, XID
+from gpumon.model.nic_messages import TROUBLES
+
+GPU = "00000000:1B:00.0"
+SWITCH = "00000000:C1:00.0"
+
+
+def xid(code: int, text: str, **values: object) -> Line:
+    return Line(kind=XID, code=code, bus_id=GPU, text=text, **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("printed", "line"),
+    [
+        (
+            "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+            xid(79, "GPU has fallen off the bus."),
+        ),
+        ("NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.", xid(79, "GPU has fallen off the bus.")),
+        ("NVRM: Xid (PCI:0000:1B:00): 43, pid=812, name=ray::IDLE, Ch 00000008", xid(43, "Ch 00000008")),
+        ("NVRM: Xid (0000:1b:00): 14, Channel 00000001", xid(14, "Channel 00000001")),
+        ("NVRM: Xid (1b:00): 14, Channel 00000001", xid(14, "Channel 00000001")),
+        ("NVRM: Xid (PCI:0000:1b:00): 63", xid(63, "")),
+        (
+            "NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 31, pid=1, name=a.out, Ch 00000010, intr 00000000. MMU Fault",
+            xid(31, "Ch 00000010, intr 00000000. MMU Fault", gpu_instance_id=5),
+        ),
+        (
+            "NVRM: Xid (PCI:0000:1b:00 GPU-I:05 GPU-CI:00): 13, Graphics Exception",
+            xid(13, "Graphics Exception", gpu_instance_id=5, compute_instance_id=0),
+        ),
+        (
+            "NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)",
+            xid(154, "GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)"),
+        ),
+        (
+            "NVRM: Xid (PCI:0000:1b:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149",
+            xid(45, "Ch 00000001 caused by previous Xid 149"),
+        ),
+        (
+            "NVRM: Xid (PCI:0000:1b:00): 94, Contained: SM (0x1). RST: No, D-RST: No",
+            xid(94, "Contained: SM (0x1). RST: No, D-RST: No"),
+        ),
+        (
+            "NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.",
+            xid(79, "GPU 0000:1b:00.0: GPU has fallen off the bus.", numbered=False),
+        ),
+        (
+            "NVRM: GPU at PCI:0000:1b:00.0 has fallen off the bus.",
+            xid(79, "GPU at PCI:0000:1b:00.0 has fallen off the bus.", numbered=False),
+        ),
+        (
+            "NVRM: The NVIDIA GPU 0000:1b:00.0\nNVRM: (PCI ID: 10de:2330) installed in this system has\n" + "NVRM: "
+            "fallen off the bus and is not responding to commands.",
+            xid(
+                79,
+                "The NVIDIA GPU 0000:1b:00.0 (PCI ID: 10de:2330) installed in this system has fallen off the bus and"
+                " is not responding to commands.",
+                numbered=False,
+            ),
+        ),
+        (
+            "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
+            Line(
+                kind=SXID,
+                code=12028,
+                bus_id=SWITCH,
+                text="Non-fatal, Link 32 egress non-posted PRIV error (First)",
+                fatal=False,
+            ),
+        ),
+        (
+            "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
+            Line(kind=SXID, code=20034, bus_id=SWITCH, text="Fatal, Link 48 LTSSM Fault Up", fatal=True),
+        ),
+        (
+            "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 10003, Host_reset asserted",
+            Line(kind=SXID, code=10003, bus_id=SWITCH, text="Host_reset asserted"),
+        ),
+    ],
+)
+def test_each_form_is_understood(printed: str, line: Line) -> None:
+    """With and without process, MIG instance, PCI domain and number; the words are kept, the process is not."""
+    assert parse(printed) == line
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "usb 1-1: new device",
+        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.95.05",
+        "NVRM: GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:0000:1b:00): abc, pid=1",
+        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Severity 0 Engine instance 60 Sub-engine instance 00",
+        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Data {0x0000003c, 0x0000003c, 0x00000000}",
+        "my-program: SXid is a word",
+        "my-program: I saw NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.",
+    ],
+)
+def test_all_else_is_left_alone(printed: str) -> None:
+    """What names no device or no error, and the lines below an SXid, which are the same error."""
+    assert parse(printed) is None
+
+
+def test_a_line_as_people_have_it_is_understood_too() -> None:
+    """With what dmesg or the journal put before it."""
+    line = xid(79, "GPU has fallen off the bus.")
+    printed = "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."
+    for before in ("", "[ 12.345678] ", "Nov 20 16:04:01 gpu-17 kernel: "):
+        assert parse_quoted(before + printed) == line
+    assert parse_quoted("usb 1-1: new device") is None
+
+
+printable = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), min_size=1, max_size=15)
+
+
+@given(
+    pid=st.integers(1000, 4194304),
+    name=printable,
+    quote=st.sampled_from(["{}", "'{}'"]),
+    code=st.sampled_from([13, 31, 43, 45, 109]),
+)
+@example(pid=1234, name="a, b, c", quote="{}", code=13)
+def test_no_process_is_named(pid: int, name: str, quote: str, code: int) -> None:
+    """Neither the id nor any part of a name comes out, commas in it or not."""
+    told = f"pid={quote.format(pid)}, name={name}, the text: intr <>"
+    line = parse(f"NVRM: Xid (PCI:0000:1b:00): {code}, {told}")
+
+    assert line is not None
+    assert line.text in {"the text: intr <>", ""}
+
+
+words = st.sampled_from(
+    [
+        "NVRM: Xid (PCI:0000:1b:00): 79, ",
+        "nvidia-nvswitch1: SXid (PCI:0000:c1:00.0): 12028, ",
+        "NVRM: ",
+        "fallen off the",
+    ]
+)
+
+
+@given(st.lists(st.one_of(words, st.text(), st.from_regex(r"pid=.{0,9}, name=.{0,9},"))).map("".join))
+def test_nothing_is_too_strange(printed: str) -> None:
+    """Whatever a line holds, parsing does not raise, and what comes out is short and printable."""
+    line = parse(printed) or parse_quoted(printed)
+    texts = [without_processes(printed), line.text if line is not None else ""]
+
+    assert all(text.isprintable() and len(text) <= MOST_TEXT for text in texts)
+
+
+PORT, NETWORK = "00000000:15:01.0", "00000000:86:00.1"
+
+
+@pytest.mark.parametrize(
+    ("printed", "bus_id"),
+    [
+        (
+            "pcieport 0000:15:01.0: AER: Uncorrected (Fatal) error received: 0000:1b:00.0",
+            GPU,
+        ),
+        ("pcieport 0000:15:01.0: AER: Multiple Uncorrectable (Fatal) error message received from 0000:1b:00.0", GPU),
+        ("nvidia 0000:1b:00.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (x)", GPU),
+        ("nvidia 0000:1b:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Data Link Layer", GPU),
+        ("pcieport 0000:15:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer", PORT),
+        ("pcieport 0000:15:01.0: AER: Uncorrected (Fatal) error received: id=1b00", PORT),
+        ("pcieport 0000:15:01.0: DPC: containment event, status:0x200d, ERR_FATAL received from 0000:1b:00.0", GPU),
+        ("pcieport 0000:15:01.0: DPC: ERR_FATAL detected", PORT),
+    ],
+)
+def test_fatal_errors_of_pcie_are_of_the_device_that_they_come_from(printed: str, bus_id: str) -> None:
+    """As kernels from 4.19 to 6.15 print them."""
+    line = parse(printed)
+
+    assert line is not None
+    assert (line.kind, line.code, line.bus_id, line.fatal) == (AER, AER_FATAL, bus_id, True)
+    assert line.text == printed.partition(": ")[2]
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "pcieport 0000:15:01.0: AER: Corrected error received: 0000:1b:00.0",
+        "pcieport 0000:15:01.0: AER: Correctable error message received from 0000:1b:00.0",
+        "nvidia 0000:1b:00.0: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (x)",
+        "nvidia 0000:1b:00.0:   device [10de:2330] error status/mask=00004000/00000000",
+        "pcieport 0000:15:01.0: DPC: containment event, status:0x1f01 source:0x0000",
+        "my-program: I saw Uncorrected (Fatal)",
+        "mlx5_core 0000:86:00.1: mlx5_cmd_out_err:808:(pid 9): ACCESS_REG(0x805) op_mod(0x1) failed, status bad oper",
+        "mlx5_core 0000:86:00.1 ens1f1np1: Link up",
+        "mlx5_core 0000:86:00.1: Port module event: module 0, Cable unplugged",
+        "mlx5_ib: Mellanox Connect-IB Infiniband driver",
+    ],
+)
+def test_what_is_corrected_or_happens_every_day_is_no_news(printed: str) -> None:
+    """Corrected errors are counted elsewhere; monitoring of transceivers fails commands all the time."""
+    assert parse(printed) is None
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "text"),
+    [
+        (
+            "poll_health:801:(pid 0): device's health compromised - reached miss count",
+            1,
+            "device's health compromised - reached miss count",
+        ),
+        (
+            "mlx5_health_try_recover:381:(pid 1): health recovery flow aborted, PCI reads still not working",
+            1,
+            "health recovery flow aborted, PCI reads still not working",
+        ),
+        (
+            "wait_func:1155:(pid 984354): TEARDOWN_HCA(0x103) timeout. Will cause a leak of a command resource",
+            2,
+            "TEARDOWN_HCA(0x103) timeout. Will cause a leak of a command resource",
+        ),
+        (
+            "temp_warn:171:(pid 0): High temperature on sensors with bit set 0 1",
+            3,
+            "High temperature on sensors with bit set 0 1",
+        ),
+        (
+            "Port module event[error]: module 0, Cable error, High Temperature",
+            3,
+            "Port module event[error]: module 0, Cable error, High Temperature",
+        ),
+        (
+            "mlx5_pcie_event:303:(pid 1237): Detected insufficient power on the PCIe slot (27W).",
+            4,
+            "Detected insufficient power on the PCIe slot (27W).",
+        ),
+    ],
+)
+def test_an_adapter_in_trouble_is_told_by_its_driver(printed: str, code: int, text: str) -> None:
+    """Of one function of a card; the process that the driver names is not told."""
+    line = parse(f"mlx5_core 0000:86:00.1: {printed}")
+
+    assert line == Line(kind=NIC, code=code, bus_id=NETWORK, text=text, fatal=TROUBLES[code].fatal)

@@ -1,0 +1,241 @@
+"""The kernel's messages are read as they come, from the device and from what stands in for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+from pathlib import Path
+
+import pytest
+
+from gpumon.collectors.kernel_log.reader import MOST_AT_ONCE, KernelLog, Record
+
+XID = b"4,812,9001234567,-;NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.\n"
+READ = Record(812, 9001.234567, "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.")
+
+
+def append(path: Path, text: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def record(sequence: int, text: str = "x") -> bytes:
+    return b"4,%d,9001000000,-;%s\n" % (sequence, text.encode())
+
+
+def sequences(log: KernelLog) -> list[int]:
+    return [one.sequence for one in log.read()]
+
+
+def test_each_record_is_told_once_from_the_oldest_on(tmp_path: Path) -> None:
+    """What stood there before it was opened comes first, and when that has been read once is known."""
+    path = tmp_path / "kmsg"
+    path.write_bytes(XID)
+    log = KernelLog(path)
+    assert not log.caught_up
+    assert log.read() == (READ,)
+    assert log.caught_up
+
+    append(path, b"6,813,9001300000,-;usb 1-1: new device\n")
+
+    assert log.read() == (Record(813, 9001.3, "usb 1-1: new device"),)
+    assert log.read() == ()
+    assert (log.up, log.denied, log.overruns, log.last, log.fileno()) == (True, False, 0, 813, None)
+    log.close()
+
+
+def test_what_the_kernel_escaped_is_read_as_it_was(tmp_path: Path) -> None:
+    """A newline within a message, and letters that are not ASCII."""
+    path = tmp_path / "kmsg"
+    path.write_bytes(rb"4,1,1,-;NVRM: fallen\x0aNVRM: off \xc3\xa9 \x5cx" + b"\n")
+    log = KernelLog(path)
+    (one,) = log.read()
+
+    assert one.text == "NVRM: fallen\nNVRM: off \u00e9 \\x"
+    log.close()
+
+
+def test_a_gap_is_an_overrun(tmp_path: Path) -> None:
+    """Missing numbers are records that were lost; those left out on purpose are not."""
+    path = tmp_path / "kmsg"
+    path.write_bytes(record(1) + record(2) + record(5) + record(6) + record(9))
+    log = KernelLog(path)
+    log.last = 1
+
+    assert sequences(log) == [2, 5, 6, 9]
+    assert (log.overruns, log.lost) == (2, 4)
+    log.close()
+
+
+def test_no_log_is_neither_up_nor_denied() -> None:
+    """Without a path nothing is opened."""
+    log = KernelLog(None)
+    assert (log.read(), log.up, log.denied, log.caught_up, log.fileno()) == ((), None, False, False, None)
+
+
+def test_a_folder_is_a_log_that_cannot_be_read(tmp_path: Path) -> None:
+    """A path that is wrong costs the kernel log, and not the agent."""
+    log = KernelLog(tmp_path)
+    assert (log.read(), log.up, log.denied, log.fileno()) == ((), False, False, None)
+
+
+def test_records_come_whole(tmp_path: Path) -> None:
+    """A record that is still being written waits for its end; the lines below one and broken lines are left out."""
+    path = tmp_path / "kmsg"
+    path.touch()
+    log = KernelLog(path)
+
+    append(path, XID[:30])
+    assert log.read() == ()
+    append(path, XID[30:] + b" SUBSYSTEM=pci\n DEVICE=+pci:0000:18:00.0\nnot a record\n")
+
+    assert log.read() == (READ,)
+    log.close()
+
+
+def test_a_fifo_can_be_waited_for(tmp_path: Path) -> None:
+    """A selector wakes when a record comes, and stays quiet after its writer has gone."""
+    path = tmp_path / "kmsg"
+    os.mkfifo(path)
+    log = KernelLog(path)
+    descriptor = log.fileno()
+    assert descriptor is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        append(path, XID)
+
+        assert selector.select(60)
+        assert log.read() == (READ,)
+        assert not selector.select(0)
+    log.close()
+
+
+def test_a_storm_is_read_in_pieces(tmp_path: Path) -> None:
+    """One read ends after so many records, and the next goes on without losing one."""
+    path = tmp_path / "kmsg"
+    path.touch()
+    log = KernelLog(path)
+    append(path, b"".join(record(number) for number in range(3 * MOST_AT_ONCE)))
+
+    pieces = [log.read() for _ in range(4)]
+
+    assert [one.sequence for piece in pieces for one in piece] == list(range(3 * MOST_AT_ONCE))
+    assert len(pieces[0]) < 1.5 * MOST_AT_ONCE
+    log.close()
+
+
+@pytest.mark.parametrize("content", [b"Nov 20 17:00:00 host kernel: usb\n" * 10 * MOST_AT_ONCE, b"\0" * (1 << 25)])
+def test_what_is_no_kernel_log_is_read_in_pieces_as_well(content: bytes, tmp_path: Path) -> None:
+    """A wrong path may name anything: no read takes all of it, and nothing of it is kept."""
+    path = tmp_path / "syslog"
+    path.write_bytes(content)
+    log = KernelLog(path)
+
+    assert log.read() == ()
+    assert log.more
+    while log.more:
+        log.read()
+    append(path, b"\n" + XID)
+    assert log.read() == (READ,)
+    log.close()
+
+
+def test_absence_is_not_a_lack_of_permission(tmp_path: Path) -> None:
+    """Where there is no kernel log nothing is up or denied; it is read as soon as there is one."""
+    path = tmp_path / "kmsg"
+    log = KernelLog(path)
+    assert (log.up, log.denied, log.read()) == (None, False, ())
+
+    path.touch()
+    log.read()
+    append(path, XID)
+
+    assert log.read() == (READ,)
+    assert log.up
+    log.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_lack_of_permission_is_told(tmp_path: Path) -> None:
+    """A log that may not be opened is down and denied, and is read once it may be."""
+    path = tmp_path / "kmsg"
+    path.touch(mode=0o600)
+    tmp_path.chmod(0o700)
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        log = KernelLog(path)
+        assert (log.up, log.denied, log.read()) == (False, True, ())
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+    log.read()
+    assert (log.up, log.denied) == (True, False)
+    log.close()
+
+
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK | os.W_OK), reason="the kernel log cannot be written")
+def test_the_real_device_is_read() -> None:
+    """A message written to /dev/kmsg comes back as a record, with a sequence number and a time."""
+    log = KernelLog(Path("/dev/kmsg"))
+    text = f"gpumon test {os.getpid()}"
+    with Path("/dev/kmsg").open("wb", buffering=0) as kernel:
+        kernel.write(f"<7>{text}\n".encode())
+
+    records = list(log.read())
+    while log.more:  # a host that had much to say
+        records += log.read()
+
+    (record,) = (one for one in records if one.text == text)
+    assert record.sequence > 0
+    assert record.seconds > 0
+    log.close()
+
+
+def test_an_overrun_is_counted_and_reading_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EPIPE is the kernel's word for records overwritten before they were read; the ones left still come."""
+    path = tmp_path / "kmsg"
+    path.touch()
+    log = KernelLog(path)
+    append(path, record(700))
+    assert sequences(log) == [700]
+    answers: list[bytes | OSError] = [
+        BrokenPipeError(errno.EPIPE, "overwritten"),
+        XID,
+        BlockingIOError(errno.EAGAIN, "no more"),
+    ]
+
+    def read(_descriptor: int, _most: int) -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    with monkeypatch.context() as kernel:
+        kernel.setattr(os, "read", read)
+        records = log.read()
+
+    assert (records, log.overruns, log.lost, log.up) == ((READ,), 1, 111, True)
+    log.close()
+
+
+def test_a_device_that_fails_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in reading closes the log, which is then down, and the next read begins anew."""
+    path = tmp_path / "kmsg"
+    path.touch()
+    log = KernelLog(path)
+
+    def read(_descriptor: int, _most: int) -> bytes:
+        raise OSError(errno.EIO, "failed")
+
+    with monkeypatch.context() as kernel:
+        kernel.setattr(os, "read", read)
+        assert log.read() == ()
+        assert log.up is False
+
+    log.read()
+    append(path, XID)
+    assert log.read() == (READ,)
+    log.close()

@@ -1,0 +1,122 @@
+"""The supervisor of the links child, with real children on a simulated node: hangs, kills, children that do not end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from agents import command_line, descendants, unreaped
+from loops import turn_for, turn_until
+from unkillable import build, held
+
+from gpumon.clock import boot_clock
+from gpumon.model.child_orders import LinkOrders, Simulation
+from gpumon.model.snapshot import LinksSeen
+from gpumon.state.messages import LinksChild
+from gpumon.supervisor.links import LinksSupervisor, Patience
+from gpumon.supervisor.loop import Loop
+
+ALL = {f"mlx5_{n}" for n in range(8)}
+OTHERS = ALL - {"mlx5_3"}
+
+
+class Watched:
+    """A supervisor, its loop, and what it told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop = Loop()
+        self.scenario = folder / "scenario.yml"
+        self.suffer({})
+        self.state = LinksChild()
+        self.seen: list[LinksSeen] = []
+        simulation = Simulation(profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario))
+        self.supervisor = LinksSupervisor(
+            self.loop,
+            lambda page: LinkOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
+            on_seen=self.seen.append,
+            on_state=self._note,
+            patience=Patience(read=1.0, first_retry=2.0),
+        )
+        self.supervisor.start()
+
+    def suffer(self, ports: object) -> None:
+        written = self.scenario.with_suffix(".new")
+        written.write_text(yaml.safe_dump({"ports": ports}))
+        written.rename(self.scenario)
+
+    def devices(self) -> set[str]:
+        """Of the last look."""
+        return {port.device for port in self.seen[-1].ports} if self.seen else set()
+
+    def until(self, done: Callable[[], object], seconds: float = 60.0) -> None:
+        turn_until(self.loop, lambda: bool(done()), seconds)
+
+    def _note(self, state: LinksChild) -> None:
+        self.state = state
+
+
+def children() -> set[int]:
+    return {pid for pid in descendants(os.getpid()) if b"gpumon.collectors.links" in command_line(pid)}
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    before = unreaped()
+    one = Watched(tmp_path)
+    one.until(lambda: one.devices() == ALL)
+    yield one
+    one.supervisor.stop()
+    one.until(lambda: not one.supervisor.running and unreaped() <= before)
+
+
+def test_a_device_that_hangs_is_left_aside_and_taken_back_when_it_answers(watched: Watched) -> None:
+    """Its neighbours go on being read by another child; it is tried again, and again, until it answers."""
+    watched.suffer({"mlx5_3": {"hang": True}})
+    watched.until(lambda: watched.state.aside)
+    began = watched.state.aside["mlx5_3"].wall
+    assert "class/infiniband/mlx5_3" in watched.state.aside["mlx5_3"].detail
+    watched.until(lambda: watched.devices() == OTHERS)
+
+    looks = len(watched.seen)
+    (tried,) = children()
+    watched.until(lambda: children() and children() != {tried})
+    watched.until(lambda: len(watched.seen) > looks and watched.state.aside)
+    assert watched.devices() == OTHERS
+    assert watched.state.aside["mlx5_3"].wall == began
+
+    watched.suffer({})
+    watched.until(lambda: watched.devices() == ALL)
+    watched.until(lambda: not watched.state.aside)
+    assert watched.state.abandoned == ()
+
+
+def test_a_child_that_sigkill_does_not_end_is_named_and_its_device_not_tried(watched: Watched, tmp_path: Path) -> None:
+    """Another child reads the rest; only when the first has ended is the device tried again."""
+    (pid,) = children()
+    with held(build(tmp_path), pid):
+        watched.suffer({"mlx5_3": {"hang": True}})
+        watched.until(lambda: watched.state.abandoned)
+        assert f"links {pid}" in watched.state.abandoned[0]
+        watched.until(lambda: watched.devices() == OTHERS)
+        watched.suffer({})
+        turn_for(watched.loop, 4.0)  # a retry would have been due after 2 s
+        assert watched.devices() == OTHERS
+
+    watched.until(lambda: not watched.state.abandoned)
+    watched.until(lambda: watched.devices() == ALL)
+
+
+def test_a_child_that_dies_is_replaced_and_its_end_is_told(watched: Watched) -> None:
+    """Until the next look there is somebody to blame for what is not seen."""
+    (pid,) = children()
+    looks = len(watched.seen)
+    os.kill(pid, signal.SIGKILL)
+
+    watched.until(lambda: watched.state.trouble)
+    watched.until(lambda: len(watched.seen) > looks)
+    watched.until(lambda: not watched.state.trouble)
+    assert watched.devices() == ALL

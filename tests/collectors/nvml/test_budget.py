@@ -1,0 +1,90 @@
+"""What it costs: calls into the driver, each of which holds a lock that the training job needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from polled import Poll, polled
+
+from gpumon.collectors.nvml.gpu import Extent
+from gpumon.model.reading import FAST, RARE, SLOW, Tier
+
+WITHOUT_GPM, WITH_GPM = 60.0, 75.0
+"""Calls a second on eight H100, at most."""
+LENGTHY = {
+    "nvmlDeviceGetPcieThroughput",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+}
+"""20 ms and 5 ms each."""
+
+
+def calls_of(poll: Poll, *tiers: Tier) -> Counter[str]:
+    """Calls into the library by function, of a poll at which these tiers are due, and of the look for events."""
+    counted = poll.simulation.node.library._trace._calls
+    before = Counter(counted)
+    poll.node._due = dict.fromkeys(poll.node._due, float("inf")) | dict.fromkeys(tiers, 0.0)
+    poll.node.events.take()
+    poll.poll_later()
+    return Counter(counted) - before
+
+
+def steady(poll: Poll) -> Poll:
+    """What is asked once has been asked."""
+    poll.poll()
+    for _ in range(2):
+        poll.poll_later(all_tiers=True)
+    return poll
+
+
+def calls_a_second(poll: Poll) -> float:
+    """Every tier at its own pace."""
+    fast, slow, rare = (calls_of(poll, *tiers).total() for tiers in ((FAST,), (FAST, SLOW), (FAST, SLOW, RARE)))
+    return fast / FAST.value + (slow - fast) / SLOW.value + (rare - slow) / RARE.value
+
+
+@pytest.mark.parametrize(("gpm", "most"), [(False, WITHOUT_GPM), (True, WITH_GPM)])
+def test_a_full_node_stays_within_the_budget(*, gpm: bool, most: float) -> None:
+    """Eight H100 with 18 links each, as counted in the library itself."""
+    with polled(extent=Extent(gpm=gpm)) as poll:
+        rate = calls_a_second(steady(poll))
+
+    assert most - 10 < rate <= most  # far below, and something is no longer read
+
+
+@pytest.mark.parametrize("profile", ["h100x8", "a100x8", "b200x8", "gb200x4", "l40sx4", "t4x1", "h100migx8"])
+def test_nothing_lengthy_is_asked_at_every_poll(profile: str) -> None:
+    """The sampling of PCIe throughput never, the lists of processes in the slow tier."""
+    with polled(profile) as poll:
+        steady(poll)
+        fast, all_tiers = calls_of(poll, FAST), calls_of(poll, FAST, SLOW, RARE)
+
+    assert not LENGTHY & fast.keys()
+    assert "nvmlDeviceGetPcieThroughput" not in all_tiers
+
+
+def test_fields_take_one_call_a_tier_and_gpu() -> None:
+    """Those of 18 links and of the GPU itself together."""
+    with polled() as poll:
+        steady(poll)
+        batches = [calls_of(poll, *tiers)["nvmlDeviceGetFieldValues"] for tiers in ((FAST,), (FAST, SLOW))]
+
+    assert batches == [8, 16]
+
+
+def test_on_blackwell_ecc_and_link_counters_are_apart() -> None:
+    """In one batch, totals of ECC cannot be had."""
+    with polled("b200x8") as poll:
+        steady(poll)
+        slow = calls_of(poll, FAST, SLOW)["nvmlDeviceGetFieldValues"]
+
+    assert slow == 8 + 2 * 8
+
+
+def test_while_it_watches_each_poll_asks_once_who_holds_a_gpu() -> None:
+    """Those are the slowest of the driver's calls, and the slow tier is then read at every poll as well."""
+    with polled("t4x1") as poll:
+        steady(poll).node.watching = True
+        for tiers in ((FAST,), (FAST, SLOW)):
+            assert calls_of(poll, *tiers)["nvmlDeviceGetComputeRunningProcesses_v3"] == 1

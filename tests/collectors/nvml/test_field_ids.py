@@ -1,0 +1,60 @@
+"""The numbers of fields follow the driver, not the bindings."""
+
+from __future__ import annotations
+
+import pynvml
+import pytest
+
+from gpumon.collectors.nvml.field_ids import FIELD_IDS, field_ids, version
+
+
+@pytest.mark.parametrize(
+    ("driver", "hw_thermal"),
+    [("570.172.08", None), ("575.57.08", 252), ("580.65.06", 252), ("580.82.07", 270), ("610.57.04", 270)],
+)
+def test_renumbered_fields_follow_the_driver(driver: str, hw_thermal: int | None) -> None:
+    """The slowdown counters are 251 to 253 up to 580.65 and 269 to 271 from 580.82; before 575 there are none."""
+    assert field_ids(driver).get("CLOCKS_EVENT_HW_THERMAL") == hw_thermal
+
+
+def test_every_field_has_one_number_a_driver() -> None:
+    """No driver gives two fields the same number."""
+    for driver in ("470.10", "535.183.01", "570.10", "575.57", "580.65", "580.82", "610.57"):
+        numbers = list(field_ids(driver).values())
+        assert len(numbers) == len(set(numbers))
+
+
+def test_numbers_are_those_of_the_newest_bindings() -> None:
+    """As far as they call a field what we call it: the bindings follow the newest driver."""
+    newest = field_ids("9999")
+    theirs = {name: getattr(pynvml, f"NVML_FI_DEV_{name}", None) for name in newest}
+    known = {name: number for name, number in theirs.items() if number is not None}
+
+    assert len(known) > 0.8 * len(newest)
+    assert {name: newest[name] for name in known} == known
+
+
+@pytest.mark.parametrize(
+    ("driver", "first"),
+    [
+        ("535.183.01", "POWER_AVERAGE"),
+        ("555.42.02", "PCIE_COUNT_TX_BYTES"),
+        ("560.28.03", "NVLINK_COUNT_XMIT_BYTES"),
+        ("570.86.10", "RECOVERY_ACTION"),
+        ("575.51.02", "CLOCKS_EVENT_SW_POWER_CAP"),
+    ],
+)
+def test_a_driver_is_not_asked_for_what_came_after_it(driver: str, first: str) -> None:
+    """What another number means there, nobody knows: each field begins with a driver that had it."""
+    since = next(row.since for row in FIELD_IDS if row.name == first)
+    before = ".".join(str(part) for part in (since[0] - 1, *since[1:]))
+
+    assert first in field_ids(driver)
+    assert first not in field_ids(before)
+
+
+@pytest.mark.parametrize(("text", "parsed"), [("580.65.06", (580, 65, 6)), ("580", (580,)), ("545.23.beta", (545, 23))])
+def test_versions_are_compared_as_numbers(text: str, parsed: tuple[int, ...]) -> None:
+    """580.100 is later than 580.82."""
+    assert version(text) == parsed
+    assert version("580.100") > version("580.82")

@@ -1,0 +1,176 @@
+"""GPU performance monitoring: two samples a GPU, one look at all metrics, and what drivers do wrong."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fake_gpm import NO_PERMISSION, NOT_SUPPORTED, FakeGpm
+from overlay import overlaid
+from polled import Poll, polled
+
+from gpumon.collectors.nvml.gpu import Extent
+from gpumon.model.gpu import Gpu
+
+SM_ACTIVE, TENSOR = 2, 5
+BUSY, IDLE = "{utilization: 80}", "{utilization: 0}"
+
+
+@contextmanager
+def monitored(gpm: FakeGpm, profile: str = "h100x1", *, extent: Extent | None = None) -> Iterator[Poll]:
+    with polled(profile, extent=extent) as poll, overlaid(gpm.functions()):
+        yield poll
+
+
+def first(poll: Poll) -> Gpu:
+    """GPU 0, when time for another sample has passed."""
+    gpu = poll.poll_later().gpus[0].gpu
+    assert gpu is not None
+    return gpu
+
+
+def test_ratios_are_of_the_time_between_two_polls() -> None:
+    """Absent until there are two samples, then of each interval; the older sample is overwritten."""
+    gpm = FakeGpm(value=50.0)
+    with monitored(gpm) as poll:
+        before = first(poll).sm_active_ratio
+        gpm.values = {SM_ACTIVE: 25.0}
+        after = first(poll)
+        first(poll)
+
+    assert (before, after.sm_active_ratio, after.dram_active_ratio) == (None, 0.25, 0.5)
+    one, other, again = gpm.taken
+    assert one == again != other
+    assert gpm.asked == [(9, one, other), (9, other, one)]
+
+
+def test_two_calls_a_gpu_and_poll_are_all_it_costs() -> None:
+    """One sample, one look: 2 x 8 on a full node."""
+    with monitored(FakeGpm(), "h100x8") as poll:
+        poll.poll_later()
+        poll.poll_later()
+        with_it = _calls(poll)
+    with monitored(FakeGpm(), "h100x8", extent=Extent(gpm=False)) as poll:
+        poll.poll_later()
+        without = _calls(poll)
+
+    assert with_it - without == 16
+
+
+def _calls(poll: Poll) -> int:
+    before = poll.page.calls
+    poll.poll_later()
+    return poll.page.calls - before
+
+
+def test_samples_come_no_quicker_than_the_driver_allows() -> None:
+    """Of polls less than 100 ms apart, one takes no sample, and what was read stands."""
+    gpm = FakeGpm()
+    with monitored(gpm) as poll:
+        poll.poll_later()
+        poll.poll_later()
+        turns = poll.node._slots[poll.poll().gpus[0].bus_id].turns
+        assert turns is not None
+        taken = len(gpm.taken)
+        pair = turns.reader._monitoring._pair
+        assert pair is not None
+        pair._taken_at = (pair._taken_at or 0.0) + 3600.0  # as if it had been taken just now
+        gpu = poll.poll().gpus[0].gpu
+
+    assert gpu is not None
+    assert gpu.sm_active_ratio == 0.5
+    assert len(gpm.taken) == taken
+
+
+def test_a_metric_that_fails_is_absent_alone() -> None:
+    """Each has a code of its own, and may be NaN."""
+    gpm = FakeGpm(codes={SM_ACTIVE: NOT_SUPPORTED}, values={TENSOR: math.nan})
+    with monitored(gpm) as poll:
+        first(poll)
+        gpu = first(poll)
+        errors = poll.poll_later().errors
+
+    assert (gpu.sm_active_ratio, gpu.tensor_active_ratio, gpu.dram_active_ratio) == (None, None, 0.5)
+    assert errors == {}
+
+
+@pytest.mark.parametrize(("answered", "ratio"), [(100.4, 1.0), (300.0, None), (-5.0, None)])
+def test_a_little_more_than_all_is_all(answered: float, ratio: float | None) -> None:
+    """Units are not sampled at quite the same moment; what is far off is nonsense."""
+    with monitored(FakeGpm(value=answered)) as poll:
+        first(poll)
+        assert first(poll).sm_active_ratio == ratio
+
+
+def test_without_support_nothing_is_sampled() -> None:
+    """Before Hopper, and on guests with a share of a GPU."""
+    gpm = FakeGpm(supported=0)
+    with monitored(gpm) as poll:
+        first(poll)
+        snapshot = poll.poll_later()
+
+    assert (gpm.taken, snapshot.errors, snapshot.denied) == ([], {}, ())
+
+
+def test_missing_permission_is_told_as_one_collector() -> None:
+    """It may come after minutes and go again: nothing is counted as an error, and it is asked again."""
+    gpm = FakeGpm()
+    with monitored(gpm) as poll:
+        first(poll)
+        gpm.refusal = NO_PERMISSION
+        denied = poll.poll_later()
+        gpm.refusal = 0
+        first(poll)
+        allowed = poll.poll_later()
+
+    assert (denied.denied, denied.errors) == (("gpm",), {})
+    assert denied.gpus[0].gpu is not None
+    assert denied.gpus[0].gpu.sm_active_ratio is None
+    assert allowed.denied == ()
+    assert allowed.gpus[0].gpu is not None
+    assert allowed.gpus[0].gpu.sm_active_ratio == 0.5
+
+
+def test_zeros_throughout_while_kernels_run_are_no_reading(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """After an Xid or after days some drivers say that busy engines are idle: absent, counted, said once."""
+    gpm = FakeGpm(value=0.0)
+    with polled("h100x1", f"gpus: {{0: {{set: {BUSY}}}}}", folder=tmp_path) as poll, overlaid(gpm.functions()):
+        first(poll)
+        with caplog.at_level(logging.INFO):
+            silent = [first(poll).sm_active_ratio for _ in range(3)]
+            errors = poll.poll_later().errors
+            gpm.value = 70.0
+            spoken = first(poll).sm_active_ratio
+
+    assert silent == [None, None, None]
+    assert errors == {"fast,SilentZero": 1.0}
+    assert spoken == 0.7
+    assert len([record for record in caplog.records if "engine" in record.message]) == 2
+
+
+def test_zeros_of_an_idle_gpu_are_true(tmp_path: Path) -> None:
+    """Also in the poll in which the work ends or begins."""
+    with polled("h100x1", f"gpus: {{0: {{set: {IDLE}}}}}", folder=tmp_path) as poll, overlaid(FakeGpm(0.0).functions()):
+        ratios = [first(poll).sm_active_ratio for _ in range(2)]
+        poll.simulation.edit(f"gpus: {{0: {{set: {BUSY}}}}}")
+        ratios.append(first(poll).sm_active_ratio)
+
+    assert ratios == [None, 0.0, 0.0]
+
+
+def test_samples_are_given_back(tmp_path: Path) -> None:
+    """When a GPU is lost, and at the end, before NVML is shut down: they die with its initialisation."""
+    gpm = FakeGpm()
+    with polled("h100x8", folder=tmp_path) as poll, overlaid(gpm.functions()):
+        poll.poll_later()
+        assert len(gpm.living) == 16
+        poll.simulation.edit("gpus: {3: {lost: true}}")
+        poll.poll_later()
+        assert len(gpm.living) == 14
+        poll.node.close()
+
+    assert gpm.living == set()

@@ -1,0 +1,162 @@
+"""Nonsense: what a driver or a dying GPU answers and what cannot be true is absent, counted, and said once."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from overlay import answering, overlaid
+from polled import Poll, polled
+
+from gpumon.collectors.nvml.plausible import is_plausible
+from gpumon.model.gpu import Gpu
+
+DOUBLE, UINT, ULONGLONG = 0, 1, 3
+MEMORY_TEMPERATURE, ENERGY, REPLAYS = 82, 83, 94
+NOW = 1_700_000_000
+
+
+def read(poll: Poll, number: int, kind: int, value: bytes, *, timestamp: int = NOW) -> Gpu:
+    """GPU 0, whose driver answers this field so."""
+    with overlaid(
+        {"nvmlDeviceGetFieldValues": answering(lambda n, _: (timestamp, kind, 0, value) if n == number else None)}
+    ):
+        gpu = poll.gpu(0).gpu
+    assert gpu is not None
+    return gpu
+
+
+@pytest.mark.parametrize(
+    ("row", "value", "expected"),
+    [
+        ("utilization_ratio", 3, False),
+        ("utilization_ratio", -0.1, False),
+        ("utilization_ratio", 1, True),
+        ("temperature_celsius", 65535, False),
+        ("thermal_margin_celsius", -4, True),
+        ("power_watts", 4294967.295, False),
+        ("clock_hertz", 4294967295e6, False),
+        ("memory_used_bytes", 2.0**64 - 1, False),
+        ("fan_speed_ratio", 1.05, True),
+        ("energy_joules_total", 1e13, True),
+        ("energy_joules_total", 2e16, False),
+        ("nvlink_receive_bytes_total", 1e19, True),
+        ("energy_joules_total", -1, False),
+        ("nvlink_speed_bytes_per_second", 26562e6, True),
+        ("clock_hertz", 65535e6, False),
+        ("mig_mode", 2, False),
+        ("performance_state", 65535, False),
+        ("pcie_link_width_max", 16, True),
+        ("recovery_action", 7, True),
+        ("recovery_action", 65535, False),
+    ],
+)
+def test_bounds_follow_the_unit(row: str, value: float, expected: bool) -> None:  # noqa: FBT001 - a column
+    """The last word of a name says what the value may be."""
+    assert is_plausible(row, value) is expected
+
+
+@given(st.sampled_from(["power_watts", "utilization_ratio", "pcie_replays_total"]))
+def test_no_row_is_nan_or_infinite(row: str) -> None:
+    """Such a sample would poison every sum it is part of."""
+    assert not any(is_plausible(row, float(value)) for value in ("nan", "inf", "-inf"))
+
+
+def test_a_ratio_of_three_is_absent_and_its_neighbours_are_not() -> None:
+    """One row is left out and counted; the rest of the same call's struct stands."""
+    with polled() as poll, overlaid({"nvmlDeviceGetUtilizationRates": _utilization(300, 40)}):
+        snapshot = poll.poll()
+
+    gpu = snapshot.gpus[0].gpu
+    assert gpu is not None
+    assert (gpu.utilization_ratio, gpu.memory_utilization_ratio) == (None, 0.4)
+    assert snapshot.errors == {"fast,Implausible": 8.0}
+
+
+def _utilization(gpu: int, memory: int) -> object:
+    def rates(_handle: int, out: int) -> int:
+        ctypes.memmove(out, struct.pack("<II", gpu, memory), 8)
+        return 0
+
+    return rates
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (UINT, struct.pack("<I4x", 65535)),
+        (UINT, struct.pack("<I4x", 0xFFFFFFFF)),
+        (DOUBLE, struct.pack("<I4x", 43)),
+        (99, struct.pack("<I4x", 43)),
+    ],
+    ids=["65535", "all ones", "a double", "a type that is none"],
+)
+def test_a_field_that_cannot_be_true_is_absent(kind: int, value: bytes) -> None:
+    """A value out of bounds, NVML's way to write "no value", and a type that the field never has."""
+    with polled() as poll:
+        assert read(poll, MEMORY_TEMPERATURE, kind, value).memory_temperature_celsius is None
+
+
+def test_a_mask_of_all_ones_is_no_reason(tmp_path: Path) -> None:
+    """A GPU on its way out says that everything holds its clocks down: nothing is known of what does."""
+    with polled(text="gpus: {1: {garbage: {clock_events: -1}}}", folder=tmp_path) as poll:
+        snapshot = poll.poll()
+
+    assert snapshot.gpus[1].gpu is not None
+    assert snapshot.gpus[1].gpu.clock_event_active is None
+    assert snapshot.errors == {"fast,Implausible": 1.0}
+
+
+def test_a_mode_that_is_none_changes_nothing(tmp_path: Path) -> None:
+    """MIG mode 77 is absent, and the GPU is read as before."""
+    with polled(text="busy: true\ngpus: {1: {garbage: {mig_mode: 77}}}", folder=tmp_path) as poll:
+        gpu = poll.poll().gpus[1].gpu
+
+    assert gpu is not None
+    assert gpu.mig_mode is None
+    assert gpu.utilization_ratio is not None
+    assert gpu.nvlinks == 18
+
+
+@pytest.mark.parametrize("ones", [struct.pack("<I4x", 0xFFFFFFFF), struct.pack("<Q", 2**64 - 1)])
+def test_a_counter_of_all_ones_is_absent(ones: bytes) -> None:
+    """Also where the name has no unit: the daemon would add it up."""
+    with polled() as poll:
+        kind = UINT if ones[4:] == bytes(4) else ULONGLONG
+        assert read(poll, REPLAYS, kind, ones).pcie_replays_total is None
+
+
+def test_success_with_nothing_filled_in_is_absent_and_no_error() -> None:
+    """With ECC off some drivers leave time and type at 0: nothing is wrong with the GPU."""
+    with polled() as poll:
+        poll.poll()
+        gpu = read(poll, ENERGY, DOUBLE, bytes(8), timestamp=0)
+        errors = poll.poll().errors
+
+    assert gpu.energy_joules_total is None
+    assert errors == {}
+
+
+def test_a_total_that_cannot_be_true_leaves_no_difference() -> None:
+    """SRAM errors are a total less a part: of nonsense nothing is left, and not 0."""
+    with polled() as poll:
+        gpu = read(poll, 4, ULONGLONG, struct.pack("<Q", 2**64 - 1))
+
+    assert set(gpu.ecc_errors_total or {}) == {"corrected,dram", "corrected,sram", "uncorrected,dram"}
+
+
+def test_nonsense_is_said_once_and_so_is_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A GPU that talks nonsense at every poll fills no log."""
+    with polled(text="gpus: {3: {set: {temperature: 255}}}", folder=tmp_path) as poll, caplog.at_level(logging.INFO):
+        for _ in range(3):
+            poll.poll_all_tiers()
+        poll.simulation.edit("")
+        poll.poll_all_tiers()
+
+    said = [record for record in caplog.records if getattr(record, "row", "") == "temperature_celsius"]
+    assert [record.levelname for record in said] == ["WARNING", "INFO"]

@@ -1,0 +1,108 @@
+"""An agent that is not root: what it may not see is named, and costs nothing more."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from pathlib import Path
+
+from overlay import overlaid
+from polled import polled
+
+from gpumon.collectors.nvml.gpu import Extent
+from gpumon.collectors.nvml.table import Processes
+from gpumon.model.reading import SLOW
+
+NOT_ROOT = "root: false"
+PROCESS = struct.Struct("<I4xQII")  # nvmlProcessInfo_t: pid, memory, GPU instance, compute instance
+UNKNOWN, UNKNOWN_INSTANCE = 2**64 - 1, 2**32 - 1
+
+
+def test_what_is_for_root_is_denied_and_no_error(tmp_path: Path) -> None:
+    """It lacks a collector for good: neither a failure of the poll, nor a reason to ask again before its time."""
+    with polled("h100x1", NOT_ROOT, folder=tmp_path) as poll:
+        first = poll.poll()
+        before = poll.simulation.node.library._trace._calls["nvmlDeviceGetSramEccErrorStatus"]
+        poll.node._due[SLOW] = 0.0
+        slow = poll.poll_later()
+        after = poll.simulation.node.library._trace._calls["nvmlDeviceGetSramEccErrorStatus"]
+
+    assert "ecc_sram_threshold_exceeded" in first.denied
+    assert slow.denied == first.denied
+    assert (first.errors, slow.errors, after) == ({}, {}, before)
+
+
+def test_a_batch_that_is_denied_is_told_by_its_rows(tmp_path: Path) -> None:
+    """The fields fail together: their rows are named, and nothing is counted as an error."""
+    with polled("h100x1", "fail: {nvmlDeviceGetFieldValues: NO_PERMISSION}", folder=tmp_path) as poll:
+        snapshot = poll.poll()
+
+    assert {"power_instant_watts", "ecc_errors_total", "energy_joules_total"} <= set(snapshot.denied)
+    assert snapshot.errors == {}
+
+
+def test_instances_that_may_not_be_opened_are_named(tmp_path: Path) -> None:
+    """MIG devices have permissions of their own."""
+    text = "gpus: {0: {mig: [7g.80gb], fail: {nvmlDeviceGetMigDeviceHandleByIndex: NO_PERMISSION}}}"
+    with polled("h100x1", text, folder=tmp_path) as poll:
+        denied = poll.poll()
+        poll.simulation.edit("gpus: {0: {mig: [7g.80gb]}}")
+        allowed = poll.poll_all_tiers()
+
+    assert (denied.denied, denied.gpus[0].migs, denied.errors) == (("mig_instances",), (), {})
+    assert (allowed.denied, len(allowed.gpus[0].migs)) == ((), 1)
+
+
+def processes(tmp_path: Path, largest: int) -> dict[str, float]:
+    """What is told of the processes on GPU 0; the second of them is known to this host."""
+    text = "jobs: [{memory: 0.1}, {memory: 0.3}, {memory: 0.2}]"
+    extent = Extent(processes=Processes(largest, tmp_path))
+    with polled("h100x1", text, folder=tmp_path, extent=extent) as poll:
+        poll.poll()
+        pids = sorted(poll.simulation.node._node.state(0).processes, key=lambda one: -one.memory)
+        (tmp_path / str(pids[1].pid)).mkdir(exist_ok=True)
+        (tmp_path / str(pids[1].pid) / "comm").write_text('py,th"on\n')
+        gpu = poll.poll_all_tiers().gpus[0].gpu
+    assert gpu is not None
+    assert gpu.processes == 3
+    return gpu.process_memory_bytes or {}
+
+
+def test_no_process_is_named_unless_asked_for(tmp_path: Path) -> None:
+    """How many there are is told to all, what they are is not."""
+    assert processes(tmp_path, 0) == {}
+
+
+def test_the_largest_processes_are_named(tmp_path: Path) -> None:
+    """By pid and name, the largest first; a name has no separator, and one that nobody knows is empty."""
+    found = processes(tmp_path, 2)
+
+    assert [key.partition(",")[2] for key in found] == ["", 'py_th"on']
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+def test_a_process_whose_memory_the_driver_cannot_tell_is_left_out(tmp_path: Path) -> None:
+    """All ones is no size; the process is counted all the same."""
+
+    def running(_handle: int, count: int, out: int) -> int:
+        ctypes.memmove(out, PROCESS.pack(17, UNKNOWN, UNKNOWN_INSTANCE, UNKNOWN_INSTANCE), PROCESS.size)
+        ctypes.memmove(count, struct.pack("<I", 1), 4)
+        return 0
+
+    functions = {"nvmlDeviceGetComputeRunningProcesses_v3": running}
+    with polled("h100x1", extent=Extent(processes=Processes(5, tmp_path))) as poll, overlaid(functions):
+        gpu = poll.poll().gpus[0].gpu
+
+    assert gpu is not None
+    assert (gpu.processes, gpu.process_memory_bytes) == (1, None)
+
+
+def test_more_processes_than_usual_are_all_counted(tmp_path: Path) -> None:
+    """The list does not fit at first: one more call, with more room."""
+    jobs = ", ".join("{memory: 0.001}" for _ in range(100))
+    with polled("h100x1", f"jobs: [{jobs}]", folder=tmp_path) as poll:
+        snapshot = poll.poll()
+
+    assert snapshot.gpus[0].gpu is not None
+    assert snapshot.gpus[0].gpu.processes == 100
+    assert snapshot.errors == {}

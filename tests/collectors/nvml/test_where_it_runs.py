@@ -1,0 +1,62 @@
+"""Where the agent runs: host, guest or container, by files that stand in for a system's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gpumon.collectors.nvml import pci
+from gpumon.collectors.nvml.place import place
+from gpumon.model.snapshot import CONTAINER, GUEST, HOST
+
+INTEL = "processor\t: 0\nflags\t\t: fpu vme sse2"
+
+
+def made(root: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "environment", "expected"),
+    [
+        ({"proc/cpuinfo": INTEL}, {}, HOST),
+        ({"proc/cpuinfo": f"{INTEL} hypervisor lm\n"}, {}, GUEST),
+        ({"proc/cpuinfo": INTEL, "sys/class/dmi/id/sys_vendor": "Amazon EC2\n"}, {}, HOST),
+        ({"proc/cpuinfo": "processor\t: 0\nFeatures\t: fp asimd\n"}, {}, HOST),
+        ({"proc/cpuinfo": "Features\t: fp\n", "sys/class/dmi/id/sys_vendor": "QEMU\n"}, {}, GUEST),
+        ({"proc/cpuinfo": "Features\t: fp\n", "sys/class/dmi/id/sys_vendor": "NVIDIA\n"}, {}, HOST),
+        ({"proc/cpuinfo": INTEL, ".dockerenv": ""}, {}, CONTAINER),
+        ({"proc/cpuinfo": INTEL, "run/.containerenv": ""}, {}, CONTAINER),
+        ({"proc/cpuinfo": f"{INTEL} hypervisor\n", "proc/1/environ": "PATH=/bin\0container=lxc\0"}, {}, CONTAINER),
+        ({"proc/cpuinfo": INTEL, "proc/1/environ": "MYcontainer=x\0container=\0"}, {}, HOST),
+        ({"proc/cpuinfo": INTEL, "proc/self/cgroup": "0::/kubepods.slice/pod1\n"}, {}, CONTAINER),
+        ({"proc/cpuinfo": INTEL, "proc/self/cgroup": "0::/system.slice/gpumon.service\n"}, {}, HOST),
+        ({"proc/cpuinfo": INTEL}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, CONTAINER),
+        ({"proc/cpuinfo": INTEL}, {"NVIDIA_VISIBLE_DEVICES": "0,1"}, CONTAINER),
+        ({}, {}, HOST),
+    ],
+)
+def test_the_place_is_told_by_what_each_leaves(
+    tmp_path: Path, files: Mapping[str, str], environment: Mapping[str, str], expected: str
+) -> None:
+    """A container in a guest is a container; bare metal of a cloud is a host."""
+    root = made(tmp_path, files)
+
+    assert place(sysfs=root / "sys", procfs=root / "proc", root=root, environment=environment) == expected
+
+
+def test_a_share_for_a_virtual_machine_is_no_gpu_of_its_own(tmp_path: Path) -> None:
+    """Virtual functions of a GPU stand beside it on the bus, and are not counted."""
+    devices = "bus/pci/devices"
+    gpu = {"vendor": "0x10de\n", "class": "0x030200\n"}
+    files = {f"{devices}/{name}/{key}": text for name in ("0000:1b:00.0", "0000:1b:00.4") for key, text in gpu.items()}
+    made(tmp_path, files)
+    (tmp_path / devices / "0000:1b:00.4" / "physfn").symlink_to("../0000:1b:00.0")
+
+    assert set(pci.functions(tmp_path)) == {"00000000:1B:00.0"}

@@ -1,0 +1,186 @@
+"""A real server on a free port over reports that a test chooses, and a client that hides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import sample_reports as samples
+
+from gpumon.health.acknowledge import Acknowledged, Asked, acknowledged
+from gpumon.model.release import Answer as LetGo
+from gpumon.outputs.prometheus import Exposition, Renderer
+from gpumon.probe.core.result import ProbeRequest
+from gpumon.server.app import create_app
+from gpumon.server.server import Server, listen
+from gpumon.server.sources import Sources
+from gpumon.state.report import Report
+from gpumon.store.errors import StoreError
+from gpumon.store.events import EventQuery, StoredEvent
+from gpumon.store.runs import RunPage, RunQuery
+from gpumon.store.store import Store
+
+TOKEN = "a-token-of-this-test"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@dataclass
+class Node:
+    """What the server is given; a test changes it while it serves."""
+
+    report: Report = field(default_factory=samples.healthy)
+    ready: bool = True
+    token: str | None = TOKEN
+    answer: ProbeRequest | None = field(default_factory=lambda: ProbeRequest(id="run-1", accepted=True))
+    """What the main loop says to a request for a run; None says nothing."""
+    requests: list[str] = field(default_factory=list)
+    """Probes of which a run was asked for."""
+    let_go: LetGo | None = field(default_factory=LetGo)
+    """What the main loop says to a release and to its end; None says nothing."""
+    asked: list[tuple[object, ...]] = field(default_factory=list)
+    """Releases asked for, and ends of them."""
+    store: Path | None = None
+    """A store, which is opened for each question; None: it cannot be read."""
+
+    def latest(self) -> Report:
+        return self.report
+
+    def exposition(self) -> Exposition:
+        return Renderer(lambda: self.report).exposition()
+
+    def request_probe(self, name: str) -> Future[ProbeRequest]:
+        self.requests.append(name)
+        future: Future[ProbeRequest] = Future()
+        if self.answer is not None:
+            future.set_result(self.answer)
+        return future
+
+    def request_release(self, bus_id: str, seconds: float, by: str) -> Future[LetGo]:
+        return self._let_go(bus_id, seconds, by)
+
+    def end_release(self, bus_id: str | None, by: str) -> Future[LetGo]:
+        return self._let_go(bus_id, by)
+
+    def request_maintenance(self, seconds: float, reason: str, by: str) -> Future[LetGo]:
+        return self._let_go(seconds, reason, by)
+
+    def end_maintenance(self) -> Future[LetGo]:
+        return self._let_go()
+
+    def request_hold(self, seconds: float, reason: str, owner: str, by: str) -> Future[LetGo]:
+        return self._let_go(seconds, reason, owner, by)
+
+    def end_hold(self, owner: str) -> Future[LetGo]:
+        return self._let_go(owner)
+
+    def _let_go(self, *asked: object) -> Future[LetGo]:
+        self.asked.append(asked)
+        future: Future[LetGo] = Future()
+        if self.let_go is not None:
+            future.set_result(self.let_go)
+        return future
+
+    def acknowledge(self, asked: Asked) -> Future[Acknowledged]:
+        """As the daemon does, with a store that always answers."""
+        health = self.report.health
+        answer = acknowledged(asked, health, {state.uuid for state in self.report.gpus})
+        left = {one.key: one for one in health.open.values() if one not in answer.cleared}
+        self.report = replace(self.report, health=replace(health, open=left))
+        self.asked.append((asked,))
+        future: Future[Acknowledged] = Future()
+        future.set_result(replace(answer, stored=self.store is not None))
+        return future
+
+    def find_events(self, query: EventQuery) -> Future[tuple[StoredEvent, ...]]:
+        future: Future[tuple[StoredEvent, ...]] = Future()
+        if self.store is None:
+            future.set_exception(StoreError(Path("/var/lib/gpumon.db"), "the disk failed", "look at it"))
+        else:
+            with Store.open(self.store) as store:
+                future.set_result(store.events(query))
+        return future
+
+    def find_runs(self, query: RunQuery) -> Future[RunPage]:
+        future: Future[RunPage] = Future()
+        if self.store is None:
+            future.set_exception(StoreError(Path("/var/lib/gpumon.db"), "the disk failed", "look at it"))
+        else:
+            with Store.open(self.store) as store:
+                future.set_result(store.probe_runs(query))
+        return future
+
+    def sources(self, allowed_hosts: frozenset[str] = frozenset({"localhost", "gpu-17"})) -> Sources:
+        return Sources(
+            host="gpu-17",
+            latest=self.latest,
+            exposition=self.exposition,
+            ready=lambda: self.ready,
+            token=lambda: self.token,
+            allowed_hosts=allowed_hosts,
+            request_probe=self.request_probe,
+            request_release=self.request_release,
+            end_release=self.end_release,
+            acknowledge=self.acknowledge,
+            accept_inventory=self._let_go,
+            request_maintenance=self.request_maintenance,
+            end_maintenance=self.end_maintenance,
+            request_hold=self.request_hold,
+            end_hold=self.end_hold,
+            find_events=self.find_events,
+            find_runs=self.find_runs,
+            wall=lambda: samples.STAMP.wall,
+            boot=lambda: samples.STAMP.boot,
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """As it came over the wire: nothing followed, nothing unpacked."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+
+@contextlib.contextmanager
+def serving(node: Node) -> Iterator[int]:
+    """The port on which the node is served."""
+    server, socket = Server(create_app(node.sources())), listen("127.0.0.1", 0)
+    port = socket.getsockname()[1]
+    server.start([socket])
+    try:
+        yield port
+    finally:
+        server.stop()
+
+
+def ask(port: int, path: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(method, path, headers=dict(headers or {}))
+        response = connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
+    finally:
+        connection.close()
+
+
+def is_problem(answer: Answer, status: int) -> bool:
+    """Whether the answer is a problem with all that a problem must say."""
+    members = {"type", "title", "status", "detail", "instance", "remedy"}
+    return (
+        answer.status == status
+        and answer.headers["Content-Type"] == "application/problem+json"
+        and members <= set(answer.document)
+        and answer.document["status"] == status
+        and bool(answer.document["remedy"])
+    )

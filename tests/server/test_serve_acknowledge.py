@@ -1,0 +1,129 @@
+"""/api/v1/health/ack and `gpumon ack`: what is latched and over is cleared, what is so stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sample_reports as samples
+from serving import BEARER, TOKEN, Node, ask, is_problem
+
+from gpumon.cli.main import main
+from gpumon.health.standing import Health
+from gpumon.health.terms import FAIL, Action
+from gpumon.health.verdict import Verdict
+from gpumon.server import example_parts
+
+PATH = "/api/v1/health/ack"
+
+
+def verdict(check: str, index: int, *, active: bool = False) -> Verdict:
+    return Verdict(
+        check=check,
+        device=example_parts.uuid(index),
+        level=FAIL,
+        reason=f"Something with GPU {index}.",
+        action=Action.RESET,
+        since=samples.STAMP.wall - 60,
+        seen=samples.STAMP.wall - 60,
+        seen_at=samples.STAMP.boot - 60,
+        boot_id="",
+        active=active,
+    )
+
+
+@pytest.fixture
+def sick(node: Node, tmp_path: Path) -> Node:
+    """Two latched Xids, one of a GPU that was lost and one of a GPU that is lost; a link that is down."""
+    found = (
+        verdict("xid_critical", 1),
+        verdict("xid_critical", 2),
+        verdict("gpu_lost", 2, active=True),
+        verdict("nvlink_down", 3)._replace(well=5.0),  # the check has seen it up since
+    )
+    known = {one.key: one for one in found}
+    node.report = replace(samples.healthy(), health=Health(open=known, judged=True))
+    node.store = tmp_path / "gpumon.db"
+    return node
+
+
+def flags(port: int, folder: Path) -> list[str]:
+    (folder / "token").write_text(TOKEN, encoding="ascii")
+    return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={folder / 'token'}"]
+
+
+def test_nobody_clears_a_verdict_without_the_token(sick: Node, port: int) -> None:
+    """Coming from this host grants nothing."""
+    assert is_problem(ask(port, f"{PATH}?all=true", "POST"), 401)
+    assert len(sick.report.health.open) == 4
+
+
+def test_what_is_latched_and_over_is_cleared(sick: Node, port: int) -> None:
+    """Of this GPU alone; the note goes with it, on one line."""
+    answer = ask(port, f"{PATH}?check=xid_critical&gpu=1&note=board%0Areplaced", "POST", BEARER)
+    assert answer.status == 200
+    assert [(one["check"], one["gpu"]) for one in answer.document["acknowledged"]] == [("xid_critical", 1)]
+    assert answer.document["stored"]
+    assert sick.asked[-1][0].note == "board replaced"  # type: ignore[attr-defined]
+    assert ("xid_critical", example_parts.uuid(1)) not in sick.report.health.open
+    assert ("xid_critical", example_parts.uuid(2)) in sick.report.health.open
+
+
+def test_what_is_so_is_refused_with_what_to_do(sick: Node, port: int) -> None:
+    """It would be back at the next look: whoever asks is told what is still so, and the remedy."""
+    answer = ask(port, f"{PATH}?check=gpu_lost", "POST", BEARER)
+    assert is_problem(answer, 409)
+    assert "gpu_lost of GPU 2: Something with GPU 2. It is so now" in answer.document["detail"]
+    assert "reset the GPU" in answer.document["remedy"]
+    assert is_problem(ask(port, f"{PATH}?check=nvlink_down", "POST", BEARER), 409), "it ends by itself"
+    assert len(sick.report.health.open) == 4
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "words"),
+    [
+        ("check=nonsense", 404, "There is no check 'nonsense'."),
+        ("check=row_remap_failed", 404, "There is no verdict of check 'row_remap_failed'."),
+        ("check=xid_critical&gpu=3", 404, "There is no verdict of check 'xid_critical' and of device"),
+        ("gpu=17", 404, "There is no GPU '17'"),
+        ("", 400, "Nothing says which"),
+        ("all=true&gpu=1", 400, "beside"),
+        ("gpu=1&device=x", 400, "both"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_and_named(sick: Node, port: int, query: str, status: int, words: str) -> None:
+    """With the verdicts that there are, so that the next try is the right one."""
+    answer = ask(port, f"{PATH}?{query}", "POST", BEARER)
+    assert is_problem(answer, status)
+    assert words in answer.document["detail"]
+    if "verdicts" in answer.document:
+        assert "gpu_lost of GPU 2" in answer.document["remedy"]
+    assert len(sick.report.health.open) == 4
+
+
+def test_the_command_says_what_it_has_done(
+    sick: Node, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All that can be is cleared; what stays is named, and is no error; a refusal is exit code 1."""
+    at = flags(port, tmp_path)
+    assert main(["ack", "--all", "--note", "looked at it", *at]) == 0
+    told = capsys.readouterr().out
+    assert "acknowledged: xid_critical of GPU 1: Something with GPU 1." in told
+    assert "stays: gpu_lost of GPU 2" in told
+    assert set(sick.report.health.open) == {("gpu_lost", example_parts.uuid(2)), ("nvlink_down", example_parts.uuid(3))}
+
+    assert main(["ack", "gpu_lost", *at]) == 1
+    assert "It is so now" in capsys.readouterr().err
+    assert main(["ack", *at]) == 2
+    assert main(["ack", "nonsense", *at]) == 2
+    assert "gpu_lost of GPU 2" in capsys.readouterr().err
+
+
+def test_a_store_that_is_out_of_order_is_told(
+    sick: Node, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The verdict is cleared, and whoever cleared it knows what that is worth until the store is mended."""
+    sick.store = None
+    assert main(["ack", "xid_critical", *flags(port, tmp_path)]) == 0
+    assert "The store is out of order" in capsys.readouterr().out

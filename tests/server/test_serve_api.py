@@ -1,0 +1,205 @@
+"""/api/v1: bodies as the documents have them, filters, errors with a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import sample_reports as samples
+from serving import BEARER, Node, ask, is_problem
+
+from gpumon.outputs import document
+from gpumon.probe.core.probes import PROBES
+from gpumon.probe.core.state import ProbeState
+from gpumon.server import example, example_parts, schema, schema_health, schema_probe
+
+STAMP = samples.STAMP
+REPORTS = {
+    "healthy": samples.healthy(),
+    "simulated": samples.simulated(),
+    "troubled": samples.troubled(),
+    "stuck": samples.stuck(),
+    "without_driver": samples.without_driver(),
+    "partitioned": samples.partitioned(),
+    "grace": samples.grace(),
+    "disconnected": samples.disconnected(),
+    "excluding": samples.excluding(3),
+    "without_gpus": samples.without_gpus(),
+    "before_any_run": samples.before_any_run(samples.healthy(16)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(REPORTS))
+def test_every_page_answers_for_every_node(node: Node, port: int, name: str) -> None:
+    """Whatever the node has come to, nothing that is served fails, and each body has the shape that is documented."""
+    report = node.report = REPORTS[name]
+    whole = document.whole(report, replace(STAMP, host="gpu-17"))
+    for path, shape, body in (
+        ("report", schema.Report, whole),
+        ("node", schema.Node, whole["node"]),
+        ("gpus", schema.Gpus, {"gpus": whole["gpus"]}),
+        ("links", schema.Links, {"links": whole["links"]}),
+        ("ports", schema.Ports, {"ports": whole["ports"]}),
+        ("events", schema.Events, {"events": whole["events"], "complete": False}),
+        ("health", schema_health.Health, whole["health"]),
+        ("alerts", schema.Alerts, {"alerts": whole["alerts"]}),
+        ("probes", schema_probe.Probes, {"probes": whole["probes"], "complete": False}),
+    ):
+        answer = ask(port, f"/api/v1/{path}")
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+        assert answer.document == body
+        shape.model_validate_json(answer.body)
+    assert ask(port, "/probe/allreduce").document == whole["probe"]
+    schema_probe.Probe.model_validate_json(ask(port, "/probe/allreduce").body)
+    assert [ask(port, path).status for path in ("/", "/live", "/docs", "/openapi.json")] == [200] * 4
+
+
+def test_gpu_is_found_by_index_and_by_uuid(port: int) -> None:
+    """Both name the same GPU."""
+    by_index, by_uuid = ask(port, "/api/v1/gpus/3"), ask(port, f"/api/v1/gpus/{example_parts.uuid(3)}")
+    assert by_index.document["uuid"] == example_parts.uuid(3)
+    assert by_index.body == by_uuid.body
+
+
+def test_unknown_gpu_names_those_that_exist(node: Node, port: int) -> None:
+    """A spelling mistake is put right without another request."""
+    node.report = samples.healthy(2)
+    answer = ask(port, "/api/v1/gpus/GPU-nope")
+    assert is_problem(answer, 404)
+    assert [one["gpu"] for one in answer.document["gpus"]] == [0, 1]
+    assert example_parts.uuid(1) in answer.document["remedy"]
+    assert answer.document["instance"] == "/api/v1/gpus/GPU-nope"
+
+
+def test_lost_gpu_is_not_a_404(node: Node, port: int) -> None:
+    """The inventory forgets nobody."""
+    node.report = samples.lost(3)
+    assert ask(port, "/api/v1/gpus/3").document["state"] == "lost"
+
+
+@pytest.mark.parametrize(
+    ("query", "rules"),
+    [
+        ("state=firing", {"GpuLost", example.HOT}),
+        ("state=pending", {"NvlinkDown"}),
+        ("severity=critical", {"GpuLost", "NvlinkDown"}),
+        ("severity=info&state=firing", set()),
+    ],
+)
+def test_alerts_are_filtered(node: Node, port: int, query: str, rules: set[str]) -> None:
+    """By state and severity."""
+    node.report = samples.troubled()
+    assert {one["rule"] for one in ask(port, f"/api/v1/alerts?{query}").document["alerts"]} == rules
+
+
+def test_probes_are_filtered(port: int) -> None:
+    """By time and number, the newest first."""
+    probes = ask(port, "/api/v1/probes?since=5h30m&limit=3").document["probes"]
+    assert [one["id"] for one in probes] == [example.run(hours).id for hours in range(3)]
+    assert len(ask(port, "/api/v1/probes?since=2h30m").document["probes"]) == 3
+    named = ask(port, "/api/v1/probes?since=2h30m&probe=allreduce").document["probes"]
+    assert [one["probe"] for one in named] == ["allreduce"] * 3
+    unknown = ask(port, "/api/v1/probes?probe=broadcast")
+    assert is_problem(unknown, 404)
+    assert unknown.document["probes"] == list(PROBES)
+
+
+def test_links_of_one_gpu(port: int) -> None:
+    """By index or uuid."""
+    links = ask(port, f"/api/v1/links?gpu={example_parts.uuid(4)}").document["links"]
+    assert {(one["gpu"], one["link"]) for one in links} == {(4, link) for link in range(18)}
+    assert is_problem(ask(port, "/api/v1/links?gpu=99"), 404)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "named"),
+    [
+        ("events?limit=0", 422, "limit"),
+        ("events?limit=1001", 422, "limit"),
+        ("probes?limit=1001", 422, "limit"),
+        ("report?x", 422, "x"),
+        ("node?bogus=1", 422, "bogus"),
+        ("gpus?bogus=1", 422, "bogus"),
+        ("gpus/0?bogus=1", 422, "bogus"),
+        ("probes/none?bogus=1", 422, "bogus"),
+        ("events?limit=many", 422, "limit"),
+        ("events?xid=-1", 422, "xid"),
+        ("events?gpus=1", 422, "gpus"),
+        ("events?kind=ecc", 422, "kind"),
+        ("events?source=dmesg", 422, "source"),
+        ("events?severity=fatal", 422, "severity"),
+        ("events?until=tomorrow", 400, "until"),
+        ("events?xid=79&kind=sxid", 400, "xid"),
+        ("events?xid=79&sxid=12028", 400, "sxid"),
+        ("events?gpu=0&kind=overrun", 400, "gpu"),
+        ("alerts?state=broken", 422, "state"),
+        ("events?since=yesterday", 400, "since"),
+        ("events?since=nan", 400, "since"),
+        ("events?since=5x", 400, "since"),
+        ("probes?since=", 400, "since"),
+        ("probes?until=tomorrow", 400, "until"),
+        ("probes?probe=", 404, "probe"),
+        (f"events?since={'9' * 400}d", 400, "since"),
+        (f"events?since={'9' * 5000}", 400, "since"),
+        (f"probes?since=1h{'9' * 5000}d", 400, "since"),
+        (f"events?limit={'9' * 5000}", 422, "limit"),
+    ],
+)
+def test_bad_parameter_is_named(port: int, query: str, status: int, named: str) -> None:
+    """Also one that does not exist: a spelling mistake must not pass for an empty filter."""
+    answer = ask(port, f"/api/v1/{query}")
+    assert is_problem(answer, status)
+    assert named in answer.document["detail"]
+
+
+def test_unknown_page_is_a_problem(port: int) -> None:
+    """Even what FastAPI would answer by itself has a remedy."""
+    assert is_problem(ask(port, "/api/v2/node"), 404)
+    assert is_problem(ask(port, "/api/v1/node", "DELETE"), 405)
+
+
+def test_run_is_found_by_id(node: Node, port: int) -> None:
+    """Finished, in progress, or not known."""
+    node.report = replace(samples.healthy(), probe=replace(samples.healthy().probe, running="run-9"))
+    assert ask(port, f"/api/v1/probes/{example.run(2).id}").document["id"] == example.run(2).id
+    running = ask(port, "/api/v1/probes/run-9")
+    assert (running.status, running.document["running"], running.headers["Retry-After"]) == (202, True, "1")
+    assert (running.document["probe"], running.document["progress"]) == ("allreduce", None)
+    assert is_problem(ask(port, "/api/v1/probes/run-8"), 404)
+
+
+def test_run_in_progress_says_how_far_it_is(node: Node, port: int) -> None:
+    """In figures and in words, under the id that the request was answered with."""
+    node.report = replace(samples.healthy(), probe=example.measuring())
+    answer = ask(port, f"/api/v1/probes/{example.run().id}")
+    schema_probe.ProbeRunning.model_validate_json(answer.body)
+    assert answer.document["progress"] == {
+        "rank": 3,
+        "stage": "warm_up",
+        "algorithm": "ring",
+        "bytes": 1 << 30,
+        "ratio": 0.42,
+        "words": "warming up 1 GiB (ring)",
+    }
+
+
+def test_log_of_a_run_needs_the_token(node: Node, port: int) -> None:
+    """What ranks print names processes, users and pids."""
+    result = replace(example.run(), log="pid 4711 of alice")
+    node.report = replace(samples.healthy(), probe=ProbeState(last=result, history=(result,)))
+    path = f"/api/v1/probes/{result.id}"
+    assert b"alice" not in ask(port, path).body
+    assert b"alice" not in ask(port, path, headers={"Authorization": "Bearer wrong"}).body
+    assert ask(port, path, headers=BEARER).document["log"] == "pid 4711 of alice"
+    schema_probe.ProbeResultWithLog.model_validate_json(ask(port, path, headers=BEARER).body)
+
+
+def test_defect_is_a_problem_too(node: Node, port: int) -> None:
+    """An exception of ours is answered with 500 and a remedy, and the server lives on."""
+    node.report = None  # type: ignore[assignment]
+    broken = ask(port, "/api/v1/node")
+    assert is_problem(broken, 500)
+    assert broken.headers["Content-Security-Policy"].startswith("default-src 'self';")
+    assert (broken.headers["Cache-Control"], broken.headers["X-Frame-Options"]) == ("no-store", "DENY")
+    node.report = samples.healthy()
+    assert ask(port, "/api/v1/node").status == 200

@@ -1,0 +1,120 @@
+"""The page in a real browser."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import sample_reports as samples
+from chromium import chromium
+from serving import Node, serving
+
+from gpumon.state.report import Report
+
+
+@dataclass
+class Changing(Node):
+    """Shows another report at each request, then the last one again and again."""
+
+    reports: list[Report | None] = field(default_factory=list)
+
+    def latest(self) -> Report:
+        return self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What became of a page after its scripts had run for a while."""
+
+    html: str
+    console: list[str]
+    foreign: list[str]
+    """Requests to other hosts."""
+
+    @property
+    def words(self) -> str:
+        return " ".join(re.sub(r"<[^>]*>", " ", self.html).split())
+
+
+def look(node: Node, folder: Path, path: str = "/", seconds: float = 5) -> Seen:
+    with serving(node) as port, chromium(folder) as browser:
+        here = f"http://127.0.0.1:{port}/"
+        html = browser.open(here + path.removeprefix("/"), seconds)
+        assert any(url.startswith(here) for url in browser.requested)
+        return Seen(html, browser.console, [url for url in browser.requested if not url.startswith(here)])
+
+
+def test_page_shows_the_simulated_node_and_its_lost_gpu(tmp_path: Path) -> None:
+    """Without a word on the console, and nothing is asked of another host."""
+    seen = look(Node(report=replace(samples.lost(3), simulated="h100x8")), tmp_path)
+    assert "Simulated node." in seen.words
+    assert "GPU 3: The GPU fell off the bus" in seen.words
+    assert "What to do: Reboot the node." in seen.words
+    assert (seen.console, seen.foreign) == ([], [])
+
+
+def test_page_follows_the_node(tmp_path: Path) -> None:
+    """A GPU that is lost after the page was opened appears without a reload: table, verdict, title, and is spoken."""
+    seen = look(Changing(reports=[samples.healthy(), samples.lost(3)]), tmp_path)
+    assert "GPU 3: The GPU fell off the bus" in seen.words
+    assert "Nothing is wrong." not in seen.words
+    assert "<title>(1) gpu-17" in seen.html
+    spoken = re.search(r'id="spoken"[^>]*>([^<]*)<', seen.html)
+    assert spoken is not None
+    assert spoken[1].startswith("One thing is wrong. GPU 3: The GPU fell off the bus")
+    assert (seen.console, seen.foreign) == ([], [])
+
+
+def test_page_that_is_cut_off_says_so(tmp_path: Path) -> None:
+    """When the agent no longer answers, what is seen is called old, not left standing as if it were true."""
+    seen = look(Changing(reports=[samples.healthy(), None]), tmp_path, seconds=12)
+    assert re.search(r'<p id="silent"[^>]*role="alert">The agent does not answer\.', seen.html)
+    assert '<body class="old">' in seen.html
+    assert seen.console  # the browser complains of the failed requests: the other tests do see its console
+
+
+def test_page_recovers(tmp_path: Path) -> None:
+    """When the agent answers again, the page is the node's again."""
+    seen = look(Changing(reports=[samples.healthy(), *[None] * 5, samples.lost(3)]), tmp_path, seconds=20)
+    assert "GPU 3: The GPU fell off the bus" in seen.words
+    assert re.search(r'<p id="silent"[^>]*hidden', seen.html)
+    assert "<body class=" not in seen.html.replace('<body class="">', "")
+
+
+def test_telephone_needs_no_sideways_scrolling(tmp_path: Path) -> None:
+    """Nor is anything cut off: 18 links of 8 GPUs, instances, errors and figures fit 400 pixels."""
+    for name in ("troubled", "partitioned"):
+        folder = tmp_path / name
+        with serving(Node(report=getattr(samples, name)())) as port, chromium(folder) as browser:
+            browser.open(f"http://127.0.0.1:{port}/", 0.1, width=400)
+            assert browser.evaluate("document.documentElement.scrollWidth") <= 400
+            wider = (
+                "[...document.querySelectorAll('.matrix, .figures, .list')].filter(e => e.scrollWidth > e.clientWidth)"
+            )
+            assert browser.evaluate(f"{wider}.length") == 0, name
+
+
+def test_links_appear_without_a_reload(tmp_path: Path) -> None:
+    """A page that was opened before the first poll shows all when it has ended."""
+    seen = look(Changing(reports=[samples.without_driver(), samples.healthy()]), tmp_path)
+    assert 'title="NVLink 17: up, to switch 00000000:06:00.0"' in seen.html
+    assert re.search(r'<section id="links"[^>]*hidden', seen.html) is None
+
+
+def test_names_from_outside_run_nothing(tmp_path: Path) -> None:
+    """Nor when they come with an update, which the script puts into the page."""
+    evil = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
+    report = samples.lost(3)
+    gpus = tuple(replace(one, gpu=replace(one.gpu, name=evil)) for one in report.gpus)
+    seen = look(Changing(reports=[report, replace(report, gpus=gpus, notices={"store": evil})]), tmp_path)
+    assert "onerror" in seen.html
+    assert "<title>owned" not in seen.html
+    assert (seen.console, seen.foreign) == ([], [])
+
+
+def test_reference_opens_without_the_internet(tmp_path: Path) -> None:
+    """A GPU host has none."""
+    seen = look(Node(), tmp_path, "/docs", seconds=1)
+    assert "/api/v1/gpus/{gpu}" in seen.words
+    assert (seen.console, seen.foreign) == ([], [])

@@ -1,0 +1,173 @@
+"""The commands that ask the agent: what a real one answers, and what anything else on its port does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import sample_reports as samples
+from serving import TOKEN, Node, serving
+
+from gpumon.cli.client import Client, ClientError
+from gpumon.cli.main import main
+from gpumon.probe.core.result import ProbeRequest
+from gpumon.probe.core.state import ProbeState, ended
+from gpumon.server import example
+from gpumon.state.report import Report
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: "
+STRANGERS = {
+    "an SSH server": b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n",
+    "one that ends early": OK + b"100\r\n\r\n{",
+    "one of other JSON": OK + b"2\r\n\r\n{}",
+    "one of a JSON list": OK + b"2\r\n\r\n[]",
+    "one of JSON without end": OK + b"100000\r\n\r\n" + b"[" * 100_000,
+    "one of HTML": OK + b"6\r\n\r\n<html>",
+    "one of other errors": b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n[]",
+    "one of errors without a remedy": b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n{}",
+}
+
+
+@contextlib.contextmanager
+def stranger(says: bytes) -> Iterator[int]:
+    """The port of a server that says this to whoever asks, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(says)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(10)
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(TOKEN, encoding="ascii")
+    return path
+
+
+def flags(port: int, token_file: Path) -> list[str]:
+    return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={token_file}"]
+
+
+@pytest.mark.parametrize("says", STRANGERS.values(), ids=STRANGERS)
+@pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["probe", "allreduce"]])
+def test_what_is_no_gpumon_is_told_so(
+    command: list[str], says: bytes, token_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line with the address and the remedy, whatever answers there."""
+    with stranger(says) as port:
+        code = main([*command, *flags(port, token_file)])
+    shown = capsys.readouterr()
+    assert (code, shown.out, shown.err.count("\n")) == (2, "", 1)
+    assert f"127.0.0.1:{port} is no gpumon" in shown.err
+    assert "--web.listen-address" in shown.err
+
+
+def test_nobody_who_listens_is_told_so(token_file: Path) -> None:
+    """With the address, and how to start the agent."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ClientError, match=rf"no agent answers at 127\.0\.0\.1:{port} .*systemctl start gpumon"):
+        Client("127.0.0.1", port, token_file).get("/api/v1/node", ())
+
+
+def test_refused_probe_is_a_skipped_result(
+    node: Node, port: int, token_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A busy node is no usage error: the record of the skipped run is printed, and the exit code is its own."""
+    skipped = replace(example.run(), id="run-7", outcome="skipped", reason="busy", measurements=())
+    node.report = replace(samples.healthy(), probe=replace(samples.healthy().probe, last=skipped, history=(skipped,)))
+    node.answer = ProbeRequest(id="run-7", accepted=False, reason="busy", hint="GPU 0 has a process.")
+    assert main(["probe", "allreduce", *flags(port, token_file)]) == 3
+    result = json.loads(capsys.readouterr().out)
+    assert (result["id"], result["outcome"], result["reason"]) == ("run-7", "skipped", "busy")
+
+
+def test_refused_probe_is_waited_for_until_it_is_on_record(
+    node: Node, port: int, token_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its durable row is written after the refusal is told: until then its id is not known."""
+    skipped = replace(example.run(), id="run-7", outcome="skipped", reason="busy", measurements=())
+    known = replace(samples.healthy(), probe=replace(samples.healthy().probe, last=skipped, history=(skipped,)))
+    node.answer = ProbeRequest(id="run-7", accepted=False, reason="busy", hint="GPU 0 has a process.")
+    written = threading.Timer(0.4, setattr, (node, "report", known))
+    written.start()
+    assert main(["probe", "allreduce", *flags(port, token_file)]) == 3
+    written.join()
+    assert json.loads(capsys.readouterr().out)["id"] == "run-7"
+
+
+def test_wrong_token_is_told_as_the_agent_tells_it(
+    port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the agent refuses is shown with its remedy."""
+    wrong = tmp_path / "token"
+    wrong.write_text("a-token-of-another-test", encoding="ascii")
+    assert main(["probe", "allreduce", *flags(port, wrong)]) == 2
+    assert "The token does not match. Send `Authorization" in capsys.readouterr().err
+
+
+@dataclass
+class Running(Node):
+    """Shows a run in progress at first, then its result."""
+
+    reports: list[Report] = field(default_factory=list)
+
+    def latest(self) -> Report:
+        return self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
+
+
+def test_run_in_progress_is_a_bar_on_a_terminal(
+    token_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what it does now in words; it is gone when the run is over, and the result is a table."""
+    during = replace(samples.healthy(), probe=example.measuring())
+    after = replace(samples.healthy(), probe=ended(ProbeState(), example.run()))
+    node = Running(reports=[during, after], answer=ProbeRequest(id=example.run().id, accepted=True))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with serving(node) as port:
+        assert main(["probe", "allreduce", *flags(port, token_file)]) == 0
+    shown = capsys.readouterr()
+    assert "\r\x1b[K[#############.................]  42% warming up 1 GiB (ring)" in shown.err
+    assert shown.err.endswith("\r\x1b[K")
+    assert shown.out.startswith("# all-reduce, nccl, 8 ranks")
+
+
+def test_history_is_asked_of_the_agent(port: int, token_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As lines, or as JSON; since when and of which probe is the agent's to filter."""
+    given = flags(port, token_file)
+    assert main(["probe", "history", "--since", "2h30m", "--probe", "allreduce", *given]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines[1:]] == [example.run(hours).id for hours in range(3)]
+    assert main(["probe", "history", "--json", "--since", "2h30m", *given]) == 0
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == [example.run(hours).id for hours in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["history", "--since", "yesterday"], "since='yesterday' cannot be read"),
+        (["allreduce", "--since", "1h"], "--since and --probe go with history"),
+        (["hold", "--probe", "allreduce"], "--since and --probe go with history"),
+    ],
+)
+def test_history_that_cannot_be_read_is_an_error(
+    port: int, token_file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    """Exit code 2, with the remedy."""
+    assert main(["probe", *arguments, *flags(port, token_file)]) == 2
+    assert words in capsys.readouterr().err

@@ -1,0 +1,157 @@
+"""/api/v1/events: filtered, as far back as the store goes, without the store too, and in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sample_reports as samples
+from sample_reports import STAMP
+from serving import Node, ask, is_problem
+
+from gpumon.model.error_event import OVERRUN, SXID, Board, Burst, Change
+from gpumon.server import example, example_parts, schema
+from gpumon.server.events import PAGE
+from gpumon.state.report import Report
+from gpumon.store.store import Store
+
+
+def event(number: int, ago: float) -> Burst:
+    """Xid 13 and 79 in turns, on four GPUs in turns."""
+    return replace(
+        example.event(),
+        id=f"e{number}",
+        code=(13, 79)[number % 2],
+        bus_id=example_parts.bus_id(number % 4),
+        uuid=example_parts.uuid(number % 4),
+        first_wall=STAMP.wall - ago,
+        last_wall=STAMP.wall - ago,
+    )
+
+
+def many_events(count: int) -> Report:
+    events = tuple(event(number, 60.0 * (count - number)) for number in range(count))
+    return replace(samples.healthy(), events=events)
+
+
+def store(folder: Path, *bursts: Burst) -> Path:
+    path = folder / "gpumon.db"
+    with Store.open(path, clock=lambda: STAMP.wall) as one:
+        one.record(Change(burst, burst.count) for burst in bursts)
+    return path
+
+
+def found(port: int, query: str = "") -> list[str]:
+    return [one["id"] for one in ask(port, f"/api/v1/events?{query}").document["events"]]
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("", 100),
+        ("limit=7", 7),
+        ("limit=500", 120),
+        ("xid=79", 60),
+        ("gpu=1", 30),
+        (f"gpu={example_parts.uuid(2)}&xid=13", 30),
+        ("gpu=1&xid=13", 0),
+        ("severity=critical", 60),
+        ("severity=warning&gpu=0", 30),
+        ("severity=info", 0),
+        ("kind=xid&limit=1000", 120),
+        ("kind=sxid", 0),
+        ("source=kmsg&limit=3", 3),
+        ("since=10m30s", 10),
+        ("since=2025-11-20T11:50:30Z", 9),
+        ("since=2025-11-20T11:50:30%2B00:00", 9),
+        (f"since={STAMP.wall - 90}", 1),
+        ("since=10m30s&until=5m30s", 5),
+        ("until=119m30s", 1),
+    ],
+)
+@pytest.mark.parametrize("stored", [True, False])
+def test_events_are_filtered(node: Node, port: int, query: str, count: int, tmp_path: Path, *, stored: bool) -> None:
+    """By GPU, code, kind, severity, source, time and number, all at once, in the store as in the Report."""
+    report = many_events(120)
+    node.report = replace(report, events=()) if stored else report
+    node.store = store(tmp_path, *report.events) if stored else None
+    answer = ask(port, f"/api/v1/events?{query}").document
+    events = answer["events"]
+
+    assert len(events) == count
+    assert events == sorted(events, key=lambda one: str(one["time"]), reverse=True)
+    assert answer["complete"] is stored
+    schema.Events.model_validate(answer)
+
+
+def test_the_store_knows_more_than_the_report(node: Node, port: int, tmp_path: Path) -> None:
+    """What both hold is told once, as the Report has it; what was told without the store is there too."""
+    old, both, unstored = event(1, 9000), event(2, 600), event(3, 60)
+    node.report = replace(samples.healthy(), events=(replace(both, nvml=9), unstored))
+    node.store = store(tmp_path, old, both)
+    answer = ask(port, "/api/v1/events").document
+
+    assert [(one["id"], one["count"]) for one in answer["events"]] == [("e3", 1), ("e2", 9), ("e1", 1)]
+    assert answer["complete"] is True
+
+
+def test_a_rare_severity_is_found_behind_many_others(node: Node, port: int, tmp_path: Path) -> None:
+    """Page after page, until there are as many as were asked for."""
+    critical = [event(1, 90_000), event(3, 80_000)]
+    common = [replace(event(2 * number, 100.0), id=f"w{number}") for number in range(2 * PAGE + 7)]
+    node.store = store(tmp_path, *critical, *common)
+
+    assert found(port, "severity=critical") == ["e3", "e1"]
+    assert found(port, "severity=critical&limit=1") == ["e3"]
+
+
+def test_an_event_says_what_it_means_and_what_to_do(node: Node, port: int) -> None:
+    """In words, with its times, who told it, and what the kernel said."""
+    line = "NETIR_LINK_DOWN Fatal XC0 i0 Link 07 (0x00200011 0x00000000)"
+    burst = replace(event(0, 100), code=149, nvml=2, kmsg=3, texts=(line,), text=line, first_wall=STAMP.wall - 160)
+    node.report = replace(samples.healthy(), events=(burst,))
+    (shown,) = ask(port, "/api/v1/events").document["events"]
+
+    assert shown["severity"] == "critical"
+    assert (shown["name"], shown["action"]) == ("NVLink 5 link went down (NETIR)", "reset the GPU")
+    assert (shown["detail"], shown["text"]) == ("NETIR_LINK_DOWN of link 7: fatal.", line)
+    assert (shown["since"], shown["time"], shown["count"]) == (
+        "2025-11-20T11:57:20.000Z",
+        "2025-11-20T11:58:20.000Z",
+        3,
+    )
+    assert (shown["gpu"], shown["xid"], shown["sources"]) == (0, 149, ["nvml", "kmsg"])
+
+
+def test_events_of_switches_and_of_the_log_are_of_no_gpu(node: Node, port: int) -> None:
+    """Each has its number, and none the other's."""
+    switch = replace(event(1, 60), kind=SXID, code=12028, bus_id="00000000:C1:00.0", uuid=None, fatal=False)
+    overrun = replace(event(2, 30), kind=OVERRUN, code=0, bus_id="", uuid=None)
+    node.report = replace(samples.healthy(), events=(switch, overrun))
+    shown = ask(port, "/api/v1/events").document["events"]
+
+    assert [(one["xid"], one["sxid"], one["gpu"], one["pci_bus_id"]) for one in shown] == [
+        (None, None, None, None),
+        (None, 12028, None, "00000000:C1:00.0"),
+    ]
+    assert found(port, "sxid=12028") == found(port, "kind=sxid") == ["e1"]
+    assert found(port, "kind=overrun") == ["e2"]
+    assert found(port, "gpu=0") == []
+
+
+def test_a_gpu_that_is_gone_is_still_asked_about(node: Node, port: int) -> None:
+    """By the uuid under which it was last seen. One that never was here is a spelling mistake."""
+    gone = Board(uuid="GPU-gone", bus_id=example_parts.bus_id(0), serial="", name="", first_wall=0.0, last_wall=0.0)
+    report = samples.healthy()
+    node.report = replace(
+        report,
+        memory=replace(report.memory, boards={gone.bus_id: gone}),
+        events=(replace(event(0, 60), uuid=gone.uuid), event(4, 30)),
+    )
+
+    assert found(port, "gpu=GPU-gone") == ["e0"]
+    assert found(port, "gpu=0") == ["e4"]
+    (shown,) = ask(port, "/api/v1/events?gpu=GPU-gone").document["events"]
+    assert (shown["gpu"], shown["uuid"]) == (None, "GPU-gone")
+    assert is_problem(ask(port, "/api/v1/events?gpu=GPU-never"), 404)

@@ -1,0 +1,101 @@
+"""What stands before every route: Host, Origin, headers for browsers."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from serving import BEARER, Node, ask, is_problem
+
+from gpumon.server.hosts import host_of, is_allowed, own_names
+
+NAMES = frozenset({"localhost", "gpu-17"})
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "localhost:10400", "GPU-17:10400", "gpu-17.", "127.0.0.1", "10.1.2.3:1", "[::1]:10400", "[::1]"],
+)
+def test_own_names_and_addresses_are_answered(port: int, host: str) -> None:
+    """By its own names, and by any address: an address cannot be rebound."""
+    assert ask(port, "/metrics", headers={"Host": host}).status == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "gpu-18", "", "x y"]
+)
+def test_other_names_are_not(port: int, host: str) -> None:
+    """A page of another site that rebinds its name to this address reads nothing."""
+    answer = ask(port, "/metrics", headers={"Host": host})
+    assert is_problem(answer, 421)
+    assert "web.allowed_hosts" in answer.document["remedy"]
+
+
+def test_any_host_can_be_allowed() -> None:
+    """For a name that nobody can list, such as behind a proxy."""
+    assert is_allowed("whatever.example", frozenset({"*"}))
+    assert not is_allowed("whatever.example", NAMES)
+
+
+def test_port_and_brackets_are_no_part_of_the_host() -> None:
+    """As browsers and Prometheus write them."""
+    assert [host_of(one) for one in ("a:1", "[::1]:2", "[::1]", "A.", "a")] == ["a", "::1", "::1", "a", "a"]
+
+
+def test_long_names_are_found_without_dns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From /etc/hosts and the search domains: a dead resolver does not delay the start."""
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu-17")
+    (tmp_path / "hosts").write_text(
+        "127.0.0.1 localhost\n10.0.0.17 gpu-17.rack.example gpu-17 # me\n10.0.0.18 gpu-18\n"
+    )
+    (tmp_path / "resolv.conf").write_text("nameserver 10.0.0.1\nsearch cluster.example. .\n")
+    names = own_names("10.0.0.17", tmp_path)
+    assert {"localhost", "gpu-17", "gpu-17.rack.example", "gpu-17.cluster.example", "10.0.0.17"} <= names
+    assert "gpu-18" not in names
+    assert "gpu-17" in own_names("", tmp_path / "nothing here")
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://[", ""])
+def test_page_of_another_origin_changes_nothing(node: Node, port: int, origin: str) -> None:
+    """Even with the token."""
+    answer = ask(port, "/probe/allreduce", "POST", BEARER | {"Origin": origin})
+    assert is_problem(answer, 403)
+    assert not node.requests
+
+
+def test_page_without_a_host_is_no_page_of_this_agent(node: Node, port: int) -> None:
+    """HTTP/1.0 needs no Host header, and an origin is not compared with one that is not there."""
+    request = (
+        f"POST /probe/allreduce HTTP/1.0\r\nOrigin: http://None\r\nAuthorization: {BEARER['Authorization']}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(request.encode())
+        assert connection.makefile("rb").readline().split()[1] == b"403"
+    assert not node.requests
+
+
+def test_own_page_may_change_something(node: Node, port: int) -> None:
+    """Its origin is the host that was asked."""
+    answer = ask(port, "/probe/allreduce", "POST", BEARER | {"Origin": f"http://127.0.0.1:{port}"})
+    assert (answer.status, node.requests) == (202, ["allreduce"])
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/metrics", "/api/v1/node", "/nope", "/static/gpumon.js"])
+def test_browsers_are_told_to_be_careful(port: int, path: str) -> None:
+    """No script, style or frame from elsewhere, on errors too, and no other origin may read."""
+    headers = ask(port, path).headers
+    assert headers["Content-Security-Policy"].startswith("default-src 'self';")
+    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Access-Control-Allow-Origin"] is None
+
+
+def test_preflight_is_refused(port: int) -> None:
+    """There is no CORS: a browser that asks first hears no."""
+    headers = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    answer = ask(port, "/probe/allreduce", "OPTIONS", headers)
+    assert is_problem(answer, 405)
+    assert answer.headers["Access-Control-Allow-Origin"] is None
+    assert answer.headers["Allow"] == "GET, HEAD, POST"

@@ -1,0 +1,185 @@
+"""/api/v1/probes/hold, its command, and how page, terminal and documents show that probes are kept away."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import sample_reports as samples
+from serving import BEARER, TOKEN, Node, ask, is_problem
+
+from gpumon.cli.main import main
+from gpumon.model.hold import Hold
+from gpumon.model.release import Answer, Holder
+from gpumon.outputs import document, terminal
+from gpumon.outputs.hold import hold, sentences
+from gpumon.state.report import Report
+
+PATH = "/api/v1/probes/hold"
+WALL = samples.STAMP.wall
+SINCE, UNTIL = "2025-11-20T11:55:00.000Z", "2025-11-20T12:10:00.000Z"
+SHOWN = {
+    "until": UNTIL,
+    "holders": [{"owner": "4711", "reason": "prolog", "by": "command", "since": SINCE, "until": UNTIL}],
+}
+SAID = "No probe runs until 2025-11-20 12:10:00 UTC{}: held by command for 4711 (prolog)."
+
+
+def held(*owners: str, reason: str = "prolog") -> Report:
+    """Of each owner one, which began five minutes ago and lasts fifteen."""
+    holds = tuple(
+        Hold(
+            began=WALL - 300,
+            began_at=samples.STAMP.boot - 300,
+            until=WALL + 600,
+            deadline=samples.STAMP.boot + 600,
+            boot_id="",
+            reason=reason,
+            by="command",
+            owner=owner,
+        )
+        for owner in owners
+    )
+    return replace(samples.healthy(), holds=holds)
+
+
+@pytest.fixture
+def flags(port: int, tmp_path: Path) -> list[str]:
+    (tmp_path / "token").write_text(TOKEN, encoding="ascii")
+    return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={tmp_path / 'token'}"]
+
+
+def test_everybody_may_read_it(node: Node, port: int) -> None:
+    """Of its own, and beside the last result; null while there is none."""
+    assert ask(port, PATH).document == {"hold": None}
+    node.report = held("4711")
+    for path in (PATH, "/probe/allreduce"):
+        assert ask(port, path).document["hold"] == SHOWN
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({}, 401), ({"Authorization": "Bearer no"}, 401), (BEARER | {"Origin": "http://elsewhere.example"}, 403)],
+)
+def test_changing_needs_the_token(node: Node, port: int, method: str, headers: dict[str, str], status: int) -> None:
+    """Whoever can keep probes away can hide a bad link."""
+    query = "?for_seconds=5" if method == "POST" else ""
+    assert is_problem(ask(port, PATH + query, method, headers), status)
+    assert node.asked == []
+
+
+def test_beginning_and_end_are_asked_of_the_main_loop(node: Node, port: int) -> None:
+    """With the owner, the reason and who asks; neither owner nor reason need be given."""
+    asked = f"{PATH}?for_seconds=900&owner=4711&reason={quote('prolog of 4711')}"
+    assert ask(port, asked, "POST", BEARER).document == {"hold": None, "stored": True}
+    assert ask(port, f"{PATH}?for_seconds=60", "POST", BEARER).status == 200
+    assert ask(port, f"{PATH}?owner=4711", "DELETE", BEARER).status == 200
+    assert ask(port, PATH, "DELETE", BEARER).status == 200
+    assert node.asked == [(900.0, "prolog of 4711", "4711", "api"), (60.0, "", "", "api"), ("4711",), ("",)]
+
+
+@pytest.mark.parametrize("query", ["", "?for_seconds=0", "?for_seconds=inf", "?for_seconds=5&gpu=3"])
+def test_what_cannot_be_meant_is_refused(node: Node, port: int, query: str) -> None:
+    """A hold is of the whole node, and has an end."""
+    assert is_problem(ask(port, PATH + query, "POST", BEARER), 422)
+    assert node.asked == []
+
+
+def test_what_the_main_loop_refuses_is_told(node: Node, port: int) -> None:
+    """With the setting that bounds it."""
+    node.let_go = Answer(refused="9 s is not between 0 and probe.hold_max_seconds, which is 8.", remedy="Ask for less.")
+    answer = ask(port, f"{PATH}?for_seconds=9", "POST", BEARER)
+    assert is_problem(answer, 400)
+    assert "probe.hold_max_seconds" in answer.document["detail"]
+
+
+def test_what_is_left_of_a_run_is_no_success(
+    node: Node, port: int, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever asked must not start a job on it: the command says what it is, and exits with 1."""
+    node.report = held("4711")
+    node.let_go = Answer(holders=(Holder(pid=99, words="rank 99 of the probe", stuck=True),))
+    answer = ask(port, f"{PATH}?for_seconds=9", "POST", BEARER)
+    assert is_problem(answer, 409)
+    assert (answer.document["holders"][0]["pid"], answer.document["hold"]) == (99, SHOWN)
+    assert main(["probe", "hold", "--owner", "4711", *flags]) == 1
+    told = capsys.readouterr()
+    assert (told.out, "rank 99 of the probe" in told.err, "Reboot the node" in told.err) == ("", True, True)
+
+
+def test_what_nobody_has_looked_at_is_no_success(
+    node: Node, port: int, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody knows of anything that is left, and nobody has seen the GPUs since."""
+    node.let_go = Answer(unseen="NVML has not been read.")
+    answer = ask(port, f"{PATH}?for_seconds=9", "POST", BEARER)
+    assert is_problem(answer, 409)
+    assert (answer.document["detail"], answer.document["holders"]) == ("NVML has not been read.", [])
+    assert main(["probe", "hold", *flags]) == 1
+    told = capsys.readouterr()
+    assert (told.out, "NVML has not been read." in told.err) == ("", True)
+
+
+def test_an_agent_that_does_not_answer_is_no_success(
+    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs, and nobody can tell what it has on the GPUs."""
+    monkeypatch.setattr("gpumon.cli.probe_hold.PATIENCE_SECONDS", 0.3)
+    node.let_go = None
+    assert main(["probe", "hold", *flags]) == 1
+    assert "timed out" in capsys.readouterr().err
+
+
+def test_the_command_begins_and_ends_one(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """In two lines, or as JSON."""
+    node.report = held("4711")
+    assert main(["probe", "hold", "--ttl", "1h30m", "--owner", "4711", "--reason", "prolog", *flags]) == 0
+    assert capsys.readouterr().out == f"{SAID.format('')}\nNothing of a run is on a GPU.\n"
+    assert main(["probe", "hold", "--json", *flags]) == 0
+    assert json.loads(capsys.readouterr().out) == {"hold": SHOWN, "stored": True}
+    node.let_go = Answer(stored=False)
+    assert main(["probe", "hold", *flags]) == 0
+    assert "It is not on disk" in capsys.readouterr().out
+    node.report = samples.healthy()
+    assert main(["probe", "unhold", "--owner", "4711", *flags]) == 0
+    assert capsys.readouterr().out.startswith("Nobody keeps probes away.\n")
+    first, second, _, last = node.asked
+    assert (first, second[0], last) == ((5400.0, "prolog", "4711", "command"), 900.0, ("4711",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["hold", "--ttl", "soon"], "'soon' is no duration: give it as 30s, 15m or 2h"),
+        (["hold", "--owner", "x" * 101], "101 characters"),
+        (["hold", "--reason", "a\nb"], "characters that cannot be printed"),
+        (["unhold", "--ttl", "2h"], "go with hold"),
+        (["allreduce", "--owner", "4711"], "goes with hold and unhold"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    """Before anything is asked of the agent."""
+    assert main(["probe", *arguments, *flags]) == 2
+    assert told in capsys.readouterr().err
+    assert node.asked == []
+
+
+def test_page_and_terminal_say_it_with_the_probe(node: Node, port: int) -> None:
+    """Whoever wonders why it does not run sees why; a reason is text, whatever it says."""
+    node.report = held("4711", reason="job <b>4711</b>")
+    assert "by command for 4711 (job &lt;b&gt;4711&lt;/b&gt;)." in ask(port, "/").body.decode()
+    shown = terminal.status(document.whole(held("4711"), samples.STAMP), 120, color=False)
+    assert SAID.format(", for 10 min more") in shown.splitlines()
+
+
+def test_of_many_holders_some_are_named() -> None:
+    """A busy node does not fill the page."""
+    many = hold(held(*map(str, range(5)), reason=""))
+    [said] = sentences(many)
+    assert said.endswith("held by command for 0; by command for 1; by command for 2; and 2 more.")

@@ -1,0 +1,145 @@
+"""/api/v1/inventory and `gpumon inventory`: of the running agent, of its store, and what a person accepts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sample_reports as samples
+from serving import BEARER, TOKEN, Node, ask, is_problem
+
+from gpumon.cli.main import main
+from gpumon.health.expectation import Basis, Expectation
+from gpumon.model.error_event import Board
+from gpumon.model.release import Answer
+from gpumon.model.snapshot import GUEST
+from gpumon.outputs.inventory import COLUMNS, inventory
+from gpumon.server import example_parts
+from gpumon.state.report import Gone, Left, Report
+from gpumon.store.store import Store
+
+PATH, ACCEPT = "/api/v1/inventory", "/api/v1/inventory/accept"
+WALL = samples.STAMP.wall
+
+
+def board(index: int, **values: object) -> Board:
+    known = Board(
+        uuid=example_parts.uuid(index),
+        bus_id=example_parts.bus_id(index),
+        serial=f"S{index}",
+        name="NVIDIA H100 80GB HBM3",
+        first_wall=WALL - 90 * 86400,
+        last_wall=WALL,
+        gpu=index,
+        vbios="96.00.89.00.01",
+        nvlinks=18,
+    )
+    return replace(known, **values)  # type: ignore[arg-type]
+
+
+def seven() -> Report:
+    """GPU 3 is missing; another was replaced."""
+    report = samples.healthy()
+    gpus = [replace(one, board=board(one.index)) for one in report.gpus]
+    gpus[3] = replace(gpus[3], fault="missing", detail="no longer on the PCI bus", gpu=replace(gpus[3].gpu, up=0.0))
+    return replace(
+        report,
+        gpus=tuple(gpus),
+        expectation=Expectation(count=8, basis=Basis.PRODUCT),
+        node=replace(report.node, gpus_visible=7.0),
+        memory=replace(report.memory, gone={"GPU-old": Gone(Left.REPLACED, example_parts.bus_id(5))}),
+    )
+
+
+@pytest.fixture
+def flags(port: int, tmp_path: Path) -> list[str]:
+    (tmp_path / "token").write_text(TOKEN, encoding="ascii")
+    store = f"--store.path={tmp_path / 'gpumon.db'}"
+    return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={tmp_path / 'token'}", store]
+
+
+def test_the_inventory_is_for_everyone(node: Node, port: int) -> None:
+    """How many should be here and who says so, each with what is known of it, and who is not missed."""
+    node.report = seven()
+    answer = ask(port, PATH).document
+    assert (answer["gpus_expected"], answer["gpus_visible"], answer["basis"]) == (8, 7, "product")
+    missing = answer["gpus"][3]
+    assert missing["state"] == "missing"
+    assert (missing["uuid"], missing["nvlinks"]) == (example_parts.uuid(3), 18)
+    assert missing["first_seen"] == "2025-08-22T12:00:00.000Z"
+    assert answer["gone"] == [
+        {"uuid": "GPU-old", "pci_bus_id": example_parts.bus_id(5), "why": "replaced", "why_words": "was replaced"}
+    ]
+
+
+def test_only_who_has_the_token_may_accept(node: Node, port: int) -> None:
+    """And only what can be counted and stored; a refusal says what to do."""
+    assert ask(port, ACCEPT, method="POST").status == 401
+    assert not node.asked
+    assert ask(port, ACCEPT, method="POST", headers=BEARER).document["source"] == "agent"
+    assert len(node.asked) == 1
+
+    node.let_go = Answer(refused="It cannot be stored: the disk is full.", remedy="Free space.")
+    refusal = ask(port, ACCEPT, method="POST", headers=BEARER)
+    assert is_problem(refusal, 409)
+    assert refusal.document["remedy"] == "Free space."
+
+
+def test_the_command_shows_what_the_agent_knows(
+    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table for people, the document for programs."""
+    node.report = seven()
+    assert main(["inventory", *flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "8 GPUs should be here, as hosts with this product have; the driver counts 7."
+    assert lines[2].split() == " ".join(COLUMNS.values()).split()
+    assert "missing" in lines[6]
+    assert lines[-1] == f"GPU-old at {example_parts.bus_id(5)} was replaced."
+
+    assert main(["inventory", "--json", *flags]) == 0
+    assert json.loads(capsys.readouterr().out) == inventory(node.report)
+    assert main(["inventory", "accept", *flags]) == 0
+    assert len(node.asked) == 1
+
+
+def test_parts_that_are_named_are_asked_for_alone(node: Node, port: int, flags: list[str]) -> None:
+    """Over HTTP as from the command line."""
+    assert main(["inventory", "accept", "GPU-3", "mlx5_3/1", *flags]) == 0
+    assert main(["inventory", "accept", *flags]) == 0
+    assert ask(port, f"{ACCEPT}?part=GPU-5", method="POST", headers=BEARER).status == 200
+    assert ask(port, f"{ACCEPT}?gpu=GPU-5", method="POST", headers=BEARER).status == 422
+    assert node.asked == [(["GPU-3", "mlx5_3/1"],), ([],), (["GPU-5"],)]
+
+
+def test_a_share_of_a_host_is_told_as_one() -> None:
+    """How many GPUs there are beside it nobody knows."""
+    report = replace(samples.healthy(), expectation=Expectation(count=2, may=8, may_basis=Basis.PRODUCT, place=GUEST))
+    shown = inventory(report)
+    assert (shown["place"], shown["gpus_expected"], shown["gpus_possible"]) == ("guest", 2, 8)
+
+
+def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]) -> None:
+    """Saying so; accepting needs the agent."""
+    flags = [one for one in flags if "listen" not in one] + ["--web.listen-address=127.0.0.1:9"]
+    assert main(["inventory", *flags]) == 2
+    assert "there is no store" in capsys.readouterr().err
+
+    with Store.open(tmp_path / "gpumon.db") as store:
+        store.keep_boards([board(1), board(0, expected=False), board(2)])
+    assert main(["inventory", *flags]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(
+        "No agent answers: this is what its store knows.\n2 GPUs should be here, as many as were here before."
+    )
+    assert [line.split()[0] for line in told.splitlines()[4:6]] == ["1", "2"]
+    assert told.splitlines()[-1] == f"{example_parts.uuid(0)} at {example_parts.bus_id(0)} was replaced."
+
+    with Store.open(tmp_path / "gpumon.db") as store:
+        store.accept(3, [])  # one of them nobody could read
+    assert main(["inventory", *flags]) == 0
+    assert "3 GPUs should be here, as a person accepted." in capsys.readouterr().out
+    assert main(["inventory", "accept", *flags]) == 2
+    assert "no agent answers" in capsys.readouterr().err

@@ -1,0 +1,144 @@
+"""/api/v1/maintenance, its command, and how page, terminal and documents show that the node is in maintenance."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import sample_reports as samples
+from serving import BEARER, TOKEN, Node, ask, is_problem
+
+from gpumon.cli.main import main
+from gpumon.model.maintenance import Maintenance
+from gpumon.model.release import Answer
+from gpumon.outputs import document, terminal
+from gpumon.state.report import Report
+
+PATH = "/api/v1/maintenance"
+WALL = samples.STAMP.wall
+SHOWN = {
+    "since": "2025-11-20T11:50:00.000Z",
+    "until": "2025-11-20T13:50:00.000Z",
+    "reason": "new power supply",
+    "by": "command",
+}
+
+
+def maintained(reason: str = "new power supply") -> Report:
+    one = Maintenance(
+        began=WALL - 600,
+        began_at=samples.STAMP.boot - 600,
+        until=WALL + 6600,
+        deadline=samples.STAMP.boot + 6600,
+        boot_id="",
+        reason=reason,
+        by="command",
+    )
+    return replace(samples.healthy(), maintenances=(one,))
+
+
+@pytest.fixture
+def flags(port: int, tmp_path: Path) -> list[str]:
+    (tmp_path / "token").write_text(TOKEN, encoding="ascii")
+    return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={tmp_path / 'token'}"]
+
+
+def test_everybody_may_read_it(node: Node, port: int) -> None:
+    """Of its own, and in the documents of node and health; null while there is none."""
+    assert ask(port, PATH).document == {"maintenance": None}
+    node.report = maintained()
+    for path in (PATH, "/api/v1/node", "/api/v1/health"):
+        assert ask(port, path).document["maintenance"] == SHOWN
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({}, 401), ({"Authorization": "Bearer no"}, 401), (BEARER | {"Origin": "http://elsewhere.example"}, 403)],
+)
+def test_changing_needs_the_token(node: Node, port: int, method: str, headers: dict[str, str], status: int) -> None:
+    """Whoever can silence a node can hide it."""
+    query = "?for_seconds=5&reason=no" if method == "POST" else ""
+    assert is_problem(ask(port, PATH + query, method, headers), status)
+    assert node.asked == []
+
+
+def test_beginning_and_end_are_asked_of_the_main_loop(node: Node, port: int) -> None:
+    """With the reason and who asks."""
+    asked = f"{PATH}?for_seconds=7200&reason={quote('new power supply')}"
+    assert ask(port, asked, "POST", BEARER).document == {"maintenance": None, "stored": True}
+    assert ask(port, PATH, "DELETE", BEARER).status == 200
+    assert node.asked == [(7200.0, "new power supply", "api"), ()]
+
+
+@pytest.mark.parametrize(
+    "query", ["", "?for_seconds=5", "?reason=x", "?for_seconds=0&reason=x", "?for_seconds=5&reason=x&gpu=3"]
+)
+def test_what_cannot_be_meant_is_refused(node: Node, port: int, query: str) -> None:
+    """A maintenance is of the whole node, has an end, and a reason."""
+    assert is_problem(ask(port, PATH + query, "POST", BEARER), 422)
+    assert node.asked == []
+
+
+def test_what_the_main_loop_refuses_is_told(node: Node, port: int) -> None:
+    """With the setting that bounds it."""
+    node.let_go = Answer(
+        refused="9 s is not between 0 and maintenance.max_seconds, which is 8.", remedy="Ask for less."
+    )
+    answer = ask(port, f"{PATH}?for_seconds=9&reason=x", "POST", BEARER)
+    assert is_problem(answer, 400)
+    assert "maintenance.max_seconds" in answer.document["detail"]
+
+
+def test_the_command_begins_shows_and_ends_one(
+    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, or as JSON."""
+    assert main(["maintenance", *flags]) == 0
+    assert capsys.readouterr().out == "The node is not in maintenance.\n"
+    assert main(["maintenance", "start", "1h30m", "--reason", "new power supply", *flags]) == 0
+    node.report = maintained()
+    assert node.asked == [(5400.0, "new power supply", "command")]
+    capsys.readouterr()
+    assert main(["maintenance", *flags]) == 0
+    told = "In maintenance until 2025-11-20 13:50:00 UTC, by command: new power supply. No alert pages.\n"
+    assert capsys.readouterr().out == told
+    assert main(["maintenance", "end", "--json", *flags]) == 0
+    assert json.loads(capsys.readouterr().out) == {"maintenance": SHOWN, "stored": True}
+    node.let_go = Answer(stored=False)
+    assert main(["maintenance", "end", *flags]) == 0
+    assert "It is not on disk" in capsys.readouterr().out
+    assert node.asked[1:] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["start"], "start needs a duration: give it as 30m, 2h or 1h30m"),
+        (["start", "soon", "--reason", "x"], "'soon' is no duration: give it as 30m, 2h or 1h30m"),
+        (["start", "2h"], 'A maintenance needs a reason. Say why in a few words: --reason "new power supply".'),
+        (["start", "2h", "--reason", "a\nb"], "characters that cannot be printed"),
+        (["end", "2h"], "go with start"),
+        (["--reason", "x"], "go with start"),
+    ],
+)
+def test_the_command_says_what_it_lacks(
+    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    """Before anything is asked of the agent."""
+    assert main(["maintenance", *arguments, *flags]) == 2
+    assert told in capsys.readouterr().err
+    assert node.asked == []
+
+
+def test_page_and_terminal_begin_with_it(node: Node, port: int) -> None:
+    """Whoever looks must know that nothing will call them; a reason is text, whatever it says."""
+    node.report = maintained("swap <b>GPU 3</b>")
+    page = ask(port, "/").body.decode()
+    assert ">In maintenance until 2025-11-20 13:50:00 UTC, for 1 h 50 min more" in page
+    assert "swap &lt;b&gt;GPU 3&lt;/b&gt;. No alert pages." in page
+    _, first, *_ = terminal.status(document.whole(maintained(), samples.STAMP), 120, color=False).splitlines()
+    assert first.startswith("In maintenance until 2025-11-20 13:50:00 UTC, for 1 h 50 min more, by command: new")

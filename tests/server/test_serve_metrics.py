@@ -1,0 +1,87 @@
+"""/metrics and the health pages over the wire."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+import sample_reports as samples
+from serving import Node, ask, is_problem
+
+from gpumon.server.metrics import takes_gzip
+from gpumon.state.report import Report
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_metrics_are_the_exposition(node: Node, port: int) -> None:
+    """The bytes of the renderer, under the type without which Prometheus 3 fails the scrape."""
+    answer = ask(port, "/metrics")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, CONTENT_TYPE)
+    assert answer.body == node.exposition().raw
+    assert answer.headers["Content-Encoding"] is None
+
+
+def test_metrics_are_compressed_for_who_takes_it(node: Node, port: int) -> None:
+    """The same page in a tenth of the bytes, and caches are told that there are two."""
+    answer = ask(port, "/metrics", headers={"Accept-Encoding": "gzip"})
+    assert (answer.headers["Content-Encoding"], answer.headers["Vary"]) == ("gzip", "Accept-Encoding")
+    assert gzip.decompress(answer.body) == node.exposition().raw
+    assert int(answer.headers["Content-Length"]) == len(answer.body)
+
+
+@pytest.mark.parametrize(
+    ("header", "taken"),
+    [
+        ("gzip", True),
+        ("deflate, GZIP;q=0.5, br", True),
+        ("*", True),
+        ("gzip;q=0", False),
+        ("*, gzip;q=0", False),
+        ("*;q=0", False),
+        ("identity", False),
+        ("gzip;q=x", False),
+        ("", False),
+    ],
+)
+def test_encoding_is_negotiated(header: str, taken: bool) -> None:  # noqa: FBT001
+    """A client that refuses gzip, in any of the ways it can, does not get it."""
+    assert takes_gzip(header) is taken
+
+
+def test_head_says_what_get_would(port: int) -> None:
+    """The same status and headers, without the body."""
+    head, get = (ask(port, "/metrics", method) for method in ("HEAD", "GET"))
+    assert (head.status, head.body) == (200, b"")
+    assert head.headers["Content-Length"] == str(len(get.body))
+    assert head.headers["Content-Type"] == CONTENT_TYPE
+
+
+def test_trailing_slash_is_no_redirect(port: int) -> None:
+    """A scraper that does not follow redirects loses nothing."""
+    assert ask(port, "/metrics/").body == ask(port, "/metrics").body
+
+
+def test_metrics_take_no_post(port: int) -> None:
+    """405 names the methods there are."""
+    answer = ask(port, "/metrics", "POST")
+    assert is_problem(answer, 405)
+    assert answer.headers["Allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("broken", [samples.without_driver(), samples.without_gpus(), samples.troubled()])
+def test_health_is_the_process_alone(node: Node, port: int, broken: Report) -> None:
+    """A dead driver or a lost GPU does not take the target away just when it is needed."""
+    node.report = broken
+    assert [ask(port, path).status for path in ("/-/healthy", "/-/ready", "/metrics")] == [200, 200, 200]
+
+
+def test_not_ready_before_the_first_poll(node: Node, port: int) -> None:
+    """503 until then, and healthy all the same."""
+    node.ready = False
+    answer = ask(port, "/-/ready")
+    assert is_problem(answer, 503)
+    assert answer.headers["Retry-After"] == "1"
+    assert ask(port, "/-/healthy").status == 200
+    node.ready = True
+    assert ask(port, "/-/ready").status == 200

@@ -1,0 +1,409 @@
+"""The page as HTML: everything escaped, absent is n/a, the first thing is what is wrong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import sample_reports as samples
+from serving import Node, ask, is_problem
+
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.nvlink import Nvlink
+from gpumon.outputs import document
+from gpumon.outputs.remarks import remarks
+from gpumon.probe.core.probes import PROBES
+from gpumon.probe.core.result import Location, Pair
+from gpumon.probe.core.state import ProbeState, ended
+from gpumon.server import example, example_parts
+from gpumon.server.page import prose
+from gpumon.server.plot import APART, plot
+from gpumon.state.report import Report
+
+EVIL = """"><script>alert(1)</script><img src=x onerror='alert(2)'>`<marquee>`&"""
+
+
+class Elements(HTMLParser):
+    """Collects elements and their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+
+def page(node: Node, port: int, report: Report, path: str = "/") -> str:
+    node.report = report
+    return ask(port, path).body.decode()
+
+
+def words(html: str) -> str:
+    """What is read, without markup."""
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def test_excluded_gpu_is_said_and_not_missed(node: Node, port: int) -> None:
+    """The tile counts those that are watched, and the table names the one that is not."""
+    shown = words(page(node, port, samples.excluding(3)))
+    assert "GPUs up 7 of 7 all answer, 1 excluded" in shown
+    assert f"GPU at {example_parts.bus_id(3)}: excluded by the configuration." in shown
+    none_left = replace(
+        samples.excluding(0), gpus=(), excluded=tuple(example_parts.bus_id(index) for index in range(8))
+    )
+    assert "GPUs up none no GPU is expected here, 8 excluded" in words(page(node, port, none_left))
+
+
+def test_names_from_outside_are_text(node: Node, port: int) -> None:
+    """Nothing that a driver, an alert, a probe or a notice says becomes markup."""
+    report = samples.troubled()
+    gpus = tuple(
+        replace(one, uuid=EVIL, detail=EVIL if one.fault else "", gpu=replace(one.gpu, name=EVIL))
+        for one in report.gpus
+    )
+    alerts = tuple(replace(one, rule=EVIL, summary=EVIL, description=EVIL) for one in report.alerts)
+    last = replace(example.run(), outcome="failed", reason=EVIL, hint=EVIL, backend=EVIL)
+    evil = replace(
+        report,
+        simulated=EVIL,
+        gpus=gpus,
+        alerts=alerts,
+        driver=replace(report.driver, driver=EVIL, cuda=EVIL),
+        notices={EVIL: EVIL},
+        probe=replace(report.probe, last=last, history=(last,), running=EVIL),
+    )
+    for path in ("/", "/live"):
+        elements = Elements(page(node, port, evil, path)).seen
+        assert not [tag for tag, _ in elements if tag in ("img", "marquee")]
+        assert all(attributes.get("src", "").startswith("/static/") for tag, attributes in elements if tag == "script")  # type: ignore[union-attr]
+        assert not [name for _, attributes in elements for name in attributes if name.startswith("on")]
+
+
+def test_runbook_of_another_scheme_is_no_link(node: Node, port: int) -> None:
+    """A javascript: address in a rule's configuration must not wait for a click."""
+    report = samples.lost(3)
+    bad = replace(report.alerts[0], runbook_url="javascript:alert(1)")
+    html = page(node, port, replace(report, alerts=(bad,)))
+    assert 'href="javascript' not in html
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_nothing_is_inline_and_nothing_is_foreign(node: Node, port: int, path: str) -> None:
+    """What the security policy forbids is not there either: no inline script or style, no other host."""
+    elements = Elements(page(node, port, samples.troubled(), path)).seen
+    assert not [attributes for _, attributes in elements if "style" in attributes]
+    assert not [
+        tag for tag, attributes in elements if tag == "style" or (tag == "script" and not attributes.get("src"))
+    ]
+    loaded = [
+        attributes.get("src") or attributes.get("href") for tag, attributes in elements if tag in ("script", "link")
+    ]
+    assert all(one and one.startswith("/static/") for one in loaded)
+    for one in loaded:
+        assert ask(port, one or "").status == 200
+
+
+def test_simulated_node_is_said_first(node: Node, port: int) -> None:
+    """Plainly, above everything else; and not on a real one."""
+    assert "Simulated node." in words(page(node, port, samples.simulated(), "/live"))[:40]
+    assert "imulated" not in page(node, port, samples.healthy())
+
+
+def test_lost_gpu_is_shown_with_what_to_do(node: Node, port: int) -> None:
+    """Identity, fault in words, since when, what to do; before the table of GPUs."""
+    html = page(node, port, samples.lost(3))
+    text = words(html)
+    assert "One thing is wrong." in text
+    assert text.index("What to do: Reboot the node. Drain the node") < text.index("Utilization")
+    assert example_parts.uuid(3) in html
+    assert "10 min ago, 11:50 UTC" in text
+    assert "7 of 8" in text
+    assert "<title>(1) gpu-17" in html
+
+
+def test_information_is_not_a_fault(node: Node, port: int) -> None:
+    """A GPU that is held and idle is shown, and nothing is wrong all the same."""
+    idle = samples.alert("GpuIdle", 2, "GPU 2 is held and idle.")
+    text = words(page(node, port, replace(samples.healthy(), alerts=(idle,))))
+    assert "Nothing is wrong." in text
+    assert "info GPU 2 is held and idle" in text
+
+
+def test_absent_reading_is_not_a_zero(node: Node, port: int) -> None:
+    """n/a, and no bar at all: an empty bar would say 0."""
+    report = samples.healthy(1)
+    html = page(node, port, replace(report, gpus=(replace(report.gpus[0], gpu=Gpu(up=1.0), links={}),)))
+    assert not re.search(r"\b0 %", html)
+    assert html.count("n/a") >= 5
+    assert 'class="bar' not in html
+    assert "unknown model" in html
+
+
+def test_node_before_its_first_poll_says_so(node: Node, port: int) -> None:
+    """Nothing read is not the same as nothing wrong with what was read."""
+    text = words(page(node, port, samples.without_driver()))
+    assert "no readings yet" in text
+    assert "The NVIDIA driver cannot be used" in text
+    assert "No GPU has been seen" in text
+
+
+def test_old_readings_are_called_old(node: Node, port: int) -> None:
+    """A sampler that stopped is visible where people look at the time."""
+    report = samples.healthy()
+    stale = replace(report, node=replace(report.node, nvml_up=0.0, snapshot_timestamp_seconds=samples.STAMP.wall - 95))
+    assert "readings are 1 min old" in words(page(node, port, stale))
+
+
+def test_every_link_is_a_cell(node: Node, port: int) -> None:
+    """Up, down, erring and unknown are told apart, in words too."""
+    html = page(node, port, samples.troubled())
+    assert "NVLink 4: down, 3 recovery errors" in html
+    assert "NVLink 6: up, 12 replay errors" in html
+    assert "NVLink 7: not known" in html
+    assert html.count('title="NVLink') == 8 * 18
+    assert html.count("not known") >= 2 * 18
+    assert "GPU 1: NVLinks 4, 5 down;" in words(html)
+
+
+def test_links_of_a_node_that_has_none_take_no_room(node: Node, port: int) -> None:
+    """Neither matrix nor tile; but the section is there, so that it can appear without a reload."""
+    report = samples.healthy(1)
+    html = page(node, port, replace(report, ports=(), gpus=(GpuState(bus_id="b", uuid="u", index=0, gpu=Gpu(up=1.0)),)))
+    assert '<section id="links" aria-labelledby="links-title" hidden>' in html
+    assert "NVLinks up" not in html
+
+
+def test_instances_stand_below_their_gpu(node: Node, port: int) -> None:
+    """Each MIG instance with its memory and its activity; links that nobody can judge are not down."""
+    html = page(node, port, samples.partitioned())
+    assert html.count("<b>1g.10gb</b>") == 7
+    text = words(html)
+    assert "12.2 GiB of 39.5 GiB SM 81 % tensor 35 %" in text
+    assert "NVLinks up 36 of 36 all carry traffic, 36 not known" in text
+    assert 'class="down"' not in html
+
+
+def test_activity_is_shown_where_it_is_measured(node: Node, port: int) -> None:
+    """SM, tensor cores and memory of GPUs that have performance monitoring; nothing, not n/a, of others."""
+    assert "97 % 1 process SM 88 % tensor 37 % DRAM 50 %" in words(page(node, port, samples.healthy(1)))
+    bare = GpuState(bus_id="b", uuid="u", index=0, gpu=Gpu(up=1.0, utilization_ratio=0.5))
+    assert "tensor" not in words(page(node, port, replace(samples.healthy(1), gpus=(bare,))))
+
+
+def test_fabric_and_ports_are_told(node: Node, port: int) -> None:
+    """What all GPUs have in common is said once; what is wrong stands beside its GPU."""
+    assert "every GPU: in the fabric, clique 32766; C2C 10 of 10" in words(page(node, port, samples.grace()))
+    text = words(page(node, port, samples.disconnected()))
+    for trouble in ("the fabric registration is in progress", "fabric unhealthy: route unhealthy"):
+        assert text.count(trouble) == 2
+    assert "mlx5_3/1 down 400 Gb/s, InfiniBand" in text
+    assert "mlx5_4/1 up 400 Gb/s, InfiniBand" in text
+
+
+def test_errors_are_told_in_words(node: Node, port: int) -> None:
+    """What each code is, where, how often, and what to do; what is over or was there before asks for nothing."""
+    text = words(page(node, port, samples.troubled()))
+    assert "10 min ago Xid 79 GPU 3 The GPU has fallen off the bus. Reboot the node." in text
+    assert "Xid 31 9000 times GPU 1 MIG 2 Memory page fault: an address that is not mapped." in text
+    assert "SXid 20034 00000000:05:00.0 NVSwitch error" in text
+    assert "kernel log Records of the kernel log were lost." in text
+    assert "Xid 163 GPU 1 Power smoothing is lost. It is over." in text
+    assert "Xid 48 GPU 1 Uncorrectable memory error (double bit). It was there before the agent." in text
+
+
+def test_links_of_which_none_is_known_are_not_drawn(node: Node, port: int) -> None:
+    """On a guest nobody can say what should be up: a sentence, and no matrix of question marks."""
+    report = samples.healthy(2)
+    dark = replace(report, gpus=tuple(replace(one, links=dict.fromkeys(one.links, Nvlink())) for one in report.gpus))
+    html = page(node, port, dark)
+    assert "every GPU: 18 NVLinks, not known to be up or down; in the fabric" in words(html)
+    assert 'class="matrix"' not in html
+
+
+def test_services_that_the_links_need_are_told(node: Node, port: int) -> None:
+    """Where they are installed; GB200 has no fabric manager and is well."""
+    report = samples.healthy()
+    stopped = replace(report, node=replace(report.node, fabric_manager_up=0.0, imex_up=1.0))
+    assert "fabric manager does not run IMEX runs" in words(page(node, port, stopped))
+    assert "fabric manager" not in page(node, port, report)
+
+
+def test_probe_history_is_drawn(node: Node, port: int) -> None:
+    """A mark for each run and algorithm, named with its outcome; the first page before any run says when."""
+    html = page(node, port, samples.troubled())
+    assert html.count('class="mark') == 2 * samples.RUNS - 2
+    assert html.count('class="skip"') == 1
+    assert "20\N{NO-BREAK SPACE}ok\N{NO-BREAK SPACE}●, " in html
+    assert "1\N{NO-BREAK SPACE}degraded\N{NO-BREAK SPACE}▲" in html
+    before = words(page(node, port, samples.before_any_run(samples.healthy())))
+    assert "It has not run yet. The first run is due at 12:00:07 UTC" in before
+
+
+def test_busy_node_keeps_the_result_that_it_has(node: Node, port: int) -> None:
+    """A skip hides neither the last figures nor when they were measured."""
+    skip = replace(example.run(0), id="skip", outcome="skipped", reason="busy", measurements=())
+    history = (example.run(3), skip)
+    report = replace(samples.healthy(), probe=ProbeState(last=skip, history=history, ran=history[:1]))
+    text = words(page(node, port, report))
+    assert "All-reduce 474 GB/s ok, 3 h 15 min ago" in text
+    assert "skipped (busy)" in text
+    assert "Measured 3 h 15 min ago: ok" in text
+    only = words(page(node, port, replace(report, probe=ProbeState(last=skip, history=(skip,)))))
+    assert "All-reduce n/a skipped: busy" in only
+
+
+def test_a_run_on_some_of_the_gpus_hides_nothing_of_the_others(node: Node, port: int) -> None:
+    """The page goes on showing what was wrong with them, and says which GPUs the later run had."""
+    found, some = example.run(3, outcome="wrong"), example.part(1, 4, 5, 6, 7)
+    report = replace(samples.healthy(), probe=ProbeState(last=some, history=(found, some), ran=(found, some)))
+    text = words(page(node, port, report))
+    assert "All-reduce 474 GB/s wrong, 3 h 15 min ago" in text
+    assert "wrong 3 h 14 min ago, and still stands." in text
+    assert "ok 1 h 14 min ago, 4 of 8 GPUs (4 to 7) over nccl" in text
+    assert "Measured 3 h 15 min ago: wrong" in text
+    alone = words(page(node, port, replace(report, probe=ProbeState(last=some, history=(some,), ran=(some,)))))
+    assert "All-reduce 474 GB/s ok, 1 h 15 min ago, 4 of 8 GPUs (4 to 7)" in alone
+    assert "still stands" not in alone
+
+
+def test_what_is_normal_is_a_band_behind_the_history() -> None:
+    """By algorithm, as it was when each run was judged; broken where there was no median, and labelled apart."""
+    runs = [document.probe_result(example.run(hours)) for hours in range(6)]
+    runs[3] |= {"comparisons": []}
+    drawn = plot(runs)
+    assert drawn is not None
+    assert [one.name for one in drawn.series] == ["default", "ring"]
+    for one in drawn.series:
+        assert [len(band.split()) for band in one.bands] == [4, 6]
+        assert [len(median.split()) for median in one.medians] == [2, 3]
+        assert len(one.line.split()) == 6
+    assert abs(drawn.series[0].label - drawn.series[1].label) >= APART
+    assert drawn.size == "8 GiB"
+    assert drawn.banded
+    alike = plot(
+        [
+            run | {"measurements": [one | {"busbw_bytes_per_second": 1e11} for one in run["measurements"]]}
+            for run in runs
+        ]
+    )
+    assert alike is not None
+    assert abs(alike.series[0].label - alike.series[1].label) == APART
+
+
+def test_a_run_that_did_not_measure_to_its_end_stands_on_the_floor() -> None:
+    """Nothing is drawn through what it came to at a smaller size, and the heading has the size of the others."""
+    runs = [document.probe_result(example.run(hours)) for hours in range(3)]
+    small = [one | {"busbw_bytes_per_second": 5e3} for one in runs[0]["measurements"] if one["bytes"] < 1 << 30]
+    held = runs[0] | {"outcome": "skipped", "reason": "held", "measurements": small}
+    drawn = plot([held, *runs[1:]])
+    whole = plot(runs)
+    assert drawn is not None
+    assert whole is not None
+    assert [len(one.line.split()) for one in drawn.series] == [2, 2]
+    assert (drawn.size, drawn.ticks) == (whole.size, whole.ticks)
+    assert [(one.outcome, one.y) for one in drawn.marks if one.outcome != "ok"] == [("skipped", drawn.floor)]
+
+
+def test_no_line_joins_runs_that_cannot_be_compared() -> None:
+    """One on some of the GPUs, or without the largest size, is a mark that says so."""
+    runs = [document.probe_result(example.run(hours)) for hours in range(4)]
+    runs[0] = document.probe_result(example.part(0, 4, 5, 6, 7))
+    runs[2] |= {"measurements": [one for one in runs[2]["measurements"] if one["bytes"] <= 1 << 30]}
+    drawn = plot(runs)
+    assert drawn is not None
+    assert [len(one.line.split()) for one in drawn.series] == [2, 2]
+    assert drawn.size == "8 GiB"
+    assert len(drawn.marks) == 8
+    assert sum("at 8 GiB on 4 of 8 GPUs (4 to 7)" in one.title for one in drawn.marks) == 2
+    assert sum("at 1 GiB on 8 ranks" in one.title for one in drawn.marks) == 2
+
+
+def test_sizes_stand_with_what_is_usual(node: Node, port: int) -> None:
+    """A group for each algorithm, the largest size first; the comparison in words below."""
+    text = words(page(node, port, samples.healthy()))
+    assert "default 8 GiB 474 GB/s 100 % 31.7 ms 32.6 ms 34.9 ms 1.2 % 0 1 GiB 450 GB/s" in text
+    assert "ring 8 GiB 363 GB/s 100 %" in text
+    assert "all_reduce, ring at 8 GiB: 363 GB/s, 100 % of 363 GB/s (this host&#39;s own median of 30 runs)" in text
+    assert "NVIDIA H100 80GB HBM3 driver 580.95.05 torch 2.13.0 nccl 2.30.7" in text
+
+
+def test_pairs_are_a_matrix_that_shows_the_slow_one(node: Node, port: int) -> None:
+    """By GPU, with what is slow beside the usual and what came wrong marked; the sentence stands once."""
+    sentence = "GPU 2 is slow with every other."
+    pairs = tuple(
+        Pair(ranks=(a, b), bandwidth=9e10 if b == 2 else 3.6e11, wrong=(0, 5 * (b == 3 and a == 0)))
+        for b in range(4)
+        for a in range(b)
+        if a != 2
+    )
+    location = Location(sentence=sentence, ranks=(2,), pairs=pairs, evidence=("GPU 2 was hot.",))
+    run = replace(example.run(), outcome="degraded", reason="baseline", hint=f"Low. {sentence}", location=location)
+    html = page(node, port, replace(samples.healthy(), probe=ended(ProbeState(), run)))
+    section = html[html.index('<section id="probe"') :]
+    assert section.count(sentence) == 1
+    assert 'class="erring" title="0 and 2: 90 GB/s, 25 % of the usual">90</td>' in html
+    assert 'class="down" title="0 and 3: 360 GB/s, 100 % of the usual, 5 wrong elements">360!</td>' in html
+    assert "<li>GPU 2 was hot.</li>" in html
+
+
+def test_run_in_progress_says_how_far_it_is(node: Node, port: int) -> None:
+    """In words, beside what was measured before."""
+    during = replace(samples.healthy(), probe=example.measuring())
+    assert "A run is in progress: warming up 1 GiB (ring) 42 %" in words(page(node, port, during))
+
+
+def test_other_probes_stand_in_a_sentence(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And neither in the history nor in the figures of the all-reduce."""
+    other = replace(PROBES["allreduce"], name="broadcast", title="broadcast")
+    monkeypatch.setitem(PROBES, "broadcast", other)
+    state = ended(
+        samples.healthy().probe,
+        replace(example.run(), id="other", probe="broadcast", outcome="degraded", reason="baseline"),
+    )
+    html = page(node, port, replace(samples.healthy(), probe=state))
+    assert "broadcast: degraded (baseline), 474 GB/s, 15 min ago" in words(html)
+    assert f"{samples.RUNS}\N{NO-BREAK SPACE}ok" in html
+
+
+def test_plot_keeps_inside_its_frame() -> None:
+    """From no run to many at the same moment, and whatever was measured."""
+    assert plot([]) is None
+    runs = [document.probe_result(example.run(0, peak=peak)) for peak in (1e3, 9.99e11, 3.3e9)]
+    failed = runs[0] | {"measurements": [], "outcome": "failed"}
+    assert plot([failed]) is None
+    for some in (runs[:1], runs, [failed, *runs]):
+        drawn = plot(some)
+        assert drawn is not None
+        assert all(drawn.left <= one.x <= drawn.right and 0 <= one.y <= drawn.floor for one in drawn.marks)
+
+
+def test_healthy_gpu_has_no_remark() -> None:
+    """Calm where nothing is to be seen, and a word where there is."""
+    gpu = document.gpu(example_parts.gpu(0))
+    assert remarks(gpu) == []
+    broken = [{"link": 2, "up": 1}, {"link": 3, "up": 0}]
+    assert remarks(gpu | {"recovery_action": 1, "pcie_link_width": 8, "row_remap_pending": 1, "c2c_links": broken}) == [
+        "the driver asks for a reset of the GPU",
+        "chip-to-chip link 3 down",
+        "a row waits for a reset to be remapped",
+        "PCIe x8 of x16",
+    ]
+    assert remarks(document.gpu(replace(example_parts.gpu(0), gpu=Gpu(up=1.0)))) == []
+
+
+def test_backticks_are_code() -> None:
+    """And what is between them is text all the same."""
+    assert prose("run `a < b` now") == "run <code>a &lt; b</code> now"
+
+
+def test_static_files_may_be_kept(port: int) -> None:
+    """Under an address that changes with the file; other names do not reach into the package."""
+    assert ask(port, "/static/gpumon.css").headers["Cache-Control"] == "public, max-age=86400"
+    assert ask(port, "/").headers["Cache-Control"] == "no-store"
+    assert is_problem(ask(port, "/static/page.py"), 404)
+    assert is_problem(ask(port, "/static/..%2fpage.py"), 404)

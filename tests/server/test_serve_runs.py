@@ -1,0 +1,137 @@
+"""/api/v1/probes and `gpumon probe history`: as far back as the store goes, without the store or the agent too."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sample_reports as samples
+from agents import free_port
+from sample_reports import STAMP
+from serving import BEARER, TOKEN, Node, ask, is_problem
+
+from gpumon.cli.main import main
+from gpumon.probe.core.result import ProbeResult, to_document
+from gpumon.probe.core.state import ProbeState
+from gpumon.server import example, schema_probe
+from gpumon.server.runs import PAGE
+from gpumon.store.runs import RunQuery
+from gpumon.store.store import Store
+
+
+def runs(count: int) -> tuple[ProbeResult, ...]:
+    """One an hour, the newest last; those of odd hours are copies."""
+    names = ("allreduce", "copy")
+    return tuple(
+        replace(example.run(hours), id=f"r{hours}", probe=names[hours % 2], log="pid 4711 of alice")
+        for hours in reversed(range(count))
+    )
+
+
+def store(folder: Path, *results: ProbeResult) -> Path:
+    path = folder / "gpumon.db"
+    with Store.open(path, clock=lambda: STAMP.wall) as one:
+        for result in results:
+            one.add_probe_result(to_document(result))
+    return path
+
+
+def remembering(node: Node, *results: ProbeResult) -> None:
+    node.report = replace(samples.healthy(), probe=ProbeState(history=results))
+
+
+def found(port: int, query: str = "") -> list[str]:
+    return [one["id"] for one in ask(port, f"/api/v1/probes?{query}").document["probes"]]
+
+
+@pytest.mark.parametrize(
+    ("query", "ids"),
+    [
+        ("limit=2", ["r0", "r1"]),
+        ("since=3h30m", ["r0", "r1", "r2", "r3"]),
+        ("since=3h30m&until=1h30m", ["r2", "r3"]),
+        ("probe=copy&limit=2", ["r1", "r3"]),
+        (f"until={STAMP.wall - 5 * 3600}&limit=1", ["r5"]),
+        ("since=1m", []),
+    ],
+)
+@pytest.mark.parametrize("stored", [True, False])
+def test_runs_are_filtered(node: Node, port: int, query: str, ids: list[str], tmp_path: Path, *, stored: bool) -> None:
+    """By probe, time and number, in the store as in the Report; whether the store was asked is told."""
+    results = runs(8)
+    remembering(node, *(() if stored else results))
+    node.store = store(tmp_path, *results) if stored else None
+    answer = ask(port, f"/api/v1/probes?{query}").document
+    assert ([one["id"] for one in answer["probes"]], answer["complete"]) == (ids, stored)
+    schema_probe.Probes.model_validate(answer)
+
+
+def test_the_store_knows_more_runs_than_the_report(node: Node, port: int, tmp_path: Path) -> None:
+    """What both hold is told once; what was told while the store was out of order is there too."""
+    old, both, unstored = runs(3)
+    remembering(node, both, unstored)
+    node.store = store(tmp_path, old, both)
+    assert found(port) == ["r0", "r1", "r2"]
+
+
+def test_every_run_is_found_page_by_page(node: Node, port: int, tmp_path: Path) -> None:
+    """In one answer over several questions to the store, and in several answers by `until`."""
+    count = 2 * PAGE + 7
+    remembering(node)
+    node.store = store(tmp_path, *runs(count))
+    assert found(port, "limit=1000") == [f"r{hours}" for hours in range(count)]
+    first = ask(port, "/api/v1/probes?limit=150").document["probes"]
+    assert found(port, f"limit=150&until={first[-1]['started']}") == [f"r{hours}" for hours in range(150, count)]
+
+
+def test_a_run_that_only_the_store_knows_is_shown_whole(node: Node, port: int, tmp_path: Path) -> None:
+    """What its ranks printed is for the token, and in no list."""
+    remembering(node)
+    node.store = store(tmp_path, *runs(2))
+    assert ask(port, "/api/v1/probes/r1").document["probe"] == "copy"
+    assert b"alice" not in ask(port, "/api/v1/probes/r1").body + ask(port, "/api/v1/probes", headers=BEARER).body
+    assert ask(port, "/api/v1/probes/r1", headers=BEARER).document["log"] == "pid 4711 of alice"
+    assert is_problem(ask(port, "/api/v1/probes/r9"), 404)
+
+
+def test_a_stored_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    """Lists do without it, and go on behind it."""
+    path = store(tmp_path, *runs(3))
+    with Store.open(path) as one:
+        one.add_probe_result(
+            {"id": "odd", "probe": "copy", "outcome": "ok", "started": STAMP.wall, "measurements": [{}]}
+        )
+        page = one.probe_runs(RunQuery(limit=2))
+        assert [each.id for each in page.results] == ["r0"]
+        assert [each.id for each in one.probe_runs(RunQuery(before=page.last)).results] == ["r1", "r2"]
+
+
+@pytest.fixture
+def flags(tmp_path: Path) -> list[str]:
+    (tmp_path / "token").write_text(TOKEN, encoding="ascii")
+    return [f"--web.token-file={tmp_path / 'token'}", f"--store.path={tmp_path / 'gpumon.db'}"]
+
+
+def test_history_asks_the_agent_until_it_has_all(
+    node: Node, port: int, flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of more runs than one answer holds none is left out, and none told twice."""
+    monkeypatch.setattr("gpumon.cli.probe_history.PAGE", 3)
+    remembering(node, *runs(8))
+    assert main(["probe", "history", "--json", f"--web.listen-address=127.0.0.1:{port}", *flags]) == 0
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == [f"r{hours}" for hours in range(8)]
+
+
+def test_history_needs_no_agent(tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """What the last agent stored is there, filtered in the same way; without a store nobody can tell."""
+    nobody = f"--web.listen-address=127.0.0.1:{free_port()}"
+    assert main(["probe", "history", nobody, *flags]) == 2
+    assert "Nor can its store be read" in capsys.readouterr().err
+    store(tmp_path, *runs(4))
+    assert main(["probe", "history", "--probe", "copy", nobody, *flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines[1:]] == ["r1", "r3"]
+    assert main(["probe", "history", "--since", "yesterday", nobody, *flags]) == 2
+    assert "--since 'yesterday' cannot be read" in capsys.readouterr().err

@@ -1,0 +1,182 @@
+"""The server's life: address, signals, slow clients, end."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from serving import Node, ask, serving
+
+from gpumon.server import server
+from gpumon.server.app import create_app
+from gpumon.server.server import ListenError, Server, listen
+
+
+def test_address_in_use_is_told_with_its_remedy() -> None:
+    """The operator learns which address, and how to find who has it."""
+    with listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ListenError, match=rf"127\.0\.0\.1:{port}: Address already in use.*ss -ltnp"):
+            listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid", "2001:db8::7"])
+def test_address_that_is_not_ours_is_told(host: str) -> None:
+    """An address of another host, or none."""
+    with pytest.raises(ListenError, match=r"cannot listen on .*--web\.listen-address"):
+        listen(host, 0)
+
+
+def test_empty_host_is_every_address() -> None:
+    """As `:10400` promises: IPv4 is served by the socket that serves IPv6."""
+    with listen("", 0) as bound, socket.create_connection(("127.0.0.1", bound.getsockname()[1]), 5):
+        bound.settimeout(5)
+        accepted, (host, *_) = bound.accept()
+        accepted.close()
+    assert host.removeprefix("::ffff:") == "127.0.0.1"
+
+
+def test_signals_stay_with_the_main_thread() -> None:
+    """The server installs no handlers: ^C and SIGTERM are the daemon's."""
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    with serving(Node()) as port:
+        assert ask(port, "/-/healthy").status == 200
+        assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_stop_frees_the_port_and_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle connections do not hold it up, and a second start can have the address."""
+    monkeypatch.setattr(server, "PATIENCE", 60)
+    threads = set(threading.enumerate())
+    with serving(Node()) as port:
+        idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        idle.request("GET", "/-/healthy")
+        idle.getresponse().read()
+        began = time.monotonic()
+    assert time.monotonic() - began < server.PATIENCE
+    assert {one.name for one in set(threading.enumerate()) - threads} <= {"asyncio_0"}
+    idle.close()
+    listen("127.0.0.1", port).close()
+
+
+def test_server_that_was_never_started_stops() -> None:
+    """A start that failed half-way can be cleaned up."""
+    server = Server(create_app(Node().sources()))
+    before = threading.enumerate()
+    server.stop()
+    assert threading.enumerate() == before
+
+
+def test_client_that_never_asks_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one that stops in the middle of a request, at the first or a later one of its connection."""
+    monkeypatch.setattr(server, "REQUEST_DEADLINE", 1.0)
+    whole = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(Node()) as port:
+        for sent in (b"", b"GET /-/hea", whole + b"GET /-/hea"):
+            with socket.create_connection(("127.0.0.1", port), 60) as slow:
+                slow.sendall(sent)
+                received = b"".join(iter(lambda s=slow: s.recv(4096), b""))  # type: ignore[misc]
+                assert received.count(b"200 OK") == sent.count(b"\r\n\r\n")
+
+
+def test_patient_client_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline is for a request, not for the pause between two scrapes."""
+    monkeypatch.setattr(server, "REQUEST_DEADLINE", 1.0)
+    with serving(Node()) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/-/healthy")
+        connection.getresponse().read()
+        first = connection.sock
+        threading.Event().wait(1.3)
+        connection.request("GET", "/-/healthy")
+        assert connection.getresponse().status == 200
+        assert connection.sock is first
+        connection.close()
+
+
+def test_many_at_once_are_all_answered() -> None:
+    """A pair of Prometheus servers, a browser and a script at the same moment."""
+    with serving(Node()) as port, ThreadPoolExecutor(24) as pool:
+        paths = ["/metrics", "/", "/api/v1/report", "/live"] * 24
+        assert {one.status for one in pool.map(lambda path: ask(port, path), paths)} == {200}
+
+
+def test_nonsense_does_not_end_the_server() -> None:
+    """What is not HTTP is refused."""
+    with serving(Node()) as port:
+        with socket.create_connection(("127.0.0.1", port), 60) as peer:
+            peer.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
+            assert peer.recv(4096).startswith(b"HTTP/1.1 400")
+        assert ask(port, "/-/healthy").status == 200
+
+
+def test_more_connections_than_allowed_are_closed_and_the_others_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who opens connections without end cannot take all descriptors, and when they close there is room again."""
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 8)
+    with serving(Node()) as port:
+        mine = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        mine.connect()
+        with contextlib.ExitStack() as idle:
+            others = [idle.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(7)]
+            for _ in range(20):
+                with socket.create_connection(("127.0.0.1", port), 60) as refused:
+                    assert closed(refused)
+            mine.request("GET", "/-/healthy")
+            assert mine.getresponse().read()
+            for other in others:
+                other.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert other.recv(4096).startswith(b"HTTP/1.1 200")
+        mine.close()
+        assert any(ask_once(port) for _ in range(100))
+
+
+def closed(peer: socket.socket) -> bool:
+    with contextlib.suppress(ConnectionResetError):
+        return peer.recv(1) == b""
+    return True
+
+
+def ask_once(port: int) -> bool:
+    """Whether it was answered: connections that have just been closed may still take the places."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return ask(port, "/-/healthy").status == 200
+    time.sleep(0.05)
+    return False
+
+
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Nothing more can be opened in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as taken:
+        highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
+        taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.callback(os.close, os.dup(0))
+        yield
+
+
+def test_a_lack_of_descriptors_is_said_once_and_passes(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged once, not a hundred times a second; when there are some again, the waiting client is served."""
+    with serving(Node()) as port, socket.socket() as waiting:
+        waiting.settimeout(60)
+        with no_descriptor_left():
+            waiting.connect(("127.0.0.1", port))
+            deadline = time.monotonic() + 60
+            while not caplog.records and time.monotonic() < deadline:
+                time.sleep(0.01)
+        waiting.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert waiting.recv(4096).startswith(b"HTTP/1.1 200")
+    assert [one.getMessage() for one in caplog.records] == ["connections cannot be accepted now"]

@@ -1,0 +1,70 @@
+"""The token file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gpumon.server.token import TokenError, ensure, read, warning
+
+
+def test_first_start_makes_the_file(tmp_path: Path) -> None:
+    """Long, random, for owner and group only whatever the umask, in a folder that did not exist."""
+    path = tmp_path / "state" / "token"
+    before = os.umask(0)
+    try:
+        token = ensure(path)
+    finally:
+        os.umask(before)
+    assert len(token) >= 40
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert read(path) == token == ensure(path)
+    assert [one.name for one in path.parent.iterdir()] == ["token"]
+
+
+def test_agents_that_start_at_once_agree(tmp_path: Path) -> None:
+    """The file is there whole or not at all, and nobody overwrites it."""
+    path = tmp_path / "token"
+    with ThreadPoolExecutor(8) as pool:
+        tokens = set(pool.map(ensure, [path] * 32))
+    assert tokens == {read(path)}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"short\n", b"two words of a token\n", b"caf\xc3\xa9-caf\xc3\xa9-caf\xc3\xa9"]
+)
+def test_unusable_token_is_told_with_its_remedy(tmp_path: Path, content: bytes) -> None:
+    """An empty token would let everybody in."""
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    with pytest.raises(TokenError, match=r"Delete it and restart") as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_missing_file_is_told(tmp_path: Path) -> None:
+    """The command line says which file it looked for."""
+    with pytest.raises(TokenError, match=r"there is no token file .*--web\.token-file"):
+        read(tmp_path / "token")
+
+
+def test_file_that_cannot_be_read_or_made_is_told(tmp_path: Path) -> None:
+    """A folder in its place, and a folder that is a file."""
+    with pytest.raises(TokenError, match=r"cannot read the token file"):
+        read(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(TokenError, match=r"cannot make the token file"):
+        ensure(tmp_path / "file" / "token")
+
+
+def test_token_that_everybody_may_read_is_a_warning(tmp_path: Path) -> None:
+    """With the command that mends it."""
+    path = tmp_path / "token"
+    ensure(path)
+    assert warning(path) is None
+    path.chmod(0o644)
+    assert f"chmod 0640 {path}" in (warning(path) or "")

@@ -1,0 +1,80 @@
+"""What a marker file may say, and what the kernel says of open device nodes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpumon.model.bus_id import nvml_bus_id, parsed
+from gpumon.model.release import NODE, Asked, MarkerError, Release, Window, parse
+from gpumon.supervisor import device_nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("", Asked()),
+        (" \n", Asked()),
+        ("for=5m", Asked(seconds=300)),
+        ("gpu=3\nfor=1h30m\n", Asked(gpu="3", seconds=5400)),
+        ("gpu=GPU-1f62de0b-cc7b", Asked(gpu="GPU-1f62de0b-cc7b")),
+        ("gpu=0000:1b:00.0", Asked(gpu="0000:1b:00.0")),
+    ],
+)
+def test_words_of_a_marker(text: str, asked: Asked) -> None:
+    """An empty file asks for the whole node, as long as is allowed."""
+    assert parse(text) == asked
+
+
+@pytest.mark.parametrize(
+    "text", ["for", "for=", "for=5", "for=-5m", "for=0s", "gpu=", "GPU=3", "gpu=1 gpu=1", "for:5m"]
+)
+def test_words_that_a_marker_must_not_hold(text: str) -> None:
+    """The error repeats them, and says what may stand there."""
+    with pytest.raises(MarkerError, match=r"write"):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["0000:1b:00.0", "1B:00.0", "00000000:1b:00.0", "0:1b:00.0"])
+def test_an_address_has_one_spelling(text: str) -> None:
+    """Whoever wrote it: the kernel, lspci or NVML."""
+    assert parsed(text) == "00000000:1B:00.0"
+
+
+@pytest.mark.parametrize("text", ["", "3", "GPU-3", "1b:00", "0000:1b:00.8", "0000:1b:00.0 "])
+def test_what_is_no_address(text: str) -> None:
+    """It may be a uuid or an index; of the kernel it would be an error."""
+    assert parsed(text) is None
+    with pytest.raises(ValueError, match="no PCI address"):
+        nvml_bus_id(text)
+
+
+def test_a_release_of_the_node_covers_every_gpu() -> None:
+    """And one of a GPU that one; the last to end is the end."""
+    one = Window(bus_id="a", by="api", since=0.0, until=5.0, deadline=5.0)
+    every = Window(bus_id=NODE, by="marker", since=0.0, until=3.0, deadline=3.0)
+    assert [Release(windows=(one,)).covers(name) for name in ("a", "b", NODE)] == [True, False, False]
+    assert all(Release(windows=(every,)).covers(name) for name in ("a", "b", NODE))
+    assert Release(windows=(one, every)).end == 5.0
+    assert Release().end is None
+
+
+def test_open_device_nodes_are_found(tmp_path: Path) -> None:
+    """Of a child that has one open, by its path; none of a process that has ended, or may not be looked at."""
+    node, other = tmp_path / "nvidia3", tmp_path / "else"
+    for path in (node, other):
+        path.touch()
+    held = "import sys; files = [open(one) for one in sys.argv[1:]]; print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", held, str(node), str(other)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert device_nodes.opened(child.pid, str(tmp_path / "nvidia")) == {str(node)}
+        assert device_nodes.opened(child.pid) == frozenset()
+        assert {child.pid, os.getpid()} <= device_nodes.family()
+        child.kill()
+    assert device_nodes.opened(child.pid, str(tmp_path)) == frozenset()

@@ -1,0 +1,461 @@
+"""A release from the asking to the first reading after it, with real samplers on a simulated node."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from loops import turn_for
+from released_node import EVERY, ReleasedNode
+from unkillable import build, held
+
+from gpumon.health.alerts.alert import FIRING
+from gpumon.model.gpu import Gpu
+from gpumon.model.reading import rows
+from gpumon.model.release import NODE, Answer
+from gpumon.probe.runner.stray_processes import Strays
+from gpumon.state.report import Report
+from gpumon.supervisor import framed, samplers
+
+BUS_3 = "00000000:61:00.0"
+HANG = "nvmlDeviceGetUtilizationRates"
+OTHERS = EVERY - {3}
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[ReleasedNode]:
+    one = ReleasedNode(tmp_path)
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def node(fresh: ReleasedNode) -> ReleasedNode:
+    fresh.start()
+    fresh.until(lambda: fresh.up() == EVERY)
+    return fresh
+
+
+def wrong(reports: list[Report]) -> list[str]:
+    """Everything that these Reports say is wrong: faults, GPUs that are not up, a driver that is down, alerts."""
+    found = [f"{one.index} {one.fault}" for report in reports for one in report.gpus if one.fault or one.gpu.up == 0]
+    found += ["nvml_up" for report in reports if report.node.nvml_up == 0]
+    return found + [alert.rule for report in reports for alert in report.alerts]
+
+
+def readings(gpu: Gpu) -> set[str]:
+    """Rows that the driver gives and this GPU has."""
+    named = {name for name, row in rows(Gpu).items() if type(row.source).__name__ != "Agent" and not row.identity}
+    return {name for name in named if getattr(gpu, name) is not None}
+
+
+def test_a_released_node_has_no_sampler_and_ends_by_itself(node: ReleasedNode) -> None:
+    """When the answer comes the sampler is gone; in time a fresh one reads, and at no moment anything was wrong."""
+    (before,) = node.samplers_now()
+    node.reports.clear()
+    answer = node.release(4.0)
+    assert (answer.refused, answer.holders) == ("", ())
+    assert not node.samplers_now()
+
+    report = node.report
+    assert [state.gpu.up for state in report.gpus] == [None] * 8
+    assert [state.gpu.released for state in report.gpus] == [1.0] * 8
+    assert not any(set((state.gpu.fault or {}).values()) - {0.0} for state in report.gpus)
+    assert not any(readings(state.gpu) or state.links for state in report.gpus)
+    assert {state.gpu.name for state in report.gpus} == {"NVIDIA H100 80GB HBM3"}
+    assert all(state.gpu.observed_seconds_total is not None for state in report.gpus)
+    absent = (report.node.nvml_up, report.node.gpus_visible, report.node.gpus_on_pci_bus, report.driver.driver)
+    assert absent == (None, None, None, None)
+    assert report.node.snapshot_timestamp_seconds is None
+    assert report.node.release_end_timestamp_seconds == report.release.windows[0].until
+    assert report.node.gpus_expected == 8
+
+    node.until(lambda: node.up() == EVERY)
+    assert node.report.node.release_end_timestamp_seconds is None
+    assert node.report.node.nvml_up == 1
+    assert [state.gpu.released for state in node.report.gpus] == [0.0] * 8
+    assert node.samplers_now().isdisjoint({before})
+    node.until(lambda: (node.report.node.sampler_restarts_total or {}).get("release") == 1)
+    assert not wrong(node.reports)
+
+
+def test_the_driver_is_shut_down_in_order(node: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event set is freed and NVML shut down before the sampler ends."""
+    monkeypatch.setattr(framed, "GRACE_SECONDS", 60.0)
+    node.suffer(delay={"nvmlShutdown": 1.1})  # the trace is written once a second
+    assert node.release(50.0).holders == ()
+    assert (node.calls("nvmlEventSetFree"), node.calls("nvmlShutdown")) == (1, 1)
+
+
+def test_a_shutdown_that_hangs_is_ended(node: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By SIGKILL, after a while."""
+    monkeypatch.setattr(framed, "GRACE_SECONDS", 0.5)
+    node.suffer(hang=["nvmlShutdown"])
+    assert node.release(50.0).holders == ()
+    assert not node.samplers_now()
+    node.simulate({})
+    node.answered(node.releasing.end(None, "api"))
+    node.until(lambda: node.up() == EVERY)
+
+
+def test_one_released_gpu_is_left_alone_and_the_others_go_on(node: ReleasedNode) -> None:
+    """Whatever happens to it meanwhile, nobody touches it, and it is nobody's trouble; then it is read again."""
+    node.reports.clear()
+    answer = node.release(50.0, BUS_3)
+    assert answer.holders == ()
+    # It would hang whoever opens it; the driver no longer counts it, and its neighbours' links to it are down.
+    down = {"nvlinks": {0: {"state": "down"}}}
+    node.simulate({3: {"hang": ["nvmlDevice*"], "uncounted": True}, 4: down})
+    node.until(lambda: node.up() == OTHERS)
+    node.until(lambda: node.report.node.gpus_visible == 7)
+    released = node.gpu(3)
+    assert (released.released, released.fault, released.gpu.up, released.gpu.released) == (True, None, None, 1.0)
+    assert not readings(released.gpu)
+    assert node.report.node.nvml_up == 1
+    assert node.report.node.release_end_timestamp_seconds is not None
+
+    node.simulate({})
+    node.answered(node.releasing.end(BUS_3, "api"))
+    node.until(lambda: node.up() == EVERY)
+    assert not node.gpu(3).released
+    assert not wrong(node.reports)
+    assert (node.report.node.sampler_restarts_total or {})["deadline"] == 0
+
+
+def test_a_fault_from_before_stays_with_a_released_gpu(node: ReleasedNode) -> None:
+    """Its alert does not resolve because the repair has begun, but because the GPU answers."""
+    node.simulate({3: {"reset_required": True, "lost": True}})
+    node.until(lambda: node.gpu(3).fault == "lost")
+    node.until(lambda: [alert.rule for alert in node.report.alerts if alert.state == FIRING] == ["GpuLost"])
+    node.reports.clear()
+    assert not node.release(50.0, BUS_3).holders
+    node.simulate({})
+    node.until(lambda: len(node.reports) > 10)
+    node.answered(node.releasing.end(BUS_3, "api"))
+    node.until(lambda: node.up() == EVERY)
+
+    states = [next(one for one in report.gpus if one.index == 3) for report in node.reports]
+    assert all(one.fault == "lost" for one in states if one.released)
+    while_released = [report.alerts for report, one in zip(node.reports, states, strict=True) if one.released]
+    assert all([alert.state for alert in alerts] == [FIRING] for alerts in while_released)
+
+
+def test_what_sigkill_does_not_end_is_named(node: ReleasedNode, tmp_path: Path) -> None:
+    """The answer names the process and its call; the window stands, and once the process is gone nothing is held."""
+    (sampler,) = node.samplers_now()
+    with held(build(tmp_path), sampler):
+        node.simulate({5: {"hang": [HANG]}})
+        node.until(lambda: node.report.node.nvml_stuck_seconds)
+        answer = node.release(50.0)
+        (holder,) = answer.holders
+        assert (holder.pid, holder.stuck) == (sampler, True)
+        assert HANG in holder.words
+        assert str(sampler) in (node.releasing.notice or "")
+        assert not node.samplers_now() - {sampler}
+        trial = node.release(40.0, BUS_3)
+        assert [one.pid for one in trial.holders] == [sampler]
+    node.simulate({})
+    node.until(lambda: not node.report.release.holders)
+    assert node.releasing.notice is None
+    assert node.release(50.0).holders == ()
+    node.answered(node.releasing.end(None, "api"))
+    node.until(lambda: node.up() == EVERY)
+
+
+def test_a_trial_holds_only_its_own_gpu(node: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no obstacle to the release of another GPU, nor is the sampler to that of the GPU that it leaves aside."""
+    monkeypatch.setattr(samplers, "FIRST_TRIAL", 0.2)
+    node.simulate({5: {"hang": [HANG]}})
+    node.until(lambda: len(node.samplers.holders(frozenset({NODE}))) == 2)
+    sampler, trial = (one.pid for one in node.samplers.holders(frozenset({NODE})))
+    assert [one.pid for one in node.samplers.holders(frozenset({BUS_3}))] == [sampler]
+    assert [one.pid for one in node.samplers.holders(frozenset({node.gpu(5).bus_id}))] == [trial]
+    assert node.release(50.0, node.gpu(5).bus_id).holders == ()
+
+
+def test_a_stuck_gpu_that_was_released_is_tried_at_once(node: ReleasedNode) -> None:
+    """A reset may have mended it: nobody waits for the next trial by the clock."""
+    node.simulate({3: {"hang": [HANG]}})
+    node.until(lambda: node.gpu(3).fault == "stuck")
+    assert not node.release(30.0, BUS_3).holders
+    node.simulate({})
+    node.answered(node.releasing.end(BUS_3, "command"))
+    node.until(lambda: node.up() == EVERY, 30.0)
+
+
+def test_a_release_is_bounded(fresh: ReleasedNode) -> None:
+    """Longer than is allowed, or no time at all, is refused with the setting that bounds it, and changes nothing."""
+    for seconds in (0.0, -1.0, 61.0, float("inf"), float("nan")):
+        answer = fresh.release(seconds)
+        assert "release.max_seconds, which is 60" in answer.refused
+        assert answer.remedy
+    assert not fresh.report.release.windows
+
+
+def test_asked_again_a_release_begins_anew_and_ends_at_once_when_told_to(
+    node: ReleasedNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One window a GPU and one of the node; each beginning and end is logged once, with who asked."""
+    with caplog.at_level(logging.INFO, "gpumon.model.release"):
+        node.release(20.0, by="command")
+        node.release(40.0, by="command")
+        assert [round(one.until - one.since) for one in node.report.release.windows] == [40]
+        node.release(30.0, BUS_3)
+        assert len(node.report.release.windows) == 2
+        assert node.releasing.notice is None
+        node.answered(node.releasing.end(NODE, "api"))
+        node.until(lambda: node.up() == OTHERS)
+        node.answered(node.releasing.end(None, "command"))
+        node.until(lambda: node.up() == EVERY)
+    told = [(one.getMessage(), one.__dict__["by"], one.__dict__["gpu"][:3]) for one in caplog.records]
+    assert told == [
+        ("released: the agent keeps off", "command", "all"),
+        ("the release goes on", "command", "all"),
+        ("released: the agent keeps off", "api", "3 ("),
+        ("the release has ended", "command", "all"),
+        ("the release has ended", "api", "3 ("),
+    ]
+    assert [one.__dict__["ended"] for one in caplog.records[3:]] == ["by api", "by command"]
+
+
+def test_a_release_may_grow(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
+    """From one GPU to the node: the sampler that went on for the others is no trouble while it ends."""
+    assert node.release(50.0, BUS_3).holders == ()
+    node.until(lambda: node.up() == OTHERS)
+    assert node.release(50.0).holders == ()
+    assert not node.samplers_now()
+    assert not caplog.records
+    node.answered(node.releasing.end(None, "api"))
+    node.until(lambda: node.up() == EVERY)
+
+
+def test_a_change_of_configuration_starts_no_sampler(node: ReleasedNode) -> None:
+    """Nor does anything else that replaces it."""
+    node.release(50.0)
+    node.samplers.replace("configuration")
+    turn_for(node.loop, 1.0)
+    assert not node.samplers_now()
+    assert node.report.release.windows
+    node.answered(node.releasing.end(None, "api"))
+    node.until(lambda: node.up() == EVERY)
+
+
+def test_a_probe_gives_way_and_none_begins(node: ReleasedNode) -> None:
+    """The ranks are killed before the answer comes; the run is on record as skipped for maintenance."""
+    began = node.probing.request()
+    node.until(began.done)
+    assert began.result().accepted
+    assert not node.release(50.0, BUS_3).holders
+    assert not node.probing.running
+    assert [(one.outcome, one.reason) for one in node.kept] == [("skipped", "maintenance")]
+
+    refused = node.probing.request()
+    node.until(refused.done)
+    assert (refused.result().accepted, refused.result().reason) == (False, "maintenance")
+    node.answered(node.releasing.end(None, "api"))
+    node.until(lambda: node.up() == EVERY)
+
+
+def test_what_ranks_have_started_holds_a_gpu_too_while_it_is_looked_for(
+    node: ReleasedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer waits for that, though the last rank has ended."""
+    released, look = threading.Event(), Strays._end
+    monkeypatch.setattr(Strays, "_end", lambda strays: (released.wait(60), look(strays)))
+    began = node.probing.request()
+    node.until(began.done)
+    asked = node.releasing.request(BUS_3, 50.0, "api")
+    node.until(lambda: node.probing.searching and node.report.release.holders)
+    assert not asked.done()
+    node.until(lambda: [one.pid for one in node.report.release.holders] == [os.getpid()])
+    released.set()
+    assert node.answered(asked) == Answer()
+    assert not node.probing.running
+    node.answered(node.releasing.end(None, "api"))
+    node.until(lambda: node.up() == EVERY)
+
+
+def test_another_driver_and_a_gpu_given_away_are_taken_up(node: ReleasedNode) -> None:
+    """What was changed in the window is read afresh: version, number of GPUs, MIG; a GPU of vfio-pci is not missed."""
+    node.release(50.0)
+    node.simulate({7: {"bound": "vfio-pci"}, 2: {"mig": ["3g.40gb"]}}, driver_version="610.43.02")
+    node.answered(node.releasing.end(None, "api"))
+    node.until(lambda: node.report.node.gpus_visible == 7)
+
+    assert node.up() == EVERY - {7}
+    assert node.report.driver.driver == "610.43.02"
+    assert {state.index for state in node.report.gpus} == EVERY - {7}
+    assert node.report.node.gpus_expected == 7
+    assert node.gpu(2).gpu.mig_mode == 1
+
+
+def test_a_library_that_no_longer_fits_is_told_after_the_release(node: ReleasedNode) -> None:
+    """Upgraded without a reload of the module: nvml_up is 0 with the remedy; reloaded, everything is read."""
+    node.release(50.0)
+    node.simulate({}, driver="mismatch")
+    node.answered(node.releasing.end(None, "api"))
+    node.until(lambda: node.report.node.nvml_up == 0)
+    assert "reload the module or reboot" in node.report.notices["driver"]
+    node.simulate({}, driver_version="610.43.02")
+    node.until(lambda: node.up() == EVERY)
+
+
+def test_a_release_goes_on_over_a_restart_of_the_agent(fresh: ReleasedNode) -> None:
+    """No sampler is started before the end; a record of another boot, or an unreadable one, counts for nothing."""
+    record = fresh.folder / "release.json"
+    fresh.releasing.start()
+    fresh.release(20.0, by="command")
+    kept = json.loads(record.read_text())
+    fresh.releasing.stop()
+    fresh.samplers.keep_off(frozenset())
+
+    again = fresh.releasing = fresh.another()
+    fresh.start()
+    turn_for(fresh.loop, 1.0)
+    assert not fresh.samplers_now()
+    assert [(one.by, one.deadline) for one in fresh.report.release.windows] == [
+        ("command", kept["windows"][0]["deadline"])
+    ]
+    fresh.answered(again.end(None, "api"))
+    fresh.until(lambda: fresh.up() == EVERY)
+    assert not record.exists()
+
+    for text in (json.dumps(kept | {"boot": "another"}), "{", '{"boot": 1}', "[]"):
+        record.write_text(text)
+        fresh.releasing.stop()
+        fresh.releasing = fresh.another()
+        fresh.releasing.start()
+        assert not fresh.releasing._asked
+
+
+def test_a_record_that_cannot_be_written_is_told(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
+    """The release stands all the same."""
+    (node.folder / "release.new").mkdir()
+    assert not node.release(50.0).holders
+    assert "the release is not on record" in caplog.text
+    node.answered(node.releasing.end(None, "api"))
+    node.until(lambda: node.up() == EVERY)
+
+
+def touched(node: ReleasedNode, text: str = "", *, age: float = 0.0) -> None:
+    """Write the marker whole, so old."""
+    written = node.marker.with_suffix(".new")
+    written.write_text(text)
+    about = written.stat()
+    os.utime(written, (about.st_atime, about.st_mtime - age))
+    written.rename(node.marker)
+
+
+def test_the_marker_file_releases_while_it_is_there(node: ReleasedNode) -> None:
+    """Touched, the sampler goes, and the file beside it says so; deleted, both come back."""
+    touched(node)
+    node.until(node.done.exists)
+    assert not node.samplers_now()
+    assert [(one.by, one.bus_id) for one in node.report.release.windows] == [("marker", NODE)]
+
+    node.done.unlink()  # by a script that means to wait for it
+    node.until(node.done.exists)
+    node.answered(node.releasing.end(None, "api"))  # it is the file's to end
+    assert node.report.release.windows
+    node.marker.unlink()
+    node.until(lambda: node.up() == EVERY)
+    assert not node.done.exists()
+
+
+def test_the_marker_file_names_a_gpu_and_a_time(node: ReleasedNode) -> None:
+    """Its age counts from when it was written; written anew it counts anew, and in time it ends though it stays."""
+    node.reports.clear()
+    touched(node, "gpu=3 for=50s\n", age=20)
+    node.until(node.done.exists)
+    (window,) = node.report.release.windows
+    assert (window.by, window.bus_id) == ("marker", BUS_3)
+    assert window.until - window.since == pytest.approx(30, abs=5)
+    node.until(lambda: node.up() == OTHERS)
+    touched(node, "for=1s gpu=3")
+    node.until(lambda: node.up() == EVERY)
+    assert node.marker.exists()
+    assert not node.done.exists()
+    assert not wrong(node.reports)
+
+
+def test_a_marker_of_a_clock_ahead_is_bounded_all_the_same(fresh: ReleasedNode) -> None:
+    """A time of writing that is still to come counts as now, and no longer than is allowed."""
+    touched(fresh, "for=10h", age=-1e6)
+    fresh.releasing._look()
+    (window,) = fresh.report.release.windows
+    assert window.until - window.since == pytest.approx(fresh.most, abs=1)
+
+
+BAD_MARKERS: Mapping[str, Callable[[Path], object]] = {
+    "a word": lambda path: path.write_text("please"),
+    "no duration": lambda path: path.write_text("for=soon"),
+    "no time": lambda path: path.write_text("for=0s"),
+    "another node's GPU": lambda path: path.write_text("gpu=42"),
+    "two GPUs": lambda path: path.write_text("gpu=1 gpu=2"),
+    "a book": lambda path: path.write_text("for=5m" * 1000),
+    "no text": lambda path: path.write_bytes(b"\xff\0"),
+    "a FIFO": os.mkfifo,
+    "a link": lambda path: path.symlink_to("release.json"),
+    "a folder": lambda path: path.mkdir(),
+}
+
+
+def test_a_marker_that_cannot_be_understood_releases_nothing(
+    node: ReleasedNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent goes on watching; what is wrong is logged once, and a notice until it is mended."""
+    (sampler,) = node.samplers_now()
+    for what, make in BAD_MARKERS.items():
+        caplog.clear()
+        make(node.marker)
+        for _ in range(3):
+            node.releasing._look()
+        assert [one.getMessage() for one in caplog.records] == ["the marker file releases nothing"], what
+        assert str(node.marker) in (node.releasing.notice or "")
+        node.marker.rmdir() if node.marker.is_dir() else node.marker.unlink()
+        node.releasing._look()
+        assert node.releasing.notice is None
+    assert not any(report.release.windows for report in node.reports)
+    assert node.samplers_now() == {sampler}
+    assert not node.done.exists()
+
+
+def test_a_marker_that_is_too_old_does_not_count(fresh: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
+    """Left behind by a script that died: it is told to be deleted, and is no trouble."""
+    with caplog.at_level(logging.INFO, "gpumon.model.release"):
+        touched(fresh, "for=5s", age=6)
+        for _ in range(3):
+            fresh.releasing._look()
+    assert [one.getMessage() for one in caplog.records] == ["the marker file is too old to count: delete it"]
+    assert (fresh.report.release.windows, fresh.releasing.notice) == ((), None)
+
+
+def test_a_marker_from_before_the_start_keeps_the_agent_off(fresh: ReleasedNode) -> None:
+    """A driver is being installed when the agent starts: not even the first sampler is. A GPU is named by address."""
+    touched(fresh)
+    fresh.start()
+    turn_for(fresh.loop, 1.0)
+    assert not fresh.samplers_now()
+    touched(fresh, f"gpu={BUS_3[4:].lower()}")
+    fresh.until(lambda: len(fresh.up()) == 7)
+    stand_in = fresh.gpu(3)
+    assert (stand_in.uuid, stand_in.released, stand_in.fault) == (f"pci-{BUS_3.lower()}", True, None)
+    fresh.marker.unlink()
+    fresh.until(lambda: fresh.up() == EVERY)
+    assert not wrong(fresh.reports)
+
+
+def test_who_may_not_be_told_is_logged(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the file beside the marker cannot be made, whoever waits for it learns why from the log."""
+    node.done.mkdir()
+    touched(node)
+    node.until(lambda: node.report.release.windows and not node.report.release.holders)
+    node.until(lambda: "who waits for this file waits in vain" in caplog.text)
+    [told] = (one for one in caplog.records if "in vain" in one.message)
+    assert (told.levelno, vars(told)["path"]) == (logging.WARNING, str(node.done))
+    node.done.rmdir()

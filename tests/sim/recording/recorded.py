@@ -1,0 +1,148 @@
+"""Records a simulated node in this process, at times of the test's own, and plays recordings back."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pynvml
+from polled import Poll
+from simulated import Simulation, simulated
+
+from gpumon.collectors.nvml.gpu import Extent
+from gpumon.collectors.sampler.call_recorder import Notes, Recorder
+from gpumon.collectors.sampler.survey import survey
+from gpumon.model.snapshot import Snapshot
+from gpumon.sim import capture as captures
+from gpumon.sim.capture import BUS, UUIDS, Capture, Header
+from gpumon.sim.opening import ReplayedNode
+from gpumon.sim.recording.builder import Builder
+from gpumon.sim.recording.mask import Mask
+from gpumon.sim.replay import Replay
+from gpumon.sim.trace import Trace
+
+BEGAN = 100.0
+"""Seconds after the node's epoch at which recordings begin."""
+HEADER = Header(
+    gpumon="0.1.0",
+    wall="2026-11-20T12:00:00+00:00",
+    seconds=5.0,
+    interval=1.0,
+    simulated="a test",
+    masked=False,
+    root=True,
+    bindings="13",
+)
+
+
+class Recording:
+    """A recorder in front of whatever stands at `pynvml.nvmlLib`, and a poll that is recorded."""
+
+    def __init__(self, simulation: Simulation | Replayed, descriptor: int) -> None:
+        self.simulation = simulation
+        self._descriptor = descriptor
+        self._notes = Notes(descriptor)
+        self.recorder = Recorder(pynvml.nvmlLib, self._notes, lambda: simulation.now)
+        _put(self.recorder)
+        self._look_around()
+        self.poll = poll_of(simulation)
+        self.snapshots: list[Snapshot] = []
+
+    def survey(self) -> None:
+        bound = sorted(bus_id for bus_id, driver in self.simulation.node.pci_functions().items() if driver == "nvidia")
+        survey(self.poll.library, self.recorder, self.poll.status.driver or "", bound)
+
+    def polls(self, count: int) -> None:
+        """Poll in all tiers, a second apart."""
+        for _ in range(count):
+            self._look_around()
+            self.snapshots.append(self.poll.poll_later(all_tiers=True))
+            self.poll.node.events.take()
+
+    def edit(self, scenario: str) -> None:
+        assert isinstance(self.simulation, Simulation)
+        self.simulation.edit(scenario)
+
+    def _look_around(self) -> None:
+        node = self.simulation.node
+        self._notes.write(BUS, self.simulation.now, node.pci_functions())
+        self._notes.write(UUIDS, self.simulation.now, node.uuids())
+
+    def capture(self, secret: bytes | None = None) -> Capture:
+        builder = Builder(Mask(secret), BEGAN)
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        with os.fdopen(os.dup(self._descriptor), "rb") as lines:
+            for line in lines:
+                builder.take(line)
+        return builder.capture(replace(HEADER, masked=secret is not None))
+
+
+class Replayed:
+    """A recorded host and the time it believes, as a Simulation has them."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.now = BEGAN
+        self.node = ReplayedNode(Replay(capture, BEGAN, lambda: self.now), Trace(None))
+
+
+@contextmanager
+def recording(profile: str, scenario: Path | None = None, text: str = "") -> Iterator[Recording]:
+    with simulated(profile, scenario, text=text, now=BEGAN, init=False) as simulation, noted(simulation) as one:
+        yield one
+
+
+@contextmanager
+def noted(simulation: Simulation | Replayed) -> Iterator[Recording]:
+    """A recording of what stands below pynvml."""
+    descriptor, before = os.memfd_create("notes"), pynvml.nvmlLib
+    try:
+        yield Recording(simulation, descriptor)
+    finally:
+        _put(before)
+        os.close(descriptor)
+
+
+@contextmanager
+def replayed(capture: Capture) -> Iterator[Replayed]:
+    """Below pynvml, from its beginning."""
+    one, before = Replayed(capture), pynvml.nvmlLib
+    _put(one.node.library)
+    try:
+        yield one
+    finally:
+        _put(before)
+
+
+def poll_of(simulation: Simulation | Replayed) -> Poll:
+    return Poll(cast("Simulation", simulation), (), Extent(), math.inf)
+
+
+def stored(capture: Capture, folder: Path) -> Capture:
+    """Written to a file and read from it."""
+    path = folder / "node.capture"
+    captures.write(capture, path)
+    return captures.read(path)
+
+
+def still(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+    """Without what the clock makes of them."""
+    return [
+        replace(
+            one,
+            ended_at=0.0,
+            wall=0.0,
+            durations={},
+            gpus=tuple(replace(gpu, watched=0.0, increments={}, pids_at=None) for gpu in one.gpus),
+        )
+        for one in snapshots
+    ]
+
+
+def _put(library: object) -> None:
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    pynvml.nvmlLib = library

@@ -1,0 +1,79 @@
+"""What is beyond the caps is cut, counted, and the largest stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import sample_reports as samples
+
+from gpumon.model.gpu import Gpu
+from gpumon.model.nvlink import Nvlink
+from gpumon.model.series_limits import MOST
+from gpumon.server import example_parts
+from gpumon.state.limit_series import capped
+from gpumon.state.report import Report
+
+
+def with_gpu(**changes: object) -> Report:
+    report = samples.healthy(1)
+    return replace(report, gpus=(replace(report.gpus[0], **changes),))  # type: ignore[arg-type]
+
+
+def dropped(report: Report) -> dict[str, float]:
+    return {reason: count for reason, count in (report.node.dropped_series_total or {}).items() if count}
+
+
+def test_a_page_within_the_caps_is_whole() -> None:
+    """Nothing is cut of what real nodes have, and every reason is there at 0."""
+    for report in (samples.healthy(16), samples.partitioned(), samples.grace(), samples.troubled()):
+        after = capped(report)
+        assert (after.gpus, after.ports) == (report.gpus, report.ports)
+        assert after.node.dropped_series_total == dict.fromkeys(MOST, 0.0)
+
+
+def test_the_xids_that_came_most_often_stay() -> None:
+    """Whatever garbage a log brings, those that are counted most are shown, in their order."""
+    counts = {str(xid): float(xid % 100) for xid in range(200)}
+    times = dict.fromkeys(counts, 1.7e9)
+    after = capped(with_gpu(gpu=Gpu(up=1.0, xid_errors_total=counts, xid_last_timestamp_seconds=times)))
+    shown = after.gpus[0].gpu.xid_errors_total or {}
+
+    assert len(shown) == MOST["xids"]
+    assert min(shown.values()) >= max(count for xid, count in counts.items() if xid not in shown)
+    assert list(shown) == sorted(shown, key=int)
+    assert set(after.gpus[0].gpu.xid_last_timestamp_seconds or {}) == set(shown)
+    assert dropped(after) == {"xids": 136.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "cut"),
+    [
+        ({"migs": (example_parts.mig(),) * 20}, "migs", 4 * 8),
+        ({"links": {str(link): Nvlink(up=1.0) for link in range(40)}}, "links", 4),
+        ({"gpu": Gpu(processes=70.0, process_memory_bytes={"1,a": 1.0, "2,b": 1.0})}, "processes", 68),
+    ],
+)
+def test_every_cut_is_counted_by_its_reason(changes: dict[str, object], reason: str, cut: float) -> None:
+    """By the series that are not there; of processes, which the sampler cuts, by what it counted."""
+    after = capped(with_gpu(**changes))
+    state = after.gpus[0]
+    assert max(len(state.migs), len(state.links)) <= MOST["links"]
+    assert dropped(after) == {reason: cut}
+
+
+def test_a_count_of_what_was_cut_does_not_fall() -> None:
+    """It is a counter: that of the worst moment."""
+    worst = capped(with_gpu(migs=(example_parts.mig(),) * 20))
+    healed = replace(worst, gpus=samples.healthy(1).gpus)
+    assert dropped(capped(healed)) == dropped(worst) == {"migs": 32.0}
+
+
+def test_errors_of_switches_are_cut_to_the_most_frequent() -> None:
+    """Of all NVSwitches together."""
+    report = samples.healthy(1)
+    counts = {f"00000000:05:00.0,{sxid}": float(sxid) for sxid in range(100)}
+    after = capped(replace(report, node=replace(report.node, nvswitch_errors_total=counts)))
+    assert len(after.node.nvswitch_errors_total or ()) == MOST["sxids"]
+    assert "00000000:05:00.0,99" in (after.node.nvswitch_errors_total or {})
+    assert dropped(after) == {"sxids": 36.0}
