@@ -16,8 +16,8 @@ RUN python -m venv /opt/gpumon \
  && /opt/gpumon/bin/pip install --no-cache-dir -c requirements/constraints.txt --no-build-isolation ".${EXTRAS}"
 
 FROM python:${PYTHON}-slim-bookworm
-RUN groupadd --system --gid 10400 gpumon \
- && useradd --system --uid 10400 --gid gpumon --home-dir /var/lib/gpumon --shell /usr/sbin/nologin gpumon \
+RUN groupadd --system --gid 17400 gpumon \
+ && useradd --system --uid 17400 --gid gpumon --home-dir /var/lib/gpumon --shell /usr/sbin/nologin gpumon \
  && install -d -o gpumon -g gpumon -m 0750 /var/lib/gpumon
 COPY --from=build /opt/gpumon /opt/gpumon
 # utility is NVML; the probe needs compute.
@@ -27,8 +27,8 @@ ENV PATH=/opt/gpumon/bin:$PATH \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER gpumon
 VOLUME /var/lib/gpumon
-EXPOSE 10400
+EXPOSE 17400
 HEALTHCHECK --interval=30s --timeout=5s --start-period=20s \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:10400/-/healthy', timeout=4)"]
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:17400/-/healthy', timeout=4)"]
 ENTRYPOINT ["gpumon"]
 CMD ["serve"]

@@ -14,7 +14,7 @@ PEERS := nvitop nvitop-exporter gpustat
 help: ## List these commands
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
 
-run: .venv/.run ## Start the agent on 127.0.0.1:10400, on a simulated h100x8 where no NVIDIA driver loads (ARGS: more flags)
+run: .venv/.run ## Start the agent on 127.0.0.1:17400, on a simulated h100x8 where no NVIDIA driver loads (ARGS: more flags)
 	@mkdir -p -m 0700 $(STATE)
 	@exec $(BIN)/gpumon serve --simulate.fallback h100x8 \
 	    --store.path $(STATE)/gpumon.db --web.token-file $(STATE)/token $(ARGS)

@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from gpumon import DEFAULT_PORT
 from gpumon.config.probe import Probe
 from gpumon.config.row import NEEDS, Section, SomePath, checked_address, checked_gpu, setting, split
 from gpumon.health.xids import Xid
@@ -29,8 +30,8 @@ class Web(Section):
     """The HTTP server."""
 
     listen_address: Annotated[str, AfterValidator(checked_address)] = setting(
-        "127.0.0.1:10400",
-        "Where to serve. `:10400` is every address of the host, port 0 a free one.",
+        f"127.0.0.1:{DEFAULT_PORT}",
+        f"Where to serve. `:{DEFAULT_PORT}` is every address of the host, port 0 a free one.",
         flag="--web.listen-address",
         restart=True,
     )

@@ -43,7 +43,7 @@ def test_nothing_need_be_configured(environ: dict[str, str], tmp_path: Path) -> 
     """Without file, variables and flags every setting has its default, and state lives in the state directory."""
     configuration = load(None, {}, environ)
 
-    assert configuration.web.listen_address == "127.0.0.1:10400"
+    assert configuration.web.listen_address == "127.0.0.1:17400"
     assert configuration.web.token_file == tmp_path / "token"
     assert configuration.store.path == tmp_path / "gpumon.db"
     assert configuration.poll.interval_seconds == 1
@@ -89,7 +89,7 @@ simulate: {scenario: x.yml}
     assert sorted(told) == [
         (
             "--web.listen-address: web.listen_address: should be HOST:PORT, [IPV6]:PORT or :PORT for every address, "
-            "not 'nowhere'; for example --web.listen-address='127.0.0.1:10400'"
+            "not 'nowhere'; for example --web.listen-address='127.0.0.1:17400'"
         ),
         (
             f"{path}:10: gpus.exclude.1: should be a GPU's uuid (GPU-...), PCI bus id (0000:18:00.0) or index, "
@@ -233,21 +233,21 @@ def test_lists_and_mappings_fit_in_the_environment(environ: dict[str, str]) -> N
 
 def test_variables_that_kubernetes_sets_are_left_alone(environ: dict[str, str]) -> None:
     """A service named gpumon puts GPUMON_PORT and the like into every pod: they are no settings and no mistakes."""
-    environ |= {"GPUMON_PORT": "tcp://10.0.0.1:10400", "GPUMON_PORT_10400_TCP_ADDR": "10.0.0.1"}
+    environ |= {"GPUMON_PORT": "tcp://10.0.0.1:17400", "GPUMON_PORT_17400_TCP_ADDR": "10.0.0.1"}
 
     assert load(None, {}, environ) == load(None, {}, {"STATE_DIRECTORY": environ["STATE_DIRECTORY"]})
 
 
 @pytest.mark.parametrize(
     ("address", "parts"),
-    [("127.0.0.1:10400", ("127.0.0.1", 10400)), ("[::1]:0", ("::1", 0)), (":80", ("", 80)), ("node7:1", ("node7", 1))],
+    [("127.0.0.1:17400", ("127.0.0.1", 17400)), ("[::1]:0", ("::1", 0)), (":80", ("", 80)), ("node7:1", ("node7", 1))],
 )
 def test_listen_address_has_its_parts(environ: dict[str, str], address: str, parts: tuple[str, int]) -> None:
     """Host and port are told apart, for IPv6 too."""
     assert load(None, {"--web.listen-address": address}, environ).web.address == parts
 
 
-@pytest.mark.parametrize("address", ["10400", "host:65536", "::1:80", "http://x:1", "host:"])
+@pytest.mark.parametrize("address", ["17400", "host:65536", "::1:80", "http://x:1", "host:"])
 def test_wrong_listen_addresses_are_refused(environ: dict[str, str], address: str) -> None:
     """What cannot be listened on is a problem before the server starts."""
     assert complaints(None, environ, {"--web.listen-address": address})[0].startswith("--web.listen-address: ")
@@ -336,7 +336,7 @@ def test_changes_name_what_a_reload_found(environ: dict[str, str]) -> None:
     after = load(None, {"--poll.interval": "5", "--web.listen-address": ":1"}, environ)
 
     assert [tuple(change) for change in changes(before, after)] == [
-        ("web.listen_address", "'127.0.0.1:10400'", "':1'", True),
+        ("web.listen_address", "'127.0.0.1:17400'", "':1'", True),
         ("poll.interval_seconds", "1.0", "5.0", False),
     ]
 

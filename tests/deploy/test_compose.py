@@ -57,7 +57,7 @@ def test_agent_answers_to_the_name_that_prometheus_uses() -> None:
     """The agent refuses names that are not its own: the target is the container's host name, the job the rules' one."""
     [job] = _yaml(ROOT / "deploy" / "prometheus" / "prometheus.yml")["scrape_configs"]
     assert job["job_name"] == JOB
-    assert job["static_configs"] == [{"targets": [f"{SERVICES['gpumon']['hostname']}:10400"]}]
+    assert job["static_configs"] == [{"targets": [f"{SERVICES['gpumon']['hostname']}:17400"]}]
 
 
 def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:

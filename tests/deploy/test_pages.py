@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpumon import DEFAULT_PORT
 from gpumon.cli.main import COMMANDS
 from gpumon.outputs.catalogue import catalogue
 
@@ -33,6 +34,24 @@ def test_metrics_named_exist(page: Path) -> None:
     known = {entry.name for entry in catalogue()}
     for name in re.findall(r"(?<!/)\bgpumon_[a-z0-9_]+", page.read_text(encoding="utf-8")):
         assert name in known or any(one.startswith(name) for one in known), name
+
+
+def test_every_file_names_the_default_port() -> None:
+    """Pages, container files and unit files cannot import the port: whichever they name after the loopback is ours."""
+    shipped = [
+        *PAGES,
+        ROOT / "Dockerfile",
+        ROOT / "docker-compose.yml",
+        ROOT / "Makefile",
+        ROOT / "deploy" / "gpumon.yml",
+    ]
+    named = {
+        f"{page.name}: {port}"
+        for page in shipped
+        for port in re.findall(r"(?:127\.0\.0\.1:|EXPOSE )(\d{5})(?!\d)", page.read_text(encoding="utf-8"))
+        if int(port) != DEFAULT_PORT
+    }
+    assert not named
 
 
 @every_page

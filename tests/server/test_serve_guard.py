@@ -15,7 +15,7 @@ NAMES = frozenset({"localhost", "gpu-17"})
 
 @pytest.mark.parametrize(
     "host",
-    ["localhost", "localhost:10400", "GPU-17:10400", "gpu-17.", "127.0.0.1", "10.1.2.3:1", "[::1]:10400", "[::1]"],
+    ["localhost", "localhost:17400", "GPU-17:17400", "gpu-17.", "127.0.0.1", "10.1.2.3:1", "[::1]:17400", "[::1]"],
 )
 def test_own_names_and_addresses_are_answered(port: int, host: str) -> None:
     """By its own names, and by any address: an address cannot be rebound."""

@@ -38,7 +38,7 @@ def test_address_that_is_not_ours_is_told(host: str) -> None:
 
 
 def test_empty_host_is_every_address() -> None:
-    """As `:10400` promises: IPv4 is served by the socket that serves IPv6."""
+    """As `:17400` promises: IPv4 is served by the socket that serves IPv6."""
     with listen("", 0) as bound, socket.create_connection(("127.0.0.1", bound.getsockname()[1]), 5):
         bound.settimeout(5)
         accepted, (host, *_) = bound.accept()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
+from gpumon import DEFAULT_PORT
 from gpumon.health.alerts.expression import (
     Arithmetic,
     Combine,
@@ -179,10 +180,10 @@ def _table() -> tuple[Rule, ...]:
             evaluated=False,
             summary="gpumon cannot be scraped.",
             description="Prometheus has had no answer from gpumon for three minutes: nobody watches these GPUs.",
-            action="""\
+            action=f"""\
 1. Is the host up? If not, this is not about gpumon.
 2. `systemctl status gpumon` and `journalctl -u gpumon` on the host.
-3. `curl http://127.0.0.1:10400/-/healthy` on the host: when that answers, look at the listen address and the network.
+3. `curl http://127.0.0.1:{DEFAULT_PORT}/-/healthy`: if it answers, check its listen address and the network.
 """,
         ),
         Rule(

@@ -17,7 +17,7 @@ from gpumon.config import agent_file
 from gpumon.config.agent_file import Beacon
 from gpumon.config.settings import FLAGS, settings
 
-CONFIGURED = ("", 10400), "/var/lib/gpumon/gpumon.db"
+CONFIGURED = ("", 17400), "/var/lib/gpumon/gpumon.db"
 
 
 def left(path: Path, port: int, store: str, host: str = "127.0.0.1") -> None:
@@ -71,7 +71,7 @@ def test_a_store_names_its_agent(environ: dict[str, str], tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("given", "host", "port"),
     [
-        (":10400", "127.0.0.1", 10400),
+        (":17400", "127.0.0.1", 17400),
         ("0.0.0.0:1", "127.0.0.1", 1),
         ("[::]:1", "::1", 1),
         ("[fe80::1]:1", "fe80::1", 1),
@@ -86,8 +86,8 @@ def test_a_listen_address_is_asked_where_it_can_be(environ: dict[str, str], give
 
 def test_the_store_of_another_agent_is_not_taken(environ: dict[str, str], tmp_path: Path) -> None:
     """With an address alone, only the agent that left word of this port is meant."""
-    left(tmp_path / "run" / "agent.json", 10400, "/of/unit.db")
-    assert asked(environ, listen="127.0.0.1:10400").store == "/of/unit.db"
+    left(tmp_path / "run" / "agent.json", 17400, "/of/unit.db")
+    assert asked(environ, listen="127.0.0.1:17400").store == "/of/unit.db"
     assert asked(environ, listen="127.0.0.1:10401").store is None
     assert asked(environ, listen="127.0.0.1:10401", store="/x.db").store == "/x.db"
 
@@ -104,13 +104,13 @@ def test_without_word_the_configuration_is_read(environ: dict[str, str], tmp_pat
     """None, a torn one, or one of another version."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "agent.json").write_text(text)
-    assert find({}, environ, lambda: CONFIGURED) == Place("127.0.0.1", 10400, CONFIGURED[1])
+    assert find({}, environ, lambda: CONFIGURED) == Place("127.0.0.1", 17400, CONFIGURED[1])
 
 
 def test_a_named_configuration_is_read(environ: dict[str, str], tmp_path: Path) -> None:
     """--config.file may describe another agent than the one that left word."""
     left(tmp_path / "run" / "agent.json", 2, "/of/unit.db")
-    assert find({"--config.file": "x.yml"}, environ, lambda: CONFIGURED).port == 10400
+    assert find({"--config.file": "x.yml"}, environ, lambda: CONFIGURED).port == 17400
 
 
 def test_what_is_no_address_is_refused(environ: dict[str, str]) -> None:

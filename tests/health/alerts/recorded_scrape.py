@@ -10,7 +10,7 @@ from gpumon.model.reading import Sample
 
 RECORDING = Path(__file__).parents[2] / "golden" / "scrape_h100x8.txt"
 
-TARGET = (("instance", "node-1:10400"), ("job", "gpumon"))
+TARGET = (("instance", "node-1:17400"), ("job", "gpumon"))
 """What Prometheus adds to each series that it scrapes."""
 
 

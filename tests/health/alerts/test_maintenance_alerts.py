@@ -64,7 +64,7 @@ def test_prometheus_mutes_what_pages(tmp_path: Path) -> None:
 
 def test_a_node_that_is_down_for_its_maintenance_pages_when_that_is_over(tmp_path: Path) -> None:
     """The agent's own series have been gone for long by then; another node, not in maintenance, pages in time."""
-    target, other = (("instance", "node-1:10400"), ("job", "gpumon")), (("instance", "node-2:10400"), ("job", "gpumon"))
+    target, other = (("instance", "node-1:17400"), ("job", "gpumon")), (("instance", "node-2:17400"), ("job", "gpumon"))
     minutes = range(200)
     series = [
         Series(END, target, [180 * 60.0 if minute < 10 else None for minute in minutes]),
@@ -83,7 +83,7 @@ def test_a_node_that_is_down_for_its_maintenance_pages_when_that_is_over(tmp_pat
             "exp_samples": [{"labels": alert, "value": 1} for alert in alerts],
         }
 
-    tests = [down(9), down(20, "node-2:10400"), down(170, "node-2:10400"), down(190, "node-1:10400", "node-2:10400")]
+    tests = [down(9), down(20, "node-2:17400"), down(170, "node-2:17400"), down(190, "node-1:17400", "node-2:17400")]
     check(tmp_path, render(RULES.values()), [group(STEP, series, promql_expr_test=tests)])
 
 
