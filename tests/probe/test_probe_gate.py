@@ -32,7 +32,7 @@ touch ready
 """A gate that leaves a process in its group, one in another session, and one whose parent is gone."""
 AGENTS = """
 import sys
-from gpumon.supervisor.gate import Question
+from gpumon.probe.runner.scheduler_gate import Question
 from gpumon.supervisor.loop import Loop
 loop = Loop()
 question = Question(loop, sys.argv[1:], 600.0, {}, print)

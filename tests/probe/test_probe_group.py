@@ -29,11 +29,11 @@ from dataclasses import replace
 from pathlib import Path
 (Path(sys.argv[1]) / "cgroup.procs").write_text(str(os.getpid()))
 from gpumon.supervisor import ranks
-from gpumon.probe.baseline import Judge
-from gpumon.probe.plan import Run, make_plans
-from gpumon.probe.probes import PROBES
+from gpumon.probe.core.baseline import Judge
+from gpumon.probe.core.plan import Run, make_plans
+from gpumon.probe.core.probes import PROBES
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.runs import Runs
+from gpumon.probe.runner.run import Runs
 ranks.KILL_PATIENCE = 2.0
 loop = Loop()
 runs = Runs(loop)

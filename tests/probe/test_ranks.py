@@ -175,11 +175,11 @@ def test_gpus_without_cuda_fail_in_set_up(probing: Probing) -> None:
 
 PARENT = """
 import sys, time
-from gpumon.probe.baseline import Judge
-from gpumon.probe.plan import Run, make_plans
-from gpumon.probe.probes import PROBES
+from gpumon.probe.core.baseline import Judge
+from gpumon.probe.core.plan import Run, make_plans
+from gpumon.probe.core.probes import PROBES
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.runs import Runs
+from gpumon.probe.runner.run import Runs
 loop = Loop()
 runs = Runs(loop)
 def tell(progress):

@@ -304,11 +304,11 @@ AGENT = """
 import os, sys, time
 from pathlib import Path
 (Path(sys.argv[1]) / "cgroup.procs").write_text(str(os.getpid()))
-from gpumon.probe.baseline import Judge
-from gpumon.probe.plan import Run, make_plans
-from gpumon.probe.probes import PROBES
+from gpumon.probe.core.baseline import Judge
+from gpumon.probe.core.plan import Run, make_plans
+from gpumon.probe.core.probes import PROBES
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.runs import Runs
+from gpumon.probe.runner.run import Runs
 largest = bytearray(b"x") * (120 << 20)
 loop = Loop()
 plans = make_plans(PROBES["allreduce"], (), python=sys.argv[2])
