@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dashboards.panels import Section, graph, series, stat, table, timeline
 from gpumon.health.alerting import rules
+from gpumon.health.alerts.fleet import MIN_NODES, ratio_at_best_size
 from gpumon.health.alerts.rules import JOB
 
 UID = "gpumon-overview"
@@ -69,6 +70,7 @@ _FIRING, _NOT_IDLE = (
 )
 _LANES, _MOST_LANES = series("gpumon_gpu_pcie_link_width"), series("gpumon_gpu_pcie_link_width_max")
 _UP = series("gpumon_gpu_up")
+_FLEET_RATIO = ratio_at_best_size('{instance=~"$instance"}')
 _WATCHED = _rate("gpumon_gpu_observed_seconds_total")
 
 SECTIONS = (
@@ -430,6 +432,16 @@ SECTIONS = (
                 f"For the same hardware: below 85 % a run is degraded, and it may exceed 100 %. {SHOWN}",
                 _lowest(_max("instance, backend, algorithm", series("gpumon_probe_allreduce_expected_ratio"))),
                 "{{instance}} {{backend}} {{algorithm}}",
+                unit="percentunit",
+                minimum=0,
+                quiet=True,
+            ),
+            graph(
+                "Compared with the fleet",
+                f"Bus bandwidth over the median of at least {MIN_NODES} nodes with the same GPU model and rank count, "
+                f"at each node's best size. Needs the recording rules in alert_rules/gpumon.yml. {SHOWN}",
+                _lowest(f"min by (instance, algorithm) ({_FLEET_RATIO})"),
+                "{{instance}} {{algorithm}}",
                 unit="percentunit",
                 minimum=0,
                 quiet=True,

@@ -167,7 +167,6 @@ def floors(configuration: Configuration) -> Mapping[str, Floors]:
             baseline=_given(probe.least_baseline_ratio, setting.least_baseline_ratio),
             spreads=probe.least_baseline_spreads,
             expected=probe.least_expected_ratio,
-            fleet=probe.least_fleet_ratio,
         )
         for setting in (PROBE.gpu, PROBE.cpu)
     }

@@ -32,7 +32,6 @@ from gpumon.model.snapshot import DriverStatus, Hello, Logged, Message, Snapshot
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.core.schedule import Schedule
 from gpumon.probe.runner import cgroup, shared_memory
-from gpumon.probe.runner.fleet_figures import Fleet
 from gpumon.probe.runner.orphans import end_orphans
 from gpumon.probe.runner.prober import Probing
 from gpumon.probe.runner.run_record import RunRecord
@@ -121,7 +120,6 @@ class Daemon:
             on_seen=self._monitor.take,
             on_state=self._monitor.take,
         )
-        self._fleet = Fleet(self._loop, configuration.probe.fleet_prometheus, lambda: self._monitor.latest)
         self._probing = Probing(
             self._loop,
             PROBE,
@@ -131,7 +129,6 @@ class Daemon:
             keep=self._memories.keep_result,
             watch=self._samplers.watch,
             record=RunRecord(_beside(configuration.store.path, RUN_RECORD)),
-            fleet=lambda: self._fleet.figures,
         )
         self._schedule = Schedule(self._probing.scheduled)
         self._holding = Holding(
@@ -183,7 +180,6 @@ class Daemon:
         self._sightings.start()
         self._samplers.start()
         self._links.start()
-        self._fleet.start()
         self._loop.every(BEAT_SECONDS, self._monitor.beat)
         self._loop.every(TICK_SECONDS, self._tick)
 
@@ -328,7 +324,6 @@ class Daemon:
         log.configure(level=after.log.level, format=after.log.format)
         self._monitor.change(terms(after))
         self._probing.choices = choices(after)
-        self._fleet.change(after.probe.fleet_prometheus)
         self._releasing.most = after.release.max_seconds
         self._maintaining.most = after.maintenance.max_seconds
         self._holding.most = after.probe.hold_max_seconds

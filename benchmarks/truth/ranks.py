@@ -18,7 +18,6 @@ from gpumon.probe.core.baseline import ENOUGH_RUNS, Judge
 from gpumon.probe.core.conclusion import conclude, skipped
 from gpumon.probe.core.conditions import Situation
 from gpumon.probe.core.course import next_step
-from gpumon.probe.core.fleet import FleetFigures
 from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Plan, Run, make_plans
 from gpumon.probe.core.preflight import Skip, algorithms, may_run, usable
@@ -117,7 +116,7 @@ def _now(world: World) -> Situation:
 def _planned(world: World, now: Situation) -> tuple[tuple[Plan, ...], Judge]:
     plans = make_plans(PROBE, usable(now), python="python3", algorithms=algorithms(now))
     asked = floors(world.configuration())[plans[0].setting.backend]
-    return plans, make_judge(PROBE, plans[0], world.report, asked, FleetFigures())
+    return plans, make_judge(PROBE, plans[0], world.report, asked)
 
 
 def _passes(plans: Sequence[Plan], judge: Judge, told: Told) -> list[Pass]:

@@ -15,7 +15,6 @@ from gpumon.config.row import (
     checked_command,
     checked_nccl_name,
     checked_program,
-    checked_url,
     checked_word,
     number_as_text,
     setting,
@@ -103,15 +102,6 @@ class Probe(Section):
     )
     least_expected_ratio: float = setting(
         0.85, "The same share of the figure that is published for this hardware: docs/probe.md.", ge=0, le=1
-    )
-    least_fleet_ratio: float = setting(
-        0.85, "The same share of the median of the other hosts, where `fleet_prometheus` tells it.", ge=0, le=1
-    )
-    fleet_prometheus: Annotated[str | None, AfterValidator(checked_url)] = setting(
-        None,
-        "Prometheus that scrapes the other hosts: it is asked once an hour what hosts with the same GPUs come to.",
-        default_in_words="none",
-        example="http://prometheus.example:9090",
     )
     scheduler_gate: Annotated[
         tuple[Annotated[str, AfterValidator(checked_word)], ...],

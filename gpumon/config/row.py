@@ -14,7 +14,6 @@ NEEDS: Final = "needs"
 """Type of pydantic's error for a setting that is good only with another one; its context holds the remedy."""
 
 _LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})")
-_URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#@]*)?")
 _NCCL = re.compile(r"NCCL_\w+", re.ASCII)
 _GPU = re.compile(r"\d{1,3}|GPU-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 
@@ -44,12 +43,6 @@ def checked_address(text: str) -> str:
     match = _LISTEN_ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise ValueError("should be HOST:PORT, [IPV6]:PORT or :PORT for every address")
-    return text
-
-
-def checked_url(text: str | None) -> str | None:
-    if text is not None and _URL.fullmatch(text) is None:
-        raise ValueError("should be http://HOST[:PORT][/PATH] or https://..., without a query or a password")
     return text
 
 

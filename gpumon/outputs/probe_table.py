@@ -41,7 +41,6 @@ def compared(one: Comparison) -> str:
         _of(one.busbw, one.baseline, f"this host's own median of {one.runs} runs"),
         _of(one.busbw, one.best, f"its best, up to {one.best_date}") if one.low == "drift" else "",
         _of(one.busbw, one.expected, one.source),
-        _of(one.busbw, one.fleet, "the fleet's median"),
     ]
     known = [words for words in usual if words]
     if one.baseline is None:

@@ -59,10 +59,7 @@ class Comparison(Shape):
     )
     expected: float | None = Field(description="The shipped figure for this hardware.")
     source: str
-    fleet: float | None
-    low: str = Field(
-        description="Which of them it falls short of: baseline, drift (best), expected, fleet, or nothing."
-    )
+    low: str = Field(description="Which of them it falls short of: baseline, drift (best), expected, or nothing.")
 
 
 class Pair(Shape):

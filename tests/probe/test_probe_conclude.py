@@ -11,7 +11,6 @@ from gpumon.probe.core.account import Account, Progress, Sized
 from gpumon.probe.core.baseline import Floors, Judge
 from gpumon.probe.core.conclusion import conclude, skipped
 from gpumon.probe.core.course import next_step
-from gpumon.probe.core.fleet import FleetFigures
 from gpumon.probe.core.passes import Ending, Pass, percentile
 from gpumon.probe.core.plan import Plan, Rendezvous, Run, make_plans
 from gpumon.probe.core.preflight import Skip
@@ -211,7 +210,7 @@ def test_the_hint_of_a_first_run_tells_that_nvlink_sharp_may_be_lost(model: str,
     gpus = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=Gpu(name=model)) for n in range(8))
     plans = make_plans(ALL_REDUCE, [one.uuid for one in gpus], python="/opt/python")
     report = Report(started=0.0, gpus=gpus)
-    judge = make_judge(ALL_REDUCE, plans[0], report, Floors(expected=0.0), FleetFigures())
+    judge = make_judge(ALL_REDUCE, plans[0], report, Floors(expected=0.0))
     passes = [Pass(plan=one, steps=one.measures, accounts=accounts(one), ending=ENDING) for one in plans]
     result = conclude(RUN, passes, judge, ENDING.duration)
     assert result.outcome == "ok"

@@ -14,7 +14,6 @@ from gpumon.outputs.probe_table import compared
 from gpumon.probe.core.account import Account, Progress, Sized
 from gpumon.probe.core.baseline import MOST_RUNS, Floors, Judge
 from gpumon.probe.core.conclusion import conclude
-from gpumon.probe.core.fleet import FleetFigures
 from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Run, make_plans
 from gpumon.probe.core.probes import GIB, PROBES
@@ -42,7 +41,7 @@ class Host:
         return BEGAN + self.runs * DAY / 4
 
     def judge(self) -> Judge:
-        return make_judge(PROBE, PLAN, self.report, Floors(expected=0.0), FleetFigures())
+        return make_judge(PROBE, PLAN, self.report, Floors(expected=0.0))
 
     def ran(self, busbw: float) -> Comparison:
         """A run that came to this, as it was judged."""

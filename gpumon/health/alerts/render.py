@@ -24,6 +24,7 @@ from gpumon.health.alerts.expression import (
     Scalar,
     Where,
 )
+from gpumon.health.alerts.fleet import RECORDING_RULES
 from gpumon.health.alerts.rules import THRESHOLDS, Rule
 from gpumon.health.alerts.template import for_prometheus, for_reader
 
@@ -44,7 +45,11 @@ def render(rules: Iterable[Rule]) -> str:
         "name": "gpumon",
         "rules": [_entry(rule, rule.alerting) for rule in rules if rule.alerting is not None],
     }
-    return HEADER + yaml.safe_dump({"groups": [group]}, sort_keys=False, width=1000)
+    fleet = {
+        "name": "gpumon_fleet",
+        "rules": [{"record": name, "expr": expression} for name, expression in RECORDING_RULES.items()],
+    }
+    return HEADER + yaml.safe_dump({"groups": [group, fleet]}, sort_keys=False, width=1000)
 
 
 def _entry(rule: Rule, expression: Expression) -> dict[str, object]:

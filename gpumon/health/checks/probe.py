@@ -26,7 +26,6 @@ _USUAL = {
     "baseline": "what this host came to before",
     "drift": "what this host came to in the runs up to {date}, from which it went down slowly",
     "expected": "what such hosts come to",
-    "fleet": "what the fleet comes to",
 }
 _LASTING = frozenset({"unarmed", "held", "disabled", "maintenance", "single_gpu", "mig", "exclusive_mode", "no_torch"})
 """Reasons of skips behind which there is somebody's decision: until it is taken back, none will run."""

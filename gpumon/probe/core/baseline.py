@@ -39,7 +39,6 @@ class Floors:
     spreads: float = 4.0
     """And below the baseline by so many spreads: hosts differ in how steady they are."""
     expected: float = 0.85
-    fleet: float = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,6 @@ class Judge:
     history: Sequence[ProbeResult] = ()
     """Earlier runs that were good, the newest last."""
     expected: Callable[[Measurement], Figure | None] = field(default=lambda _: None)
-    fleet: Callable[[Measurement], float | None] = field(default=lambda _: None)
     gain: Callable[[int], float | None] = field(default=lambda _: None)
     """How many times the ring's bandwidth the default should reach at least, by size."""
     floors: Floors = Floors()
@@ -82,7 +80,6 @@ class Judge:
             runs_needed=ENOUGH_RUNS,
             expected=figure,
             source=source,
-            fleet=self.fleet(measurement),
         )
         return replace(comparison, low=_low(comparison, self.floors))
 
@@ -190,6 +187,4 @@ def _low(one: Comparison, floors: Floors) -> str:
             return name
     if one.expected is not None and one.busbw < floors.expected * one.expected:
         return "expected"
-    if one.fleet is not None and one.busbw < floors.fleet * one.fleet:
-        return "fleet"
     return ""

@@ -249,7 +249,6 @@ def _fallen_short(one: Comparison) -> _Verdict:
         "baseline": "this host's own median",
         "drift": f"what this host came to in the runs up to {one.best_date}, from which it went down slowly",
         "expected": one.source,
-        "fleet": "the fleet's median",
     }[one.low]
     hint = (
         f"{one.collective} ({one.algorithm}) of {one.bytes} bytes came to {one.busbw / 1e9:.2f} GB/s, twice: "

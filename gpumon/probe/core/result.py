@@ -90,10 +90,8 @@ class Comparison:
     """The shipped figure for this hardware."""
     source: str = ""
     """Of that figure."""
-    fleet: float | None = None
-    """Median of the fleet's hosts of the same hardware."""
     low: str = ""
-    """Which of them it falls short of: baseline, expected or fleet; drift: of the best median."""
+    """Which of them it falls short of: baseline or expected; drift: of the best median."""
 
     @property
     def key(self) -> tuple[str, str, str, int]:
@@ -103,7 +101,7 @@ class Comparison:
     @property
     def usual(self) -> float | None:
         """What it falls short of."""
-        known = {"baseline": self.baseline, "drift": self.best, "expected": self.expected, "fleet": self.fleet}
+        known = {"baseline": self.baseline, "drift": self.best, "expected": self.expected}
         return known.get(self.low)
 
 

@@ -58,4 +58,4 @@ def _largest(compared: Sequence[Comparison]) -> tuple[Comparison | None, Compari
 
 
 def _usual(one: Comparison) -> float | None:
-    return next((figure for figure in (one.baseline, one.expected, one.fleet) if figure is not None), None)
+    return next((figure for figure in (one.baseline, one.expected) if figure is not None), None)

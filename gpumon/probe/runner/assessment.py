@@ -7,7 +7,6 @@ from gpumon.health.terms import Way
 from gpumon.model.durations import utc
 from gpumon.probe.core.baseline import Figure, Floors, Judge, chosen
 from gpumon.probe.core.figures import figure, gain
-from gpumon.probe.core.fleet import FleetFigures
 from gpumon.probe.core.plan import Plan
 from gpumon.probe.core.probes import ALL_REDUCE, Probe
 from gpumon.probe.core.result import Conditions, Measurement
@@ -17,15 +16,12 @@ from gpumon.state.report import Report
 _ACCEPTABLE = frozenset(name for name, check in BY_NAME.items() if check.acceptable)
 
 
-def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors, fleet: FleetFigures) -> Judge:
+def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judge:
     """Figures from elsewhere are of GPUs: nothing is known of what ranks on a CPU come to."""
     conditions = _conditions(probe, plan, report)
 
     def expected(measurement: Measurement) -> Figure | None:
         return figure(conditions.model, plan.ranks, measurement) if plan.gpus else None
-
-    def of_fleet(measurement: Measurement) -> float | None:
-        return fleet.figure(conditions.model, plan.ranks, measurement) if plan.gpus else None
 
     def of_sharp(size: int) -> float | None:
         return gain(conditions.model, plan.ranks, size) if plan.gpus and probe.name == ALL_REDUCE else None
@@ -37,7 +33,6 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors, fleet: 
         settings=chosen(plan.settings, plan.algorithm),
         history=report.probe.good,
         expected=expected,
-        fleet=of_fleet,
         gain=of_sharp,
         floors=floors,
     )

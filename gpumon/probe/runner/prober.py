@@ -15,7 +15,6 @@ from gpumon.model.release import Holder
 from gpumon.probe.core.baseline import Floors
 from gpumon.probe.core.conclusion import skipped
 from gpumon.probe.core.conditions import Situation
-from gpumon.probe.core.fleet import FleetFigures
 from gpumon.probe.core.plan import Run, make_plans, memory_needed
 from gpumon.probe.core.preflight import Skip, algorithms, intruders, may_run, usable
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES, Probe
@@ -70,7 +69,6 @@ class Probing:
         keep: Callable[[ProbeResult], None],
         watch: Watch,
         record: RunRecord,
-        fleet: Callable[[], FleetFigures] = FleetFigures,
     ) -> None:
         self._loop = loop
         self._probe = probe
@@ -80,7 +78,6 @@ class Probing:
         self._keep = keep
         self._watch_gpus = watch
         self._record = record
-        self._fleet = fleet
         self._runs = Runs(loop, self.left_on)
         self._watching: Timer | None = None
         self._waiting: Timer | None = None
@@ -303,7 +300,7 @@ class Probing:
         self._watch_gpus(closely=True)
         self._started(run, self._using)
         floors = self.choices.floors.get(plans[0].setting.backend, Floors())
-        judge = make_judge(probe, plans[0], report, floors, self._fleet())
+        judge = make_judge(probe, plans[0], report, floors)
         self._runs.start(
             plans,
             run,
