@@ -19,7 +19,7 @@ SLOW = {"pydantic", "yaml", "fastapi", "http.client", "uvicorn", "jinja2", "gpum
 """What the command has no time to import."""
 IMPORTS = """
 import sys
-from gpumon.cli import main
+from gpumon.cli.main import main
 code = main(sys.argv[1:])
 print(*sorted(sys.modules))
 sys.exit(code)

@@ -32,7 +32,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 def stored(agent: Agent, what: str) -> bool:
     """Whether the store knows all eight of them, as another process reads it."""
     question = (
-        f"import sys; from gpumon.cli.fitness import stored; from gpumon.store import {what};"
+        f"import sys; from gpumon.cli.fitness import stored_health as stored; from gpumon.store import {what};"
         f" print(len(stored.inquire(sys.argv[1], {what}.every)))"
     )
     asked = run([sys.executable, "-c", question, agent.folder / "gpumon.db"], check=False, capture_output=True)

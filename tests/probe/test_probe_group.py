@@ -28,7 +28,7 @@ import json, os, sys, time
 from dataclasses import replace
 from pathlib import Path
 (Path(sys.argv[1]) / "cgroup.procs").write_text(str(os.getpid()))
-from gpumon.supervisor import ranks
+from gpumon.probe.runner import ranks
 from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.plan import Run, make_plans
 from gpumon.probe.core.probes import PROBES
