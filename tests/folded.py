@@ -64,7 +64,7 @@ def healthy() -> Report:
 def fallen(uuid: str) -> Verdict:
     """That an Xid has said so of this GPU."""
     return Verdict(
-        check="xid_critical",
+        check="gpu_xid_critical",
         device=uuid,
         level=Level.FAIL,
         reason="Xid 79: The GPU has fallen off the bus.",

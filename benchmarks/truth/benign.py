@@ -170,7 +170,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         name="a guest that was given some of the GPUs",
         before=_given("guest", absent=True),
         on=lambda profile: _divided(profile) and _is_part(profile),
-        says={"gpu_count": _NOBODY_KNOWS},
+        says={"gpu_count_mismatch": _NOBODY_KNOWS},
     ),
     Disturbance(
         name="a guest that was given some of the GPUs, as many as a host may have",
@@ -182,14 +182,14 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         before=_given("container", uncounted=True),
         act=acts.stop_and_start,
         on=_divided,
-        says={"gpu_count": _NOBODY_KNOWS},
+        says={"gpu_count_mismatch": _NOBODY_KNOWS},
     ),
     Disturbance(
         name="a container beside a GPU that fails, and was not given to it",
         before=_given("container", uncounted=True),
         act=acts.neighbour_fails,
         on=_divided,
-        says={"gpu_count": _NOBODY_KNOWS},
+        says={"gpu_count_mismatch": _NOBODY_KNOWS},
     ),
     Disturbance(
         name="a GPU is given to a virtual machine, with a release",

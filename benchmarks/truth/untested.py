@@ -14,7 +14,7 @@ UNUSED: Mapping[str, str] = {
 """Keys of the simulation."""
 
 UNTESTED: Mapping[str, str] = {
-    "past_unread": "it tells of a store that nobody could read from the start. See tests/health/checks/test_past.py",
-    "check_failing": "it tells of a mistake of the agent's own. See tests/health/test_judge.py",
+    "gpumon_history_unread": "a store that cannot be read from the start. See tests/health/checks/test_past.py",
+    "gpumon_check_failing": "it tells of a mistake of the agent's own. See tests/health/test_judge.py",
 }
 """Checks for which nothing can be injected here."""

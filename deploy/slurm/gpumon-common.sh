@@ -8,7 +8,7 @@
 #
 # Settings, from the environment or /etc/default/gpumon-slurm:
 #   GPUMON              the command (/opt/gpumon/bin/gpumon)
-#   GPUMON_SLURM_CHECK  more arguments for gpumon check, such as: --ignore poll_slow
+#   GPUMON_SLURM_CHECK  more arguments for gpumon check, such as: --ignore gpumon_poll_slow
 #   GPUMON_SLURM_HOLD   no: the all-reduce is not kept away; else for how long, when no epilog ends it (24h)
 
 # Slurm gives its programs no search path.

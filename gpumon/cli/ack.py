@@ -22,7 +22,7 @@ STILL_SO = 1
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("check", nargs="?", metavar="CHECK", help="as `gpumon status` names it, such as xid_critical")
+    parser.add_argument("check", nargs="?", metavar="CHECK", help="as `gpumon status` names it: gpu_xid_critical")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--gpu", metavar="GPU", help="only of this one: uuid, index or PCI address")
     which.add_argument("--device", metavar="DEVICE", help="only of this device, as its verdict names it")

@@ -187,7 +187,7 @@ class Health(Section):
         example={"core_celsius": 80},
     )
     disabled: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
-        (), "Checks that are not made, by name.", example=["persistence_off"]
+        (), "Checks that are not made, by name.", example=["gpu_persistence_off"]
     )
     boot_grace_seconds: float = setting(
         300, "Time after a boot in which links may train and daemons start. On a simulated node 0.", ge=0, le=86400

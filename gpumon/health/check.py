@@ -58,14 +58,20 @@ def beside(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: F
     return together and covers(verdict, cause)
 
 
+_CAMEL_CASE = {"allreduce": "AllReduce"}
+
+
+def alert_name(check: str) -> str:
+    """Return the name of a check's alert: the check's name in CamelCase."""
+    return "".join(_CAMEL_CASE.get(word, word.capitalize()) for word in check.split("_"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One row."""
 
     name: str
     """The value of the label `check`."""
-    alert: str
-    """Name of its alert."""
     levels: tuple[Level, ...] = (FAIL,)
     """What it can say, beside OK and UNKNOWN."""
     help: str
@@ -101,6 +107,11 @@ class Check:
     """To acknowledge it by name is to say that it is as it should be: what was measured is normal from now on."""
     pages: bool = True
     """False: its warning is for information."""
+
+    @property
+    def alert(self) -> str:
+        """Return the name of the check's alert."""
+        return alert_name(self.name)
 
     @property
     def severities(self) -> tuple[tuple[Level, str], ...]:

@@ -22,7 +22,7 @@ class Level(enum.IntEnum):
 OK, UNKNOWN, WARN, FAIL = Level
 
 
-PAST_UNREAD = "past_unread"
+HISTORY_UNREAD = "gpumon_history_unread"
 """The check that says that what was wrong before is not known: `gpumon check` lets no warning hide it."""
 
 

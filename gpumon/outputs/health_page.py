@@ -40,16 +40,16 @@ the tables).
 
 ## Memory and Xids: what is counted
 
-- `ecc_uncorrectable` fails for errors that came while the agent looked. What the driver had counted before, since it
-  was loaded or the GPU was reset, is a warning: no news, but a reset is due. After `gpumon ack` it is not said again in
-  this boot; after a reset the driver counts from 0, and it is over.
+- `gpu_ecc_uncorrectable` fails for errors that occur while the agent runs. Errors that the driver counted before, since
+  it was loaded or the GPU was reset, are a warning: a reset is due. After `gpumon ack` they are not reported again in
+  this boot. After a reset the driver counts from 0 and the verdict is cleared.
 - Errors that ECC corrects are normal. Only a storm of them, or very many since the last reset, is a verdict.
 - A pending row (Xid 63) is a warning after a while: what runs is not harmed, the row is replaced by the next reset.
 - A lone Xid 45, and one Xid of an application (13, 31, ...), is no verdict. The same code on several GPUs is software's
   fault and for information; again and again on one GPU alone, it may be the GPU's (13: when it is always the same TPC).
 - Xid 94 is contained: restart the application. The second within a day is a failure.
 - Xid 163 is over with the 162 that cancels it; advice (154) with newer advice.
-- What is counted over a day (`xid_recurring`, `xid_app_repeated`, `xid_app_everywhere`) begins anew with `gpumon ack`.
+- `gpumon ack` restarts the counts over a day (`gpu_xid_recurring`, `gpu_xid_app_repeated`, `xid_app_everywhere`).
 - SXids: a fatal one is the node's failure; others are a warning for a day.
 - What the operator's file says of a code ([xids.file](configuration.md)) holds here as well.
 
@@ -61,12 +61,12 @@ the tables).
 - The bandwidth of PCIe is measured by the probe `copy` ([docs/probe.md](probe.md)), against what this host came to
   before; no check judges it. Lanes, generation, replays and errors have checks.
 - Memory is nobody's when the driver lists no process that has it: one that it goes on listing after its end, as
-  `nvidia-smi` shows with `[Not Found]`, still hides that from `memory_orphaned`.
+  `nvidia-smi` shows with `[Not Found]`, still hides that from `gpu_memory_orphaned`.
 
 ## What takes more rights
 
-`process_stuck` needs to see what processes of other users hold. The packaged unit has no right to it: then the check
-says nothing, whatever hangs, `gpumon_collector_denied{{collector="processes"}}` is 1, and the log says so once. The
+`gpu_process_stuck` needs to read what processes of other users hold. The packaged unit has no right to it: then the
+check finds nothing, `gpumon_collector_denied{{collector="processes"}}` is 1, and the log says so once. The
 drop-in `processes.conf` gives it the right ([docs/install.md](install.md)).
 
 ## Choices

@@ -154,7 +154,7 @@ def _faults(report: Report) -> Iterator[Problem]:
 def _awaited(report: Report) -> Iterator[Problem]:
     """GPUs that should be here and are not counted, which is no verdict in the minutes of a boot."""
     wanted, visible = report.expectation, report.node.gpus_visible
-    told = any(check == "gpu_count" for check, _ in report.health.open)
+    told = any(check == "gpu_count_mismatch" for check, _ in report.health.open)
     if visible is None or told or any(state.released for state in report.gpus):
         return
     lacking = wanted.count - int(visible) - sum(state.fault == "missing" for state in report.gpus)

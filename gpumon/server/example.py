@@ -29,7 +29,7 @@ WALL = 1763640000.0
 STAMP = Stamp(host="gpu-17", wall=WALL, boot=864000.0)
 BOOT_ID = "3c0e1f5e-6d0c-4a51-9d34-0d2f8f1f2b77"
 LADDER = (1 << 20, 1 << 25, 1 << 30, 1 << 33)
-HEAT = "thermal_margin_low"
+HEAT = "gpu_thermal_margin_low"
 HOT = names(BY_NAME[HEAT])[-1]
 """The alert: a warning."""
 
@@ -181,7 +181,7 @@ def measuring() -> ProbeState:
 def health() -> Health:
     """One GPU had a row that could not be replaced, yesterday."""
     verdict = Verdict(
-        check="row_remap_failed",
+        check="gpu_row_remap_failed",
         device=uuid(0),
         level=Level.FAIL,
         reason="A bad memory row could not be replaced: no spare is left.",

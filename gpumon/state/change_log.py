@@ -204,7 +204,7 @@ def _denied(before: Report, after: Report) -> Iterator[Change]:
     """The packaged unit does without what it takes, so this is no fault; whoever relies on the check has to know."""
     was, now = (port_inventory.PROCESSES in (one.node.collector_denied or {}) for one in (before, after))
     if now and not was:
-        message = "what processes of other users hold may not be seen: process_stuck does not tell"
+        message = "what processes of other users hold may not be seen: gpu_process_stuck does not tell"
         remedy = "the drop-in gpumon.service.d/processes.conf gives it the right (docs/install.md)"
         yield Change(logging.INFO, message, {"remedy": remedy})
 

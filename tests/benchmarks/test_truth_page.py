@@ -53,25 +53,27 @@ def test_a_miss_without_a_reason_is_a_failure() -> None:
 
 def test_what_is_true_is_no_false_verdict_and_has_to_be_said() -> None:
     """But never what pages."""
-    row = Disturbance(name="some", says={"gpu_count": "is unknown."})
+    row = Disturbance(name="some", says={"gpu_count_mismatch": "is unknown."})
 
     def judged(*said: tuple[str, str]) -> list[str]:
         return unexplained([Calm(name="some", profile="l40sx4", hours=1, said=said)], (), [row])
 
-    assert judged(("gpu_count", "unknown")) == []
-    assert judged() == ["not said on l40sx4: gpu_count of some"]
-    assert judged(("gpu_count", "fail")) == ["false on l40sx4: gpu_count (fail) of some"]
-    assert judged(("gpu_count", "unknown"), ("poll_slow", "warn")) == ["false on l40sx4: poll_slow (warn) of some"]
+    assert judged(("gpu_count_mismatch", "unknown")) == []
+    assert judged() == ["not said on l40sx4: gpu_count_mismatch of some"]
+    assert judged(("gpu_count_mismatch", "fail")) == ["false on l40sx4: gpu_count_mismatch (fail) of some"]
+    assert judged(("gpu_count_mismatch", "unknown"), ("gpumon_poll_slow", "warn")) == [
+        "false on l40sx4: gpumon_poll_slow (warn) of some"
+    ]
 
 
 def test_the_page_counts_what_is_false_apart_from_what_is_true() -> None:
     """And says why."""
-    row = Disturbance(name="some", says={"gpu_count": "is unknown: nobody knows."})
-    said = (("gpu_count", "unknown"), ("poll_slow", "warn"))
+    row = Disturbance(name="some", says={"gpu_count_mismatch": "is unknown: nobody knows."})
+    said = (("gpu_count_mismatch", "unknown"), ("gpumon_poll_slow", "warn"))
     text = page([Calm(name="some", profile="l40sx4", hours=1, said=said)], (), [row], 1)
-    assert "| some | 1 | 1 | 0 | 1 | 1 x `gpu_count`, 1 x `poll_slow` |" in text
+    assert "| some | 1 | 1 | 0 | 1 | 1 x `gpu_count_mismatch`, 1 x `gpumon_poll_slow` |" in text
     assert "| false verdicts in all | 1:" in text
-    assert "- **some**: `gpu_count` is unknown: nobody knows." in text
+    assert "- **some**: `gpu_count_mismatch` is unknown: nobody knows." in text
 
 
 def test_a_page_says_of_what_it_is_put_together() -> None:

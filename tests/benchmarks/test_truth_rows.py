@@ -49,4 +49,4 @@ def test_what_is_no_fault_brings_no_verdict(name: str) -> None:
 def test_who_was_given_some_gpus_says_unknown_and_nothing_else(name: str) -> None:
     """Whatever becomes of the others."""
     one = next(one for one in DISTURBANCES if one.name == name)
-    assert endure(one, "h100x8", 0.1).said == (("gpu_count", "unknown"),)
+    assert endure(one, "h100x8", 0.1).said == (("gpu_count_mismatch", "unknown"),)

@@ -33,7 +33,7 @@ def complaints(path: Path | None, environ: dict[str, str], flags: dict[str, str 
             thresholds=("temperature_celsius",),
             versions=("vbios", "nccl"),
             limits=LIMITS,
-            checks=("xid_critical", "row_remap_many"),
+            checks=("nvlink_down", "gpu_row_remap_many"),
             profiles=("h100x8", "t4x1"),
         )
     return str(raised.value).splitlines()
@@ -114,21 +114,24 @@ simulate: {scenario: x.yml}
 
 def test_names_of_checks_are_known(environ: dict[str, str], tmp_path: Path) -> None:
     """A misspelt check would be made all the same, and a misspelt threshold change nothing: both are told."""
-    path = written(tmp_path, "health:\n  thresholds: {xid_recuring: 3}\n  disabled: [xid_critical, row_remap]\n")
+    path = written(tmp_path, "health:\n  thresholds: {xid_recuring: 3}\n  disabled: [nvlink_down, row_remap]\n")
 
     assert sorted(complaints(path, environ)) == [
         f"{path}:2: health.thresholds.xid_recuring: is not known; did you mean xid_recurring?",
-        f"{path}:3: health.disabled: no check is named 'row_remap'; did you mean row_remap_many?",
+        f"{path}:3: health.disabled: no check is named 'row_remap'; did you mean gpu_row_remap_many?",
     ]
-    assert complaints(None, environ | {"GPUMON_HEALTH__DISABLED": "xid_critical,heat"}) == [
-        "GPUMON_HEALTH__DISABLED: health.disabled: no check is named 'heat'; known here: row_remap_many, xid_critical"
+    assert complaints(None, environ | {"GPUMON_HEALTH__DISABLED": "nvlink_down,heat"}) == [
+        "GPUMON_HEALTH__DISABLED: health.disabled: no check is named 'heat'; known here: gpu_row_remap_many, nvlink_down"  # noqa: E501
     ]
 
 
 @pytest.mark.parametrize(
     ("thresholds", "complaint"),
     [
-        ("{xid_recurring: 0}", "xid_recurring: should be 1 or more, not 0; leave it out for the default, 5, or"),
+        (
+            "{xid_recurring: 0}",
+            "xid_recurring: should be 1 or more, not 0; leave it out for the default, 5, or",
+        ),
         ("{ecc_corrected_sram: -1}", "ecc_corrected_sram: should be 0 or more, not -1"),
         ("{pcie_busy_ratio: 10}", "pcie_busy_ratio: should be above 0, at most 1, not 10"),
         ("{spin_utilization_ratio: 0}", "spin_utilization_ratio: should be above 0, at most 1, not 0"),

@@ -253,7 +253,7 @@ def test_a_bad_store_does_not_stop_the_agent(agent: Agent, trouble: str) -> None
         notices = eventually(lambda: agent.get("/api/v1/node")["notices"])
         assert str(store) in " ".join(one["message"] for one in notices)
         told = eventually(lambda: agent.get("/api/v1/health")["verdicts"])
-        assert "past_unread" in [one["check"] for one in told], "what was known before could not be read"
+        assert "gpumon_history_unread" in [one["check"] for one in told], "what was known before could not be read"
 
 
 @pytest.mark.parametrize("driver", ["absent", "not_loaded", "mismatch"])

@@ -82,16 +82,16 @@ def test_kills_at_random_moments(agent: Agent) -> None:
         assert before - cleared <= now
         before = {key for key, change in known if change is Change.RAISED and key not in cleared}
 
-    assert ("agent_restarting", None) in before
+    assert ("gpumon_restarting", None) in before
     agent.environment["GPUMON_BOOT_ID"] = "boot-2"
     agent.simulate({"gpus": {1: {"lost": True}}})
     agent.start()
     told = eventually(lambda: found if ("gpu_lost" in str(found := shown(agent))) else None)
-    assert ("unexpected_reboot", None) in told
+    assert ("node_unexpected_reboot", None) in told
     assert before <= told
     page = agent.metrics()
     assert page.value("gpumon_health_check", check="gpu_lost", gpu="1") == 3
-    assert page.value("gpumon_health_check", check="unexpected_reboot") == 2
+    assert page.value("gpumon_health_check", check="node_unexpected_reboot") == 2
     assert agent.post("/api/v1/health/ack?check=gpu_lost")[0] == 409
 
     agent.simulate({})
@@ -101,4 +101,4 @@ def test_kills_at_random_moments(agent: Agent) -> None:
     agent.start()
     after = judged(agent)
     assert not [one for one in after if one[0] == "gpu_lost"]
-    assert ("unexpected_reboot", None) in after
+    assert ("node_unexpected_reboot", None) in after

@@ -166,7 +166,7 @@ def test_what_follows_from_something_costs_no_score() -> None:
     ward.fault(0, "lost")
     ward.event(0, 79)
     ward.go_on(60)
-    assert ward.seen() == ["gpu_lost", "xid_critical"]
+    assert ward.seen() == ["gpu_lost", "gpu_xid_critical"]
     assert ward.report.health.score == 80.0
 
 
@@ -179,7 +179,7 @@ def test_a_consequence_is_in_sight_as_soon_as_its_cause_is_cleared() -> None:
     [lost] = ward.report.health.primary
     over = Ruling(verdict=lost._replace(active=False), change=Change.CLEARED, wall=ward.wall, way=Way.ACKNOWLEDGED)
     ward.report = health_reducer.take(ward.report, Ruled(rulings=(over,)))
-    assert [one.check for one in ward.report.health.primary] == ["xid_critical"]
+    assert [one.check for one in ward.report.health.primary] == ["gpu_xid_critical"]
 
 
 def test_what_another_device_has_stands_under_nothing_that_the_reboot_has_answered() -> None:

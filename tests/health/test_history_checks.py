@@ -56,14 +56,14 @@ def test_a_reboot_that_nobody_asked_for_is_told() -> None:
     node = Node()
     node.go_on(60)
     node.boot()
-    verdict = node.verdict("unexpected_reboot")
+    verdict = node.verdict("node_unexpected_reboot")
     assert verdict is not None
     assert verdict.level is WARN
     assert "booted 7 min after it was last seen" in verdict.reason
     node.crash(stopped=True)
     node.step(-3 * DAY)
     node.go_on(20 * HOUR, every=600)
-    assert node.seen() == ["unexpected_reboot"]
+    assert node.seen() == ["node_unexpected_reboot"]
     node.step(9 * DAY)
     node.go_on(5 * HOUR, every=600)
     assert not node.verdicts
@@ -87,7 +87,7 @@ def test_how_long_the_node_was_down_is_told_where_that_is_known(down: float, wor
     node = Node()
     node.go_on(60)
     node.boot(down=down)
-    verdict = node.verdict("unexpected_reboot")
+    verdict = node.verdict("node_unexpected_reboot")
     assert verdict is not None
     assert verdict.reason.endswith(words)
     assert verdict.evidence == ({"down_seconds": pytest.approx(down)} if down > 0 else {})
@@ -109,7 +109,7 @@ def test_an_agent_that_crashes_again_and_again_is_told() -> None:
         node.crash()
         assert not node.verdicts
     node.crash()
-    assert node.level("agent_restarting") is Level.WARN
+    assert node.level("gpumon_restarting") is Level.WARN
     node.go_on(70 * MINUTE, every=60)
     assert not node.verdicts
 
@@ -127,7 +127,7 @@ def test_upgrades_and_restarts_by_people_are_no_crashes() -> None:
     assert not node.verdicts
 
 
-def repaired(ward: Ward, index: int | None, way: Way, *, level: Level = FAIL, check: str = "xid_critical") -> None:
+def repaired(ward: Ward, index: int | None, way: Way, *, level: Level = FAIL, check: str = "gpu_xid_critical") -> None:
     """Something was wrong, and was cleared in this way."""
     one = Verdict(
         check=check,
@@ -152,14 +152,14 @@ def test_a_gpu_that_is_repaired_again_and_again_is_to_be_replaced() -> None:
         node.go_on(5 * DAY, every=HOUR * 6)
     assert not node.verdicts
     repaired(node, 2, Way.REBOOT)
-    verdict = node.go_on().verdict("repeat_offender")
+    verdict = node.go_on().verdict("node_repeat_offender")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (WARN, Action.REPLACE)
     assert verdict.reason == "GPU 2 had to be repaired 3 times in 30 days (2 x reset, 1 x reboot)."
     node.reboot()
     node.go_on(3600, every=60)
-    assert node.verdict("repeat_offender"), "a reboot does not make it forgotten"
-    repaired(node, None, Way.ACKNOWLEDGED, level=WARN, check="repeat_offender")
+    assert node.verdict("node_repeat_offender"), "a reboot does not make it forgotten"
+    repaired(node, None, Way.ACKNOWLEDGED, level=WARN, check="node_repeat_offender")
     assert not node.go_on(3600, every=60).verdicts
 
 
@@ -175,12 +175,12 @@ def test_what_gpus_share_is_not_blamed_on_the_first_of_them(way: Way) -> None:
         node.go_on(DAY * 3, every=HOUR * 6)
         node.reboot(f"boot-{number + 2}")
         node.go_on(3600, every=60)
-    verdict = node.verdict("repeat_offender")
+    verdict = node.verdict("node_repeat_offender")
     assert verdict is not None
     assert verdict.action is Action.INSPECT
     assert verdict.reason == f"GPUs 1, 2 had to be repaired together 3 times in 30 days (3 x {way})."
     repaired(node, 2, Way.RESET)
-    verdict = node.go_on(DAY, every=HOUR).verdict("repeat_offender")
+    verdict = node.go_on(DAY, every=HOUR).verdict("node_repeat_offender")
     assert verdict is not None
     assert verdict.action is Action.INSPECT, "the first that has as many, and had them together with another"
 
@@ -202,7 +202,7 @@ def test_work_in_maintenance_is_no_repair() -> None:
     in_maintenance(raised=True, cleared=False)
     assert not node.verdicts
     in_maintenance(raised=False, cleared=True)
-    assert node.verdict("repeat_offender")
+    assert node.verdict("node_repeat_offender")
 
 
 def test_what_was_mended_in_maintenance_and_proved_well_after_it_is_no_repair() -> None:
@@ -227,7 +227,7 @@ def test_a_node_that_is_repaired_again_and_again_is_to_be_inspected() -> None:
     node = Ward(gpus=8, ports=0)
     for index in range(8):
         repaired(node, index, Way.REBOOT)
-    for check in ("xid_critical", "gpu_lost", "gpu_stuck"):
+    for check in ("gpu_xid_critical", "gpu_lost", "gpu_stuck"):
         repaired(node, 1, Way.RESET, check=check)
         node.go_on(60)
     for index in range(2, 4):
@@ -236,7 +236,7 @@ def test_a_node_that_is_repaired_again_and_again_is_to_be_inspected() -> None:
         repaired(node, index, Way.RESET)
     assert not node.go_on(DAY, every=3600).verdicts
     repaired(node, 6, Way.ACKNOWLEDGED)
-    verdict = node.go_on().verdict("repeat_offender")
+    verdict = node.go_on().verdict("node_repeat_offender")
     assert verdict is not None
     assert verdict.action is Action.INSPECT
     assert "5 times in 7 days" in verdict.reason
@@ -267,7 +267,7 @@ def test_what_outlasts_a_maintenance_costs_from_then_on() -> None:
     ward.maintain(HOUR)
     ward.event(1, 95)
     assert ward.go_on(60).report.health.score == 100.0
-    assert ward.level("xid_critical", 1) is FAIL
+    assert ward.level("gpu_xid_critical", 1) is FAIL
     ward.end_maintenance()
     assert ward.go_on().report.health.score == 80.0
 
@@ -277,12 +277,12 @@ def test_a_verdict_that_flaps_costs_once_a_day_and_hides_nothing() -> None:
     ward = Ward(gpus=4, ports=0)
     repaired(ward, 2, Way.RESET)
     for _ in range(1500):
-        repaired(ward, 1, Way.WELL, level=WARN, check="poll_slow")
+        repaired(ward, 1, Way.WELL, level=WARN, check="gpumon_poll_slow")
     assert len(ward.rulings) < 600
     assert any(one.way is Way.RESET for one in ward.rulings)
     score = ward.go_on().report.health.score
     assert score == 76.0
     ward.event(2, 95)
-    again = ward.go_on().verdict("xid_critical", 2)
+    again = ward.go_on().verdict("gpu_xid_critical", 2)
     assert again is not None
     assert again.action is Action.REBOOT

@@ -50,14 +50,14 @@ def test_what_has_happened_stays_until_the_gpu_is_reset() -> None:
     """And the reset has to prove itself for a minute; the next time a reset is not enough."""
     ward = Ward()
     ward.event(2, 95)
-    assert ward.go_on().level("xid_critical", 2) is Level.FAIL
-    assert ward.go_on(7 * 86400.0, every=3600.0).level("xid_critical", 2) is Level.FAIL
+    assert ward.go_on().level("gpu_xid_critical", 2) is Level.FAIL
+    assert ward.go_on(7 * 86400.0, every=3600.0).level("gpu_xid_critical", 2) is Level.FAIL
     ward.reset(2)
-    assert ward.go_on(30).verdict("xid_critical", 2)
+    assert ward.go_on(30).verdict("gpu_xid_critical", 2)
     assert not ward.go_on(60).verdicts
     assert ward.rulings[-1].way is Way.RESET
     ward.event(2, 95)
-    verdict = ward.go_on().verdict("xid_critical", 2)
+    verdict = ward.go_on().verdict("gpu_xid_critical", 2)
     assert verdict is not None
     assert verdict.action is Action.REBOOT
 
@@ -66,10 +66,10 @@ def test_a_gpu_that_cannot_be_read_keeps_its_verdict() -> None:
     """Who cannot tell must not say that it is well."""
     ward = Ward()
     ward.gpu(1, row_remap_failed=1.0)
-    assert ward.go_on().level("row_remap_failed", 1) is Level.FAIL
+    assert ward.go_on().level("gpu_row_remap_failed", 1) is Level.FAIL
     ward.fault(1, "stuck")
     ward.gpu(1, row_remap_failed=None)
-    assert ward.go_on(3600.0, every=30.0).level("row_remap_failed", 1) is Level.FAIL
+    assert ward.go_on(3600.0, every=30.0).level("gpu_row_remap_failed", 1) is Level.FAIL
 
 
 def test_a_lost_gpu_explains_the_links_of_its_peers() -> None:
@@ -103,8 +103,8 @@ def test_a_check_that_raises_takes_no_other_with_it() -> None:
     assert looked(ward, row) == [(logging.ERROR, "a check fails, what it found before stays: report it")]
     assert looked(ward, row) == []
     assert [ward.level("hot", index) for index in range(3)] == [Level.FAIL] * 3
-    assert ward.level("xid_critical", 2) is Level.FAIL
-    verdict = ward.verdict("check_failing")
+    assert ward.level("gpu_xid_critical", 2) is Level.FAIL
+    verdict = ward.verdict("gpumon_check_failing")
     assert verdict is not None
     assert verdict.level is Level.WARN
     assert verdict.reason.startswith("The check hot of GPU 0 fails: ZeroDivisionError: ")
@@ -113,7 +113,7 @@ def test_a_check_that_raises_takes_no_other_with_it() -> None:
     assert looked(ward, row) == [(logging.INFO, "the check works again")]
     for _ in range(15):
         looked(ward, row)
-    assert ward.verdict("check_failing") is None
+    assert ward.verdict("gpumon_check_failing") is None
 
 
 def looked(ward: Ward, row: Check) -> list[tuple[int, str]]:

@@ -17,7 +17,7 @@ YEAR = 365 * DAY
 def sick(ward: Ward) -> Ward:
     ward.event(2, 95)
     ward.go_on()
-    assert ward.level("xid_critical", 2) is Level.FAIL
+    assert ward.level("gpu_xid_critical", 2) is Level.FAIL
     return ward
 
 
@@ -30,17 +30,17 @@ def test_a_reboot_has_to_prove_health() -> None:
     ward = sick(Ward(gpus=6, ports=0))
     ward.reboot()
     ward.go_on(590)
-    assert ward.verdict("xid_critical", 2)
+    assert ward.verdict("gpu_xid_critical", 2)
     ward.go_on(20)
     assert not ward.verdicts
-    assert ways(ward, "xid_critical") == [Way.REBOOT]
+    assert ways(ward, "gpu_xid_critical") == [Way.REBOOT]
 
     ward = sick(Ward(gpus=6, ports=0))
     ward.reboot()
     ward.go_on(300)
     ward.fault(2, "lost")
     ward.go_on(3600, every=60)
-    assert ward.verdict("xid_critical", 2)
+    assert ward.verdict("gpu_xid_critical", 2)
 
 
 def test_time_in_which_nobody_looked_proves_nothing() -> None:
@@ -52,7 +52,7 @@ def test_time_in_which_nobody_looked_proves_nothing() -> None:
     ward.go_on(60)
     ward.restart()
     ward.go_on(500)
-    assert ward.verdict("xid_critical", 2)
+    assert ward.verdict("gpu_xid_critical", 2)
 
 
 UNWATCHED = pytest.mark.parametrize("unwatched", [{"released": True}, {"fault": "init_failed"}], ids=str)
@@ -71,9 +71,9 @@ def test_a_gpu_that_nobody_can_read_after_a_reboot_has_not_proved_to_be_well(unw
     ward.reboot()
     ward.gpu(2, state=unwatched)
     ward.go_on(600)
-    assert watched_again(ward).go_on(580).verdict("xid_critical", 2)
+    assert watched_again(ward).go_on(580).verdict("gpu_xid_critical", 2)
     ward.go_on(40)
-    assert ways(ward, "xid_critical") == [Way.REBOOT]
+    assert ways(ward, "gpu_xid_critical") == [Way.REBOOT]
 
 
 @UNWATCHED
@@ -85,9 +85,9 @@ def test_a_gpu_that_nobody_can_read_after_a_reset_has_not_proved_to_be_well(unwa
     ward.go_on()
     ward.gpu(2, state=unwatched)
     ward.go_on(300)
-    assert watched_again(ward).go_on(40).verdict("xid_critical", 2)
+    assert watched_again(ward).go_on(40).verdict("gpu_xid_critical", 2)
     ward.go_on(40)
-    assert ways(ward, "xid_critical") == [Way.RESET]
+    assert ways(ward, "gpu_xid_critical") == [Way.RESET]
 
 
 @UNWATCHED
@@ -98,9 +98,9 @@ def test_a_day_in_which_nobody_could_read_the_gpu_is_no_quiet_day(unwatched: dic
     ward.go_on()
     ward.gpu(2, state=unwatched)
     ward.go_on(2 * DAY, every=600)
-    assert watched_again(ward).go_on(DAY - HOUR, every=600).verdict("xid_warning", 2)
+    assert watched_again(ward).go_on(DAY - HOUR, every=600).verdict("gpu_xid", 2)
     ward.go_on(2 * HOUR, every=600)
-    assert ways(ward, "xid_warning") == [Way.QUIET]
+    assert ways(ward, "gpu_xid") == [Way.QUIET]
 
 
 def test_quiet_time_is_counted_over_restarts_and_without_pauses() -> None:
@@ -128,15 +128,15 @@ def test_steps_of_the_wall_clock_clear_nothing_and_raise_nothing() -> None:
     for step in (YEAR, -2 * YEAR, YEAR + 7, -DAY, DAY - 7):
         ward.step(step)
         ward.go_on(60, every=30)
-        assert ward.seen() == ["gpu_missing", "xid_critical"]
-    assert acknowledge(ward, "xid_critical")
+        assert ward.seen() == ["gpu_missing", "gpu_xid_critical"]
+    assert acknowledge(ward, "gpu_xid_critical")
     for step in (-YEAR, 2 * YEAR, -YEAR):
         ward.step(step)
         ward.go_on(60, every=30)
         assert ward.seen() == ["gpu_missing"]
     ward.step(-DAY)
     ward.event(2, 95)
-    assert ward.go_on().verdict("xid_critical", 2), "the clock was set back, and it is news all the same"
+    assert ward.go_on().verdict("gpu_xid_critical", 2), "the clock was set back, and it is news all the same"
     ward.step(3 * DAY)
     ward.reset(2)
     ward.go_on(120)
@@ -149,12 +149,12 @@ def test_an_error_after_a_reboot_is_news_though_the_clock_was_ahead_before() -> 
     ward = Ward(gpus=5, ports=0)
     ward.step(YEAR)
     sick(ward)
-    assert acknowledge(ward, "xid_critical")
+    assert acknowledge(ward, "gpu_xid_critical")
     ward.step(-YEAR)
     ward.reboot()
     assert not ward.go_on(700, every=20).verdicts
     ward.event(2, 95)
-    assert ward.go_on().verdict("xid_critical", 2)
+    assert ward.go_on().verdict("gpu_xid_critical", 2)
 
 
 def test_what_a_reset_has_cured_is_known_to_be_cured_by_it() -> None:
@@ -214,7 +214,7 @@ def test_what_was_cured_in_maintenance_teaches_the_ladder_nothing() -> None:
         ward.go_on(120)
         changes = (one._replace(muted=raised or one.change is Change.CLEARED) for one in ward.rulings)
         ward.report = replace(ward.report, health=replace(ward.report.health, history=tuple(changes)))
-        again = sick(ward).verdict("xid_critical", 2)
+        again = sick(ward).verdict("gpu_xid_critical", 2)
         assert again is not None
         assert again.action is action
 
@@ -224,15 +224,15 @@ def test_the_ladder_forgets_after_a_week() -> None:
     ward = sick(Ward(gpus=6, ports=0))
     ward.reset(2)
     ward.go_on(120)
-    assert ways(ward, "xid_critical") == [Way.RESET]
+    assert ways(ward, "gpu_xid_critical") == [Way.RESET]
     ward.event(5, 95)
     ward.go_on()
-    other = ward.verdict("xid_critical", 5)
+    other = ward.verdict("gpu_xid_critical", 5)
     assert other is not None
     assert other.action is Action.RESET
     ward.go_on(8 * DAY, every=3600)
     ward.event(2, 95)
-    again = ward.go_on().verdict("xid_critical", 2)
+    again = ward.go_on().verdict("gpu_xid_critical", 2)
     assert again is not None
     assert again.action is Action.RESET
 
@@ -274,7 +274,7 @@ def test_what_follows_is_acknowledged_with_its_cause() -> None:
     assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
     ward.fault(1, None)
     ward.go_on()
-    assert [one.check for one in acknowledge(ward, "gpu_lost")] == ["gpu_lost", "xid_critical"]
+    assert [one.check for one in acknowledge(ward, "gpu_lost")] == ["gpu_lost", "gpu_xid_critical"]
     assert not ward.go_on(60).verdicts
 
 
@@ -298,10 +298,10 @@ def test_verdicts_of_a_gpu_that_is_expected_no_more_go() -> None:
     gpus = ward.report.gpus
     ward.report = replace(ward.report, gpus=(*gpus[:2], *gpus[3:]))
     ward.go_on(300)
-    assert ward.seen() == ["xid_critical"]
+    assert ward.seen() == ["gpu_xid_critical"]
     ward.go_on(400)
     assert not ward.verdicts
-    assert ways(ward, "xid_critical") == [Way.GONE]
+    assert ways(ward, "gpu_xid_critical") == [Way.GONE]
 
 
 def test_what_waits_goes_on_waiting_when_the_agent_is_restarted() -> None:
@@ -370,7 +370,7 @@ def test_what_a_reboot_did_not_bring_back_is_told_as_it_is_now(fault: str, check
     for _ in range(2):
         [told] = ward.report.health.primary
         assert (told.check, told.action) == (check, Action.INSPECT)
-        assert [one.check for one in ward.report.health.following(told)] == ["gpu_lost", "xid_critical"]
+        assert [one.check for one in ward.report.health.following(told)] == ["gpu_lost", "gpu_xid_critical"]
         ward.restart()
         ward.go_on(1200, every=60)
     ward.fault(1, None)

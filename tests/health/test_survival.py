@@ -176,7 +176,7 @@ def test_nothing_is_lost_raised_twice_or_back_again(steps: list[tuple[str, int]]
             take(one, what, number, boots)
             one.check(one.rows())
         news = sum(what == "event" for what, _ in steps)
-        raised = [row for row in one.rows() if row.change is Change.RAISED and row.verdict.check == "xid_critical"]
+        raised = [row for row in one.rows() if row.change is Change.RAISED and row.verdict.check == "gpu_xid_critical"]
         assert len(raised) <= news, "each error makes a verdict at most once"
         before = set(one.verdicts)
         one.kill()
@@ -190,7 +190,7 @@ def test_a_kill_in_the_middle_of_a_ruling_is_harmless(moment: str) -> None:
         one.killed_before = moment
         one.event(1, XID)
         one.go_on(10, every=5)
-        assert one.seen() == ["xid_critical"]
+        assert one.seen() == ["gpu_xid_critical"]
         one.killed_before = moment
         one.reset(1)
         one.go_on(120)

@@ -12,7 +12,7 @@ from gpumon.health.table import CHECKS, LIMITS
 from gpumon.health.terms import Action
 from gpumon.health.verdict import NODE, Verdict
 
-_OF_HISTORY = frozenset({"repeat_offender"})
+_OF_HISTORY = frozenset({"node_repeat_offender"})
 """Latched, and of what was done and not of what is: quiet time ends it, or a person."""
 
 

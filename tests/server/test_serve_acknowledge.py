@@ -37,8 +37,8 @@ def verdict(check: str, index: int, *, active: bool = False) -> Verdict:
 def sick(node: Node, tmp_path: Path) -> Node:
     """Two latched Xids, one of a GPU that was lost and one of a GPU that is lost; a link that is down."""
     found = (
-        verdict("xid_critical", 1),
-        verdict("xid_critical", 2),
+        verdict("gpu_xid_critical", 1),
+        verdict("gpu_xid_critical", 2),
         verdict("gpu_lost", 2, active=True),
         verdict("nvlink_down", 3)._replace(well=5.0),  # the check has seen it up since
     )
@@ -61,13 +61,13 @@ def test_nobody_clears_a_verdict_without_the_token(sick: Node, port: int) -> Non
 
 def test_what_is_latched_and_over_is_cleared(sick: Node, port: int) -> None:
     """Of this GPU alone; the note goes with it, on one line."""
-    answer = ask(port, f"{PATH}?check=xid_critical&gpu=1&note=board%0Areplaced", "POST", BEARER)
+    answer = ask(port, f"{PATH}?check=gpu_xid_critical&gpu=1&note=board%0Areplaced", "POST", BEARER)
     assert answer.status == 200
-    assert [(one["check"], one["gpu"]) for one in answer.document["acknowledged"]] == [("xid_critical", 1)]
+    assert [(one["check"], one["gpu"]) for one in answer.document["acknowledged"]] == [("gpu_xid_critical", 1)]
     assert answer.document["stored"]
     assert sick.asked[-1][0].note == "board replaced"  # type: ignore[attr-defined]
-    assert ("xid_critical", example_parts.uuid(1)) not in sick.report.health.open
-    assert ("xid_critical", example_parts.uuid(2)) in sick.report.health.open
+    assert ("gpu_xid_critical", example_parts.uuid(1)) not in sick.report.health.open
+    assert ("gpu_xid_critical", example_parts.uuid(2)) in sick.report.health.open
 
 
 def test_what_is_so_is_refused_with_what_to_do(sick: Node, port: int) -> None:
@@ -84,8 +84,8 @@ def test_what_is_so_is_refused_with_what_to_do(sick: Node, port: int) -> None:
     ("query", "status", "words"),
     [
         ("check=nonsense", 404, "There is no check 'nonsense'."),
-        ("check=row_remap_failed", 404, "There is no verdict of check 'row_remap_failed'."),
-        ("check=xid_critical&gpu=3", 404, "There is no verdict of check 'xid_critical' and of device"),
+        ("check=gpu_row_remap_failed", 404, "There is no verdict of check 'gpu_row_remap_failed'."),
+        ("check=gpu_xid_critical&gpu=3", 404, "There is no verdict of check 'gpu_xid_critical' and of device"),
         ("gpu=17", 404, "There is no GPU '17'"),
         ("", 400, "Nothing says which"),
         ("all=true&gpu=1", 400, "beside"),
@@ -109,7 +109,7 @@ def test_the_command_says_what_it_has_done(
     at = flags(port, tmp_path)
     assert main(["ack", "--all", "--note", "looked at it", *at]) == 0
     told = capsys.readouterr().out
-    assert "acknowledged: xid_critical of GPU 1: Something with GPU 1." in told
+    assert "acknowledged: gpu_xid_critical of GPU 1: Something with GPU 1." in told
     assert "stays: gpu_lost of GPU 2" in told
     assert set(sick.report.health.open) == {("gpu_lost", example_parts.uuid(2)), ("nvlink_down", example_parts.uuid(3))}
 
@@ -125,5 +125,5 @@ def test_a_store_that_is_out_of_order_is_told(
 ) -> None:
     """The verdict is cleared, and whoever cleared it knows what that is worth until the store is mended."""
     sick.store = None
-    assert main(["ack", "xid_critical", *flags(port, tmp_path)]) == 0
+    assert main(["ack", "gpu_xid_critical", *flags(port, tmp_path)]) == 0
     assert "The store is out of order" in capsys.readouterr().out

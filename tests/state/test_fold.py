@@ -66,7 +66,7 @@ def test_a_recalled_verdict_on_a_gpu_without_a_name_is_one_series_from_the_first
     named = told(bus, report=recalled)
 
     assert (recalled.judged().health_check, recalled.judged().node_health) == (None, 3.0)
-    series = {f"xid_critical,1,{stand_in},,": 3.0}
+    series = {f"gpu_xid_critical,1,{stand_in},,": 3.0}
     assert named.judged().health_check == series
     assert told(UP, polled(seen(0), lost(1, uuid=None), seen(2)), report=named).judged().health_check == series
     assert told(bus, Remembered(verdicts=(fallen(stand_in),))).judged().health_check == series

@@ -38,7 +38,7 @@ def test_that_nobody_may_see_what_processes_hold_is_told_once() -> None:
     denied = told(LinksSeen(ended_at=101.0, denied=("processes",)), report=well, at=101.0)
     still = told(LinksSeen(ended_at=102.0, denied=("processes", "services")), report=denied, at=102.0)
 
-    words = "what processes of other users hold may not be seen: process_stuck does not tell"
+    words = "what processes of other users hold may not be seen: gpu_process_stuck does not tell"
     assert said(well, denied) == [(logging.INFO, words)]
     assert said(denied, still) == []
     assert [one.words["remedy"] for one in changes(well, denied)] == [

@@ -200,10 +200,10 @@ def test_an_acknowledgement_is_durable_before_it_is_answered(tmp_path: Path) -> 
     """With its note; and one that is asked of an agent that stops is refused, and nothing is cleared."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
-    agent.rule(raised("xid_critical"), raised("gpu_lost"))
+    agent.rule(raised("gpu_xid_critical"), raised("gpu_lost"))
     latest = agent.monitor.latest
     agent.monitor.latest = replace(latest, health=replace(latest.health, judged=True))
-    answer = agent.rulings.acknowledge(Asked(check="xid_critical", note="board replaced"))
+    answer = agent.rulings.acknowledge(Asked(check="gpu_xid_critical", note="board replaced"))
     turn_until(agent.loop, answer.done)
     assert answer.result().stored
     assert agent.open == {"gpu_lost"}

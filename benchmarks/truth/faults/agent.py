@@ -14,14 +14,14 @@ from gpumon.health.terms import Action
 def rows() -> Iterator[Fault]:
     yield Fault(
         name="a process of the agent cannot be ended",
-        check="children_abandoned",
+        check="gpumon_child_abandoned",
         where="node",
         action=Action.REBOOT,
         steps=(Step(gpu={"hang_forever": HANGING}, act=unkillable),),
     )
     yield Fault(
         name="the library crashes now and then",
-        check="sampler_restarting",
+        check="gpumon_sampler_restarting",
         where="node",
         steps=tuple(
             step
@@ -31,19 +31,19 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="the agent crashes three times in a row",
-        check="agent_restarting",
+        check="gpumon_restarting",
         where="node",
         steps=tuple(Step(at=90.0 * n, act=World.restart) for n in range(4)),
     )
     yield Fault(
         name="the kernel log was overwritten before it was read",
-        check="kernel_log_lost",
+        check="gpumon_kernel_log_lost",
         where="node",
         steps=(Step(act=World.lose_records),),
     )
     yield Fault(
         name="what was reset three times fails again",
-        check="repeat_offender",
+        check="node_repeat_offender",
         where="node",
         action=Action.REPLACE,
         steps=tuple(
@@ -59,27 +59,27 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="the kernel log cannot be read",
-        check="kernel_log_down",
+        check="gpumon_kernel_log_down",
         where="node",
         steps=(Step(act=World.lose_log),),
         within=5 * MINUTE,
     )
     yield Fault(
         name="the configuration on disk is not good",
-        check="configuration_not_reloaded",
+        check="gpumon_reload_failed",
         where="node",
         steps=(Step(act=lambda world: world.reload(good=False)),),
     )
     yield Fault(
         name="the disk of the store is full",
-        check="store_down",
+        check="gpumon_store_down",
         where="node",
         steps=(Step(act=World.fill_disk),),
         within=10 * MINUTE,
     )
     yield Fault(
         name="the node was rebooted by nobody",
-        check="unexpected_reboot",
+        check="node_unexpected_reboot",
         where="node",
         steps=(Step(act=World.reboot),),
         within=5 * MINUTE,

@@ -13,29 +13,29 @@ from gpumon.health.terms import Action
 def rows() -> Iterator[Fault]:
     yield Fault(
         name="as hot as it may be",
-        check="thermal_margin_low",
+        check="gpu_thermal_margin_low",
         steps=once(set={"temperature": 94}),
     )
     yield Fault(
         name="its memory is too hot",
-        check="memory_temperature_high",
+        check="gpu_memory_temperature_high",
         steps=once(set={"memory_temperature": 110}),
         on=hot_memory,
     )
     yield Fault(
         name="slowed down by its hardware",
-        check="hw_slowdown",
+        check="gpu_hw_slowdown",
         steps=once(set={"clock_events": 0x8 | 0x40, "hw_thermal_seconds": growing(1.0)}),
         within=12 * MINUTE,
     )
     yield Fault(
         name="a power brake holds it back",
-        check="power_brake",
+        check="gpu_power_brake",
         steps=once(set={"clock_events": 0x8 | 0x80, "hw_power_brake_seconds": growing(1.0)}),
     )
     yield Fault(
         name="its power limit was set to half",
-        check="power_cap",
+        check="gpu_power_cap_low",
         action=Action.NONE,
         steps=once(set={"power_limit": 200, "power_limit_requested": 200}),
         on=lambda profile: profile.board.power_limit > 300,
@@ -43,13 +43,13 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="draws 2 W under load",
-        check="power_implausible",
+        check="gpu_power_implausible",
         steps=once(set={"power": 2}),
         on=whole,
     )
     yield Fault(
         name="its clock is half of its neighbours'",
-        check="clock_straggler",
+        check="gpu_clock_straggler",
         steps=once(set={"sm_clock": 700, "graphics_clock": 700}),
         action=Action.RESET,
         on=lambda profile: len(profile.bus_ids) > 2 and whole(profile),  # of two, nobody can tell who is slow

@@ -86,7 +86,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="an NVLink runs at half its speed",
-        check="nvlink_speed",
+        check="nvlink_slow",
         action=Action.RESET,
         steps=once(nvlinks={3: {"speed": 12000}}),
         on=linked,
@@ -150,7 +150,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="a chip-to-chip link is down",
-        check="c2c_down",
+        check="c2c_link_down",
         action=Action.REBOOT,
         steps=once(c2c_links={0: "down"}),
         on=c2c,

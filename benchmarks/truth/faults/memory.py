@@ -13,21 +13,21 @@ from gpumon.health.terms import Action
 def rows() -> Iterator[Fault]:
     yield Fault(
         name="an uncorrectable error in memory",
-        check="ecc_uncorrectable",
+        check="gpu_ecc_uncorrectable",
         action=Action.RESET,
         steps=once(ecc={"uncorrected_dram": 1, "lifetime_uncorrected_dram": 1}),
         on=whole,
     )
     yield Fault(
         name="an uncorrectable error in SRAM",
-        check="ecc_uncorrectable",
+        check="gpu_ecc_uncorrectable",
         action=Action.RESET,
         steps=once(ecc={"uncorrected_sram": 1, "lifetime_uncorrected_sram": 1}),
         on=whole,
     )
     yield Fault(
         name="more uncorrectable errors in SRAM than a board may have",
-        check="ecc_sram_threshold",
+        check="gpu_ecc_sram_threshold",
         action=Action.REPLACE,
         steps=once(ecc={"threshold_exceeded": 1}),
         on=lambda profile: profile.board.architecture >= 7 and not profile.mig,
@@ -35,7 +35,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="corrected errors in a storm: 500 a second",
-        check="ecc_corrected_storm",
+        check="gpu_ecc_corrected_storm",
         action=Action.RESET,
         steps=once(ecc={"corrected_dram": growing(500)}),
         on=whole,
@@ -43,7 +43,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="30 million corrected errors in memory",
-        check="ecc_corrected_high",
+        check="gpu_ecc_corrected_high",
         action=Action.RESET,
         steps=once(ecc={"corrected_dram": 3e7}),
         on=whole,
@@ -51,7 +51,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="a row that waits to be remapped",
-        check="row_remap_pending",
+        check="gpu_row_remap_pending",
         action=Action.RESET,
         steps=once(remap={"uncorrectable": 1, "pending": 1}),
         on=remaps,
@@ -59,7 +59,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="a row that could not be remapped",
-        check="row_remap_failed",
+        check="gpu_row_remap_failed",
         action=Action.REPLACE,
         steps=once(remap={"failed": 1}),
         on=remaps,
@@ -67,7 +67,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="512 rows remapped",
-        check="row_remap_many",
+        check="gpu_row_remap_many",
         action=Action.REPLACE,
         steps=once(remap={"uncorrectable": 512}),
         on=remaps,
@@ -75,7 +75,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="a bank without spare rows",
-        check="row_remap_banks",
+        check="gpu_row_remap_banks",
         action=Action.INSPECT,
         steps=once(remap={"banks_none": 1}),
         on=remaps,
@@ -83,7 +83,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="20 pages retired",
-        check="retired_pages",
+        check="gpu_retired_pages",
         action=Action.INSPECT,
         steps=once(set={"retired_uncorrected": 20}),
         on=retires,
@@ -91,7 +91,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="a page that waits to be retired",
-        check="page_retirement_pending",
+        check="gpu_page_retirement_pending",
         action=Action.REBOOT,
         steps=once(set={"retired_pending": 1}),
         on=retires,
@@ -99,7 +99,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="63 pages retired",
-        check="retired_pages",
+        check="gpu_retired_pages",
         action=Action.REPLACE,
         steps=once(set={"retired_uncorrected": 63}),
         on=retires,

@@ -19,13 +19,13 @@ ADA = 8
 def rows() -> Iterator[Fault]:
     yield Fault(
         name="half of its PCIe lanes are gone",
-        check="pcie_width",
+        check="pcie_width_degraded",
         steps=once(set={"pcie_width": 8}),
         within=10 * MINUTE,
     )
     yield Fault(
         name="PCIe of the first generation under load",
-        check="pcie_generation",
+        check="pcie_generation_degraded",
         steps=once(set={"pcie_generation": 1}),
         within=15 * MINUTE,
         miss="a GPU that is cut by MIG does not tell how busy it is, and an idle one lowers its PCIe by design.",
@@ -46,7 +46,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="the kernel reports a fatal PCIe error",
-        check="pcie_aer",
+        check="pcie_fatal_error",
         action=Action.REBOOT,
         steps=(Step(log=("pcieport 0000:00:01.0: AER: Uncorrectable (Fatal) error message received from {bus}",)),),
     )
@@ -127,7 +127,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="files of a port answer with errors",
-        check="links_unread",
+        check="gpumon_links_unread",
         steps=on_port(unreadable=["state", "rate"]),
         where="node",
         on=ported,
@@ -135,7 +135,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="files of a port do not answer",
-        check="links_unread",
+        check="gpumon_links_unread",
         steps=on_port(hang=True),
         where="node",
         on=ported,

@@ -24,7 +24,7 @@ def rows() -> Iterator[Fault]:
     yield Fault(name="lost to NVML without an Xid", check="gpu_lost", action=Action.REBOOT, steps=once(lost=True))
     yield Fault(
         name="fell off the bus in words alone, without a number",
-        check="xid_critical",
+        check="gpu_xid_critical",
         action=Action.REBOOT,
         steps=(Step(log=("NVRM: GPU at PCI:{bus}: GPU has fallen off the bus.",)),),
     )
@@ -39,7 +39,10 @@ def rows() -> Iterator[Fault]:
         hides=True,
     )
     yield Fault(
-        name="on the PCI bus, but not counted by NVML", check="gpu_count", where="node", steps=once(uncounted=True)
+        name="on the PCI bus, but not counted by NVML",
+        check="gpu_count_mismatch",
+        where="node",
+        steps=once(uncounted=True),
     )
     yield Fault(
         name="gone after a reboot",
@@ -47,9 +50,9 @@ def rows() -> Iterator[Fault]:
         action=Action.INSPECT,
         steps=(Step(gpu={"absent": True}, act=World.reboot),),
         within=6 * MINUTE,
-        miss="where the only GPU is gone the driver does not start: `driver_down` says so instead.",
+        miss="where the only GPU is gone the driver does not start: `gpu_driver_down` says so instead.",
     )
-    alone = "where the only GPU is gone the driver does not start: `driver_down` says so instead."
+    alone = "where the only GPU is gone the driver does not start: `gpu_driver_down` says so instead."
     for now, check, step, miss in (
         ("missing", "gpu_missing", {"absent": True}, alone),
         ("cannot be opened", "gpu_init_failed", {"lookup": "IRQ_ISSUE"}, ""),
@@ -112,21 +115,21 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="one call on it answers an unknown error",
-        check="poll_errors",
+        check="gpumon_poll_errors",
         where="node",
         steps=once(fail={"nvmlDeviceGetUtilizationRates": 999}),
         on=lambda profile: not profile.mig,  # with MIG on it is not asked
     )
     yield Fault(
         name="one field of it answers an unknown error",
-        check="poll_errors",
+        check="gpumon_poll_errors",
         where="node",
         steps=once(fail_fields={"TOTAL_ENERGY_CONSUMPTION": 999}),
         on=lambda profile: not profile.guest,
     )
     yield Fault(
         name="every driver call takes long",
-        check="poll_slow",
+        check="gpumon_poll_slow",
         where="node",
         steps=(Step(node={"delay": {"nvmlDeviceGet*": 0.02}}),),
         settings={"poll": {"interval_seconds": 1.0}},
@@ -134,7 +137,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="driver calls on one GPU take long",
-        check="poll_slow",
+        check="gpumon_poll_slow",
         where="node",
         steps=once(delay={"nvmlDeviceGet*": 0.15}),
         settings={"poll": {"interval_seconds": 1.0}},
@@ -142,25 +145,25 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="the kernel module is gone",
-        check="driver_down",
+        check="gpu_driver_down",
         where="node",
         steps=(Step(node={"driver": "not_loaded"}),),
     )
     yield Fault(
         name="library and kernel module differ",
-        check="driver_down",
+        check="gpu_driver_down",
         where="node",
         steps=(Step(node={"driver": "mismatch"}), Step(at=1.0, node={"driver": "mismatch"}, act=World.restart)),
     )
     yield Fault(
         name="the driver's library is not installed",
-        check="driver_down",
+        check="gpu_driver_down",
         where="node",
         steps=(Step(node={"driver": "absent"}), Step(at=1.0, node={"driver": "absent"}, act=World.restart)),
     )
     yield Fault(
         name="initialising the driver does not return",
-        check="driver_down",
+        check="gpu_driver_down",
         where="node",
         action=Action.REBOOT,
         steps=(
@@ -171,7 +174,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="a driver call for the whole node does not return",
-        check="driver_down",
+        check="gpu_driver_down",
         where="node",
         action=Action.REBOOT,
         steps=(Step(node={"hang": ["nvmlDeviceGetCount*"]}),),
@@ -179,7 +182,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="the library crashes at every start",
-        check="driver_down",
+        check="gpu_driver_down",
         where="node",
         steps=(Step(node={"crash": ["nvmlDeviceGetCount*"]}),),
         within=3 * MINUTE,

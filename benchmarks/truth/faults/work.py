@@ -15,7 +15,7 @@ def rows() -> Iterator[Fault]:
     idle = {"idle": True}
     yield Fault(
         name="12 GB of memory held, and no process",
-        check="memory_orphaned",
+        check="gpu_memory_orphaned",
         action=Action.RESET,
         before=idle,
         steps=once(set={"memory_used": 12e9}),
@@ -32,7 +32,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="a process that holds it does not come back from the kernel",
-        check="process_stuck",
+        check="gpu_process_stuck",
         where="node",
         action=Action.REBOOT,
         steps=(Step(node={"stuck_processes": [{"gpus": [0], "since": NOW}]}),),
@@ -40,7 +40,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="a change of ECC waits for a reset, and is forgotten",
-        check="settings_pending",
+        check="gpu_settings_pending",
         action=Action.RESET,
         steps=once(ecc={"pending": 0}),
         on=lambda profile: len(profile.bus_ids) < MANY,
@@ -48,14 +48,14 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="persistence mode is off",
-        check="persistence_off",
+        check="gpu_persistence_off",
         action=Action.NONE,
         steps=once(set={"persistence_mode": 0}),
         within=25 * MINUTE,
     )
     yield Fault(
         name="another driver than the expected one",
-        check="version_drift",
+        check="node_version_drift",
         where="node",
         steps=(Step(act=lambda world: world.restart(health={"versions": {"driver": "999.1"}})),),
         within=25 * MINUTE,

@@ -51,7 +51,7 @@ _STICKING = (
 
 def rows() -> Iterator[Fault]:
     for code, (words, text, action) in _CRITICAL.items():
-        yield Fault(name=f"Xid {code}: {words}", check="xid_critical", action=action, steps=xid(code, text))
+        yield Fault(name=f"Xid {code}: {words}", check="gpu_xid_critical", action=action, steps=xid(code, text))
     for code in (119, 120):
         yield Fault(
             name=f"Xid {code}: the GPU's own processor is silent",
@@ -61,14 +61,14 @@ def rows() -> Iterator[Fault]:
         )
     yield Fault(
         name="Xid 136: an NVLink could not be trained",
-        check="xid_critical",
+        check="gpu_xid_critical",
         action=Action.RESET,
         steps=xid(136, "NVLink: link training failed"),
         on=linked,
     )
     yield Fault(
         name="Xid 149: an NVLink 5 is down",
-        check="xid_critical",
+        check="gpu_xid_critical",
         action=Action.RESET,
         steps=xid(
             149,
@@ -78,7 +78,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="Xid 154: the driver asks for a reset",
-        check="recovery_action",
+        check="gpu_recovery_action",
         on=advises,
         action=Action.RESET,
         steps=xid(
@@ -87,7 +87,7 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="Xid 154: the driver asks for a reboot",
-        check="recovery_action",
+        check="gpu_recovery_action",
         on=advises,
         action=Action.REBOOT,
         steps=xid(
@@ -95,22 +95,22 @@ def rows() -> Iterator[Fault]:
         ),
     )
     for code, words, text, action in _WARNINGS:
-        yield Fault(name=f"Xid {code}: {words}", check="xid_warning", action=action, steps=xid(code, text))
+        yield Fault(name=f"Xid {code}: {words}", check="gpu_xid", action=action, steps=xid(code, text))
     yield Fault(
         name="Xid 94 twice within a quarter of an hour",
-        check="xid_warning",
+        check="gpu_xid",
         action=Action.RESET,
         steps=xids(94, "Contained memory error", 2, 10 * MINUTE),
     )
     yield Fault(
         name="Xid 48 comes five times",
-        check="xid_recurring",
+        check="gpu_xid_recurring",
         steps=xids(48, "An uncorrectable double bit error (DBE)", 5, 4 * MINUTE),
     )
     for code, text, action in _STICKING:
         yield Fault(
             name=f"Xid {code} comes back to one GPU alone",
-            check="xid_app_repeated",
+            check="gpu_xid_app_repeated",
             action=action,
             steps=xids(code, text, 2, 10 * MINUTE),
         )
@@ -133,13 +133,13 @@ def rows() -> Iterator[Fault]:
     )
     yield Fault(
         name="an Xid that no catalogue knows",
-        check="xid_unknown",
+        check="gpu_xid_unknown",
         action=Action.NONE,
         steps=xid(999_001, "Something new"),
     )
     yield Fault(
         name="2000 Xids a second",
-        check="xid_storm",
+        check="gpu_xid_storm",
         action=Action.RESET,
         steps=(Step(gpu={"xids": [{"xid": 94, "at": "now", "rate": 2000}]}),),
         within=5 * MINUTE,

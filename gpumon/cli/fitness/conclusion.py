@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpumon.cli.fitness.node_health import LEVELS, Document, Fault, Known, KnownGpu
-from gpumon.health.terms import FAIL, OK, PAST_UNREAD, UNKNOWN, WARN, Action, Level, Way
+from gpumon.health.terms import FAIL, HISTORY_UNREAD, OK, UNKNOWN, WARN, Action, Level, Way
 
 EXIT = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
 """As Nagios and Slurm's people read them."""
@@ -18,7 +18,7 @@ SILENCE = frozenset(
     {"gpu_denied", "gpu_init_failed", "gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_stuck", "gpu_unreadable"}
 )
 """Checks that say why a GPU does not answer: who ignores them lives with that. What a GPU said before is no excuse."""
-COUNTING = frozenset({"gpu_count", "gpu_missing"})
+COUNTING = frozenset({"gpu_count_mismatch", "gpu_missing"})
 """Checks that say that a GPU is not here: who ignores them lives with that. A job has its own, whoever else is here."""
 UNWATCHED = (OK, WARN, UNKNOWN, FAIL)
 """What hides what while nobody tells how it is now, or how it was: a warning is no answer, a failure still is."""
@@ -95,7 +95,7 @@ def _level(
 
 def _order(known: Known, gpus: Iterable[KnownGpu], faults: Iterable[Fault]) -> Sequence[Level]:
     """From the mildest to the worst."""
-    past_unread = any(fault.verdict["check"] == PAST_UNREAD for fault in faults)
+    past_unread = any(fault.verdict["check"] == HISTORY_UNREAD for fault in faults)
     return UNWATCHED if known.trouble or past_unread or _unseen(known, gpus) else tuple(Level)
 
 

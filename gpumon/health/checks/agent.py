@@ -8,7 +8,7 @@ from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, SHARE, Limit
-from gpumon.health.terms import PAST_UNREAD, WARN, Action
+from gpumon.health.terms import HISTORY_UNREAD, WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, unknown, warn
 from gpumon.model.error_event import OVERRUN
 
@@ -55,7 +55,7 @@ def kernel_log_down(facts: Facts) -> Finding | None:
 
 
 def kernel_log_lost(facts: Facts) -> Finding:
-    cleared = facts.cleared.get(("kernel_log_lost", NODE), 0.0)
+    cleared = facts.cleared.get(("gpumon_kernel_log_lost", NODE), 0.0)
     lost = [one for one in facts.events if one.kind == OVERRUN and not one.historical and one.last_wall > cleared]
     if not lost:
         return WELL
@@ -123,8 +123,7 @@ def check_failing(facts: Facts) -> Finding:
 
 CHECKS = (
     Check(
-        name=PAST_UNREAD,
-        alert="GpumonPastUnread",
+        name=HISTORY_UNREAD,
         levels=(),
         help="The agent does not know what was wrong before it started: nobody may take this node for well.",
         steps="""\
@@ -138,8 +137,7 @@ CHECKS = (
         clear_after=0.0,
     ),
     Check(
-        name="store_down",
-        alert="GpumonStoreDown",
+        name="gpumon_store_down",
         levels=(WARN,),
         help="The agent cannot write to disk.",
         steps="""\
@@ -153,8 +151,7 @@ CHECKS = (
         after=5 * MINUTE,
     ),
     Check(
-        name="configuration_not_reloaded",
-        alert="GpumonReloadFailed",
+        name="gpumon_reload_failed",
         levels=(WARN,),
         help="The configuration on disk is not good: the last good one is in force.",
         steps="""\
@@ -166,8 +163,7 @@ CHECKS = (
         clear_after=0.0,
     ),
     Check(
-        name="kernel_log_down",
-        alert="GpumonKernelLogDown",
+        name="gpumon_kernel_log_down",
         levels=(WARN,),
         help="The kernel log cannot be read.",
         steps="""\
@@ -178,8 +174,7 @@ CHECKS = (
         after=2 * MINUTE,
     ),
     Check(
-        name="kernel_log_lost",
-        alert="GpumonKernelLogLost",
+        name="gpumon_kernel_log_lost",
         levels=(WARN,),
         help="Lines of the kernel log were overwritten before they were read.",
         steps="""\
@@ -191,8 +186,7 @@ CHECKS = (
         pages=False,
     ),
     Check(
-        name="poll_errors",
-        alert="GpumonPollErrors",
+        name="gpumon_poll_errors",
         levels=(WARN,),
         help="Driver calls fail again and again.",
         steps="""\
@@ -203,7 +197,7 @@ CHECKS = (
         after=10 * MINUTE,
         past=(ERRORS,),
         follows={
-            "driver_down": "node",
+            "gpu_driver_down": "node",
             "gpu_lost": "any",
             "gpu_missing": "any",
             "gpu_reset_required": "any",
@@ -213,8 +207,7 @@ CHECKS = (
         },
     ),
     Check(
-        name="poll_slow",
-        alert="GpumonSlow",
+        name="gpumon_poll_slow",
         levels=(WARN,),
         help="The driver answers slowly: often the first sign of a hang.",
         steps="""\
@@ -225,11 +218,10 @@ CHECKS = (
         node=poll_slow,
         after=10 * MINUTE,
         limits=(SLOW_SHARE,),
-        follows={"driver_down": "node", "gpu_stuck": "any"},
+        follows={"gpu_driver_down": "node", "gpu_stuck": "any"},
     ),
     Check(
-        name="sampler_restarting",
-        alert="GpumonSamplerRestarting",
+        name="gpumon_sampler_restarting",
         levels=(WARN,),
         help="The process that reads the GPUs crashes or hangs again and again.",
         steps="""\
@@ -239,11 +231,10 @@ CHECKS = (
         node=sampler_restarting,
         past=(RESTARTS,),
         limits=(MOST_RESTARTS,),
-        follows={"driver_down": "node", "gpu_stuck": "any", "gpu_lost": "any"},
+        follows={"gpu_driver_down": "node", "gpu_stuck": "any", "gpu_lost": "any"},
     ),
     Check(
-        name="children_abandoned",
-        alert="GpumonChildAbandoned",
+        name="gpumon_child_abandoned",
         levels=(WARN,),
         help="A process of the agent sits in the driver, and SIGKILL does not end it.",
         steps="""\
@@ -251,11 +242,10 @@ CHECKS = (
 2. Reboot it; where the reboot hangs, power-cycle it.
 """,
         node=children_abandoned,
-        follows={"driver_down": "node", "gpu_stuck": "any"},
+        follows={"gpu_driver_down": "node", "gpu_stuck": "any"},
     ),
     Check(
-        name="links_unread",
-        alert="GpumonLinksUnread",
+        name="gpumon_links_unread",
         levels=(WARN,),
         help="Not all InfiniBand ports or services can be read.",
         steps="""\
@@ -267,8 +257,7 @@ CHECKS = (
         after=5 * MINUTE,
     ),
     Check(
-        name="check_failing",
-        alert="GpumonCheckFailing",
+        name="gpumon_check_failing",
         levels=(WARN,),
         help="A check fails by a mistake of the agent, and cannot tell how its device is.",
         steps="""\

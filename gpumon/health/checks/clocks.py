@@ -132,8 +132,7 @@ def _reasons(gpu: GpuCase) -> list[str]:
 
 CHECKS = (
     Check(
-        name="hw_slowdown",
-        alert="GpuHwSlowdown",
+        name="gpu_hw_slowdown",
         levels=(FAIL, WARN),
         help="The GPU is slowed down most of the time, by its hardware or for heat.",
         steps="""\
@@ -145,11 +144,10 @@ CHECKS = (
         clear_after=2 * MINUTE,
         past=(REASONS,),
         limits=(SLOWED,),
-        follows={"thermal_margin_low": "same", "memory_temperature_high": "same", "power_brake": "same"},
+        follows={"gpu_thermal_margin_low": "same", "gpu_memory_temperature_high": "same", "gpu_power_brake": "same"},
     ),
     Check(
-        name="clock_straggler",
-        alert="GpuClockStraggler",
+        name="gpu_clock_straggler",
         levels=(WARN,),
         help="The GPU clocks lower than its neighbours at the same work, and slows the whole job.",
         steps="""\
@@ -161,12 +159,12 @@ CHECKS = (
         past=(REASONS, CLOCKS, BUSY),
         limits=(CLOCK_SHARE, BUSY_SHARE),
         follows={
-            "thermal_margin_low": "same",
-            "memory_temperature_high": "same",
-            "power_brake": "same",
-            "power_cap": "same",
-            "power_implausible": "same",
-            "hw_slowdown": "same",
+            "gpu_thermal_margin_low": "same",
+            "gpu_memory_temperature_high": "same",
+            "gpu_power_brake": "same",
+            "gpu_power_cap_low": "same",
+            "gpu_power_implausible": "same",
+            "gpu_hw_slowdown": "same",
         },
     ),
 )

@@ -128,7 +128,6 @@ def _settled(facts: Facts) -> bool:
 CHECKS: tuple[Check, ...] = (
     Check(
         name="fabric_manager_down",
-        alert="FabricManagerDown",
         help="The fabric manager does not run, and GPUs are linked by NVSwitches.",
         steps="""\
 1. `systemctl status nvidia-fabricmanager` and `journalctl -u nvidia-fabricmanager`: why did it end?
@@ -139,11 +138,10 @@ CHECKS: tuple[Check, ...] = (
         node=manager_down,
         after=MINUTE,  # an upgrade stops it for a while
         grace=True,
-        follows={"driver_down": "node"},
+        follows={"gpu_driver_down": "node"},
     ),
     Check(
         name="fabric_manager_flapping",
-        alert="FabricManagerFlapping",
         levels=(Level.WARN,),
         help="The fabric manager ends again and again.",
         steps="""\
@@ -157,7 +155,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="fabric_unhealthy",
-        alert="FabricUnhealthy",
         help="The GPU is not a sound member of the NVLink fabric.",
         steps="""\
 1. `nvidia-smi -q -d FABRIC` shows state, status and health.
@@ -177,7 +174,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="imex_unhealthy",
-        alert="ImexUnhealthy",
         levels=(Level.WARN,),
         help="The IMEX daemon does not run, and the GPUs are in a fabric of several nodes.",
         steps="""\
@@ -188,11 +184,10 @@ CHECKS: tuple[Check, ...] = (
         node=imex_down,
         after=10 * MINUTE,
         grace=True,
-        follows={"driver_down": "node"},
+        follows={"gpu_driver_down": "node"},
     ),
     Check(
-        name="c2c_down",
-        alert="C2cLinkDown",
+        name="c2c_link_down",
         help="A chip-to-chip link between a Grace CPU and its GPU does not work.",
         steps="""\
 1. `nvidia-smi c2c -s` and the Xids 121 and 173 of the kernel log.
@@ -202,6 +197,6 @@ CHECKS: tuple[Check, ...] = (
         gpu=c2c_down,
         after=2 * MINUTE,
         grace=True,
-        follows={"gpu_lost": "same", "xid_critical": Xids("same", _C2C_XIDS)},
+        follows={"gpu_lost": "same", "gpu_xid_critical": Xids("same", _C2C_XIDS)},
     ),
 )

@@ -88,7 +88,7 @@ def count(facts: Facts) -> Finding | None:
 
 def _settled(facts: Facts) -> bool:
     """Whether a person has said meanwhile how many there are: what lacked then is expected no more."""
-    known, wanted = facts.open.get(("gpu_count", NODE)), facts.expectation
+    known, wanted = facts.open.get(("gpu_count_mismatch", NODE)), facts.expectation
     return known is not None and wanted.basis in _TOLD and known.evidence.get("gpus_expected") != wanted.count
 
 
@@ -105,7 +105,6 @@ def _steps(fault: str) -> str:
 CHECKS = (
     Check(
         name="gpu_lost",
-        alert="GpuLost",
         help="The GPU fell off the bus.",
         steps=_steps("lost"),
         gpu=_faulted("lost", Action.REBOOT),
@@ -113,7 +112,6 @@ CHECKS = (
     ),
     Check(
         name="gpu_missing",
-        alert="GpuMissing",
         help="A GPU that was here is gone.",
         steps=_steps("missing"),
         gpu=missing,
@@ -123,7 +121,6 @@ CHECKS = (
     ),
     Check(
         name="gpu_reset_required",
-        alert="GpuResetRequired",
         help="The GPU does not work until it is reset.",
         steps=_steps("reset_required"),
         gpu=_faulted("reset_required", Action.RESET),
@@ -132,7 +129,6 @@ CHECKS = (
     ),
     Check(
         name="gpu_init_failed",
-        alert="GpuInitFailed",
         help="The driver could not start the GPU.",
         steps=_steps("init_failed"),
         gpu=_faulted("init_failed", Action.RESET),
@@ -141,7 +137,6 @@ CHECKS = (
     ),
     Check(
         name="gpu_stuck",
-        alert="GpuStuck",
         help="A driver call on the GPU does not return.",
         steps=_steps("stuck"),
         gpu=stuck,
@@ -151,25 +146,22 @@ CHECKS = (
     ),
     Check(
         name="gpu_unreadable",
-        alert="GpuUnreadable",
         help="The GPU cannot be read, and the driver does not say why.",
         steps=_steps("unknown"),
         gpu=_faulted("unknown", Action.RESET),
         after=_OPENING,
-        grace=True,  # as of `driver_down`: without a driver no GPU can be read
-        follows={"driver_down": "node", "gpu_lost": "same"},
+        grace=True,  # as of `gpu_driver_down`: without a driver no GPU can be read
+        follows={"gpu_driver_down": "node", "gpu_lost": "same"},
     ),
     Check(
         name="gpu_denied",
-        alert="GpuDenied",
         levels=(),
         help="The agent may not open the GPU.",
         steps=_steps("no_permission"),
         gpu=_faulted("no_permission", Action.NONE, Level.UNKNOWN),
     ),
     Check(
-        name="gpu_count",
-        alert="GpuCountMismatch",
+        name="gpu_count_mismatch",
         help="There are fewer GPUs than there should be.",
         steps="""\
 1. `gpumon inventory` names the GPUs that are here, how many should be, and who says so.
@@ -182,7 +174,7 @@ CHECKS = (
         after=MINUTE,
         grace=True,
         follows={
-            "driver_down": "node",
+            "gpu_driver_down": "node",
             "gpu_lost": "any",
             "gpu_init_failed": "any",
             "gpu_stuck": "any",

@@ -22,7 +22,7 @@ _WORDS = {Way.RESET: "reset", Way.REBOOT: "reboot", Way.ACKNOWLEDGED: "acknowled
 
 
 def repeat_offender(facts: Facts) -> Finding | None:
-    after = facts.cleared.get(("repeat_offender", NODE), 0.0)
+    after = facts.cleared.get(("node_repeat_offender", NODE), 0.0)
     known = sorted(repairs(facts, within=GPU_DAYS * DAY, after=after), key=lambda one: -one.age)
     return _worst_gpu(known, facts) or _node(known, facts) or WELL
 
@@ -75,7 +75,7 @@ def unexpected_reboot(facts: Facts) -> Finding | None:
     last = lives.last_before_boot(facts.lives, facts.boot_id)
     if last is None or last.stopped is not None or last.planned:
         return WELL
-    if booted <= facts.cleared.get(("unexpected_reboot", NODE), 0.0):
+    if booted <= facts.cleared.get(("node_unexpected_reboot", NODE), 0.0):
         return WELL
     down = booted - last.last
     reason = f"The node went down without an orderly stop, and was booted {_after(down)}."
@@ -99,7 +99,7 @@ def agent_restarting(facts: Facts) -> Finding | None:
     crashed = list(lives.restarts(facts.lives, facts.boot_id))
     in_a_row = [at for at in crashed if crashed[-1] - at <= 10 * MINUTE]
     last = facts.now.wall - (facts.now.at - in_a_row[-1]) if in_a_row else 0.0
-    if len(in_a_row) < most or last <= facts.cleared.get(("agent_restarting", NODE), 0.0):
+    if len(in_a_row) < most or last <= facts.cleared.get(("gpumon_restarting", NODE), 0.0):
         return WELL
     reason = (
         f"The agent was started {len(in_a_row)} times in ten minutes, each time after it had crashed or been killed."
@@ -109,8 +109,7 @@ def agent_restarting(facts: Facts) -> Finding | None:
 
 CHECKS: tuple[Check, ...] = (
     Check(
-        name="unexpected_reboot",
-        alert="NodeUnexpectedReboot",
+        name="node_unexpected_reboot",
         levels=(WARN,),
         help="The node was rebooted, and nobody had stopped it in order or declared maintenance.",
         steps="""\
@@ -122,23 +121,21 @@ CHECKS: tuple[Check, ...] = (
         latch=Latch(quiet=DAY, repair=False),
     ),
     Check(
-        name="repeat_offender",
-        alert="NodeRepeatOffender",
+        name="node_repeat_offender",
         levels=(WARN,),
         help="What was repaired fails again and again.",
         steps="""\
 1. What was wrong, and what ended it, stands in /api/v1/health under `rulings`, the newest first.
 2. A GPU is named: have it replaced; more resets will not help. Else inspect what its GPUs share: power, risers,
    cooling, links, driver.
-3. When it is done: `gpumon ack repeat_offender --note "board replaced"`; counting begins anew.
+3. When it is done: `gpumon ack node_repeat_offender --note "board replaced"`; counting begins anew.
 """,
         node=repeat_offender,
         latch=Latch(quiet=NODE_DAYS * DAY, repair=False),
         limits=(NODE_REPAIRS, GPU_REPAIRS),
     ),
     Check(
-        name="agent_restarting",
-        alert="GpumonRestarting",
+        name="gpumon_restarting",
         levels=(WARN,),
         help="The agent crashes, or is killed, again and again.",
         steps="""\

@@ -139,7 +139,6 @@ _BELOW: dict[str, Where] = {"ib_device_missing": "same", "nic_driver_fatal": "sa
 CHECKS: tuple[Check, ...] = (
     Check(
         name="ib_device_missing",
-        alert="IbDeviceMissing",
         help="An InfiniBand or RoCE adapter that was in use is gone.",
         steps="""\
 1. `lspci | grep -i mellanox` and `ibdev2netdev`: is it gone from the bus, or only from its driver?
@@ -154,7 +153,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="nic_driver_fatal",
-        alert="NicDriverFatal",
         levels=(Level.WARN, Level.FAIL),
         help="The driver of a network adapter reported that its firmware or hardware is in trouble.",
         steps="""\
@@ -169,7 +167,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="ib_port_down",
-        alert="IbPortDown",
         help="A port that was in use is down.",
         steps="""\
 1. `ibstat` or `ip link`: has it a carrier (Polling: no signal from the other end)?
@@ -184,7 +181,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="ib_port_flapping",
-        alert="IbPortFlapping",
         levels=(Level.WARN,),
         help="A port goes down and comes back again and again.",
         steps="""\
@@ -199,7 +195,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="ib_rate_low",
-        alert="IbRateLow",
         levels=(Level.WARN, Level.FAIL),
         help="A port is slower than it was, than it has to be, or than others of its kind.",
         steps="""\

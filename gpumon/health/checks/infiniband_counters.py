@@ -128,7 +128,6 @@ _DOWN: dict[str, Where] = dict.fromkeys(
 CHECKS: tuple[Check, ...] = (
     Check(
         name="ib_fatal_counter",
-        alert="IbFatalCounter",
         levels=(Level.WARN, Level.FAIL),
         help="A port counted what must not happen on a sound link.",
         steps="""\
@@ -144,7 +143,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="ib_symbol_errors",
-        alert="IbSymbolErrors",
         levels=(Level.WARN, Level.FAIL),
         help="A port goes on having symbol errors.",
         steps="""\
@@ -159,7 +157,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="ib_error_rates",
-        alert="IbErrorRates",
         levels=(Level.WARN,),
         help="The link of a port degrades.",
         steps="""\
@@ -173,7 +170,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="roce_stress",
-        alert="RoceStress",
         levels=(Level.WARN,),
         help="Packets of a port are dropped or repeated: congestion, or flow control that does not work.",
         steps="""\

@@ -28,7 +28,7 @@ _WHERE = {"dram": "memory (DRAM)", "sram": "caches and registers (SRAM)"}
 def uncorrectable(gpu: GpuCase) -> Finding | None:
     """New ones, by our own counters; then what the driver has counted since it was loaded or the GPU was reset."""
     volatile = gpu.state.ecc_volatile
-    verdict = gpu.facts.open.get(("ecc_uncorrectable", gpu.state.uuid))
+    verdict = gpu.facts.open.get(("gpu_ecc_uncorrectable", gpu.state.uuid))
     if volatile is None or gpu.now.ecc_errors_total is None:
         # With MIG on the driver counts nothing for us: what was repaired is all that there is to know.
         return WELL if gpu.now.mig_mode and verdict is not None and repaired(verdict, gpu.facts) else None
@@ -53,7 +53,7 @@ def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
 
 
 def _is_new(one: Series, gpu: GpuCase) -> bool:
-    cleared = gpu.cleared("ecc_uncorrectable")
+    cleared = gpu.cleared("gpu_ecc_uncorrectable")
     new = one.labels["severity"] == "uncorrected" and one.gain > 0
     return new and (cleared is None or _wall(one, gpu) > cleared)
 
@@ -64,7 +64,7 @@ def _wall(one: Series, gpu: GpuCase) -> float:
 
 def _not_watched(counted: dict[str, float], gpu: GpuCase) -> Finding:
     """They came while nobody looked, or a verdict was raised of them. One that was cleared in this boot is over."""
-    cleared, booted = gpu.cleared("ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
+    cleared, booted = gpu.cleared("gpu_ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
     if cleared is not None and cleared > booted:
         return WELL
     found = _found(counted, booted, "had, before the agent looked,")
@@ -119,21 +119,20 @@ def corrected_high(gpu: GpuCase) -> Finding | None:
 
 
 FAULTS = same("gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_init_failed", "gpu_stuck")
-SPENT = same("row_remap_failed", "ecc_sram_threshold")
-XIDS = same("xid_recurring", "xid_critical")
+SPENT = same("gpu_row_remap_failed", "gpu_ecc_sram_threshold")
+XIDS = same("gpu_xid_recurring", "gpu_xid_critical")
 
 
 def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
     """Whether another verdict about the same memory asks for as much; of Xids only those of memory are."""
-    if cause.check in {"xid_critical", "xid_recurring"} and not codes(cause) & MEMORY:
+    if cause.check in {"gpu_xid_critical", "gpu_xid_recurring"} and not codes(cause) & MEMORY:
         return False
     return (together or cause.check in SPENT) and covers(verdict, cause)
 
 
 CHECKS = (
     Check(
-        name="ecc_uncorrectable",
-        alert="GpuEccUncorrectable",
+        name="gpu_ecc_uncorrectable",
         levels=(FAIL, WARN),
         help="The GPU's memory had errors that ECC could not correct.",
         steps="""\
@@ -148,8 +147,7 @@ CHECKS = (
         past=(_GAINED,),
     ),
     Check(
-        name="ecc_corrected_storm",
-        alert="GpuEccCorrectedStorm",
+        name="gpu_ecc_corrected_storm",
         help="ECC corrects errors at a rate at which memory is about to fail.",
         steps="""\
 1. Drain the GPU: the driver is busy with the errors, and those that cannot be corrected follow.
@@ -158,14 +156,13 @@ CHECKS = (
 """,
         gpu=corrected_storm,
         after=5 * MINUTE,
-        follows=SPENT | XIDS | same("ecc_uncorrectable"),
+        follows=SPENT | XIDS | same("gpu_ecc_uncorrectable"),
         because=of_memory,
         past=(_RATE,),
         limits=(RATE,),
     ),
     Check(
-        name="ecc_corrected_high",
-        alert="GpuEccCorrectedHigh",
+        name="gpu_ecc_corrected_high",
         levels=(WARN,),
         help="ECC has corrected many errors since the last reset.",
         steps="""\
@@ -174,7 +171,7 @@ CHECKS = (
 """,
         gpu=corrected_high,
         after=15 * MINUTE,
-        follows=SPENT | XIDS | same("ecc_uncorrectable", "ecc_corrected_storm"),
+        follows=SPENT | XIDS | same("gpu_ecc_uncorrectable", "gpu_ecc_corrected_storm"),
         because=of_memory,
         limits=(SRAM, DRAM),
     ),

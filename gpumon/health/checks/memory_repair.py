@@ -40,13 +40,12 @@ def page_retirement_pending(gpu: GpuCase) -> Finding | None:
 
 def of_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
     """A reset may do, too. If it did not, what stands above is over, and this verdict says what is left to do."""
-    return together and (cause.check == "ecc_uncorrectable" or bool(codes(cause) & MEMORY))
+    return together and (cause.check == "gpu_ecc_uncorrectable" or bool(codes(cause) & MEMORY))
 
 
 CHECKS = (
     Check(
-        name="recovery_action",
-        alert="GpuRecoveryAction",
+        name="gpu_recovery_action",
         help="The driver says that the GPU has to be reset, or the node rebooted.",
         steps="""\
 1. Drain the GPU, and do what the verdict says; `nvidia-smi -q | grep -A1 Recovery` shows the driver's word for it.
@@ -55,12 +54,11 @@ CHECKS = (
 """,
         gpu=recovery_action,
         after=MINUTE,
-        follows=FAULTS | SPENT | XIDS | same("ecc_uncorrectable") | {"nvswitch_error": "node"},
+        follows=FAULTS | SPENT | XIDS | same("gpu_ecc_uncorrectable") | {"nvswitch_error": "node"},
         because=beside,
     ),
     Check(
-        name="row_remap_pending",
-        alert="GpuRowRemapPending",
+        name="gpu_row_remap_pending",
         levels=(WARN,),
         help="A bad memory row waits for a reset to be replaced.",
         steps="""\
@@ -69,12 +67,11 @@ CHECKS = (
 """,
         gpu=row_remap_pending,
         after=15 * MINUTE,
-        follows=SPENT | XIDS | same("ecc_uncorrectable", "ecc_corrected_storm", "recovery_action"),
+        follows=SPENT | XIDS | same("gpu_ecc_uncorrectable", "gpu_ecc_corrected_storm", "gpu_recovery_action"),
         because=of_memory,
     ),
     Check(
-        name="page_retirement_pending",
-        alert="GpuPageRetirementPending",
+        name="gpu_page_retirement_pending",
         levels=(WARN,),
         help="A bad memory page of a GPU before Ampere waits for the driver to be loaded again.",
         steps="""\
@@ -83,7 +80,7 @@ CHECKS = (
 """,
         gpu=page_retirement_pending,
         after=15 * MINUTE,
-        follows=XIDS | same("ecc_uncorrectable"),
+        follows=XIDS | same("gpu_ecc_uncorrectable"),
         because=of_page,
     ),
 )

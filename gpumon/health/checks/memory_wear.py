@@ -84,8 +84,7 @@ def retired_pages(gpu: GpuCase) -> Finding | None:
 
 CHECKS = (
     Check(
-        name="row_remap_failed",
-        alert="GpuRowRemapFailed",
+        name="gpu_row_remap_failed",
         help="A bad row of the GPU's memory could not be replaced.",
         steps=f"""\
 1. Drain the GPU: its memory can no longer be repaired.
@@ -94,8 +93,7 @@ CHECKS = (
         gpu=row_remap_failed,
     ),
     Check(
-        name="ecc_sram_threshold",
-        alert="GpuSramThreshold",
+        name="gpu_ecc_sram_threshold",
         help="The GPU's SRAM had so many uncorrectable errors that the board has to go.",
         steps=f"""\
 1. Drain the GPU: caches and registers give wrong values, and cannot be repaired.
@@ -104,20 +102,18 @@ CHECKS = (
         gpu=sram_threshold,
     ),
     Check(
-        name="row_remap_many",
-        alert="GpuRowRemapMany",
+        name="gpu_row_remap_many",
         levels=(WARN,),
         help="So many memory rows were replaced that the spares come to an end.",
         steps=f"""\
 1. The GPU still works as it should. Plan its replacement before a row cannot be replaced; {_PROOF}.
 """,
         gpu=rows_remapped,
-        follows={"row_remap_failed": "same"},
+        follows={"gpu_row_remap_failed": "same"},
         limits=(ROWS,),
     ),
     Check(
-        name="row_remap_banks",
-        alert="GpuRowRemapBanks",
+        name="gpu_row_remap_banks",
         levels=(WARN,),
         help="A memory bank has no spare row left.",
         steps="""\
@@ -125,11 +121,10 @@ CHECKS = (
 2. Run the vendor's diagnostics in the next maintenance; more banks each time: plan the replacement.
 """,
         gpu=banks_without_spares,
-        follows={"row_remap_failed": "same", "row_remap_many": "same"},
+        follows={"gpu_row_remap_failed": "same", "gpu_row_remap_many": "same"},
     ),
     Check(
-        name="retired_pages",
-        alert="GpuRetiredPages",
+        name="gpu_retired_pages",
         levels=(WARN, FAIL),
         help="Many memory pages of a GPU before Ampere are retired; 64 are the end.",
         steps=f"""\

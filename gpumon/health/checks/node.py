@@ -28,8 +28,7 @@ def driver_down(facts: Facts) -> Finding | None:
 
 CHECKS: tuple[Check, ...] = (
     Check(
-        name="driver_down",
-        alert="GpumonNvmlDown",
+        name="gpu_driver_down",
         help="The NVIDIA driver does not answer: no reading of the GPUs is current.",
         steps="""\
 1. `lsmod | grep nvidia` and `dmesg | grep -i nvrm` tell whether the module is loaded and what it said.

@@ -47,7 +47,7 @@ _TRAINING_BEFORE, _TRAINING_AFTER = MINUTE, 3 * MINUTE
 _LOST: Mapping[str, Where | Xids] = {
     "gpu_lost": "peer",
     "gpu_missing": "peer",
-    "xid_critical": Xids("same", LINK_XIDS),
+    "gpu_xid_critical": Xids("same", LINK_XIDS),
 }
 
 
@@ -225,7 +225,6 @@ _FAILING: Mapping[str, Where | Xids] = {**_LOST, "nvlink_down": "same", "nvlink_
 CHECKS = (
     Check(
         name="nvlink_down",
-        alert="NvlinkDown",
         help="An NVLink that should be up carries no traffic.",
         steps="""\
 1. `nvidia-smi nvlink -s` and `dmesg | grep -i xid` (74, or 144 to 150 from Blackwell on).
@@ -240,7 +239,6 @@ CHECKS = (
     ),
     Check(
         name="nvlink_recovery_failed",
-        alert="NvlinkRecoveryFailed",
         help="An NVLink had errors and could not be trained again.",
         steps="""\
 1. Drain the node: the link is down, or will be.
@@ -254,7 +252,6 @@ CHECKS = (
     ),
     Check(
         name="nvlink_unstable",
-        alert="NvlinkUnstable",
         help="An NVLink has errors, or goes down, again and again.",
         steps="""\
 1. Drain the node; collectives over this link are slow, and will fail.
@@ -269,7 +266,6 @@ CHECKS = (
     ),
     Check(
         name="nvlink_crc_high",
-        alert="NvlinkCrcHigh",
         levels=(Level.WARN, Level.FAIL),
         help="An NVLink goes on receiving packets with a wrong checksum.",
         steps="""\
@@ -284,7 +280,6 @@ CHECKS = (
     ),
     Check(
         name="nvlink_ber_high",
-        alert="NvlinkBerHigh",
         help="An NVLink lets more wrong bits through than it may.",
         steps="""\
 1. Drain the node at the next occasion: such a link drops before long.
@@ -297,7 +292,6 @@ CHECKS = (
     ),
     Check(
         name="nvlink_errors",
-        alert="NvlinkErrors",
         levels=(Level.WARN,),
         help="An NVLink had errors that were mended.",
         steps="""\
@@ -310,8 +304,7 @@ CHECKS = (
         follows={**_FAILING, "nvlink_unstable": "same", "nvlink_crc_high": "same", "nvlink_ber_high": "same"},
     ),
     Check(
-        name="nvlink_speed",
-        alert="NvlinkSlow",
+        name="nvlink_slow",
         levels=(Level.WARN,),
         help="An NVLink is slower than its product's, or than its neighbours.",
         steps="""\

@@ -53,7 +53,7 @@ def generation(gpu: GpuCase) -> Finding | None:
         return WELL
     load, seen = gpu.series(BUSY), gpu.series(GENERATION)
     if not load or not seen or load[0].mean < busy or min(load[0].covered, seen[0].covered) < BUSY.seconds - _SLACK:
-        return None if gpu.has_verdict("pcie_generation") else WELL
+        return None if gpu.has_verdict("pcie_generation_degraded") else WELL
     if max(seen[0].window.values) >= most:
         return WELL
     reason = f"The PCIe link ran at generation {now:.0f} of {most:.0f} through ten minutes of work."
@@ -87,7 +87,7 @@ def errors(gpu: GpuCase) -> Finding | None:
 
 def aer(gpu: GpuCase) -> Finding:
     """What the kernel says of the GPU's own address, or of a port that leads to it alone."""
-    cleared = gpu.cleared("pcie_aer") or 0.0
+    cleared = gpu.cleared("pcie_fatal_error") or 0.0
     own = {gpu.state.bus_id, gpu.state.port_above}
     found = [
         one
@@ -105,8 +105,7 @@ _GONE: dict[str, Where] = {"gpu_lost": "same", "gpu_missing": "same"}
 
 CHECKS: tuple[Check, ...] = (
     Check(
-        name="pcie_aer",
-        alert="PcieFatalError",
+        name="pcie_fatal_error",
         help="The kernel reported a fatal error of the GPU's PCIe link.",
         steps="""\
 1. Drain the node: such errors come before a GPU falls off the bus.
@@ -119,7 +118,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="pcie_errors",
-        alert="PcieErrors",
         levels=(Level.WARN, Level.FAIL),
         help="The GPU counted PCIe errors that are not corrected.",
         steps="""\
@@ -130,11 +128,10 @@ CHECKS: tuple[Check, ...] = (
         gpu=errors,
         latch=Latch(quiet=DAY),
         past=(ERRORS,),
-        follows={**_GONE, "pcie_aer": "same"},
+        follows={**_GONE, "pcie_fatal_error": "same"},
     ),
     Check(
-        name="pcie_width",
-        alert="PcieWidthDegraded",
+        name="pcie_width_degraded",
         help="The GPU's PCIe link has fewer lanes than GPU and slot allow.",
         steps="""\
 1. Drain the node: copies between host and GPU are slow, and with them whole jobs.
@@ -143,11 +140,10 @@ CHECKS: tuple[Check, ...] = (
 """,
         gpu=width,
         after=5 * MINUTE,
-        follows={**_GONE, "pcie_aer": "same"},
+        follows={**_GONE, "pcie_fatal_error": "same"},
     ),
     Check(
-        name="pcie_generation",
-        alert="PcieGenerationDegraded",
+        name="pcie_generation_degraded",
         levels=(Level.WARN,),
         help="The GPU's PCIe link stays below its speed though the GPU works.",
         steps="""\
@@ -158,11 +154,10 @@ CHECKS: tuple[Check, ...] = (
         gpu=generation,
         past=(BUSY, GENERATION),
         limits=(BUSY_SHARE,),
-        follows={**_GONE, "pcie_aer": "same", "pcie_width": "same"},
+        follows={**_GONE, "pcie_fatal_error": "same", "pcie_width_degraded": "same"},
     ),
     Check(
         name="pcie_replays",
-        alert="PcieReplays",
         levels=(Level.WARN,),
         help="The GPU's PCIe link repeats more packets than its kind may.",
         steps="""\
@@ -172,6 +167,6 @@ CHECKS: tuple[Check, ...] = (
         gpu=replays,
         past=(REPLAYS,),
         limits=(REPLAY_SHARE,),
-        follows={**_GONE, "pcie_aer": "same", "pcie_errors": "same", "pcie_width": "same"},
+        follows={**_GONE, "pcie_fatal_error": "same", "pcie_errors": "same", "pcie_width_degraded": "same"},
     ),
 )

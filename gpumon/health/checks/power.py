@@ -96,8 +96,7 @@ def _implausible(now: Gpu, words: str) -> Finding:
 
 CHECKS = (
     Check(
-        name="power_brake",
-        alert="GpuPowerBrake",
+        name="gpu_power_brake",
         help="The power brake slows the GPU down.",
         steps="""\
 1. One node: a power supply that failed or lost its feed (the BMC's log). Many at once: the rack's or row's power cap.
@@ -109,8 +108,7 @@ CHECKS = (
         past=(BRAKED,),
     ),
     Check(
-        name="power_cap",
-        alert="GpuPowerCapLow",
+        name="gpu_power_cap_low",
         levels=(WARN,),
         help="A power limit that is lower than it should be holds the GPU back nearly always.",
         steps="""\
@@ -124,8 +122,7 @@ CHECKS = (
         pages=False,
     ),
     Check(
-        name="power_implausible",
-        alert="GpuPowerImplausible",
+        name="gpu_power_implausible",
         levels=(WARN,),
         help="The power that the GPU says it draws cannot be.",
         steps="""\

@@ -231,14 +231,20 @@ def _repaired(facts: Facts) -> Iterator[Mended]:
 
 _ANY: tuple[str, ...] = (
     *("gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_init_failed", "gpu_stuck", "gpu_unreadable"),
-    *("fabric_manager_down", "fabric_unhealthy", "nvlink_down", "nvlink_recovery_failed", "xid_critical"),
+    *("fabric_manager_down", "fabric_unhealthy", "nvlink_down", "nvlink_recovery_failed", "gpu_xid_critical"),
 )
 """Faults with which no all-reduce is what it was; in the order of the table."""
-_LINKS: tuple[str, ...] = ("nvlink_unstable", "nvlink_crc_high", "nvlink_ber_high", "nvlink_errors", "nvlink_speed")
+_LINKS: tuple[str, ...] = ("nvlink_unstable", "nvlink_crc_high", "nvlink_ber_high", "nvlink_errors", "nvlink_slow")
 """What slows a link, and whoever is at its other end."""
 _SLOWING: tuple[str, ...] = (
-    *("pcie_width", "pcie_generation", "hw_slowdown", "clock_straggler", "thermal_margin_low"),
-    *("memory_temperature_high", "power_brake", "power_cap"),
+    *(
+        "pcie_width_degraded",
+        "pcie_generation_degraded",
+        "gpu_hw_slowdown",
+        "gpu_clock_straggler",
+        "gpu_thermal_margin_low",
+    ),
+    *("gpu_memory_temperature_high", "gpu_power_brake", "gpu_power_cap_low"),
 )
 """What slows one GPU, and with it all of them; but it is that GPU that the run then names."""
 
@@ -255,7 +261,6 @@ _LOOK_FIRST = """\
 CHECKS: tuple[Check, ...] = (
     Check(
         name="allreduce_unkillable",
-        alert="AllReduceUnkillable",
         help="A process of the all-reduce sits in the kernel, and SIGKILL does not end it.",
         steps="""\
 1. Drain the node: whoever opens that GPU will hang too. The log of the run names the stage
@@ -266,11 +271,10 @@ CHECKS: tuple[Check, ...] = (
         node=unkillable,
         after=MINUTE,
         latch=Latch(),
-        follows={"driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any"},
+        follows={"gpu_driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any"},
     ),
     Check(
         name="gpu_allreduce_wrong",
-        alert="GpuAllReduceWrong",
         help="The GPU sends wrong data in the all-reduce: silent corruption.",
         steps="""\
 1. Drain the node at once, and doubt what was computed there since the last run that was well.
@@ -282,7 +286,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="allreduce_wrong",
-        alert="AllReduceWrong",
         help="Sums of the all-reduce are wrong: silent corruption.",
         steps="""\
 1. Drain the node at once, and doubt what was computed there since the last run that was well.
@@ -295,7 +298,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="allreduce_failing",
-        alert="AllReduceFailing",
         levels=(FAIL, WARN),
         help="The all-reduce fails again and again.",
         steps="""\
@@ -305,11 +307,10 @@ CHECKS: tuple[Check, ...] = (
 """,
         node=failing,
         limits=(FAILURES,),
-        follows={"driver_down": "node", "allreduce_unkillable": "node", **_after(*_ANY)},
+        follows={"gpu_driver_down": "node", "allreduce_unkillable": "node", **_after(*_ANY)},
     ),
     Check(
         name="gpu_allreduce_slow",
-        alert="GpuAllReduceSlow",
         levels=(WARN,),
         help="The GPU holds the all-reduce of the node back.",
         steps=f"""\
@@ -325,7 +326,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="allreduce_slow",
-        alert="AllReduceSlow",
         levels=(WARN,),
         help="The all-reduce is slower than it should be, and no single GPU is to blame.",
         steps=f"""\
@@ -344,7 +344,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="allreduce_stale",
-        alert="AllReduceStale",
         levels=(),
         help="Nobody can tell how fast the all-reduce is: none has run for long, or since a repair.",
         steps="""\

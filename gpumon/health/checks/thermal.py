@@ -89,8 +89,7 @@ def memory_hot(gpu: GpuCase) -> Finding | None:
 
 CHECKS = (
     Check(
-        name="thermal_margin_low",
-        alert="GpuThermalMarginLow",
+        name="gpu_thermal_margin_low",
         levels=(FAIL, WARN),
         help="The GPU is so hot that it slows down.",
         steps=_COOLING,
@@ -100,8 +99,7 @@ CHECKS = (
         limits=(MARGIN, SLOWDOWN, CORE),
     ),
     Check(
-        name="memory_temperature_high",
-        alert="GpuMemoryTemperatureHigh",
+        name="gpu_memory_temperature_high",
         levels=(WARN,),
         help="The GPU's memory is hotter than it may be.",
         steps=_COOLING,
@@ -109,6 +107,6 @@ CHECKS = (
         after=5 * MINUTE,
         clear_after=2 * MINUTE,
         limits=(MEMORY,),
-        follows={"thermal_margin_low": "same"},
+        follows={"gpu_thermal_margin_low": "same"},
     ),
 )

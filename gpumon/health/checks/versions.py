@@ -91,8 +91,7 @@ def _most(gpu: GpuCase, name: str) -> tuple[str, int, int] | None:
 
 CHECKS: tuple[Check, ...] = (
     Check(
-        name="version_drift",
-        alert="NodeVersionDrift",
+        name="node_version_drift",
         levels=(WARN,),
         help="The driver or NCCL has another version than it should, or GPUs differ in firmware with no majority.",
         steps="""\
@@ -107,7 +106,6 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="gpu_version_drift",
-        alert="GpuVersionDrift",
         levels=(WARN,),
         help="The GPU's firmware has another version than it should, or than its neighbours'.",
         steps="""\

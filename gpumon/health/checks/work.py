@@ -114,8 +114,7 @@ def settings_pending(gpu: GpuCase) -> Finding | None:
 
 CHECKS = (
     Check(
-        name="process_stuck",
-        alert="GpuProcessStuck",
+        name="gpu_process_stuck",
         help="A process that holds a GPU cannot end.",
         steps="""\
 1. `ps -eo pid,stat,wchan:30,etime,comm | awk '$2 ~ /^D/'`, and `cat /proc/PID/stack` as root: in the driver, or in a
@@ -126,11 +125,10 @@ CHECKS = (
 """,
         node=process_stuck,
         limits=(STUCK,),
-        follows={"driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any", "allreduce_unkillable": "node"},
+        follows={"gpu_driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any", "allreduce_unkillable": "node"},
     ),
     Check(
-        name="memory_orphaned",
-        alert="GpuMemoryOrphaned",
+        name="gpu_memory_orphaned",
         levels=(WARN,),
         help="Memory of the GPU is in use, and no process has it.",
         steps="""\
@@ -140,11 +138,10 @@ CHECKS = (
         gpu=memory_orphaned,
         after=5 * MINUTE,
         limits=(ORPHANED,),
-        follows={"process_stuck": "node"},
+        follows={"gpu_process_stuck": "node"},
     ),
     Check(
         name="gpu_spin",
-        alert="GpuSpin",
         levels=(WARN,),
         help="The GPU is busy all the time and draws little power, as one does that waits for a peer.",
         steps="""\
@@ -156,11 +153,10 @@ CHECKS = (
         gpu=spin,
         past=(BUSY, DRAW, TRAFFIC),
         limits=(SPIN_BUSY, SPIN_DRAW, SPIN_TRAFFIC),
-        follows={"power_brake": "same", "power_implausible": "same", "hw_slowdown": "same"},
+        follows={"gpu_power_brake": "same", "gpu_power_implausible": "same", "gpu_hw_slowdown": "same"},
     ),
     Check(
-        name="persistence_off",
-        alert="GpuPersistenceOff",
+        name="gpu_persistence_off",
         levels=(WARN,),
         help="Persistence mode is off.",
         steps="""\
@@ -171,8 +167,7 @@ CHECKS = (
         pages=False,
     ),
     Check(
-        name="settings_pending",
-        alert="GpuSettingsPending",
+        name="gpu_settings_pending",
         levels=(WARN,),
         help="A change of the GPU's ECC or MIG mode has been waiting for a reset for an hour.",
         steps="""\

@@ -150,7 +150,7 @@ def recurring(gpu: GpuCase) -> Finding | None:
     limit = gpu.facts.limit(RECURRING)
     if limit is None:
         return OFF
-    bursts = unplanned(gpu, "xid_recurring", DAY)
+    bursts = unplanned(gpu, "gpu_xid_recurring", DAY)
     found = [one for one in bursts if one.critical and one.code != RECOVERY_ACTION]
     counted = Counter(one.code for one in found).most_common(1)
     if not counted or counted[0][1] < limit:
@@ -163,10 +163,10 @@ def recurring(gpu: GpuCase) -> Finding | None:
 
 def critical(gpu: GpuCase) -> Finding | None:
     """Of all since the last repair the one that asks for most."""
-    known = tuple(told(gpu, "xid_critical"))
+    known = tuple(told(gpu, "gpu_xid_critical"))
     found = [one for one in known if one.critical]
     if not found:
-        return over() if is_taken_back(gpu, "xid_critical", known) else WELL
+        return over() if is_taken_back(gpu, "gpu_xid_critical", known) else WELL
     at = max(one.burst.last_wall for one in found)
     return fail(reason(found), worst(found).action, at=at, **evidence(found))
 
@@ -175,9 +175,9 @@ def explained(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa
     """Whether all the Xids of a verdict are explained by another verdict."""
     found = codes(verdict)
     match cause.check:
-        case "row_remap_failed" | "ecc_sram_threshold":
+        case "gpu_row_remap_failed" | "gpu_ecc_sram_threshold":
             return found <= MEMORY
-        case "xid_recurring":
+        case "gpu_xid_recurring":
             return found - {RECOVERY_ACTION} <= codes(cause)
         case "nvswitch_error":
             return together and found <= LINKS
@@ -189,7 +189,6 @@ def explained(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa
 CHECKS = (
     Check(
         name="nvswitch_error",
-        alert="NvswitchError",
         levels=(FAIL, WARN),
         help="An NVSwitch reported an error to the kernel log (SXid).",
         steps="""\
@@ -201,8 +200,7 @@ CHECKS = (
         latch=Latch(),
     ),
     Check(
-        name="xid_recurring",
-        alert="GpuXidRecurring",
+        name="gpu_xid_recurring",
         help="The same critical Xid comes again and again on one GPU.",
         steps="""\
 1. Drain the node, and take the GPU out of service: what was tried did not help.
@@ -214,8 +212,7 @@ CHECKS = (
         limits=(RECURRING,),
     ),
     Check(
-        name="xid_critical",
-        alert="GpuXidCritical",
+        name="gpu_xid_critical",
         help="The driver reported an error of the GPU's hardware, firmware or links.",
         steps="""\
 1. Drain the node: memory, link, firmware or bus of this GPU are at fault, not the job.
@@ -225,7 +222,7 @@ CHECKS = (
         gpu=critical,
         latch=Latch(),
         follows=same("gpu_reset_required", "gpu_init_failed", "gpu_stuck")
-        | same("row_remap_failed", "ecc_sram_threshold", "xid_recurring")
+        | same("gpu_row_remap_failed", "gpu_ecc_sram_threshold", "gpu_xid_recurring")
         | {"gpu_lost": "any", "gpu_missing": "any", "nvswitch_error": "node"},
         because=explained,
     ),

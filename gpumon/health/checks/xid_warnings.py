@@ -34,11 +34,11 @@ _SHORTEST = MINUTE / 2
 def warning(gpu: GpuCase) -> Finding | None:
     """Those of this boot and the last day. What another Xid has cancelled is over at once."""
     catalogue = gpu.facts.catalogue
-    recent = [one for one in told(gpu, "xid_warning") if age(one.burst, gpu.facts) <= DAY]
+    recent = [one for one in told(gpu, "gpu_xid") if age(one.burst, gpu.facts) <= DAY]
     found = [one for one in recent if _warns(one, catalogue)]
     if not found:
         cancelled = any(one.burst.cancelled_wall is not None for one in recent)
-        return over() if cancelled or is_taken_back(gpu, "xid_warning", recent) else WELL
+        return over() if cancelled or is_taken_back(gpu, "gpu_xid", recent) else WELL
     at = max(one.burst.last_wall for one in found)
     contained = sum(one.code == _CONTAINED and not gpu.facts.planned(one.burst) for one in found)
     if contained > 1:
@@ -59,7 +59,7 @@ def _warns(one: Told, catalogue: Catalogue) -> bool:
 def unknown_code(gpu: GpuCase) -> Finding | None:
     found = [
         one
-        for one in told(gpu, "xid_unknown")
+        for one in told(gpu, "gpu_xid_unknown")
         if one.code not in gpu.facts.catalogue.rows and age(one.burst, gpu.facts) <= DAY
     ]
     if not found:
@@ -74,14 +74,14 @@ def repeated(gpu: GpuCase) -> Finding | None:
     if limit is None:
         return OFF
     for code, action in _STICKS.items():
-        found = [one for one in unplanned(gpu, "xid_app_repeated", DAY) if one.code == code]
+        found = [one for one in unplanned(gpu, "gpu_xid_app_repeated", DAY) if one.code == code]
         times, where = _sticking([one.burst for one in found])
         if times >= limit and not _elsewhere(code, gpu):
             words = f"Xid {code} came {times} times within 24 hours to this GPU{where}, and to no other."
             at = found[-1].burst.last_wall
             make = fail if code == _TIMEOUT else warn
             return make(words, action, at=at, xid=code, bursts=times)
-    known = gpu.facts.open.get(("xid_app_repeated", gpu.device))
+    known = gpu.facts.open.get(("gpu_xid_app_repeated", gpu.device))
     shared = known is not None and any(_elsewhere(code, gpu) for code in codes(known))
     return over() if shared else WELL
 
@@ -184,7 +184,13 @@ def _is_unknown(bus_id: str, facts: Facts) -> bool:
     return not ours and (facts.bus or {}).get(bus_id, "nvidia") in {"nvidia", ""}
 
 
-_MEMORY = ("row_remap_failed", "ecc_uncorrectable", "ecc_corrected_storm", "ecc_corrected_high", "row_remap_pending")
+_MEMORY = (
+    "gpu_row_remap_failed",
+    "gpu_ecc_uncorrectable",
+    "gpu_ecc_corrected_storm",
+    "gpu_ecc_corrected_high",
+    "gpu_row_remap_pending",
+)
 _LINKS = ("nvlink_down", "nvlink_recovery_failed")
 
 
@@ -208,7 +214,6 @@ def of_storm(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa:
 CHECKS = (
     Check(
         name="xid_unplaced",
-        alert="XidUnplaced",
         levels=(FAIL, WARN),
         help="The driver reported an error of a GPU that does not answer and that the agent does not know.",
         steps="""\
@@ -220,8 +225,7 @@ CHECKS = (
         latch=Latch(quiet=DAY),
     ),
     Check(
-        name="xid_warning",
-        alert="GpuXid",
+        name="gpu_xid",
         levels=(FAIL, WARN),
         help="The driver reported something unusual of the GPU's hardware, firmware, links or of itself.",
         steps="""\
@@ -231,12 +235,11 @@ CHECKS = (
 """,
         gpu=warning,
         latch=Latch(quiet=DAY),
-        follows=FAULTS | XIDS | same(*_MEMORY, *_LINKS, "recovery_action") | {"nvswitch_error": "node"},
+        follows=FAULTS | XIDS | same(*_MEMORY, *_LINKS, "gpu_recovery_action") | {"nvswitch_error": "node"},
         because=of_warning,
     ),
     Check(
-        name="xid_unknown",
-        alert="GpuXidUnknown",
+        name="gpu_xid_unknown",
         levels=(WARN,),
         help="The driver reported an Xid that this version does not know.",
         steps="""\
@@ -245,12 +248,11 @@ CHECKS = (
 """,
         gpu=unknown_code,
         latch=Latch(quiet=DAY),
-        follows=FAULTS | XIDS | same("recovery_action") | {"nvswitch_error": "node"},
+        follows=FAULTS | XIDS | same("gpu_recovery_action") | {"nvswitch_error": "node"},
         because=beside,
     ),
     Check(
-        name="xid_app_repeated",
-        alert="GpuXidAppRepeated",
+        name="gpu_xid_app_repeated",
         levels=(FAIL, WARN),
         help="An error that applications cause comes back to one GPU alone: it may be the GPU's.",
         steps="""\
@@ -265,7 +267,6 @@ CHECKS = (
     ),
     Check(
         name="xid_app_everywhere",
-        alert="XidAppEverywhere",
         levels=(WARN,),
         help="The same error of applications came to several GPUs: software is at fault.",
         steps="""\
@@ -276,8 +277,7 @@ CHECKS = (
         pages=False,
     ),
     Check(
-        name="xid_storm",
-        alert="GpuXidStorm",
+        name="gpu_xid_storm",
         levels=(WARN,),
         help="One Xid comes so often that it floods the kernel log.",
         steps="""\
@@ -286,7 +286,7 @@ CHECKS = (
 """,
         gpu=storm,
         after=2 * MINUTE,
-        follows=FAULTS | XIDS | same("xid_warning", "xid_app_repeated"),
+        follows=FAULTS | XIDS | same("gpu_xid", "gpu_xid_app_repeated"),
         because=of_storm,
         past=(_LINES,),
         limits=(STORM,),

@@ -9,7 +9,7 @@ import pytest
 from gpumon.cli.fitness.conclusion import SILENCE, answer
 from gpumon.cli.fitness.node_health import LEVELS, Fault, Known, KnownGpu
 from gpumon.health.checks import gpu
-from gpumon.health.terms import PAST_UNREAD
+from gpumon.health.terms import HISTORY_UNREAD
 
 GPUS = tuple(KnownGpu(number=index, uuid=f"GPU-{index}", bus_id=f"00000000:0{index}:00.0") for index in range(4))
 
@@ -37,19 +37,19 @@ def test_a_node_that_waits_for_its_gpus_is_not_called_well() -> None:
     awaiting = node(awaited=1)
     assert answer(awaiting).line.startswith("GPU UNKNOWN: the driver does not count 1 GPU that should be here.")
     assert answer(awaiting).code == 3
-    assert answer(awaiting, ignored=["poll_slow", "no_such_check"]).code == 3
-    for content in (answer(awaiting, GPUS[:1]), answer(awaiting, ignored=["gpu_count"])):
+    assert answer(awaiting, ignored=["gpumon_poll_slow", "no_such_check"]).code == 3
+    for content in (answer(awaiting, GPUS[:1]), answer(awaiting, ignored=["gpu_count_mismatch"])):
         assert (content.code, content.line.endswith(" well.")) == (0, True)
 
 
 def test_no_warning_hides_that_the_past_is_not_known() -> None:
     """What failed before the agent started may fail still: only a failure of now says more."""
-    past, hot = Fault(verdict=verdict("unknown", check=PAST_UNREAD)), Fault(verdict=verdict("warn", 1))
+    past, hot = Fault(verdict=verdict("unknown", check=HISTORY_UNREAD)), Fault(verdict=verdict("warn", 1))
     for job in (None, GPUS[:2]):
         found = answer(node(past, hot), job)
         assert (found.code, found.line) == (3, "GPU UNKNOWN: It is unknown. (+1 more)")
         assert answer(node(past, hot, Fault(verdict=verdict("fail", 0))), job).code == 2
-    assert answer(node(past, hot), ignored=[PAST_UNREAD]).code == 1
+    assert answer(node(past, hot), ignored=[HISTORY_UNREAD]).code == 1
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_no_warning_hides_that_the_past_is_not_known() -> None:
 )
 def test_no_warning_hides_that_nobody_can_tell_how_a_gpu_is(values: dict[str, Any], line: str) -> None:
     """As after the crash that took it away: for a day there is a warning of the crash."""
-    crashed, failed = Fault(verdict=verdict("warn", check="unexpected_reboot")), Fault(verdict=verdict("fail", 0))
+    crashed, failed = Fault(verdict=verdict("warn", check="node_unexpected_reboot")), Fault(verdict=verdict("fail", 0))
     for job in (None, values["gpus"][3:]) if values.get("gpus") else (None,):
         found = answer(node(crashed, **values), job)
         assert (found.code, found.line) == (3, f"GPU UNKNOWN: {line} (+1 more)")
@@ -111,7 +111,7 @@ def test_a_well_node_says_how_many() -> None:
 def test_a_job_is_not_refused_for_the_fault_of_another_gpu() -> None:
     """But for its own, the node's, a port's, and what another's fault does to its own."""
     link = verdict("fail", 0, check="nvlink_down", reason="A link is down.")
-    count = verdict("fail", check="gpu_count", reason="7 of 8 are here.")
+    count = verdict("fail", check="gpu_count_mismatch", reason="7 of 8 are here.")
     other = Fault(verdict=verdict("fail", 3), consequences=(link, count))
     port = Fault(verdict=verdict("warn", device="mlx5_0/1", reason="It flaps."))
     assert answer(node(other), GPUS[1:2]).code == 0
@@ -144,10 +144,10 @@ def test_ignored_checks_are_left_out_with_what_follows_from_them() -> None:
 
 def test_ignoring_what_a_gpu_had_said_does_not_excuse_its_silence() -> None:
     """A cosmetic verdict from before it was released, or fell silent, tells nothing of how it is now."""
-    told = Fault(verdict=verdict("warn", 3, check="persistence_off"))
+    told = Fault(verdict=verdict("warn", 3, check="gpu_persistence_off"))
     known = node(told, gpus=(*GPUS[:3], GPUS[3]._replace(unwatched="it is released")))
-    assert answer(known, None, ["persistence_off"]).code == 3
-    assert answer(known, known.gpus[3:], ["persistence_off"]).code == 3
+    assert answer(known, None, ["gpu_persistence_off"]).code == 3
+    assert answer(known, known.gpus[3:], ["gpu_persistence_off"]).code == 3
 
 
 def test_what_explains_a_silent_gpu_is_in_the_table() -> None:

@@ -122,16 +122,16 @@ def test_one_fault_is_one_fault_without_the_agent(tmp_path: Path) -> None:
     with Store.open(tmp_path / "gpumon.db") as store:
         rule(
             store,
-            verdict("work_lost", WARN, since=WALL - 9)._replace(under=("links_unread", "GPU-3")),
-            verdict("links_unread", FAIL)._replace(under=("gpu_lost", "GPU-3")),
+            verdict("work_lost", WARN, since=WALL - 9)._replace(under=("gpumon_links_unread", "GPU-3")),
+            verdict("gpumon_links_unread", FAIL)._replace(under=("gpu_lost", "GPU-3")),
             verdict("gpu_lost", FAIL, since=WALL + 1),
-            verdict("row_remap_failed", FAIL, "GPU-4")._replace(under=("cleared_meanwhile", "GPU-4")),
+            verdict("gpu_row_remap_failed", FAIL, "GPU-4")._replace(under=("cleared_meanwhile", "GPU-4")),
         )
     told = {
         fault.verdict["check"]: [one["check"] for one in fault.consequences]
         for fault in stored_health.read(str(tmp_path / "gpumon.db")).faults
     }
-    assert told == {"row_remap_failed": [], "gpu_lost": ["links_unread", "work_lost"]}
+    assert told == {"gpu_row_remap_failed": [], "gpu_lost": ["gpumon_links_unread", "work_lost"]}
 
 
 def test_a_gpu_that_is_missing_leaves_its_index_to_the_one_that_has_it(tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ def test_texts_name_labels_that_the_alert_has() -> None:
 def test_samples_of_tables_are_what_rules_read() -> None:
     """A value of a table reaches a rule under the name and labels that Prometheus sees."""
     rule = next(rule for rule in SHIPPED if rule.name == "GpuRowRemapFailed")
-    shown = samples(Judged(health_check={"row_remap_failed,3,GPU-x,,": 3.0}), ())
+    shown = samples(Judged(health_check={"gpu_row_remap_failed,3,GPU-x,,": 3.0}), ())
     (alert,) = evaluate([rule], History().watching([rule]).add(shown, 5.0), (), 5.0, 1e9)
     assert alert.identity == (
         ("alertname", "GpuRowRemapFailed"),

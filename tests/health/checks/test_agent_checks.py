@@ -18,7 +18,7 @@ def test_driver_that_does_not_answer_is_the_one_fault() -> None:
         ward.fault(index, "unknown", "DriverNotLoaded")
     assert not ward.go_on(50).verdicts
     ward.go_on(120)
-    assert [one.check for one in ward.report.health.primary] == ["driver_down"]
+    assert [one.check for one in ward.report.health.primary] == ["gpu_driver_down"]
     assert ward.level("gpu_unreadable", 1) is Level.FAIL
     ward.node(nvml_up=1.0)
     ward.notice("driver", None)
@@ -34,14 +34,14 @@ def test_driver_that_is_loaded_minutes_after_a_boot_is_no_fault() -> None:
     ward.fault(0, "unknown", "DriverNotLoaded")
     assert not ward.go_on(290).verdicts
     assert ward.go_on(150).level("gpu_unreadable", 0) is Level.FAIL
-    assert [one.check for one in ward.report.health.primary] == ["driver_down"]
+    assert [one.check for one in ward.report.health.primary] == ["gpu_driver_down"]
 
 
 def test_driver_that_hangs_asks_for_a_reboot() -> None:
     """One that is not loaded asks for a person."""
     ward = Ward()
     ward.node(nvml_up=0.0, nvml_stuck_seconds=70.0)
-    verdict = ward.go_on(90).verdict("driver_down")
+    verdict = ward.go_on(90).verdict("gpu_driver_down")
     assert verdict is not None
     assert verdict.action is Action.REBOOT
 
@@ -49,12 +49,12 @@ def test_driver_that_hangs_asks_for_a_reboot() -> None:
 @pytest.mark.parametrize(
     ("check", "rows", "notice", "lasting"),
     [
-        ("store_down", {"store_up": 0.0}, ("store", "the disk is full"), 330),
-        ("kernel_log_down", {"kernel_log_up": 0.0}, None, 150),
-        ("poll_slow", {"poll_duration_seconds": {"fast": 0.8}}, None, 660),
-        ("children_abandoned", {"abandoned_children": 1.0}, None, 5),
-        ("configuration_not_reloaded", {}, ("configuration", "not reloaded: no such key"), 5),
-        ("links_unread", {}, ("links", "mlx5_3 is left aside"), 330),
+        ("gpumon_store_down", {"store_up": 0.0}, ("store", "the disk is full"), 330),
+        ("gpumon_kernel_log_down", {"kernel_log_up": 0.0}, None, 150),
+        ("gpumon_poll_slow", {"poll_duration_seconds": {"fast": 0.8}}, None, 660),
+        ("gpumon_child_abandoned", {"abandoned_children": 1.0}, None, 5),
+        ("gpumon_reload_failed", {}, ("configuration", "not reloaded: no such key"), 5),
+        ("gpumon_links_unread", {}, ("links", "mlx5_3 is left aside"), 330),
     ],
 )
 def test_what_the_agent_lacks_is_a_warning(
@@ -88,8 +88,8 @@ def test_lost_lines_are_forgiven_after_an_hour() -> None:
     """An hour in which none was lost."""
     ward = Ward()
     ward.event(0, 0, kind=OVERRUN, bus_id="", uuid=None)
-    assert ward.go_on().level("kernel_log_lost") is Level.WARN
-    assert ward.go_on(3000, every=30).level("kernel_log_lost") is Level.WARN
+    assert ward.go_on().level("gpumon_kernel_log_lost") is Level.WARN
+    assert ward.go_on(3000, every=30).level("gpumon_kernel_log_lost") is Level.WARN
     assert not ward.go_on(700, every=30).verdicts
 
 
@@ -103,7 +103,7 @@ def test_calls_that_go_on_failing_are_told_with_the_error() -> None:
     for step in range(80):
         ward.node(poll_errors_total={"slow,Unknown": 4.0 + step})
         ward.go_on(15, every=15)
-    verdict = ward.verdict("poll_errors")
+    verdict = ward.verdict("gpumon_poll_errors")
     assert verdict is not None
     assert "Unknown" in verdict.reason
 
@@ -116,7 +116,7 @@ def test_sampler_that_is_replaced_on_purpose_is_well() -> None:
     ward.node(sampler_restarts_total={"crash": 2.0, "release": 10.0})
     assert not ward.go_on(60).verdicts
     ward.node(sampler_restarts_total={"crash": 3.0, "release": 10.0})
-    assert ward.go_on(60).level("sampler_restarting") is Level.WARN
+    assert ward.go_on(60).level("gpumon_sampler_restarting") is Level.WARN
     assert not ward.go_on(800, every=15).verdicts
 
 

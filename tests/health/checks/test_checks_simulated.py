@@ -16,29 +16,29 @@ from scripts.profiles import report_of
 WORK = "jobs: [{load: 0.9}]\n"
 IDLE = "idle: true\n"
 SCENARIOS: Mapping[tuple[str, str], tuple[Level, str]] = {
-    ("thermal_margin_low", "h100x8"): (Level.WARN, WORK + "gpus: {3: {set: {temperature: 88}}}"),
-    ("thermal_margin_low", "b200x8"): (Level.FAIL, WORK + "gpus: {3: {set: {temperature: 92}}}"),
-    ("thermal_margin_low", "a100x8"): (Level.FAIL, WORK + "gpus: {3: {set: {temperature: 91}}}"),
-    ("thermal_margin_low", "t4x1"): (Level.WARN, WORK + "gpus: {0: {set: {temperature: 86}}}"),
-    ("memory_temperature_high", "h200x8"): (Level.WARN, WORK + "gpus: {3: {set: {memory_temperature: 97}}}"),
-    ("power_brake", "h100x8"): (Level.FAIL, WORK + "gpus: {3: {set: {clock_events: 136, sm_clock: 600}}}"),
-    ("power_cap", "l40sx4"): (Level.WARN, "busy: true\ngpus: {3: {set: {power_limit: 200}}}"),
-    ("power_cap", "h100x8"): (
+    ("gpu_thermal_margin_low", "h100x8"): (Level.WARN, WORK + "gpus: {3: {set: {temperature: 88}}}"),
+    ("gpu_thermal_margin_low", "b200x8"): (Level.FAIL, WORK + "gpus: {3: {set: {temperature: 92}}}"),
+    ("gpu_thermal_margin_low", "a100x8"): (Level.FAIL, WORK + "gpus: {3: {set: {temperature: 91}}}"),
+    ("gpu_thermal_margin_low", "t4x1"): (Level.WARN, WORK + "gpus: {0: {set: {temperature: 86}}}"),
+    ("gpu_memory_temperature_high", "h200x8"): (Level.WARN, WORK + "gpus: {3: {set: {memory_temperature: 97}}}"),
+    ("gpu_power_brake", "h100x8"): (Level.FAIL, WORK + "gpus: {3: {set: {clock_events: 136, sm_clock: 600}}}"),
+    ("gpu_power_cap_low", "l40sx4"): (Level.WARN, "busy: true\ngpus: {3: {set: {power_limit: 200}}}"),
+    ("gpu_power_cap_low", "h100x8"): (
         Level.WARN,
         "busy: true\ngpus: {3: {set: {power_limit: 200, power_limit_requested: 200}}}",
     ),
-    ("power_implausible", "h100x8"): (Level.WARN, WORK + "gpus: {3: {set: {power: 12}}}"),
-    ("hw_slowdown", "a100x8"): (Level.FAIL, WORK + "gpus: {3: {set: {clock_events: 8}}}"),
-    ("hw_slowdown", "h100x8"): (Level.WARN, WORK + "gpus: {3: {set: {clock_events: 32}}}"),
-    ("clock_straggler", "gb200x4"): (Level.WARN, WORK + "gpus: {3: {set: {sm_clock: 1200}}}"),
+    ("gpu_power_implausible", "h100x8"): (Level.WARN, WORK + "gpus: {3: {set: {power: 12}}}"),
+    ("gpu_hw_slowdown", "a100x8"): (Level.FAIL, WORK + "gpus: {3: {set: {clock_events: 8}}}"),
+    ("gpu_hw_slowdown", "h100x8"): (Level.WARN, WORK + "gpus: {3: {set: {clock_events: 32}}}"),
+    ("gpu_clock_straggler", "gb200x4"): (Level.WARN, WORK + "gpus: {3: {set: {sm_clock: 1200}}}"),
     ("gpu_spin", "a100x8"): (Level.WARN, IDLE + "gpus: {3: {set: {utilization: 100, power: 120}}}"),
     ("gpu_spin", "h100x8"): (
         Level.WARN,
         IDLE + 'gpus: {3: {set: {utilization: 100, power: 130}, gpm: {"*": 2}}}',
     ),
-    ("persistence_off", "t4x1"): (Level.WARN, "gpus: {0: {set: {persistence_mode: 0}}}"),
-    ("settings_pending", "h100x8"): (Level.WARN, "gpus: {3: {ecc: {pending: 0}}}"),
-    ("memory_orphaned", "h100x8"): (Level.WARN, IDLE + "gpus: {3: {set: {memory_used: 9000000000}}}"),
+    ("gpu_persistence_off", "t4x1"): (Level.WARN, "gpus: {0: {set: {persistence_mode: 0}}}"),
+    ("gpu_settings_pending", "h100x8"): (Level.WARN, "gpus: {3: {ecc: {pending: 0}}}"),
+    ("gpu_memory_orphaned", "h100x8"): (Level.WARN, IDLE + "gpus: {3: {set: {memory_used: 9000000000}}}"),
 }
 
 
@@ -56,7 +56,7 @@ def lived(profile: str, text: str, tmp_path: Path, minutes: float) -> Ward:
 def test_what_is_injected_is_found(check: str, profile: str, tmp_path: Path) -> None:
     """On the GPU it was done to, as the one primary verdict."""
     level, text = SCENARIOS[check, profile]
-    ward = lived(profile, text, tmp_path, 70 if check == "settings_pending" else 35)
+    ward = lived(profile, text, tmp_path, 70 if check == "gpu_settings_pending" else 35)
     found = ward.report.health.primary
     device = ward.report.gpus[min(3, len(ward.report.gpus) - 1)].uuid
     assert [(one.check, one.level, one.device) for one in found] == [(check, level, device)]

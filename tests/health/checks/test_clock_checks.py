@@ -39,7 +39,7 @@ def test_six_of_ten_minutes_are_a_slowdown(reason: str, expected: Level) -> None
     """Hardware is a fault, software's way a warning, a power limit in use nothing."""
     ward = at_work(clock_event_active=NOTHING | {reason: 1.0})
     assert not ward.go_on(5.5 * MINUTE, every=15).verdicts
-    assert ward.go_on(MINUTE, every=15).level("hw_slowdown", 3) is expected
+    assert ward.go_on(MINUTE, every=15).level("gpu_hw_slowdown", 3) is expected
     assert len(ward.verdicts) == (expected is not Level.OK)
 
 
@@ -59,9 +59,9 @@ def test_a_slowdown_ends_when_it_was_away_for_long_enough() -> None:
     ward = at_work(clock_event_active=NOTHING | {"hw_slowdown": 1.0})
     settled(ward)
     ward.gpu(3, clock_event_active=None)
-    assert ward.go_on(20 * MINUTE, every=15).level("hw_slowdown", 3) is Level.FAIL
+    assert ward.go_on(20 * MINUTE, every=15).level("gpu_hw_slowdown", 3) is Level.FAIL
     ward.gpu(3, clock_event_active=NOTHING)
-    assert ward.go_on(2 * MINUTE, every=15).level("hw_slowdown", 3) is Level.FAIL
+    assert ward.go_on(2 * MINUTE, every=15).level("gpu_hw_slowdown", 3) is Level.FAIL
     assert not ward.go_on(10 * MINUTE, every=15).verdicts
 
 
@@ -69,15 +69,15 @@ def test_a_slowdown_of_a_braked_gpu_follows_from_the_brake() -> None:
     """One fault, one verdict that pages."""
     ward = at_work(clock_event_active=NOTHING | {"hw_slowdown": 1.0, "hw_power_brake": 1.0}, clock_hertz=clocks(4e8))
     settled(ward)
-    assert ward.seen() == ["clock_straggler", "hw_slowdown", "power_brake"]
-    assert [one.check for one in ward.report.health.primary] == ["power_brake"]
+    assert ward.seen() == ["gpu_clock_straggler", "gpu_hw_slowdown", "gpu_power_brake"]
+    assert [one.check for one in ward.report.health.primary] == ["gpu_power_brake"]
 
 
 def test_a_slow_gpu_among_busy_ones_is_named_with_its_reasons() -> None:
     """After ten minutes of it."""
     ward = at_work(clock_hertz=clocks(1.2e9), clock_event_active=NOTHING | {"applications_clocks": 1.0})
     assert not ward.go_on(8 * MINUTE, every=15).verdicts
-    verdict = settled(ward, 4).verdict("clock_straggler", 3)
+    verdict = settled(ward, 4).verdict("gpu_clock_straggler", 3)
     assert verdict is not None
     assert verdict.reason == "It clocks 1200 MHz where its busy neighbours clock 1980: clocks set by somebody."
     assert (verdict.level, verdict.action) == (Level.WARN, Action.RESET)
@@ -89,7 +89,7 @@ def test_a_slow_gpu_among_busy_ones_is_named_with_its_reasons() -> None:
 def test_heat_is_told_once_however_many_reasons_name_it() -> None:
     """The hardware's word is the stronger one."""
     hot = NOTHING | {"hw_thermal": 1.0, "sw_thermal": 1.0}
-    verdict = settled(at_work(clock_hertz=clocks(1.2e9), clock_event_active=hot)).verdict("clock_straggler", 3)
+    verdict = settled(at_work(clock_hertz=clocks(1.2e9), clock_event_active=hot)).verdict("gpu_clock_straggler", 3)
     assert verdict is not None
     assert verdict.reason.endswith(": heat (hardware).")
     assert verdict.action is Action.INSPECT, "no reset cools a GPU"
@@ -127,7 +127,7 @@ def test_at_the_power_limit_with_all_others_it_is_a_straggler() -> None:
     for index in range(4):
         ward.gpu(index, clock_event_active=NOTHING | {"sw_power_cap": 1.0}, clock_hertz=clocks(1.7e9))
     ward.gpu(2, clock_hertz=clocks(1.3e9))
-    assert settled(ward).level("clock_straggler", 2) is Level.WARN
+    assert settled(ward).level("gpu_clock_straggler", 2) is Level.WARN
     assert len(ward.verdicts) == 1
 
 

@@ -177,7 +177,7 @@ def test_a_chip_to_chip_link_that_is_down_is_a_failure() -> None:
     assert not ward.go_on(300).verdicts
     ward.gpu(1, state={"c2c_links": {str(link): C2cLink(up=float(link != 3)) for link in range(5)}})
     assert not ward.go_on(105).verdicts
-    verdict = ward.go_on(30).verdict("c2c_down", 1)
+    verdict = ward.go_on(30).verdict("c2c_link_down", 1)
     assert verdict is not None
     assert verdict.action is Action.REBOOT
     assert "link 3" in verdict.reason

@@ -92,7 +92,7 @@ def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
     ward = Ward(gpus=7)
     wanted = Expectation(count=8, basis=Basis.PRODUCT)
     expecting(ward, wanted, visible=7)
-    verdict = ward.go_on(90).verdict("gpu_count")
+    verdict = ward.go_on(90).verdict("gpu_count_mismatch")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.INSPECT)
     assert verdict.reason == "The driver counts 7 GPUs; there should be 8, as hosts with this product have."
@@ -100,7 +100,7 @@ def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
     expecting(ward, Expectation(count=8), visible=8)
     assert not ward.go_on(300).verdicts
     expecting(ward, replace(wanted, unlisted=("00000000:50:00.0",)), visible=7)
-    verdict = ward.go_on(90).verdict("gpu_count")
+    verdict = ward.go_on(90).verdict("gpu_count_mismatch")
     assert verdict is not None
     assert verdict.action is Action.REBOOT
     assert verdict.reason.endswith("On the PCI bus, and not listed by the driver: 00000000:50:00.0.")
@@ -114,7 +114,7 @@ def test_a_gpu_that_is_lost_explains_why_one_is_not_counted() -> None:
     ward.go_on(90)
 
     assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
-    assert ward.seen() == ["gpu_count", "gpu_lost"]
+    assert ward.seen() == ["gpu_count_mismatch", "gpu_lost"]
 
 
 def test_a_guest_that_was_given_some_is_not_known_to_lack_any() -> None:
@@ -122,13 +122,13 @@ def test_a_guest_that_was_given_some_is_not_known_to_lack_any() -> None:
     ward = Ward(gpus=2)
     given = Expectation(count=2, may=4, may_basis=Basis.PRODUCT, place=GUEST)
     expecting(ward, given, visible=2)
-    verdict = ward.go_on(90).verdict("gpu_count")
+    verdict = ward.go_on(90).verdict("gpu_count_mismatch")
     assert verdict is not None
     assert verdict.level is Level.UNKNOWN
     assert "this guest may have been given fewer" in verdict.reason
 
     expecting(ward, replace(given, count=3), visible=2)
-    assert ward.go_on(90).level("gpu_count") is Level.FAIL
+    assert ward.go_on(90).level("gpu_count_mismatch") is Level.FAIL
 
 
 def restarted(ward: Ward, expectation: Expectation, *, recalled: bool = True, on_bus: int = 8) -> Verdict:
@@ -188,13 +188,13 @@ def test_a_driver_other_than_configured_is_a_warning() -> None:
     """Until it is the one that is expected; NCCL's is that of the last run of the probe."""
     ward = Ward(policy=Policy(versions={"driver": "580.105.08", "nccl": "2.30.7"}))
     assert not ward.go_on(QUARTER - 60, every=30.0).verdicts
-    verdict = ward.go_on(120).verdict("version_drift")
+    verdict = ward.go_on(120).verdict("node_version_drift")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.WARN, Action.INSPECT)
     assert verdict.reason == f"The driver is {DRIVER}; 580.105.08 is expected."
 
     ward.terms = replace(ward.terms, policy=Policy(versions={"driver": DRIVER, "nccl": "2.27.3"}))
-    verdict = ward.go_on(60).verdict("version_drift")
+    verdict = ward.go_on(60).verdict("node_version_drift")
     assert verdict is not None
     assert verdict.reason == "NCCL is 2.30.7; 2.27.3 is expected."
     ward.terms = replace(ward.terms, policy=Policy(versions={"driver": DRIVER}))
@@ -220,13 +220,13 @@ def test_a_tie_of_versions_is_told_of_the_node() -> None:
     ward = Ward(gpus=8)
     for index in range(4, 8):
         ward.gpu(index, vbios=other)
-    verdict = ward.go_on(QUARTER + 60, every=30.0).verdict("version_drift")
+    verdict = ward.go_on(QUARTER + 60, every=30.0).verdict("node_version_drift")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.WARN, Action.INSPECT)
     assert verdict.reason == (
         f"The VBIOS is {VBIOS} on GPUs 0, 1, 2, 3 and {other} on GPUs 4, 5, 6, 7: no majority tells which is right."
     )
-    assert ward.seen() == ["version_drift"]
+    assert ward.seen() == ["node_version_drift"]
 
     ward.terms = replace(ward.terms, policy=Policy(versions={"vbios": other}))
     ward.go_on(QUARTER + 60, every=30.0)
@@ -240,10 +240,10 @@ def test_a_tie_is_one_of_gpus_that_are_alike_and_answer() -> None:
     pair.gpu(1, vbios="96.00.A5.00.03", name="NVIDIA L40S")
     assert not pair.go_on(QUARTER + 60, every=30.0).verdicts
     pair.gpu(1, name=pair.report.gpus[0].gpu.name)
-    assert pair.go_on(QUARTER + 60, every=30.0).seen() == ["version_drift"]
+    assert pair.go_on(QUARTER + 60, every=30.0).seen() == ["node_version_drift"]
     pair.fault(1, "stuck")
     pair.gpu(1, name=None, vbios=None)
-    assert "version_drift" not in pair.go_on(300).seen()
+    assert "node_version_drift" not in pair.go_on(300).seen()
 
 
 def test_a_configured_firmware_is_everybodys() -> None:
@@ -262,7 +262,7 @@ def test_what_is_accepted_ends_the_verdict_at_the_next_look() -> None:
     """Whoever accepts seven of eight, and asks `gpumon check` then, is told that all is well."""
     ward = Ward(gpus=7, ports=0)
     expecting(ward, Expectation(count=8, basis=Basis.PRODUCT), visible=7)
-    assert ward.go_on(90).seen() == ["gpu_count"]
+    assert ward.go_on(90).seen() == ["gpu_count_mismatch"]
     expecting(ward, Expectation(count=7, basis=Basis.ACCEPTED), visible=7)
     assert not ward.go_on(5).verdicts
     assert ward.rulings[-1].way is Way.GONE
@@ -272,7 +272,7 @@ def test_a_gpu_that_is_back_has_to_stay() -> None:
     """The number that was accepted is there again: it may go once more."""
     ward = Ward(gpus=7, ports=0)
     expecting(ward, Expectation(count=7, basis=Basis.ACCEPTED), visible=6)
-    assert ward.go_on(90).seen() == ["gpu_count"]
+    assert ward.go_on(90).seen() == ["gpu_count_mismatch"]
     ward.node(gpus_visible=7.0)
     assert ward.go_on(30).verdicts
     assert not ward.go_on(60).verdicts

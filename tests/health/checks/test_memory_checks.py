@@ -18,9 +18,9 @@ MINUTES = 60.0
 
 CONDITIONS = [
     # check, readings with it, readings just without, level, action, seconds it has to last
-    ("row_remap_failed", {"row_remap_failed": 1.0}, {"row_remap_failed": 0.0}, Level.FAIL, Action.REPLACE, 0),
+    ("gpu_row_remap_failed", {"row_remap_failed": 1.0}, {"row_remap_failed": 0.0}, Level.FAIL, Action.REPLACE, 0),
     (
-        "ecc_sram_threshold",
+        "gpu_ecc_sram_threshold",
         {"ecc_sram_threshold_exceeded": 1.0},
         {"ecc_sram_threshold_exceeded": 0.0},
         Level.FAIL,
@@ -28,7 +28,7 @@ CONDITIONS = [
         0,
     ),
     (
-        "row_remap_many",
+        "gpu_row_remap_many",
         {"rows_remapped_total": {"correctable": 0.0, "uncorrectable": 512.0}},
         {"rows_remapped_total": {"correctable": 900.0, "uncorrectable": 511.0}},
         Level.WARN,
@@ -36,7 +36,7 @@ CONDITIONS = [
         0,
     ),
     (
-        "row_remap_banks",
+        "gpu_row_remap_banks",
         {"row_remap_banks": {"max": 2558.0, "none": 2.0}},
         {"row_remap_banks": {"max": 2559.0, "low": 1.0, "none": 0.0}},
         Level.WARN,
@@ -44,7 +44,7 @@ CONDITIONS = [
         0,
     ),
     (
-        "retired_pages",
+        "gpu_retired_pages",
         {"retired_pages": {"multiple_single_bit": 5.0, "double_bit": 6.0}},
         {"retired_pages": {"multiple_single_bit": 5.0, "double_bit": 5.0}},
         Level.WARN,
@@ -52,28 +52,28 @@ CONDITIONS = [
         0,
     ),
     (
-        "retired_pages",
+        "gpu_retired_pages",
         {"retired_pages": {"multiple_single_bit": 31.0, "double_bit": 30.0}},
         {"retired_pages": {"multiple_single_bit": 0.0, "double_bit": 0.0}},
         Level.FAIL,
         Action.REPLACE,
         0,
     ),
-    ("row_remap_pending", {"row_remap_pending": 1.0}, {"row_remap_pending": 0.0}, Level.WARN, Action.RESET, 900),
+    ("gpu_row_remap_pending", {"row_remap_pending": 1.0}, {"row_remap_pending": 0.0}, Level.WARN, Action.RESET, 900),
     (
-        "page_retirement_pending",
+        "gpu_page_retirement_pending",
         {"retired_pages_pending": 1.0},
         {"retired_pages_pending": 0.0},
         Level.WARN,
         Action.REBOOT,
         900,
     ),
-    ("recovery_action", {"recovery_action": 1.0}, {"recovery_action": 0.0}, Level.FAIL, Action.RESET, 60),
-    ("recovery_action", {"recovery_action": 2.0}, {"recovery_action": 0.0}, Level.FAIL, Action.REBOOT, 60),
-    ("recovery_action", {"recovery_action": 3.0}, {"recovery_action": 0.0}, Level.FAIL, Action.RESTART, 60),
-    ("recovery_action", {"recovery_action": 4.0}, {"recovery_action": 0.0}, Level.FAIL, Action.RESET, 60),
-    ("recovery_action", {"recovery_action": 7.0}, {"recovery_action": 0.0}, Level.FAIL, Action.REBOOT, 60),
-    ("recovery_action", {"recovery_action": 12.0}, {"recovery_action": 0.0}, Level.FAIL, Action.INSPECT, 60),
+    ("gpu_recovery_action", {"recovery_action": 1.0}, {"recovery_action": 0.0}, Level.FAIL, Action.RESET, 60),
+    ("gpu_recovery_action", {"recovery_action": 2.0}, {"recovery_action": 0.0}, Level.FAIL, Action.REBOOT, 60),
+    ("gpu_recovery_action", {"recovery_action": 3.0}, {"recovery_action": 0.0}, Level.FAIL, Action.RESTART, 60),
+    ("gpu_recovery_action", {"recovery_action": 4.0}, {"recovery_action": 0.0}, Level.FAIL, Action.RESET, 60),
+    ("gpu_recovery_action", {"recovery_action": 7.0}, {"recovery_action": 0.0}, Level.FAIL, Action.REBOOT, 60),
+    ("gpu_recovery_action", {"recovery_action": 12.0}, {"recovery_action": 0.0}, Level.FAIL, Action.INSPECT, 60),
 ]
 
 
@@ -104,9 +104,9 @@ def test_condition(  # noqa: PLR0917 - a row
 @pytest.mark.parametrize(
     ("name", "readings", "check"),
     [
-        ("rows_remapped", {"rows_remapped_total": {"uncorrectable": 600.0}}, "row_remap_many"),
-        ("retired_pages", {"retired_pages": {"double_bit": 20.0}}, "retired_pages"),
-        ("retired_pages_critical", {"retired_pages": {"double_bit": 62.0}}, "retired_pages"),
+        ("rows_remapped", {"rows_remapped_total": {"uncorrectable": 600.0}}, "gpu_row_remap_many"),
+        ("retired_pages", {"retired_pages": {"double_bit": 20.0}}, "gpu_retired_pages"),
+        ("retired_pages_critical", {"retired_pages": {"double_bit": 62.0}}, "gpu_retired_pages"),
     ],
 )
 def test_a_limit_can_be_set(name: str, readings: dict[str, Any], check: str) -> None:
@@ -128,11 +128,11 @@ def test_uncorrectable_errors_stay_until_the_reset() -> None:
     ward = Ward(gpus=2)
     ward.go_on(60)
     ward.ecc(1, uncorrected_dram=2)
-    verdict = ward.go_on(15).verdict("ecc_uncorrectable", 1)
+    verdict = ward.go_on(15).verdict("gpu_ecc_uncorrectable", 1)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.RESET)
     assert verdict.reason.startswith("The GPU had 2 uncorrectable errors in its memory (DRAM):")
-    assert ward.go_on(3 * 3600, every=60).level("ecc_uncorrectable", 1) is Level.FAIL
+    assert ward.go_on(3 * 3600, every=60).level("gpu_ecc_uncorrectable", 1) is Level.FAIL
     ward.reset(1)
     assert ward.go_on(30).verdicts
     assert not ward.go_on(60).verdicts
@@ -140,7 +140,7 @@ def test_uncorrectable_errors_stay_until_the_reset() -> None:
     assert not ward.go_on(3600, every=60).verdicts
 
     ward.ecc(1, uncorrected_sram=1)
-    again = ward.go_on(15).verdict("ecc_uncorrectable", 1)
+    again = ward.go_on(15).verdict("gpu_ecc_uncorrectable", 1)
     assert again is not None
     assert again.action is Action.REBOOT
     assert "1 uncorrectable error in its caches and registers (SRAM)" in again.reason
@@ -163,7 +163,7 @@ def test_counts_that_somebody_has_cleared_prove_no_reset() -> None:
     ward.ecc(0, uncorrected_dram=2)
     ward.go_on(30)
     ward.gpu(0, state={"ecc_volatile": dict.fromkeys(ward.report.gpus[0].ecc_volatile or {}, 0.0)})
-    assert ward.go_on(3600, every=60).level("ecc_uncorrectable") is Level.FAIL
+    assert ward.go_on(3600, every=60).level("gpu_ecc_uncorrectable") is Level.FAIL
     ward.reset(0)
     assert not ward.go_on(90).verdicts
 
@@ -175,15 +175,15 @@ def test_errors_survive_a_restart_of_the_agent() -> None:
     ward.ecc(0, uncorrected_dram=1)
     ward.ecc(1, uncorrected_dram=1)
     ward.go_on(30)
-    acknowledged = ward.verdict("ecc_uncorrectable", 1)
+    acknowledged = ward.verdict("gpu_ecc_uncorrectable", 1)
     assert acknowledged is not None
     known = health_reducer.facts(ward.report, ward.moment, ward.terms)
     ended = ruling(acknowledged, Change.CLEARED, known, Way.ACKNOWLEDGED)
     ward.report = health_reducer.take(ward.report, Ruled(rulings=(ended,)))
     ward.restart()
     ward.go_on(600, every=15)
-    assert ward.level("ecc_uncorrectable", 0) is Level.FAIL
-    assert ward.verdict("ecc_uncorrectable", 1) is None
+    assert ward.level("gpu_ecc_uncorrectable", 0) is Level.FAIL
+    assert ward.verdict("gpu_ecc_uncorrectable", 1) is None
 
 
 def test_a_reset_that_nobody_saw_ends_it_too() -> None:
@@ -203,12 +203,12 @@ def test_errors_of_before_the_agent_are_a_warning() -> None:
     """The driver has counted some since it was loaded: no news, but a reset is due. It ends with it."""
     ward = Ward(gpus=1)
     ward.ecc(0, uncorrected_dram=3)
-    verdict = ward.go_on().verdict("ecc_uncorrectable")
+    verdict = ward.go_on().verdict("gpu_ecc_uncorrectable")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.WARN, Action.RESET)
     assert "before the agent looked" in verdict.reason
     ward.ecc(0, uncorrected_dram=1)
-    assert ward.go_on(30).level("ecc_uncorrectable") is Level.FAIL
+    assert ward.go_on(30).level("gpu_ecc_uncorrectable") is Level.FAIL
     ward.reset(0)
     assert not ward.go_on(90).verdicts
 
@@ -242,7 +242,7 @@ def test_uncorrectable_errors_are_over_after_a_repair_with_mig_on_too(way: Way) 
     ward.go_on(30)
     unread: dict[str, Any] = {"mig_mode": 1.0, "ecc_errors_total": None}
     ward.gpu(0, state={"ecc_volatile": None}, **unread)
-    assert ward.go_on(3600, every=60).level("ecc_uncorrectable") is Level.FAIL
+    assert ward.go_on(3600, every=60).level("gpu_ecc_uncorrectable") is Level.FAIL
     if way is Way.RESET:
         ward.reset(0)
     else:
@@ -274,7 +274,7 @@ def test_a_storm_of_corrected_errors() -> None:
     for _ in range(16):
         ward.ecc(1, corrected_dram=600)
         ward.go_on()
-    verdict = ward.verdict("ecc_corrected_storm", 1)
+    verdict = ward.verdict("gpu_ecc_corrected_storm", 1)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.RESET)
     assert verdict.reason.startswith("ECC corrects 120 errors a second")
@@ -294,7 +294,7 @@ def test_many_corrected_errors(few: dict[str, float], many: dict[str, float]) ->
     ward.ecc(0, **few)
     ward.ecc(1, **many)
     assert not ward.go_on(14 * MINUTES).verdicts
-    verdict = ward.go_on(2 * MINUTES).verdict("ecc_corrected_high", 1)
+    verdict = ward.go_on(2 * MINUTES).verdict("gpu_ecc_corrected_high", 1)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.WARN, Action.RESET)
     assert len(ward.verdicts) == 1

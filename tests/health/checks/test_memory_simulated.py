@@ -13,17 +13,17 @@ from gpumon.health.terms import Action, Level
 from scripts.profiles import report_of
 
 SCENARIOS: Mapping[tuple[str, str], tuple[Level, Action, str]] = {
-    ("ecc_uncorrectable", "h100x8"): (Level.WARN, Action.RESET, "ecc: {uncorrected_dram: 2}"),
-    ("ecc_uncorrectable", "t4x1"): (Level.WARN, Action.RESET, "ecc: {uncorrected_sram: 1}"),
-    ("ecc_sram_threshold", "b200x8"): (Level.FAIL, Action.REPLACE, "ecc: {threshold_exceeded: 1}"),
-    ("ecc_corrected_high", "a100x8"): (Level.WARN, Action.RESET, "ecc: {corrected_sram: 10001}"),
-    ("row_remap_failed", "gb200x4"): (Level.FAIL, Action.REPLACE, "remap: {failed: 1}"),
-    ("row_remap_many", "h200x8"): (Level.WARN, Action.REPLACE, "remap: {uncorrectable: 512}"),
-    ("row_remap_banks", "h100x8"): (Level.WARN, Action.INSPECT, "remap: {banks_none: 1}"),
-    ("row_remap_pending", "h100x8"): (Level.WARN, Action.RESET, "remap: {pending: 1, uncorrectable: 1}"),
-    ("retired_pages", "t4x1"): (Level.FAIL, Action.REPLACE, "set: {retired_uncorrected: 61}"),
-    ("page_retirement_pending", "t4x1"): (Level.WARN, Action.REBOOT, "set: {retired_pending: 1}"),
-    ("recovery_action", "h100x8"): (Level.FAIL, Action.REBOOT, "set: {recovery_action: 2}"),
+    ("gpu_ecc_uncorrectable", "h100x8"): (Level.WARN, Action.RESET, "ecc: {uncorrected_dram: 2}"),
+    ("gpu_ecc_uncorrectable", "t4x1"): (Level.WARN, Action.RESET, "ecc: {uncorrected_sram: 1}"),
+    ("gpu_ecc_sram_threshold", "b200x8"): (Level.FAIL, Action.REPLACE, "ecc: {threshold_exceeded: 1}"),
+    ("gpu_ecc_corrected_high", "a100x8"): (Level.WARN, Action.RESET, "ecc: {corrected_sram: 10001}"),
+    ("gpu_row_remap_failed", "gb200x4"): (Level.FAIL, Action.REPLACE, "remap: {failed: 1}"),
+    ("gpu_row_remap_many", "h200x8"): (Level.WARN, Action.REPLACE, "remap: {uncorrectable: 512}"),
+    ("gpu_row_remap_banks", "h100x8"): (Level.WARN, Action.INSPECT, "remap: {banks_none: 1}"),
+    ("gpu_row_remap_pending", "h100x8"): (Level.WARN, Action.RESET, "remap: {pending: 1, uncorrectable: 1}"),
+    ("gpu_retired_pages", "t4x1"): (Level.FAIL, Action.REPLACE, "set: {retired_uncorrected: 61}"),
+    ("gpu_page_retirement_pending", "t4x1"): (Level.WARN, Action.REBOOT, "set: {retired_pending: 1}"),
+    ("gpu_recovery_action", "h100x8"): (Level.FAIL, Action.REBOOT, "set: {recovery_action: 2}"),
 }
 
 

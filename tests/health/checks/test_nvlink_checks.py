@@ -166,7 +166,7 @@ def test_a_link_slower_than_its_neighbours_is_a_warning() -> None:
         ward.gpu(index, name="NVIDIA Unheard Of", nvlink_speed_bytes_per_second=40e9)
     assert not ward.go_on(900, every=15).verdicts
     ward.gpu(2, nvlink_speed_bytes_per_second=20e9)
-    assert ward.go_on(360).level("nvlink_speed", 2) is Level.WARN
+    assert ward.go_on(360).level("nvlink_slow", 2) is Level.WARN
     ward.gpu(2, nvlink_speed_bytes_per_second=40e9)
     assert not ward.go_on(90).verdicts
 
@@ -178,7 +178,7 @@ def test_links_that_are_all_slower_than_their_product_are_a_warning() -> None:
         ward.gpu(index, nvlink_speed_bytes_per_second=12.5e9)
     ward.go_on(360)
     assert {key: one.level for key, one in ward.verdicts.items()} == {
-        ("nvlink_speed", state.uuid): Level.WARN for state in ward.report.gpus
+        ("nvlink_slow", state.uuid): Level.WARN for state in ward.report.gpus
     }
 
 
@@ -215,7 +215,7 @@ def test_an_xid_of_the_link_is_the_cause_and_another_is_not() -> None:
     ward.go_on(180)
     linked, other = ward.verdict("nvlink_down", 3), ward.verdict("nvlink_down", 1)
     assert linked is not None
-    assert linked.under == ("xid_critical", ward.report.gpus[3].uuid)
+    assert linked.under == ("gpu_xid_critical", ward.report.gpus[3].uuid)
     assert other is not None
     assert other.under is None
 
@@ -265,5 +265,5 @@ def test_a_link_that_is_down_explains_an_xid_that_tells_no_more(code: int) -> No
     ward.event(3, code)
     ward.link(3, 4, up=0.0)
     ward.go_on(200)
-    assert ward.seen() == ["nvlink_down", "xid_warning"]
+    assert ward.seen() == ["gpu_xid", "nvlink_down"]
     assert [one.check for one in ward.report.health.primary] == ["nvlink_down"]

@@ -127,14 +127,14 @@ def switch(ward: Ward) -> None:
 @pytest.mark.parametrize(
     ("fault", "verdicts"),
     [
-        (dram_error, [("xid_critical", Action.RESET)]),
-        (sram_error, [("xid_critical", Action.REBOOT)]),
-        (contained, [("ecc_uncorrectable", Action.RESET)]),
-        (contained_with_mig, [("row_remap_pending", Action.RESET)]),
-        (no_spare, [("row_remap_failed", Action.REPLACE)]),
-        (threshold, [("ecc_sram_threshold", Action.REPLACE)]),
-        (old_board, [("xid_critical", Action.RESET)]),
-        (reboot_advised, [("xid_critical", Action.RESET), ("recovery_action", Action.REBOOT)]),
+        (dram_error, [("gpu_xid_critical", Action.RESET)]),
+        (sram_error, [("gpu_xid_critical", Action.REBOOT)]),
+        (contained, [("gpu_ecc_uncorrectable", Action.RESET)]),
+        (contained_with_mig, [("gpu_row_remap_pending", Action.RESET)]),
+        (no_spare, [("gpu_row_remap_failed", Action.REPLACE)]),
+        (threshold, [("gpu_ecc_sram_threshold", Action.REPLACE)]),
+        (old_board, [("gpu_xid_critical", Action.RESET)]),
+        (reboot_advised, [("gpu_xid_critical", Action.RESET), ("gpu_recovery_action", Action.REBOOT)]),
         (lost, [("gpu_lost", Action.REBOOT)]),
         (lost_while_a_link_fails, [("gpu_lost", Action.REBOOT)]),
         (firmware, [("gpu_stuck", Action.RESET)]),
@@ -159,7 +159,7 @@ def test_a_new_fault_does_not_hide_under_an_old_one() -> None:
     ward.go_on(3600, every=60)
     ward.event(0, 119)
     ward.go_on(30)
-    assert {check for check, _ in primary(ward)} == {"row_remap_failed", "xid_critical"}
+    assert {check for check, _ in primary(ward)} == {"gpu_row_remap_failed", "gpu_xid_critical"}
 
 
 def test_an_old_xid_does_not_hide_under_a_lost_gpu() -> None:
@@ -169,7 +169,7 @@ def test_an_old_xid_does_not_hide_under_a_lost_gpu() -> None:
     ward.go_on(3600, every=60)
     ward.fault(0, "lost")
     ward.go_on(60)
-    assert {check for check, _ in primary(ward)} == {"gpu_lost", "xid_critical"}
+    assert {check for check, _ in primary(ward)} == {"gpu_lost", "gpu_xid_critical"}
 
 
 def test_the_neighbours_memory_is_its_own() -> None:
@@ -179,7 +179,7 @@ def test_the_neighbours_memory_is_its_own() -> None:
     ward.go_on(60)
     ward.ecc(1, uncorrected_dram=1)
     ward.go_on(30)
-    assert {check for check, _ in primary(ward)} == {"xid_critical", "ecc_uncorrectable"}
+    assert {check for check, _ in primary(ward)} == {"gpu_xid_critical", "gpu_ecc_uncorrectable"}
 
 
 def test_a_storm_of_corrected_errors_is_one_fault() -> None:
@@ -189,8 +189,8 @@ def test_a_storm_of_corrected_errors_is_one_fault() -> None:
     for _ in range(80):
         ward.ecc(0, corrected_dram=1_500_000)
         ward.go_on(15)
-    assert primary(ward) == [("ecc_corrected_storm", Action.RESET)]
-    assert ward.seen() == ["ecc_corrected_high", "ecc_corrected_storm", "xid_warning"]
+    assert primary(ward) == [("gpu_ecc_corrected_storm", Action.RESET)]
+    assert ward.seen() == ["gpu_ecc_corrected_high", "gpu_ecc_corrected_storm", "gpu_xid"]
 
 
 def test_a_storm_of_lines_stands_under_what_they_say() -> None:
@@ -200,5 +200,5 @@ def test_a_storm_of_lines_stands_under_what_they_say() -> None:
     for step in range(40):
         ward.gpu(0, xid_errors_total={"95": step * 50.0})
         ward.go_on(10)
-    assert primary(ward) == [("xid_critical", Action.RESET)]
-    assert ward.seen() == ["xid_critical", "xid_storm"]
+    assert primary(ward) == [("gpu_xid_critical", Action.RESET)]
+    assert ward.seen() == ["gpu_xid_critical", "gpu_xid_storm"]

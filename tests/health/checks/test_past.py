@@ -17,10 +17,10 @@ def test_a_node_whose_past_cannot_be_read_is_not_well() -> None:
     ward.notice("store", "/var/lib/gpumon/gpumon.db: it belongs to a newer version.")
     ward.go_on(20)
     [verdict] = ward.verdicts.values()
-    assert (verdict.check, verdict.level, ward.report.health.level) == ("past_unread", UNKNOWN, UNKNOWN)
+    assert (verdict.check, verdict.level, ward.report.health.level) == ("gpumon_history_unread", UNKNOWN, UNKNOWN)
     assert verdict.reason.endswith("cannot be read: /var/lib/gpumon/gpumon.db: it belongs to a newer version.")
     ward.go_on(600, every=60)
-    assert ward.seen() == ["past_unread"]
+    assert ward.seen() == ["gpumon_history_unread"]
     ward.report = replace(ward.report, memory=replace(ward.report.memory, recalled=True))
     ward.node(store_up=1.0)
     assert ward.go_on().report.health.level is OK

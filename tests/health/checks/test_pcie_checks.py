@@ -33,7 +33,7 @@ def test_a_link_that_lost_lanes_is_a_failure() -> None:
     ward = node(utilization_ratio=0.0)
     ward.gpu(3, pcie_link_width=8.0)
     assert not ward.go_on(285).verdicts
-    verdict = ward.go_on(30).verdict("pcie_width", 3)
+    verdict = ward.go_on(30).verdict("pcie_width_degraded", 3)
     assert verdict is not None
     assert verdict.reason == "The PCIe link has 8 of 16 lanes."
     ward.gpu(3, pcie_link_width=16.0)
@@ -61,11 +61,11 @@ def test_a_gpu_that_works_at_a_low_generation_is_a_warning() -> None:
     ward = node(utilization_ratio=0.6)
     ward.gpu(3, pcie_link_generation=3.0)
     assert not ward.go_on(500).verdicts
-    verdict = ward.go_on(120).verdict("pcie_generation", 3)
+    verdict = ward.go_on(120).verdict("pcie_generation_degraded", 3)
     assert verdict is not None
     assert verdict.level is Level.WARN
     ward.gpu(3, utilization_ratio=0.0)
-    assert ward.go_on(1800, every=30).level("pcie_generation", 3) is Level.WARN
+    assert ward.go_on(1800, every=30).level("pcie_generation_degraded", 3) is Level.WARN
     ward.gpu(3, utilization_ratio=0.6, pcie_link_generation=5.0)
     assert not ward.go_on(90).verdicts
 
@@ -116,12 +116,12 @@ def test_the_kernels_word_on_a_gpu_or_the_port_above_it_is_a_failure() -> None:
     ward.event(0, AER_FATAL, kind=AER, bus_id="00000000:99:00.0", uuid=None, fatal=True, text="PCIe Bus Error")
     assert not ward.go_on(60).verdicts
     ward.event(2, AER_FATAL, kind=AER, bus_id=PORT, uuid=None, fatal=True, text="PCIe Bus Error")
-    verdict = ward.go_on().verdict("pcie_aer", 2)
+    verdict = ward.go_on().verdict("pcie_fatal_error", 2)
     assert verdict is not None
     assert verdict.action is Action.REBOOT
     assert f"the port above it ({PORT})" in verdict.reason
     ward.event(2, AER_FATAL, kind=AER, uuid=None, fatal=True, text="PCIe Bus Error")
-    assert ward.go_on().level("pcie_aer", 2) is Level.FAIL
+    assert ward.go_on().level("pcie_fatal_error", 2) is Level.FAIL
 
 
 def test_a_gpu_that_fell_off_the_bus_explains_its_link() -> None:
@@ -140,4 +140,4 @@ def test_who_does_not_answer_is_not_judged() -> None:
     ward.gpu(3, pcie_link_width=8.0)
     ward.go_on(330)
     ward.gpu(3, pcie_link_width=None, pcie_link_generation=None, pcie_replays_total=None, pcie_errors_total=None)
-    assert ward.go_on(900, every=15).seen() == ["pcie_width"]
+    assert ward.go_on(900, every=15).seen() == ["pcie_width_degraded"]

@@ -30,10 +30,10 @@ def test_a_power_brake_is_a_fault_after_two_minutes() -> None:
     """And over a minute after it was let go."""
     ward = ward_with(clock_event_active=NOTHING | {"hw_power_brake": 1.0})
     assert not ward.go_on(115).verdicts
-    verdict = ward.go_on(15).verdict("power_brake", 3)
+    verdict = ward.go_on(15).verdict("gpu_power_brake", 3)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.INSPECT)
-    assert primary(ward) == ["power_brake"]
+    assert primary(ward) == ["gpu_power_brake"]
     ward.gpu(3, clock_event_active=NOTHING)
     assert not ward.go_on(70).verdicts
 
@@ -45,7 +45,7 @@ def test_a_brake_that_comes_and_goes_shows_in_its_counter() -> None:
     for times in range(6):
         ward.gpu(3, clock_event_seconds_total=NOTHING | {"hw_power_brake": 0.2 * times})
         ward.go_on(30)
-    assert ward.level("power_brake", 3) is Level.FAIL
+    assert ward.level("gpu_power_brake", 3) is Level.FAIL
     assert len(ward.verdicts) == 1
 
 
@@ -62,7 +62,7 @@ def test_a_gpu_that_cannot_be_read_is_braked_still() -> None:
     ward = ward_with(clock_event_active=NOTHING | {"hw_power_brake": 1.0})
     ward.go_on(130)
     ward.gpu(3, clock_event_active=None, clock_event_seconds_total=None)
-    assert ward.go_on(30 * MINUTE, every=30).level("power_brake", 3) is Level.FAIL
+    assert ward.go_on(30 * MINUTE, every=30).level("gpu_power_brake", 3) is Level.FAIL
 
 
 LOW = {"power_limit_watts": 500.0, "power_limit_requested_watts": 700.0, "power_limit_default_watts": 700.0}
@@ -81,7 +81,7 @@ LOW = {"power_limit_watts": 500.0, "power_limit_requested_watts": 700.0, "power_
 def test_only_a_limit_that_is_too_low_is_told(limits: dict[str, float], expected: Level) -> None:
     """Below what was asked for, or well below the board's; all of them are in use."""
     ward = ward_with(clock_event_active=CAPPED, power_watts=500.0, **limits)
-    assert ward.go_on(40 * MINUTE, every=30).level("power_cap", 3) is expected
+    assert ward.go_on(40 * MINUTE, every=30).level("gpu_power_cap_low", 3) is expected
     assert set(ward.seen()) <= {"power_cap"}
 
 
@@ -93,7 +93,7 @@ def test_a_low_limit_that_seldom_holds_back_is_none_of_our_business() -> None:
     ward.go_on(8 * MINUTE, every=15)
     ward.gpu(3, clock_event_active=CAPPED)
     assert not ward.go_on(20 * MINUTE, every=30).verdicts
-    assert ward.go_on(10 * MINUTE, every=15).level("power_cap", 3) is Level.WARN
+    assert ward.go_on(10 * MINUTE, every=15).level("gpu_power_cap_low", 3) is Level.WARN
     ward.gpu(3, power_limit_watts=700.0)
     assert not ward.go_on(70).verdicts
 
@@ -112,8 +112,8 @@ def test_a_low_limit_that_seldom_holds_back_is_none_of_our_business() -> None:
 def test_power_that_cannot_be(draw: float, load: float, expected: Level) -> None:
     """Next to nothing under load, or more than any limit allows; idle, little is normal."""
     ward = ward_with(power_watts=draw, utilization_ratio=load)
-    assert ward.go_on(295).level("power_implausible", 3) is Level.OK
-    assert ward.go_on(15).level("power_implausible", 3) is expected
+    assert ward.go_on(295).level("gpu_power_implausible", 3) is Level.OK
+    assert ward.go_on(15).level("gpu_power_implausible", 3) is expected
 
 
 def test_a_sensor_that_is_wrong_stays_so_when_the_job_ends() -> None:
@@ -121,6 +121,6 @@ def test_a_sensor_that_is_wrong_stays_so_when_the_job_ends() -> None:
     ward = ward_with(power_watts=1.0, utilization_ratio=0.97)
     ward.go_on(310)
     ward.gpu(3, utilization_ratio=0.0)
-    assert ward.go_on(20 * MINUTE, every=30).level("power_implausible", 3) is Level.WARN
+    assert ward.go_on(20 * MINUTE, every=30).level("gpu_power_implausible", 3) is Level.WARN
     ward.gpu(3, power_watts=80.0)
     assert not ward.go_on(70).verdicts

@@ -170,7 +170,7 @@ def test_a_slow_gpu_follows_from_its_own_clocks_and_from_no_other_ones(
     for index in range(4):
         ward.gpu(index, utilization_ratio=0.97, clock_event_active={"hw_slowdown": float(index == 3)})
     ward.go_on(6.5 * MINUTE, every=15)
-    assert ward.level("hw_slowdown", 3) is Level.FAIL
+    assert ward.level("gpu_hw_slowdown", 3) is Level.FAIL
     ward.ran("degraded", "baseline", blames=blames).go_on(10)
     verdict = ward.verdict("gpu_allreduce_slow" if blames else "allreduce_slow")
     assert verdict is not None

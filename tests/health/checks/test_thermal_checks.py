@@ -39,13 +39,15 @@ def level(check: str, seconds: float = 10 * MINUTE, **readings: Any) -> Level:
 )
 def test_the_margin_counts_by_product(product: str, margin: float, expected: Level) -> None:
     """From 0 on the software slows down; below the product's offset the hardware does."""
-    assert level("thermal_margin_low", name=product, thermal_margin_celsius=margin) is expected
+    assert level("gpu_thermal_margin_low", name=product, thermal_margin_celsius=margin) is expected
 
 
 def test_hardware_that_slows_down_for_heat_needs_no_row_of_its_product() -> None:
     """A product that is not known here says so itself."""
     events = {"hw_thermal": 1.0}
-    found = level("thermal_margin_low", 130, name="NVIDIA X900", thermal_margin_celsius=-1.0, clock_event_active=events)
+    found = level(
+        "gpu_thermal_margin_low", 130, name="NVIDIA X900", thermal_margin_celsius=-1.0, clock_event_active=events
+    )
     assert found is Level.FAIL
 
 
@@ -60,7 +62,7 @@ def test_without_a_margin_the_core_counts(core: float, slowdown: float | None, e
         "temperature_celsius": core,
         "temperature_slowdown_celsius": slowdown,
     }
-    assert level("thermal_margin_low", **readings) is expected
+    assert level("gpu_thermal_margin_low", **readings) is expected
 
 
 def test_heat_has_to_last_and_is_over_when_it_is_cool() -> None:
@@ -68,9 +70,9 @@ def test_heat_has_to_last_and_is_over_when_it_is_cool() -> None:
     ward = Ward()
     ward.gpu(3, thermal_margin_celsius=-1.0)
     assert not ward.go_on(115).verdicts
-    assert ward.go_on(15).verdict("thermal_margin_low", 3)
+    assert ward.go_on(15).verdict("gpu_thermal_margin_low", 3)
     ward.gpu(3, thermal_margin_celsius=20.0)
-    assert ward.go_on(110).verdict("thermal_margin_low", 3)
+    assert ward.go_on(110).verdict("gpu_thermal_margin_low", 3)
     assert not ward.go_on(20).verdicts
 
 
@@ -80,7 +82,7 @@ def test_a_hot_gpu_that_cannot_be_read_is_still_hot() -> None:
     ward.gpu(3, thermal_margin_celsius=-5.0)
     ward.go_on(130)
     ward.gpu(3, thermal_margin_celsius=None, temperature_celsius=None)
-    assert ward.go_on(1800, every=30).level("thermal_margin_low", 3) is Level.FAIL
+    assert ward.go_on(1800, every=30).level("gpu_thermal_margin_low", 3) is Level.FAIL
 
 
 def test_an_operator_moves_the_limits_or_switches_them_off() -> None:
@@ -88,10 +90,10 @@ def test_an_operator_moves_the_limits_or_switches_them_off() -> None:
     for thresholds, expected in (({"margin_celsius": 5.0}, Level.WARN), ({"margin_celsius": None}, Level.OK)):
         ward = Ward(policy=Policy(thresholds=thresholds))
         ward.gpu(3, thermal_margin_celsius=4.0)
-        assert ward.go_on(130).level("thermal_margin_low", 3) is expected
+        assert ward.go_on(130).level("gpu_thermal_margin_low", 3) is expected
     ward = Ward(policy=Policy(thresholds={"slowdown_margin_celsius": -8.0}))
     ward.gpu(3, thermal_margin_celsius=-7.0)
-    assert ward.go_on(130).level("thermal_margin_low", 3) is Level.WARN
+    assert ward.go_on(130).level("gpu_thermal_margin_low", 3) is Level.WARN
 
 
 @pytest.mark.parametrize(
@@ -101,12 +103,12 @@ def test_an_operator_moves_the_limits_or_switches_them_off() -> None:
 def test_memory_may_be_as_hot_as_it_is_said_to_be(now: float, most: float | None, expected: Level) -> None:
     """The driver's maximum counts, where it tells one."""
     readings: dict[str, Any] = {"memory_temperature_celsius": now, "memory_temperature_max_celsius": most}
-    assert level("memory_temperature_high", **readings) is expected
+    assert level("gpu_memory_temperature_high", **readings) is expected
 
 
 def test_memory_that_is_hot_for_a_moment_is_no_verdict() -> None:
     """It has to be so for five minutes."""
-    assert level("memory_temperature_high", 290, memory_temperature_celsius=99.0) is Level.OK
+    assert level("gpu_memory_temperature_high", 290, memory_temperature_celsius=99.0) is Level.OK
 
 
 def test_one_hot_gpu_has_one_primary_verdict() -> None:
@@ -116,9 +118,9 @@ def test_one_hot_gpu_has_one_primary_verdict() -> None:
     events = {"hw_slowdown": 1.0, "hw_thermal": 1.0, "sw_thermal": 1.0}
     ward.gpu(3, thermal_margin_celsius=-4.0, memory_temperature_celsius=99.0, clock_event_active=events)
     ward.go_on(900, every=15)
-    assert ward.seen() == ["hw_slowdown", "memory_temperature_high", "thermal_margin_low"]
+    assert ward.seen() == ["gpu_hw_slowdown", "gpu_memory_temperature_high", "gpu_thermal_margin_low"]
     (primary,) = ward.report.health.primary
-    assert (primary.check, primary.level, primary.action) == ("thermal_margin_low", Level.FAIL, Action.INSPECT)
+    assert (primary.check, primary.level, primary.action) == ("gpu_thermal_margin_low", Level.FAIL, Action.INSPECT)
 
 
 def test_what_is_worse_than_its_cause_is_told_as_well() -> None:
@@ -127,7 +129,7 @@ def test_what_is_worse_than_its_cause_is_told_as_well() -> None:
     ward.go_on(600, every=15)
     ward.gpu(3, memory_temperature_celsius=99.0, clock_event_active={"hw_slowdown": 1.0, "sw_thermal": 0.0})
     ward.go_on(900, every=15)
-    assert {one.check for one in ward.report.health.primary} == {"hw_slowdown", "memory_temperature_high"}
+    assert {one.check for one in ward.report.health.primary} == {"gpu_hw_slowdown", "gpu_memory_temperature_high"}
 
 
 def test_without_a_number_for_the_core_the_drivers_own_still_counts() -> None:
@@ -137,15 +139,15 @@ def test_without_a_number_for_the_core_the_drivers_own_still_counts() -> None:
     ward.gpu(2, **hot, temperature_slowdown_celsius=None)
     ward.gpu(3, **hot, temperature_slowdown_celsius=87.0)
     ward.go_on(10 * MINUTE)
-    assert ward.level("thermal_margin_low", 2) is Level.OK
-    assert ward.level("thermal_margin_low", 3) is Level.FAIL
+    assert ward.level("gpu_thermal_margin_low", 2) is Level.OK
+    assert ward.level("gpu_thermal_margin_low", 3) is Level.FAIL
 
 
 def test_a_gpu_above_its_limit_has_no_degrees_left() -> None:
     """The reason says how far above it is."""
     ward = Ward()
     ward.gpu(3, thermal_margin_celsius=-1.0)
-    verdict = ward.go_on(130).verdict("thermal_margin_low", 3)
+    verdict = ward.go_on(130).verdict("gpu_thermal_margin_low", 3)
     assert verdict is not None
     assert verdict.reason == "It is 1 degree above its limit: it is being slowed down."
 
@@ -158,12 +160,12 @@ def test_what_swings_between_two_levels_is_the_milder_one() -> None:
         ward.go_on()
         ward.gpu(3, thermal_margin_celsius=-1.0)
         ward.go_on()
-    assert ward.level("thermal_margin_low", 3) is Level.WARN
+    assert ward.level("gpu_thermal_margin_low", 3) is Level.WARN
     ward.gpu(3, thermal_margin_celsius=-5.0)
-    assert ward.go_on(3 * MINUTE).level("thermal_margin_low", 3) is Level.FAIL
+    assert ward.go_on(3 * MINUTE).level("gpu_thermal_margin_low", 3) is Level.FAIL
     for _ in range(30):
         ward.gpu(3, thermal_margin_celsius=20.0)
         ward.go_on()
         ward.gpu(3, thermal_margin_celsius=-1.0)
         ward.go_on()
-    assert ward.level("thermal_margin_low", 3) is Level.WARN
+    assert ward.level("gpu_thermal_margin_low", 3) is Level.WARN

@@ -26,12 +26,12 @@ def test_a_process_that_does_not_come_back_is_a_fault_after_five_minutes() -> No
     ward = Ward()
     ward.processes(stuck=(stuck(ward, "3"), stuck(ward, "2", "3")))
     assert not ward.go_on(295).verdicts
-    verdict = ward.go_on(10).verdict("process_stuck")
+    verdict = ward.go_on(10).verdict("gpu_process_stuck")
     assert verdict is not None
     assert (verdict.device, verdict.level, verdict.action) == ("", Level.FAIL, Action.REBOOT)
     assert verdict.reason == "2 processes that hold GPU 2, 3 have not come back from the kernel for 5 minutes."
     ward.processes(stuck=None)
-    assert ward.go_on(30 * MINUTE, every=30).verdict("process_stuck")
+    assert ward.go_on(30 * MINUTE, every=30).verdict("gpu_process_stuck")
     ward.processes()
     assert not ward.go_on(70).verdicts
 
@@ -49,7 +49,7 @@ def test_a_process_whose_gpus_cannot_be_seen_counts_as_well() -> None:
     """It was killed: its files are closed, and the driver is still in its stack."""
     ward = Ward()
     ward.processes(stuck=(stuck(ward, minutes=7),))
-    verdict = ward.go_on().verdict("process_stuck")
+    verdict = ward.go_on().verdict("gpu_process_stuck")
     assert verdict is not None
     assert verdict.reason == "A process that holds NVIDIA's devices has not come back from the kernel for 7 minutes."
 
@@ -61,7 +61,7 @@ def test_processes_of_a_gpu_that_hangs_follow_from_it() -> None:
     ward.processes(stuck=(stuck(ward, "3"),))
     ward.gpu(2, **HELD)
     ward.go_on(6 * MINUTE)
-    assert ward.seen() == ["gpu_stuck", "memory_orphaned", "process_stuck"]
+    assert ward.seen() == ["gpu_memory_orphaned", "gpu_process_stuck", "gpu_stuck"]
     assert [one.check for one in ward.report.health.primary] == ["gpu_stuck"]
 
 
@@ -70,12 +70,12 @@ def test_memory_of_nobody_is_told_after_five_minutes() -> None:
     ward = Ward()
     ward.gpu(3, **HELD)
     assert not ward.go_on(295).verdicts
-    verdict = ward.go_on(15).verdict("memory_orphaned", 3)
+    verdict = ward.go_on(15).verdict("gpu_memory_orphaned", 3)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.WARN, Action.RESET)
     assert verdict.reason == "6 GiB of its memory are in use, and no process has it."
     ward.gpu(3, processes=None)
-    assert ward.go_on(20 * MINUTE, every=30).verdict("memory_orphaned", 3)
+    assert ward.go_on(20 * MINUTE, every=30).verdict("gpu_memory_orphaned", 3)
     ward.gpu(3, processes=1.0)
     assert not ward.go_on(70).verdicts
 
@@ -177,7 +177,7 @@ def test_persistence_mode_that_is_off_is_worth_a_word() -> None:
     ward = Ward()
     ward.gpu(3, persistence_mode=0.0)
     assert not ward.go_on(14 * MINUTE, every=15).verdicts
-    assert ward.go_on(2 * MINUTE, every=15).level("persistence_off", 3) is Level.WARN
+    assert ward.go_on(2 * MINUTE, every=15).level("gpu_persistence_off", 3) is Level.WARN
     ward.gpu(3, persistence_mode=1.0)
     assert not ward.go_on(75).verdicts
 
@@ -196,7 +196,7 @@ def test_a_change_that_waits_for_a_reset_is_told_after_an_hour(readings: dict[st
     ward = Ward()
     ward.gpu(3, **readings)
     assert not ward.go_on(59 * MINUTE, every=30).verdicts
-    verdict = ward.go_on(2 * MINUTE, every=15).verdict("settings_pending", 3)
+    verdict = ward.go_on(2 * MINUTE, every=15).verdict("gpu_settings_pending", 3)
     assert (verdict and verdict.reason) == (words and f"A change waits for a reset: {words}.")
 
 
@@ -207,7 +207,7 @@ def test_a_gpu_that_is_released_keeps_what_it_had() -> None:
     ward.go_on(16 * MINUTE, every=15)
     before = ward.seen()
     ward.gpu(3, state={"released": True}, persistence_mode=None, memory_used_bytes=None, processes=None)
-    assert ward.go_on(20 * MINUTE, every=30).seen() == before == ["memory_orphaned", "persistence_off"]
+    assert ward.go_on(20 * MINUTE, every=30).seen() == before == ["gpu_memory_orphaned", "gpu_persistence_off"]
 
 
 def test_each_of_them_can_be_switched_off() -> None:

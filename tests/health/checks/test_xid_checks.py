@@ -50,13 +50,13 @@ def test_critical(code: int, text: str, action: Action) -> None:
     """A failure of its GPU at once, which nothing but a repair clears."""
     ward = Ward(gpus=2)
     ward.event(1, code, text=text)
-    verdict = ward.go_on().verdict("xid_critical", 1)
+    verdict = ward.go_on().verdict("gpu_xid_critical", 1)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, action)
     assert verdict.reason.startswith(f"Xid {code}: ")
     assert len(ward.verdicts) == 1
     ward.fault(1, "stuck")
-    assert ward.go_on(2 * DAY, every=HOUR).level("xid_critical", 1) is Level.FAIL
+    assert ward.go_on(2 * DAY, every=HOUR).level("gpu_xid_critical", 1) is Level.FAIL
 
 
 def test_the_one_that_asks_for_most_speaks() -> None:
@@ -65,7 +65,7 @@ def test_the_one_that_asks_for_most_speaks() -> None:
     ward.event(0, 172)
     ward.event(0, 48)
     ward.event(0, 154, text=ADVICE.format("0x1 (GPU Reset Required)"))
-    verdict = ward.go_on().verdict("xid_critical")
+    verdict = ward.go_on().verdict("gpu_xid_critical")
     assert verdict is not None
     assert verdict.action is Action.REBOOT
     assert verdict.reason.startswith("Xid 172: ")
@@ -84,9 +84,9 @@ def test_advice_that_is_taken_back() -> None:
 @pytest.mark.parametrize(
     ("first", "check", "newer", "left"),
     [
-        ("0x1 (GPU Reset Required)", "xid_critical", "0x0 (None)", []),
-        ("0x3 (Drain P2P)", "xid_warning", "0x0 (None)", []),
-        ("0x1 (GPU Reset Required)", "xid_critical", "0x3 (Drain P2P)", ["xid_warning"]),
+        ("0x1 (GPU Reset Required)", "gpu_xid_critical", "0x0 (None)", []),
+        ("0x3 (Drain P2P)", "gpu_xid", "0x0 (None)", []),
+        ("0x1 (GPU Reset Required)", "gpu_xid_critical", "0x3 (Drain P2P)", ["gpu_xid"]),
     ],
 )
 def test_advice_is_over_with_newer_advice(first: str, check: str, newer: str, left: list[str]) -> None:
@@ -99,7 +99,7 @@ def test_advice_is_over_with_newer_advice(first: str, check: str, newer: str, le
         ward.event(0, 154, text=ADVICE.format(newer))
         ward.go_on(90)
     assert alone.seen() == left
-    assert reasoned.level("xid_critical", 0) is Level.FAIL
+    assert reasoned.level("gpu_xid_critical", 0) is Level.FAIL
 
 
 @pytest.mark.parametrize("number", range(1, 10))
@@ -139,7 +139,7 @@ def test_the_operators_catalogue_decides() -> None:
     row = replace(xids.XIDS[92], severity=Severity.CRITICAL, action=xids.RESET)
     ward.report = replace(ward.report, catalogue=SHIPPED.with_rows({92: row}))
     ward.event(0, 92)
-    assert ward.go_on().level("xid_critical", 0) is Level.FAIL
+    assert ward.go_on().level("gpu_xid_critical", 0) is Level.FAIL
 
 
 def test_each_action_of_the_catalogue_is_known_or_for_a_person() -> None:
@@ -202,7 +202,7 @@ def test_what_was_there_before_the_agent_is_no_verdict() -> None:
 
 def test_recurring() -> None:
     """Five bursts of one code within a day: no reset cures it, whatever was tried. A day without: it is over."""
-    ward = Ward(gpus=2, policy=Policy(disabled=frozenset({"repeat_offender"})))
+    ward = Ward(gpus=2, policy=Policy(disabled=frozenset({"node_repeat_offender"})))
     for _ in range(4):
         ward.event(1, 48)
         ward.go_on(60)
@@ -210,30 +210,30 @@ def test_recurring() -> None:
         ward.go_on(HOUR, every=60)
         assert not ward.verdicts
     ward.event(1, 48)
-    verdict = ward.go_on().verdict("xid_recurring", 1)
+    verdict = ward.go_on().verdict("gpu_xid_recurring", 1)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.INSPECT)
     assert "came 5 times within 24 hours" in verdict.reason
-    assert [one.check for one in ward.report.health.primary] == ["xid_recurring"]
+    assert [one.check for one in ward.report.health.primary] == ["gpu_xid_recurring"]
     ward.go_on(10)
     ward.reset(1)
-    assert ward.go_on(HOUR, every=60).seen() == ["xid_recurring"]
+    assert ward.go_on(HOUR, every=60).seen() == ["gpu_xid_recurring"]
     assert not ward.go_on(DAY, every=1800).verdicts
 
 
 @pytest.mark.parametrize(
     ("check", "code", "gpus", "times"),
-    [("xid_recurring", 48, (1,), 5), ("xid_app_repeated", 31, (1,), 2), ("xid_app_everywhere", 31, (0, 1), 1)],
+    [("gpu_xid_recurring", 48, (1,), 5), ("gpu_xid_app_repeated", 31, (1,), 2), ("xid_app_everywhere", 31, (0, 1), 1)],
 )
 def test_what_many_xids_mean_can_be_acknowledged(check: str, code: int, gpus: tuple[int, ...], times: int) -> None:
     """The board was reseated, the job mended: counting begins anew."""
-    ward = Ward(gpus=2, policy=Policy(disabled=frozenset({"repeat_offender"})))
+    ward = Ward(gpus=2, policy=Policy(disabled=frozenset({"node_repeat_offender"})))
 
     def come() -> None:
         for index in gpus * times:
             ward.event(index, code)
             ward.go_on(10)
-            if check == "xid_recurring":
+            if check == "gpu_xid_recurring":
                 ward.reset(index)
                 ward.go_on(90)
 
@@ -252,24 +252,24 @@ def test_a_reset_ends_that_errors_stick_to_a_gpu() -> None:
         for _ in range(2):
             ward.event(0, 109)
             ward.go_on(300, every=60)
-        assert ward.level("xid_app_repeated", 0) is Level.FAIL
+        assert ward.level("gpu_xid_app_repeated", 0) is Level.FAIL
     mended.reset(0)
     assert not mended.go_on(90).verdicts
     shared.event(1, 109)
     shared.go_on(90)
-    assert shared.level("xid_app_repeated", 0) is Level.OK
+    assert shared.level("gpu_xid_app_repeated", 0) is Level.OK
 
 
 def test_recurring_counts_one_code_of_one_gpu() -> None:
     """Four bursts here and one there are not five; a limit can be set."""
-    few, strict = Ward(gpus=2), Ward(gpus=2, policy=Policy(thresholds={"xid_recurring": 2}))
+    few, strict = Ward(gpus=2), Ward(gpus=2, policy=Policy(thresholds={"gpu_xid_recurring": 2}))
     for ward in (few, strict):
         for index, code in ((0, 48), (0, 48), (0, 48), (0, 48), (1, 48), (0, 119)):
             ward.event(index, code)
             ward.go_on(300, every=60)
-    assert few.level("xid_recurring", 0) is Level.OK
-    assert strict.level("xid_recurring", 0) is Level.FAIL
-    assert strict.level("xid_recurring", 1) is Level.OK
+    assert few.level("gpu_xid_recurring", 0) is Level.OK
+    assert strict.level("gpu_xid_recurring", 0) is Level.FAIL
+    assert strict.level("gpu_xid_recurring", 1) is Level.OK
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_recurring_counts_one_code_of_one_gpu() -> None:
 )
 def test_what_came_in_maintenance_is_no_recurrence(step: float, *, rebooted: bool) -> None:
     """It stays on record; what came before or after still counts, whatever becomes of the clock and the host."""
-    ward = Ward(gpus=2, policy=Policy(disabled=frozenset({"repeat_offender"})))
+    ward = Ward(gpus=2, policy=Policy(disabled=frozenset({"node_repeat_offender"})))
 
     def five(times: int = 5) -> None:
         for _ in range(times):
@@ -298,24 +298,24 @@ def test_what_came_in_maintenance_is_no_recurrence(step: float, *, rebooted: boo
         ward.reboot()
         ward.go_on(HOUR, every=60)
     five(3)
-    assert ward.level("xid_recurring", 1) is Level.OK
+    assert ward.level("gpu_xid_recurring", 1) is Level.OK
     assert len(ward.report.events) == 9
     ward.event(1, 48)
-    verdict = ward.go_on().verdict("xid_recurring", 1)
+    verdict = ward.go_on().verdict("gpu_xid_recurring", 1)
     assert verdict is not None
     assert "came 5 times within 24 hours" in verdict.reason
 
 
 def test_what_begins_in_maintenance_and_goes_on_after_it_recurs() -> None:
     """Nobody is at work any more, and it still comes."""
-    ward = Ward(gpus=2, policy=Policy(thresholds={"xid_recurring": 1}))
+    ward = Ward(gpus=2, policy=Policy(thresholds={"gpu_xid_recurring": 1}))
     ward.maintain(HOUR)
     began_at, began = ward.at, ward.wall
     ward.go_on(HOUR + MINUTE, every=MINUTE)
     ward.event(1, 48)
     burst = replace(ward.report.events[-1], first_at=began_at, first_wall=began)
     ward.report = replace(ward.report, events=(burst,))
-    assert ward.go_on().level("xid_recurring", 1) is Level.FAIL
+    assert ward.go_on().level("gpu_xid_recurring", 1) is Level.FAIL
 
 
 def test_tests_in_maintenance_make_no_gpu_suspect() -> None:
@@ -325,14 +325,14 @@ def test_tests_in_maintenance_make_no_gpu_suspect() -> None:
     for code in (31, 94, 31, 94):
         ward.event(1, code)
         ward.go_on(5 * MINUTE, every=MINUTE)
-    assert ward.verdicts.keys() == {("xid_warning", ward.report.gpus[1].uuid)}
-    assert ward.level("xid_warning", 1) is Level.WARN
+    assert ward.verdicts.keys() == {("gpu_xid", ward.report.gpus[1].uuid)}
+    assert ward.level("gpu_xid", 1) is Level.WARN
     ward.end_maintenance()
-    assert ward.go_on(MINUTE).level("xid_app_repeated", 1) is Level.OK
+    assert ward.go_on(MINUTE).level("gpu_xid_app_repeated", 1) is Level.OK
     ward.event(1, 31)
-    assert ward.go_on(MINUTE).level("xid_app_repeated", 1) is Level.OK
+    assert ward.go_on(MINUTE).level("gpu_xid_app_repeated", 1) is Level.OK
     ward.event(1, 31)
-    assert ward.go_on(MINUTE).level("xid_app_repeated", 1) is Level.WARN
+    assert ward.go_on(MINUTE).level("gpu_xid_app_repeated", 1) is Level.WARN
 
 
 # Errors of applications
@@ -344,7 +344,7 @@ def test_app_repeated() -> None:
     ward.event(1, 31)
     assert not ward.go_on(DAY - 60, every=1800).verdicts
     ward.event(1, 31)
-    verdict = ward.go_on().verdict("xid_app_repeated", 1)
+    verdict = ward.go_on().verdict("gpu_xid_app_repeated", 1)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.WARN, Action.INSPECT)
     assert len(ward.verdicts) == 1
@@ -378,7 +378,7 @@ def test_exceptions_of_one_unit_are_the_gpus(
         texts = tuple(THREAD.format(*unit) for unit in units)
         ward.event(0, 13, texts=texts) if texts else ward.event(0, 13)
         ward.go_on(600, every=60)
-    assert ward.level("xid_app_repeated", 0) is level
+    assert ward.level("gpu_xid_app_repeated", 0) is level
     assert len(ward.verdicts) == (level is not Level.OK)
 
 
@@ -388,7 +388,7 @@ def test_context_switches_that_time_out_again() -> None:
     for _ in range(2):
         ward.event(0, 109)
         ward.go_on(300, every=60)
-    verdict = ward.verdict("xid_app_repeated", 0)
+    verdict = ward.verdict("gpu_xid_app_repeated", 0)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.RESET)
 
@@ -428,7 +428,7 @@ def test_storm() -> None:
         ward.go_on()
         if step < 24:
             assert not ward.verdicts
-    verdict = ward.verdict("xid_storm", 1)
+    verdict = ward.verdict("gpu_xid_storm", 1)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.WARN, Action.RESTART)
     assert verdict.reason.startswith("Xid 13 comes 120 times a minute")
@@ -470,13 +470,13 @@ def test_warning(code: int, text: str, action: Action) -> None:
     ward.event(1, code, text=text)
     ward.go_on(10)
     for index in (0, 1):
-        verdict = ward.verdict("xid_warning", index)
+        verdict = ward.verdict("gpu_xid", index)
         assert verdict is not None
         assert (verdict.level, verdict.action) == (Level.WARN, action)
     assert len(ward.verdicts) == 2
     ward.reset(1)
-    assert ward.go_on(90).verdict("xid_warning", 1) is None
-    assert ward.go_on(DAY - 600, every=900).verdict("xid_warning", 0)
+    assert ward.go_on(90).verdict("gpu_xid", 1) is None
+    assert ward.go_on(DAY - 600, every=900).verdict("gpu_xid", 0)
     assert not ward.go_on(HOUR, every=900).verdicts
     assert ward.rulings[-1].way is Way.QUIET
 
@@ -485,9 +485,9 @@ def test_contained_errors_that_come_again() -> None:
     """The first asks for the application, the second for the GPU."""
     ward = Ward(gpus=1)
     ward.event(0, 94)
-    assert ward.go_on(HOUR, every=60).level("xid_warning") is Level.WARN
+    assert ward.go_on(HOUR, every=60).level("gpu_xid") is Level.WARN
     ward.event(0, 94)
-    verdict = ward.go_on().verdict("xid_warning")
+    verdict = ward.go_on().verdict("gpu_xid")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.RESET)
 
@@ -507,8 +507,8 @@ def test_power_smoothing_that_is_back() -> None:
         ),
     )
     ward.go_on(90)
-    assert ward.verdict("xid_warning", 0) is None
-    assert ward.verdict("xid_warning", 1)
+    assert ward.verdict("gpu_xid", 0) is None
+    assert ward.verdict("gpu_xid", 1)
     assert ward.rulings[-1].way is Way.WELL
 
 
@@ -516,7 +516,7 @@ def test_unknown_code() -> None:
     """A newer driver has it: somebody should look it up. An operator's row makes it known."""
     ward = Ward(gpus=2)
     ward.event(1, 901)
-    verdict = ward.go_on().verdict("xid_unknown", 1)
+    verdict = ward.go_on().verdict("gpu_xid_unknown", 1)
     assert verdict is not None
     assert (verdict.level, verdict.reason.partition(" is")[0]) == (Level.WARN, "Xid 901")
     assert len(ward.verdicts) == 1
@@ -582,7 +582,7 @@ def test_an_xid_where_no_gpu_is() -> None:
     assert "00000000:9B:00.0" in verdict.reason
     ward.gpu(1, state={"bus_id": "00000000:9B:00.0", "uuid": "GPU-9b"})
     ward.go_on(120)
-    assert ward.seen() == ["xid_critical"], "now the GPU is known, and it is its own"
+    assert ward.seen() == ["gpu_xid_critical"], "now the GPU is known, and it is its own"
 
 
 def test_an_xid_where_no_gpu_is_can_be_acknowledged_and_is_forgotten_after_a_day() -> None:
