@@ -96,7 +96,7 @@ def test_a_check_that_raises_takes_no_other_with_it() -> None:
     def hot(gpu: GpuCase) -> Finding:
         return fail(f"{100 / (gpu.now.temperature_celsius or 0):.0f}", Action.INSPECT)
 
-    row = Check(name="hot", alert="Hot", help="Hot.", steps="1. Cool it.\n", gpu=hot)
+    row = Check(name="hot", help="Hot.", steps="1. Cool it.\n", gpu=hot)
     before = looked(ward, row)
     assert before == []
     ward.gpu(0, temperature_celsius=0.0)

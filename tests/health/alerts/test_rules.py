@@ -289,7 +289,7 @@ def test_samples_of_tables_are_what_rules_read() -> None:
     (alert,) = evaluate([rule], History().watching([rule]).add(shown, 5.0), (), 5.0, 1e9)
     assert alert.identity == (
         ("alertname", "GpuRowRemapFailed"),
-        ("check", "row_remap_failed"),
+        ("check", "gpu_row_remap_failed"),
         ("gpu", "3"),
         ("severity", "critical"),
         ("uuid", "GPU-x"),

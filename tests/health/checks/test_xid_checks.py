@@ -262,7 +262,7 @@ def test_a_reset_ends_that_errors_stick_to_a_gpu() -> None:
 
 def test_recurring_counts_one_code_of_one_gpu() -> None:
     """Four bursts here and one there are not five; a limit can be set."""
-    few, strict = Ward(gpus=2), Ward(gpus=2, policy=Policy(thresholds={"gpu_xid_recurring": 2}))
+    few, strict = Ward(gpus=2), Ward(gpus=2, policy=Policy(thresholds={"xid_recurring": 2}))
     for ward in (few, strict):
         for index, code in ((0, 48), (0, 48), (0, 48), (0, 48), (1, 48), (0, 119)):
             ward.event(index, code)
@@ -308,7 +308,7 @@ def test_what_came_in_maintenance_is_no_recurrence(step: float, *, rebooted: boo
 
 def test_what_begins_in_maintenance_and_goes_on_after_it_recurs() -> None:
     """Nobody is at work any more, and it still comes."""
-    ward = Ward(gpus=2, policy=Policy(thresholds={"gpu_xid_recurring": 1}))
+    ward = Ward(gpus=2, policy=Policy(thresholds={"xid_recurring": 1}))
     ward.maintain(HOUR)
     began_at, began = ward.at, ward.wall
     ward.go_on(HOUR + MINUTE, every=MINUTE)
