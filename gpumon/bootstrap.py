@@ -1,188 +1,284 @@
-"""From the configuration to the values that each room takes: lower rooms never see the configuration itself."""
+"""Builds the daemon's services from the configuration, and applies a changed configuration to them."""
 
 from __future__ import annotations
 
-import os
 import platform
-import sys
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from gpumon import __version__
+from starlette.types import ASGIApp
+
+from gpumon.clock import boot_clock, boot_id
+from gpumon.config.component_settings import (
+    PROBE,
+    choices,
+    first_report,
+    kernel_log,
+    link_orders,
+    orders,
+    terms,
+    timetable,
+)
 from gpumon.config.model import Configuration
-from gpumon.health.alerting import rules
-from gpumon.health.catalogue import SHIPPED, Catalogue
-from gpumon.health.lives import Life
-from gpumon.health.policy import Policy
-from gpumon.model.child_orders import LinkOrders, Orders, Simulation
-from gpumon.model.node import Build
-from gpumon.probe.core.baseline import Floors
-from gpumon.probe.core.metrics import INITIAL
-from gpumon.probe.core.probes import PROBES
-from gpumon.probe.core.schedule import Timetable
-from gpumon.probe.core.state import ProbeState
-from gpumon.probe.runner.settings import Choices
+from gpumon.model.child_orders import LinkOrders, Orders
+from gpumon.outputs.prometheus import Renderer
+from gpumon.probe.core.schedule import Schedule
+from gpumon.probe.runner.prober import Probing
+from gpumon.probe.runner.run_record import RunRecord
+from gpumon.server.app import create_app
+from gpumon.server.hosts import own_names
+from gpumon.server.listener import Front
+from gpumon.server.sources import Sources
+from gpumon.services.event_recorder import Sightings
+from gpumon.services.heartbeat import Heartbeat
+from gpumon.services.holds import Holding
+from gpumon.services.inventory_acceptance import Accepting
+from gpumon.services.maintenance_windows import Maintaining
+from gpumon.services.message_router import MessageRouter
+from gpumon.services.persistence import Memories
+from gpumon.services.releases import Releasing
+from gpumon.services.verdict_writer import Rulings
+from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
-from gpumon.version import revision
+from gpumon.store.store import Retention
+from gpumon.supervisor.links import LinksSupervisor
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.samplers import SamplerSupervisor
 
-PROBE = PROBES["allreduce"]
-GRACE = "health.boot_grace_seconds"
-
-TRACE = "GPUMON_SIMULATION_TRACE"
-"""Environment: where the simulated library counts its calls, for benchmarks and tests."""
-PROBE_FAULT = "GPUMON_PROBE_FAULT"
-"""Environment, for tests: what one rank of the probe does wrong."""
+RELEASE_RECORD = ".release.json"
+"""Suffix of the store's path: the releases in force. A file, because it is read before the store is open."""
+RUN_RECORD = ".run.json"
+"""Suffix of the store's path: the probe run in progress."""
 
 
-def first_report(configuration: Configuration, boot: str = "", began_at: float = 0.0) -> Report:
-    """What is known before anything was seen. `began_at`: now, on CLOCK_BOOTTIME."""
-    started = time.time()
-    return Report(
-        started=started,
-        boot_id=boot,
-        lives=(Life(boot_id=boot, version=__version__, began=started, began_at=began_at, last=started),),
-        simulated=shown_profile(configuration),
-        detailed=configuration.metrics.detailed,
-        build=Build(version=__version__, python=platform.python_version(), revision=revision()),
-        probe=ProbeState(metrics=INITIAL, told_at=began_at),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The services of one daemon.
+
+    A service is started by `start` and stopped by `stop`. Where they apply, `apply` takes changed settings, `tick` is
+    called every few seconds, and `notice` is what the operator has to know about the service.
+    """
+
+    loop: Loop
+    monitor: Monitor
+    persistence: Memories
+    event_recorder: Sightings
+    verdict_writer: Rulings
+    heartbeat: Heartbeat
+    samplers: SamplerSupervisor
+    links: LinksSupervisor
+    probe: Probing
+    schedule: Schedule
+    releases: Releasing
+    holds: Holding
+    maintenance: Maintaining
+    inventory_acceptance: Accepting
+    front: Front
+    epoch: float
+    """Boot clock at which a simulated node began."""
+
+    @property
+    def children_running(self) -> bool:
+        """Whether a child process is still running."""
+        return self.samplers.running or self.links.running or self.probe.running
+
+    def notices(self) -> dict[str, str]:
+        """Return what the operator has to know, by subject."""
+        notices = {"store": self.persistence.notice, "release": self.releases.notice, "token": self.front.notice}
+        return {subject: notice for subject, notice in notices.items() if notice}
+
+    def apply(self, configuration: Configuration) -> None:
+        """Apply a reloaded configuration."""
+        self.monitor.apply(terms(configuration))
+        self.samplers.apply(lambda page: orders(configuration, page, self.epoch))
+        self.links.apply(lambda page: link_orders(configuration, page, self.epoch))
+        self.probe.apply(choices(configuration))
+        self.schedule.apply(timetable(configuration))
+        self.releases.apply(configuration.release.max_seconds)
+        self.holds.apply(configuration.probe.hold_max_seconds)
+        self.maintenance.apply(configuration.maintenance.max_seconds)
+
+
+def build(configuration: Configuration) -> Services:
+    """Build the services. Raises ListenError if the address of the HTTP server is not available."""
+    wiring = _Wiring(configuration)
+    return Services(
+        loop=wiring.loop,
+        monitor=wiring.monitor,
+        persistence=wiring.persistence,
+        event_recorder=wiring.event_recorder,
+        verdict_writer=wiring.verdict_writer,
+        heartbeat=wiring.heartbeat,
+        samplers=wiring.samplers,
+        links=wiring.links,
+        probe=wiring.probe,
+        schedule=wiring.schedule,
+        releases=wiring.releases,
+        holds=wiring.holds,
+        maintenance=wiring.maintenance,
+        inventory_acceptance=wiring.inventory_acceptance,
+        front=wiring.front,
+        epoch=wiring.epoch,
     )
 
 
-def shown_profile(configuration: Configuration) -> str | None:
-    """What is simulated, by its name: of a recording the file's."""
-    profile = configuration.simulate.profile
-    return None if profile is None else Path(profile).name
+class _Wiring:
+    """Builds each service when it is first needed, so that services may refer to each other in any order."""
 
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self.loop = Loop()
+        self.epoch = boot_clock()
+        self._boot_id = boot_id()
+        self.monitor = Monitor(first_report(configuration, self._boot_id, self.epoch), terms(configuration))
 
-def catalogue(configuration: Configuration) -> Catalogue:
-    """What Xids mean: the shipped table, and the operator's file over it."""
-    return SHIPPED.with_rows(configuration.xid_rows)
-
-
-def kernel_log(configuration: Configuration) -> Path | None:
-    """Where to read the kernel's messages. The host's are not those of a simulated node."""
-    named = configuration.origin("kernel_log.path") != "default"
-    return configuration.kernel_log.path if named or configuration.simulate.profile is None else None
-
-
-def terms(configuration: Configuration) -> Terms:
-    known = catalogue(configuration)
-    return Terms(
-        interval=configuration.poll.interval_seconds,
-        expected=configuration.gpus.expected_count,
-        probe_interval=timetable(configuration).interval,
-        probe_gated=bool(configuration.probe.scheduler_gate),
-        rules=rules(configuration.alerts.thresholds),
-        catalogue=known,
-        policy=policy(configuration),
-    )
-
-
-def policy(configuration: Configuration) -> Policy:
-    """What an operator decided about checks. A simulated node was booted long ago, whatever the host was."""
-    health = configuration.health
-    grace = 0.0 if configuration.simulate.profile and configuration.origin(GRACE) == "default" else None
-    return Policy(
-        thresholds=health.thresholds,
-        disabled=frozenset(health.disabled),
-        boot_grace=health.boot_grace_seconds if grace is None else grace,
-        versions=health.versions,
-    )
-
-
-def orders(configuration: Configuration, page: int, epoch: float) -> Orders:
-    """For a sampler. `epoch`: boot clock at which a simulated node began."""
-    return Orders(
-        page=page,
-        parent=os.getpid(),
-        interval=configuration.poll.interval_seconds,
-        exclude=configuration.gpus.exclude,
-        gpm=configuration.poll.gpm,
-        largest_processes=configuration.processes.largest,
-        sysfs=str(configuration.pci.sysfs),
-        simulation=_simulation(configuration, epoch),
-        log_level=configuration.log.level,
-        log_format=configuration.log.format,
-    )
-
-
-def link_orders(configuration: Configuration, page: int, epoch: float) -> LinkOrders:
-    """For the links child."""
-    return LinkOrders(
-        page=page,
-        parent=os.getpid(),
-        sysfs=str(configuration.links.sysfs or configuration.pci.sysfs),
-        root=str(configuration.links.root),
-        simulation=_simulation(configuration, epoch),
-        log_level=configuration.log.level,
-        log_format=configuration.log.format,
-    )
-
-
-def same_orders(one: Configuration, other: Configuration) -> bool:
-    """Whether a sampler may go on. A new log level alone is not worth the readings that replacing it would lose."""
-    first, second = (replace(orders(each, 0, 0.0), log_level="") for each in (one, other))
-    return first == second
-
-
-def _simulation(configuration: Configuration, epoch: float) -> Simulation | None:
-    simulate = configuration.simulate
-    if simulate.profile is None:
-        return None
-    return Simulation(
-        profile=simulate.profile,
-        epoch=epoch,
-        scenario=str(simulate.scenario) if simulate.scenario else None,
-        trace=os.environ.get(TRACE) or None,
-    )
-
-
-def choices(configuration: Configuration) -> Choices:
-    """What the configuration says about a run of the probe."""
-    probe = configuration.probe
-    return Choices(
-        python=str(probe.python or sys.executable),
-        enabled=probe.enabled,
-        deadline=probe.deadline_seconds,
-        dtypes=tuple(dict.fromkeys(("float32", *probe.dtypes))),
-        environment=probe.nccl_environment,
-        floors=floors(configuration),
-        idle_seconds=_given(probe.idle_seconds, 0.0 if configuration.simulate.profile else PROBE.idle),
-        partial=probe.partial,
-        algorithms=tuple(dict.fromkeys(probe.algorithms)),
-        gate=probe.scheduler_gate,
-        gate_seconds=probe.scheduler_gate_seconds,
-        fault=os.environ.get(PROBE_FAULT, ""),
-    )
-
-
-def floors(configuration: Configuration) -> Mapping[str, Floors]:
-    """Below what a run is slow, by backend."""
-    probe = configuration.probe
-    return {
-        setting.backend: Floors(
-            baseline=_given(probe.least_baseline_ratio, setting.least_baseline_ratio),
-            spreads=probe.least_baseline_spreads,
-            expected=probe.least_expected_ratio,
+    @cached_property
+    def persistence(self) -> Memories:
+        store = self._configuration.store
+        return Memories(
+            self.loop,
+            store.path,
+            Retention(days=store.retention_days, rows=store.retention_rows),
+            PROBE.name,
+            take=self.monitor.take,
+            latest=self._latest,
+            on_recalled=lambda remembered, position: self.event_recorder.recalled(remembered.events, position),
         )
-        for setting in (PROBE.gpu, PROBE.cpu)
-    }
 
+    @cached_property
+    def event_recorder(self) -> Sightings:
+        return Sightings(
+            self.loop,
+            self.persistence,
+            kernel_log(self._configuration),
+            self._boot_id,
+            latest=self._latest,
+            on_xid=self._note_xid,
+        )
 
-def timetable(configuration: Configuration) -> Timetable:
-    """When the probe runs: what is not configured, the probe itself knows."""
-    probe = configuration.probe
-    interval = _given(probe.interval_seconds, PROBE.interval)
-    first_after = PROBE.first_after_simulated if configuration.simulate.profile else PROBE.first_after
-    return Timetable(
-        interval=interval,
-        jitter=min(interval, _given(probe.jitter_seconds, PROBE.jitter)),
-        first_after=_given(probe.first_after_seconds, first_after),
-    )
+    @cached_property
+    def verdict_writer(self) -> Rulings:
+        return Rulings(self.loop, self.persistence, self._latest)
 
+    @cached_property
+    def heartbeat(self) -> Heartbeat:
+        return Heartbeat(self.loop, self.persistence, self._latest)
 
-def _given(configured: float | None, otherwise: float) -> float:
-    return otherwise if configured is None else configured
+    @cached_property
+    def inventory_acceptance(self) -> Accepting:
+        return Accepting(self.loop, self.persistence, self._latest)
+
+    @cached_property
+    def router(self) -> MessageRouter:
+        return MessageRouter(self.monitor, self.event_recorder)
+
+    @cached_property
+    def samplers(self) -> SamplerSupervisor:
+        return SamplerSupervisor(self.loop, self._orders, on_message=self.router.take, on_state=self.monitor.take)
+
+    @cached_property
+    def links(self) -> LinksSupervisor:
+        return LinksSupervisor(self.loop, self._link_orders, on_seen=self.monitor.take, on_state=self.monitor.take)
+
+    @cached_property
+    def probe(self) -> Probing:
+        return Probing(
+            self.loop,
+            PROBE,
+            choices(self._configuration),
+            latest=self._latest,
+            tell=self.monitor.take,
+            keep=self.persistence.keep_result,
+            watch=self.samplers.watch,
+            record=RunRecord(self._beside_store(RUN_RECORD)),
+        )
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        return Schedule(self.probe.scheduled, timetable(self._configuration), is_due_early=self.probe.is_due_early)
+
+    @cached_property
+    def releases(self) -> Releasing:
+        release = self._configuration.release
+        return Releasing(
+            self.loop,
+            most=release.max_seconds,
+            marker=release.marker,
+            record=self._beside_store(RELEASE_RECORD),
+            samplers=self.samplers,
+            probing=self.probe,
+            latest=self._latest,
+            tell=self.monitor.take,
+        )
+
+    @cached_property
+    def holds(self) -> Holding:
+        return Holding(
+            self.loop,
+            self.persistence,
+            self.probe,
+            most=self._configuration.probe.hold_max_seconds,
+            latest=self._latest,
+            tell=self.monitor.take,
+        )
+
+    @cached_property
+    def maintenance(self) -> Maintaining:
+        return Maintaining(
+            self.loop,
+            self.persistence,
+            most=self._configuration.maintenance.max_seconds,
+            latest=self._latest,
+            changed=self.heartbeat.beat,
+        )
+
+    @cached_property
+    def front(self) -> Front:
+        return Front(self._configuration.web, self._configuration.store.path, self._create_app)
+
+    def _create_app(self) -> ASGIApp:
+        host, _ = self._configuration.web.address
+        return create_app(
+            Sources(
+                host=platform.node(),
+                latest=self._latest,
+                exposition=Renderer(self._latest).exposition,
+                ready=self.router.is_ready,
+                token=self.front.token,
+                allowed_hosts=own_names(host) | {name.lower() for name in self._configuration.web.allowed_hosts},
+                request_probe=self.probe.request,
+                request_release=self.releases.request,
+                end_release=self.releases.end,
+                acknowledge=self.verdict_writer.acknowledge,
+                accept_inventory=self.inventory_acceptance.request,
+                request_maintenance=self.maintenance.request,
+                end_maintenance=self.maintenance.end,
+                request_hold=self.holds.request,
+                end_hold=self.holds.end,
+                find_events=self.persistence.find_events,
+                find_runs=self.persistence.find_runs,
+                wall=time.time,
+                boot=boot_clock,
+            )
+        )
+
+    def _latest(self) -> Report:
+        return self.monitor.latest
+
+    def _orders(self, page: int) -> Orders:
+        return orders(self._configuration, page, self.epoch)
+
+    def _link_orders(self, page: int) -> LinkOrders:
+        return link_orders(self._configuration, page, self.epoch)
+
+    def _note_xid(self, bus_id: str, xid: int) -> None:
+        """Report an Xid of the kernel log to the supervisor if it is about a GPU of this agent."""
+        if bus_id in self.monitor.latest.memory.inventory:
+            self.samplers.note_xid(bus_id, xid)
+
+    def _beside_store(self, suffix: str) -> Path:
+        """Return a path that begins with the store's, because several agents may share a directory."""
+        store = self._configuration.store.path
+        return store.with_name(store.name + suffix)

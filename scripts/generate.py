@@ -12,9 +12,9 @@ from dashboards.generate import dashboards
 from gpumon.config.reference import reference, sample
 from gpumon.health.alerting import rules
 from gpumon.health.alerts.render import render, runbook
-from gpumon.outputs import health_page, probe_page, xid_page
 from gpumon.outputs.catalogue import markdown
 from gpumon.sim import reference as reference_of_simulation
+from scripts.docs import health_page, probe_page, xid_page
 from scripts.reference import findings
 
 ROOT = Path(__file__).parents[1]

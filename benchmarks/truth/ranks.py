@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks.truth.world import World
-from gpumon.bootstrap import PROBE, floors
 from gpumon.clock import boot_clock
+from gpumon.config.component_settings import PROBE, floors
 from gpumon.probe.core.account import Account, Progress, Sized
 from gpumon.probe.core.baseline import ENOUGH_RUNS, Judge
 from gpumon.probe.core.conclusion import conclude, skipped

@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from fastapi import FastAPI
+
 from benchmarks.truth.children import MAINS
 from benchmarks.truth.host import Host, Process
-from gpumon.bootstrap import timetable
 from gpumon.clock import BOOT_ID, boot_clock
+from gpumon.config.component_settings import timetable
 from gpumon.config.given import Problem
 from gpumon.config.load import ConfigurationError
 from gpumon.config.model import Configuration
@@ -25,6 +27,7 @@ from gpumon.model.call_page import Reader
 from gpumon.model.release import NODE
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.schedule import Schedule, Timetable
+from gpumon.server.listener import Front
 from gpumon.sim.profiles import PROFILES
 from gpumon.state.messages import Arrival
 from gpumon.state.report import Report
@@ -38,82 +41,86 @@ _PATIENCE = 5.0
 class _Schedule(Schedule):
     """By the clocks of this host; what comes of a run that is due, a row of the tables says."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda: None)
-        self._timetable: Timetable | None = None
+    def __init__(self, timetable: Timetable) -> None:
+        super().__init__(lambda: None, timetable)
         self._began = 0.0
 
-    def start(self, timetable: Timetable) -> None:
-        self._timetable, self._began = timetable, boot_clock()
+    def start(self) -> None:
+        self._began = boot_clock()
 
     def next_run(self) -> float | None:
-        if self._timetable is None:
-            return None
         passed = boot_clock() - self._began - self._timetable.first_after
         ahead = max(0, math.ceil(passed / self._timetable.interval)) * self._timetable.interval - passed
         return time.time() + ahead
 
 
-class Agent(Daemon):
-    """Begins everything that watches and judges; nobody listens."""
+class _Front(Front):
+    """Serves nothing."""
 
-    def begin(self) -> None:
-        """Without alert rules: what they say is not measured here, and takes long."""
-        self._monitor.change(replace(self._monitor.terms, rules=()))
-        self._schedule = _Schedule()
-        self._schedule.start(timetable(self._configuration))
-        self._watch()
+    def start(self) -> None:
+        pass
+
+
+class Agent(Daemon):
+    """The daemon without an HTTP server, without ranks and without alert rules, which take long to evaluate."""
+
+    def __init__(self, configuration: Configuration, reread: Callable[[], Configuration]) -> None:
+        super().__init__(configuration, reread)
+        monitor = self.services.monitor
+        monitor.apply(replace(monitor.terms, rules=()))
+        self.services.front.stop()
+        self.services = replace(
+            self.services,
+            schedule=_Schedule(timetable(configuration)),
+            front=_Front(configuration.web, configuration.store.path, FastAPI),
+        )
 
     @property
     def report(self) -> Report:
-        return self._monitor.latest
+        return self.services.monitor.latest
 
     def go_on(self, seconds: float) -> None:
         """Let so much time pass."""
-        self._loop.call_after(seconds, self._loop.stop)
-        self._loop.run()
+        self.services.loop.call_after(seconds, self.services.loop.stop)
+        self.services.loop.run()
 
     def release(self, seconds: float) -> None:
-        self._releasing.request(NODE, seconds, "command")
+        self.services.releases.request(NODE, seconds, "command")
 
     def accept(self) -> None:
-        self._accepting.request()
+        self.services.inventory_acceptance.request()
 
     def tell(self, arrival: Arrival) -> None:
-        self._monitor.take(arrival)
+        self.services.monitor.take(arrival)
 
     def keep(self, result: ProbeResult) -> None:
-        self._memories.keep_result(result)
+        self.services.persistence.keep_result(result)
 
     def hold(self, seconds: float) -> None:
-        self._holding.request(seconds, "a job begins", "4711", "command")
+        self.services.holds.request(seconds, "a job begins", "4711", "command")
 
     @property
     def unkillable(self) -> tuple[int, ...]:
-        return self._probing.unkillable
+        return self.services.probe.unkillable
 
     def stick(self, pids: Iterable[int]) -> None:
-        self._probing._runs.ranks._stuck.update(pids)
+        self.services.probe._runs.ranks._stuck.update(pids)
 
     def post_reload(self) -> None:
-        self._loop.post(self._reload)
+        self.services.loop.post(self.reload)
 
     def settle(self) -> None:
         """Until the store has done what it was asked for, which takes no virtual time."""
-        writer = self._memories._writer
+        writer = self.services.persistence._writer
         for _ in range(int(_PATIENCE / 1e-4)):
             if not writer._queue.qsize() and writer._busy_since is None:
                 return
             time.sleep(1e-4)
 
-    def end(self) -> None:
-        """As by SIGTERM."""
-        self._stop()
-
     def die(self) -> None:
         """As by kill -9: nothing is handed over."""
-        self._memories.close()
-        self._front.stop()
+        self.services.persistence.close()
+        self.services.front.stop()
 
 
 def _in_a_call(process: Process) -> bool:
@@ -218,7 +225,7 @@ class World:
         self._settings |= settings
         self.agent = Agent(self.configuration(), self._read)
         self.host.settle = self.agent.settle
-        self.agent.begin()
+        self.agent.start()
 
     def restart(self, **settings: Mapping[str, Any]) -> None:
         """The agent, as by kill -9 and systemd."""
@@ -277,7 +284,7 @@ class World:
 
     def stop(self) -> None:
         """The agent, in order."""
-        self.agent.end()
+        self.agent.stop()
 
     def kill(self) -> None:
         """The agent, as by kill -9, if it runs; its children end with it."""

@@ -11,9 +11,9 @@ import sys
 import time
 
 from gpumon import log
-from gpumon.bootstrap import first_report, link_orders, orders, terms
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
 from gpumon.clock import boot_clock
+from gpumon.config.component_settings import first_report, link_orders, orders, terms
 from gpumon.config.model import Configuration
 from gpumon.model.snapshot import DriverStatus, Hello, LinksSeen, Logged, Message, Snapshot, TrialResult, XidEvent
 from gpumon.outputs import document, terminal

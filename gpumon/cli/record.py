@@ -12,12 +12,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gpumon import __version__, log
-from gpumon.bootstrap import orders, shown_profile
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
 from gpumon.cli.duration_arguments import read_below_zero
 from gpumon.cli.errors import UserError
 from gpumon.cli.recorder import Outcome, Recording
 from gpumon.clock import boot_clock
+from gpumon.config.component_settings import orders, shown_profile
 from gpumon.config.model import Configuration
 from gpumon.model import durations
 from gpumon.sim import SimulationError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from gpumon.bootstrap import terms
 from gpumon.cli.config_arguments import add_flags, configuration
+from gpumon.config.component_settings import terms
 from gpumon.health.alerts.render import render
 
 

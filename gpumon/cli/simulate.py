@@ -16,10 +16,10 @@ from typing import NamedTuple, NoReturn
 import yaml
 
 import gpumon
-from gpumon.bootstrap import TRACE
 from gpumon.cli.config_arguments import wrong_with_simulation
 from gpumon.cli.errors import UserError
 from gpumon.clock import boot_clock
+from gpumon.config.component_settings import TRACE
 from gpumon.config.given import did_you_mean
 from gpumon.model import durations
 from gpumon.model.child_orders import is_recording

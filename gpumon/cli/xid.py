@@ -7,10 +7,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from gpumon.bootstrap import catalogue
 from gpumon.cli.config_arguments import add_flags, configuration
 from gpumon.cli.errors import UserError
 from gpumon.collectors.kernel_log.lines import parse_quoted, without_processes
+from gpumon.config.component_settings import catalogue
 from gpumon.config.xid_file import KEYS
 from gpumon.health.catalogue import Catalogue, Explanation
 from gpumon.model.error_event import SXID, XID

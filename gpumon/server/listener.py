@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from starlette.types import ASGIApp
@@ -21,20 +22,21 @@ _log = logging.getLogger("gpumon")
 class Front:
     """Listens from the beginning, and answers once it is started."""
 
-    def __init__(self, web: Web, store: Path) -> None:
-        """Raises ListenError."""
+    def __init__(self, web: Web, store: Path, create_app: Callable[[], ASGIApp]) -> None:
+        """Listen on the configured address. Raises ListenError."""
         self._web = web
         self._store = store
+        self._create_app = create_app
         self._socket = listen(*web.address)
         self._server: Server | None = None
         self.notice: str | None = None
         """What is wrong with the token."""
 
-    def start(self, app: ASGIApp) -> None:
-        """Returns once requests are taken."""
+    def start(self) -> None:
+        """Create the application and serve it. Returns once requests are taken."""
         self._make_token()
         host, port = self._socket.getsockname()[:2]
-        self._server = Server(app)
+        self._server = Server(self._create_app())
         self._server.start([self._socket])
         self._leave_word(host, port)
         _log.info("listening", extra={"url": f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"})

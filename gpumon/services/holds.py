@@ -64,6 +64,10 @@ class Holding:
         self._waiting: list[_Waiting] = []
         self._stopping = False
 
+    def apply(self, max_seconds: float) -> None:
+        """Limit the holds that are requested from now on."""
+        self.most = max_seconds
+
     def stop(self) -> None:
         """Whoever waits or asks now is told so. Holds stay on record."""
         self._stopping = True

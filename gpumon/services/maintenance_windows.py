@@ -38,6 +38,10 @@ class Maintaining:
         self._changed = changed
         self._stopping = False
 
+    def apply(self, max_seconds: float) -> None:
+        """Limit the maintenances that are requested from now on."""
+        self.most = max_seconds
+
     def stop(self) -> None:
         """Whoever asks now is told so."""
         self._stopping = True

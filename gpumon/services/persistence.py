@@ -90,7 +90,21 @@ class Memories:
         """Open the store in its own thread, and recall what it knows."""
         self._writer.start()
 
+    def tick(self) -> None:
+        """Store what has changed in the inventory and the time windows."""
+        report = self._latest()
+        self.boards.keep(report)
+        self.ports.keep(report)
+        self.spans.keep((*report.maintenances, *report.holds))
+
+    def stop(self) -> None:
+        """Store the whole inventory and close the store."""
+        self.boards.keep(self._latest(), all_of_them=True)
+        self.ports.keep(self._latest(), all_of_them=True)
+        self.close()
+
     def close(self) -> None:
+        """Close the store, after what is waiting to be written."""
         if not self._writer.close(CLOSE_SECONDS):
             log.error(
                 "the store did not close in time; what was still waiting is lost", extra={"path": str(self._path)}

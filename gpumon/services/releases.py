@@ -82,6 +82,10 @@ class Releasing:
         self._recall()
         self._loop.every(LOOK_SECONDS, self._look)
 
+    def apply(self, max_seconds: float) -> None:
+        """Limit the releases that are requested from now on."""
+        self.most = max_seconds
+
     def stop(self) -> None:
         """Who waits is told. Windows stay on record."""
         self._stopping = True

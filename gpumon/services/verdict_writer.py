@@ -54,7 +54,7 @@ class Rulings:
         """Have it stored what waits to become a verdict."""
         self._memories.keep_waiting(self._latest())
 
-    def rule(self) -> None:
+    def tick(self) -> None:
         """Have what is due stored, and then told; one batch at a time."""
         due = self._latest().health.due
         if due and not self._under_way and not self._stopping:

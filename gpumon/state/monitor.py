@@ -29,8 +29,8 @@ class Monitor:
         self._lived = 0.0
         self.terms = terms
 
-    def change(self, terms: Terms) -> None:
-        """Fold on other terms from now on."""
+    def apply(self, terms: Terms) -> None:
+        """Reduce with these settings from now on."""
         self.terms = terms
         self.latest = watching(self.latest, terms)
 

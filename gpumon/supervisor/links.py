@@ -81,6 +81,10 @@ class LinksSupervisor:
         if self._child is not None:
             self._child.kill("stop")
 
+    def apply(self, orders: Callable[[int], LinkOrders]) -> None:
+        """Use these orders for the next child."""
+        self._orders = orders
+
     @property
     def running(self) -> bool:
         """Whether the child is still to end (an abandoned one never may)."""

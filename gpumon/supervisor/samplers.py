@@ -87,6 +87,12 @@ class SamplerSupervisor:
             if child is not None:
                 child.kill("stop")
 
+    def apply(self, orders: Callable[[int], Orders]) -> None:
+        """Use these orders from now on. Replace the sampler if they differ in more than the log level."""
+        before, self._orders = self._orders, orders
+        if replace(before(0), log_level="") != replace(orders(0), log_level=""):
+            self.replace("configuration")
+
     @property
     def running(self) -> bool:
         """Whether any child is still to end (abandoned ones never may)."""

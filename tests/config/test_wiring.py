@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.bootstrap import first_report, floors, kernel_log, terms
+from gpumon.config.component_settings import first_report, floors, kernel_log, terms
 from gpumon.config.load import load
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.bootstrap import catalogue, terms
 from gpumon.config import xid_file
+from gpumon.config.component_settings import catalogue, terms
 from gpumon.config.load import ConfigurationError, load
 from gpumon.health.catalogue import SHIPPED
 from gpumon.health.xids import XIDS, Class, Severity

@@ -147,7 +147,7 @@ def test_sighup_leaves_alone_what_takes_effect_at_the_next_start(tmp_path: Path)
         assert agent.get("/probe/allreduce")["next_run"] == next_run
         told = [line for line in agent.log.read_text(encoding="utf-8").splitlines() if "simulate.profile" in line]
         assert len(told) == 1
-        assert 'effect="at the next start"' in told[0]
+        assert 'effect="after a restart"' in told[0]
 
         quiet(agent, simulate={"profile": "t4x1"}, poll={"interval_seconds": 0.5})
         agent.process.send_signal(signal.SIGHUP)

@@ -12,8 +12,8 @@ from gpumon.probe.core.schedule import Schedule, Timetable
 
 
 @contextmanager
-def running(schedule: Schedule, timetable: Timetable) -> Iterator[None]:
-    schedule.start(timetable)
+def running(schedule: Schedule) -> Iterator[None]:
+    schedule.start()
     try:
         yield
     finally:
@@ -23,8 +23,8 @@ def running(schedule: Schedule, timetable: Timetable) -> Iterator[None]:
 def test_the_first_run_comes_soon_and_then_the_interval_holds() -> None:
     """After the first call the next run is an interval away, give or take the jitter."""
     fired: queue.Queue[float] = queue.Queue()
-    schedule = Schedule(lambda: fired.put(time.time()))
-    with running(schedule, Timetable(interval=3600, jitter=60, first_after=0.1)):
+    schedule = Schedule(lambda: fired.put(time.time()), Timetable(interval=3600, jitter=60, first_after=0.1))
+    with running(schedule):
         first = fired.get(timeout=60)
         due = schedule.next_run()
     assert due is not None
@@ -33,11 +33,11 @@ def test_the_first_run_comes_soon_and_then_the_interval_holds() -> None:
 
 
 def test_it_says_when_the_next_run_is() -> None:
-    """The wall time of the first run is known before it comes; without a timetable there is none."""
-    schedule = Schedule(lambda: None)
+    """The wall time of the first run is known before it comes; a schedule that is not started has none."""
+    schedule = Schedule(lambda: None, Timetable(interval=3600, jitter=0, first_after=100))
     assert schedule.next_run() is None
     before = time.time()
-    with running(schedule, Timetable(interval=3600, jitter=0, first_after=100)):
+    with running(schedule):
         due = schedule.next_run()
         assert due is not None
         assert before + 100 <= due <= time.time() + 100
@@ -47,9 +47,9 @@ def test_it_says_when_the_next_run_is() -> None:
 def test_a_run_that_is_brought_forward_begins_the_interval_anew() -> None:
     """It comes now, in place of the one that was due later."""
     fired: queue.Queue[float] = queue.Queue()
-    schedule = Schedule(lambda: fired.put(time.time()))
+    schedule = Schedule(lambda: fired.put(time.time()), Timetable(interval=3600, jitter=0, first_after=1000))
     schedule.bring_forward()
-    with running(schedule, Timetable(interval=3600, jitter=0, first_after=1000)):
+    with running(schedule):
         schedule.bring_forward()
         first = fired.get(timeout=60)
         due = schedule.next_run()
@@ -59,10 +59,10 @@ def test_a_run_that_is_brought_forward_begins_the_interval_anew() -> None:
 
 
 def test_a_new_timetable_replaces_the_old_one() -> None:
-    """Starting again leaves one schedule, the new one."""
-    schedule = Schedule(lambda: None)
-    with running(schedule, Timetable(interval=3600, jitter=0, first_after=100)):
-        schedule.start(Timetable(interval=60, jitter=0, first_after=1000))
+    """Applying a timetable leaves one schedule, the new one."""
+    schedule = Schedule(lambda: None, Timetable(interval=3600, jitter=0, first_after=100))
+    with running(schedule):
+        schedule.apply(Timetable(interval=60, jitter=0, first_after=1000))
         due = schedule.next_run()
     assert due is not None
     assert due - time.time() > 900
@@ -71,8 +71,8 @@ def test_a_new_timetable_replaces_the_old_one() -> None:
 @pytest.mark.parametrize("step", [86_400 * 365, -86_400])
 def test_a_step_of_the_wall_clock_moves_no_run(monkeypatch: pytest.MonkeyPatch, step: float) -> None:
     """A clock that was wrong at boot neither brings the next run forward nor puts it off."""
-    schedule = Schedule(lambda: None)
-    with running(schedule, Timetable(interval=3600, jitter=0, first_after=100)):
+    schedule = Schedule(lambda: None, Timetable(interval=3600, jitter=0, first_after=100))
+    with running(schedule):
         before = schedule.next_run()
         wall = time.time
         monkeypatch.setattr(time, "time", lambda: wall() + step)
@@ -90,7 +90,7 @@ def test_a_call_that_fails_is_told() -> None:
     def fail() -> None:
         raise OSError("no loop")
 
-    with running(Schedule(fail, troubles.put), Timetable(interval=3600, jitter=0, first_after=0)):
+    with running(Schedule(fail, Timetable(interval=3600, jitter=0, first_after=0), on_trouble=troubles.put)):
         assert troubles.get(timeout=60) == "error"
 
 
@@ -102,7 +102,7 @@ def test_an_overrun_is_told() -> None:
     def hang() -> None:
         release.wait()
 
-    with running(Schedule(hang, troubles.put), Timetable(interval=0.2, jitter=0, first_after=0)):
+    with running(Schedule(hang, Timetable(interval=0.2, jitter=0, first_after=0), on_trouble=troubles.put)):
         try:
             assert troubles.get(timeout=60) == "overrun"
         finally:

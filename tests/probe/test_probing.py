@@ -396,7 +396,7 @@ def test_shared_memory_of_a_run_in_which_the_agent_is_killed_is_deleted(bench: B
     with tempfile.NamedTemporaryFile(prefix="nccl-", dir="/dev/shm", delete=False) as left:
         left.write(bytes(4096))
     (tmp_path / "run.json").write_text(record)
-    bench.probing.recall()
+    bench.probing.start()
     assert not Path(left.name).exists()
     assert [(one.id, one.reason) for one in bench.kept] == [(run, "interrupted")] * 2
 

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.truth import ranks
 from benchmarks.truth.fault import Fault, Step, growing
 from benchmarks.truth.ranks import Told, run, well_so_far
-from gpumon.bootstrap import PROBE
+from gpumon.config.component_settings import PROBE
 from gpumon.health.terms import Action
 from gpumon.probe.core.figures import TABLE as PUBLISHED
 from gpumon.sim.board import Profile

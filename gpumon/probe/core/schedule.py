@@ -39,15 +39,26 @@ class Timetable:
 class Schedule:
     """Calls `fire` from a thread of its own when a run is due; `fire` must return at once, as Loop.post does."""
 
-    def __init__(self, fire: Callable[[], None], on_trouble: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        fire: Callable[[], None],
+        timetable: Timetable,
+        *,
+        is_due_early: Callable[[], bool] = lambda: False,
+        on_trouble: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`is_due_early` is polled by `tick`: it returns whether the next run should come now."""
         self._fire = fire
+        self._timetable = timetable
+        self._is_due_early = is_due_early
         self._on_trouble = on_trouble
         self._scheduler: Any = None
         self._booted = _booted()
 
-    def start(self, timetable: Timetable) -> None:
-        """Begin, or begin anew with another timetable."""
+    def start(self) -> None:
+        """Start the scheduler, or restart it."""
         self.stop()
+        timetable = self._timetable
         self._booted = _booted()
         self._scheduler = BackgroundScheduler(timezone=UTC)
         self._scheduler.add_listener(self._trouble, sum(_TROUBLES))
@@ -66,8 +77,21 @@ class Schedule:
             self._scheduler.shutdown(wait=False)
             self._scheduler = None
 
+    def apply(self, timetable: Timetable) -> None:
+        """Restart the scheduler if the timetable has changed."""
+        if timetable != self._timetable:
+            self._timetable = timetable
+            self.start()
+
+    def tick(self) -> None:
+        """Follow the wall clock, and bring the next run forward after a repair."""
+        self.follow_clock()
+        if self._is_due_early():
+            log.info("GPUs were repaired; the next probe runs now")
+            self.bring_forward()
+
     def follow_clock(self) -> None:
-        """Ask now and then: when the wall clock was stepped, the next run is as far away as it was before."""
+        """Move the next run by the step of a wall clock that was stepped."""
         step = _booted() - self._booted
         if abs(step) < STEP_SECONDS or self._scheduler is None:
             return

@@ -121,7 +121,11 @@ class Probing:
         """Pids of ranks that SIGKILL does not end."""
         return tuple(sorted(self._runs.ranks.unkillable))
 
-    def recall(self) -> None:
+    def apply(self, choices: Choices) -> None:
+        """Use these settings from the next run on."""
+        self.choices = choices
+
+    def start(self) -> None:
         """Keep what became of the run in which an earlier agent was killed, and clear up after it."""
         result = self._record.cut_short()
         if result is not None:

@@ -1,0 +1,181 @@
+"""Translate the configuration to the settings of each component, which do not import the configuration."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpumon import __version__
+from gpumon.config.model import Configuration
+from gpumon.health.alerting import rules
+from gpumon.health.catalogue import SHIPPED, Catalogue
+from gpumon.health.lives import Life
+from gpumon.health.policy import Policy
+from gpumon.model.child_orders import LinkOrders, Orders, Simulation
+from gpumon.model.node import Build
+from gpumon.probe.core.baseline import Floors
+from gpumon.probe.core.metrics import INITIAL
+from gpumon.probe.core.probes import PROBES
+from gpumon.probe.core.schedule import Timetable
+from gpumon.probe.core.state import ProbeState
+from gpumon.probe.runner.settings import Choices
+from gpumon.state.report import Report
+from gpumon.state.settings import Terms
+from gpumon.version import revision
+
+PROBE = PROBES["allreduce"]
+GRACE = "health.boot_grace_seconds"
+
+TRACE = "GPUMON_SIMULATION_TRACE"
+"""Environment variable for benchmarks and tests: file in which the simulated library counts its calls."""
+PROBE_FAULT = "GPUMON_PROBE_FAULT"
+"""Environment variable for tests: fault of one rank of the probe."""
+
+
+def first_report(configuration: Configuration, boot: str = "", began_at: float = 0.0) -> Report:
+    """Return the Report before the first message. `began_at` is the start time on CLOCK_BOOTTIME."""
+    started = time.time()
+    return Report(
+        started=started,
+        boot_id=boot,
+        lives=(Life(boot_id=boot, version=__version__, began=started, began_at=began_at, last=started),),
+        simulated=shown_profile(configuration),
+        detailed=configuration.metrics.detailed,
+        build=Build(version=__version__, python=platform.python_version(), revision=revision()),
+        probe=ProbeState(metrics=INITIAL, told_at=began_at),
+    )
+
+
+def shown_profile(configuration: Configuration) -> str | None:
+    """Return the name of the simulated profile, or the file name of a recording."""
+    profile = configuration.simulate.profile
+    return None if profile is None else Path(profile).name
+
+
+def catalogue(configuration: Configuration) -> Catalogue:
+    """Return the shipped Xid table, overlaid with the rows of xids.file."""
+    return SHIPPED.with_rows(configuration.xid_rows)
+
+
+def kernel_log(configuration: Configuration) -> Path | None:
+    """Return the kernel log to read; None on a simulated node unless the path is configured."""
+    named = configuration.origin("kernel_log.path") != "default"
+    return configuration.kernel_log.path if named or configuration.simulate.profile is None else None
+
+
+def terms(configuration: Configuration) -> Terms:
+    """Return the settings of the reducer."""
+    return Terms(
+        interval=configuration.poll.interval_seconds,
+        expected=configuration.gpus.expected_count,
+        probe_interval=timetable(configuration).interval,
+        probe_gated=bool(configuration.probe.scheduler_gate),
+        rules=rules(configuration.alerts.thresholds),
+        catalogue=catalogue(configuration),
+        policy=policy(configuration),
+    )
+
+
+def policy(configuration: Configuration) -> Policy:
+    """Return the operator's settings of the checks. A simulated node has no boot grace unless it is configured."""
+    health = configuration.health
+    grace = 0.0 if configuration.simulate.profile and configuration.origin(GRACE) == "default" else None
+    return Policy(
+        thresholds=health.thresholds,
+        disabled=frozenset(health.disabled),
+        boot_grace=health.boot_grace_seconds if grace is None else grace,
+        versions=health.versions,
+    )
+
+
+def orders(configuration: Configuration, page: int, epoch: float) -> Orders:
+    """Return the orders of a sampler. `epoch` is the boot clock at which a simulated node began."""
+    return Orders(
+        page=page,
+        parent=os.getpid(),
+        interval=configuration.poll.interval_seconds,
+        exclude=configuration.gpus.exclude,
+        gpm=configuration.poll.gpm,
+        largest_processes=configuration.processes.largest,
+        sysfs=str(configuration.pci.sysfs),
+        simulation=_simulation(configuration, epoch),
+        log_level=configuration.log.level,
+        log_format=configuration.log.format,
+    )
+
+
+def link_orders(configuration: Configuration, page: int, epoch: float) -> LinkOrders:
+    """Return the orders of the links child."""
+    return LinkOrders(
+        page=page,
+        parent=os.getpid(),
+        sysfs=str(configuration.links.sysfs or configuration.pci.sysfs),
+        root=str(configuration.links.root),
+        simulation=_simulation(configuration, epoch),
+        log_level=configuration.log.level,
+        log_format=configuration.log.format,
+    )
+
+
+def _simulation(configuration: Configuration, epoch: float) -> Simulation | None:
+    simulate = configuration.simulate
+    if simulate.profile is None:
+        return None
+    return Simulation(
+        profile=simulate.profile,
+        epoch=epoch,
+        scenario=str(simulate.scenario) if simulate.scenario else None,
+        trace=os.environ.get(TRACE) or None,
+    )
+
+
+def choices(configuration: Configuration) -> Choices:
+    """Return the settings of a probe run."""
+    probe = configuration.probe
+    return Choices(
+        python=str(probe.python or sys.executable),
+        enabled=probe.enabled,
+        deadline=probe.deadline_seconds,
+        dtypes=tuple(dict.fromkeys(("float32", *probe.dtypes))),
+        environment=probe.nccl_environment,
+        floors=floors(configuration),
+        idle_seconds=_given(probe.idle_seconds, 0.0 if configuration.simulate.profile else PROBE.idle),
+        partial=probe.partial,
+        algorithms=tuple(dict.fromkeys(probe.algorithms)),
+        gate=probe.scheduler_gate,
+        gate_seconds=probe.scheduler_gate_seconds,
+        fault=os.environ.get(PROBE_FAULT, ""),
+    )
+
+
+def floors(configuration: Configuration) -> Mapping[str, Floors]:
+    """Return the limits below which a run is slow, by backend."""
+    probe = configuration.probe
+    return {
+        setting.backend: Floors(
+            baseline=_given(probe.least_baseline_ratio, setting.least_baseline_ratio),
+            spreads=probe.least_baseline_spreads,
+            expected=probe.least_expected_ratio,
+        )
+        for setting in (PROBE.gpu, PROBE.cpu)
+    }
+
+
+def timetable(configuration: Configuration) -> Timetable:
+    """Return when the probe runs; the probe's own defaults replace what is not configured."""
+    probe = configuration.probe
+    interval = _given(probe.interval_seconds, PROBE.interval)
+    first_after = PROBE.first_after_simulated if configuration.simulate.profile else PROBE.first_after
+    return Timetable(
+        interval=interval,
+        jitter=min(interval, _given(probe.jitter_seconds, PROBE.jitter)),
+        first_after=_given(probe.first_after_seconds, first_after),
+    )
+
+
+def _given(configured: float | None, otherwise: float) -> float:
+    return otherwise if configured is None else configured
