@@ -15,8 +15,9 @@ from gpumon.bootstrap import build
 from gpumon.clock import boot_clock
 from gpumon.config.load import ConfigurationError, changes, reloaded
 from gpumon.config.model import Configuration
-from gpumon.probe.runner import cgroup, shared_memory
-from gpumon.probe.runner.orphans import end_orphans
+from gpumon.probe.runner import shared_memory
+from gpumon.probe.runner.containment import end_remains
+from gpumon.probe.runner.process_marks import end_orphans
 from gpumon.state.messages import Agent, Tick
 from gpumon.state.monitor import BEAT_SECONDS
 
@@ -171,7 +172,7 @@ def _create_state_directory(store: Path) -> None:
 def _clean_up_after_previous_agent() -> None:
     """End the processes and delete the shared memory of probe runs in which an earlier agent was killed."""
     end_orphans()
-    cgroup.end_left()
+    end_remains()
     shared_memory.sweep()
 
 

@@ -17,7 +17,7 @@ from gpumon.model.time_window import ASK_FOR_LESS, wrong_length
 from gpumon.model.timestamp import Moment
 from gpumon.outputs.hold import document
 from gpumon.probe.core.probes import PROBES
-from gpumon.probe.runner.orphans import agent_of, is_left_of_a_rank, is_on_gpus
+from gpumon.probe.runner.process_marks import agent_of, has_gpus, is_orphaned_rank
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Store
 
@@ -107,7 +107,7 @@ def _left() -> tuple[int, ...]:
 
 def _of_others() -> list[str]:
     """Pids of the agents that have ranks on GPUs, wherever they listen."""
-    return sorted({agent_of(one) for one in _processes() if not _is_orphan(one) and is_on_gpus(one)})
+    return sorted({agent_of(one) for one in _processes() if not _is_orphan(one) and has_gpus(one)})
 
 
 def _agents() -> Iterator[str]:
@@ -122,7 +122,7 @@ def _agents() -> Iterator[str]:
 
 def _ranks() -> list[int]:
     """Those that have lost the agent that started them, and what they have started."""
-    started = (one for one in Path("/proc").glob("[0-9]*") if is_left_of_a_rank(one))
+    started = (one for one in Path("/proc").glob("[0-9]*") if is_orphaned_rank(one))
     return sorted({int(one.name) for one in (*filter(_is_orphan, _processes()), *started)})
 
 

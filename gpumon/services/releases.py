@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -169,12 +168,7 @@ class Releasing:
         if not bus_ids:
             return ()
         known = (*self._samplers.holders(bus_ids), *self._probing.holders())
-        return (*known, *self._sought(), *self._found(bus_ids, {one.pid for one in known}))
-
-    def _sought(self) -> Iterable[Holder]:
-        """Those of which only the looking is known."""
-        if self._probing.searching:
-            yield Holder(pid=os.getpid(), words="the agent, which looks for what ranks of the probe have started")
+        return (*known, *self._found(bus_ids, {one.pid for one in known}))
 
     def _found(self, bus_ids: frozenset[str], known: set[int]) -> Iterable[Holder]:
         """What only the kernel knows of."""

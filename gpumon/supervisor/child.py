@@ -16,6 +16,9 @@ KILL_PATIENCE = 2.0
 """Seconds after SIGKILL until a child counts as abandoned: it sits in the kernel, where no signal reaches it."""
 REAP_INTERVAL = 0.2
 
+running: set[int] = set()
+"""Pids of all children of this process that have not been reaped."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
@@ -61,6 +64,7 @@ class Child:
             start_new_session=True,
             bufsize=0,
         )
+        running.add(self.pid)
         self._open: set[int] = set()
         self._read(self._process.stdout, command.on_output)
         if command.on_error_output is not None:
@@ -164,6 +168,7 @@ class Child:
             return
         self._signal(signal.SIGKILL)  # what it left: until it is reaped, no other group can have its number
         code = self._process.wait()
+        running.discard(self.pid)
         if self._end is not None:
             self._loop.unwatch(self._end)
             os.close(self._end)

@@ -17,11 +17,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from gpumon.collectors.lifecycle import PR_SET_PDEATHSIG
+from gpumon.supervisor.process_tree import become_subreaper, descendants
 
-PR_SET_CHILD_SUBREAPER = 36
 PATIENCE = 2.0
 """Seconds after SIGKILL until what is still there is given up: it sits in the kernel, or belongs to somebody else."""
 LOOK_INTERVAL = 0.02
@@ -32,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     agent, told, *command = arguments
     woken = _wake_on_signals()
     libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    become_subreaper()
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != int(agent):  # it went before we were tied
         return 1
@@ -83,7 +82,7 @@ def _end_descendants(woken: int) -> None:
     """Kill until there is no child to wait for; whoever loses its parent meanwhile becomes one."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        for pid in _descendants():
+        for pid in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -93,22 +92,6 @@ def _end_descendants(woken: int) -> None:
             return
         if select.select([woken], [], [], LOOK_INTERVAL)[0]:
             os.read(woken, 4096)
-
-
-def _descendants() -> set[int]:
-    parents = {int(one.name): _parent(one) for one in Path("/proc").glob("[0-9]*")}
-    found, more = set[int](), {os.getpid()}
-    while more:
-        more = {pid for pid, parent in parents.items() if parent in more}
-        found |= more
-    return found
-
-
-def _parent(process: Path) -> int:
-    try:
-        return int((process / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    except OSError:  # it has ended
-        return 0
 
 
 def _end_as(code: int) -> int:

@@ -17,7 +17,7 @@ from gpumon.cli import offline_hold, probe_hold
 from gpumon.cli.main import main
 from gpumon.model.hold import Hold, in_force
 from gpumon.probe.core.probes import PROBES
-from gpumon.probe.runner.orphans import AGENT, GPUS, RANK, own_mark
+from gpumon.probe.runner.process_marks import AGENT, GPUS, RANK, own_mark
 from gpumon.store.store import Store
 
 WORKER = str(PROBES["allreduce"].worker)

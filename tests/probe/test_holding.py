@@ -34,7 +34,6 @@ from gpumon.probe.runner import departure, ranks
 from gpumon.probe.runner.prober import Probing
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.settings import Choices
-from gpumon.probe.runner.stray_processes import Strays
 from gpumon.services import holds
 from gpumon.services.holds import Holding
 from gpumon.services.persistence import Memories
@@ -258,20 +257,6 @@ def test_a_rank_that_takes_long_to_end_is_named_and_not_called_unkillable(
         assert [(one.pid, one.stuck) for one in answer.holders] == [(pid, False)]
     turn_until(agent.loop, lambda: not agent.probing.running)
     assert (agent.told[-1].result.outcome, agent.told[-1].result.reason) == ("skipped", "held")
-
-
-def test_while_what_ranks_have_started_is_looked_for_no_gpu_is_called_free(
-    agent: Held, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a driver holds up a process, its environment is not read for long: it may be what is looked for."""
-    released, look = threading.Event(), Strays._end
-    monkeypatch.setattr(Strays, "_end", lambda strays: (released.wait(60), look(strays)))
-    monkeypatch.setattr(holds, "ANSWER_SECONDS", 0.5)
-    agent.run()
-    assert agent.hold("1") == Answer(unseen=holds.UNENDED)
-    released.set()
-    turn_until(agent.loop, lambda: not agent.probing.running)
-    assert agent.hold("1") == Answer()
 
 
 def real(report: Report, *, asked: float, rank: tuple[int, ...] | None = (), used: float | None = 0.0) -> Report:

@@ -17,7 +17,7 @@ from loops import turn_until
 
 import gpumon
 from gpumon.probe.core.preflight import Skip
-from gpumon.probe.runner.orphans import AGENT, end_orphans, mark
+from gpumon.probe.runner.process_marks import AGENT, end_orphans, environment
 from gpumon.probe.runner.scheduler_gate import Question
 from gpumon.supervisor.loop import Loop
 
@@ -116,7 +116,7 @@ def test_what_is_left_of_an_agent_all_the_same_is_ended_at_the_next_start(tmp_pa
 
     Any agent's start will do: that of a test beside this one may be first.
     """
-    living = subprocess.Popen(["sleep", "600"], env={**os.environ, **mark()})
+    living = subprocess.Popen(["sleep", "600"], env={**os.environ, **environment()})
     other = subprocess.Popen(["sleep", "600"], env={**os.environ, AGENT: "nobody"})
     try:
         with agent(tmp_path, LEAVE + "sleep 600") as process, watched(tmp_path) as ends:

@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +27,7 @@ from gpumon.probe.core.plan import Plan, Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.result import Measurement, ProbeResult
 from gpumon.probe.runner import ranks
+from gpumon.probe.runner.containment import SubreaperContainment
 from gpumon.probe.runner.ranks import LAST_WORDS, TERM_PATIENCE
 
 
@@ -79,38 +79,18 @@ def test_a_run_measures_every_size_and_checks_its_data(complete: tuple[Probing, 
         assert 0 < one.latency_seconds["p50"] <= one.latency_seconds["p95"] <= one.latency_seconds["p99"]
 
 
-def test_what_a_rank_has_started_in_another_session_ends_with_the_run_without_a_group(
+def test_a_process_that_a_rank_leaves_in_another_session_ends_with_the_run(
     probing: Probing, worker: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its environment tells whose it is."""
-    monkeypatch.setattr(ranks, "make_group", lambda: None)  # as where nothing was delegated
+    """Without a cgroup the agent inherits it, even if it has dropped its environment."""
+    monkeypatch.setattr(ranks, "make_containment", SubreaperContainment)
     leave = """
 import subprocess, pathlib
-left = subprocess.Popen(["sleep", "600"], start_new_session=True, stdin=subprocess.DEVNULL)
+left = subprocess.Popen(["sleep", "600"], env={}, start_new_session=True, stdin=subprocess.DEVNULL)
 pathlib.Path(__file__).with_name(f"left-{orders['rank']}").write_text(str(left.pid))
 """
     assert probing.run(worker(leave)).outcome == "failed"
-    left = [int((tmp_path / f"left-{rank}").read_text()) for rank in range(2)]
-    assert not [
-        pid for pid in left if Path(f"/proc/{pid}/environ").exists() and Path(f"/proc/{pid}/environ").read_bytes()
-    ]
-
-
-def test_a_run_without_a_group_ends_where_no_thread_is_to_be_had(
-    probing: Probing, worker: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody can look for what the ranks have started until there is one again: the agent lives, and tries anew."""
-    monkeypatch.setattr(ranks, "make_group", lambda: None)  # as where nothing was delegated
-    start, refused = threading.Thread.start, iter((True,))
-
-    def refuse(thread: threading.Thread) -> None:
-        if next(refused, False):
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert probing.run(worker('say(error="no route")')).outcome == "failed"
-    assert next(refused, None) is None
+    assert gone({int((tmp_path / f"left-{rank}").read_text()) for rank in range(2)})
 
 
 def test_a_run_tells_how_far_it_is(complete: tuple[Probing, ProbeResult]) -> None:

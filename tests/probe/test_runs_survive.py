@@ -26,7 +26,7 @@ from gpumon.probe.core.plan import Plan, Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.runner.nccl_conf import lines_of
-from gpumon.probe.runner.orphans import RANK, mark
+from gpumon.probe.runner.process_marks import RANK, environment
 from gpumon.probe.runner.ranks import LAST_WORDS, TERM_PATIENCE
 from gpumon.probe.runner.run import Runs
 from gpumon.probe.runner.shared_memory import sweep
@@ -429,7 +429,7 @@ def test_an_interpreter_gets_what_the_agent_gives_and_nothing_else(probing: Prob
         lines = shown.splitlines()
         given = dict(line.split("=", 1) for line in lines if "=" in line)
         assert given.pop(RANK).endswith(f".{number}")
-        assert given == {**plan.environment, **mark()}
+        assert given == {**plan.environment, **environment()}
         ignored = int(next(line for line in lines if line.startswith("SigIgn")).split()[1], 16)
         assert not ignored & sum(1 << one - 1 for one in (signal.SIGPIPE, signal.SIGXFSZ))
         descriptors = {line for line in lines if line.isdigit()} - {"0", "1", "2", OF_SHELL}

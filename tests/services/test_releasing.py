@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -17,8 +16,7 @@ from unkillable import build, held
 from gpumon.health.alerts.alert import FIRING
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import rows
-from gpumon.model.release import NODE, Answer
-from gpumon.probe.runner.stray_processes import Strays
+from gpumon.model.release import NODE
 from gpumon.state.report import Report
 from gpumon.supervisor import framed, samplers
 
@@ -257,25 +255,6 @@ def test_a_probe_gives_way_and_none_begins(node: ReleasedNode) -> None:
     refused = node.probing.request()
     node.until(refused.done)
     assert (refused.result().accepted, refused.result().reason) == (False, "maintenance")
-    node.answered(node.releasing.end(None, "api"))
-    node.until(lambda: node.up() == EVERY)
-
-
-def test_what_ranks_have_started_holds_a_gpu_too_while_it_is_looked_for(
-    node: ReleasedNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer waits for that, though the last rank has ended."""
-    released, look = threading.Event(), Strays._end
-    monkeypatch.setattr(Strays, "_end", lambda strays: (released.wait(60), look(strays)))
-    began = node.probing.request()
-    node.until(began.done)
-    asked = node.releasing.request(BUS_3, 50.0, "api")
-    node.until(lambda: node.probing.searching and node.report.release.holders)
-    assert not asked.done()
-    node.until(lambda: [one.pid for one in node.report.release.holders] == [os.getpid()])
-    released.set()
-    assert node.answered(asked) == Answer()
-    assert not node.probing.running
     node.answered(node.releasing.end(None, "api"))
     node.until(lambda: node.up() == EVERY)
 

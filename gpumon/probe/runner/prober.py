@@ -158,12 +158,6 @@ class Probing:
             Holder(pid=pid, words=f"process {pid} of the probe", stuck=pid in stuck) for pid in self._runs.ranks.pids
         )
 
-    @property
-    def searching(self) -> bool:
-        """Whether the ranks of a pass have ended, and what they may have started is being looked for."""
-        ranks = self._runs.ranks
-        return ranks.running and ranks.pids <= set(ranks.unkillable)
-
     def give_way(self) -> None:
         """Kill the run in progress if it must not go on."""
         skip = intruders(self._situation(), self._chosen or None)

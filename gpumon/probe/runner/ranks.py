@@ -19,10 +19,9 @@ from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import LOOPBACK, Plan, Rendezvous
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.steps import Step, encode
-from gpumon.probe.runner.cgroup import make_group
-from gpumon.probe.runner.orphans import RANK, mark
+from gpumon.probe.runner.containment import make_containment
+from gpumon.probe.runner.process_marks import RANK, environment
 from gpumon.probe.runner.shared_memory import sweep
-from gpumon.probe.runner.stray_processes import Strays
 from gpumon.supervisor import child, exec_shim
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.lines import Lines
@@ -194,7 +193,7 @@ class _CurrentPass:
         self.others = frozenset[int]()
         """What ranks have started and left behind, while it is being ended."""
         self._number = next(_NUMBERS)
-        self._group = make_group() or Strays(self._number)
+        self._containment = make_containment()
         self._timers = [loop.call_after(within, self._late)]
 
     def start(self) -> None:
@@ -223,10 +222,10 @@ class _CurrentPass:
             name=f"rank {number}",
             arguments=(*_SHIM, str(os.getpid()), str(result), *self._plan.command),
             orders=orders,
-            environment={**self._plan.environment, **mark(), RANK: f"{self._number}.{number}"},
+            environment={**self._plan.environment, **environment(), RANK: f"{self._number}.{number}"},
             descriptors=(result, rendezvous.listen) if number == 0 else (result,),
             outputs={frames: rank.lines.feed},
-            on_started=self._group.add,
+            on_started=self._containment.add,
             on_output=rank.take_output,
             on_error_output=rank.take_output,
             on_exit=lambda status: self._ended(rank, status),
@@ -318,9 +317,9 @@ class _CurrentPass:
 
     def _end_others(self, give_up_at: float) -> None:
         """What ranks have started, wherever it hides, ends before the result is told, or is as unkillable as they."""
-        self.others = others = self._group.pids() - self._stuck
-        if (others or not self._group.searched) and boot_clock() < give_up_at:
-            self._group.kill()
+        self.others = others = self._containment.pids() - self._stuck
+        if others and boot_clock() < give_up_at:
+            self._containment.kill()
             self._loop.call_after(LOOK_INTERVAL, lambda: self._end_others(give_up_at))
             return
         if others:
@@ -331,12 +330,12 @@ class _CurrentPass:
 
     def _forget(self, others: frozenset[int]) -> None:
         """Those that are gone after all; ranks are told of by their own end."""
-        there = self._group.pids()
+        there = self._containment.pids()
         self._stuck -= others - there
         if there:
             self._loop.call_after(child.REAP_INTERVAL, lambda: self._forget(others))
         else:
-            self._group.remove()
+            self._containment.remove()
 
     def _conclude(self) -> None:
         for timer in self._timers:

@@ -12,7 +12,7 @@ from gpumon.probe.core.plan import Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import PROBES, Probe
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.runner import orphans
+from gpumon.probe.runner.process_marks import is_other_agent_alive, own_mark
 
 log = logging.getLogger("gpumon.probe.core")
 
@@ -30,7 +30,7 @@ class RunRecord:
         self._path = path
 
     def begin(self, run: Run, probe: Probe, *, simulated: bool) -> None:
-        document = {"run": asdict(run), "probe": probe.name, "simulated": simulated, "agent": orphans.own_mark()}
+        document = {"run": asdict(run), "probe": probe.name, "simulated": simulated, "agent": own_mark()}
         try:
             beside = self._path.with_suffix(".new")
             beside.write_text(json.dumps(document), encoding="ascii")
@@ -49,7 +49,7 @@ class RunRecord:
         """What became of the run that an earlier agent has not ended. Told once."""
         try:
             document = json.loads(self._path.read_text(encoding="ascii"))
-            if orphans.is_other_and_lives(document["agent"]):  # the store is its, and so is the run
+            if is_other_agent_alive(document["agent"]):  # the store is its, and so is the run
                 return None
             run, probe = Run(**document["run"]), PROBES[document["probe"]]
             result = skipped(probe, run, _CUT_SHORT, simulated=document["simulated"])

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from gpumon.probe.core.preflight import REFUSED, Skip
-from gpumon.probe.runner.orphans import mark
+from gpumon.probe.runner.process_marks import environment as marked_environment
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.loop import Loop
 
@@ -66,7 +66,7 @@ class Question:
         return Command(
             name="scheduler gate",
             arguments=(sys.executable, "-m", "gpumon.supervisor.subreaper", str(os.getpid()), str(told), *command),
-            environment={**os.environ, **environment, **mark()},
+            environment={**os.environ, **environment, **marked_environment()},
             descriptors=(told,),
             outputs={trouble: self._not_run},
             on_output=self._printed,

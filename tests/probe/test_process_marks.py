@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.probe.runner import orphans
-from gpumon.probe.runner.orphans import AGENT, RANK, is_left_of_a_rank, is_other_and_lives
+from gpumon.probe.runner import process_marks
+from gpumon.probe.runner.process_marks import AGENT, RANK, is_orphaned_rank, is_other_agent_alive
 
 RANK_PID, AGENT_PID, OWN_CLOCK, OTHER_CLOCK = 50, 7, 1, 2
 
@@ -16,7 +16,7 @@ RANK_PID, AGENT_PID, OWN_CLOCK, OTHER_CLOCK = 50, 7, 1, 2
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A rank of an agent that began at 100, and this process, in its namespaces."""
-    monkeypatch.setattr(orphans, "PROC", tmp_path)
+    monkeypatch.setattr(process_marks, "PROC", tmp_path)
     for name in ("pid", str(OWN_CLOCK), str(OTHER_CLOCK)):
         (tmp_path / name).touch()
     for pid in ("self", str(RANK_PID)):
@@ -42,5 +42,5 @@ def test_an_agent_by_another_clock_is_not_called_gone(
     """In another time namespace it seems to have begun at another time; its ranks are not killed for that."""
     if began is not None:
         process(proc, str(AGENT_PID), began, clock)
-    assert is_left_of_a_rank(proc / str(RANK_PID)) == (not lives)
-    assert is_other_and_lives(f"{AGENT_PID}-100") == lives
+    assert is_orphaned_rank(proc / str(RANK_PID)) == (not lives)
+    assert is_other_agent_alive(f"{AGENT_PID}-100") == lives

@@ -1,4 +1,4 @@
-"""The ranks' own control group, in one that a test delegates as systemd would: nothing of a run hides in it."""
+"""Containment of ranks, in a cgroup that a test delegates as systemd would, and by the agent as their subreaper."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from rank_runs import PREAMBLE, STARTED
 from unkillable import build, held
 
 import gpumon
-from gpumon.probe.runner.cgroup import MOUNTS, end_left, make_group
-from gpumon.probe.runner.orphans import own_mark
+from gpumon.probe.runner.containment import MOUNTS, CgroupContainment, end_remains, make_containment
+from gpumon.probe.runner.process_marks import own_mark
 
 AGENT = """
 import json, os, sys, time
 from dataclasses import replace
 from pathlib import Path
-(Path(sys.argv[1]) / "cgroup.procs").write_text(str(os.getpid()))
+if sys.argv[1] != "None":
+    (Path(sys.argv[1]) / "cgroup.procs").write_text(str(os.getpid()))
 from gpumon.probe.runner import ranks
 from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.plan import Run, make_plans
@@ -87,8 +88,14 @@ def group() -> Iterator[Path]:
         one.rmdir()
 
 
+@pytest.fixture(params=["subreaper", "cgroup"])
+def contained(request: pytest.FixtureRequest) -> Path | None:
+    """Return the delegated cgroup; None for an agent that has none."""
+    return request.getfixturevalue("group") if request.param == "cgroup" else None
+
+
 @contextlib.contextmanager
-def agent(group: Path, folder: Path, script: str, deadline: float) -> Iterator[subprocess.Popen[str]]:
+def agent(group: Path | None, folder: Path, script: str, deadline: float) -> Iterator[subprocess.Popen[str]]:
     """One that runs once, and ends when nothing is left of that."""
     (folder / "worker.py").write_text(PREAMBLE + LEAVE + script)
     environment = os.environ | {"PYTHONPATH": str(Path(gpumon.__file__).parents[1])}
@@ -115,25 +122,26 @@ def left(folder: Path) -> list[int]:
     [("time.sleep(600)", "timeout"), ("os.kill(os.getpid(), signal.SIGSEGV)", "failed"), ("sys.exit(0)", "failed")],
 )
 def test_what_a_rank_has_started_in_another_session_ends_with_the_run(
-    group: Path, tmp_path: Path, script: str, outcome: str
+    contained: Path | None, tmp_path: Path, script: str, outcome: str
 ) -> None:
     """However the rank itself ends; and the run leaves no group behind."""
     deadline = STARTED if outcome == "timeout" else 60.0
-    (group / "probe-4711").mkdir()  # of an agent that was killed
-    with agent(group, tmp_path, f"time.sleep(0.5)\n{script}", deadline) as process:
+    if contained is not None:
+        (contained / "probe-4711").mkdir()  # of an agent that was killed
+    with agent(contained, tmp_path, f"time.sleep(0.5)\n{script}", deadline) as process:
         ends = [os.pidfd_open(pid) for pid in left(tmp_path)]
         assert answer(process)["outcome"] == outcome
         assert all(select.select([end], [], [], 10)[0] for end in ends)
         assert process.wait(60) == 0
     for end in ends:
         os.close(end)
-    assert not list(group.glob("*/"))
+    assert contained is None or not list(contained.glob("*/"))
 
 
-def test_what_a_rank_has_started_and_cannot_be_killed_is_named(group: Path, tmp_path: Path) -> None:
+def test_what_a_rank_has_started_and_cannot_be_killed_is_named(contained: Path | None, tmp_path: Path) -> None:
     """While it is waited for, as no GPU is free then; after that as unkillable as a rank is, until it is gone."""
     program = build(tmp_path)
-    with agent(group, tmp_path, "time.sleep(600)", STARTED) as process:
+    with agent(contained, tmp_path, "time.sleep(600)", STARTED) as process:
         stuck = left(tmp_path)
         with held(program, stuck[0]), held(program, stuck[1]):
             found = answer(process)
@@ -149,7 +157,7 @@ def test_a_group_that_was_not_delegated_is_left_alone(group: Path) -> None:
     child = os.fork()
     if child == 0:
         (group / "cgroup.procs").write_text(str(os.getpid()))
-        os._exit(0 if make_group() is None else 1)
+        os._exit(0 if not isinstance(make_containment(), CgroupContainment) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not list(group.glob("*/"))
 
@@ -170,7 +178,7 @@ def test_what_is_left_in_the_group_of_a_killed_agent_is_ended_by_the_next(group:
         child = os.fork()
         if child == 0:
             (group / "cgroup.procs").write_text(str(os.getpid()))
-            end_left()
+            end_remains()
             os._exit(0)
         os.waitpid(child, 0)
         assert started[0].wait(10) == -signal.SIGKILL

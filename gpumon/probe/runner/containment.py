@@ -1,0 +1,191 @@
+"""Containment of ranks: find and end everything that they start, in whatever session it hides.
+
+Where a cgroup is delegated to the agent, ranks get one of their own. Elsewhere the agent becomes their subreaper: what
+loses its parent becomes a child of the agent. Either way each rank has a process group and PDEATHSIG (exec_shim.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from gpumon.clock import boot_clock
+from gpumon.probe.runner.process_marks import is_other_agent_alive, own_mark
+from gpumon.supervisor import child
+from gpumon.supervisor.process_tree import become_subreaper, children, descendants, stat
+
+log = logging.getLogger("gpumon.probe")
+
+MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
+PREFIX = "probe-"
+"""Begins the name of a cgroup of ranks; the mark of its agent follows."""
+DELEGATED = ("user.delegate", "trusted.delegate")
+"""Extended attributes that systemd sets: root can write to any cgroup, but must not."""
+_SESSION, _START = 3, 19
+"""Fields of stat."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Containment(Protocol):
+    """What the ranks of one pass have started."""
+
+    def add(self, pid: int) -> None:
+        """Contain a rank, before it starts anything."""
+
+    def pids(self) -> frozenset[int]:
+        """Return the contained processes that have not ended; ranks are told apart by the caller."""
+
+    def kill(self) -> None:
+        """Send SIGKILL to all of them."""
+
+    def remove(self) -> None:
+        """Release the containment, once it is empty."""
+
+
+def make_containment(root: Path = Path("/")) -> Containment:
+    """Return the strongest containment that this host allows."""
+    return _make_cgroup(root) or SubreaperContainment()
+
+
+def end_remains(root: Path = Path("/")) -> None:
+    """Kill what is in the cgroups of killed agents: only ranks can have started it."""
+    parent = _delegated(root)
+    for path in () if parent is None else parent.glob(f"{PREFIX}*"):
+        mark, remains = path.name.removeprefix(PREFIX), CgroupContainment(path)
+        if mark != own_mark() and not is_other_agent_alive(mark):
+            pids = remains.pids()
+            if pids:
+                remains.kill()
+                log.warning("killed remains of an earlier agent's ranks", extra={"pids": sorted(pids)})
+        remains.remove()
+
+
+class SubreaperContainment:
+    """Descendants of the agent that it did not start itself, since the pass began."""
+
+    def __init__(self) -> None:
+        become_subreaper()
+        self._since = int(boot_clock() * _TICKS) - 1
+        self._ranks: set[int] = set()
+
+    def add(self, pid: int) -> None:
+        self._ranks.add(pid)
+
+    def pids(self) -> frozenset[int]:
+        """Scan twice: a process whose parent ends during a scan is in neither place."""
+        return frozenset(self._scan() or self._scan())
+
+    def kill(self) -> None:
+        _kill(self.pids())
+
+    def remove(self) -> None:
+        """Do nothing: there is nothing to remove."""
+
+    def _scan(self) -> set[int]:
+        inherited = {pid for pid in children(os.getpid()) - child.running if self._is_inherited(pid)}
+        _reap(inherited)
+        found = inherited | descendants(*inherited, *self._ranks)
+        return {pid for pid in found - self._ranks if stat(pid)[:1] not in ([], ["Z"])}
+
+    def _is_inherited(self, pid: int) -> bool:
+        """Return whether a child of the agent came from a rank: ranks have sessions of their own."""
+        fields = stat(pid)
+        return len(fields) > _START and int(fields[_SESSION]) != os.getsid(0) and int(fields[_START]) >= self._since
+
+
+class CgroupContainment:
+    """A cgroup (v2) for the ranks of one pass. If a rank cannot be added, the run goes on without containment.
+
+    The cgroup has no controllers, so the agent may stay in its parent and the unit's limits do not change.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, pid: int) -> None:
+        try:
+            (self._path / "cgroup.procs").write_text(str(pid))
+        except OSError as error:
+            log.warning("cannot add a rank to its cgroup", extra={"pid": pid, "error": str(error)})
+
+    def pids(self) -> frozenset[int]:
+        pids = frozenset(map(int, _read(self._path / "cgroup.procs").split()))
+        return pids - {0}  # a process of another pid namespace; signaling pid 0 would signal this process
+
+    def kill(self) -> None:
+        try:
+            (self._path / "cgroup.kill").write_text("1")
+        except OSError:  # a kernel before 5.14
+            _kill(self.pids())
+
+    def remove(self) -> None:
+        """Remove the cgroup. If that fails, the next pass or the next agent takes it over."""
+        with contextlib.suppress(OSError):
+            self._path.rmdir()
+
+
+def _make_cgroup(root: Path) -> CgroupContainment | None:
+    """Return a cgroup for the ranks; None if none is delegated."""
+    end_remains(root)
+    parent = _delegated(root)
+    if parent is None:
+        return None
+    path = parent / f"{PREFIX}{own_mark()}"
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        log.warning("cannot make a cgroup for the ranks", extra={"path": str(path), "error": str(error)})
+        return None
+    return CgroupContainment(path)
+
+
+def _delegated(root: Path) -> Path | None:
+    own = _own_cgroup(root)
+    return own if own is not None and _is_delegated(own) else None
+
+
+def _own_cgroup(root: Path) -> Path | None:
+    """Return the folder of this process's cgroup (v2)."""
+    lines = _read(root / "proc/self/cgroup").splitlines()
+    place = next((line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")), None)
+    if place is None:
+        return None
+    folders = (root / mount / place for mount in MOUNTS)
+    return next((folder for folder in folders if str(os.getpid()) in _read(folder / "cgroup.procs").split()), None)
+
+
+def _is_delegated(folder: Path) -> bool:
+    """Return whether the cgroup is the agent's. Other users than root can write only to what was delegated."""
+    writable = all(os.access(path, os.W_OK, effective_ids=True) for path in (folder, folder / "cgroup.procs"))
+    return writable and (os.geteuid() != 0 or any(_attribute(folder, name) == b"1" for name in DELEGATED))
+
+
+def _attribute(folder: Path, name: str) -> bytes:
+    try:
+        return os.getxattr(folder, name)
+    except OSError:
+        return b""
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _reap(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

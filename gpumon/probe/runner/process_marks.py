@@ -1,0 +1,134 @@
+"""Environment variables that mark ranks and gates with their agent, so that the next agent can end what one left."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+log = logging.getLogger("gpumon.probe")
+
+AGENT = "GPUMON_AGENT"
+"""Variable of ranks and gates: pid and start time of the process that started them."""
+GPUS = "CUDA_VISIBLE_DEVICES"
+"""Variable of ranks: their GPUs."""
+RANK = "GPUMON_RANK"
+"""Variable of ranks: number of the pass, a dot, and number of the rank."""
+PROC = Path("/proc")
+
+
+def environment() -> Mapping[str, str]:
+    """Return the variable for processes that this agent starts; their children inherit it."""
+    return {AGENT: own_mark()}
+
+
+def own_mark() -> str:
+    """Return pid and start time of this process: a pid alone is reused."""
+    return f"{os.getpid()}-{started(PROC / 'self')}"
+
+
+def is_other_agent_alive(mark: str) -> bool:
+    """Return whether the mark belongs to another process than this one, and that process is alive."""
+    agent, _, start = mark.partition("-")
+    return bool(start) and mark != own_mark() and _is_alive(agent, start)
+
+
+def agent_of(process: Path) -> str:
+    """Return the pid of a process's agent; empty without a readable mark."""
+    return _variable(process, AGENT).partition("-")[0]
+
+
+def has_gpus(process: Path) -> bool:
+    """Return whether a rank was given GPUs; ranks of a simulated node and of the CPU have none."""
+    return bool(_variable(process, GPUS))
+
+
+def is_orphaned_rank(process: Path) -> bool:
+    """Return whether a process is a rank, or was started by one, and its agent is gone."""
+    with contextlib.suppress(OSError):
+        return bool(_variable(process, RANK)) and _is_orphan(process)
+    return False
+
+
+def end_orphans() -> threading.Thread:
+    """Kill marked processes whose agent is gone.
+
+    This runs in a thread: reading the environment of a process that is blocked in a driver may never return.
+    """
+    thread = threading.Thread(target=_end_orphans, name="orphans", daemon=True)
+    thread.start()
+    return thread
+
+
+def _end_orphans() -> None:
+    for process in _orphans():
+        with contextlib.suppress(OSError):  # it has ended, or its pid belongs to another user now
+            if _kill_orphan(process):
+                log.warning("killed a process of an earlier agent", extra={"pid": int(process.name)})
+
+
+def _kill_orphan(process: Path) -> bool:
+    """Kill the process if it is still an orphan. Raises OSError if it has ended or belongs to another user."""
+    descriptor = os.pidfd_open(int(process.name))
+    try:
+        orphan = _is_orphan(process)  # the pid cannot be reused while the descriptor is open
+        if orphan:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        return orphan
+    finally:
+        os.close(descriptor)
+
+
+def _orphans() -> Iterator[Path]:
+    """Yield orphans of this user."""
+    for process in PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if process.stat().st_uid == os.geteuid() and _is_orphan(process):
+                yield process
+
+
+def _is_orphan(process: Path) -> bool:
+    """Return whether the agent of a process is gone. Marks from another pid namespace do not count."""
+    agent, dash, start = _variable(process, AGENT).partition("-")
+    return bool(dash) and not _is_alive(agent, start) and _shares_namespace(process, "pid")
+
+
+def _is_alive(agent: str, start: str) -> bool:
+    """Return whether the process with this start time is alive.
+
+    Start times from another time namespace cannot be compared; that process counts as alive.
+    """
+    current = started(PROC / agent)
+    if current and current != start:
+        with contextlib.suppress(OSError):  # a process of another user is no agent of ours
+            return not _shares_namespace(PROC / agent, "time")
+    return current == start
+
+
+def _variable(process: Path, variable: str) -> str:
+    """Return a variable of the process's environment; empty if it has none or cannot be read."""
+    words = _read(process / "environ").split(b"\0")
+    name = f"{variable}=".encode()
+    return next((word.removeprefix(name).decode(errors="replace") for word in words if word.startswith(name)), "")
+
+
+def started(process: Path) -> str:
+    """Return the start time of a process in clock ticks since boot; empty if it has ended."""
+    return next(iter(_read(process / "stat").rpartition(b")")[2].split()[19:20]), b"").decode()
+
+
+def _shares_namespace(process: Path, kind: str) -> bool:
+    """Return whether a process is in this process's namespace of this kind. Raises OSError if it cannot be read."""
+    own, other = PROC / "self" / "ns" / kind, process / "ns" / kind
+    return not own.exists() or own.stat().st_ino == other.stat().st_ino
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
