@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
+import example_node as example
+import example_parts
+
 from gpumon.health import judge, table
 from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.alerts.history import History
@@ -22,7 +25,6 @@ from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import Labels, Sample, Table, samples
 from gpumon.model.snapshot import LinksSeen, StuckProcess
 from gpumon.model.timestamp import Moment
-from gpumon.server import example, example_parts
 from gpumon.state import health_reducer
 from gpumon.state.messages import Ruled
 from gpumon.state.settings import Terms

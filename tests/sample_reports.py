@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import example_node as example
+import example_parts
+
 from gpumon.health import table
 from gpumon.health.alerting import rules
 from gpumon.health.alerts.alert import Alert
@@ -18,18 +21,34 @@ from gpumon.model.node import Driver, Node
 from gpumon.model.nvlink import C2cLink, Nvlink
 from gpumon.model.snapshot import SeenMig
 from gpumon.model.timestamp import Moment
-from gpumon.outputs.document import Stamp
+from gpumon.outputs.responses.base import Document, HostTime
+from gpumon.outputs.responses.gpus import GpuResponse
+from gpumon.outputs.responses.probes import RunResponse
+from gpumon.outputs.responses.report import ReportResponse
+from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import ProbeState
-from gpumon.server import example, example_parts
 from gpumon.state import health_reducer as judging
 from gpumon.state.messages import Ruled
 from gpumon.state.report import Report
 from gpumon.state.settings import Terms
 
-STAMP: Stamp = example.STAMP
+STAMP: HostTime = example.STAMP
 MINUTE = 60.0
 RUNS = 24
 RULES = {rule.name: rule for rule in rules({})}
+
+
+def report_document(report: Report, now: HostTime = STAMP) -> Document:
+    """Return the response of /api/v1/report as JSON values."""
+    return ReportResponse.from_report(report, now).document()
+
+
+def run_document(result: ProbeResult) -> Document:
+    return RunResponse.from_result(result).document()
+
+
+def gpu_document(state: GpuState) -> Document:
+    return GpuResponse.from_state(state).document()
 
 
 def healthy(count: int = 8) -> Report:

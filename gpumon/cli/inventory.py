@@ -14,7 +14,8 @@ from gpumon.cli.config_arguments import add_flags, client, configuration
 from gpumon.cli.errors import UserError
 from gpumon.cli.fitness import stored_health
 from gpumon.cli.fitness.node_health import Unknowable
-from gpumon.outputs import inventory
+from gpumon.outputs.inventory_table import render_inventory
+from gpumon.outputs.responses.inventory import InventoryResponse
 from gpumon.store import boards, ports
 
 PATH, MEMBERS = "/api/v1/inventory", ("source", "gpus", "ports", "gone")
@@ -40,7 +41,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     agent = replace(client(chosen), timeout=WAIT_SECONDS)
     found = _accepted(agent, chosen.parts) if chosen.what == ACCEPT else _known(agent, chosen)
-    print(json.dumps(found, indent=2) if chosen.json else inventory.table(found))
+    print(json.dumps(found, indent=2) if chosen.json else render_inventory(found))
     return 0
 
 
@@ -62,7 +63,9 @@ def _known(agent: Client, chosen: argparse.Namespace) -> Any:
         try:
             return stored_health.inquire(
                 str(configuration(chosen).store.path),
-                lambda store: inventory.stored(boards.every(store), boards.accepted(store), ports.every(store)),
-            )
+                lambda store: InventoryResponse.from_store(
+                    boards.every(store), boards.accepted(store), ports.every(store)
+                ),
+            ).document()
         except Unknowable as error:
             raise UserError(f"{silence} Nor can its store be read: {error}") from error

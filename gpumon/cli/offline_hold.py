@@ -15,7 +15,7 @@ from gpumon.model import hold as holds
 from gpumon.model.hold import Hold, HoldEnded, Holds
 from gpumon.model.time_window import ASK_FOR_LESS, wrong_length
 from gpumon.model.timestamp import Moment
-from gpumon.outputs.hold import document
+from gpumon.outputs.responses.windows import HoldResponse
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.runner.process_marks import agent_of, has_gpus, is_orphaned_rank
 from gpumon.store.errors import StoreError
@@ -94,7 +94,8 @@ def _kept(path: Path, change: Callable[[Holds], Holds]) -> Done:
 
 
 def _done(known: Holds, *, stored: bool, words: str) -> Done:
-    return Done({"hold": document(holds.in_force(known)), "stored": stored}, words)
+    response = HoldResponse.from_holds(holds.in_force(known))
+    return Done({"hold": None if response is None else response.document(), "stored": stored}, words)
 
 
 def _left() -> tuple[int, ...]:

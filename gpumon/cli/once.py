@@ -16,8 +16,10 @@ from gpumon.clock import boot_clock
 from gpumon.config.component_settings import first_report, link_orders, orders, terms
 from gpumon.config.model import Configuration
 from gpumon.model.snapshot import DriverStatus, Hello, LinksSeen, Logged, Message, Snapshot, TrialResult, XidEvent
-from gpumon.outputs import document, terminal
+from gpumon.outputs import terminal
 from gpumon.outputs.prometheus import Renderer
+from gpumon.outputs.responses.base import HostTime
+from gpumon.outputs.responses.report import ReportResponse
 from gpumon.state.messages import Samplers
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
@@ -108,11 +110,11 @@ class Look:
 def _rendered(report: Report, form: str) -> str:
     if form == "prometheus":
         return Renderer(lambda: report).render(report)
-    stamp = document.Stamp(host=platform.node(), wall=time.time(), boot=boot_clock())
-    whole = document.whole(report, stamp)
+    now = HostTime(host=platform.node(), wall=time.time(), boot=boot_clock())
+    document = ReportResponse.from_report(report, now).document()
     if form == "json":
-        return json.dumps(whole, indent=2) + "\n"
-    return terminal.table(whole, shutil.get_terminal_size((120, 24)).columns, color=_color())
+        return json.dumps(document, indent=2) + "\n"
+    return terminal.table(document, shutil.get_terminal_size((120, 24)).columns, color=_color())
 
 
 def _color() -> bool:

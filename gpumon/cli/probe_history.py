@@ -18,8 +18,8 @@ from gpumon.cli.errors import UserError
 from gpumon.cli.fitness import stored_health
 from gpumon.cli.fitness.node_health import Unknowable
 from gpumon.model import durations
-from gpumon.outputs.document import probe_result
 from gpumon.outputs.probe_history import history
+from gpumon.outputs.responses.probes import RunResponse
 from gpumon.probe.core.probes import PROBES
 from gpumon.store import runs
 from gpumon.store.runs import RunQuery
@@ -63,7 +63,7 @@ def _known(chosen: argparse.Namespace) -> list[Any]:
             page = stored_health.inquire(str(configuration(chosen).store.path), lambda store: runs.find(store, query))
         except Unknowable as error:
             raise UserError(f"{silence} Nor can its store be read: {error}") from error
-        return [probe_result(one) for one in page.results]
+        return [RunResponse.from_result(run).document() for run in page.results]
 
 
 def _asked(agent: Client, chosen: argparse.Namespace) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpumon.model.fabric import COMPLETED, STATES
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import metric_type, rows
-from gpumon.outputs.document import Document
+from gpumon.outputs.responses.base import Document
 from gpumon.outputs.words import count
 
 _COUNTERS = {

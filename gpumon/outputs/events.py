@@ -5,47 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpumon.health.catalogue import RECOVERY_ACTION
-from gpumon.model.error_event import AER, NIC, OVERRUN, SXID, XID, Burst
-from gpumon.outputs.words import DAY, rfc3339, seconds_between
-from gpumon.state.report import Report
+from gpumon.model.error_event import AER, NIC, OVERRUN, SXID, XID
+from gpumon.outputs.words import DAY, seconds_between
 
 MOST_SHOWN = 5
-
-
-def documents(report: Report, chosen: Sequence[Burst]) -> list[dict[str, Any]]:
-    """In reverse: the newest first, where they come newest last."""
-    return [_document(report, one) for one in reversed(chosen)]
-
-
-def _document(report: Report, one: Burst) -> dict[str, Any]:
-    """An error with what it means. A GPU that is not in the inventory has no index."""
-    states = (state for state in report.gpus if one.uuid == state.uuid or (not one.uuid and one.bus_id == state.bus_id))
-    state = next(states, None) if one.kind in {XID, AER} else None
-    means = report.catalogue.explain(one)
-    return {
-        "id": one.id,
-        "kind": one.kind,
-        "time": rfc3339(one.last_wall),
-        "since": rfc3339(one.first_wall),
-        "count": one.count,
-        "severity": str(means.severity),
-        "xid": one.code if one.kind == XID else None,
-        "sxid": one.code if one.kind == SXID else None,
-        "name": means.name,
-        "action": means.action,
-        "if_it_recurs": means.if_it_recurs,
-        "detail": means.detail,
-        "text": one.text if one.code == RECOVERY_ACTION or not one.texts else one.texts[0],
-        "gpu": None if state is None else state.index,
-        "uuid": one.uuid or (None if state is None else state.uuid),
-        "pci_bus_id": one.bus_id or None,
-        "gpu_instance_id": one.gpu_instance_id,
-        "compute_instance_id": one.compute_instance_id,
-        "sources": list(one.sources),
-        "historical": one.historical,
-        "cancelled": rfc3339(one.cancelled_wall),
-    }
 
 
 def recent(events: Sequence[Mapping[str, Any]], now: str) -> list[Mapping[str, Any]]:

@@ -1,23 +1,12 @@
-"""The maintenance of the node as plain values, ready for JSON, and in words for people."""
+"""The active maintenance window as sentences."""
 
 from __future__ import annotations
 
-from typing import Any
+from gpumon.outputs.responses.base import Document
+from gpumon.outputs.words import duration, seconds_between
 
-from gpumon.outputs.words import duration, rfc3339, seconds_between
-from gpumon.state.report import Report
-
-Document = dict[str, Any]
 NOISE = 60.0
 """Seconds by which the end may have passed, and the clock may have moved, before somebody has looked."""
-
-
-def maintenance(report: Report) -> Document | None:
-    """The one in force."""
-    one = report.maintenance
-    if one is None:
-        return None
-    return {"since": rfc3339(one.until - one.seconds), "until": rfc3339(one.until), "reason": one.reason, "by": one.by}
 
 
 def sentences(one: Document | None, now: str | None = None) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpumon.outputs.document import Document
+from gpumon.outputs.responses.base import Document
 from gpumon.outputs.words import bandwidth, share, took_part
 from gpumon.probe.core.result import DECISIVE
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gpumon.health import recovery
 from gpumon.outputs.connections import fabric_trouble
-from gpumon.outputs.document import Document
+from gpumon.outputs.responses.base import Document
 from gpumon.outputs.words import count
 
 SLOWING = ("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal")

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from gpumon.outputs import events, hold
 from gpumon.outputs.connections import nvlinks, ports, services
-from gpumon.outputs.document import Document, aside, excluded, gpus_up, released, verdict
 from gpumon.outputs.maintenance import sentences
+from gpumon.outputs.node_summary import exclusions, gpu_counts, headline, releases, unmonitored
 from gpumon.outputs.remarks import remarks
+from gpumon.outputs.responses.base import Document
 from gpumon.outputs.words import (
     ABSENT,
     bandwidth,
@@ -85,9 +86,9 @@ def status(document: Document, width: int, *, color: bool) -> str:
     `document` is document.whole, or its STATUS alone.
     """
     node = document["node"]
-    asked = [*sentences(node["maintenance"], node["time"]), *released(node)]
+    asked = [*sentences(node["maintenance"], node["time"]), *releases(node)]
     lines = [_paint(printable(line), YELLOW, color=color) for line in asked]
-    lines += [_paint(verdict(node), STATE_COLORS[node["state"]], color=color), ""]
+    lines += [_paint(headline(node), STATE_COLORS[node["state"]], color=color), ""]
     for problem in node["problems"]:
         lines += [*_problem_lines(problem, node["time"], width, color=color), ""]
     lines += [*_gpu_lines(document, width, color=color), "", *_connection_lines(document, width)]
@@ -115,8 +116,8 @@ def _heading(document: Document, *, color: bool) -> str:
 
 
 def _gpus_up(document: Document) -> str:
-    up, expected = gpus_up(document)
-    others = aside(document)
+    up, expected = gpu_counts(document)
+    others = unmonitored(document)
     if expected or not (others or document["node"]["releases"]):
         others.insert(0, f"{up} of {expected} GPUs up" if expected else "no GPU expected")
     return ", ".join(others)
@@ -149,7 +150,7 @@ def _event_lines(document: Document, width: int, *, color: bool) -> Iterator[str
 
 def _gpu_lines(document: Document, width: int, *, color: bool) -> Iterator[str]:
     yield from _watched(document, width, color=color)
-    for line in excluded(document["node"]):
+    for line in exclusions(document["node"]):
         yield _paint(_cut(printable(line), width), DIM, color=color)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 from gpumon.model.durations import utc
 from gpumon.probe.core.numbers import leaves_out, numbered
@@ -119,8 +119,14 @@ def sentence(text: str) -> str:
     return " ".join((first.capitalize() if first.isalpha() and first.islower() else first, *rest)) + "."
 
 
+@overload
+def rfc3339(wall: float) -> str: ...
+@overload
+def rfc3339(wall: None) -> None: ...
+@overload
+def rfc3339(wall: float | None) -> str | None: ...
 def rfc3339(wall: float | None) -> str | None:
-    """UTC, to the millisecond, from seconds since the epoch."""
+    """Return a time, given in seconds since the epoch, in RFC 3339: UTC, to the millisecond."""
     if wall is None:
         return None
     return utc(wall).isoformat(timespec="milliseconds").replace("+00:00", "Z")

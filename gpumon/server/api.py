@@ -1,36 +1,27 @@
-"""/api/v1: the Report as JSON. Every body is made by outputs/document; the models only describe it."""
+"""/api/v1: the Report as JSON."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import Response
+from pydantic import Field
 
-from gpumon.outputs import document
-from gpumon.outputs import health as health_document
-from gpumon.server import parameters, schema, schema_health
-from gpumon.server.responses import reply, sources, stamp
+from gpumon.outputs.responses.alerts import AlertResponse, AlertsResponse
+from gpumon.outputs.responses.gpus import GpuResponse, GpusResponse
+from gpumon.outputs.responses.links import NvlinksResponse, PortsResponse
+from gpumon.outputs.responses.node import NodeResponse
+from gpumon.outputs.responses.report import ReportResponse
+from gpumon.outputs.responses.verdicts import HealthResponse
+from gpumon.server import parameters
+from gpumon.server.context import Filter, NoParameters, host_time, sources
+from gpumon.server.problem import errors
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
 
-SINCE = Field(None, description="Only what is newer: 1h, RFC 3339, or seconds since the epoch.")
-GPU = Field(None, description="Only of this GPU: uuid or index.")
-
-
-class Filter(BaseModel):
-    """A parameter that is not known is an error: a spelling mistake must not pass for an empty filter."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-Nothing = Annotated[Filter, Query()]
-"""For what takes no parameter at all."""
-
 
 class LinkFilter(Filter):
-    gpu: str | None = GPU
+    gpu: str | None = parameters.GPU
 
 
 class AlertFilter(Filter):
@@ -38,57 +29,55 @@ class AlertFilter(Filter):
     severity: Literal["critical", "warning", "info"] | None = Field(None, description="Only of this severity.")
 
 
-@router.get("/report", response_model=schema.Report, summary="Everything, from one moment")
-async def report(request: Request, _: Nothing) -> Response:
-    return reply(document.whole(sources(request).latest(), stamp(request)))
+@router.get("/report", summary="Everything, from one moment")
+async def report(request: Request, _: NoParameters) -> ReportResponse:
+    return ReportResponse.from_report(sources(request).latest(), host_time(request))
 
 
-@router.get("/node", response_model=schema.Node, summary="The node, the agent, and what is wrong")
-async def node(request: Request, _: Nothing) -> Response:
-    return reply(document.node(sources(request).latest(), stamp(request)))
+@router.get("/node", summary="The node, the agent, and their problems")
+async def node(request: Request, _: NoParameters) -> NodeResponse:
+    return NodeResponse.from_report(sources(request).latest(), host_time(request))
 
 
-@router.get("/gpus", response_model=schema.Gpus, summary="All GPUs of the inventory")
-async def gpus(request: Request, _: Nothing) -> Response:
-    """A GPU stays in the inventory when it is lost: its identity and fault are shown, its readings are null."""
-    return reply({"gpus": document.gpus(sources(request).latest())})
+@router.get("/gpus", summary="All GPUs of the inventory")
+async def gpus(request: Request, _: NoParameters) -> GpusResponse:
+    """A lost GPU stays in the inventory: its identity and fault are shown, its readings are null."""
+    return GpusResponse.from_report(sources(request).latest())
 
 
-@router.get(
-    "/gpus/{gpu}",
-    response_model=schema.Gpu,
-    summary="One GPU",
-    responses={404: {"description": "No such GPU; `gpus` names those that exist."}},
-)
-async def one_gpu(request: Request, gpu: Annotated[str, Path(description="uuid or index.")], _: Nothing) -> Response:
-    """A uuid stays with the GPU, an index may not."""
-    return reply(document.gpu(parameters.gpu(sources(request).latest(), gpu)))
+@router.get("/gpus/{gpu}", summary="One GPU", responses=errors({404: "No such GPU; `gpus` lists those that exist."}))
+async def gpu_by_name(
+    request: Request, gpu: Annotated[str, Path(description="uuid or index.")], _: NoParameters
+) -> GpuResponse:
+    """The uuid of a GPU is permanent; its index may change."""
+    return GpuResponse.from_state(parameters.gpu(sources(request).latest(), gpu))
 
 
-@router.get("/links", response_model=schema.Links, summary="NVLinks")
-async def links(request: Request, chosen: Annotated[LinkFilter, Query()]) -> Response:
+@router.get("/links", summary="NVLinks")
+async def links(request: Request, chosen: Annotated[LinkFilter, Query()]) -> NvlinksResponse:
     latest = sources(request).latest()
     uuid = None if chosen.gpu is None else parameters.gpu(latest, chosen.gpu).uuid
-    return reply({"links": [one for one in document.links(latest) if uuid in (None, one["uuid"])]})
+    return NvlinksResponse.from_report(latest, uuid)
 
 
-@router.get("/ports", response_model=schema.Ports, summary="InfiniBand and RoCE ports")
-async def ports(request: Request, _: Nothing) -> Response:
-    return reply({"ports": document.ports(sources(request).latest())})
+@router.get("/ports", summary="InfiniBand and RoCE ports")
+async def ports(request: Request, _: NoParameters) -> PortsResponse:
+    return PortsResponse.from_report(sources(request).latest())
 
 
-@router.get("/health", response_model=schema_health.Health, summary="Verdicts: what is wrong, and what to do")
-async def health(request: Request, _: Nothing) -> Response:
-    """Of one fault the primary verdict; what follows from it stands under it."""
-    latest = sources(request).latest()  # before the clock is looked at
-    return reply(health_document.health(latest, sources(request).boot()))
+@router.get("/health", summary="Verdicts of the health checks")
+async def health(request: Request, _: NoParameters) -> HealthResponse:
+    """Each verdict lists as consequences the verdicts that it inhibits."""
+    latest = sources(request).latest()  # before the clock is read, so that no age is negative
+    return HealthResponse.from_report(latest, sources(request).boot())
 
 
-@router.get("/alerts", response_model=schema.Alerts, summary="Pending, firing and lately resolved alerts")
-async def alerts(request: Request, chosen: Annotated[AlertFilter, Query()]) -> Response:
-    found = [
-        document.alert(one)
-        for one in sources(request).latest().alerts
-        if chosen.state in (None, one.state) and chosen.severity in (None, one.severity)
-    ]
-    return reply({"alerts": found})
+@router.get("/alerts", summary="Alerts that are pending or firing, or were resolved recently")
+async def alerts(request: Request, chosen: Annotated[AlertFilter, Query()]) -> AlertsResponse:
+    return AlertsResponse(
+        alerts=[
+            AlertResponse.from_alert(alert)
+            for alert in sources(request).latest().alerts
+            if chosen.state in {None, alert.state} and chosen.severity in {None, alert.severity}
+        ]
+    )

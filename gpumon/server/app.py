@@ -1,4 +1,4 @@
-"""The application: everything it serves comes from the sources it is given."""
+"""The web application."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from gpumon.server import (
     inventory,
     maintenance,
     metrics,
+    openapi,
     page,
     probe,
     problem,
-    reference,
     release,
     runs,
 )
+from gpumon.server.context import IndentedJson
 from gpumon.server.guard import Guard
 from gpumon.server.sources import Sources
 
 
 def create_app(sources: Sources) -> FastAPI:
-    """All routes, behind the guard."""
+    """Return the application with all routes behind the guard."""
     app = FastAPI(
         version=__version__,
-        docs_url=None,  # FastAPI's own pages load scripts from the internet, which a GPU host does not have
+        docs_url=None,  # FastAPI's own pages load scripts from the internet, which GPU hosts often cannot reach
         redoc_url=None,
-        redirect_slashes=False,  # some scrapers do not follow, and lose everything without a word
+        redirect_slashes=False,  # some scrapers do not follow redirects and lose the metrics without an error
+        default_response_class=IndentedJson,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.sources = sources
     for part in (metrics, probe, hold, runs, api, acknowledge, events, inventory, release, maintenance, page):
         app.include_router(part.router)
     problem.install(app)
-    reference.install(app)
+    openapi.install(app)
     app.add_middleware(Guard, allowed_hosts=sources.allowed_hosts)
     return app

@@ -1,4 +1,4 @@
-"""/api/v1/events: the errors of GPUs and NVSwitches, as far back as the store keeps them."""
+"""/api/v1/events: errors of GPUs, NVSwitches, adapters and PCIe devices that are stored."""
 
 from __future__ import annotations
 
@@ -9,66 +9,64 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
-from starlette.responses import Response
 
 from gpumon.health.alerts.alert import SEVERITIES
 from gpumon.model.error_event import KINDS, NIC, OVERRUN, SOURCES, SXID, XID, Burst
-from gpumon.outputs.events import documents
-from gpumon.server import parameters, schema
-from gpumon.server.api import GPU, SINCE, Filter
+from gpumon.outputs.responses.events import EventsResponse, newest_first
+from gpumon.server import parameters
+from gpumon.server.context import Filter, sources
 from gpumon.server.problem import Problem
-from gpumon.server.responses import reply, sources
 from gpumon.state.report import Report
 from gpumon.store.errors import StoreError
 from gpumon.store.events import EventQuery
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
 
-MOST = 1000
-HIGHEST_CODE = 999_999
-PAGE = 500
-PATIENCE = 5.0
-"""Seconds for the store to answer; then what the Report holds has to do."""
+MAX_EVENTS = 1000
+MAX_CODE = 999_999
+PAGE_SIZE = 500
+STORE_TIMEOUT_SECONDS = 5.0
+"""After this the answer has only the events of the Report."""
 
 
 class EventFilter(Filter):
-    gpu: str | None = GPU
-    xid: int | None = Field(None, ge=0, le=HIGHEST_CODE, description="Only this error of a GPU.")
-    sxid: int | None = Field(None, ge=0, le=HIGHEST_CODE, description="Only this error of an NVSwitch.")
+    gpu: str | None = parameters.GPU
+    xid: int | None = Field(None, ge=0, le=MAX_CODE, description="Only this Xid of a GPU.")
+    sxid: int | None = Field(None, ge=0, le=MAX_CODE, description="Only this SXid of an NVSwitch.")
     kind: Literal[KINDS] | None = Field(None, description="Only of this kind.")  # type: ignore[valid-type]
     severity: Literal[SEVERITIES] | None = Field(None, description="Only of this severity.")  # type: ignore[valid-type]
-    source: Literal[SOURCES] | None = Field(None, description="Only what this source told.")  # type: ignore[valid-type]
-    since: str | None = SINCE
+    source: Literal[SOURCES] | None = Field(None, description="Only from this source.")  # type: ignore[valid-type]
+    since: str | None = parameters.SINCE
     until: str | None = Field(None, description="Only what is older: 1h, RFC 3339, or seconds since the epoch.")
-    limit: int = Field(100, ge=1, le=MOST, description="How many, the newest first.")
+    limit: int = Field(100, ge=1, le=MAX_EVENTS, description="Maximum number, newest first.")
 
 
-@router.get("/events", response_model=schema.Events, summary="Errors of GPUs and NVSwitches")
-async def events(request: Request, chosen: Annotated[EventFilter, Query()]) -> Response:
-    """The newest first, as far back as the store keeps them."""
+@router.get("/events", summary="Errors of GPUs, NVSwitches, adapters and PCIe devices")
+async def events(request: Request, chosen: Annotated[EventFilter, Query()]) -> EventsResponse:
+    """Newest first, as far back as they are stored."""
     latest = sources(request).latest()
     query = _query(latest, chosen, sources(request).wall())
 
-    def wanted(burst: Burst) -> bool:
-        return chosen.severity in (None, latest.catalogue.explain(burst).severity)
+    def matches(burst: Burst) -> bool:
+        return chosen.severity in {None, latest.catalogue.explain(burst).severity}
 
-    # What was told while the store was out of order is in the Report alone, and what is older in the store alone.
-    found = {burst.id: burst for burst in latest.events if query.matches(burst) and wanted(burst)}
-    complete = await _search(request, query, chosen.limit, wanted, found)
-    newest = sorted(found.values(), key=lambda burst: burst.last_wall)[-chosen.limit :]
-    return reply({"events": documents(latest, newest), "complete": complete})
+    # The Report alone has the events that the store could not write, and the store alone has the older ones.
+    bursts = {burst.id: burst for burst in latest.events if query.matches(burst) and matches(burst)}
+    complete = await _add_stored(request, query, chosen.limit, matches, bursts)
+    newest = sorted(bursts.values(), key=lambda burst: burst.last_wall)[-chosen.limit :]
+    return EventsResponse(events=newest_first(latest, newest), complete=complete)
 
 
-async def _search(
-    request: Request, query: EventQuery, limit: int, wanted: Callable[[Burst], bool], found: dict[str, Burst]
+async def _add_stored(
+    request: Request, query: EventQuery, limit: int, matches: Callable[[Burst], bool], bursts: dict[str, Burst]
 ) -> bool:
-    """Add what the store has, until it is enough. False when the store does not answer."""
+    """Add what the store has, up to the limit. Return False if the store does not answer."""
     stored = 0
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
             async for burst in _stored(request, query):
-                if wanted(burst):
-                    found.setdefault(burst.id, burst)
+                if matches(burst):
+                    bursts.setdefault(burst.id, burst)
                     stored += 1
                 if stored == limit:
                     break
@@ -78,12 +76,12 @@ async def _search(
 
 
 async def _stored(request: Request, query: EventQuery) -> AsyncIterator[Burst]:
-    """Newest first, in pages: no long search keeps the store from its work."""
+    """Return stored events newest first. They are read in pages, so that a long search does not block the store."""
     while True:
         page = await asyncio.wrap_future(sources(request).find_events(query))
-        for one in page:
-            yield one.burst
-        if len(page) < PAGE:
+        for stored in page:
+            yield stored.burst
+        if len(page) < PAGE_SIZE:
             return
         query = replace(query, before=page[-1].place)
 
@@ -91,8 +89,8 @@ async def _stored(request: Request, query: EventQuery) -> AsyncIterator[Burst]:
 def _query(latest: Report, chosen: EventFilter, now: float) -> EventQuery:
     kinds = {chosen.kind, XID if chosen.xid is not None else None, SXID if chosen.sxid is not None else None} - {None}
     if len(kinds) > 1 or (chosen.gpu is not None and kinds & {SXID, OVERRUN, NIC}):
-        detail = "gpu, kind, xid and sxid contradict each other: an xid is of a GPU, an sxid of an NVSwitch."
-        raise Problem(400, "Invalid parameter", detail, "Leave out all but one of them, or add only the gpu to an xid.")
+        detail = "gpu, kind, xid and sxid contradict each other: a GPU has Xids, an NVSwitch has SXids."
+        raise Problem(400, "Invalid parameter", detail, "Give one of them, or an xid and its gpu.")
     bus_id, uuid = (None, None) if chosen.gpu is None else _gpu(latest, chosen.gpu)
     return EventQuery(
         bus_id=bus_id,
@@ -102,12 +100,15 @@ def _query(latest: Report, chosen: EventFilter, now: float) -> EventQuery:
         source=chosen.source,
         since=None if chosen.since is None else parameters.moment("since", chosen.since, now),
         until=None if chosen.until is None else parameters.moment("until", chosen.until, now),
-        limit=PAGE,
+        limit=PAGE_SIZE,
     )
 
 
 def _gpu(latest: Report, text: str) -> tuple[str | None, str]:
-    """Bus id, where events without a uuid are this GPU's too, and uuid. A GPU that was here once has events still."""
+    """Return PCI address and uuid of a GPU; the address selects its events that have no uuid.
+
+    A GPU that was removed is found by its uuid.
+    """
     if text in {board.uuid for board in latest.memory.boards.values()} - {state.uuid for state in latest.gpus}:
         return None, text
     state = parameters.gpu(latest, text)

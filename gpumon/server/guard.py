@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -17,6 +20,14 @@ HOW_TO_AUTHORIZE = (
     "Send `Authorization: Bearer <token>` with the token from the agent's token file (--web.token-file). "
     "A request from this host needs it too."
 )
+
+
+TOKEN_ERRORS: Mapping[int, str] = {
+    401: "No token, or a wrong one.",
+    403: "The request comes from a page of another origin.",
+    503: "The main loop does not answer, or the agent has no token.",
+}
+"""What every route with `needs_token` can answer."""
 
 
 class Guard:
@@ -96,6 +107,17 @@ def authorize(request: Request) -> None:
     if not is_token(given, token):
         challenge = {"WWW-Authenticate": 'Bearer realm="gpumon", error="invalid_token"'}
         raise Problem(401, "Wrong token", "The token does not match.", HOW_TO_AUTHORIZE, headers=challenge)
+
+
+async def _require_token(
+    request: Request,
+    _: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False, scheme_name="token"))],
+) -> None:
+    """Check the token before the parameters of the request are validated."""
+    authorize(request)
+
+
+needs_token = Depends(_require_token)
 
 
 def is_authorized(request: Request) -> bool:

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
-from starlette.responses import Response
 
 from gpumon.model.hold import LONGEST_OWNER
 from gpumon.model.release import Answer
 from gpumon.model.time_window import LONGEST_REASON
-from gpumon.outputs.document import Document
-from gpumon.outputs.hold import hold
-from gpumon.server import schema_probe as schema
-from gpumon.server.api import Filter, Nothing
-from gpumon.server.guard import authorize
-from gpumon.server.problem import Problem
-from gpumon.server.release import PATIENCE, by, holders
-from gpumon.server.responses import awaited, reply, sources
+from gpumon.outputs.responses.windows import HoldChangeResponse, HoldResponse, HoldStateResponse
+from gpumon.server.context import Filter, NoParameters, main_loop_answer, sources
+from gpumon.server.guard import TOKEN_ERRORS, needs_token
+from gpumon.server.problem import Problem, errors
+from gpumon.server.release import TIMEOUT_SECONDS, by, holders
 
 router = APIRouter(prefix="/api/v1/probes", tags=["probe"])
 
-REFUSALS: Mapping[int | str, dict[str, str]] = {
-    401: {"description": "No token, or a wrong one."},
-    403: {"description": "A page of another origin asked."},
-    503: {"description": "The main loop does not answer, or the agent has no token to compare with."},
-}
 _WHOSE = f"For whom, such as the number of a job: each has one hold. At most {LONGEST_OWNER} characters."
 
 
@@ -41,69 +31,66 @@ class Ended(Filter):
     owner: str = Field("", description="Whose hold. Without it, that of nobody in particular.")
 
 
-@router.get("/hold", response_model=schema.HoldState, summary="Who keeps probes away now")
-async def state(request: Request, _: Nothing) -> Response:
-    """While somebody does, no run begins, by schedule or by request."""
-    return reply(_document(request))
+@router.get("/hold", summary="Holds that are active")
+async def state(request: Request, _: NoParameters) -> HoldStateResponse:
+    """While a hold is active, no run begins, neither by schedule nor by request."""
+    return HoldStateResponse(hold=HoldResponse.from_report(sources(request).latest()))
 
 
 @router.post(
     "/hold",
-    response_model=schema.HoldChanged,
-    summary="Keep probes away",
-    responses={
-        **REFUSALS,
-        400: {"description": "Longer than is allowed, or with words that cannot be shown."},
-        409: {
-            "description": "Something of a run is left on a GPU: `holders` names it; where it names nothing, nobody "
-            "has looked yet. The hold stands."
-        },
-    },
-    openapi_extra={"security": [{"token": []}]},
+    summary="Hold probes",
+    dependencies=[needs_token],
+    responses=errors(
+        {
+            **TOKEN_ERRORS,
+            400: "Longer than is allowed, or a text with unprintable characters.",
+            409: "A process of a run is still on a GPU: `holders` lists it, or is empty if the GPUs have not been "
+            "checked yet. The hold is active.",
+        }
+    ),
 )
-async def begin(request: Request, wanted: Annotated[Wanted, Query()]) -> Response:
-    """Needs the token. Ends the run in progress, and answers within 3 s, when nothing of it is on a GPU any more.
+async def begin(request: Request, wanted: Annotated[Wanted, Query()]) -> HoldChangeResponse:
+    """Ends the run in progress, and answers within 3 s, when no process of it is on a GPU.
 
-    Takes the place of the hold that this owner has.
+    It replaces the previous hold of the same owner.
     """
-    authorize(request)
     asked = sources(request).request_hold(wanted.for_seconds, wanted.reason, wanted.owner, by(request))
-    answer = await awaited(asked, PATIENCE)
+    answer = await main_loop_answer(asked, TIMEOUT_SECONDS)
     if answer.refused:
-        raise refused(answer)
+        raise _refused(answer)
     if answer.holders or answer.unseen:
-        raise not_free(answer, _document(request))
-    return reply(_document(request) | {"stored": answer.stored})
+        raise _not_free(answer, HoldResponse.from_report(sources(request).latest()))
+    return _changed(request, answer)
 
 
 @router.delete(
     "/hold",
-    response_model=schema.HoldChanged,
     summary="End a hold",
-    responses={**REFUSALS, 400: {"description": "The agent is stopping."}},
-    openapi_extra={"security": [{"token": []}]},
+    dependencies=[needs_token],
+    responses=errors({**TOKEN_ERRORS, 400: "The agent is stopping."}),
 )
-async def end(request: Request, wanted: Annotated[Ended, Query()]) -> Response:
-    """Needs the token. Probes may run again when nobody else holds."""
-    authorize(request)
-    answer = await awaited(sources(request).end_hold(wanted.owner), PATIENCE)
+async def end(request: Request, wanted: Annotated[Ended, Query()]) -> HoldChangeResponse:
+    """Probes may run again when no other hold is active."""
+    answer = await main_loop_answer(sources(request).end_hold(wanted.owner), TIMEOUT_SECONDS)
     if answer.refused:
-        raise refused(answer)
-    return reply(_document(request) | {"stored": answer.stored})
+        raise _refused(answer)
+    return _changed(request, answer)
 
 
-def refused(answer: Answer) -> Problem:
+def _changed(request: Request, answer: Answer) -> HoldChangeResponse:
+    return HoldChangeResponse(hold=HoldResponse.from_report(sources(request).latest()), stored=answer.stored)
+
+
+def _refused(answer: Answer) -> Problem:
     return Problem(400, "Hold refused", answer.refused, answer.remedy)
 
 
-def not_free(answer: Answer, after: Document) -> Problem:
-    """Who asked must not use the GPUs yet."""
+def _not_free(answer: Answer, hold: HoldResponse | None) -> Problem:
+    """Return the error for a client that must not use the GPUs yet."""
     words = "; ".join(one.words for one in answer.holders)
     stuck = any(one.stuck for one in answer.holders)
-    remedy = "SIGKILL does not end it: it sits in the driver. Reboot the node." if stuck else "Ask again in a while."
-    detail = f"No run begins, but of one that was ended there is still: {words}." if words else answer.unseen
-    return Problem(409, "Not free", detail, remedy, holders=holders(answer), **after)
-
-
-def _document(request: Request) -> Document:
-    return {"hold": hold(sources(request).latest())}
+    remedy = "SIGKILL does not end it: it is blocked in the driver. Reboot the node." if stuck else "Retry later."
+    detail = f"No run begins, but a run that was ended still has: {words}." if words else answer.unseen
+    document = None if hold is None else hold.document()
+    return Problem(409, "Not free", detail, remedy, holders=holders(answer), hold=document)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpumon.model.fabric import COMPLETED
 from gpumon.outputs.connections import counted, fabric_trouble, link_state
-from gpumon.outputs.document import Document
+from gpumon.outputs.responses.base import Document
 from gpumon.outputs.words import count, line_rate
 
 SIGNS = {"ok": "", "erring": "!", "down": "✕", "unknown": "·"}

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
-from starlette.responses import Response
 
 from gpumon.model.release import Answer
 from gpumon.model.time_window import LONGEST_REASON
-from gpumon.outputs.document import Document
-from gpumon.outputs.maintenance import maintenance
-from gpumon.server import schema_release
-from gpumon.server.api import Filter, Nothing
-from gpumon.server.guard import authorize
-from gpumon.server.problem import Problem
-from gpumon.server.release import PATIENCE, by
-from gpumon.server.responses import awaited, reply, sources
+from gpumon.outputs.responses.windows import (
+    MaintenanceChangeResponse,
+    MaintenanceResponse,
+    MaintenanceStateResponse,
+)
+from gpumon.server.context import Filter, NoParameters, main_loop_answer, sources
+from gpumon.server.guard import TOKEN_ERRORS, needs_token
+from gpumon.server.problem import Problem, errors
+from gpumon.server.release import TIMEOUT_SECONDS, by
 
 router = APIRouter(prefix="/api/v1", tags=["maintenance"])
-
-REFUSALS: Mapping[int | str, dict[str, str]] = {
-    401: {"description": "No token, or a wrong one."},
-    403: {"description": "A page of another origin asked."},
-    503: {"description": "The main loop does not answer, or the agent has no token to compare with."},
-}
 
 
 class Wanted(Filter):
@@ -34,50 +27,34 @@ class Wanted(Filter):
     reason: str = Field(description=f"Why: everybody may read it. At most {LONGEST_REASON} characters.")
 
 
-@router.get(
-    "/maintenance", response_model=schema_release.MaintenanceState, summary="Whether the node is in maintenance"
-)
-async def state(request: Request, _: Nothing) -> Response:
-    """While it is, no alert pages; what is judged goes on being judged and recorded."""
-    return reply(_document(request))
+@router.get("/maintenance", summary="Whether the node is in maintenance")
+async def state(request: Request, _: NoParameters) -> MaintenanceStateResponse:
+    """During maintenance no alert pages; checks run and verdicts are recorded as usual."""
+    return MaintenanceStateResponse(maintenance=MaintenanceResponse.from_report(sources(request).latest()))
 
 
 @router.post(
     "/maintenance",
-    response_model=schema_release.MaintenanceChanged,
     summary="Begin a maintenance",
-    responses={**REFUSALS, 400: {"description": "Longer than is allowed, or without a reason."}},
-    openapi_extra={"security": [{"token": []}]},
+    dependencies=[needs_token],
+    responses=errors({**TOKEN_ERRORS, 400: "Longer than is allowed, or without a reason."}),
 )
-async def begin(request: Request, wanted: Annotated[Wanted, Query()]) -> Response:
-    """Needs the token. Takes the place of the one in force. Answers when it is on record, or cannot be."""
-    authorize(request)
+async def begin(request: Request, wanted: Annotated[Wanted, Query()]) -> MaintenanceChangeResponse:
+    """It replaces the active maintenance window."""
     asked = sources(request).request_maintenance(wanted.for_seconds, wanted.reason, by(request))
-    answer = await awaited(asked, PATIENCE)
-    if answer.refused:
-        raise refused(answer)
-    return reply(_document(request) | {"stored": answer.stored})
+    return _changed(request, await main_loop_answer(asked, TIMEOUT_SECONDS))
 
 
 @router.delete(
-    "/maintenance",
-    response_model=schema_release.MaintenanceChanged,
-    summary="End the maintenance",
-    responses={**REFUSALS},
-    openapi_extra={"security": [{"token": []}]},
+    "/maintenance", summary="End the maintenance", dependencies=[needs_token], responses=errors(TOKEN_ERRORS)
 )
-async def end(request: Request, _: Nothing) -> Response:
-    """Needs the token. What is still wrong pages from now on."""
-    authorize(request)
-    answer = await awaited(sources(request).end_maintenance(), PATIENCE)
+async def end(request: Request, _: NoParameters) -> MaintenanceChangeResponse:
+    """Alerts that are still firing page from now on."""
+    return _changed(request, await main_loop_answer(sources(request).end_maintenance(), TIMEOUT_SECONDS))
+
+
+def _changed(request: Request, answer: Answer) -> MaintenanceChangeResponse:
     if answer.refused:
-        raise refused(answer)
-    return reply(_document(request) | {"stored": answer.stored})
-
-
-def refused(answer: Answer) -> Problem:
-    return Problem(400, "Maintenance refused", answer.refused, answer.remedy)
-
-
-def _document(request: Request) -> Document:
-    return {"maintenance": maintenance(sources(request).latest())}
+        raise Problem(400, "Maintenance refused", answer.refused, answer.remedy)
+    maintenance = MaintenanceResponse.from_report(sources(request).latest())
+    return MaintenanceChangeResponse(maintenance=maintenance, stored=answer.stored)

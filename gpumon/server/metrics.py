@@ -1,4 +1,4 @@
-"""The page that Prometheus scrapes, and the two health pages, which speak of the process alone."""
+"""/metrics for Prometheus, and the liveness and readiness endpoints of the process."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
 from gpumon.outputs.prometheus import CONTENT_TYPE
-from gpumon.server.problem import Problem
-from gpumon.server.responses import sources
+from gpumon.server.context import sources
+from gpumon.server.problem import Problem, errors
 
 router = APIRouter(tags=["agent"])
 
@@ -17,43 +17,39 @@ HEALTHY, READY = "Healthy.\n", "Ready.\n"
 @router.get("/metrics/", include_in_schema=False)
 @router.get("/metrics", response_class=PlainTextResponse, summary="All metrics, for Prometheus")
 async def metrics(request: Request) -> Response:
-    """The text format 0.0.4, compressed where the client takes gzip. No driver call is made."""
+    """Text format 0.0.4, compressed if the client accepts gzip. A scrape causes no driver call."""
     page = sources(request).exposition()
     headers = {"Content-Type": CONTENT_TYPE, "Vary": "Accept-Encoding"}
-    if takes_gzip(request.headers.get("accept-encoding", "")):
+    if accepts_gzip(request.headers.get("accept-encoding", "")):
         return Response(page.gzipped, headers=headers | {"Content-Encoding": "gzip"})
     return Response(page.raw, headers=headers)
 
 
-@router.get("/-/healthy", response_class=PlainTextResponse, summary="The process answers")
+@router.get("/-/healthy", response_class=PlainTextResponse, summary="Liveness")
 async def healthy() -> Response:
-    """200 whatever the driver and the GPUs do."""
+    """200 if the process answers, whatever the state of the driver and the GPUs."""
     return PlainTextResponse(HEALTHY)
 
 
 @router.get(
     "/-/ready",
     response_class=PlainTextResponse,
-    summary="The first poll is over",
-    responses={503: {"description": "Not yet."}},
+    summary="Readiness",
+    responses=errors({503: "The first poll has not ended."}),
 )
 async def ready(request: Request) -> Response:
-    """200 once a first poll has ended or its deadline has passed, whatever the driver does."""
+    """200 after the first poll has ended or its deadline has passed."""
     if not sources(request).ready():
-        raise not_ready()
+        retry = {"Retry-After": "1"}
+        raise Problem(503, "Not ready", "The first poll has not ended.", "Retry in a second.", headers=retry)
     return PlainTextResponse(READY)
 
 
-def not_ready() -> Problem:
-    retry = {"Retry-After": "1"}
-    return Problem(503, "Not ready", "The first poll is not over.", "Ask again in a second.", headers=retry)
-
-
-def takes_gzip(accept_encoding: str) -> bool:
-    """Whether an Accept-Encoding header names gzip, or anything, with a weight above 0; the name goes first."""
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Return whether an Accept-Encoding header has gzip, or else `*`, with a weight above 0."""
     weights = {}
-    for one in accept_encoding.lower().split(","):
-        name, _, parameters = one.partition(";")
+    for item in accept_encoding.lower().split(","):
+        name, _, parameters = item.partition(";")
         weights[name.strip()] = _weight(parameters)
     return weights.get("gzip", weights.get("*", 0.0)) > 0
 

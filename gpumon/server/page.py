@@ -13,14 +13,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
-from gpumon.outputs import connections, document, hold, words
+from gpumon.outputs import connections, hold, node_summary, words
 from gpumon.outputs.health import place
 from gpumon.outputs.maintenance import sentences
 from gpumon.outputs.remarks import remarks
-from gpumon.server import links, probe_view, reference, view
+from gpumon.outputs.responses.report import ReportResponse
+from gpumon.server import links, openapi, probe_view, view
+from gpumon.server.context import IndentedJson, host_time, sources
 from gpumon.server.plot import plot
 from gpumon.server.problem import Problem
-from gpumon.server.responses import reply, sources, stamp
 
 router = APIRouter(include_in_schema=False)
 
@@ -45,12 +46,12 @@ async def live(request: Request) -> Response:
 async def docs(request: Request) -> Response:
     """The OpenAPI document as a page."""
     described = request.app.openapi()
-    return _html("docs.html", {"described": described, "operations": reference.operations(described)})
+    return _html("docs.html", {"described": described, "operations": openapi.operations(described)})
 
 
 @router.get("/openapi.json")
-async def openapi(request: Request) -> Response:
-    return reply(request.app.openapi())
+async def openapi_document(request: Request) -> Response:
+    return IndentedJson(request.app.openapi())
 
 
 @router.get("/static/{name}")
@@ -71,7 +72,8 @@ def prose(text: str) -> Markup:
 
 
 def _facts(request: Request) -> dict[str, Any]:
-    return {"report": document.whole(sources(request).latest(), stamp(request)), "events_shown": EVENTS_SHOWN}
+    report = ReportResponse.from_report(sources(request).latest(), host_time(request))
+    return {"report": report.document(), "events_shown": EVENTS_SHOWN}
 
 
 def _html(template: str, facts: dict[str, Any]) -> Response:
@@ -92,9 +94,9 @@ def _environment() -> Environment:
         words=words,
         connections=connections,
         links=links,
-        verdict=document.verdict,
-        excluded=document.excluded,
-        released=document.released,
+        headline=node_summary.headline,
+        excluded=node_summary.exclusions,
+        released=node_summary.releases,
         maintenance=sentences,
         held=hold.sentences,
         place=place,

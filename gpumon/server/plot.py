@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 
-from gpumon.outputs.document import Document
 from gpumon.outputs.probe_history import comparison, largest
+from gpumon.outputs.responses.base import Document
 from gpumon.outputs.words import bandwidth, size, took_part
 
 WIDTH, HEIGHT = 640, 280

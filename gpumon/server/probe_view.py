@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from gpumon.outputs.document import Document
 from gpumon.outputs.probe_history import comparison, largest
 from gpumon.outputs.probe_table import compared
+from gpumon.outputs.responses.base import Document
 from gpumon.outputs.words import bandwidth, duration, seconds_between, share
 from gpumon.probe.core.locate import SLOW
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES

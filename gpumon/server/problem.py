@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
@@ -25,8 +26,26 @@ REMEDIES: Mapping[int, str] = {
 }
 
 
-class Problem(Exception):  # noqa: N818 - the word of RFC 9457
-    """An answer that is not the one asked for."""
+class ProblemDetails(BaseModel):
+    """Body of every error (RFC 9457). Some errors have further members."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(description="Stable name of the kind of error, a URN.")
+    title: str = Field(description="Short name of the kind of error.")
+    status: int = Field(description="HTTP status.")
+    detail: str = Field(description="What is wrong with this request.")
+    instance: str = Field(description="Path of the request.")
+    remedy: str = Field(description="What to do about it.")
+
+
+def errors(descriptions: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Describe the errors of a route, by status, for FastAPI's `responses`."""
+    return {status: {"description": text} for status, text in descriptions.items()}
+
+
+class Problem(Exception):  # noqa: N818 - the term of RFC 9457
+    """An error that is answered as application/problem+json."""
 
     def __init__(
         self,
@@ -52,16 +71,16 @@ class Problem(Exception):  # noqa: N818 - the word of RFC 9457
         return Response(body, self.status, self.headers, MEDIA_TYPE)
 
     def document(self, path: str) -> dict[str, Any]:
-        """The body of the answer to a request for this path."""
-        return {
-            "type": f"urn:gpumon:problem:{self.kind.lower().replace(' ', '-')}",
-            "title": self.kind,
-            "status": self.status,
-            "detail": self.detail,
-            "instance": path,
-            "remedy": self.remedy,
+        """Return the body for a request of this path."""
+        return ProblemDetails(
+            type=f"urn:gpumon:problem:{self.kind.lower().replace(' ', '-')}",
+            title=self.kind,
+            status=self.status,
+            detail=self.detail,
+            instance=path,
+            remedy=self.remedy,
             **self.more,
-        }
+        ).model_dump(mode="json")
 
 
 def install(app: FastAPI) -> None:

@@ -1,4 +1,4 @@
-"""/api/v1/probes: runs of the probes, as far back as the store keeps them."""
+"""/api/v1/probes: runs of the probes that are stored."""
 
 from __future__ import annotations
 
@@ -11,90 +11,91 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from gpumon.outputs import document
+from gpumon.outputs.responses.probes import RunningResponse, RunResponse, RunsResponse, RunWithLogResponse
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult
-from gpumon.server import parameters, schema_probe
-from gpumon.server.api import SINCE, Filter, Nothing
+from gpumon.server import parameters
+from gpumon.server.context import Filter, IndentedJson, NoParameters, sources
 from gpumon.server.guard import is_authorized
-from gpumon.server.problem import Problem
-from gpumon.server.responses import reply, sources
+from gpumon.server.problem import Problem, errors
 from gpumon.store.errors import StoreError
 from gpumon.store.runs import RunQuery
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
 
-MOST = 1000
-PAGE = 100
-PATIENCE = 5.0
-"""Seconds for the store to answer; then what the Report holds has to do."""
+MAX_RUNS = 1000
+PAGE_SIZE = 100
+STORE_TIMEOUT_SECONDS = 5.0
+"""After this the answer has only the runs of the Report."""
 
 
-class ProbeFilter(Filter):
-    since: str | None = SINCE
-    until: str | None = Field(None, description="Only what is older, for the next page: as since.")
+class RunFilter(Filter):
+    since: str | None = parameters.SINCE
+    until: str | None = Field(None, description="Only what is older, for the next page; the same forms as since.")
     probe: str | None = Field(None, description=f"Only of this probe: {', '.join(PROBES)}.")
-    limit: int = Field(100, ge=1, le=MOST, description="How many, the newest first.")
+    limit: int = Field(100, ge=1, le=MAX_RUNS, description="Maximum number, newest first.")
 
 
 @router.get(
     "/probes",
-    response_model=schema_probe.Probes,
+    response_model=RunsResponse,
     summary="Runs of the probes",
-    responses={404: {"description": "No such probe; `probes` names those that there are."}},
+    responses=errors({404: "No such probe; `probes` lists those that exist."}),
 )
-async def probes(request: Request, chosen: Annotated[ProbeFilter, Query()]) -> Response:
-    """The newest first, as far back as the store keeps them."""
+async def runs(request: Request, chosen: Annotated[RunFilter, Query()]) -> Response:
+    """Newest first, as far back as they are stored."""
     query = _query(chosen, sources(request).wall())
-    # What was told while the store was out of order is in the Report alone, and what is older in the store alone.
-    found = {one.id: one for one in sources(request).latest().probe.known if query.matches(one)}
-    complete = await _search(request, query, chosen.limit, found)
-    newest = sorted(found.values(), key=lambda one: one.started, reverse=True)[: chosen.limit]
-    return await asyncio.to_thread(_answer, newest, complete=complete)  # a thousand take their time
+    # The Report alone has the runs that the store could not write, and the store alone has the older ones.
+    results = {run.id: run for run in sources(request).latest().probe.known if query.matches(run)}
+    complete = await _add_stored(request, query, chosen.limit, results)
+    newest = sorted(results.values(), key=lambda run: run.started, reverse=True)[: chosen.limit]
+    return await asyncio.to_thread(_answer, newest, complete=complete)  # a thousand runs take a second
 
 
 @router.get(
     "/probes/{run}",
-    response_model=schema_probe.ProbeResultWithLog,
+    response_model=RunWithLogResponse,
+    response_model_exclude_unset=True,
     summary="One run",
     responses={
-        202: {"model": schema_probe.ProbeRunning, "description": "In progress: ask again."},
-        404: {"description": "No such run, or no longer stored."},
+        202: {"model": RunningResponse, "description": "In progress: retry."},
+        **errors({404: "No such run, or it is no longer stored."}),
     },
 )
-async def one_probe(request: Request, run: Annotated[str, Path(description="Id of the run.")], _: Nothing) -> Response:
-    """While it is in progress, how far it is. With the token, what its ranks printed is shown too."""
+async def run_by_id(
+    request: Request, run: Annotated[str, Path(description="Id of the run.")], _: NoParameters
+) -> RunWithLogResponse | Response:
+    """The progress of a run that has not ended. With the token, the output of its ranks too."""
     state = sources(request).latest().probe
     if run == state.running:
-        return reply(document.probe_running(state), 202, {"Retry-After": "1"})
-    found = {one.id: one for one in state.known if one.id == run}
-    if not found:
-        await _search(request, RunQuery(id=run), 1, found)
-    if not found:
-        raise unknown_run(run)
-    return reply(document.probe_result(found[run]) | _log(request, found[run]))
+        progress = RunningResponse.from_state(state, run).document()
+        return IndentedJson(progress, 202, {"Retry-After": "1"})
+    results = {result.id: result for result in state.known if result.id == run}
+    if not results:
+        await _add_stored(request, RunQuery(id=run), 1, results)
+    if not results:
+        raise Problem(404, "Unknown run", f"There is no run {run!r}.", "/api/v1/probes lists those that are stored.")
+    if is_authorized(request):
+        return RunWithLogResponse.with_log(results[run])
+    return RunWithLogResponse.from_result(results[run])
 
 
-def unknown_run(run: str) -> Problem:
-    return Problem(404, "Unknown run", f"There is no run {run!r}.", "/api/v1/probes names those that are stored.")
-
-
-async def _search(request: Request, query: RunQuery, limit: int, found: dict[str, ProbeResult]) -> bool:
-    """Add what the store has, until it is enough. False when the store does not answer."""
+async def _add_stored(request: Request, query: RunQuery, limit: int, results: dict[str, ProbeResult]) -> bool:
+    """Add what the store has, up to the limit. Return False if the store does not answer."""
     try:
-        async with asyncio.timeout(PATIENCE):
-            async for results in _stored(request, query, limit):
-                found.update({one.id: one for one in results if one.id not in found})
+        async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
+            async for page in _pages(request, query, limit):
+                results.update({run.id: run for run in page if run.id not in results})
     except (StoreError, TimeoutError):
         return False
     return True
 
 
-async def _stored(request: Request, query: RunQuery, limit: int) -> AsyncIterator[Collection[ProbeResult]]:
-    """Newest first, in pages: no long search keeps the store from its work."""
+async def _pages(request: Request, query: RunQuery, limit: int) -> AsyncIterator[Collection[ProbeResult]]:
+    """Return stored runs newest first, in pages, so that a long search does not block the store."""
     left = limit
     while left > 0:
-        page = await asyncio.wrap_future(sources(request).find_runs(replace(query, limit=min(left, PAGE))))
+        page = await asyncio.wrap_future(sources(request).find_runs(replace(query, limit=min(left, PAGE_SIZE))))
         yield page.results
         if page.last is None:
             return
@@ -102,7 +103,7 @@ async def _stored(request: Request, query: RunQuery, limit: int) -> AsyncIterato
         query = replace(query, before=page.last)
 
 
-def _query(chosen: ProbeFilter, now: float) -> RunQuery:
+def _query(chosen: RunFilter, now: float) -> RunQuery:
     return RunQuery(
         probe=None if chosen.probe is None else parameters.probe(chosen.probe).name,
         since=None if chosen.since is None else parameters.moment("since", chosen.since, now),
@@ -111,8 +112,5 @@ def _query(chosen: ProbeFilter, now: float) -> RunQuery:
 
 
 def _answer(results: Collection[ProbeResult], *, complete: bool) -> Response:
-    return reply({"probes": [document.probe_result(one) for one in results], "complete": complete})
-
-
-def _log(request: Request, result: ProbeResult) -> document.Document:
-    return {"log": result.log} if is_authorized(request) else {}
+    response = RunsResponse(probes=[RunResponse.from_result(result) for result in results], complete=complete)
+    return IndentedJson(response.document())

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpumon.outputs.document import Document, aside, gpus_up
+from gpumon.outputs.node_summary import gpu_counts, unmonitored
+from gpumon.outputs.responses.base import Document
 from gpumon.outputs.words import (
     ABSENT,
     bandwidth,
@@ -157,8 +158,8 @@ def outcome_tone(outcome: str) -> str:
 
 
 def _gpus_tile(document: Document) -> Tile:
-    up, expected = gpus_up(document)
-    suffix = "".join(f", {words}" for words in aside(document))
+    up, expected = gpu_counts(document)
+    suffix = "".join(f", {words}" for words in unmonitored(document))
     if not expected and document["node"]["releases"]:
         return Tile(label="GPUs up", value="released", note="nobody looks", tone="muted")
     if not expected:

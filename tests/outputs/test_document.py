@@ -6,8 +6,11 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import example_node as example
+import example_parts
 import pytest
 import sample_reports as samples
+from sample_reports import gpu_document, report_document
 
 from gpumon.health.alerting import OF_VERDICTS, rules
 from gpumon.health.alerts.alert import SEVERITIES
@@ -23,20 +26,18 @@ from gpumon.model.node import Build, Driver, Node
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.reading import Sample, Table, rows
 from gpumon.model.reading import samples as readings
-from gpumon.outputs import document, events
-from gpumon.outputs.health import health
 from gpumon.outputs.problems import problems
+from gpumon.outputs.responses.base import row_values
+from gpumon.outputs.responses.events import newest_first
+from gpumon.outputs.responses.verdicts import HealthResponse
 from gpumon.outputs.words import rfc3339
 from gpumon.probe.core.result import AllReduce
 from gpumon.probe.core.state import ProbeState
-from gpumon.server import example, example_parts
-from gpumon.state.report import Report
 
 STAMP = samples.STAMP
 
 
-def whole(report: Report) -> dict[str, Any]:
-    return document.whole(report, STAMP)
+whole = report_document
 
 
 def place(whole: dict[str, Any], table: type[Table], labels: dict[str, str]) -> dict[str, Any]:
@@ -102,20 +103,20 @@ def test_every_series_is_in_the_documents(name: str) -> None:
 
 def test_every_row_is_a_key_even_when_nothing_was_read() -> None:
     """A reading that is absent is null: the key is there, and it is not 0."""
-    values = document.table(Gpu())
+    values = row_values(Gpu())
     assert list(values) == list(rows(Gpu))
     assert set(values.values()) == {None}
 
 
 def test_labels_become_levels() -> None:
     """A reading with two labels is nested in their order, so that jq reads .ecc_errors_total.corrected.dram."""
-    values = document.table(Gpu(ecc_errors_total={"corrected,dram": 2.0, "corrected,sram": 0.0, "uncorrected,dram": 1}))
+    values = row_values(Gpu(ecc_errors_total={"corrected,dram": 2.0, "corrected,sram": 0.0, "uncorrected,dram": 1}))
     assert values["ecc_errors_total"] == {"corrected": {"dram": 2, "sram": 0}, "uncorrected": {"dram": 1}}
 
 
 def test_numbers_that_json_lacks_are_null() -> None:
     """NaN and infinity would make the whole document unreadable."""
-    values = document.table(Gpu(power_watts=float("nan"), temperature_celsius=float("inf"), up=1.0))
+    values = row_values(Gpu(power_watts=float("nan"), temperature_celsius=float("inf"), up=1.0))
     assert (values["power_watts"], values["temperature_celsius"], values["up"]) == (None, None, 1)
     assert json.loads(json.dumps(values, allow_nan=False))["up"] == 1
 
@@ -134,7 +135,7 @@ def test_lost_gpu_keeps_its_identity() -> None:
 def test_gpu_that_never_told_its_pci_address_has_the_one_it_is_known_by() -> None:
     """A GPU that could not be opened is still found in lspci."""
     state = replace(example_parts.gpu(0), gpu=Gpu(up=0.0), fault="init_failed")
-    assert document.gpu(state)["pci_bus_id"] == example_parts.bus_id(0)
+    assert gpu_document(state)["pci_bus_id"] == example_parts.bus_id(0)
 
 
 def test_events_are_newest_first_and_name_their_gpu() -> None:
@@ -142,7 +143,7 @@ def test_events_are_newest_first_and_name_their_gpu() -> None:
     report = samples.healthy()
     known = replace(example.event(), bus_id=example_parts.bus_id(2), uuid=None, last_wall=STAMP.wall - 5)
     strange = replace(example.event(), bus_id="0000:FF:00.0", uuid=None, last_wall=STAMP.wall - 9)
-    shown = events.documents(report, (strange, known))
+    shown = [one.document() for one in newest_first(report, (strange, known))]
     assert [(one["gpu"], one["uuid"], one["pci_bus_id"]) for one in shown] == [
         (2, example_parts.uuid(2), example_parts.bus_id(2)),
         (None, None, "0000:FF:00.0"),
@@ -163,7 +164,7 @@ def test_age_counts_from_the_end_of_the_run() -> None:
 
 def test_links_are_listed_with_their_gpu() -> None:
     """Eight GPUs with eighteen links each make 144 rows, in order, each with its peer."""
-    links = document.links(samples.healthy())
+    links = whole(samples.healthy())["links"]
     assert len(links) == 144
     assert (links[19]["gpu"], links[19]["link"], links[19]["up"], links[19]["errors_total"]["crc"]) == (1, 1, 1, 0)
     assert (links[19]["peer_type"], links[19]["peer"]) == ("switch", example_parts.switch(1))
@@ -172,7 +173,7 @@ def test_links_are_listed_with_their_gpu() -> None:
 
 def test_links_of_a_lost_gpu_are_not_known() -> None:
     """They are listed, because what they lead to is known still; whether they are up is null, not 0."""
-    links = [one for one in document.links(samples.lost(3)) if one["gpu"] == 3]
+    links = [one for one in whole(samples.lost(3))["links"] if one["gpu"] == 3]
     assert [one["link"] for one in links] == list(range(18))
     assert {one["up"] for one in links} == {None}
     assert links[0]["peer"] == example_parts.switch(0)
@@ -180,9 +181,9 @@ def test_links_of_a_lost_gpu_are_not_known() -> None:
 
 def test_parts_that_a_gpu_has_not_are_null() -> None:
     """Neither fabric nor place in a rack: null, as a reading that is absent. Instances and links are lists."""
-    gpu = document.gpu(replace(example_parts.gpu(0), fabric=None))
+    gpu = gpu_document(replace(example_parts.gpu(0), fabric=None))
     assert (gpu["fabric"], gpu["platform"], gpu["migs"], gpu["c2c_links"]) == (None, None, [], [])
-    rack = document.gpu(samples.grace().gpus[0])
+    rack = gpu_document(samples.grace().gpus[0])
     assert (rack["platform"]["tray"], rack["fabric"]["clique_id"], len(rack["c2c_links"])) == ("12", "32766", 10)
 
 
@@ -340,6 +341,6 @@ def test_every_fault_has_advice() -> None:
 def test_the_age_of_a_judgement_is_counted_when_it_is_asked_for() -> None:
     """By the boot clock: the same Report is older each time, and one that was never judged has no age."""
     report = replace(samples.healthy(), health=Health(judged=True, judged_wall=0.0, judged_at=100.0))
-    assert [health(report, boot)["judged_age_seconds"] for boot in (102.5, 163.0)] == [2.5, 63.0]
-    unjudged = health(replace(report, health=Health()), 102.5)
-    assert (unjudged["judged"], unjudged["judged_age_seconds"]) == (None, None)
+    assert [HealthResponse.from_report(report, boot).judged_age_seconds for boot in (102.5, 163.0)] == [2.5, 63.0]
+    unjudged = HealthResponse.from_report(replace(report, health=Health()), 102.5)
+    assert (unjudged.judged, unjudged.judged_age_seconds) == (None, None)

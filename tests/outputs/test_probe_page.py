@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import example_node as example
+
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.result import OUTCOMES, ProbeResult
 from gpumon.probe.core.state import ProbeState, ended, recalled
-from gpumon.server import example
 from gpumon.state.report import Report
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "probe.metrics"

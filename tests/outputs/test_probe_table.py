@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumon.outputs.document import probe_result
+import example_node as example
+from sample_reports import run_document
+
 from gpumon.outputs.probe_history import NONE, history
 from gpumon.outputs.probe_table import table
 from gpumon.probe.core.result import OUTCOMES, Comparison, Location, Pair, ProbeResult
-from gpumon.server import example
 
 OK = example.run()
 SOME = example.part(0, 4, 5, 6, 7)
@@ -112,7 +113,7 @@ def test_the_terminal_says_why_there_are_no_figures() -> None:
 def test_history_is_a_line_a_run() -> None:
     """Outcome, bandwidth of the largest size by algorithm, its ratio to the median of then, and the reason."""
     default = replace(OK, id="one", measurements=OK.measurements[:4], comparisons=())
-    lines = history([probe_result(one) for one in (SKIP, OK, default, SOME)]).splitlines()
+    lines = history([run_document(one) for one in (SKIP, OK, default, SOME)]).splitlines()
     assert [line.split("  ") for line in lines] == [line.rstrip().split("  ") for line in lines]
     assert [" ".join(line.split()) for line in lines] == [
         "STARTED PROBE OUTCOME RANKS DEFAULT OF MEDIAN RING OF MEDIAN REASON ID",
@@ -126,7 +127,7 @@ def test_history_is_a_line_a_run() -> None:
 def test_a_run_that_did_not_measure_to_its_end_has_no_bandwidth_in_the_history() -> None:
     """Its largest size so far is not the one of the other lines."""
     ended = [replace(OK, outcome=outcome, measurements=OK.measurements[:1]) for outcome in OUTCOMES]
-    lines = history([probe_result(one) for one in ended]).splitlines()
+    lines = history([run_document(one) for one in ended]).splitlines()
     shown = {outcome: "B/s" in line for outcome, line in zip(OUTCOMES, lines[1:], strict=True)}
     assert shown == {outcome: outcome in ("ok", "degraded", "wrong") for outcome in OUTCOMES}
 
@@ -136,7 +137,7 @@ def test_copies_both_ways_stand_beside_each_other() -> None:
     both = tuple(
         replace(one, collective=name) for name in ("host_to_device", "device_to_host") for one in OK.measurements[:4]
     )
-    titles = history([probe_result(replace(OK, probe="copy", measurements=both))]).splitlines()[0]
+    titles = history([run_document(replace(OK, probe="copy", measurements=both))]).splitlines()[0]
     assert " ".join(titles.split()) == (
         "STARTED PROBE OUTCOME RANKS HOST_TO_DEVICE OF MEDIAN DEVICE_TO_HOST OF MEDIAN REASON ID"
     )

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import example_node as example
+import example_parts
 import pytest
 import sample_reports as samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sample_reports import report_document
 
 from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.standing import Health
 from gpumon.model.error_event import SXID
 from gpumon.model.gpu import Gpu
-from gpumon.outputs import document, terminal
+from gpumon.outputs import terminal
 from gpumon.probe.core.state import ProbeState
-from gpumon.server import example, example_parts
 from gpumon.state.report import Report
 
 ALL = {
@@ -33,11 +35,11 @@ ALL = {
 
 
 def status(report: Report, width: int = 100) -> str:
-    return terminal.status(document.whole(report, samples.STAMP), width, color=False)
+    return terminal.status(report_document(report), width, color=False)
 
 
 def table(report: Report, width: int = 100) -> str:
-    return terminal.table(document.whole(report, samples.STAMP), width, color=False)
+    return terminal.table(report_document(report), width, color=False)
 
 
 def test_status_begins_with_what_is_wrong_and_what_to_do() -> None:
@@ -52,7 +54,7 @@ def test_status_begins_with_what_is_wrong_and_what_to_do() -> None:
 
 def test_status_says_so_when_nothing_is_wrong() -> None:
     """Silence is not an answer."""
-    assert "Nothing is wrong." in status(samples.healthy())
+    assert "No problems." in status(samples.healthy())
 
 
 def test_status_says_which_gpus_are_awaited_before_that_is_a_verdict() -> None:
@@ -62,7 +64,7 @@ def test_status_says_which_gpus_are_awaited_before_that_is_a_verdict() -> None:
     seven = replace(seven, expectation=Expectation(count=8, basis=Basis.PRODUCT))
     assert "The driver does not count 1 GPU that should be here" in status(seven)
     assert "The driver counts 7; there should be 8, as hosts with this product have." in status(seven)
-    assert "Nothing is wrong." not in status(seven)
+    assert "No problems." not in status(seven)
     named = replace(seven, gpus=samples.faulted(whole, 7, "missing", "not listed").gpus)
     assert "that should be here" not in status(named)
 
@@ -70,13 +72,13 @@ def test_status_says_which_gpus_are_awaited_before_that_is_a_verdict() -> None:
 def test_status_gives_no_all_clear_before_the_first_judgement() -> None:
     """An agent that has just started knows of nothing wrong, which is not that nothing is."""
     started = replace(samples.healthy(), health=Health())
-    known = document.whole(started, samples.STAMP)
+    known = report_document(started)
     assert (known["node"]["state"], known["health"]["level"]) == ("unknown", "unknown")
-    assert "Not known yet: the agent has judged nothing since it started." in status(started)
-    assert "Nothing is wrong." not in status(started)
+    assert "Unknown: no check has run since the agent started." in status(started)
+    assert "No problems." not in status(started)
     lost = replace(samples.lost(3), health=replace(samples.lost(3).health, judged=False))
-    assert document.node(lost, samples.STAMP)["state"] == "critical"
-    assert "One thing is wrong." in status(lost)
+    assert report_document(lost)["node"]["state"] == "critical"
+    assert "1 problem." in status(lost)
 
 
 def test_simulated_node_is_said_in_the_first_line() -> None:
@@ -146,7 +148,7 @@ def test_excluded_gpu_is_no_silent_one() -> None:
     for text in (status(report), table(report)):
         assert "7 of 7 GPUs up, 1 excluded" in text.splitlines()[0]
         assert f"GPU at {example_parts.bus_id(3)}: excluded by the configuration." in text
-    assert "Nothing is wrong." in status(report)
+    assert "No problems." in status(report)
     assert "excluded" not in status(samples.healthy())
 
 
@@ -175,7 +177,7 @@ def test_escape_sequences_of_a_driver_stay_text() -> None:
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_color_changes_no_word(name: str) -> None:
     """With the codes taken out, colored text is the plain one."""
-    whole = document.whole(ALL[name], samples.STAMP)
+    whole = report_document(ALL[name])
     colored = terminal.status(whole, 100, color=True)
     for code in ("31", "32", "33", "2", "1", "0"):
         colored = colored.replace(f"\x1b[{code}m", "")
@@ -185,7 +187,7 @@ def test_color_changes_no_word(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_status_is_the_same_over_http(name: str) -> None:
     """A document that went through JSON prints as the one in this process."""
-    whole = document.whole(ALL[name], samples.STAMP)
+    whole = report_document(ALL[name])
     parts = {key: whole[key] for key in terminal.STATUS}
     assert terminal.status(json.loads(json.dumps(parts)), 100, color=False) == status(ALL[name])
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import example_node as example
 import pytest
 
 from gpumon.health.standing import Health
@@ -13,7 +14,6 @@ from gpumon.model.node import Node
 from gpumon.probe.core.conditions import GpuUse, Situation
 from gpumon.probe.core.state import ProbeState
 from gpumon.probe.runner.due import AGAIN_SECONDS, FIND_SECONDS, IDLE_LOOK_SECONDS, LOOK_SECONDS, is_due_early, pause
-from gpumon.server import example
 from gpumon.state.report import Memory, Report
 
 LOOKED = Report(started=0.0, node=Node(snapshot_timestamp_seconds=1.0), memory=Memory(recalled=True))

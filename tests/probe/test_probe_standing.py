@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import example_node as example
 import pytest
 
 from gpumon.probe.core.metrics import INITIAL
@@ -11,7 +12,6 @@ from gpumon.probe.core.numbers import numbered
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.standing import standing
 from gpumon.probe.core.state import MOST_RAN, ProbeState, ended, recalled
-from gpumon.server import example
 
 WRONG = replace(example.run(90, outcome="wrong"), wrong_elements=31)
 SLOW = example.run(80, outcome="degraded")

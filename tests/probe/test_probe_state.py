@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import example_node as example
+
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.state import MOST_RAN, ProbeState, ended, started
-from gpumon.server import example
 
 OK = example.run(1)
 OTHER = replace(example.run(0), id="other", probe="broadcast")

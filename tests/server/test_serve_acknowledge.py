@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import example_parts
 import pytest
 import sample_reports as samples
 from serving import BEARER, TOKEN, Node, ask, is_problem
@@ -13,7 +14,6 @@ from gpumon.cli.main import main
 from gpumon.health.standing import Health
 from gpumon.health.terms import FAIL, Action
 from gpumon.health.verdict import Verdict
-from gpumon.server import example_parts
 
 PATH = "/api/v1/health/ack"
 
@@ -87,8 +87,8 @@ def test_what_is_so_is_refused_with_what_to_do(sick: Node, port: int) -> None:
         ("check=gpu_row_remap_failed", 404, "There is no verdict of check 'gpu_row_remap_failed'."),
         ("check=gpu_xid_critical&gpu=3", 404, "There is no verdict of check 'gpu_xid_critical' and of device"),
         ("gpu=17", 404, "There is no GPU '17'"),
-        ("", 400, "Nothing says which"),
-        ("all=true&gpu=1", 400, "beside"),
+        ("", 400, "No verdict is selected"),
+        ("all=true&gpu=1", 400, "together with"),
         ("gpu=1&device=x", 400, "both"),
     ],
 )

@@ -58,11 +58,11 @@ def test_page_follows_the_node(tmp_path: Path) -> None:
     """A GPU that is lost after the page was opened appears without a reload: table, verdict, title, and is spoken."""
     seen = look(Changing(reports=[samples.healthy(), samples.lost(3)]), tmp_path)
     assert "GPU 3: The GPU fell off the bus" in seen.words
-    assert "Nothing is wrong." not in seen.words
+    assert "No problems." not in seen.words
     assert "<title>(1) gpu-17" in seen.html
     spoken = re.search(r'id="spoken"[^>]*>([^<]*)<', seen.html)
     assert spoken is not None
-    assert spoken[1].startswith("One thing is wrong. GPU 3: The GPU fell off the bus")
+    assert spoken[1].startswith("1 problem. GPU 3: The GPU fell off the bus")
     assert (seen.console, seen.foreign) == ([], [])
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import example_node as example
 import pytest
 import sample_reports as samples
 from serving import TOKEN, Node, serving
@@ -18,7 +19,6 @@ from gpumon.cli.client import Client, ClientError
 from gpumon.cli.main import main
 from gpumon.probe.core.result import ProbeRequest
 from gpumon.probe.core.state import ProbeState, ended
-from gpumon.server import example
 from gpumon.state.report import Report
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: "
@@ -160,7 +160,7 @@ def test_history_is_asked_of_the_agent(port: int, token_file: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["history", "--since", "yesterday"], "since='yesterday' cannot be read"),
+        (["history", "--since", "yesterday"], "since='yesterday' is invalid"),
         (["allreduce", "--since", "1h"], "--since and --probe go with history"),
         (["hold", "--probe", "allreduce"], "--since and --probe go with history"),
     ],

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import example_node as example
+import example_parts
 import pytest
 import sample_reports as samples
 from sample_reports import STAMP
 from serving import Node, ask, is_problem
 
 from gpumon.model.error_event import OVERRUN, SXID, Board, Burst, Change
-from gpumon.server import example, example_parts, schema
-from gpumon.server.events import PAGE
+from gpumon.outputs.responses.events import EventsResponse
+from gpumon.server.events import PAGE_SIZE
 from gpumon.state.report import Report
 from gpumon.store.store import Store
 
@@ -82,7 +84,7 @@ def test_events_are_filtered(node: Node, port: int, query: str, count: int, tmp_
     assert len(events) == count
     assert events == sorted(events, key=lambda one: str(one["time"]), reverse=True)
     assert answer["complete"] is stored
-    schema.Events.model_validate(answer)
+    EventsResponse.model_validate(answer)
 
 
 def test_the_store_knows_more_than_the_report(node: Node, port: int, tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_the_store_knows_more_than_the_report(node: Node, port: int, tmp_path: P
 def test_a_rare_severity_is_found_behind_many_others(node: Node, port: int, tmp_path: Path) -> None:
     """Page after page, until there are as many as were asked for."""
     critical = [event(1, 90_000), event(3, 80_000)]
-    common = [replace(event(2 * number, 100.0), id=f"w{number}") for number in range(2 * PAGE + 7)]
+    common = [replace(event(2 * number, 100.0), id=f"w{number}") for number in range(2 * PAGE_SIZE + 7)]
     node.store = store(tmp_path, *critical, *common)
 
     assert found(port, "severity=critical") == ["e3", "e1"]

@@ -9,13 +9,15 @@ from urllib.parse import quote
 
 import pytest
 import sample_reports as samples
+from sample_reports import report_document
 from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.cli.main import main
 from gpumon.model.hold import Hold
 from gpumon.model.release import Answer, Holder
-from gpumon.outputs import document, terminal
-from gpumon.outputs.hold import hold, sentences
+from gpumon.outputs import terminal
+from gpumon.outputs.hold import sentences
+from gpumon.outputs.responses.windows import HoldResponse
 from gpumon.state.report import Report
 
 PATH = "/api/v1/probes/hold"
@@ -174,12 +176,13 @@ def test_page_and_terminal_say_it_with_the_probe(node: Node, port: int) -> None:
     """Whoever wonders why it does not run sees why; a reason is text, whatever it says."""
     node.report = held("4711", reason="job <b>4711</b>")
     assert "by command for 4711 (job &lt;b&gt;4711&lt;/b&gt;)." in ask(port, "/").body.decode()
-    shown = terminal.status(document.whole(held("4711"), samples.STAMP), 120, color=False)
+    shown = terminal.status(report_document(held("4711")), 120, color=False)
     assert SAID.format(", for 10 min more") in shown.splitlines()
 
 
 def test_of_many_holders_some_are_named() -> None:
     """A busy node does not fill the page."""
-    many = hold(held(*map(str, range(5)), reason=""))
-    [said] = sentences(many)
+    many = HoldResponse.from_report(held(*map(str, range(5)), reason=""))
+    assert many is not None
+    [said] = sentences(many.document())
     assert said.endswith("held by command for 0; by command for 1; by command for 2; and 2 more.")

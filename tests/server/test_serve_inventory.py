@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import example_parts
 import pytest
 import sample_reports as samples
 from serving import BEARER, TOKEN, Node, ask, is_problem
@@ -15,8 +16,8 @@ from gpumon.health.expectation import Basis, Expectation
 from gpumon.model.error_event import Board
 from gpumon.model.release import Answer
 from gpumon.model.snapshot import GUEST
-from gpumon.outputs.inventory import COLUMNS, inventory
-from gpumon.server import example_parts
+from gpumon.outputs.inventory_table import GPU_COLUMNS
+from gpumon.outputs.responses.inventory import InventoryResponse
 from gpumon.state.report import Gone, Left, Report
 from gpumon.store.store import Store
 
@@ -94,13 +95,13 @@ def test_the_command_shows_what_the_agent_knows(
     node.report = seven()
     assert main(["inventory", *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "8 GPUs should be here, as hosts with this product have; the driver counts 7."
-    assert lines[2].split() == " ".join(COLUMNS.values()).split()
+    assert lines[0] == "8 GPUs expected, as hosts with this product have; the driver counts 7."
+    assert lines[2].split() == " ".join(GPU_COLUMNS.values()).split()
     assert "missing" in lines[6]
     assert lines[-1] == f"GPU-old at {example_parts.bus_id(5)} was replaced."
 
     assert main(["inventory", "--json", *flags]) == 0
-    assert json.loads(capsys.readouterr().out) == inventory(node.report)
+    assert json.loads(capsys.readouterr().out) == InventoryResponse.from_report(node.report).document()
     assert main(["inventory", "accept", *flags]) == 0
     assert len(node.asked) == 1
 
@@ -117,7 +118,7 @@ def test_parts_that_are_named_are_asked_for_alone(node: Node, port: int, flags: 
 def test_a_share_of_a_host_is_told_as_one() -> None:
     """How many GPUs there are beside it nobody knows."""
     report = replace(samples.healthy(), expectation=Expectation(count=2, may=8, may_basis=Basis.PRODUCT, place=GUEST))
-    shown = inventory(report)
+    shown = InventoryResponse.from_report(report).document()
     assert (shown["place"], shown["gpus_expected"], shown["gpus_possible"]) == ("guest", 2, 8)
 
 
@@ -132,7 +133,7 @@ def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.Capture
     assert main(["inventory", *flags]) == 0
     told = capsys.readouterr().out
     assert told.startswith(
-        "No agent answers: this is what its store knows.\n2 GPUs should be here, as many as were here before."
+        "The agent does not answer; this is the inventory of its store.\n2 GPUs expected, as many as were here before."
     )
     assert [line.split()[0] for line in told.splitlines()[4:6]] == ["1", "2"]
     assert told.splitlines()[-1] == f"{example_parts.uuid(0)} at {example_parts.bus_id(0)} was replaced."
@@ -140,6 +141,6 @@ def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.Capture
     with Store.open(tmp_path / "gpumon.db") as store:
         store.accept(3, [])  # one of them nobody could read
     assert main(["inventory", *flags]) == 0
-    assert "3 GPUs should be here, as a person accepted." in capsys.readouterr().out
+    assert "3 GPUs expected, as a person accepted." in capsys.readouterr().out
     assert main(["inventory", "accept", *flags]) == 2
     assert "no agent answers" in capsys.readouterr().err

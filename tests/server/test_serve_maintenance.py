@@ -9,12 +9,13 @@ from urllib.parse import quote
 
 import pytest
 import sample_reports as samples
+from sample_reports import report_document
 from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.cli.main import main
 from gpumon.model.maintenance import Maintenance
 from gpumon.model.release import Answer
-from gpumon.outputs import document, terminal
+from gpumon.outputs import terminal
 from gpumon.state.report import Report
 
 PATH = "/api/v1/maintenance"
@@ -140,5 +141,5 @@ def test_page_and_terminal_begin_with_it(node: Node, port: int) -> None:
     page = ask(port, "/").body.decode()
     assert ">In maintenance until 2025-11-20 13:50:00 UTC, for 1 h 50 min more" in page
     assert "swap &lt;b&gt;GPU 3&lt;/b&gt;. No alert pages." in page
-    _, first, *_ = terminal.status(document.whole(maintained(), samples.STAMP), 120, color=False).splitlines()
+    _, first, *_ = terminal.status(report_document(maintained()), 120, color=False).splitlines()
     assert first.startswith("In maintenance until 2025-11-20 13:50:00 UTC, for 1 h 50 min more, by command: new")

@@ -8,7 +8,7 @@ import pytest
 import sample_reports as samples
 from serving import Node, ask, is_problem
 
-from gpumon.server.metrics import takes_gzip
+from gpumon.server.metrics import accepts_gzip
 from gpumon.state.report import Report
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -46,7 +46,7 @@ def test_metrics_are_compressed_for_who_takes_it(node: Node, port: int) -> None:
 )
 def test_encoding_is_negotiated(header: str, taken: bool) -> None:  # noqa: FBT001
     """A client that refuses gzip, in any of the ways it can, does not get it."""
-    assert takes_gzip(header) is taken
+    assert accepts_gzip(header) is taken
 
 
 def test_head_says_what_get_would(port: int) -> None:

@@ -6,19 +6,20 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import example_node as example
+import example_parts
 import pytest
 import sample_reports as samples
+from sample_reports import gpu_document, run_document
 from serving import Node, ask, is_problem
 
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.nvlink import Nvlink
-from gpumon.outputs import document
 from gpumon.outputs.remarks import remarks
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Location, Pair
 from gpumon.probe.core.state import ProbeState, ended
-from gpumon.server import example, example_parts
 from gpumon.server.page import prose
 from gpumon.server.plot import APART, plot
 from gpumon.state.report import Report
@@ -118,7 +119,7 @@ def test_lost_gpu_is_shown_with_what_to_do(node: Node, port: int) -> None:
     """Identity, fault in words, since when, what to do; before the table of GPUs."""
     html = page(node, port, samples.lost(3))
     text = words(html)
-    assert "One thing is wrong." in text
+    assert "1 problem." in text
     assert text.index("What to do: Reboot the node. Drain the node") < text.index("Utilization")
     assert example_parts.uuid(3) in html
     assert "10 min ago, 11:50 UTC" in text
@@ -130,7 +131,7 @@ def test_information_is_not_a_fault(node: Node, port: int) -> None:
     """A GPU that is held and idle is shown, and nothing is wrong all the same."""
     idle = samples.alert("GpuIdle", 2, "GPU 2 is held and idle.")
     text = words(page(node, port, replace(samples.healthy(), alerts=(idle,))))
-    assert "Nothing is wrong." in text
+    assert "No problems." in text
     assert "info GPU 2 is held and idle" in text
 
 
@@ -273,7 +274,7 @@ def test_a_run_on_some_of_the_gpus_hides_nothing_of_the_others(node: Node, port:
 
 def test_what_is_normal_is_a_band_behind_the_history() -> None:
     """By algorithm, as it was when each run was judged; broken where there was no median, and labelled apart."""
-    runs = [document.probe_result(example.run(hours)) for hours in range(6)]
+    runs = [run_document(example.run(hours)) for hours in range(6)]
     runs[3] |= {"comparisons": []}
     drawn = plot(runs)
     assert drawn is not None
@@ -297,7 +298,7 @@ def test_what_is_normal_is_a_band_behind_the_history() -> None:
 
 def test_a_run_that_did_not_measure_to_its_end_stands_on_the_floor() -> None:
     """Nothing is drawn through what it came to at a smaller size, and the heading has the size of the others."""
-    runs = [document.probe_result(example.run(hours)) for hours in range(3)]
+    runs = [run_document(example.run(hours)) for hours in range(3)]
     small = [one | {"busbw_bytes_per_second": 5e3} for one in runs[0]["measurements"] if one["bytes"] < 1 << 30]
     held = runs[0] | {"outcome": "skipped", "reason": "held", "measurements": small}
     drawn = plot([held, *runs[1:]])
@@ -311,8 +312,8 @@ def test_a_run_that_did_not_measure_to_its_end_stands_on_the_floor() -> None:
 
 def test_no_line_joins_runs_that_cannot_be_compared() -> None:
     """One on some of the GPUs, or without the largest size, is a mark that says so."""
-    runs = [document.probe_result(example.run(hours)) for hours in range(4)]
-    runs[0] = document.probe_result(example.part(0, 4, 5, 6, 7))
+    runs = [run_document(example.run(hours)) for hours in range(4)]
+    runs[0] = run_document(example.part(0, 4, 5, 6, 7))
     runs[2] |= {"measurements": [one for one in runs[2]["measurements"] if one["bytes"] <= 1 << 30]}
     drawn = plot(runs)
     assert drawn is not None
@@ -373,7 +374,7 @@ def test_other_probes_stand_in_a_sentence(node: Node, port: int, monkeypatch: py
 def test_plot_keeps_inside_its_frame() -> None:
     """From no run to many at the same moment, and whatever was measured."""
     assert plot([]) is None
-    runs = [document.probe_result(example.run(0, peak=peak)) for peak in (1e3, 9.99e11, 3.3e9)]
+    runs = [run_document(example.run(0, peak=peak)) for peak in (1e3, 9.99e11, 3.3e9)]
     failed = runs[0] | {"measurements": [], "outcome": "failed"}
     assert plot([failed]) is None
     for some in (runs[:1], runs, [failed, *runs]):
@@ -384,7 +385,7 @@ def test_plot_keeps_inside_its_frame() -> None:
 
 def test_healthy_gpu_has_no_remark() -> None:
     """Calm where nothing is to be seen, and a word where there is."""
-    gpu = document.gpu(example_parts.gpu(0))
+    gpu = gpu_document(example_parts.gpu(0))
     assert remarks(gpu) == []
     broken = [{"link": 2, "up": 1}, {"link": 3, "up": 0}]
     assert remarks(gpu | {"recovery_action": 1, "pcie_link_width": 8, "row_remap_pending": 1, "c2c_links": broken}) == [
@@ -393,7 +394,7 @@ def test_healthy_gpu_has_no_remark() -> None:
         "a row waits for a reset to be remapped",
         "PCIe x8 of x16",
     ]
-    assert remarks(document.gpu(replace(example_parts.gpu(0), gpu=Gpu(up=1.0)))) == []
+    assert remarks(gpu_document(replace(example_parts.gpu(0), gpu=Gpu(up=1.0)))) == []
 
 
 def test_backticks_are_code() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import example_node as example
 import pytest
 import sample_reports as samples
 from serving import BEARER, TOKEN, Node, ask, is_problem
 
+from gpumon.outputs.responses.probes import ProbeResponse
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeRequest, ProbeResult
 from gpumon.probe.core.state import ProbeState
-from gpumon.server import example, probe, schema_probe
+from gpumon.server import probe
 from gpumon.state.report import Report
 
 PATH = "/probe/allreduce"
@@ -155,7 +157,7 @@ def test_refusal_of_the_guard_is_a_conflict(node: Node, port: int) -> None:
 
 def test_main_loop_that_does_not_answer_is_told(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller is not left waiting for ever."""
-    monkeypatch.setattr(probe, "PATIENCE", 0.05)
+    monkeypatch.setattr(probe, "TIMEOUT_SECONDS", 0.05)
     node.answer = None
     assert is_problem(ask(port, PATH, "POST", BEARER), 503)
 
@@ -178,7 +180,7 @@ def test_probe_on_request_has_neither_schedule_nor_metrics(
     state = replace(ran(OK, other).probe, last=OK, running="run-9", running_probe="broadcast")
     node.report = replace(samples.healthy(), probe=state)
     shown = ask(port, "/probe/broadcast").document
-    schema_probe.Probe.model_validate(shown)
+    ProbeResponse.model_validate(shown)
     assert (shown["last"]["id"], shown["running"], shown["next_run"], shown["metrics"]) == (
         "other",
         "run-9",

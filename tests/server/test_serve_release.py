@@ -6,15 +6,17 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import example_parts
 import pytest
 import sample_reports as samples
+from sample_reports import report_document
 from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.cli.main import main
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.release import NODE, Answer, Holder, Release, Window
-from gpumon.outputs import document, terminal
-from gpumon.server import example_parts, release
+from gpumon.outputs import terminal
+from gpumon.server import release
 from gpumon.state.report import Report
 
 PATH = "/api/v1/release"
@@ -155,7 +157,7 @@ def test_a_marker_is_not_ended_by_request(node: Node, port: int) -> None:
 
 def test_main_loop_that_does_not_answer_is_told(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller is not left waiting for ever."""
-    monkeypatch.setattr(release, "PATIENCE", 0.05)
+    monkeypatch.setattr(release, "TIMEOUT_SECONDS", 0.05)
     node.let_go = None
     assert is_problem(ask(port, f"{PATH}?for_seconds=5", "POST", BEARER), 503)
 
@@ -193,7 +195,7 @@ def test_command_fails_when_a_process_stays(node: Node, flags: list[str], capsys
     assert shown.out == "Every GPU is released until 12:04:00 UTC, for 4 min more, by api.\n"
     node.let_go, node.report = Answer(), released(window(by="marker"))
     assert main(["release", "--end", *flags]) == 1
-    assert "The marker file is still there" in capsys.readouterr().err
+    assert "The marker file still exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_page_says_what_is_released_and_that_nothing_is_wrong(node: Node, port: 
     assert '<tr role="row" class="released">' in page
     assert "faulted" not in page
     assert "<b>7 of 7</b> <span>all answer, 1 released</span>" in page
-    assert "Nothing is wrong." in page
+    assert "No problems." in page
     node.report = released(window())
     page = ask(port, "/").body.decode()
     assert "Every GPU is released until" in page
@@ -231,10 +233,10 @@ def test_page_says_what_is_released_and_that_nothing_is_wrong(node: Node, port: 
 
 def test_terminal_says_what_is_released() -> None:
     """Above all else, and in the line of the GPU."""
-    shown = terminal.status(document.whole(released(window(example_parts.bus_id(3))), samples.STAMP), 120, color=False)
+    shown = terminal.status(report_document(released(window(example_parts.bus_id(3)))), 120, color=False)
     assert shown.splitlines()[1] == "GPU 3 is released until 12:04:00 UTC, for 4 min more, by api."
     assert "7 of 7 GPUs up, 1 released" in shown
     (line,) = (line for line in shown.splitlines() if line.startswith("3 "))
     assert line.endswith("  RELEASED.")
-    every = terminal.status(document.whole(released(window()), samples.STAMP), 120, color=False)
+    every = terminal.status(report_document(released(window())), 120, color=False)
     assert "· 8 released ·" in every

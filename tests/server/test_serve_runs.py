@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import example_node as example
 import pytest
 import sample_reports as samples
 from agents import free_port
@@ -13,10 +14,10 @@ from sample_reports import STAMP
 from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.cli.main import main
+from gpumon.outputs.responses.probes import RunsResponse
 from gpumon.probe.core.result import ProbeResult, to_document
 from gpumon.probe.core.state import ProbeState
-from gpumon.server import example, schema_probe
-from gpumon.server.runs import PAGE
+from gpumon.server.runs import PAGE_SIZE
 from gpumon.store.runs import RunQuery
 from gpumon.store.store import Store
 
@@ -65,7 +66,7 @@ def test_runs_are_filtered(node: Node, port: int, query: str, ids: list[str], tm
     node.store = store(tmp_path, *results) if stored else None
     answer = ask(port, f"/api/v1/probes?{query}").document
     assert ([one["id"] for one in answer["probes"]], answer["complete"]) == (ids, stored)
-    schema_probe.Probes.model_validate(answer)
+    RunsResponse.model_validate(answer)
 
 
 def test_the_store_knows_more_runs_than_the_report(node: Node, port: int, tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_the_store_knows_more_runs_than_the_report(node: Node, port: int, tmp_pa
 
 def test_every_run_is_found_page_by_page(node: Node, port: int, tmp_path: Path) -> None:
     """In one answer over several questions to the store, and in several answers by `until`."""
-    count = 2 * PAGE + 7
+    count = 2 * PAGE_SIZE + 7
     remembering(node)
     node.store = store(tmp_path, *runs(count))
     assert found(port, "limit=1000") == [f"r{hours}" for hours in range(count)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import example_parts
 import pytest
 import sample_reports as samples
 
 from gpumon.model.gpu import Gpu
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.series_limits import MOST
-from gpumon.server import example_parts
 from gpumon.state.limit_series import capped
 from gpumon.state.report import Report
 

@@ -9,14 +9,14 @@ import threading
 import time
 from collections.abc import Iterator
 
+import example_node as example
 import pytest
 
 from gpumon.cli.fitness import ask_agent
 from gpumon.cli.fitness.node_health import Unknowable
-from gpumon.outputs.health import health
-from gpumon.server import example
+from gpumon.outputs.responses.verdicts import HealthResponse
 
-DOCUMENT = json.dumps(health(example.report(), example.STAMP.boot))
+DOCUMENT = json.dumps(HealthResponse.from_report(example.report(), example.STAMP.boot).document())
 OK = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
 LONG = 60.0
 """Seconds for which a server that hangs does so, at most."""

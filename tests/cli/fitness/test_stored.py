@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_bursts import WALL
@@ -24,7 +26,8 @@ from gpumon.health.terms import FAIL, WARN, Action, Level
 from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.model.error_event import Board
 from gpumon.model.maintenance import Maintenance
-from gpumon.outputs import inventory
+from gpumon.outputs.inventory_table import render_inventory
+from gpumon.outputs.responses.inventory import InventoryResponse
 from gpumon.outputs.words import rfc3339
 from gpumon.store import boards
 from gpumon.store.store import Store
@@ -35,6 +38,7 @@ BOARD = Board(
 LEFT = f"""\
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 from gpumon.store.store import Store
 from gpumon.health.terms import FAIL, Action
 from gpumon.health.verdict import Change, Ruling, Verdict
@@ -66,6 +70,10 @@ def rule(store: Store, *verdicts: Verdict) -> None:
 
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _inventory(store: sqlite3.Connection) -> Any:
+    return InventoryResponse.from_store(boards.every(store), None).document()
 
 
 def test_what_stood_is_told_the_worst_first(tmp_path: Path) -> None:
@@ -143,9 +151,11 @@ def test_a_gpu_that_is_missing_leaves_its_index_to_the_one_that_has_it(tmp_path:
     known = stored_health.read(str(tmp_path / "gpumon.db"))
     assert [(gpu.number, gpu.uuid) for gpu in known.gpus] == [(3, "GPU-4"), (None, "GPU-3")]
     assert known.faults[0].verdict["gpu"] is None
-    told = stored_health.inquire(str(tmp_path / "gpumon.db"), lambda one: inventory.stored(boards.every(one), None))
+    told = stored_health.inquire(
+        str(tmp_path / "gpumon.db"), lambda one: InventoryResponse.from_store(boards.every(one), None).document()
+    )
     assert [(gpu["gpu"], gpu["uuid"]) for gpu in told["gpus"]] == [(3, "GPU-4"), (None, "GPU-3")]
-    assert "GPU-3" in inventory.table(told)
+    assert "GPU-3" in render_inventory(told)
 
 
 @pytest.mark.parametrize("accepted", [False, True])
@@ -159,13 +169,13 @@ def test_a_board_that_was_replaced_is_said_to_be(tmp_path: Path, *, accepted: bo
             store.accept(1, ["GPU-lost"])
     told = stored_health.inquire(
         str(tmp_path / "gpumon.db"),
-        lambda one: inventory.stored(boards.every(one), boards.accepted(one)),
+        lambda one: InventoryResponse.from_store(boards.every(one), boards.accepted(one)).document(),
     )
     assert {gpu["uuid"]: gpu["why"] for gpu in told["gone"]} == {
         "GPU-former": "replaced",
         "GPU-lost": "accepted" if accepted else "replaced",
     }
-    assert "GPU-former at 00000000:61:00.0 was replaced." in inventory.table(told)
+    assert "GPU-former at 00000000:61:00.0 was replaced." in render_inventory(told)
 
 
 def test_maintenance_is_known_without_the_agent(tmp_path: Path) -> None:

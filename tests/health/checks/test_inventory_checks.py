@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import example_parts
 import pytest
 from judging import Ward
 
@@ -13,7 +14,6 @@ from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Verdict
 from gpumon.model.error_event import Board
 from gpumon.model.snapshot import CONTAINER, GUEST
-from gpumon.server import example_parts
 from gpumon.state.report import Gone, Left
 
 DRIVER, VBIOS = "580.95.05", "96.00.89.00.01"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from example_parts import GIB, NVLINKS, bus_id, gpu, mig, port, uuid
+
 from gpumon.health.alerting import names, rules
 from gpumon.health.alerts.alert import FIRING, Alert
 from gpumon.health.alerts.template import filled
@@ -18,15 +20,14 @@ from gpumon.model.maintenance import Maintenance
 from gpumon.model.node import Build, Driver, Node
 from gpumon.model.port_record import KnownPort
 from gpumon.model.release import Release, Window
-from gpumon.outputs.document import Stamp
+from gpumon.outputs.responses.base import HostTime
 from gpumon.probe.core.account import Progress
 from gpumon.probe.core.result import AllReduce, Comparison, Conditions, Measurement, ProbeResult
 from gpumon.probe.core.state import ProbeState
-from gpumon.server.example_parts import GIB, NVLINKS, bus_id, gpu, mig, port, uuid
 from gpumon.state.report import Report
 
 WALL = 1763640000.0
-STAMP = Stamp(host="gpu-17", wall=WALL, boot=864000.0)
+STAMP = HostTime(host="gpu-17", wall=WALL, boot=864000.0)
 BOOT_ID = "3c0e1f5e-6d0c-4a51-9d34-0d2f8f1f2b77"
 LADDER = (1 << 20, 1 << 25, 1 << 30, 1 << 33)
 HEAT = "gpu_thermal_margin_low"

@@ -1,0 +1,82 @@
+"""The inventory as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpumon.outputs.responses.base import Document
+from gpumon.outputs.responses.inventory import STORE
+from gpumon.outputs.terminal import printable
+from gpumon.outputs.words import ABSENT
+
+GPU_COLUMNS = {
+    "gpu": "GPU",
+    "state": "STATE",
+    "name": "NAME",
+    "serial": "SERIAL",
+    "pci_bus_id": "PCI BUS ID",
+    "nvlinks": "LINKS",
+    "vbios": "VBIOS",
+    "inforom": "INFOROM",
+    "gsp": "GSP",
+    "first_seen": "FIRST SEEN",
+    "last_seen": "LAST SEEN",
+    "uuid": "UUID",
+}
+"""Fields of a GPU, with the titles of their columns."""
+PORT_COLUMNS = {
+    "device": "DEVICE",
+    "port": "PORT",
+    "state": "STATE",
+    "link_layer": "LINK LAYER",
+    "gigabits_per_second": "GBIT/S",
+    "pci_bus_id": "PCI BUS ID",
+    "board": "BOARD",
+    "firmware": "FIRMWARE",
+    "first_up": "FIRST UP",
+    "last_up": "LAST UP",
+    "guid": "GUID",
+}
+"""Fields of a port, with the titles of their columns."""
+_GAP = "  "
+
+
+def render_inventory(document: Document) -> str:
+    """Return the expected numbers, a line for each GPU and port, and the GPUs that are no longer expected."""
+    lines = [*_heading(document), "", *_table(GPU_COLUMNS, document["gpus"])]
+    if document["ports"]:
+        lines += ["", *_table(PORT_COLUMNS, document["ports"])]
+    lines += [""] * bool(document["gone"])
+    lines += [f"{gpu['uuid']} at {gpu['pci_bus_id']} {gpu['why_words']}." for gpu in document["gone"]]
+    return "\n".join(map(printable, lines))
+
+
+def _heading(document: Document) -> list[str]:
+    expected, visible = document["gpus_expected"], document["gpus_visible"]
+    should = f"{expected} GPU{'' if expected == 1 else 's'} expected, {document['basis_words']}"
+    if document["source"] == STORE:
+        return ["The agent does not answer; this is the inventory of its store.", f"{should}."]
+    counted = "the driver does not report a count" if visible is None else f"the driver counts {visible}"
+    lines = [f"{should}; {counted}."]
+    if document["gpus_possible"] is not None:
+        lines.append(f"The host may have {document['gpus_possible']}: this is a {document['place']} with part of them.")
+    if document["unlisted"]:
+        lines.append(f"On the PCI bus, but not listed by the driver: {', '.join(document['unlisted'])}.")
+    return lines
+
+
+def _table(titles: Mapping[str, str], items: Iterable[Document]) -> list[str]:
+    rows = [tuple(titles.values()), *(tuple(_cell(name, item[name]) for name in titles) for item in items)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [_row(row, widths) for row in rows]
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ABSENT
+    return str(value)[:10] if name.startswith(("first_", "last_")) else str(value)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return _GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

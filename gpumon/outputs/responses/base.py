@@ -1,0 +1,105 @@
+"""What all response models share, and how the rows of a metric table become fields of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from gpumon.model.reading import Row, Table, labels_of, rows
+
+Document = dict[str, Any]
+"""A response as plain JSON values: what the page and the commands read."""
+Number = int | float
+"""Whole numbers are printed without ".0"."""
+
+
+class ResponseModel(BaseModel):
+    """Every field is always present; an absent value is null."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def document(self) -> Document:
+        """Return the response as plain JSON values."""
+        return self.model_dump(mode="json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTime:
+    """Host name and clocks at the moment of a response."""
+
+    host: str
+    wall: float
+    """Seconds since the epoch."""
+    boot: float
+    """CLOCK_BOOTTIME: seconds since the host was booted."""
+
+
+Model = TypeVar("Model", bound=ResponseModel)
+
+
+def timestamp(description: str) -> Any:
+    """Describe a field that holds a time as text."""
+    return Field(description=f"{description} RFC 3339, UTC.")
+
+
+def metric_rows(*tables: type[Table]) -> Callable[[type[Model]], type[Model]]:
+    """Add a field for each row of these metric tables: its name, type and help text come from the row."""
+
+    def extend(model: type[Model]) -> type[Model]:
+        fields: dict[str, Any] = {
+            name: (_field_type(row), Field(description=_description(row)))
+            for table in tables
+            for name, row in rows(table).items()
+        }
+        return create_model(
+            model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **fields
+        )
+
+    return extend
+
+
+def row_values(table: Table) -> Document:
+    """Return every row of a metric table by its name. A reading with labels is nested, one level a label."""
+    return {name: _row_value(row, getattr(table, name)) for name, row in rows(type(table)).items()}
+
+
+def _field_type(row: Row) -> Any:
+    if row.identity:
+        return str | None
+    field_type: Any = Number | None
+    for _ in row.labels:
+        field_type = dict[str, field_type]
+    return field_type | None if row.labels else field_type
+
+
+def _description(row: Row) -> str:
+    by_label = f" By {', then '.join(row.labels)}." if row.labels else ""
+    return f"{row.help}{by_label}{' ' + row.note if row.note else ''}"
+
+
+def _row_value(row: Row, value: Any) -> Any:
+    if value is None or row.identity:
+        return value
+    return _nested(row, value) if row.labels else _number(value)
+
+
+def _nested(row: Row, values: Mapping[str, float]) -> Document:
+    nested: Document = {}
+    for key, value in values.items():
+        *outer, (_, last) = labels_of(row, key)
+        level = nested
+        for _, label in outer:
+            level = level.setdefault(label, {})
+        level[last] = _number(value)
+    return nested
+
+
+def _number(value: float) -> Number | None:
+    """Return an int for a whole number. JSON has neither NaN nor infinity: return None for those."""
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else value

@@ -1,0 +1,92 @@
+"""Responses about errors of GPUs, NVSwitches, network adapters and PCIe devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from gpumon.health.alerts.alert import SEVERITIES
+from gpumon.health.catalogue import RECOVERY_ACTION
+from gpumon.model.error_event import AER, KINDS, SOURCES, SXID, XID, Burst
+from gpumon.model.gpu_state import GpuState
+from gpumon.outputs.responses.base import ResponseModel, timestamp
+from gpumon.outputs.words import rfc3339
+from gpumon.state.report import Report
+
+
+class EventResponse(ResponseModel):
+    """One error, or a burst of the same error without a pause of three minutes."""
+
+    id: str
+    kind: Literal[KINDS] = Field(  # type: ignore[valid-type]
+        description="xid: error of a GPU. sxid: error of an NVSwitch. overrun: records of the kernel log were lost. "
+        "aer: fatal error of a PCIe device. nic: error of a network adapter."
+    )
+    time: str = timestamp("When it was last seen.")
+    since: str = timestamp("When it was first seen.")
+    count: int = Field(description="How often it was seen.")
+    severity: Literal[SEVERITIES] = Field(description="Severity on this host at present.")  # type: ignore[valid-type]
+    xid: int | None
+    sxid: int | None
+    name: str = Field(description="Short description of the code.")
+    action: str = Field(description="What to do now.")
+    if_it_recurs: str = Field(description="What to do if it occurs again.")
+    detail: str = Field(description="Meaning of the numbers in the text; empty if there is none.")
+    text: str = Field(description="Text of the kernel log without names and ids of processes; empty if there is none.")
+    gpu: int | None = Field(description="Index of the GPU; null if the GPU is not in the inventory.")
+    uuid: str | None = Field(description="UUID of the GPU, also of one that was last seen before the host was booted.")
+    pci_bus_id: str | None = Field(description="Address of the GPU, NVSwitch, adapter or PCIe port.")
+    gpu_instance_id: int | None = Field(description="MIG instance of the GPU, if it is reported.")
+    compute_instance_id: int | None
+    sources: list[Literal[SOURCES]] = Field(description="Which sources reported it.")  # type: ignore[valid-type]
+    historical: bool = Field(description="It is older than the first start of the agent; it is counted nowhere.")
+    cancelled: str | None = timestamp("When another Xid ended it.")
+
+    @classmethod
+    def from_burst(cls, burst: Burst, report: Report) -> EventResponse:
+        state, meaning = _gpu_of(burst, report), report.catalogue.explain(burst)
+        return cls(
+            id=burst.id,
+            kind=burst.kind,
+            time=rfc3339(burst.last_wall),
+            since=rfc3339(burst.first_wall),
+            count=burst.count,
+            severity=str(meaning.severity),
+            xid=burst.code if burst.kind == XID else None,
+            sxid=burst.code if burst.kind == SXID else None,
+            name=meaning.name,
+            action=meaning.action,
+            if_it_recurs=meaning.if_it_recurs,
+            detail=meaning.detail,
+            text=burst.text if burst.code == RECOVERY_ACTION or not burst.texts else burst.texts[0],
+            gpu=None if state is None else state.index,
+            uuid=burst.uuid or (None if state is None else state.uuid),
+            pci_bus_id=burst.bus_id or None,
+            gpu_instance_id=burst.gpu_instance_id,
+            compute_instance_id=burst.compute_instance_id,
+            sources=list(burst.sources),
+            historical=burst.historical,
+            cancelled=rfc3339(burst.cancelled_wall),
+        )
+
+
+class EventsResponse(ResponseModel):
+    """Errors that are stored."""
+
+    events: list[EventResponse] = Field(description="Newest first.")
+    complete: bool = Field(description="False: the store did not answer, and only the newest errors were searched.")
+
+
+def newest_first(report: Report, bursts: Sequence[Burst]) -> list[EventResponse]:
+    """Return these bursts, which are ordered oldest first, in reverse."""
+    return [EventResponse.from_burst(burst, report) for burst in reversed(bursts)]
+
+
+def _gpu_of(burst: Burst, report: Report) -> GpuState | None:
+    """Return the GPU of an error by UUID, else by address; None if it is not in the inventory."""
+    if burst.kind not in {XID, AER}:
+        return None
+    same = (s for s in report.gpus if burst.uuid == s.uuid or (not burst.uuid and burst.bus_id == s.bus_id))
+    return next(same, None)

@@ -1,0 +1,96 @@
+"""Responses about GPUs: their state, readings and MIG instances."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from gpumon.model.fabric import Fabric, Platform
+from gpumon.model.gpu import FAULTS, Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.mig import Mig
+from gpumon.model.nvlink import C2cLink
+from gpumon.model.snapshot import SeenMig
+from gpumon.outputs.problems import fault_words
+from gpumon.outputs.responses.base import ResponseModel, metric_rows, row_values, timestamp
+from gpumon.outputs.words import rfc3339
+from gpumon.state.report import Report
+
+
+@metric_rows(Fabric)
+class FabricResponse(ResponseModel):
+    """The place of a GPU in an NVLink fabric."""
+
+
+@metric_rows(Platform)
+class PlatformResponse(ResponseModel):
+    """The place of a GPU in its rack."""
+
+
+@metric_rows(Mig)
+class MigResponse(ResponseModel):
+    """One MIG instance."""
+
+    mig_uuid: str = Field(description="Identity of the compute instance.")
+    gpu_instance_id: int
+    compute_instance_id: int
+    profile: str = Field(description="As NVIDIA names it: 1c.3g.40gb.")
+
+    @classmethod
+    def from_instance(cls, instance: SeenMig) -> MigResponse:
+        return cls(
+            mig_uuid=instance.uuid,
+            gpu_instance_id=instance.gpu_instance_id,
+            compute_instance_id=instance.compute_instance_id,
+            profile=instance.profile,
+            **row_values(instance.mig),
+        )
+
+
+@metric_rows(C2cLink)
+class C2cLinkResponse(ResponseModel):
+    """One chip-to-chip link to a Grace CPU."""
+
+    link: int
+
+
+@metric_rows(Gpu)
+class GpuResponse(ResponseModel):
+    """One GPU of the inventory. A lost GPU keeps its identity and fault; its readings are null."""
+
+    gpu: int = Field(description="NVML index under which the GPU was first seen since boot.")
+    uuid: str = Field(description="Identity. pci-<bus id> until the GPU has reported its UUID.")
+    state: Literal[("up", *FAULTS, "released")] = Field(description="up, the fault, or released.")  # type: ignore[valid-type]
+    detail: str = Field(description="Description of the fault; empty if there is none.")
+    since: str | None = timestamp("When the fault was detected.")
+    fabric: FabricResponse | None = Field(description="Its place in an NVLink fabric; null if it is in none.")
+    platform: PlatformResponse | None = Field(description="Its place in the rack; null if the GPU does not report it.")
+    migs: list[MigResponse] = Field(description="Its MIG instances.")
+    c2c_links: list[C2cLinkResponse] = Field(description="Its chip-to-chip links to a Grace CPU.")
+
+    @classmethod
+    def from_state(cls, state: GpuState) -> GpuResponse:
+        readings = row_values(state.gpu)
+        return cls(
+            gpu=state.index,
+            uuid=state.uuid,
+            state="released" if state.released else state.fault or ("up" if readings["up"] == 1 else "unknown"),
+            detail=fault_words(state),
+            since=rfc3339(state.since),
+            **readings | {"pci_bus_id": readings["pci_bus_id"] or state.bus_id},
+            fabric=None if state.fabric is None else FabricResponse(**row_values(state.fabric)),
+            platform=None if state.platform is None else PlatformResponse(**row_values(state.platform)),
+            migs=[MigResponse.from_instance(instance) for instance in state.migs],
+            c2c_links=[C2cLinkResponse(link=int(link), **row_values(row)) for link, row in state.c2c_links.items()],
+        )
+
+
+class GpusResponse(ResponseModel):
+    """All GPUs of the inventory."""
+
+    gpus: list[GpuResponse]
+
+    @classmethod
+    def from_report(cls, report: Report) -> GpusResponse:
+        return cls(gpus=[GpuResponse.from_state(state) for state in report.gpus])

@@ -1,0 +1,238 @@
+"""Responses about the inventory: GPUs and ports that should be here. Built from the Report, or from the store alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+
+from gpumon.health.expectation import BASES, Basis
+from gpumon.model.error_event import Board
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.port_record import KnownPort
+from gpumon.model.snapshot import PLACES
+from gpumon.outputs.responses.base import ResponseModel, timestamp
+from gpumon.outputs.responses.gpus import GpuResponse
+from gpumon.outputs.words import rfc3339
+from gpumon.state import expected_gpus
+from gpumon.state.report import Gone, Left, Report
+
+LEFT = {
+    Left.GIVEN: "is bound to another driver",
+    Left.EXCLUDED: "is excluded by the configuration",
+    Left.REPLACED: "was replaced",
+    Left.ACCEPTED: "is no longer expected",
+}
+"""Why a GPU that was here is not missed."""
+AGENT, STORE = SOURCES = ("agent", "store")
+UP, DOWN, MISSING, UNWIRED, ACCEPTED, UNKNOWN = PORT_STATES = (
+    "up",
+    "down",
+    "missing",
+    "unwired",
+    "accepted",
+    "unknown",
+)
+
+
+class InventoryGpuResponse(ResponseModel):
+    """One GPU that should be here."""
+
+    gpu: int | None = Field(description="Index in the boot in which the GPU was last seen.")
+    uuid: str
+    state: str | None = Field(description="As in /api/v1/gpus: `up`, `missing`, ...")
+    detail: str
+    name: str | None
+    serial: str | None
+    pci_bus_id: str = Field(description="Current or last PCI address.")
+    nvlinks: int | None
+    vbios: str | None
+    inforom: str | None
+    gsp: str | None
+    first_seen: str | None = timestamp("When it was first seen.")
+    last_seen: str | None = timestamp("When it was last seen.")
+
+    @classmethod
+    def from_state(cls, state: GpuState) -> InventoryGpuResponse:
+        response, board = GpuResponse.from_state(state).document(), state.board
+        same = ("gpu", "uuid", "state", "detail", "name", "serial", "pci_bus_id", "vbios", "inforom", "gsp")
+        return cls(
+            **{name: response[name] for name in same},
+            nvlinks=_nvlinks(state.gpu, board),
+            first_seen=None if board is None else rfc3339(board.first_wall),
+            last_seen=None if board is None else rfc3339(board.last_wall),
+        )
+
+    @classmethod
+    def from_board(cls, board: Board) -> InventoryGpuResponse:
+        return cls(
+            gpu=board.gpu,
+            uuid=board.uuid,
+            state=None,
+            detail="",
+            name=board.name or None,
+            serial=board.serial or None,
+            pci_bus_id=board.bus_id,
+            nvlinks=board.nvlinks,
+            vbios=board.vbios or None,
+            inforom=board.inforom or None,
+            gsp=board.gsp or None,
+            first_seen=rfc3339(board.first_wall),
+            last_seen=rfc3339(board.last_wall),
+        )
+
+
+class InventoryPortResponse(ResponseModel):
+    """One InfiniBand or RoCE port that is or should be here."""
+
+    device: str = Field(description="Device name. A missing port has its PCI address if another port has its name now.")
+    port: str
+    state: Literal[PORT_STATES] | None = Field(  # type: ignore[valid-type]
+        description="`down` and `missing`: it was in use before; `unwired`: it was never up; `accepted`: it is down, "
+        "and an operator has accepted that."
+    )
+    link_layer: str
+    gigabits_per_second: int | None = Field(description="Speed when it was last up.")
+    pci_bus_id: str | None = Field(description="Current or last PCI address.")
+    board: str | None
+    firmware: str | None
+    guid: str | None = Field(description="Node GUID of its adapter.")
+    first_up: str | None = timestamp("When it was first seen up.")
+    last_up: str | None = timestamp("When it was last seen up.")
+
+    @classmethod
+    def from_record(cls, record: KnownPort, device: str, state: str | None) -> InventoryPortResponse:
+        return cls(
+            device=device,
+            port=record.port,
+            state=state,
+            link_layer=record.link_layer,
+            gigabits_per_second=None if record.speed is None else round(record.speed * 8 / 1e9),
+            pci_bus_id=record.bus_id or None,
+            board=record.board or None,
+            firmware=record.firmware or None,
+            guid=record.guid or None,
+            first_up=rfc3339(record.first_up),
+            last_up=rfc3339(record.last_up),
+        )
+
+
+class FormerGpuResponse(ResponseModel):
+    """One GPU that was here and is not expected any more."""
+
+    uuid: str
+    pci_bus_id: str
+    why: Literal[tuple(one.value for one in Left)]  # type: ignore[valid-type]
+    why_words: str
+
+    @classmethod
+    def from_gone(cls, uuid: str, gone: Gone) -> FormerGpuResponse:
+        return cls(uuid=uuid, pci_bus_id=gone.bus_id, why=gone.why.value, why_words=LEFT[gone.why])
+
+
+class InventoryResponse(ResponseModel):
+    """GPUs and ports that should be here."""
+
+    source: Literal[SOURCES]  # type: ignore[valid-type]
+    place: Literal[PLACES] | None = Field(description="Where the agent runs.")  # type: ignore[valid-type]
+    gpus_expected: int
+    basis: Literal[tuple(one.value for one in Basis)] = Field(  # type: ignore[valid-type]
+        description="What the expected number is based on."
+    )
+    basis_words: str
+    gpus_visible: int | None = Field(description="GPUs that the driver counts.")
+    gpus_possible: int | None = Field(
+        description="Set in a guest or a container if the host may have more GPUs than are expected here."
+    )
+    unlisted: list[str] = Field(description="PCI addresses of GPUs on the bus that the driver does not list.")
+    gpus: list[InventoryGpuResponse]
+    ports: list[InventoryPortResponse]
+    gone: list[FormerGpuResponse]
+
+    @classmethod
+    def from_report(cls, report: Report) -> InventoryResponse:
+        expectation, visible = report.expectation, report.node.gpus_visible
+        return cls(
+            source=AGENT,
+            place=expectation.place,
+            gpus_expected=expectation.count,
+            basis=expectation.basis.value,
+            basis_words=BASES[expectation.basis],
+            gpus_visible=None if visible is None else int(visible),
+            gpus_possible=expectation.may,
+            unlisted=list(expectation.unlisted),
+            gpus=[InventoryGpuResponse.from_state(state) for state in report.gpus],
+            ports=list(_ports(report)),
+            gone=_former_gpus(report.memory.gone),
+        )
+
+    @classmethod
+    def from_store(
+        cls, boards: Iterable[Board], accepted: int | None, ports: Iterable[KnownPort] = ()
+    ) -> InventoryResponse:
+        """Return what the store holds; `accepted` is the number of GPUs that an operator has accepted."""
+        boards = tuple(boards)
+        expected = list(_without_duplicate_indexes(board for board in boards if board.expected))
+        basis = Basis.LEARNED if accepted is None else Basis.ACCEPTED
+        by_index = sorted(expected, key=lambda board: (board.gpu is None, board.gpu or 0, board.bus_id))
+        in_order = [port for port in _in_order(ports) if port.expected is not False]
+        return cls(
+            source=STORE,
+            place=None,
+            gpus_expected=max(len(expected), accepted or 0),
+            basis=basis.value,
+            basis_words=BASES[basis],
+            gpus_visible=None,
+            gpus_possible=None,
+            unlisted=[],
+            gpus=[InventoryGpuResponse.from_board(board) for board in by_index],
+            ports=[InventoryPortResponse.from_record(port, port.device, None) for port in in_order],
+            gone=_former_gpus(expected_gpus.gone(boards, accepted=accepted is not None)),
+        )
+
+
+def _former_gpus(gone: Mapping[str, Gone]) -> list[FormerGpuResponse]:
+    return [FormerGpuResponse.from_gone(uuid, gpu) for uuid, gpu in gone.items()]
+
+
+def _without_duplicate_indexes(boards: Iterable[Board]) -> Iterator[Board]:
+    """Return the boards, without its index if a board that was seen later has the same one."""
+    taken = set[int]()
+    for board in sorted(boards, key=lambda board: -board.last_wall):
+        yield replace(board, gpu=None) if board.gpu in taken else board
+        if board.gpu is not None:
+            taken.add(board.gpu)
+
+
+def _nvlinks(gpu: Gpu, board: Board | None) -> int | None:
+    if gpu.nvlinks is not None:
+        return int(gpu.nvlinks)
+    return None if board is None else board.nvlinks
+
+
+def _ports(report: Report) -> Iterator[InventoryPortResponse]:
+    """Return the ports that are or should be here."""
+    links = report.memory.links
+    missing = {port.identity: port.port.device for port in report.gone_ports}
+    up = {links.here.get((port.device, port.port)): port.link.port_up for port in report.ports}
+    for record in _in_order(links.records.values()):
+        if record.identity in missing:
+            yield InventoryPortResponse.from_record(record, missing[record.identity], MISSING)
+        elif record.identity in links.here.values():
+            state = _port_state(record, up.get(record.identity))
+            yield InventoryPortResponse.from_record(record, record.device, state)
+        elif record.expected:
+            yield InventoryPortResponse.from_record(record, record.device, UNKNOWN)
+
+
+def _port_state(record: KnownPort, up: float | None) -> str:
+    if up is None:
+        return UNKNOWN
+    return UP if up else {None: UNWIRED, True: DOWN, False: ACCEPTED}[record.expected]
+
+
+def _in_order(ports: Iterable[KnownPort]) -> list[KnownPort]:
+    return sorted(ports, key=lambda port: (port.bus_id, port.device, port.port))

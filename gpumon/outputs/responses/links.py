@@ -1,0 +1,72 @@
+"""Responses about the links of a node: NVLinks, and InfiniBand and RoCE ports."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from gpumon.model import infiniband, nvlink
+from gpumon.model.snapshot import SeenPort
+from gpumon.outputs.responses.base import ResponseModel, metric_rows, row_values
+from gpumon.state.report import Report
+
+
+@metric_rows(nvlink.Nvlink, nvlink.NvlinkPeer)
+class NvlinkResponse(ResponseModel):
+    """One NVLink of one GPU, with its peer."""
+
+    gpu: int
+    uuid: str
+    link: int
+
+
+class NvlinksResponse(ResponseModel):
+    """NVLinks by GPU and number."""
+
+    links: list[NvlinkResponse]
+
+    @classmethod
+    def from_report(cls, report: Report, uuid: str | None = None) -> NvlinksResponse:
+        """Return the NVLinks of the GPU with this uuid, or of all GPUs. A GPU that is lost keeps the peers alone."""
+        return cls(
+            links=[
+                NvlinkResponse(
+                    gpu=state.index,
+                    uuid=state.uuid,
+                    link=int(link),
+                    **row_values(state.links.get(link, nvlink.Nvlink())),
+                    **row_values(state.peers.get(link, nvlink.NvlinkPeer())),
+                )
+                for state in report.gpus
+                if uuid in {None, state.uuid}
+                for link in sorted({*state.links, *state.peers}, key=int)
+            ]
+        )
+
+
+@metric_rows(infiniband.InfinibandLink, infiniband.InfinibandPort)
+class PortResponse(ResponseModel):
+    """One InfiniBand or RoCE port."""
+
+    device: str = Field(description="Name of the host channel adapter.")
+    port: str
+    link_layer: str = Field(description="InfiniBand, or Ethernet for RoCE.")
+
+    @classmethod
+    def from_port(cls, port: SeenPort) -> PortResponse:
+        return cls(
+            device=port.device,
+            port=port.port,
+            link_layer=port.link_layer,
+            **row_values(port.link),
+            **row_values(port.counts),
+        )
+
+
+class PortsResponse(ResponseModel):
+    """All InfiniBand and RoCE ports."""
+
+    ports: list[PortResponse]
+
+    @classmethod
+    def from_report(cls, report: Report) -> PortsResponse:
+        return cls(ports=[PortResponse.from_port(port) for port in report.ports])

@@ -1,0 +1,99 @@
+"""Responses about the node and the agent."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from gpumon.health.alerts.alert import SEVERITIES
+from gpumon.model import node
+from gpumon.outputs.problems import Problem, problems, worst
+from gpumon.outputs.responses.base import HostTime, ResponseModel, metric_rows, row_values, timestamp
+from gpumon.outputs.responses.windows import MaintenanceResponse, ReleaseResponse, ReleaseWindowResponse
+from gpumon.outputs.words import rfc3339
+from gpumon.state.report import Report
+
+NODE_STATES = ("ok", "unknown", "warning", "critical")
+
+
+class ProblemResponse(ResponseModel):
+    """One problem of the node."""
+
+    severity: Literal[SEVERITIES]  # type: ignore[valid-type]
+    title: str
+    detail: str
+    action: str = Field(description="What to do about it.")
+    runbook_url: str
+    gpu: int | None = Field(description="Index of the GPU, if the problem is one of a GPU.")
+    since: str | None = timestamp("When it began.")
+
+    @classmethod
+    def from_problem(cls, problem: Problem) -> ProblemResponse:
+        return cls(
+            severity=problem.severity,
+            title=problem.title,
+            detail=problem.detail,
+            action=problem.action,
+            runbook_url=problem.runbook_url,
+            gpu=problem.gpu,
+            since=rfc3339(problem.since),
+        )
+
+
+class NoticeResponse(ResponseModel):
+    """One problem of the agent itself."""
+
+    subject: str
+    message: str
+
+
+@metric_rows(node.Build)
+class BuildResponse(ResponseModel):
+    """Version of the agent."""
+
+
+@metric_rows(node.Driver)
+class DriverResponse(ResponseModel):
+    """Versions of the driver."""
+
+
+@metric_rows(node.Node)
+class NodeResponse(ResponseModel):
+    """The node and the agent."""
+
+    host: str
+    time: str = timestamp("Time of this response.")
+    state: Literal[NODE_STATES] = Field(  # type: ignore[valid-type]
+        description="Severity of the worst problem; unknown if there is none and no check has run since the start."
+    )
+    problems: list[ProblemResponse] = Field(description="Worst first.")
+    notices: list[NoticeResponse]
+    simulated_profile: str | None = Field(description="Profile of a simulated node; null on real GPUs.")
+    excluded: list[str] = Field(description="PCI addresses of GPUs that the configuration excludes.")
+    releases: list[ReleaseWindowResponse] = Field(description="Releases that are active.")
+    maintenance: MaintenanceResponse | None = Field(description="The window that is active: no alert pages.")
+    started: str = timestamp("When the agent started.")
+    booted: str = timestamp("When the host was booted.")
+    build: BuildResponse
+    driver: DriverResponse
+
+    @classmethod
+    def from_report(cls, report: Report, now: HostTime) -> NodeResponse:
+        found = problems(report)
+        return cls(
+            host=now.host,
+            time=rfc3339(now.wall),
+            state=worst(found, judged=report.health.judged),
+            problems=[ProblemResponse.from_problem(problem) for problem in found],
+            notices=[NoticeResponse(subject=subject, message=text) for subject, text in report.notices.items()],
+            simulated_profile=report.simulated,
+            excluded=list(report.excluded),
+            releases=ReleaseResponse.from_report(report, now).windows,
+            maintenance=MaintenanceResponse.from_report(report),
+            started=rfc3339(report.started),
+            booted=rfc3339(round(now.wall - now.boot)),
+            build=BuildResponse(**row_values(report.build)),
+            driver=DriverResponse(**row_values(report.driver)),
+            **row_values(report.node),
+        )

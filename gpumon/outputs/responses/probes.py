@@ -1,0 +1,253 @@
+"""Responses about probes and their runs."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import ConfigDict, Field
+
+from gpumon.outputs.responses.base import HostTime, Number, ResponseModel, metric_rows, row_values, timestamp
+from gpumon.outputs.responses.windows import HoldResponse
+from gpumon.outputs.standing import unanswered
+from gpumon.outputs.words import rfc3339, stage
+from gpumon.probe.core.account import Progress
+from gpumon.probe.core.probes import ALL_REDUCE
+from gpumon.probe.core.result import OUTCOMES, AllReduce, ProbeRequest, ProbeResult
+from gpumon.probe.core.standing import newest, standing
+from gpumon.probe.core.state import ProbeState
+from gpumon.state.report import Report
+
+
+class _RunPart(ResponseModel):
+    """Part of a run, built from the attributes of the same name."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class MeasurementResponse(_RunPart):
+    """One message size."""
+
+    collective: str
+    algorithm: str = Field(description="default: chosen by NCCL; ring: without NVLink SHARP.")
+    dtype: str
+    bytes: int
+    iterations: int
+    algbw_bytes_per_second: Number
+    busbw_bytes_per_second: Number = Field(description="As nccl-tests define it.")
+    latency_seconds: dict[str, Number] = Field(description="By percentile: p50, p95, p99.")
+    min_seconds: Number | None
+    variation_ratio: Number | None = Field(description="Standard deviation over mean.")
+    wrong_elements: int
+
+
+class ConditionsResponse(_RunPart):
+    """Conditions of a run. Only runs under the same conditions are compared."""
+
+    model: str
+    gpus: list[str] = Field(description="UUIDs in the order of the ranks; empty on the CPU.")
+    indexes: list[int] = Field(description="GPU indexes at the time of the run; empty on the CPU.")
+    driver: str
+    host_gpus: int = Field(description="GPUs that the host should have; a partial run has fewer ranks.")
+    accepted: str = Field(description="When a low bandwidth was last acknowledged; the baseline restarts there.")
+
+
+class ComparisonResponse(_RunPart):
+    """One measurement and its reference values, in bytes per second."""
+
+    collective: str
+    algorithm: str
+    dtype: str
+    bytes: int
+    busbw: Number
+    baseline: Number | None = Field(description="Median of this host's runs under the same conditions.")
+    spread: Number | None = Field(description="Spread of those runs: 1.48 times the median absolute deviation.")
+    runs: int = Field(description="Number of those runs.")
+    best: Number | None = Field(description="Highest median of 30 runs under these conditions.")
+    best_date: str = Field(description="UTC date of the newest of those runs; empty if there are too few.")
+    runs_needed: int = Field(
+        description="Runs that a baseline needs. Another driver, NCCL, setting, torch or GPU starts a new baseline."
+    )
+    expected: Number | None = Field(description="Published figure for this hardware.")
+    source: str = Field(description="Source of that figure.")
+    low: str = Field(description="Reference that it falls short of: baseline, drift (best), expected, or empty.")
+
+
+class PairResponse(_RunPart):
+    """Traffic between two ranks alone."""
+
+    ranks: list[int]
+    bandwidth: Number = Field(description="Bytes per second in each direction.")
+    wrong: list[int] = Field(description="Wrong elements received from the first and from the second rank.")
+    spoilt: list[int] = Field(description="Wrong elements in the send buffer of the first and of the second rank.")
+    direct: bool | None = Field(description="Whether each rank can access the other's memory; null on the CPU.")
+    peer_access: dict[str, str] | None = Field(description="Peer access by capability, as NVML reports it.")
+
+
+class LocationResponse(_RunPart):
+    """The suspected location of a fault."""
+
+    sentence: str
+    ranks: list[int]
+    gpus: list[str]
+    pairs: list[PairResponse]
+    evidence: list[str]
+
+
+class RunResponse(_RunPart):
+    """One run of a probe, successful or not."""
+
+    id: str
+    probe: str
+    outcome: Literal[OUTCOMES]  # type: ignore[valid-type]
+    reason: str
+    hint: str = Field(description="What to do about it.")
+    trigger: str = Field(description="schedule or request.")
+    started: str = timestamp("When it started.")
+    duration_seconds: Number
+    backend: str
+    ranks: int
+    versions: dict[str, str]
+    conditions: ConditionsResponse
+    measurements: list[MeasurementResponse]
+    comparisons: list[ComparisonResponse] = Field(description="For each message size that saturates the links.")
+    location: LocationResponse | None = Field(description="Where a confirmed slowdown or wrong data comes from.")
+    wrong_elements: int | None
+    settings: dict[str, str] = Field(description="NCCL variables, and the lines of /etc/nccl.conf.")
+    simulated: bool
+
+    @classmethod
+    def from_result(cls, result: ProbeResult) -> Self:
+        """Return a run without its log, because the log names processes."""
+        names = cls.model_fields.keys() - {"started", "log"}
+        return cls.model_validate(
+            {name: getattr(result, name) for name in names} | {"started": rfc3339(result.started)}
+        )
+
+
+class RunWithLogResponse(RunResponse):
+    """One run with the output of its ranks."""
+
+    log: str | None = Field(default=None, description="Only with the token, because it names processes.")
+
+    @classmethod
+    def with_log(cls, result: ProbeResult) -> Self:
+        return cls.from_result(result).model_copy(update={"log": result.log})
+
+
+class ProgressResponse(ResponseModel):
+    """Progress of the slowest rank of a run."""
+
+    rank: int
+    stage: str
+    algorithm: str
+    bytes: int | None
+    ratio: Number = Field(description="Share of the measurements that is done.")
+    words: str = Field(description="The same as a phrase.")
+
+    @classmethod
+    def from_progress(cls, progress: Progress) -> ProgressResponse:
+        return cls(
+            rank=progress.rank,
+            stage=progress.stage,
+            algorithm=progress.algorithm,
+            bytes=progress.bytes,
+            ratio=progress.ratio,
+            words=stage(progress.stage, progress.bytes, progress.algorithm),
+        )
+
+
+class StandingResponse(ResponseModel):
+    """The newest run that was not skipped, or an older failed run that no later run has covered."""
+
+    id: str
+    outcome: Literal[OUTCOMES]  # type: ignore[valid-type]
+    reason: str
+    age_seconds: Number = Field(description="Time since it ended.")
+    unanswered: str = Field(description="Set if a later run left out GPUs of this one, which did not end ok.")
+
+    @classmethod
+    def from_state(cls, state: ProbeState, probe: str, wall: float) -> StandingResponse | None:
+        run = standing(state.ran, probe)
+        if run is None:
+            return None
+        return cls(
+            id=run.id,
+            outcome=run.outcome,
+            reason=run.reason,
+            age_seconds=round(max(0.0, wall - run.ended), 3),
+            unanswered=unanswered(state, probe),
+        )
+
+
+@metric_rows(AllReduce)
+class AllReduceMetricsResponse(ResponseModel):
+    """Metrics of the all-reduce probe."""
+
+
+class ProbeResponse(ResponseModel):
+    """The state of one probe."""
+
+    probe: str
+    running: str | None = Field(description="Id of the run in progress.")
+    progress: ProgressResponse | None
+    next_run: str | None = timestamp("When the next run is due.")
+    hold: HoldResponse | None = Field(description="The holds that are active; null if there are none.")
+    age_seconds: Number | None = Field(description="Time since the last run ended.")
+    last: RunResponse | None
+    standing: StandingResponse | None = Field(description="The run that assert=ok refers to; null before any run.")
+    metrics: AllReduceMetricsResponse | None = Field(description="For the all-reduce; null for other probes.")
+
+    @classmethod
+    def from_report(cls, report: Report, now: HostTime, probe: str = ALL_REDUCE) -> ProbeResponse:
+        """Return the state of a probe. Only the all-reduce is scheduled and has metrics."""
+        state, scheduled = report.probe, probe == ALL_REDUCE
+        runs = state.running is not None and state.running_probe == probe
+        last = state.last if scheduled else newest(state.history, probe)
+        return cls(
+            probe=probe,
+            running=state.running if runs else None,
+            progress=ProgressResponse.from_progress(state.progress) if runs and state.progress else None,
+            next_run=rfc3339(state.next_run) if scheduled else None,
+            hold=HoldResponse.from_report(report),
+            age_seconds=None if last is None else round(age_seconds(last, now), 3),
+            last=None if last is None else RunResponse.from_result(last),
+            standing=StandingResponse.from_state(state, probe, now.wall),
+            metrics=AllReduceMetricsResponse(**row_values(state.metrics)) if scheduled else None,
+        )
+
+
+class ProbeRequestResponse(ResponseModel):
+    """A run that a request started or joined."""
+
+    id: str
+    accepted: bool = Field(description="False: a run was already in progress, and this is its id.")
+
+    @classmethod
+    def from_request(cls, request: ProbeRequest) -> ProbeRequestResponse:
+        return cls(id=request.id, accepted=request.accepted)
+
+
+class RunningResponse(ResponseModel):
+    """A run in progress."""
+
+    id: str
+    probe: str
+    running: Literal[True]
+    progress: ProgressResponse | None
+
+    @classmethod
+    def from_state(cls, state: ProbeState, run: str) -> RunningResponse:
+        progress = None if state.progress is None else ProgressResponse.from_progress(state.progress)
+        return cls(id=run, probe=state.running_probe, running=True, progress=progress)
+
+
+class RunsResponse(ResponseModel):
+    """Runs that are stored."""
+
+    probes: list[RunResponse] = Field(description="Newest first.")
+    complete: bool = Field(description="False: the store did not answer, and older runs may be missing.")
+
+
+def age_seconds(result: ProbeResult, now: HostTime) -> float:
+    """Return the time since a run ended."""
+    return max(0.0, now.wall - result.ended)

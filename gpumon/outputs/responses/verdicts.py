@@ -1,0 +1,219 @@
+"""Responses about the health of the node: verdicts, and what changed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from gpumon.health.acknowledge import Acknowledged
+from gpumon.health.terms import ACTIONS, WAYS, Level
+from gpumon.health.verdict import Ruling, Verdict
+from gpumon.model.gpu_state import GpuState
+from gpumon.outputs.asked import asked
+from gpumon.outputs.health import title
+from gpumon.outputs.responses.base import ResponseModel, timestamp
+from gpumon.outputs.responses.windows import MaintenanceResponse
+from gpumon.outputs.words import rfc3339
+from gpumon.state.report import Report
+
+LevelName = Literal["ok", "unknown", "warn", "fail"]
+MAX_TRANSITIONS = 100
+"""In one response."""
+
+
+class VerdictResponse(ResponseModel):
+    """The result of a check for one device, and what to do about it."""
+
+    check: str
+    level: LevelName
+    title: str = Field(description="What is wrong if this check fails.")
+    device: str | None = Field(description="uuid of a GPU, `device/port` of a port; null for the node.")
+    gpu: int | None
+    reason: str = Field(description="What was found, with the numbers that matter.")
+    action: str = Field(
+        description="none, restart, reset, reboot, inspect or replace. none while a repair is being verified."
+    )
+    action_words: str
+    repair: str | None = Field(
+        description="reboot or reset: the repair that was made since the fault was last seen, and is being verified. "
+        "Else null."
+    )
+    repaired: str | None = timestamp("When that repair was made.")
+    evidence: dict[str, float | str]
+    active: bool = Field(description="The fault is present now. False: it was, and is latched until it is cleared.")
+    since: str = timestamp("When the verdict was raised.")
+    seen: str = timestamp("When the fault was last seen.")
+
+    @classmethod
+    def from_verdict(cls, verdict: Verdict, report: Report) -> VerdictResponse:
+        return cls(**_verdict_values(verdict, report))
+
+    @classmethod
+    def as_recorded(cls, verdict: Verdict, report: Report) -> VerdictResponse:
+        """Return the verdict of a transition with the action of that time."""
+        return cls(**_recorded_values(verdict, report))
+
+
+class PrimaryVerdictResponse(VerdictResponse):
+    """A verdict that no other verdict inhibits."""
+
+    consequences: list[VerdictResponse] = Field(description="Verdicts that are inhibited by it.")
+
+    @classmethod
+    def from_verdict(cls, verdict: Verdict, report: Report) -> PrimaryVerdictResponse:
+        inhibited = [VerdictResponse.from_verdict(other, report) for other in report.health.following(verdict)]
+        return cls(**_verdict_values(verdict, report), consequences=inhibited)
+
+
+class RefusedVerdictResponse(VerdictResponse):
+    """A verdict that cannot be acknowledged."""
+
+    why: str = Field(description="Why it cannot be acknowledged.")
+
+    @classmethod
+    def with_reason(cls, verdict: Verdict, why: str, report: Report) -> RefusedVerdictResponse:
+        return cls(**_verdict_values(verdict, report), why=why)
+
+
+class GpuHealthResponse(ResponseModel):
+    """The health of one GPU."""
+
+    gpu: int = Field(description="NVML index under which the GPU was first seen since boot.")
+    nvml_index: int | None = Field(
+        description="Current NVML index. It differs from `gpu` if the driver was initialised again without a GPU of a "
+        "lower index. null if the driver does not list the GPU."
+    )
+    uuid: str
+    pci_bus_id: str
+    migs: list[str] = Field(description="uuids of its MIG instances.")
+    level: LevelName
+    fault: str | None
+    released: bool = Field(description="Monitoring of this GPU is suspended by a release.")
+
+    @classmethod
+    def from_state(cls, state: GpuState) -> GpuHealthResponse:
+        return cls(
+            gpu=state.index,
+            nvml_index=state.nvml_index,
+            uuid=state.uuid,
+            pci_bus_id=state.bus_id,
+            migs=[instance.uuid for instance in state.migs],
+            level=_level_name(state.gpu.health),
+            fault=state.fault,
+            released=state.released,
+        )
+
+
+class TransitionResponse(ResponseModel):
+    """One change of a verdict."""
+
+    time: str = timestamp("When.")
+    change: Literal["raised", "changed", "cleared"]
+    way: str | None = Field(description="Why it was cleared.")
+    way_words: str
+    note: str = Field(description="Note of the acknowledgement.")
+    muted: bool = Field(description="The node was in maintenance.")
+    verdict: VerdictResponse
+
+    @classmethod
+    def from_ruling(cls, ruling: Ruling, report: Report) -> TransitionResponse:
+        return cls(
+            time=rfc3339(ruling.wall),
+            change=ruling.change.value,
+            way=None if ruling.way is None else ruling.way.value,
+            way_words="" if ruling.way is None else WAYS[ruling.way],
+            note=ruling.note,
+            muted=ruling.muted,
+            verdict=VerdictResponse.as_recorded(ruling.verdict, report),
+        )
+
+
+class HealthResponse(ResponseModel):
+    """The health of the node."""
+
+    level: LevelName
+    judged: str | None = timestamp("When the checks last ran, which is every 5 s; null before the first time.")
+    judged_age_seconds: float | None = Field(
+        description="Time since then by the boot clock. More than a minute: the agent hangs."
+    )
+    score: float | None = Field(description="0 to 100 over the last 30 days; 100: no verdict in that time.")
+    verdicts: list[PrimaryVerdictResponse] = Field(description="Worst first.")
+    gpus: list[GpuHealthResponse]
+    gpus_awaited: int = Field(description="Expected GPUs that the driver does not count.")
+    maintenance: MaintenanceResponse | None = Field(description="The window that is active; its verdicts do not page.")
+    rulings: list[TransitionResponse] = Field(description="Newest first.")
+
+    @classmethod
+    def from_report(cls, report: Report, boot: float) -> HealthResponse:
+        """Return the health at the time `boot` of CLOCK_BOOTTIME."""
+        health = report.health
+        recent = reversed(health.history[-MAX_TRANSITIONS:])
+        return cls(
+            level=_level_name(report.judged().node_health),
+            judged=rfc3339(health.judged_wall),
+            judged_age_seconds=None if health.judged_at is None else round(boot - health.judged_at, 3),
+            score=health.score,
+            verdicts=[PrimaryVerdictResponse.from_verdict(verdict, report) for verdict in health.primary],
+            gpus=[GpuHealthResponse.from_state(state) for state in report.gpus],
+            gpus_awaited=_missing_gpus(report),
+            maintenance=MaintenanceResponse.from_report(report),
+            rulings=[TransitionResponse.from_ruling(ruling, report) for ruling in recent],
+        )
+
+
+class AcknowledgeResponse(ResponseModel):
+    """The verdicts that an acknowledgement cleared, and those that it could not clear."""
+
+    acknowledged: list[VerdictResponse]
+    kept: list[RefusedVerdictResponse] = Field(description="Verdicts that cannot be acknowledged.")
+    stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
+
+    @classmethod
+    def from_answer(cls, answer: Acknowledged, report: Report) -> AcknowledgeResponse:
+        return cls(
+            acknowledged=[VerdictResponse.from_verdict(verdict, report) for verdict in answer.cleared],
+            kept=refused_verdicts(answer, report),
+            stored=answer.stored,
+        )
+
+
+def refused_verdicts(answer: Acknowledged, report: Report) -> list[RefusedVerdictResponse]:
+    return [RefusedVerdictResponse.with_reason(verdict, why, report) for verdict, why in answer.kept]
+
+
+def _level_name(value: float | None) -> LevelName:
+    name: Any = Level(int(value or 0)).word
+    return name  # type: ignore[no-any-return]
+
+
+def _missing_gpus(report: Report) -> int:
+    expected, visible = report.node.gpus_expected, report.node.gpus_visible
+    return 0 if expected is None or visible is None else max(0, int(expected - visible))
+
+
+def _verdict_values(verdict: Verdict, report: Report) -> dict[str, Any]:
+    """Return the fields of a verdict; a repair that is being verified takes the place of the action."""
+    health = report.health
+    booted = None if health.judged_wall is None or health.judged_at is None else health.judged_wall - health.judged_at
+    return _recorded_values(verdict, report) | asked(verdict, report.boot_id, booted)
+
+
+def _recorded_values(verdict: Verdict, report: Report) -> dict[str, Any]:
+    state = report.gpu(verdict.device) if verdict.device else None
+    return {
+        "check": verdict.check,
+        "level": verdict.level.word,
+        "title": title(verdict),
+        "device": verdict.device or None,
+        "gpu": None if state is None else state.index,
+        "reason": verdict.reason,
+        "action": verdict.action.value,
+        "action_words": ACTIONS[verdict.action],
+        "repair": None,
+        "repaired": None,
+        "evidence": dict(verdict.evidence),
+        "active": verdict.active,
+        "since": rfc3339(verdict.since),
+        "seen": rfc3339(verdict.seen),
+    }

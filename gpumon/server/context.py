@@ -1,0 +1,54 @@
+"""What the routes share: the sources of this server, parameters, JSON responses, and the answer of the main loop."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Query, Request
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_json
+from starlette.responses import JSONResponse
+
+from gpumon.outputs.responses.base import HostTime
+from gpumon.server.problem import Problem
+from gpumon.server.sources import Sources
+
+T = TypeVar("T")
+
+
+class Filter(BaseModel):
+    """Query parameters. An unknown parameter is an error, because a misspelled filter would select everything."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+NoParameters = Annotated[Filter, Query()]
+
+
+class IndentedJson(JSONResponse):
+    """JSON that people can read."""
+
+    def render(self, content: Any) -> bytes:
+        return to_json(content, indent=2, inf_nan_mode="null") + b"\n"
+
+
+def sources(request: Request) -> Sources:
+    found: Sources = request.app.state.sources
+    return found
+
+
+def host_time(request: Request) -> HostTime:
+    given = sources(request)
+    return HostTime(host=given.host, wall=given.wall(), boot=given.boot())
+
+
+async def main_loop_answer(future: Future[T], seconds: float) -> T:
+    """Return what the main loop answers. Raise a Problem if it does not answer in time."""
+    waiting = asyncio.wrap_future(future)
+    await asyncio.wait((waiting,), timeout=seconds)
+    if not waiting.done():
+        detail = f"The main loop did not answer within {seconds:.0f} s."
+        raise Problem(503, "Agent busy", detail, "Retry. If it persists, see the agent's log.")
+    return waiting.result()
