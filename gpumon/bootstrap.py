@@ -97,7 +97,7 @@ class Services:
         self.probe.apply(choices(configuration))
         self.schedule.apply(timetable(configuration))
         self.releases.apply(configuration.release.max_seconds)
-        self.holds.apply(configuration.probe.hold_max_seconds)
+        self.holds.apply(configuration.probe.max_hold_seconds)
         self.maintenance.apply(configuration.maintenance.max_seconds)
 
 
@@ -219,7 +219,7 @@ class _Wiring:
             self.loop,
             self.persistence,
             self.probe,
-            most=self._configuration.probe.hold_max_seconds,
+            most=self._configuration.probe.max_hold_seconds,
             latest=self._latest,
             tell=self.monitor.take,
         )

@@ -45,7 +45,7 @@ class Done:
 
 def hold(store: Path, seconds: float, reason: str, owner: str, *, most: float) -> Done:
     """Begin one. Raises InUse, and UserError for one that is longer than `most` seconds."""
-    wrong = wrong_length(seconds, most, "probe.hold_max_seconds")
+    wrong = wrong_length(seconds, most, "probe.max_hold_seconds")
     if wrong:
         raise UserError(f"{wrong} {ASK_FOR_LESS}")
     wall, at = time.time(), boot_clock()

@@ -86,7 +86,7 @@ def policy(configuration: Configuration) -> Policy:
     grace = 0.0 if configuration.simulate.profile and configuration.origin(GRACE) == "default" else None
     return Policy(
         thresholds=health.thresholds,
-        disabled=frozenset(health.disabled),
+        disabled=frozenset(health.disabled_checks),
         boot_grace=health.boot_grace_seconds if grace is None else grace,
         versions=health.versions,
     )
@@ -100,7 +100,7 @@ def orders(configuration: Configuration, page: int, epoch: float) -> Orders:
         interval=configuration.poll.interval_seconds,
         exclude=configuration.gpus.exclude,
         gpm=configuration.poll.gpm,
-        largest_processes=configuration.processes.largest,
+        largest_processes=configuration.processes.max_per_gpu,
         sysfs=str(configuration.pci.sysfs),
         simulation=_simulation(configuration, epoch),
         log_level=configuration.log.level,
@@ -143,11 +143,11 @@ def choices(configuration: Configuration) -> Choices:
         dtypes=tuple(dict.fromkeys(("float32", *probe.dtypes))),
         environment=probe.nccl_environment,
         floors=floors(configuration),
-        idle_seconds=_given(probe.idle_seconds, 0.0 if configuration.simulate.profile else PROBE.idle),
-        partial=probe.partial,
+        idle_seconds=_given(probe.min_idle_seconds, 0.0 if configuration.simulate.profile else PROBE.idle),
+        partial=probe.allow_partial,
         algorithms=tuple(dict.fromkeys(probe.algorithms)),
         gate=probe.scheduler_gate,
-        gate_seconds=probe.scheduler_gate_seconds,
+        gate_seconds=probe.scheduler_gate_timeout_seconds,
         fault=os.environ.get(PROBE_FAULT, ""),
     )
 
@@ -157,9 +157,9 @@ def floors(configuration: Configuration) -> Mapping[str, Floors]:
     probe = configuration.probe
     return {
         setting.backend: Floors(
-            baseline=_given(probe.least_baseline_ratio, setting.least_baseline_ratio),
-            spreads=probe.least_baseline_spreads,
-            expected=probe.least_expected_ratio,
+            baseline=_given(probe.min_baseline_ratio, setting.min_baseline_ratio),
+            spreads=probe.min_baseline_spreads,
+            expected=probe.min_expected_ratio,
         )
         for setting in (PROBE.gpu, PROBE.cpu)
     }
@@ -173,7 +173,7 @@ def timetable(configuration: Configuration) -> Timetable:
     return Timetable(
         interval=interval,
         jitter=min(interval, _given(probe.jitter_seconds, PROBE.jitter)),
-        first_after=_given(probe.first_after_seconds, first_after),
+        first_after=_given(probe.initial_delay_seconds, first_after),
     )
 
 

@@ -114,7 +114,7 @@ class Holding:
         self._wait(waiting)
 
     def _refusal(self, seconds: float, reason: str, owner: str) -> Answer | None:
-        if wrong := wrong_length(seconds, self.most, "probe.hold_max_seconds"):
+        if wrong := wrong_length(seconds, self.most, "probe.max_hold_seconds"):
             return Answer(refused=wrong, remedy=ASK_FOR_LESS)
         if wrong := wrong_reason(reason) or wrong_owner(owner):
             return Answer(refused=wrong, remedy="Say it in a few words.")
