@@ -22,7 +22,7 @@ from gpumon.config.component_settings import (
     timetable,
 )
 from gpumon.config.model import Configuration
-from gpumon.model.child_orders import LinkOrders, Orders
+from gpumon.model.orders import LinksOrders, SamplerOrders
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.core.schedule import Schedule
 from gpumon.probe.runner.prober import Probing
@@ -267,15 +267,15 @@ class _Wiring:
     def _latest(self) -> Report:
         return self.monitor.latest
 
-    def _orders(self, page: int) -> Orders:
+    def _orders(self, page: int) -> SamplerOrders:
         return orders(self._configuration, page, self.epoch)
 
-    def _link_orders(self, page: int) -> LinkOrders:
+    def _link_orders(self, page: int) -> LinksOrders:
         return link_orders(self._configuration, page, self.epoch)
 
     def _note_xid(self, bus_id: str, xid: int) -> None:
         """Report an Xid of the kernel log to the supervisor if it is about a GPU of this agent."""
-        if bus_id in self.monitor.latest.memory.inventory:
+        if bus_id in self.monitor.latest.internal.inventory:
             self.samplers.note_xid(bus_id, xid)
 
     def _beside_store(self, suffix: str) -> Path:

@@ -18,7 +18,7 @@ from gpumon.config.model import Configuration
 from gpumon.probe.runner import shared_memory
 from gpumon.probe.runner.containment import end_remains
 from gpumon.probe.runner.process_marks import end_orphans
-from gpumon.state.messages import Agent, Tick
+from gpumon.state.messages import AgentStatus, Tick
 from gpumon.state.monitor import BEAT_SECONDS
 
 _log = logging.getLogger("gpumon")
@@ -123,10 +123,10 @@ class Daemon:
         services.verdict_writer.tick()
         services.persistence.tick()
 
-    def _agent_state(self) -> Agent:
+    def _agent_state(self) -> AgentStatus:
         services = self.services
         kernel_log = services.event_recorder.log
-        return Agent(
+        return AgentStatus(
             log_messages=log.counts(),
             store_up=services.persistence.trouble is None,
             kernel_log_up=kernel_log.up,

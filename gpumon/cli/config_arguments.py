@@ -20,7 +20,7 @@ from gpumon.config.settings import CONFIG_FILE, FLAGS
 from gpumon.health.alerts.rules import THRESHOLDS
 from gpumon.health.checks.versions import VERSIONS
 from gpumon.health.table import BY_NAME, LIMITS
-from gpumon.model.child_orders import is_recording
+from gpumon.model.orders import is_recording
 from gpumon.sim.profiles import PROFILES
 
 

@@ -15,8 +15,8 @@ from gpumon.health.alerting import rules
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.lives import Life
 from gpumon.health.policy import Policy
-from gpumon.model.child_orders import LinkOrders, Orders, Simulation
 from gpumon.model.node import Build
+from gpumon.model.orders import LinksOrders, SamplerOrders, Simulation
 from gpumon.probe.core.baseline import Floors
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.probes import PROBES
@@ -24,7 +24,7 @@ from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.core.state import ProbeState
 from gpumon.probe.runner.settings import Choices
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 from gpumon.version import revision
 
 PROBE = PROBES["allreduce"]
@@ -67,9 +67,9 @@ def kernel_log(configuration: Configuration) -> Path | None:
     return configuration.kernel_log.path if named or configuration.simulate.profile is None else None
 
 
-def terms(configuration: Configuration) -> Terms:
+def terms(configuration: Configuration) -> ReducerSettings:
     """Return the settings of the reducer."""
-    return Terms(
+    return ReducerSettings(
         interval=configuration.poll.interval_seconds,
         expected=configuration.gpus.expected_count,
         probe_interval=timetable(configuration).interval,
@@ -92,9 +92,9 @@ def policy(configuration: Configuration) -> Policy:
     )
 
 
-def orders(configuration: Configuration, page: int, epoch: float) -> Orders:
+def orders(configuration: Configuration, page: int, epoch: float) -> SamplerOrders:
     """Return the orders of a sampler. `epoch` is the boot clock at which a simulated node began."""
-    return Orders(
+    return SamplerOrders(
         page=page,
         parent=os.getpid(),
         interval=configuration.poll.interval_seconds,
@@ -108,9 +108,9 @@ def orders(configuration: Configuration, page: int, epoch: float) -> Orders:
     )
 
 
-def link_orders(configuration: Configuration, page: int, epoch: float) -> LinkOrders:
+def link_orders(configuration: Configuration, page: int, epoch: float) -> LinksOrders:
     """Return the orders of the links child."""
-    return LinkOrders(
+    return LinksOrders(
         page=page,
         parent=os.getpid(),
         sysfs=str(configuration.links.sysfs or configuration.pci.sysfs),

@@ -15,7 +15,7 @@ from gpumon.config.row import split
 from gpumon.config.settings import CONFIG_FILE, FLAGS, sections, settings
 from gpumon.config.yaml_file import Key, YamlError
 from gpumon.health.policy import Limit, senseless
-from gpumon.model.child_orders import is_recording
+from gpumon.model.orders import is_recording
 
 CONFIG_FILE_VARIABLE = "GPUMON_CONFIG__FILE"
 

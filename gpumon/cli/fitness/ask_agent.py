@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 
-from gpumon.cli.fitness.node_health import LEVELS, Document, Fault, Known, KnownGpu, Unknowable, maintenance
+from gpumon.cli.fitness.node_health import LEVELS, Document, Fault, GpuRecord, Known, Unknowable, maintenance
 
 PATH = "/api/v1/health"
 SECONDS = 2.0
@@ -114,9 +114,9 @@ def _checked(verdict: Document) -> Document:
     return verdict
 
 
-def _gpu(one: Document) -> KnownGpu:
+def _gpu(one: Document) -> GpuRecord:
     unwatched = "it is released" if one["released"] else f"it does not answer ({one['fault']})" if one["fault"] else ""
-    return KnownGpu(
+    return GpuRecord(
         number=one["gpu"],
         nvml_index=one.get("nvml_index"),  # an older agent does not say
         uuid=one["uuid"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpumon.cli.fitness.node_health import LEVELS, Document, Fault, Known, KnownGpu
+from gpumon.cli.fitness.node_health import LEVELS, Document, Fault, GpuRecord, Known
 from gpumon.health.terms import FAIL, HISTORY_UNREAD, OK, UNKNOWN, WARN, Action, Level, Way
 
 EXIT = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     line: str
     known: Known
     verdicts: tuple[Document, ...] = ()
-    gpus: tuple[KnownGpu, ...] = ()
+    gpus: tuple[GpuRecord, ...] = ()
     """Those that were asked for."""
 
     @property
@@ -53,7 +53,7 @@ class Answer(NamedTuple):
         }
 
 
-def answer(known: Known, job: Collection[KnownGpu] | None = None, ignored: Collection[str] = ()) -> Answer:
+def answer(known: Known, job: Collection[GpuRecord] | None = None, ignored: Collection[str] = ()) -> Answer:
     """Of the whole node, or with `job` of these GPUs and what concerns every job. `ignored`: names of checks."""
     silent = {
         fault.verdict["device"] for fault in known.faults if fault.verdict["check"] in SILENCE.intersection(ignored)
@@ -84,7 +84,7 @@ def _of_job(faults: Collection[Fault], own: Collection[str]) -> Iterator[Fault]:
 
 
 def _level(
-    known: Known, gpus: Collection[KnownGpu], verdicts: Sequence[Document], order: Sequence[Level], *, whole: bool
+    known: Known, gpus: Collection[GpuRecord], verdicts: Sequence[Document], order: Sequence[Level], *, whole: bool
 ) -> Level:
     """Of the whole node as `gpumon_node_health` has it."""
     found = [LEVELS[one["level"]] for one in verdicts]
@@ -93,13 +93,13 @@ def _level(
     return max(found, default=OK, key=order.index)
 
 
-def _order(known: Known, gpus: Iterable[KnownGpu], faults: Iterable[Fault]) -> Sequence[Level]:
+def _order(known: Known, gpus: Iterable[GpuRecord], faults: Iterable[Fault]) -> Sequence[Level]:
     """From the mildest to the worst."""
     past_unread = any(fault.verdict["check"] == HISTORY_UNREAD for fault in faults)
     return UNWATCHED if known.trouble or past_unread or _unseen(known, gpus) else tuple(Level)
 
 
-def _words(known: Known, gpus: Collection[KnownGpu], verdicts: Sequence[Document], *, of_job: bool) -> str:
+def _words(known: Known, gpus: Collection[GpuRecord], verdicts: Sequence[Document], *, of_job: bool) -> str:
     if known.trouble and verdicts:
         worst = _worst(verdicts)
         failed = LEVELS[verdicts[0]["level"]] is FAIL
@@ -112,7 +112,7 @@ def _words(known: Known, gpus: Collection[KnownGpu], verdicts: Sequence[Document
     return _worst(verdicts) if verdicts else _well(gpus, of_job=of_job)
 
 
-def _unseen(known: Known, gpus: Iterable[KnownGpu]) -> str:
+def _unseen(known: Known, gpus: Iterable[GpuRecord]) -> str:
     """Of which GPU nobody can tell how it is now, in words; empty: of none."""
     if not known.gpus:
         return "no GPU is known here: is the driver loaded?"
@@ -125,7 +125,7 @@ def _unseen(known: Known, gpus: Iterable[KnownGpu]) -> str:
     return f"the driver does not count {missed} that should be here. `gpumon inventory` shows which; ask again soon."
 
 
-def _well(gpus: Collection[KnownGpu], *, of_job: bool) -> str:
+def _well(gpus: Collection[GpuRecord], *, of_job: bool) -> str:
     if not of_job:
         return f"{len(gpus)} GPU{'s' * (len(gpus) != 1)} well."
     return f"{', '.join(gpu.name for gpu in gpus)} well." if gpus else "the job has no GPU; the node is well."

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gpumon.cli.fitness.node_health import KnownGpu, Unknowable
+from gpumon.cli.fitness.node_health import GpuRecord, Unknowable
 from gpumon.model.bus_id import parsed
 
 CUDA = "CUDA_VISIBLE_DEVICES"
@@ -64,13 +64,13 @@ def _split(text: str) -> Iterator[str]:
             yield name
 
 
-def chosen(asked: Named, gpus: Collection[KnownGpu]) -> tuple[KnownGpu, ...]:
+def chosen(asked: Named, gpus: Collection[GpuRecord]) -> tuple[GpuRecord, ...]:
     """Those of the job. Raises Unknowable, which names those that there are."""
     found = dict.fromkeys(_one(name, asked.origin, gpus) for name in asked.names)
     return tuple(found)
 
 
-def _one(name: str, origin: str, gpus: Collection[KnownGpu]) -> KnownGpu:
+def _one(name: str, origin: str, gpus: Collection[GpuRecord]) -> GpuRecord:
     matching = list(dict.fromkeys(_found(name, origin, gpus)))
     if len(matching) == 1:
         return matching[0]
@@ -82,7 +82,7 @@ def _one(name: str, origin: str, gpus: Collection[KnownGpu]) -> KnownGpu:
     raise Unknowable(f"{origin}: {name!r} {wrong}; there are: {_listed(there) or 'none'}.")
 
 
-def _found(name: str, origin: str, gpus: Collection[KnownGpu]) -> Iterable[KnownGpu]:
+def _found(name: str, origin: str, gpus: Collection[GpuRecord]) -> Iterable[GpuRecord]:
     if not name.isdigit():
         return (gpu for gpu in gpus if _matches(name, gpu))
     if origin in SLURM:
@@ -90,7 +90,7 @@ def _found(name: str, origin: str, gpus: Collection[KnownGpu]) -> Iterable[Known
     return _indexed(int(name), gpus)
 
 
-def _indexed(number: int, gpus: Collection[KnownGpu]) -> Iterable[KnownGpu]:
+def _indexed(number: int, gpus: Collection[GpuRecord]) -> Iterable[GpuRecord]:
     """By the driver. One whose index nobody knows has the number that it is shown by, while no other has moved."""
     listed = [gpu for gpu in gpus if gpu.nvml_index == number]
     if listed or any(gpu.moved for gpu in gpus):
@@ -98,7 +98,7 @@ def _indexed(number: int, gpus: Collection[KnownGpu]) -> Iterable[KnownGpu]:
     return (gpu for gpu in gpus if gpu.number == number)
 
 
-def _matches(name: str, gpu: KnownGpu) -> bool:
+def _matches(name: str, gpu: GpuRecord) -> bool:
     lower = name.lower()
     if lower.startswith("gpu-"):
         return gpu.uuid.lower().startswith(lower)
@@ -109,6 +109,6 @@ def _matches(name: str, gpu: KnownGpu) -> bool:
     return parsed(name) == gpu.bus_id
 
 
-def _listed(gpus: Iterable[KnownGpu]) -> str:
+def _listed(gpus: Iterable[GpuRecord]) -> str:
     """As they may be written."""
     return ", ".join(gpu.uuid if gpu.number is None else f"{gpu.number} ({gpu.uuid})" for gpu in gpus)

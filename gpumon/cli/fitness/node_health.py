@@ -15,7 +15,7 @@ Document = Mapping[str, Any]
 LEVELS = {level.word: level for level in Level}
 
 
-class KnownGpu(NamedTuple):
+class GpuRecord(NamedTuple):
     """A GPU, by all its names."""
 
     number: int | None
@@ -55,7 +55,7 @@ class Known(NamedTuple):
     level: Level = Level.OK
     """Of the whole node."""
     faults: tuple[Fault, ...] = ()
-    gpus: tuple[KnownGpu, ...] = ()
+    gpus: tuple[GpuRecord, ...] = ()
     awaited: int = 0
     """GPUs that should be here and are not counted, which is no verdict in the minutes of a boot."""
     maintenance: str | None = None

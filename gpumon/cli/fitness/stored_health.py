@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TypeVar
 
-from gpumon.cli.fitness.node_health import Document, Fault, Known, KnownGpu, Unknowable, maintenance
+from gpumon.cli.fitness.node_health import Document, Fault, GpuRecord, Known, Unknowable, maintenance
 from gpumon.clock import boot_clock, boot_id
 from gpumon.health import order
 from gpumon.health.terms import OK
@@ -148,14 +148,14 @@ def _fault(one: Verdict, known: Collection[Verdict], index: Mapping[str, int | N
     return Fault(verdict=_document(one, index.get(one.device)), consequences=told)
 
 
-def _gpus(connection: sqlite3.Connection) -> tuple[KnownGpu, ...]:
+def _gpus(connection: sqlite3.Connection) -> tuple[GpuRecord, ...]:
     """Those that are expected here. A GPU that was missing when the others were counted anew has no index."""
     rows = connection.execute(
         "SELECT CASE WHEN EXISTS (SELECT 1 FROM boards AS later WHERE later.expected AND later.gpu = boards.gpu"
         " AND later.last_wall > boards.last_wall) THEN NULL ELSE gpu END AS number, uuid, bus_id"
         " FROM boards WHERE expected ORDER BY number IS NULL, number, bus_id"
     ).fetchall()
-    return tuple(KnownGpu(number=index, uuid=uuid, bus_id=bus_id) for index, uuid, bus_id in rows)
+    return tuple(GpuRecord(number=index, uuid=uuid, bus_id=bus_id) for index, uuid, bus_id in rows)
 
 
 def _document(one: Verdict, index: int | None) -> Document:
@@ -177,9 +177,9 @@ def _maintenance(connection: sqlite3.Connection) -> str | None:
     if connection.execute("SELECT 1 FROM maintenance WHERE ended IS NULL").fetchone() is None:
         return None
     from gpumon.model.maintenance import Maintenance, in_force, in_time  # noqa: PLC0415
-    from gpumon.model.timestamp import Moment  # noqa: PLC0415
+    from gpumon.model.now import Now  # noqa: PLC0415
     from gpumon.store import spans  # noqa: PLC0415
 
     at, boot = boot_clock(), boot_id()
-    one = in_force(in_time(spans.recent(connection, Maintenance), Moment(at=at, wall=time.time(), lived=at), boot))
+    one = in_force(in_time(spans.recent(connection, Maintenance), Now(at=at, wall=time.time(), uptime=at), boot))
     return None if one is None else maintenance(str(rfc3339(one.until)), one.reason)

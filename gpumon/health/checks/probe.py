@@ -183,8 +183,8 @@ def stale(facts: Facts) -> Finding | None:
         return WELL
     if facts.probe.running is not None:
         return None
-    since = facts.now.lived if facts.probe.free_since is None else facts.probe.free_since
-    silent = facts.now.lived - max(facts.probe.told_at, since)
+    since = facts.now.uptime if facts.probe.free_since is None else facts.probe.free_since
+    silent = facts.now.uptime - max(facts.probe.told_at, since)
     if silent > PERIODS * facts.probe_interval:
         reason = f"Nothing has come of the all-reduce for {silent / 3600:.0f} h, though it is due again and again."
         return unknown(f"{reason}{_last_skip(facts)}", Action.INSPECT, silent_seconds=silent)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from gpumon.cli.fitness.conclusion import SILENCE, answer
-from gpumon.cli.fitness.node_health import LEVELS, Fault, Known, KnownGpu
+from gpumon.cli.fitness.node_health import LEVELS, Fault, GpuRecord, Known
 from gpumon.health.checks import gpu
 from gpumon.health.terms import HISTORY_UNREAD
 
-GPUS = tuple(KnownGpu(number=index, uuid=f"GPU-{index}", bus_id=f"00000000:0{index}:00.0") for index in range(4))
+GPUS = tuple(GpuRecord(number=index, uuid=f"GPU-{index}", bus_id=f"00000000:0{index}:00.0") for index in range(4))
 
 
 def verdict(level: str, gpu: int | None = None, *, check: str = "some_check", **values: Any) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import pytest
 
 from gpumon.cli.fitness.job_gpus import chosen, named
-from gpumon.cli.fitness.node_health import KnownGpu, Unknowable
+from gpumon.cli.fitness.node_health import GpuRecord, Unknowable
 
 GPUS = (
-    KnownGpu(number=0, uuid="GPU-aaaa1111-0000", bus_id="00000000:1B:00.0"),
-    KnownGpu(number=1, uuid="GPU-aaaa2222-0000", bus_id="00000000:43:00.0", migs=("MIG-bbbb1111", "MIG-bbbb2222")),
-    KnownGpu(number=2, uuid="GPU-cccc0000-0000", bus_id="00000000:52:00.0"),
+    GpuRecord(number=0, uuid="GPU-aaaa1111-0000", bus_id="00000000:1B:00.0"),
+    GpuRecord(number=1, uuid="GPU-aaaa2222-0000", bus_id="00000000:43:00.0", migs=("MIG-bbbb1111", "MIG-bbbb2222")),
+    GpuRecord(number=2, uuid="GPU-cccc0000-0000", bus_id="00000000:52:00.0"),
 )
 
 
@@ -92,10 +92,10 @@ def test_nothing_named_is_no_answer() -> None:
 
 
 MOVED = (
-    KnownGpu(number=0, uuid="GPU-0", bus_id="00000000:10:00.0", nvml_index=0),
-    KnownGpu(number=1, uuid="GPU-1", bus_id="00000000:20:00.0"),
-    KnownGpu(number=2, uuid="GPU-2", bus_id="00000000:30:00.0", nvml_index=1),
-    KnownGpu(number=3, uuid="GPU-3", bus_id="00000000:40:00.0", nvml_index=2),
+    GpuRecord(number=0, uuid="GPU-0", bus_id="00000000:10:00.0", nvml_index=0),
+    GpuRecord(number=1, uuid="GPU-1", bus_id="00000000:20:00.0"),
+    GpuRecord(number=2, uuid="GPU-2", bus_id="00000000:30:00.0", nvml_index=1),
+    GpuRecord(number=3, uuid="GPU-3", bus_id="00000000:40:00.0", nvml_index=2),
 )
 """The driver does not list the second any more, and the host was not rebooted."""
 
@@ -118,7 +118,7 @@ def test_a_number_is_the_drivers_of_now(environ: dict[str, str], given: tuple[st
 
 def test_a_number_that_the_driver_has_no_more_is_nobodys() -> None:
     """Nor of one whose index nobody knows: it is no longer what the number meant."""
-    unread = (*MOVED, KnownGpu(number=4, uuid="GPU-4", bus_id="00000000:50:00.0"))
+    unread = (*MOVED, GpuRecord(number=4, uuid="GPU-4", bus_id="00000000:50:00.0"))
     for number in ("3", "4"):
         with pytest.raises(Unknowable, match=rf"'{number}' is not known here by the driver.*by uuid; .*GPU-4"):
             chosen(named((number,), {}), unread)

@@ -24,15 +24,15 @@ from gpumon.cli.fitness.node_health import Unknowable
 from gpumon.clock import boot_clock, boot_id
 from gpumon.health.terms import FAIL, WARN, Action, Level
 from gpumon.health.verdict import Change, Ruling, Verdict
-from gpumon.model.error_event import Board
 from gpumon.model.maintenance import Maintenance
+from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.inventory_table import render_inventory
 from gpumon.outputs.responses.inventory import InventoryResponse
 from gpumon.outputs.words import rfc3339
 from gpumon.store import boards
 from gpumon.store.store import Store
 
-BOARD = Board(
+BOARD = StoredGpu(
     uuid="GPU-3", bus_id="00000000:61:00.0", serial="", name="H100", first_wall=time.time(), last_wall=time.time()
 )
 LEFT = f"""\
