@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpumon.health.standing import Health, Pending
 from gpumon.health.terms import Level
 from gpumon.health.verdict import Key
-from gpumon.model.now import Now
+from gpumon.model.timestamp import Moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +42,12 @@ def waited(health: Health, boot_id: str) -> Iterator[Waited]:
         )
 
 
-def resumed(stored: Iterable[Waited], now: Now, boot_id: str) -> dict[Key, Pending]:
+def resumed(stored: Iterable[Waited], now: Moment, boot_id: str) -> dict[Key, Pending]:
     """What goes on waiting: that of this boot which nobody missed for too long. The gap itself does not count."""
     found = {}
     for one in stored:
-        seen = now.uptime - (now.at - one.seen_at)
+        seen = now.lived - (now.at - one.seen_at)
         pending = Pending(one.level, one.lasted, seen, one.patience)
-        if one.boot_id == boot_id and pending.counts(now.uptime):
+        if one.boot_id == boot_id and pending.counts(now.lived):
             found[one.check, one.device] = pending
     return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortRecord:
+class KnownPort:
     """A port that was here once, so that it is missed when it is down or gone."""
 
     identity: str

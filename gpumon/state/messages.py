@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from gpumon.health.lives import Life
 from gpumon.health.verdict import Key, Ruling, Verdict
 from gpumon.health.waiting import Waited
-from gpumon.model.error_event import Burst, Change
+from gpumon.model.error_event import Board, Burst, Change
 from gpumon.model.hold import Hold, HoldEnded, Holds
 from gpumon.model.maintenance import Known, Maintenance, MaintenanceEnded
-from gpumon.model.port_record import PortRecord
+from gpumon.model.port_record import KnownPort
 from gpumon.model.release import Release
-from gpumon.model.snapshot import DriverStatus, LinksSnapshot, PciBus, Snapshot
-from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot
 from gpumon.probe.core.account import Progress
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import ProbeResult
@@ -22,7 +21,7 @@ from gpumon.store.events import ErrorCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantine:
+class Aside:
     """A GPU that no sampler opens, because a call on it did not return or broke the library."""
 
     fault: str
@@ -31,12 +30,12 @@ class Quarantine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerStatus:
+class Samplers:
     """How the samplers fare, as their supervisor sees it."""
 
     stuck_seconds: float = 0.0
     """How long the current driver call has been seen not to return."""
-    aside: Mapping[str, Quarantine] = field(default_factory=dict)
+    aside: Mapping[str, Aside] = field(default_factory=dict)
     """By bus id."""
     restarts: Mapping[str, float] = field(default_factory=dict)
     """By reason."""
@@ -48,10 +47,10 @@ class SamplerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinksStatus:
+class LinksChild:
     """How the links child fares, as its supervisor sees it."""
 
-    aside: Mapping[str, Quarantine] = field(default_factory=dict)
+    aside: Mapping[str, Aside] = field(default_factory=dict)
     """Devices and collectors whose files do not answer."""
     abandoned: tuple[str, ...] = ()
     """Names of the children that SIGKILL did not end."""
@@ -60,29 +59,29 @@ class LinksStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorChanges:
+class Errors:
     """Errors of GPUs and NVSwitches, after the attempt to make them durable."""
 
     changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictChanges:
+class Ruled:
     """What became of verdicts, after the attempt to make it durable."""
 
     rulings: tuple[Ruling, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredState:
+class Remembered:
     """What the store still knew at start."""
 
     counters: tuple[ErrorCounter, ...] = ()
     events: tuple[Burst, ...] = ()
     """Newest last."""
-    boards: tuple[StoredGpu, ...] = ()
+    boards: tuple[Board, ...] = ()
     """Those at one address in the order in which they were seen there last."""
-    ports: tuple[PortRecord, ...] = ()
+    ports: tuple[KnownPort, ...] = ()
     """The one seen last stands last."""
     accepted: bool = False
     """A person has accepted how many GPUs there are."""
@@ -105,7 +104,7 @@ class StoredState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
+class Accepted:
     """A person has accepted what is here, and it is stored: so many GPUs, and these are gone."""
 
     count: int | None
@@ -143,7 +142,7 @@ class ProbeEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentStatus:
+class Agent:
     """The daemon on itself."""
 
     log_messages: Mapping[str, float]
@@ -164,25 +163,25 @@ class Tick:
     """Time passed: what is too old goes, and the rules are evaluated."""
 
 
-Message = (
+Arrival = (
     Snapshot
     | PciBus
     | DriverStatus
-    | LinksSnapshot
-    | LinksStatus
-    | SamplerStatus
+    | LinksSeen
+    | LinksChild
+    | Samplers
     | Release
-    | ErrorChanges
-    | VerdictChanges
-    | Acceptance
+    | Errors
+    | Ruled
+    | Accepted
     | Maintenance
     | MaintenanceEnded
     | Hold
     | HoldEnded
-    | StoredState
+    | Remembered
     | ProbeStarted
     | ProbeProgressed
     | ProbeEnded
-    | AgentStatus
+    | Agent
     | Tick
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 
-class NicError(NamedTuple):
+class Trouble(NamedTuple):
     """One row."""
 
     words: str
@@ -18,16 +18,16 @@ class NicError(NamedTuple):
     """What to do, as verdicts name it."""
 
 
-NIC_ERRORS: Mapping[int, NicError] = {
-    1: NicError(
+TROUBLES: Mapping[int, Trouble] = {
+    1: Trouble(
         r"health compromised|health recovery flow aborted",
         "The adapter's firmware does not answer",
         fatal=True,
         action="reboot",
     ),
-    2: NicError(r"wait_func.*\) timeout", "The adapter does not answer a command", fatal=True, action="reboot"),
-    3: NicError(r"high temperature", "The adapter or its transceiver is too hot", fatal=True, action="inspect"),
-    4: NicError(
+    2: Trouble(r"wait_func.*\) timeout", "The adapter does not answer a command", fatal=True, action="reboot"),
+    3: Trouble(r"high temperature", "The adapter or its transceiver is too hot", fatal=True, action="inspect"),
+    4: Trouble(
         r"insufficient power on the PCIe slot",
         "The slot gives the adapter too little power",
         fatal=False,
@@ -38,11 +38,11 @@ NIC_ERRORS: Mapping[int, NicError] = {
 
 Not in it: ACCESS_REG commands that fail, which monitoring of transceivers does all the time; cables that are plugged.
 """
-_UNKNOWN = NicError(
+_UNKNOWN = Trouble(
     "", "The adapter's driver reported an error that this version does not know", fatal=False, action="inspect"
 )
 
 
-def nic_error(code: int) -> NicError:
+def trouble(code: int) -> Trouble:
     """Of an event that an agent of another version may have stored."""
-    return NIC_ERRORS.get(code, _UNKNOWN)
+    return TROUBLES.get(code, _UNKNOWN)
