@@ -108,7 +108,7 @@ def main() -> None:
     print(f"\nThe probe, {RANKS} ranks over gloo, and a bare script, by turns; medians of {runs} runs each")
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder) / "gpumon.yml"
-        configuration.write_text(json.dumps({"probe": {"first_after_seconds": 86400}}), encoding="utf-8")
+        configuration.write_text(json.dumps({"probe": {"initial_delay_seconds": 86400}}), encoding="utf-8")
         agent = Agent(Path(folder))
         agent.simulate({"idle": True})
         agent.start(f"--config.file={configuration}")

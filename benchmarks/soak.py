@@ -203,7 +203,7 @@ class Soak:
         path = self.agent.folder / "gpumon.yml"
         settings = {
             "poll": {"interval_seconds": interval},
-            "probe": {"first_after_seconds": 100_000},
+            "probe": {"initial_delay_seconds": 100_000},
             "release": {"marker": str(self.agent.folder / "release")},
             "log": {"level": self.chance.choice(("info", "debug", "warning"))},
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from gpumon.clock import boot_clock, boot_id
-from gpumon.config import health_file
 from gpumon.config.component_settings import (
     PROBE,
     choices,
@@ -24,8 +22,7 @@ from gpumon.config.component_settings import (
     timetable,
 )
 from gpumon.config.model import Configuration
-from gpumon.model.child_orders import LinkOrders, Orders
-from gpumon.model.error_event import LogPosition
+from gpumon.model.orders import LinksOrders, SamplerOrders
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.core.schedule import Schedule
 from gpumon.probe.runner.prober import Probing
@@ -35,7 +32,6 @@ from gpumon.server.hosts import own_names
 from gpumon.server.listener import Front
 from gpumon.server.sources import Sources
 from gpumon.services.event_recorder import Sightings
-from gpumon.services.health_file import HealthFile
 from gpumon.services.heartbeat import Heartbeat
 from gpumon.services.holds import Holding
 from gpumon.services.inventory_acceptance import Accepting
@@ -44,7 +40,6 @@ from gpumon.services.message_router import MessageRouter
 from gpumon.services.persistence import Memories
 from gpumon.services.releases import Releasing
 from gpumon.services.verdict_writer import Rulings
-from gpumon.state.messages import Remembered
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.store.store import Retention
@@ -81,7 +76,6 @@ class Services:
     maintenance: Maintaining
     inventory_acceptance: Accepting
     front: Front
-    health_file: HealthFile
     epoch: float
     """Boot clock at which a simulated node began."""
 
@@ -92,12 +86,7 @@ class Services:
 
     def notices(self) -> dict[str, str]:
         """Return what the operator has to know, by subject."""
-        notices = {
-            "store": self.persistence.notice,
-            "release": self.releases.notice,
-            "token": self.front.notice,
-            "health_file": self.health_file.notice,
-        }
+        notices = {"store": self.persistence.notice, "release": self.releases.notice, "token": self.front.notice}
         return {subject: notice for subject, notice in notices.items() if notice}
 
     def apply(self, configuration: Configuration) -> None:
@@ -108,7 +97,7 @@ class Services:
         self.probe.apply(choices(configuration))
         self.schedule.apply(timetable(configuration))
         self.releases.apply(configuration.release.max_seconds)
-        self.holds.apply(configuration.probe.hold_max_seconds)
+        self.holds.apply(configuration.probe.max_hold_seconds)
         self.maintenance.apply(configuration.maintenance.max_seconds)
 
 
@@ -131,7 +120,6 @@ def build(configuration: Configuration) -> Services:
         maintenance=wiring.maintenance,
         inventory_acceptance=wiring.inventory_acceptance,
         front=wiring.front,
-        health_file=wiring.health_file,
         epoch=wiring.epoch,
     )
 
@@ -156,7 +144,7 @@ class _Wiring:
             PROBE.name,
             take=self.monitor.take,
             latest=self._latest,
-            on_recalled=self._restore,
+            on_recalled=lambda remembered, position: self.event_recorder.recalled(remembered.events, position),
         )
 
     @cached_property
@@ -231,7 +219,7 @@ class _Wiring:
             self.loop,
             self.persistence,
             self.probe,
-            most=self._configuration.probe.hold_max_seconds,
+            most=self._configuration.probe.max_hold_seconds,
             latest=self._latest,
             tell=self.monitor.take,
         )
@@ -248,18 +236,7 @@ class _Wiring:
 
     @cached_property
     def front(self) -> Front:
-        return Front(self._configuration.web, self._create_app)
-
-    @cached_property
-    def health_file(self) -> HealthFile:
-        store = self._configuration.store.path.absolute()
-        return HealthFile(
-            self.loop,
-            self._configuration.health.file or health_file.default_path(store, os.environ),
-            latest=self._latest,
-            store=store,
-            address=self.front.local_address,
-        )
+        return Front(self._configuration.web, self._configuration.store.path, self._create_app)
 
     def _create_app(self) -> ASGIApp:
         host, _ = self._configuration.web.address
@@ -287,22 +264,18 @@ class _Wiring:
             )
         )
 
-    def _restore(self, remembered: Remembered, position: LogPosition | None) -> None:
-        self.event_recorder.recalled(remembered.events, position)
-        self.health_file.update()
-
     def _latest(self) -> Report:
         return self.monitor.latest
 
-    def _orders(self, page: int) -> Orders:
+    def _orders(self, page: int) -> SamplerOrders:
         return orders(self._configuration, page, self.epoch)
 
-    def _link_orders(self, page: int) -> LinkOrders:
+    def _link_orders(self, page: int) -> LinksOrders:
         return link_orders(self._configuration, page, self.epoch)
 
     def _note_xid(self, bus_id: str, xid: int) -> None:
         """Report an Xid of the kernel log to the supervisor if it is about a GPU of this agent."""
-        if bus_id in self.monitor.latest.memory.inventory:
+        if bus_id in self.monitor.latest.internal.inventory:
             self.samplers.note_xid(bus_id, xid)
 
     def _beside_store(self, suffix: str) -> Path:

@@ -18,7 +18,7 @@ from gpumon.config.model import Configuration
 from gpumon.probe.runner import shared_memory
 from gpumon.probe.runner.containment import end_remains
 from gpumon.probe.runner.process_marks import end_orphans
-from gpumon.state.messages import Agent, Tick
+from gpumon.state.messages import AgentStatus, Tick
 from gpumon.state.monitor import BEAT_SECONDS
 
 _log = logging.getLogger("gpumon")
@@ -43,12 +43,13 @@ class Daemon:
         """Run until SIGTERM or SIGINT. Return the exit code."""
         self._catch_signals()
         self.start()
+        systemd.notify("READY=1")
         self.services.loop.run()
         self.stop()
         return 0
 
     def start(self) -> None:
-        """Start the services. systemd is notified when the health file holds what the store had."""
+        """Start the services."""
         self._log_start()
         _raise_descriptor_limit()
         _create_state_directory(self._configuration.store.path)
@@ -67,7 +68,6 @@ class Daemon:
         services.front.start()
         services.schedule.start()
         self._start_watchdog()
-        services.health_file.start(on_restored=lambda: systemd.notify("READY=1"))
 
     def stop(self) -> None:
         """Stop the services: first the children, then what records how they ended, the store last."""
@@ -80,7 +80,6 @@ class Daemon:
         services.links.stop()
         services.probe.stop()
         self._wait_for_children()
-        services.health_file.stop()
         services.front.stop()
         services.event_recorder.stop()
         services.verdict_writer.stop()
@@ -124,10 +123,10 @@ class Daemon:
         services.verdict_writer.tick()
         services.persistence.tick()
 
-    def _agent_state(self) -> Agent:
+    def _agent_state(self) -> AgentStatus:
         services = self.services
         kernel_log = services.event_recorder.log
-        return Agent(
+        return AgentStatus(
             log_messages=log.counts(),
             store_up=services.persistence.trouble is None,
             kernel_log_up=kernel_log.up,

@@ -18,21 +18,21 @@ from gpumon.collectors.links.services import Services
 from gpumon.collectors.nvml.gpm import LEAST_SECONDS
 from gpumon.collectors.nvml.library import Library
 from gpumon.collectors.nvml.poll import NodePoll, start
-from gpumon.model import call_page
+from gpumon.model import call_progress
 from gpumon.model.node import Build
+from gpumon.model.now import Now
 from gpumon.model.reading import Table, rows
-from gpumon.model.snapshot import LinksSeen, PciBus, SeenGpu, Snapshot
-from gpumon.model.timestamp import Moment
+from gpumon.model.snapshot import GpuReading, LinksSnapshot, PciBus, Snapshot
 from gpumon.outputs.prometheus import TABLES
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
 from gpumon.sim.infiniband import open_tree
 from gpumon.sim.library import SimulatedNode, open_node
 from gpumon.sim.profiles import PROFILES
-from gpumon.state.messages import Remembered, Ruled, Tick
-from gpumon.state.reduce import fold, watching
+from gpumon.state.messages import StoredState, Tick, VerdictChanges
+from gpumon.state.reduce import reduce, watching
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 
 BUILD = Build(version="0.1.0", python="3.11.7", revision="000000000000")
 AT, WALL = 200.0, 1.7e9
@@ -66,11 +66,11 @@ def report_of(profile: str, scenario: Path | None = None) -> Report:
 
     Made once: a scenario that has been read is not read again.
     """
-    terms = Terms()
+    terms = ReducerSettings()
     first = Report(started=0.0, simulated=profile, build=BUILD, probe=ProbeState(metrics=INITIAL))
     report, clock = watching(first, terms), [AT]
     with _simulated(profile, scenario, clock) as node:
-        library = Library(call_page.Writer(call_page.create()))
+        library = Library(call_progress.Writer(call_progress.create()))
         status = start(library)
         parts: list[Snapshot] = []
         poll = NodePoll(
@@ -83,7 +83,7 @@ def report_of(profile: str, scenario: Path | None = None) -> Report:
             partial=parts.append,
         )
         for arrival in (PciBus(functions=node.pci_functions()), status):
-            report = fold(report, arrival, _moment(AT), terms)
+            report = reduce(report, arrival, _moment(AT), terms)
         for clock[0] in (AT, AT + 1):
             parts.clear()
             poll._due = dict.fromkeys(poll._due, 0.0)  # all tiers, without waiting for them
@@ -91,24 +91,24 @@ def report_of(profile: str, scenario: Path | None = None) -> Report:
             for slot in poll._slots.values():  # nor is one that cannot be opened tried again, however long that took
                 slot.retry_at = max(slot.retry_at, slot.retry_at and boot_clock() + PATIENCE)
             for seen in (_fixed((*parts, last), clock[0]), _links_seen(profile, scenario, clock[0])):
-                report = fold(report, seen, _moment(clock[0]), terms)
+                report = reduce(report, seen, _moment(clock[0]), terms)
             time.sleep(1.1 * LEAST_SECONDS)  # performance monitoring goes by a clock of this host
     return _judged(report, _moment(clock[0]), terms)
 
 
-def _judged(report: Report, now: Moment, terms: Terms) -> Report:
+def _judged(report: Report, now: Now, terms: ReducerSettings) -> Report:
     """With the verdicts that need not last to be one."""
-    for arrival in (Remembered(), Tick()):
-        report = fold(report, arrival, now, terms)
-    report = fold(report, Ruled(rulings=report.health.due), now, terms)
+    for arrival in (StoredState(), Tick()):
+        report = reduce(report, arrival, now, terms)
+    report = reduce(report, VerdictChanges(rulings=report.health.due), now, terms)
     return replace(report, node=replace(report.node, exposed_series=None, alerts=None))
 
 
-def _links_seen(profile: str, scenario: Path | None, now: float) -> LinksSeen:
+def _links_seen(profile: str, scenario: Path | None, now: float) -> LinksSnapshot:
     tree = open_tree(profile, scenario=scenario, epoch=0.0, clock=lambda: now)
     ports, services = Infiniband(lambda _: tree), Services(lambda _: tree, lambda _: tree)
     processes = Processes(lambda _: tree, clock=lambda: now)
-    return LinksSeen(
+    return LinksSnapshot(
         ended_at=now,
         ports=ports.look(counting=True),
         services=services.look(),
@@ -117,8 +117,8 @@ def _links_seen(profile: str, scenario: Path | None, now: float) -> LinksSeen:
     )
 
 
-def _moment(at: float) -> Moment:
-    return Moment(at, WALL + at - AT, at)
+def _moment(at: float) -> Now:
+    return Now(at, WALL + at - AT, at)
 
 
 def _fixed(parts: Sequence[Snapshot], at: float) -> Snapshot:
@@ -127,7 +127,7 @@ def _fixed(parts: Sequence[Snapshot], at: float) -> Snapshot:
     return replace(last, gpus=gpus, ended_at=at, wall=_moment(at).wall, durations=dict.fromkeys(last.durations, 0.01))
 
 
-def _after_a_second(seen: SeenGpu) -> SeenGpu:
+def _after_a_second(seen: GpuReading) -> GpuReading:
     if not seen.watched:
         return seen
 

@@ -14,12 +14,13 @@ from gpumon.health.standing import Health
 from gpumon.health.table import BY_NAME
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import Change, Ruling, Verdict
-from gpumon.model.error_event import XID, Board, Burst
+from gpumon.model.error_event import XID, Burst
 from gpumon.model.hold import Hold
 from gpumon.model.maintenance import Maintenance
 from gpumon.model.node import Build, Driver, Node
-from gpumon.model.port_record import KnownPort
+from gpumon.model.port_record import PortRecord
 from gpumon.model.release import Release, Window
+from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.responses.base import HostTime
 from gpumon.probe.core.account import Progress
 from gpumon.probe.core.result import AllReduce, Comparison, Conditions, Measurement, ProbeResult
@@ -259,7 +260,7 @@ def inventoried() -> Report:
     """The same node with what its store knows of the GPU and the port."""
     node = report()
     one = node.gpus[0]
-    board = Board(
+    board = StoredGpu(
         uuid=one.uuid,
         bus_id=one.bus_id,
         serial=one.gpu.serial or "",
@@ -269,7 +270,7 @@ def inventoried() -> Report:
         gpu=0,
         nvlinks=NVLINKS,
     )
-    rail = KnownPort(
+    rail = PortRecord(
         identity="5c25:7303:00f0:0000/1",
         device="mlx5_0",
         port="1",
@@ -285,10 +286,10 @@ def inventoried() -> Report:
         speed=50e9,
         expected=True,
     )
-    links = replace(node.memory.links, records={rail.identity: rail}, here={("mlx5_0", "1"): rail.identity})
+    links = replace(node.internal.links, records={rail.identity: rail}, here={("mlx5_0", "1"): rail.identity})
     return replace(
         node,
         gpus=(replace(one, board=board),),
         expectation=Expectation(count=1),
-        memory=replace(node.memory, links=links),
+        internal=replace(node.internal, links=links),
     )

@@ -8,7 +8,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.mig import Mig
 from gpumon.model.nvlink import Nvlink, NvlinkPeer
-from gpumon.model.snapshot import SeenMig, SeenPort
+from gpumon.model.snapshot import MigReading, PortReading
 
 GIB = 1 << 30
 NVLINKS = 18
@@ -43,9 +43,9 @@ def switch(link: int) -> str:
     return f"00000000:{0x05 + link % 4:02X}:00.0"
 
 
-def mig() -> SeenMig:
+def mig() -> MigReading:
     """Half a GPU."""
-    return SeenMig(
+    return MigReading(
         uuid="MIG-c2e1f0a4-6d70-5b3c-9d53-0f5e6a2b7c11",
         gpu_instance_id=2,
         compute_instance_id=0,
@@ -63,9 +63,9 @@ def mig() -> SeenMig:
     )
 
 
-def port(number: int = 0) -> SeenPort:
+def port(number: int = 0) -> PortReading:
     """A port of 400 Gb/s."""
-    return SeenPort(
+    return PortReading(
         device=f"mlx5_{number}",
         port="1",
         link_layer="InfiniBand",

@@ -10,24 +10,24 @@ from gpumon.health.verdict import Verdict
 from gpumon.health.xids import XIDS
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.now import Now
 from gpumon.model.nvlink import Nvlink
-from gpumon.model.snapshot import DriverStatus, PciBus, SeenGpu, Snapshot
-from gpumon.model.timestamp import Moment
+from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
 from gpumon.state.change_log import changes
-from gpumon.state.messages import Arrival
-from gpumon.state.reduce import fold, watching
+from gpumon.state.messages import Message
+from gpumon.state.reduce import reduce, watching
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 
-TERMS = Terms(interval=1.0, catalogue=Catalogue({79: XIDS[79]}))
+TERMS = ReducerSettings(interval=1.0, catalogue=Catalogue({79: XIDS[79]}))
 BUS = tuple(f"00000000:{n:02X}:00.0" for n in (0x1B, 0x43, 0x52))
 UP = DriverStatus(up=True, driver="580.82.07", nvml="13.580.82.07", cuda="13.0")
 
 
-def seen(index: int, **values: object) -> SeenGpu:
+def seen(index: int, **values: object) -> GpuReading:
     """GPU `index` as a poll sees it while it is well."""
     gpu = Gpu(name="NVIDIA H100", temperature_celsius=40.0 + index, utilization_ratio=0.5, energy_joules_total=100.0)
-    whole = SeenGpu(
+    whole = GpuReading(
         bus_id=BUS[index],
         uuid=f"GPU-{index}",
         index=index,
@@ -39,20 +39,20 @@ def seen(index: int, **values: object) -> SeenGpu:
     return replace(whole, **values)  # type: ignore[arg-type]
 
 
-def lost(index: int, **values: object) -> SeenGpu:
+def lost(index: int, **values: object) -> GpuReading:
     return seen(index, gpu=None, links={}, fault="lost", error="GPU is lost", watched=0.0, increments={}, **values)
 
 
-def polled(*gpus: SeenGpu, at: float = 100.0) -> Snapshot:
+def polled(*gpus: GpuReading, at: float = 100.0) -> Snapshot:
     present = tuple(gpu.bus_id for gpu in gpus)
     return Snapshot(ended_at=at, wall=1e9 + at, durations={"fast": 0.01}, gpus=gpus, present=present, visible=len(gpus))
 
 
-def told(*arrivals: Arrival, at: float = 100.0, report: Report | None = None, terms: Terms = TERMS) -> Report:
+def told(*arrivals: Message, at: float = 100.0, report: Report | None = None, terms: ReducerSettings = TERMS) -> Report:
     """The Report after these arrivals, all at one moment."""
     report = report or watching(Report(started=0.0), terms)
     for arrival in arrivals:
-        report = fold(report, arrival, Moment(at, 1e9 + at, at), terms)
+        report = reduce(report, arrival, Now(at, 1e9 + at, at), terms)
     return report
 
 

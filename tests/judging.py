@@ -21,13 +21,13 @@ from gpumon.model import maintenance
 from gpumon.model.error_event import NVML, XID, Burst
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.maintenance import Maintenance, MaintenanceEnded
+from gpumon.model.now import Now
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import Labels, Sample, Table, samples
-from gpumon.model.snapshot import LinksSeen, StuckProcess
-from gpumon.model.timestamp import Moment
+from gpumon.model.snapshot import LinksSnapshot, StuckProcess
 from gpumon.state import health_reducer
-from gpumon.state.messages import Ruled
-from gpumon.state.settings import Terms
+from gpumon.state.messages import VerdictChanges
+from gpumon.state.settings import ReducerSettings
 
 WALL = 1.8e9
 LOOK = 5.0
@@ -51,9 +51,9 @@ class Ward:
             events=(),
             alerts=(),
             health=type(base.health)(),
-            memory=replace(base.memory, recalled=True, history=History().watching((), WINDOWS)),
+            internal=replace(base.internal, recalled=True, history=History().watching((), WINDOWS)),
         )
-        self.terms = Terms(policy=policy or Policy())
+        self.terms = ReducerSettings(policy=policy or Policy())
         self.at = uptime
         self._booted = WALL
         self._idle = 0.0
@@ -66,8 +66,8 @@ class Ward:
         return self._booted + self.at
 
     @property
-    def moment(self) -> Moment:
-        return Moment(self.at, self.wall, self.at - self._idle)
+    def moment(self) -> Now:
+        return Now(self.at, self.wall, self.at - self._idle)
 
     # What a test sets
 
@@ -101,7 +101,7 @@ class Ward:
 
     def processes(self, *, stuck: tuple[StuckProcess, ...] | None = (), contained: bool | None = False) -> None:
         """What the child that reads files says of processes; at first, that all is well."""
-        self._links = LinksSeen(ended_at=self.at, stuck=stuck, contained=contained)
+        self._links = LinksSnapshot(ended_at=self.at, stuck=stuck, contained=contained)
 
     def event(self, index: int, code: int, *, kind: str = XID, count: int = 1, text: str = "", **values: Any) -> None:
         """An error of a GPU, now."""
@@ -147,7 +147,7 @@ class Ward:
         self.report = replace(self.report, boot_id=boot_id)
         self.report = replace(
             self.report,
-            memory=replace(self.report.memory, history=History().watching((), WINDOWS)),
+            internal=replace(self.report.internal, history=History().watching((), WINDOWS)),
         )
         self.at = 0.0
         self.restart(waiting=())
@@ -191,8 +191,8 @@ class Ward:
             replace(one, begun_at=None, gpu=replace(one.gpu, ecc_errors_total=dict(one.ecc_volatile or {}) or None))
             for one in self.report.gpus
         )
-        memory = replace(self.report.memory, history=History().watching((), WINDOWS))
-        self.report = replace(self.report, health=replace(health, open=known), gpus=gpus, memory=memory)
+        memory = replace(self.report.internal, history=History().watching((), WINDOWS))
+        self.report = replace(self.report, health=replace(health, open=known), gpus=gpus, internal=memory)
         self._idle = self.at
         resumed_ = resumed(waiting, self.moment, self.report.boot_id)
         self.report = replace(self.report, health=replace(self.report.health, pending=resumed_))
@@ -214,12 +214,12 @@ class Ward:
 
     def look(self) -> Self:
         """Once, now."""
-        memory = self.report.memory
+        memory = self.report.internal
         history = memory.history.add(self._remembered(), self.at)
-        links = replace(memory.links, seen=self._links, seen_at=self.moment.lived)
+        links = replace(memory.links, seen=self._links, seen_at=self.moment.uptime)
         known = maintenance.in_time(self.report.maintenances, self.moment, self.report.boot_id)
         memory = replace(memory, history=history, links=links)
-        self.report = replace(self.report, memory=memory, maintenances=known)
+        self.report = replace(self.report, internal=memory, maintenances=known)
         self.report = health_reducer.looked(self.report, self.moment, self.terms)
         self.rule(self.report.health.due)
         return self
@@ -237,7 +237,7 @@ class Ward:
 
     def rule(self, due: tuple[Ruling, ...]) -> None:
         """What was due is told."""
-        self.report = health_reducer.take(self.report, Ruled(rulings=due))
+        self.report = health_reducer.take(self.report, VerdictChanges(rulings=due))
 
     @property
     def verdicts(self) -> dict[tuple[str, str], Verdict]:

@@ -13,8 +13,8 @@ from simulated import Simulation, simulated
 from gpumon.collectors.nvml.gpu import Extent
 from gpumon.collectors.nvml.library import Library
 from gpumon.collectors.nvml.poll import NodePoll, start
-from gpumon.model import call_page
-from gpumon.model.snapshot import SeenGpu, Snapshot
+from gpumon.model import call_progress
+from gpumon.model.snapshot import GpuReading, Snapshot
 
 
 class Poll:
@@ -22,7 +22,7 @@ class Poll:
 
     def __init__(self, simulation: Simulation, leave_aside: Collection[str], extent: Extent, patience: float) -> None:
         self.simulation = simulation
-        self.page = call_page.Writer(call_page.create())
+        self.page = call_progress.Writer(call_progress.create())
         self.library = Library(self.page)
         self.status = start(self.library)
         self.parts: list[Snapshot] = []
@@ -63,7 +63,7 @@ class Poll:
         self.simulation.now += 1.0
         return self.poll_all_tiers() if all_tiers else self.poll()
 
-    def gpu(self, index: int) -> SeenGpu:
+    def gpu(self, index: int) -> GpuReading:
         return self.poll_all_tiers().gpus[index]
 
 

@@ -18,9 +18,9 @@ from gpumon.model.fabric import CHECKS, Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver, Node
+from gpumon.model.now import Now
 from gpumon.model.nvlink import C2cLink, Nvlink
-from gpumon.model.snapshot import SeenMig
-from gpumon.model.timestamp import Moment
+from gpumon.model.snapshot import MigReading
 from gpumon.outputs.responses.base import Document, HostTime
 from gpumon.outputs.responses.gpus import GpuResponse
 from gpumon.outputs.responses.probes import RunResponse
@@ -28,9 +28,9 @@ from gpumon.outputs.responses.report import ReportResponse
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state import health_reducer as judging
-from gpumon.state.messages import Ruled
+from gpumon.state.messages import VerdictChanges
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 
 STAMP: HostTime = example.STAMP
 MINUTE = 60.0
@@ -88,13 +88,13 @@ def stuck(index: int = 5) -> Report:
 def judged(report: Report) -> Report:
     """With the verdicts that ten minutes of it have given."""
     history = History().watching((), table.windows())
-    report = replace(report, memory=replace(report.memory, recalled=True, history=history))
+    report = replace(report, internal=replace(report.internal, recalled=True, history=history))
     for ago in (20 * MINUTE, 10 * MINUTE, 0.0):
-        now = Moment(STAMP.boot - ago, STAMP.wall - ago, STAMP.boot - ago)
-        past = report.memory.history.add(report.samples(), now.at)
-        report = replace(report, memory=replace(report.memory, history=past))
-        report = judging.looked(report, now, Terms())
-        report = judging.take(report, Ruled(rulings=report.health.due))
+        now = Now(STAMP.boot - ago, STAMP.wall - ago, STAMP.boot - ago)
+        past = report.internal.history.add(report.samples(), now.at)
+        report = replace(report, internal=replace(report.internal, history=past))
+        report = judging.looked(report, now, ReducerSettings())
+        report = judging.take(report, VerdictChanges(rulings=report.health.due))
     return report
 
 
@@ -164,7 +164,7 @@ def partitioned() -> Report:
     return replace(report, gpus=gpus)
 
 
-def _mig(gpu: int, number: int, profile: str) -> SeenMig:
+def _mig(gpu: int, number: int, profile: str) -> MigReading:
     return replace(example_parts.mig(), uuid=f"MIG-{gpu}{number}", gpu_instance_id=number, profile=profile)
 
 

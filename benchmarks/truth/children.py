@@ -12,15 +12,15 @@ from gpumon.collectors.links.__main__ import Links, run, trees
 from gpumon.collectors.sampler.__main__ import Sampler
 from gpumon.collectors.sampler.node import await_surroundings
 from gpumon.model import frame
-from gpumon.model.child_orders import LinkOrders, Orders
-from gpumon.model.snapshot import Hello, Message
+from gpumon.model.orders import LinksOrders, SamplerOrders
+from gpumon.model.snapshot import ChildMessage, Hello
 
 
 def sampler(process: Process) -> int:
-    orders = Orders.decode(process.orders)
+    orders = SamplerOrders.decode(process.orders)
     orders = replace(orders, page=process.page)
 
-    def say(*messages: Message) -> None:
+    def say(*messages: ChildMessage) -> None:
         process.write(b"".join(map(frame.encode, messages)))
 
     _greet(process)
@@ -28,7 +28,7 @@ def sampler(process: Process) -> int:
 
 
 def links(process: Process) -> int:
-    orders = replace(LinkOrders.decode(process.orders), page=process.page)
+    orders = replace(LinksOrders.decode(process.orders), page=process.page)
     _greet(process)
     run(Links(orders, trees(orders)), lambda message: process.write(frame.encode(message)))
     return 0

@@ -23,13 +23,13 @@ from gpumon.config.model import Configuration
 from gpumon.daemon import Daemon
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.verdict import Ruling, Verdict
-from gpumon.model.call_page import Reader
+from gpumon.model.call_progress import Reader
 from gpumon.model.release import NODE
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.schedule import Schedule, Timetable
 from gpumon.server.listener import Front
 from gpumon.sim.profiles import PROFILES
-from gpumon.state.messages import Arrival
+from gpumon.state.messages import Message
 from gpumon.state.report import Report
 
 POLL_SECONDS = 5.0
@@ -72,7 +72,7 @@ class Agent(Daemon):
         self.services = replace(
             self.services,
             schedule=_Schedule(timetable(configuration)),
-            front=_Front(configuration.web, FastAPI),
+            front=_Front(configuration.web, configuration.store.path, FastAPI),
         )
 
     @property
@@ -90,7 +90,7 @@ class Agent(Daemon):
     def accept(self) -> None:
         self.services.inventory_acceptance.request()
 
-    def tell(self, arrival: Arrival) -> None:
+    def tell(self, arrival: Message) -> None:
         self.services.monitor.take(arrival)
 
     def keep(self, result: ProbeResult) -> None:
@@ -240,7 +240,7 @@ class World:
         """What is here, as by `gpumon inventory accept`."""
         self.agent.accept()
 
-    def tell(self, arrival: Arrival) -> None:
+    def tell(self, arrival: Message) -> None:
         """What else arrives at the daemon."""
         self.agent.tell(arrival)
 

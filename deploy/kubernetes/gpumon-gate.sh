@@ -11,7 +11,7 @@
 # What this does not do:
 # - It reserves nothing. A pod that is bound a moment later takes seconds to start; its first process on a GPU ends the
 #   run within two seconds. To rule that out too, cordon the node here, and uncordon it when the run is over.
-# - It gives no part of a node: which GPUs a pod has, the API server does not know. So probe.partial changes nothing.
+# - It gives no part of a node: which GPUs a pod has, the API server does not know. So probe.allow_partial changes nothing.
 # - It sees no GPUs that are given out by resource claims (DRA), nor by time slicing under another name: see RESOURCE.
 #
 # Settings, from the environment:

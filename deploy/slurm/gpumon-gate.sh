@@ -5,7 +5,7 @@
 # What this does not do:
 # - It reserves nothing. A job that starts a moment later is for the prolog: gpumon-prolog.sh ends the run, and lets the
 #   job begin when the GPUs are free.
-# - It gives no part of a node: one with a job on some of its GPUs is not free, whatever probe.partial says.
+# - It gives no part of a node: one with a job on some of its GPUs is not free, whatever probe.allow_partial says.
 # - It changes nothing in Slurm, and needs no right but to read its state.
 set -u
 PATH=${PATH:+$PATH:}/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

@@ -13,8 +13,8 @@ from gpumon.cli.errors import UserError
 from gpumon.clock import boot_clock, boot_id
 from gpumon.model import hold as holds
 from gpumon.model.hold import Hold, HoldEnded, Holds
+from gpumon.model.now import Now
 from gpumon.model.time_window import ASK_FOR_LESS, wrong_length
-from gpumon.model.timestamp import Moment
 from gpumon.outputs.responses.windows import HoldResponse
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.runner.process_marks import agent_of, has_gpus, is_orphaned_rank
@@ -45,7 +45,7 @@ class Done:
 
 def hold(store: Path, seconds: float, reason: str, owner: str, *, most: float) -> Done:
     """Begin one. Raises InUse, and UserError for one that is longer than `most` seconds."""
-    wrong = wrong_length(seconds, most, "probe.hold_max_seconds")
+    wrong = wrong_length(seconds, most, "probe.max_hold_seconds")
     if wrong:
         raise UserError(f"{wrong} {ASK_FOR_LESS}")
     wall, at = time.time(), boot_clock()
@@ -84,7 +84,7 @@ def _kept(path: Path, change: Callable[[Holds], Holds]) -> Done:
             return _done(change(known), stored=False, words=f"{NO_AGENT} {UNKNOWN}: there is no store {path}.")
         with Store.open(path) as store:
             at = boot_clock()
-            known = holds.in_time(store.spans(Hold), Moment(at=at, wall=time.time(), lived=at), boot_id())
+            known = holds.in_time(store.spans(Hold), Now(at=at, wall=time.time(), uptime=at), boot_id())
             store.keep_spans(change(known))
     except StoreError as error:
         if error.in_use:

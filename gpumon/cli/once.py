@@ -15,12 +15,21 @@ from gpumon.cli.config_arguments import add_flags, configuration_to_start
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import first_report, link_orders, orders, terms
 from gpumon.config.model import Configuration
-from gpumon.model.snapshot import DriverStatus, Hello, LinksSeen, Logged, Message, Snapshot, TrialResult, XidEvent
+from gpumon.model.snapshot import (
+    ChildMessage,
+    DriverStatus,
+    Hello,
+    LinksSnapshot,
+    Logged,
+    Snapshot,
+    TrialResult,
+    XidEvent,
+)
 from gpumon.outputs import terminal
 from gpumon.outputs.prometheus import Renderer
 from gpumon.outputs.responses.base import HostTime
 from gpumon.outputs.responses.report import ReportResponse
-from gpumon.state.messages import Samplers
+from gpumon.state.messages import SamplerStatus
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.supervisor.links import LinksSupervisor
@@ -79,21 +88,21 @@ class Look:
         self._links.stop()
         return self._monitor.latest
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: ChildMessage) -> None:
         if not isinstance(message, (Hello, Logged, TrialResult, XidEvent)):
             self._monitor.take(message)
         polled = isinstance(message, Snapshot) and message.complete
         if polled or (isinstance(message, DriverStatus) and not message.up):
             self._end(None)
 
-    def _supervise(self, state: Samplers) -> None:
+    def _supervise(self, state: SamplerStatus) -> None:
         """Crashes that put a GPU aside are what the supervisor is there for; one more is not about a GPU."""
         self._monitor.take(state)
         crashes = state.restarts["crash"] + state.restarts["mismatch"]
         if crashes > CRASHES_A_GPU * (1 + len(state.aside)):
             self._end(f"the sampler ended {crashes} times before it had read anything; what it said stands above")
 
-    def _see_links(self, seen: LinksSeen) -> None:
+    def _see_links(self, seen: LinksSnapshot) -> None:
         self._monitor.take(seen)
         self._linked = True
         if self.failure is None:

@@ -68,7 +68,7 @@ def begin(chosen: argparse.Namespace) -> int:
         chosen,
         lambda agent: agent.post(f"{PATH}?{urlencode(wanted)}", CHANGED),
         lambda settings, store: offline_hold.hold(
-            store, seconds, chosen.reason or "", chosen.owner or "", most=settings.probe.hold_max_seconds
+            store, seconds, chosen.reason or "", chosen.owner or "", most=settings.probe.max_hold_seconds
         ),
         FREE,
     )

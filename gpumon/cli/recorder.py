@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from gpumon.clock import boot_clock
-from gpumon.model.child_orders import Orders
-from gpumon.model.snapshot import DriverStatus, Message, Snapshot
+from gpumon.model.orders import SamplerOrders
+from gpumon.model.snapshot import ChildMessage, DriverStatus, Snapshot
 from gpumon.sim.recording.builder import Builder
 from gpumon.supervisor.framed import FramedChild, Launch
 from gpumon.supervisor.lines import Lines
@@ -39,7 +39,9 @@ class Outcome:
 class Recording:
     """`orders` gives the orders of a sampler for a call page. Use `run` once."""
 
-    def __init__(self, builder: Builder, orders: Callable[[int], Orders], *, began: float, seconds: float) -> None:
+    def __init__(
+        self, builder: Builder, orders: Callable[[int], SamplerOrders], *, began: float, seconds: float
+    ) -> None:
         self.outcome = Outcome()
         self._builder = builder
         self._orders = orders
@@ -92,7 +94,7 @@ class Recording:
         limit = SURVEY_SECONDS if survey else OPENING_SECONDS
         self._deadline = self._loop.call_after(limit, lambda: self._fail(f"nothing came for {limit:g} s"))
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: ChildMessage) -> None:
         if isinstance(message, DriverStatus):
             self.outcome.up |= message.up
             if not message.up:

@@ -22,7 +22,7 @@ from gpumon.clock import boot_clock
 from gpumon.config.component_settings import TRACE
 from gpumon.config.given import did_you_mean
 from gpumon.model import durations
-from gpumon.model.child_orders import is_recording
+from gpumon.model.orders import is_recording
 from gpumon.sim import guest
 from gpumon.sim.guest.sitecustomize import OLDEST, SIMULATION
 from gpumon.sim.profiles import PROFILES

@@ -15,8 +15,8 @@ from gpumon.health.alerting import rules
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.lives import Life
 from gpumon.health.policy import Policy
-from gpumon.model.child_orders import LinkOrders, Orders, Simulation
 from gpumon.model.node import Build
+from gpumon.model.orders import LinksOrders, SamplerOrders, Simulation
 from gpumon.probe.core.baseline import Floors
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.probes import PROBES
@@ -24,7 +24,7 @@ from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.core.state import ProbeState
 from gpumon.probe.runner.settings import Choices
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 from gpumon.version import revision
 
 PROBE = PROBES["allreduce"]
@@ -67,9 +67,9 @@ def kernel_log(configuration: Configuration) -> Path | None:
     return configuration.kernel_log.path if named or configuration.simulate.profile is None else None
 
 
-def terms(configuration: Configuration) -> Terms:
+def terms(configuration: Configuration) -> ReducerSettings:
     """Return the settings of the reducer."""
-    return Terms(
+    return ReducerSettings(
         interval=configuration.poll.interval_seconds,
         expected=configuration.gpus.expected_count,
         probe_interval=timetable(configuration).interval,
@@ -86,21 +86,21 @@ def policy(configuration: Configuration) -> Policy:
     grace = 0.0 if configuration.simulate.profile and configuration.origin(GRACE) == "default" else None
     return Policy(
         thresholds=health.thresholds,
-        disabled=frozenset(health.disabled),
+        disabled=frozenset(health.disabled_checks),
         boot_grace=health.boot_grace_seconds if grace is None else grace,
         versions=health.versions,
     )
 
 
-def orders(configuration: Configuration, page: int, epoch: float) -> Orders:
+def orders(configuration: Configuration, page: int, epoch: float) -> SamplerOrders:
     """Return the orders of a sampler. `epoch` is the boot clock at which a simulated node began."""
-    return Orders(
+    return SamplerOrders(
         page=page,
         parent=os.getpid(),
         interval=configuration.poll.interval_seconds,
         exclude=configuration.gpus.exclude,
         gpm=configuration.poll.gpm,
-        largest_processes=configuration.processes.largest,
+        largest_processes=configuration.processes.max_per_gpu,
         sysfs=str(configuration.pci.sysfs),
         simulation=_simulation(configuration, epoch),
         log_level=configuration.log.level,
@@ -108,9 +108,9 @@ def orders(configuration: Configuration, page: int, epoch: float) -> Orders:
     )
 
 
-def link_orders(configuration: Configuration, page: int, epoch: float) -> LinkOrders:
+def link_orders(configuration: Configuration, page: int, epoch: float) -> LinksOrders:
     """Return the orders of the links child."""
-    return LinkOrders(
+    return LinksOrders(
         page=page,
         parent=os.getpid(),
         sysfs=str(configuration.links.sysfs or configuration.pci.sysfs),
@@ -143,11 +143,11 @@ def choices(configuration: Configuration) -> Choices:
         dtypes=tuple(dict.fromkeys(("float32", *probe.dtypes))),
         environment=probe.nccl_environment,
         floors=floors(configuration),
-        idle_seconds=_given(probe.idle_seconds, 0.0 if configuration.simulate.profile else PROBE.idle),
-        partial=probe.partial,
+        idle_seconds=_given(probe.min_idle_seconds, 0.0 if configuration.simulate.profile else PROBE.idle),
+        partial=probe.allow_partial,
         algorithms=tuple(dict.fromkeys(probe.algorithms)),
         gate=probe.scheduler_gate,
-        gate_seconds=probe.scheduler_gate_seconds,
+        gate_seconds=probe.scheduler_gate_timeout_seconds,
         fault=os.environ.get(PROBE_FAULT, ""),
     )
 
@@ -157,9 +157,9 @@ def floors(configuration: Configuration) -> Mapping[str, Floors]:
     probe = configuration.probe
     return {
         setting.backend: Floors(
-            baseline=_given(probe.least_baseline_ratio, setting.least_baseline_ratio),
-            spreads=probe.least_baseline_spreads,
-            expected=probe.least_expected_ratio,
+            baseline=_given(probe.min_baseline_ratio, setting.min_baseline_ratio),
+            spreads=probe.min_baseline_spreads,
+            expected=probe.min_expected_ratio,
         )
         for setting in (PROBE.gpu, PROBE.cpu)
     }
@@ -173,7 +173,7 @@ def timetable(configuration: Configuration) -> Timetable:
     return Timetable(
         interval=interval,
         jitter=min(interval, _given(probe.jitter_seconds, PROBE.jitter)),
-        first_after=_given(probe.first_after_seconds, first_after),
+        first_after=_given(probe.initial_delay_seconds, first_after),
     )
 
 

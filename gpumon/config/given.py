@@ -15,7 +15,7 @@ from gpumon.config.row import split
 from gpumon.config.settings import CONFIG_FILE, FLAGS, sections, settings
 from gpumon.config.yaml_file import Key, YamlError
 from gpumon.health.policy import Limit, senseless
-from gpumon.model.child_orders import is_recording
+from gpumon.model.orders import is_recording
 
 CONFIG_FILE_VARIABLE = "GPUMON_CONFIG__FILE"
 
@@ -130,8 +130,8 @@ class Given:
             self._complain(self.origin(key), key, f"{should}, not {numbers[name]:g}", remedy)
 
     def check_disabled(self, known: Collection[str]) -> None:
-        key = ("health", "disabled")
-        given = self.values.get("health", {}).get("disabled")
+        key = ("health", "disabled_checks")
+        given = self.values.get("health", {}).get("disabled_checks")
         names = split(given)
         for name in names if isinstance(names, list) else ():
             if isinstance(name, str) and name not in known:

@@ -50,12 +50,11 @@ def load(
     profiles: Collection[str] | None = None,
     xid_rows: Callable[[Path], tuple[Mapping[int, Xid], Collection[Problem]]] | None = None,
 ) -> Configuration:
-    """The configuration in force.
+    """Return the configuration in force. Raises ConfigurationError with every problem.
 
-    `flags` holds values by flag name, None for those not given; `thresholds` the names that alerts.thresholds may
-    use, `limits` the rows of health.thresholds, `versions` those of health.versions, `checks` those of health.disabled,
-    `profiles` those of simulate.profile, None to take any; `xid_rows` reads xids.file, None to leave it unread. Raises
-    ConfigurationError with every problem.
+    `flags` maps flag names to values, None if a flag is not given. The allowed names of alerts.thresholds,
+    health.thresholds (`limits`), health.versions, health.disabled_checks (`checks`) and simulate.profile are not
+    checked if they are None. `xid_rows` reads xids.file, which is not read if it is None.
     """
     given = Given()
     state = places.state_directory(environ, root=os.geteuid() == 0)

@@ -103,7 +103,7 @@ class Poll(Section):
 class Processes(Section):
     """The processes on the GPUs."""
 
-    largest: int = setting(
+    max_per_gpu: int = setting(
         0,
         "How many of each GPU to show with pid, name and memory, the largest first. "
         "0 shows none: names of processes are not for everyone.",
@@ -186,19 +186,11 @@ class Health(Section):
         "Thresholds of the checks that differ from the shipped ones, by name. Null switches off what depends on one.",
         example={"core_celsius": 80},
     )
-    disabled: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
+    disabled_checks: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
         (), "Checks that are not made, by name.", example=["gpu_persistence_off"]
     )
     boot_grace_seconds: float = setting(
         300, "Time after a boot in which links may train and daemons start. On a simulated node 0.", ge=0, le=86400
-    )
-    file: SomePath | None = setting(
-        None,
-        "File to which the verdicts are written for `gpumon check` and other programs: docs/check.md.",
-        flag="--health.file",
-        default_in_words="`health.json` in systemd's runtime directory, else `gpumon.db.health.json` beside the store",
-        example="/run/gpumon/health.json",
-        restart=True,
     )
     versions: Mapping[str, str] = setting(
         {},

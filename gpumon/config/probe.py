@@ -48,7 +48,7 @@ class Probe(Section):
         ge=0,
         le=YEAR,
     )
-    first_after_seconds: float | None = setting(
+    initial_delay_seconds: float | None = setting(
         None,
         "Time from start to the first run.",
         default_in_words="the probe's own: 60, on a simulated node 5",
@@ -56,7 +56,7 @@ class Probe(Section):
         ge=0,
         le=YEAR,
     )
-    idle_seconds: float | None = setting(
+    min_idle_seconds: float | None = setting(
         None,
         "Time for which nobody may have used the GPUs before a run by schedule; a run that is due waits for it.",
         default_in_words="the probe's own: 600, on a simulated node 0",
@@ -64,7 +64,7 @@ class Probe(Section):
         ge=0,
         le=YEAR,
     )
-    partial: bool = setting(
+    allow_partial: bool = setting(
         default=False,
         meaning="Whether a run may leave out GPUs that are in use, if two or more are not. It measures the ring alone.",
     )
@@ -88,8 +88,8 @@ class Probe(Section):
         "Types of the elements, float32 always among them: it alone is exported. Each more takes as long again.",
         example=["float32", "bfloat16"],
     )
-    hold_max_seconds: float = setting(7 * 86400, "Longest hold: `gpumon probe hold`.", ge=1, le=30 * 86400)
-    least_baseline_ratio: float | None = setting(
+    max_hold_seconds: float = setting(7 * 86400, "Longest hold: `gpumon probe hold`.", ge=1, le=30 * 86400)
+    min_baseline_ratio: float | None = setting(
         None,
         "Share of this host's own median bandwidth below which a run is degraded. 0: none is.",
         default_in_words="the probe's own: 0.9, on CPU 0.5",
@@ -97,10 +97,10 @@ class Probe(Section):
         ge=0,
         le=1,
     )
-    least_baseline_spreads: float = setting(
+    min_baseline_spreads: float = setting(
         4, "And by how many spreads of its earlier runs it has to lie below that median.", ge=0
     )
-    least_expected_ratio: float = setting(
+    min_expected_ratio: float = setting(
         0.85, "The same share of the figure that is published for this hardware: docs/probe.md.", ge=0, le=1
     )
     scheduler_gate: Annotated[
@@ -114,7 +114,7 @@ class Probe(Section):
         default_in_words="none",
         example=["/etc/gpumon/slurm-gate"],
     )
-    scheduler_gate_seconds: float = setting(10, "Time in which that command must have answered.", gt=0, le=300)
+    scheduler_gate_timeout_seconds: float = setting(10, "Time in which that command must have answered.", gt=0, le=300)
     nccl_environment: Mapping[
         Annotated[str, AfterValidator(checked_nccl_name)],
         Annotated[str, BeforeValidator(number_as_text), AfterValidator(checked_word)],

@@ -48,7 +48,8 @@ def reference() -> str:
 
 def _of_checks() -> Iterator[str]:
     """What the names of `health` may be."""
-    yield f"`health.disabled` names checks ([what each says](health.md)): {', '.join(f'`{name}`' for name in BY_NAME)}."
+    names = ", ".join(f"`{name}`" for name in BY_NAME)
+    yield f"`health.disabled_checks` lists names of checks ([docs/health.md](health.md)): {names}."
     yield "\n`health.thresholds` holds numbers of checks:\n"
     yield "| threshold | default | allowed | meaning |\n| --- | --- | --- | --- |"
     for limit in LIMITS.values():

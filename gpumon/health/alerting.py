@@ -33,7 +33,7 @@ _CANNOT_TELL = Rule(
     action="""\
 1. `gpumon status` on the node names what the check lacks, and what to do about it: most often a permission, a service
    that does not run, or a GPU that answers with an error.
-2. What this node cannot have need not be checked: name the check in `health.disabled`.
+2. What this node cannot have need not be checked: name the check in `health.disabled_checks`.
 """,
 )
 

@@ -11,7 +11,7 @@ from gpumon.health import nvlink5, recovery, registers
 from gpumon.health.terms import ACTIONS, Action
 from gpumon.health.xids import NOTHING, SUPPORT, XIDS, Severity, Xid, unknown
 from gpumon.model.error_event import AER, CANCELLED_BY, NIC, OVERRUN, SXID, Burst
-from gpumon.model.nic_messages import trouble
+from gpumon.model.nic_errors import nic_error
 
 _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
@@ -137,7 +137,7 @@ _OF_ADAPTERS = {"none": NOTHING, "reboot": "drain the node and reboot it", "insp
 
 
 def _nic(code: int) -> Explanation:
-    known = trouble(code)
+    known = nic_error(code)
     return Explanation(
         name=known.meaning,
         severity=Severity.CRITICAL if known.fatal else Severity.WARNING,

@@ -68,7 +68,7 @@ def _repair(verdict: Verdict, facts: Facts, settling: float) -> Way | None:
 
 def _has_proved(repair: Way, verdict: Verdict, facts: Facts) -> bool:
     if repair is Way.REBOOT:
-        return min(facts.uptime, facts.now.lived, verdict.well) >= PROOF_AFTER_REBOOT
+        return min(facts.uptime, facts.now.uptime, verdict.well) >= PROOF_AFTER_REBOOT
     begun = begun_at(verdict, facts) or 0.0
     return min(facts.now.at - begun, verdict.well) >= PROOF_AFTER_RESET
 

@@ -20,9 +20,9 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.maintenance import Known, Maintenance, in_force
 from gpumon.model.node import Driver, Node
-from gpumon.model.port_record import KnownPort
-from gpumon.model.snapshot import SeenPort, StuckProcess
-from gpumon.model.timestamp import Moment
+from gpumon.model.now import Now
+from gpumon.model.port_record import PortRecord
+from gpumon.model.snapshot import PortReading, StuckProcess
 from gpumon.probe.core.state import ProbeState
 
 
@@ -30,15 +30,15 @@ from gpumon.probe.core.state import ProbeState
 class Facts:
     """Everything that a check may look at."""
 
-    now: Moment
+    now: Now
     boot_id: str = ""
     node: Node = Node()
     driver: Driver = Driver()
     gpus: tuple[GpuState, ...] = ()
-    ports: tuple[SeenPort, ...] = ()
+    ports: tuple[PortReading, ...] = ()
     gone_ports: Mapping[str, float] = field(default_factory=dict)
     """Those of `ports` that are gone while others can be read: since when, in seconds since the epoch."""
-    known_ports: Mapping[str, KnownPort] = field(default_factory=dict)
+    known_ports: Mapping[str, PortRecord] = field(default_factory=dict)
     """What is remembered of `ports`, over restarts and reboots."""
     ports_listed: bool = False
     """There are no ports but `ports`."""
@@ -285,7 +285,7 @@ class GpuCase(_Case):
 class PortCase(_Case):
     """One InfiniBand or RoCE port."""
 
-    port: SeenPort
+    port: PortReading
     facts: Facts
 
     @property

@@ -7,11 +7,11 @@ from gpumon.model.gpu_state import GpuState
 
 
 def free_since(facts: Facts) -> float | None:
-    """As Moment.lived; None: it is not."""
+    """As Now.uptime; None: it is not."""
     if not is_free(facts):
         return None
     before = facts.probe.free_since
-    return facts.now.lived if before is None else before
+    return facts.now.uptime if before is None else before
 
 
 def is_free(facts: Facts) -> bool:

@@ -28,7 +28,7 @@ SAME = 1e-3
 def judge(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Health:
     """Health after one look with these checks."""
     checks = [check for check in checks if check.name not in facts.policy.disabled]
-    passed = 0.0 if health.looked_at is None else facts.now.lived - health.looked_at
+    passed = 0.0 if health.looked_at is None else facts.now.uptime - health.looked_at
     known, pending, due = dict(health.open), dict[Key, Pending](), list[Ruling]()
     unseen, broken = dict(health.pending), dict[Key, str]()
     for check in checks:
@@ -45,7 +45,7 @@ def judge(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Hea
     names = {check.name for check in checks}
     due += _of_devices(known, facts, names, health.pending, pending)
     for key, one in unseen.items():  # of a device that is not there now, as it may be after a start
-        if key[0] in names and one.counts(facts.now.lived):
+        if key[0] in names and one.counts(facts.now.uptime):
             pending.setdefault(key, one)
     return replace(
         health,
@@ -57,7 +57,7 @@ def judge(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Hea
         judged=True,
         judged_wall=facts.now.wall,
         judged_at=facts.now.at,
-        looked_at=facts.now.lived,
+        looked_at=facts.now.uptime,
     )
 
 
@@ -121,7 +121,7 @@ class _Case:
         if finding is None:
             # Nobody can tell now. What was waited for goes on waiting for a while: it may have gone on unseen.
             verdict = None if self.verdict is None else self.verdict._replace(active=False)
-            waits = self.pending is not None and self.pending.counts(facts.now.lived)
+            waits = self.pending is not None and self.pending.counts(facts.now.uptime)
             return verdict, self.pending if waits else None, []
         verdict = self._updated(finding, facts)
         current = OK if verdict is None else verdict.level
@@ -130,7 +130,7 @@ class _Case:
         if finding.level == current:
             return verdict, None, [] if verdict is None else self._another_action(verdict, finding, facts)
         patience = self.check.after if finding.level > current else self.check.clear_after
-        waiting = self._waiting(current, finding.level, patience, facts.now.lived)
+        waiting = self._waiting(current, finding.level, patience, facts.now.uptime)
         if waiting.lasted[finding.level] < patience and finding.ended is not Way.GONE:
             return verdict, waiting, []
         return verdict, waiting, [self._due(verdict, finding, facts)]
@@ -145,13 +145,13 @@ class _Case:
     def _looks_back(self, verdict: Verdict, facts: Facts) -> bool:
         """Whether what made the verdict would still be seen. A restart forgets it; it counts for its whole time."""
         now, window = facts.now, max((past.seconds for past in self.check.past), default=0.0)
-        before = verdict.boot_id == facts.boot_id and verdict.seen_at <= now.at - now.lived
-        return now.lived >= min(HOUR, window) and not (before and now.at - verdict.seen_at < window)
+        before = verdict.boot_id == facts.boot_id and verdict.seen_at <= now.at - now.uptime
+        return now.uptime >= min(HOUR, window) and not (before and now.at - verdict.seen_at < window)
 
-    def _waiting(self, current: Level, found: Level, patience: float, lived: float) -> Pending:
-        known = self.pending.again(lived) if self.pending is not None and self.pending.level is current else {}
+    def _waiting(self, current: Level, found: Level, patience: float, uptime: float) -> Pending:
+        known = self.pending.again(uptime) if self.pending is not None and self.pending.level is current else {}
         passed = (one for one in Level if current < one <= found or found <= one < current)
-        return Pending(current, {one: known.get(one, 0.0) for one in passed}, lived, patience)
+        return Pending(current, {one: known.get(one, 0.0) for one in passed}, uptime, patience)
 
     def _updated(self, finding: Finding, facts: Facts) -> Verdict | None:
         """The verdict with what is new about it and needs no row in the store."""
@@ -246,9 +246,9 @@ def _of_devices(
         elif verdict.device in names:
             yield from _named(verdict, names[verdict.device], known, facts)
         elif facts.node.nvml_up if is_gpu(verdict.device) else facts.ports_listed:
-            lived = facts.now.lived
-            lasted = waited[key].again(lived).get(OK, 0.0) if key in waited else 0.0
-            pending[key] = Pending(verdict.level, {OK: lasted}, lived, GONE_AFTER)
+            uptime = facts.now.uptime
+            lasted = waited[key].again(uptime).get(OK, 0.0) if key in waited else 0.0
+            pending[key] = Pending(verdict.level, {OK: lasted}, uptime, GONE_AFTER)
             if lasted >= GONE_AFTER:
                 yield ruling(verdict, Change.CLEARED, facts, Way.GONE)
 

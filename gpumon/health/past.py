@@ -37,7 +37,7 @@ class Series(NamedTuple):
 
     @property
     def changed_at(self) -> float:
-        """When it was first seen with its last value, on the clock of Moment.at."""
+        """When it was first seen with its last value, on the clock of Now.at."""
         return self.window.changed_at
 
     @property

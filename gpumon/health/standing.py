@@ -25,18 +25,18 @@ class Pending:
     """Seconds for which every look went at least so far from it, less those in which no agent ran. What swings between
     two levels is no less than the nearer one."""
     seen: float
-    """When one was last seen, on the clock of Moment.lived; less than 0 before this life of the agent."""
+    """When one was last seen, on the clock of Now.uptime; less than 0 before this life of the agent."""
     patience: float
     """Seconds for which they have to last."""
 
-    def again(self, lived: float) -> dict[Level, float]:
+    def again(self, uptime: float) -> dict[Level, float]:
         """For how long they have lasted, when they are seen now."""
-        elapsed = lived - max(0.0, self.seen)
+        elapsed = uptime - max(0.0, self.seen)
         return {level: seconds + elapsed for level, seconds in self.lasted.items()}
 
-    def counts(self, lived: float) -> bool:
+    def counts(self, uptime: float) -> bool:
         """Whether it does though nobody can tell now; unseen for longer than it has to last, it may have come anew."""
-        return lived - self.seen <= self.patience
+        return uptime - self.seen <= self.patience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Health:
     judged_at: float | None = None
     """The same on CLOCK_BOOTTIME."""
     looked_at: float | None = None
-    """When it was last judged in this life, on the clock of Moment.lived."""
+    """When it was last judged in this life, on the clock of Now.uptime."""
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:

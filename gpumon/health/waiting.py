@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpumon.health.standing import Health, Pending
 from gpumon.health.terms import Level
 from gpumon.health.verdict import Key
-from gpumon.model.timestamp import Moment
+from gpumon.model.now import Now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +42,12 @@ def waited(health: Health, boot_id: str) -> Iterator[Waited]:
         )
 
 
-def resumed(stored: Iterable[Waited], now: Moment, boot_id: str) -> dict[Key, Pending]:
+def resumed(stored: Iterable[Waited], now: Now, boot_id: str) -> dict[Key, Pending]:
     """What goes on waiting: that of this boot which nobody missed for too long. The gap itself does not count."""
     found = {}
     for one in stored:
-        seen = now.lived - (now.at - one.seen_at)
+        seen = now.uptime - (now.at - one.seen_at)
         pending = Pending(one.level, one.lasted, seen, one.patience)
-        if one.boot_id == boot_id and pending.counts(now.lived):
+        if one.boot_id == boot_id and pending.counts(now.uptime):
             found[one.check, one.device] = pending
     return found

@@ -13,7 +13,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
-from gpumon.model.snapshot import Message
+from gpumon.model.snapshot import ChildMessage
 
 SCHEMA = 6
 """Raised whenever a message changes its shape: daemon and child of different installs must not talk."""
@@ -31,7 +31,7 @@ _KINDS: dict[str, type[Any]] = {
         snapshot.Snapshot,
         snapshot.XidEvent,
         snapshot.TrialResult,
-        snapshot.LinksSeen,
+        snapshot.LinksSnapshot,
     )
 }
 
@@ -40,20 +40,20 @@ class FrameError(ValueError):
     """A line that is not one of our frames."""
 
 
-def encode(message: Message) -> bytes:
+def encode(message: ChildMessage) -> bytes:
     """One line, with its newline."""
     frame = {"frame": type(message).__name__} | _attributes(message)
     return json.dumps(frame, separators=(",", ":"), default=_attributes).encode() + b"\n"
 
 
-def decode(line: bytes) -> Message:
+def decode(line: bytes) -> ChildMessage:
     """Raises FrameError for what is not a frame of this schema."""
     try:
         values = json.loads(line)
         kind = _KINDS[values.pop("frame")]
         if kind is snapshot.Snapshot:
             return _snapshot(values)
-        if kind is snapshot.LinksSeen:
+        if kind is snapshot.LinksSnapshot:
             return _links(values)
         if kind is snapshot.PciBus:
             return snapshot.PciBus(**values | {"excluded": tuple(values["excluded"])})
@@ -82,7 +82,7 @@ _PARTS: dict[str, type[Any]] = {"gpu": Gpu, "fabric": Fabric, "platform": Platfo
 _LINK_PARTS: dict[str, type[Any]] = {"links": Nvlink, "peers": NvlinkPeer, "c2c_links": C2cLink}
 
 
-def _seen(values: dict[str, Any]) -> snapshot.SeenGpu:
+def _seen(values: dict[str, Any]) -> snapshot.GpuReading:
     for name, table in _PARTS.items():
         if name in values:
             values[name] = table(**values[name])
@@ -90,11 +90,11 @@ def _seen(values: dict[str, Any]) -> snapshot.SeenGpu:
         values[name] = {link: table(**one) for link, one in values.get(name, {}).items()}
     if "pids" in values:
         values["pids"] = tuple(values["pids"])
-    values["migs"] = tuple(snapshot.SeenMig(**one | {"mig": Mig(**one["mig"])}) for one in values.get("migs", ()))
-    return snapshot.SeenGpu(**values)
+    values["migs"] = tuple(snapshot.MigReading(**one | {"mig": Mig(**one["mig"])}) for one in values.get("migs", ()))
+    return snapshot.GpuReading(**values)
 
 
-def _links(values: dict[str, Any]) -> snapshot.LinksSeen:
+def _links(values: dict[str, Any]) -> snapshot.LinksSnapshot:
     values |= {"ports": tuple(_port(one) for one in values["ports"])}
     values |= {name: tuple(values[name]) for name in ("denied", "ended")}
     if "schedulers" in values:
@@ -103,9 +103,9 @@ def _links(values: dict[str, Any]) -> snapshot.LinksSeen:
         values["stuck"] = tuple(
             snapshot.StuckProcess(since=one["since"], gpus=tuple(one["gpus"])) for one in values["stuck"]
         )
-    return snapshot.LinksSeen(**values)
+    return snapshot.LinksSnapshot(**values)
 
 
-def _port(values: dict[str, Any]) -> snapshot.SeenPort:
+def _port(values: dict[str, Any]) -> snapshot.PortReading:
     parts = {"link": InfinibandLink(**values["link"]), "counts": InfinibandPort(**values["counts"])}
-    return snapshot.SeenPort(**values | parts)
+    return snapshot.PortReading(**values | parts)

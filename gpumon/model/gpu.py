@@ -408,7 +408,7 @@ class Gpu:
         ProcessMemory(_LISTS),
         every=SLOW,
         label=("pid", "name"),
-        note="Only with processes.largest set: names of processes are not for everyone.",
+        note="Only with processes.max_per_gpu set: names of processes are not for everyone.",
     )
     persistence_mode: float | None = reading(
         "1 when the driver keeps the GPU initialised.",

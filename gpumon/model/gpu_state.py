@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpumon.model.error_event import Board
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.reading import Labels, Table
-from gpumon.model.snapshot import SeenMig
+from gpumon.model.snapshot import MigReading
+from gpumon.model.stored_gpu import StoredGpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,9 @@ class GpuState:
     c2c_links: Mapping[str, C2cLink] = field(default_factory=dict)
     fabric: Fabric | None = None
     platform: Platform | None = None
-    board: Board | None = None
+    board: StoredGpu | None = None
     """What the store is to know of it; None until it has told its name."""
-    migs: tuple[SeenMig, ...] = ()
+    migs: tuple[MigReading, ...] = ()
     traffic: float | None = None
     """Over NVLink and PCIe, both ways, in bytes a second."""
     idle_since: float | None = None
@@ -80,7 +80,7 @@ class GpuState:
                 yield table, (*self.labels, ("link", link))
 
 
-def mig_labels(seen: SeenMig) -> Labels:
+def mig_labels(seen: MigReading) -> Labels:
     """The labels of a MIG instance, beside those of its GPU."""
     return (
         ("mig_uuid", seen.uuid),

@@ -9,7 +9,7 @@ from gpumon.model.reading import agent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class HealthMetrics:
     """Verdicts as numbers: 0 ok, 1 unknown, 2 warn, 3 fail."""
 
     PREFIX: ClassVar[str] = "gpumon_"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gpumon.model import time_window
 from gpumon.model.durations import utc
+from gpumon.model.now import Now
 from gpumon.model.time_window import Span
-from gpumon.model.timestamp import Moment
 
 MOST_REMEMBERED = 20
 """Holds that have ended and are known still."""
@@ -59,7 +59,7 @@ def ended(known: Holds, told: HoldEnded) -> Holds:
     return tuple(time_window.over(one, told.wall, told.at) if one.owner == told.owner else one for one in known)
 
 
-def in_time(known: Holds, now: Moment, boot_id: str) -> Holds:
+def in_time(known: Holds, now: Now, boot_id: str) -> Holds:
     """What time has made of them."""
     after = tuple(time_window.in_time(one, now, boot_id) for one in known)
     return known if all(one is was for one, was in zip(after, known, strict=True)) else after

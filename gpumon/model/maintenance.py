@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpumon.model import time_window
+from gpumon.model.now import Now
 from gpumon.model.time_window import Span
-from gpumon.model.timestamp import Moment
 
 MOST_REMEMBERED = 20
 """Maintenances that are known, the one in force among them."""
@@ -44,7 +44,7 @@ def ended(known: Known, told: MaintenanceEnded) -> Known:
     return tuple(time_window.over(one, told.wall, told.at) for one in known)
 
 
-def in_time(known: Known, now: Moment, boot_id: str) -> Known:
+def in_time(known: Known, now: Now, boot_id: str) -> Known:
     """What time has made of the one in force."""
     one = in_force(known)
     if one is None:

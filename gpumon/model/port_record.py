@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownPort:
+class PortRecord:
     """A port that was here once, so that it is missed when it is down or gone."""
 
     identity: str

@@ -21,7 +21,7 @@ Increments = Mapping[str, float | Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenMig:
+class MigReading:
     """One compute instance of a GPU that is partitioned, in one poll."""
 
     uuid: str
@@ -33,7 +33,7 @@ class SeenMig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenGpu:
+class GpuReading:
     """One GPU in one poll: its readings, or why there are none."""
 
     bus_id: str
@@ -54,7 +54,7 @@ class SeenGpu:
     c2c_links: Mapping[str, C2cLink] = field(default_factory=dict)
     fabric: Fabric | None = None
     platform: Platform | None = None
-    migs: tuple[SeenMig, ...] = ()
+    migs: tuple[MigReading, ...] = ()
     pids: tuple[int, ...] | None = None
     """Of the processes that hold it, as NVML gives them; None: not known. Nothing shows them."""
     pids_at: float | None = None
@@ -75,7 +75,7 @@ class Snapshot:
     wall: float
     durations: Mapping[str, float]
     """Seconds, by tier that this poll read."""
-    gpus: tuple[SeenGpu, ...]
+    gpus: tuple[GpuReading, ...]
     present: tuple[str, ...] = ()
     """Bus ids of all GPUs that this sampler watches, read in this poll or not."""
     complete: bool = True
@@ -135,7 +135,7 @@ class XidEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenPort:
+class PortReading:
     """One InfiniBand or RoCE port; counters are the kernel's raw values."""
 
     device: str
@@ -169,11 +169,11 @@ class StuckProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinksSeen:
+class LinksSnapshot:
     """What the links child saw: all ports, the services that the links need, processes that are stuck."""
 
     ended_at: float
-    ports: tuple[SeenPort, ...] = ()
+    ports: tuple[PortReading, ...] = ()
     services: Mapping[str, bool] = field(default_factory=dict)
     """Unit name -> whether it runs; units that are not installed are left out."""
     errors: Mapping[str, str] = field(default_factory=dict)
@@ -216,4 +216,4 @@ class Logged:
     """By level."""
 
 
-Message = Hello | Logged | PciBus | DriverStatus | Snapshot | XidEvent | TrialResult | LinksSeen
+ChildMessage = Hello | Logged | PciBus | DriverStatus | Snapshot | XidEvent | TrialResult | LinksSnapshot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gpumon.model.timestamp import Moment
+from gpumon.model.now import Now
 
 ASKERS = ("api", "command")
 LONGEST_REASON = 200
@@ -58,7 +58,7 @@ def over(one: S, wall: float, at: float) -> S:
     return replace(one, ended=min(wall, one.until), deadline=min(at, one.deadline))
 
 
-def in_time(one: S, now: Moment, boot_id: str) -> S:
+def in_time(one: S, now: Now, boot_id: str) -> S:
     """What time has made of it: it expires, it goes on over a reboot, and a clock that was stepped is told of it."""
     if one.ended is not None or _is_undated(one, now, boot_id):
         return one
@@ -69,7 +69,7 @@ def in_time(one: S, now: Moment, boot_id: str) -> S:
     return replace(one, until=until) if abs(until - one.until) > STEP_SECONDS else one
 
 
-def _is_undated(one: Span, now: Moment, boot_id: str) -> bool:
+def _is_undated(one: Span, now: Now, boot_id: str) -> bool:
     """Whether the wall clock of this boot, which may not have been set yet, cannot tell when it ends.
 
     A clock that is behind its beginning is wrong, and one that is past its end may be: it goes on until the clock was
@@ -81,7 +81,7 @@ def _is_undated(one: Span, now: Moment, boot_id: str) -> bool:
     return now.at < one.seconds if left > one.seconds + STEP_SECONDS else left <= 0 and now.at < SETTLED_SECONDS
 
 
-def _moved(one: S, now: Moment, boot_id: str) -> S:
+def _moved(one: S, now: Now, boot_id: str) -> S:
     """On the clock of this boot. Where the wall clock was never set, its own length after the boot is enough."""
     if one.boot_id == boot_id:
         return one

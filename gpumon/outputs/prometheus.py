@@ -9,7 +9,7 @@ from functools import cache
 
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
-from gpumon.model.health_metrics import Judged
+from gpumon.model.health_metrics import HealthMetrics
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, Node
@@ -23,7 +23,7 @@ TABLES: tuple[type[Table], ...] = (
     Build,
     Driver,
     Node,
-    Judged,
+    HealthMetrics,
     Gpu,
     Mig,
     Fabric,

@@ -22,7 +22,7 @@ _WHOSE = f"For whom, such as the number of a job: each has one hold. At most {LO
 
 
 class Wanted(Filter):
-    for_seconds: float = Field(gt=0, allow_inf_nan=False, description="How long; probe.hold_max_seconds bounds it.")
+    for_seconds: float = Field(gt=0, allow_inf_nan=False, description="How long; probe.max_hold_seconds bounds it.")
     reason: str = Field("", description=f"Why: everybody may read it. At most {LONGEST_REASON} characters.")
     owner: str = Field("", description=_WHOSE)
 

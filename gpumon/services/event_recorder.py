@@ -165,7 +165,7 @@ class Sightings:
         """With the uuid of the GPU at that address, even when it has not been seen since boot."""
         if seen.kind != XID or seen.uuid is not None:
             return seen
-        memory = self._latest().memory
+        memory = self._latest().internal
         known, board = memory.inventory.get(seen.bus_id), memory.boards.get(seen.bus_id)
         if known is not None and not known.uuid.startswith(UNNAMED):
             return replace(seen, uuid=known.uuid)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from gpumon.model.error_event import Board
-from gpumon.state.report import Left, Report
+from gpumon.model.stored_gpu import StoredGpu
+from gpumon.state.report import Removal, Report
 from gpumon.store.writer import Writer
 
 BOARD_SECONDS = 3600.0
@@ -18,12 +18,12 @@ class KeptBoards:
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._known: dict[str, Board] = {}
+        self._known: dict[str, StoredGpu] = {}
         """Stored, or to be; by uuid."""
         self._unstored: set[str] = set()
         """Those of them that the store does not know, or not as they are."""
 
-    def recalled(self, boards: Iterable[Board]) -> None:
+    def recalled(self, boards: Iterable[StoredGpu]) -> None:
         """What the store knew at start."""
         self._known = {board.uuid: board for board in boards} | self._known
 
@@ -48,15 +48,15 @@ class KeptBoards:
         """A person has accepted that these are gone, and the store knows it."""
         self._known |= {uuid: replace(self._known[uuid], expected=False) for uuid in uuids if uuid in self._known}
 
-    def _told(self, report: Report) -> Iterator[Board]:
+    def _told(self, report: Report) -> Iterator[StoredGpu]:
         for state in report.gpus:
             if state.board is not None:
                 yield state.board
-        for uuid, gone in report.memory.gone.items():
-            if gone.why is Left.REPLACED and uuid in self._known:
+        for uuid, gone in report.internal.gone.items():
+            if gone.why is Removal.REPLACED and uuid in self._known:
                 yield replace(self._known[uuid], expected=False)
 
-    def _is_news(self, board: Board) -> bool:
+    def _is_news(self, board: StoredGpu) -> bool:
         known = self._known.get(board.uuid)
         if known is None or board.last_wall - known.last_wall > BOARD_SECONDS:
             return True

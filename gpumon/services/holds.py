@@ -114,7 +114,7 @@ class Holding:
         self._wait(waiting)
 
     def _refusal(self, seconds: float, reason: str, owner: str) -> Answer | None:
-        if wrong := wrong_length(seconds, self.most, "probe.hold_max_seconds"):
+        if wrong := wrong_length(seconds, self.most, "probe.max_hold_seconds"):
             return Answer(refused=wrong, remedy=ASK_FOR_LESS)
         if wrong := wrong_reason(reason) or wrong_owner(owner):
             return Answer(refused=wrong, remedy="Say it in a few words.")
@@ -124,7 +124,7 @@ class Holding:
 
     def _end(self, owner: str, give_up_at: float, future: Future[Answer]) -> None:
         """What the store has not told yet cannot be ended yet."""
-        if not self._latest().memory.recalled and boot_clock() < give_up_at:
+        if not self._latest().internal.recalled and boot_clock() < give_up_at:
             self._loop.call_after(LOOK_SECONDS, lambda: self._end(owner, give_up_at, future))
             return
         self._tell(HoldEnded(owner=owner, wall=time.time(), at=boot_clock()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpumon.clock import boot_clock
 from gpumon.model.release import NODE
-from gpumon.model.snapshot import DriverStatus, Hello, Logged, Message, Snapshot, TrialResult, XidEvent
+from gpumon.model.snapshot import ChildMessage, DriverStatus, Hello, Logged, Snapshot, TrialResult, XidEvent
 from gpumon.services.event_recorder import Sightings
 from gpumon.state.monitor import Monitor
 
@@ -21,7 +21,7 @@ class MessageRouter:
         self._first_poll_by = boot_clock() + READY_SECONDS
         self._polled = False
 
-    def take(self, message: Message) -> None:
+    def take(self, message: ChildMessage) -> None:
         """Route one message. Messages about the child itself are processed by its supervisor."""
         if isinstance(message, XidEvent):
             self._event_recorder.hear(message)
@@ -35,7 +35,7 @@ class MessageRouter:
         return self._polled or released or boot_clock() > self._first_poll_by
 
 
-def _ends_a_poll(message: Message) -> bool:
+def _ends_a_poll(message: ChildMessage) -> bool:
     if isinstance(message, Snapshot):
         return message.complete
     return isinstance(message, DriverStatus) and not message.up

@@ -22,7 +22,7 @@ from gpumon.services.port_persistence import KeptPorts
 from gpumon.services.restore import recall
 from gpumon.services.window_persistence import KeptSpans
 from gpumon.state.error_counters import MOST_EVENTS
-from gpumon.state.messages import Accepted, Errors, ProbeEnded, Remembered, Ruled
+from gpumon.state.messages import Acceptance, ErrorChanges, ProbeEnded, StoredState, VerdictChanges
 from gpumon.state.report import Report
 from gpumon.store.errors import StoreError
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
@@ -39,7 +39,7 @@ PATIENCE_SECONDS = 5.0
 """How long a fault may wait for its durable row: a hung disk must not silence an alert."""
 CLOSE_SECONDS = 3.0
 
-Arrived = Accepted | Errors | Maintenance | MaintenanceEnded | ProbeEnded | Remembered | Ruled
+Arrived = Acceptance | ErrorChanges | Maintenance | MaintenanceEnded | ProbeEnded | StoredState | VerdictChanges
 
 
 class Memories:
@@ -54,7 +54,7 @@ class Memories:
         *,
         take: Callable[[Arrived], None],
         latest: Callable[[], Report],
-        on_recalled: Callable[[Remembered, LogPosition | None], None] = lambda _remembered, _position: None,
+        on_recalled: Callable[[StoredState, LogPosition | None], None] = lambda _remembered, _position: None,
     ) -> None:
         """`on_recalled` is called once, when what the store knew has been told."""
         self._loop = loop
@@ -136,7 +136,7 @@ class Memories:
         def tell(_: object) -> None:
             self._position = position or self._position
             if changes:
-                self._take(Errors(changes=tuple(changes)))
+                self._take(ErrorChanges(changes=tuple(changes)))
             settled()
 
         self._keep(
@@ -154,7 +154,7 @@ class Memories:
 
         def tell(stored: bool) -> None:  # noqa: FBT001 - _keep calls it so
             self._ruling = False
-            self._take(Ruled(rulings=tuple(rulings)))
+            self._take(VerdictChanges(rulings=tuple(rulings)))
             settled(stored)
 
         def keep_for_later() -> None:
@@ -177,7 +177,7 @@ class Memories:
     def keep_waiting(self, report: Report) -> None:
         """Remember what waits to become a verdict. Not before it is known what the life before has left."""
         known = tuple(waited(report.health, report.boot_id))
-        if report.memory.recalled and known != self._waiting:
+        if report.internal.recalled and known != self._waiting:
             self._waiting = known
             self._writer.submit(lambda store: store.keep_waiting(known), failed=self._wait_again)
 
@@ -206,7 +206,7 @@ class Memories:
         """Store maintenances or holds as they are. `settled` is called with whether they are stored."""
         self._keep(lambda store: store.keep_spans(known), settled)
 
-    def keep_acceptance(self, told: Accepted, done: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
+    def keep_acceptance(self, told: Acceptance, done: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
         """Store what a person accepted, then tell it; nothing is told that cannot be stored."""
 
         def stored(_: object) -> None:
@@ -311,7 +311,7 @@ class Memories:
     def _resubmit(self, result: ProbeResult) -> None:
         self._writer.submit(_adding(result), failed=lambda _: self._keep_result_for_later(result))
 
-    def _remember(self, remembered: Remembered, position: LogPosition | None) -> None:
+    def _remember(self, remembered: StoredState, position: LogPosition | None) -> None:
         """What was told before the store could be read comes after what it knew."""
         self._take(remembered)
         self._position = self._position or position
@@ -359,8 +359,8 @@ def _tell_anew(store: Store, report: Report) -> None:
         store.add_probe_result(to_document(result))
     for life in report.lives:
         store.keep_life(life)
-    if report.memory.accepted:
-        store.accept(report.memory.learned, ())
+    if report.internal.accepted:
+        store.accept(report.internal.learned, ())
 
 
 def _adding(result: ProbeResult) -> Callable[[Store], bool]:
@@ -369,7 +369,7 @@ def _adding(result: ProbeResult) -> Callable[[Store], bool]:
 
 
 def _counters(report: Report) -> list[ErrorCounter]:
-    counted = {XID: report.memory.xids, SXID: report.memory.sxids}
+    counted = {XID: report.internal.xids, SXID: report.internal.sxids}
     return [
         ErrorCounter(kind=kind, device=device, code=int(code), count=int(count), last_wall=last)
         for kind, devices in counted.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpumon.model.port_record import KnownPort
+from gpumon.model.port_record import PortRecord
 from gpumon.state.report import Report
 from gpumon.store.writer import Writer
 
@@ -18,10 +18,10 @@ class KeptPorts:
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._known: dict[str, KnownPort] = {}
+        self._known: dict[str, PortRecord] = {}
         """Stored, or about to be; by identity."""
 
-    def recalled(self, ports: Iterable[KnownPort]) -> None:
+    def recalled(self, ports: Iterable[PortRecord]) -> None:
         """What the store knew at start."""
         self._known = {port.identity: port for port in ports} | self._known
 
@@ -34,22 +34,22 @@ class KeptPorts:
 
         `all_of_them`: how long they were up as well, which is worth a row only when the agent ends.
         """
-        if not report.memory.recalled:  # the store knows since when
+        if not report.internal.recalled:  # the store knows since when
             return
-        told = [port for port in report.memory.links.records.values() if port.bus_id or port.guid]
+        told = [port for port in report.internal.links.records.values() if port.bus_id or port.guid]
         everything = all_of_them or any(port.identity not in self._known for port in told)
         new = [port for port in told if everything or self._is_news(port)]
         self._known |= {port.identity: port for port in new}
         if new:
             self._writer.submit(lambda store: store.keep_ports(new), failed=lambda _: self._forget(new))
 
-    def _is_news(self, port: KnownPort) -> bool:
+    def _is_news(self, port: PortRecord) -> bool:
         known = self._known.get(port.identity)
         if known is None or port.last_wall - known.last_wall > PORT_SECONDS:
             return True
         return replace(known, last_wall=port.last_wall, last_up=port.last_up) != port
 
-    def _forget(self, ports: Iterable[KnownPort]) -> None:
+    def _forget(self, ports: Iterable[PortRecord]) -> None:
         """Not stored: they are news again."""
         for port in ports:
             self._known.pop(port.identity, None)

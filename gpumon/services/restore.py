@@ -8,17 +8,17 @@ from gpumon.model.hold import Hold
 from gpumon.model.maintenance import Maintenance
 from gpumon.probe.core.state import MOST_RAN, MOST_RESULTS
 from gpumon.state.error_counters import MOST_EVENTS
-from gpumon.state.messages import Remembered
+from gpumon.state.messages import StoredState
 from gpumon.store.store import Store
 
 MOST_LIVES = 50
 """Lives of the agent that are recalled."""
 
 
-def recall(store: Store, probe: str) -> Remembered:
+def recall(store: Store, probe: str) -> StoredState:
     """All of it that the Report has room for. Raises StoreError."""
     counters = store.probe_counters(probe)
-    return Remembered(
+    return StoredState(
         counters=store.error_counters(),
         events=store.recent_events(MOST_EVENTS),
         boards=store.boards(),

@@ -28,7 +28,7 @@ class Xid(NamedTuple):
     until: float = math.inf
 
 
-class Arrival(NamedTuple):
+class Message(NamedTuple):
     """An event, when it happened, and which of those that are alike it is."""
 
     time: float
@@ -40,8 +40,8 @@ class Arrival(NamedTuple):
     number: int
 
 
-def arrival(xid: Xid, time: float, gpu: int, number: int) -> Arrival:
-    return Arrival(time, gpu, XID, xid.xid, xid.gpu_instance, xid.compute_instance, number)
+def arrival(xid: Xid, time: float, gpu: int, number: int) -> Message:
+    return Message(time, gpu, XID, xid.xid, xid.gpu_instance, xid.compute_instance, number)
 
 
 @dataclass(slots=True)
@@ -49,11 +49,11 @@ class EventSet:
     """What a set waits for: by GPU, the types and since when."""
 
     registered: dict[int, tuple[int, float]] = field(default_factory=dict)
-    delivered: set[Arrival] = field(default_factory=set)
+    delivered: set[Message] = field(default_factory=set)
     told: dict[tuple[int, Xid], int] = field(default_factory=dict)
     """Of the storms, how many of their Xids."""
 
-    def next(self, arrivals: dict[int, list[Arrival]], storms: dict[int, list[Xid]], now: float) -> Arrival | None:
+    def next(self, arrivals: dict[int, list[Message]], storms: dict[int, list[Xid]], now: float) -> Message | None:
         """The first that came after registration and has not been delivered; it counts as delivered now."""
         found = min(self._new(arrivals), default=None)
         if found is not None:
@@ -61,13 +61,13 @@ class EventSet:
             return found
         return next(self._of_storms(storms, now), None)
 
-    def _new(self, arrivals: dict[int, list[Arrival]]) -> Iterator[Arrival]:
+    def _new(self, arrivals: dict[int, list[Message]]) -> Iterator[Message]:
         for gpu, (types, since) in self.registered.items():
             for one in arrivals[gpu]:
                 if types & one.type and one.time > since and one not in self.delivered:
                     yield one
 
-    def _of_storms(self, storms: dict[int, list[Xid]], now: float) -> Iterator[Arrival]:
+    def _of_storms(self, storms: dict[int, list[Xid]], now: float) -> Iterator[Message]:
         for gpu, (types, since) in self.registered.items():
             for storm in storms[gpu] if types & XID else ():
                 begins = max(since, storm.at or 0.0)

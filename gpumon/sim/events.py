@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpumon.sim.arrivals import Arrival, EventSet
+from gpumon.sim.arrivals import EventSet, Message
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import POINTER, UINT, ULONGLONG, function, getter
@@ -65,7 +65,7 @@ def wait(node: Node, pointer: int | None, out: int | None, milliseconds: int) ->
         time.sleep(min(_LOOK_EVERY, left))
 
 
-def _next(node: Node, waiting: EventSet) -> Arrival | None:
+def _next(node: Node, waiting: EventSet) -> Message | None:
     arrivals = {gpu: node.arrivals(gpu) for gpu in waiting.registered}
     storms = {gpu: node.storms(gpu) for gpu in waiting.registered}
     return waiting.next(arrivals, storms, node.time())

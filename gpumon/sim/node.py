@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from gpumon.sim.arrivals import MIG_CHANGED, Arrival, EventSet, Xid, arrival
+from gpumon.sim.arrivals import MIG_CHANGED, EventSet, Message, Xid, arrival
 from gpumon.sim.board import Board, Profile
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import Device, Identity
@@ -48,7 +48,7 @@ class Node:
         self._generation = 0
         self._states: dict[int, tuple[float, Scenario, State]] = {}
         self._courses: dict[int, tuple[Workload, Course]] = {}
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[Message] = []
         self._serial = 0
         self.event_sets: dict[int, EventSet] = {}
         self.samples: dict[int, Sample | None] = {}
@@ -80,9 +80,9 @@ class Node:
             old, new = (Counter(x for x in s.xids(gpu) if x.at is None and x.rate is None) for s in (before, after))
             self._arrivals += [arrival(xid, now, gpu, self.serial()) for xid in (new - old).elements()]
             if before.layouts[gpu] != after.layouts[gpu]:
-                self._arrivals.append(Arrival(now, gpu, MIG_CHANGED, 0, WHOLE_GPU, WHOLE_GPU, self.serial()))
+                self._arrivals.append(Message(now, gpu, MIG_CHANGED, 0, WHOLE_GPU, WHOLE_GPU, self.serial()))
 
-    def arrivals(self, gpu: int) -> list[Arrival]:
+    def arrivals(self, gpu: int) -> list[Message]:
         """The events of a GPU that have happened, but for those of storms."""
         planned: Counter[Xid] = Counter()
         for xid in self.scenario().xids(gpu):

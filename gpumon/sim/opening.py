@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpumon.clock import boot_clock
-from gpumon.model.child_orders import is_recording
+from gpumon.model.orders import is_recording
 from gpumon.model.snapshot import HOST
 from gpumon.sim import SimulationError, capture
 from gpumon.sim.library import open_node

@@ -66,7 +66,7 @@ class Point(NamedTuple):
     capped_seconds: float
 
 
-class Moment(NamedTuple):
+class Now(NamedTuple):
     """A point and what made it."""
 
     point: Point
@@ -113,11 +113,11 @@ class Course:
         self._first = self._cycle(self._cold)
         self._later = self._cycle(self._rewound(self._first[-1]))
 
-    def at(self, time: float) -> Moment:
+    def at(self, time: float) -> Now:
         """Where the GPU is `time` seconds after the epoch."""
         lead = self._workload.lead
         if time < lead or not self._workload.phases:
-            return Moment(advance(self._body, 0.0, self._cold, max(time, 0.0)), IDLE, 0, capped=False)
+            return Now(advance(self._body, 0.0, self._cold, max(time, 0.0)), IDLE, 0, capped=False)
         length = self._starts[-1]
         cycle, into = divmod(time - lead, length) if self._workload.repeats else (0.0, time - lead)
         points = self._later if cycle else self._first
@@ -125,7 +125,7 @@ class Course:
         phase = self._workload.phases[number] if number < len(self._workload.phases) else IDLE
         point = advance(self._body, phase.load, points[number], into - self._starts[number])
         numbering = 0 if self._workload.same_jobs else int(cycle)
-        return Moment(self._onwards(point, int(cycle)), phase, numbering, capped(self._body, phase.load))
+        return Now(self._onwards(point, int(cycle)), phase, numbering, capped(self._body, phase.load))
 
     def _cycle(self, start: Point) -> list[Point]:
         """The points at which the phases start, and the end."""

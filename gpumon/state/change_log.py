@@ -14,11 +14,11 @@ from gpumon.model.durations import utc
 from gpumon.model.error_event import SXID, XID
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.hold import Hold, in_force
-from gpumon.model.snapshot import SeenPort
+from gpumon.model.snapshot import PortReading
 from gpumon.state import port_inventory
 from gpumon.state.derive import NOT_READ
 from gpumon.state.port_identity import Known
-from gpumon.state.report import Left, Report
+from gpumon.state.report import Removal, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +36,23 @@ _LEVELS = dict(zip(SEVERITIES, (logging.ERROR, logging.WARNING, logging.INFO), s
 
 def changes(before: Report, after: Report) -> Iterator[Change]:
     """What an operator would want to have been told between these two."""
-    if before.memory.status != after.memory.status:
+    if before.internal.status != after.internal.status:
         yield from _driver(after)
     if before.gpus is not after.gpus:
         known = {state.bus_id: state for state in before.gpus}
         for state in after.gpus:
             yield from _gpu(known.get(state.bus_id), state)
             yield from _nvlinks(known.get(state.bus_id), state)
-    if before.memory.gone is not after.memory.gone and before.memory.recalled is after.memory.recalled:
+    if before.internal.gone is not after.internal.gone and before.internal.recalled is after.internal.recalled:
         yield from _gone(before, after)
-    if before.memory.links is not after.memory.links:
-        yield from _ports(before.memory.links.ports, after.memory.links.ports)
-        yield from _given_up(before.memory.links.records, after.memory.links.records)
+    if before.internal.links is not after.internal.links:
+        yield from _ports(before.internal.links.ports, after.internal.links.ports)
+        yield from _given_up(before.internal.links.records, after.internal.links.records)
     yield from _blindness(before.notices.get("links"), after.notices.get("links"))
     yield from _denied(before, after)
-    if before.events is not after.events and before.memory.recalled is after.memory.recalled:
+    if before.events is not after.events and before.internal.recalled is after.internal.recalled:
         yield from _errors(before, after)
-    if before.health.history is not after.health.history and before.memory.recalled is after.memory.recalled:
+    if before.health.history is not after.health.history and before.internal.recalled is after.internal.recalled:
         yield from _rulings(before, after)
     yield from _broken(before.health.broken, after.health.broken)
     yield from _asked(before, after)
@@ -71,7 +71,7 @@ def _asked(before: Report, after: Report) -> Iterator[Change]:
 def _maintenance(before: Report, after: Report) -> Iterator[Change]:
     """Its beginning and its end; of one from before the start of the agent, that it goes on."""
     known = {one.began: one for one in before.maintenances}
-    recalled = before.memory.recalled is not after.memory.recalled
+    recalled = before.internal.recalled is not after.internal.recalled
     for one in after.maintenances:
         was = known.get(one.began)
         words: dict[str, object] = {"by": one.by, "reason": one.reason, "until": _moment(one.until)}
@@ -86,7 +86,7 @@ def _maintenance(before: Report, after: Report) -> Iterator[Change]:
 def _holds(before: Report, after: Report) -> Iterator[Change]:
     """The same of holds of the probe; one that takes the place of another of its owner prolongs it."""
     known, held = ({one.owner: one for one in in_force(report.holds)} for report in (before, after))
-    recalled = before.memory.recalled is not after.memory.recalled
+    recalled = before.internal.recalled is not after.internal.recalled
     for owner, one in held.items():
         if owner not in known:
             yield Change(
@@ -111,7 +111,7 @@ def _moment(wall: float) -> str:
 
 
 def _driver(report: Report) -> Iterator[Change]:
-    status = report.memory.status
+    status = report.internal.status
     if status is not None and status.up:
         yield Change(logging.INFO, "the driver answers", {"driver": status.driver, "nvml": status.nvml})
     elif status is not None:
@@ -135,17 +135,17 @@ def _fault(state: GpuState | None) -> str | None:
 
 
 _LEFT = {
-    Left.GIVEN: "the GPU belongs to another driver now",
-    Left.EXCLUDED: "the GPU is excluded by the configuration now",
-    Left.REPLACED: "the GPU is gone, and another is here in its place: it is expected no more",
-    Left.ACCEPTED: "the GPU is gone, as somebody accepted: it is expected no more",
+    Removal.GIVEN: "the GPU belongs to another driver now",
+    Removal.EXCLUDED: "the GPU is excluded by the configuration now",
+    Removal.REPLACED: "the GPU is gone, and another is here in its place: it is expected no more",
+    Removal.ACCEPTED: "the GPU is gone, as somebody accepted: it is expected no more",
 }
 
 
 def _gone(before: Report, after: Report) -> Iterator[Change]:
     """Who is expected no more."""
-    for uuid, gone in after.memory.gone.items():
-        if before.memory.gone.get(uuid) != gone:
+    for uuid, gone in after.internal.gone.items():
+        if before.internal.gone.get(uuid) != gone:
             yield Change(logging.WARNING, _LEFT[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})
 
 
@@ -164,7 +164,7 @@ def _nvlinks(before: GpuState | None, after: GpuState) -> Iterator[Change]:
         yield Change(logging.INFO, "NVLinks are up again", words | {"links": ",".join(changed[1.0])})
 
 
-def _ports(before: Sequence[SeenPort], after: Sequence[SeenPort]) -> Iterator[Change]:
+def _ports(before: Sequence[PortReading], after: Sequence[PortReading]) -> Iterator[Change]:
     known, now = ({(one.device, one.port): one for one in port_inventory} for port_inventory in (before, after))
     for (device, number), port in now.items():
         was = known.get((device, number))
@@ -182,7 +182,7 @@ def _given_up(before: Known, after: Known) -> Iterator[Change]:
             yield Change(logging.WARNING, "the port was replaced, or accepted as gone: it is expected no more", words)
 
 
-def _port(before: SeenPort, after: SeenPort, words: dict[str, object]) -> Iterator[Change]:
+def _port(before: PortReading, after: PortReading, words: dict[str, object]) -> Iterator[Change]:
     was, up = before.link.port_up, after.link.port_up
     flaps = (after.counts.link_downs_total or 0.0) - (before.counts.link_downs_total or 0.0)
     if was == 1 and up == 0:

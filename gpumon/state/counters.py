@@ -18,7 +18,7 @@ class Count(NamedTuple):
     fallen: float | None = None
     """The driver's last value when it was below `raw`; one that is more, and comes next, tells whether it was true."""
     fallen_at: float = 0.0
-    """When that was first read, on the clock of Moment.lived."""
+    """When that was first read, on the clock of Now.uptime."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]
@@ -57,17 +57,17 @@ def _labelled(value: float | Mapping[str, float]) -> Mapping[str, float]:
     return value if isinstance(value, Mapping) else {"": value}
 
 
-def advance(counts: Counts, raws: Values, gains: Values, lived: float) -> Counts:
-    """Counters after one more poll. A counter keeps to the kind of source it began with. `lived`: Moment.lived."""
+def advance(counts: Counts, raws: Values, gains: Values, uptime: float) -> Counts:
+    """Counters after one more poll. A counter keeps to the kind of source it began with. `lived`: Now.uptime."""
     after = {name: dict(labelled) for name, labelled in counts.items()}
     for name, values in raws.items():
-        row, believed = after.setdefault(name, {}), lived - SELDOM.get(name, BELIEVED_SECONDS)
+        row, believed = after.setdefault(name, {}), uptime - SELDOM.get(name, BELIEVED_SECONDS)
         for label, raw in values.items():
             count = row.get(label)
             if count is None:
                 row[label] = Count(raw, raw)
             elif count.raw is not None:
-                row[label] = _advance(count, count.raw, raw, lived, believed)
+                row[label] = _advance(count, count.raw, raw, uptime, believed)
     for name, values in gains.items():
         row = after.setdefault(name, {})
         for label, gain in values.items():
@@ -85,7 +85,7 @@ def begun(counts: Counts) -> Counts:
     }
 
 
-def _advance(count: Count, last: float, raw: float, lived: float, believed: float) -> Count:
+def _advance(count: Count, last: float, raw: float, uptime: float, believed: float) -> Count:
     """`believed`: what fell before this moment is true if it has not risen again."""
     fallen = count.fallen
     if fallen is not None and raw >= fallen and count.fallen_at <= believed:
@@ -96,7 +96,7 @@ def _advance(count: Count, last: float, raw: float, lived: float, believed: floa
         return Count(count.total, last)
     # Taken for a beginning, one wrong value would have the next count all twice; and what falls on does not count.
     if fallen is None or raw < fallen:
-        return Count(count.total, last, fallen=raw, fallen_at=lived)
+        return Count(count.total, last, fallen=raw, fallen_at=uptime)
     return count if raw == fallen else _begun(count, last, fallen, raw)
 
 

@@ -11,14 +11,14 @@ from gpumon.health.expectation import Expectation
 from gpumon.health.terms import OK, UNKNOWN
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver, Node
+from gpumon.model.now import Now
 from gpumon.model.release import NODE, Release
-from gpumon.model.timestamp import Moment
 from gpumon.state import error_counters, expected_gpus, port_inventory
-from gpumon.state.gpu_record import KnownGpu, readings
+from gpumon.state.gpu_record import GpuRecord, readings
 from gpumon.state.limit_series import capped
 from gpumon.state.released_gpus import unwatched
-from gpumon.state.report import Memory, Report
-from gpumon.state.settings import Terms
+from gpumon.state.report import InternalState, Report
+from gpumon.state.settings import ReducerSettings
 
 NOT_READ = "not read yet"
 """Of a GPU that the store remembers, until the first poll that has it ends."""
@@ -26,12 +26,12 @@ _NOBODY_LOOKS = ("nvml_up", "gpus_visible", "gpus_on_pci_bus", "snapshot_timesta
 """Rows of the node that are absent while nobody looks at the driver: nothing is known, and nothing is wrong."""
 
 
-def shown(report: Report, now: Moment, terms: Terms) -> Report:
+def shown(report: Report, now: Now, terms: ReducerSettings) -> Report:
     """The Report with all that follows from its memory."""
-    memory = report.memory
+    memory = report.internal
     status = memory.status
-    fresh = memory.heard_at is not None and now.lived - memory.heard_at <= terms.stale_after
-    away = unwatched(memory, report.release, now.lived)
+    fresh = memory.heard_at is not None and now.uptime - memory.heard_at <= terms.stale_after
+    away = unwatched(memory, report.release, now.uptime)
     down = None if NODE in away else _down(memory, fresh=fresh, terms=terms)
     states = tuple(
         _state(gpu, report, down, now, terms, released=gpu.bus_id in away)
@@ -58,7 +58,7 @@ def shown(report: Report, now: Moment, terms: Terms) -> Report:
     return capped(known)
 
 
-def _down(memory: Memory, *, fresh: bool, terms: Terms) -> str | None:
+def _down(memory: InternalState, *, fresh: bool, terms: ReducerSettings) -> str | None:
     """Why no GPU of the node can be read now; None when they can."""
     if memory.status is not None and not memory.status.up:
         return f"{memory.status.error}: {memory.status.remedy}"
@@ -78,11 +78,13 @@ def _unwatched_node(node: Node, release: Release, away: Collection[str]) -> Node
     return replace(node, **dict.fromkeys(_NOBODY_LOOKS)) if NODE in away else node
 
 
-def _state(gpu: KnownGpu, report: Report, down: str | None, now: Moment, terms: Terms, *, released: bool) -> GpuState:
+def _state(
+    gpu: GpuRecord, report: Report, down: str | None, now: Now, terms: ReducerSettings, *, released: bool
+) -> GpuState:
     fault, detail = gpu.fault, gpu.detail
     if fault is None and not released:
         fault, detail = _unread(gpu, down, now, terms)
-    xids = _xids(gpu, report.memory, terms)
+    xids = _xids(gpu, report.internal, terms)
     unwatched_level = UNKNOWN if released or fault is not None else OK
     health = float(max(report.health.of(gpu.uuid), unwatched_level))
     return GpuState(
@@ -97,7 +99,7 @@ def _state(gpu: KnownGpu, report: Report, down: str | None, now: Moment, terms: 
         released=released,
         recalled=gpu.recalled,
         begun_at=gpu.begun_at,
-        port_above=report.memory.ports_above.get(gpu.bus_id),
+        port_above=report.internal.ports_above.get(gpu.bus_id),
         peers=gpu.peers,
         peer_access=gpu.peer_access,
         platform=gpu.platform,
@@ -106,16 +108,16 @@ def _state(gpu: KnownGpu, report: Report, down: str | None, now: Moment, terms: 
     )
 
 
-def _unread(gpu: KnownGpu, down: str | None, now: Moment, terms: Terms) -> tuple[str | None, str]:
+def _unread(gpu: GpuRecord, down: str | None, now: Now, terms: ReducerSettings) -> tuple[str | None, str]:
     """The fault of a GPU that had none when it was last read, if that is too long ago."""
     if down is not None or gpu.seen_at is None:
         return "unknown", down or NOT_READ
-    if now.lived - gpu.seen_at > terms.stale_after:
+    if now.uptime - gpu.seen_at > terms.stale_after:
         return "unknown", f"not read for more than {terms.stale_after:g} s"
     return None, ""
 
 
-def _read(gpu: KnownGpu) -> dict[str, Any]:
+def _read(gpu: GpuRecord) -> dict[str, Any]:
     """What goes when the GPU does not answer."""
     seen = gpu.seen
     if seen is None:
@@ -134,7 +136,7 @@ def _read(gpu: KnownGpu) -> dict[str, Any]:
     }
 
 
-def _xids(gpu: KnownGpu, memory: Memory, terms: Terms) -> Mapping[str, tuple[float, float]]:
+def _xids(gpu: GpuRecord, memory: InternalState, terms: ReducerSettings) -> Mapping[str, tuple[float, float]]:
     """Count and last time by code; the critical codes that this GPU can have exist from the start."""
     has_links = gpu.seen is not None and bool(gpu.seen.c2c_links)
     can = possible(sorted(terms.catalogue.critical), gpu.identity.get("architecture"), chip_to_chip=has_links)
@@ -142,7 +144,7 @@ def _xids(gpu: KnownGpu, memory: Memory, terms: Terms) -> Mapping[str, tuple[flo
 
 
 def _node(report: Report, expected: Expectation, down: str | None, *, fresh: bool) -> Node:
-    memory, status = report.memory, report.memory.status
+    memory, status = report.internal, report.internal.status
     nothing_here = memory.bus is not None and not expected_gpus.ours(memory.bus) and not expected.count
     tried = status is not None or memory.samplers.stuck_seconds or any(memory.samplers.restarts.values())
     return replace(
@@ -169,16 +171,16 @@ def _maintenance_end(report: Report) -> float | None:
     """Absent, and not 0, until the store has told: 0 would say that a maintenance from before a restart has ended."""
     if report.maintenance is not None:
         return report.maintenance.until
-    return 0.0 if report.memory.recalled else None
+    return 0.0 if report.internal.recalled else None
 
 
-def _link_rows(report: Report, now: Moment) -> dict[str, Any]:
+def _link_rows(report: Report, now: Now) -> dict[str, Any]:
     """What the links child knows of the node."""
-    seen = port_inventory.current(report.memory.links, now)
+    seen = port_inventory.current(report.internal.links, now)
     before = report.node.collector_denied
     denied = {name: one for name, one in (before or {}).items() if name not in port_inventory.COLLECTORS}
     denied |= dict.fromkeys(seen.denied if seen else (), 1.0)
-    stops = port_inventory.stops(report.memory.links)
+    stops = port_inventory.stops(report.internal.links)
     return {
         **port_inventory.services(seen),
         "service_stops_total": stops,

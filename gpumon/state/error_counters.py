@@ -7,26 +7,26 @@ from dataclasses import replace
 
 from gpumon.model.error_event import CANCELLED_BY, SXID, UNNAMED, XID, Burst, Change
 from gpumon.state import expected_gpus
-from gpumon.state.messages import Errors, Remembered
-from gpumon.state.report import Counted, Memory, Report
+from gpumon.state.messages import ErrorChanges, StoredState
+from gpumon.state.report import Counted, InternalState, Report
 
 MOST_EVENTS = 500
 """Events that the Report holds; the store knows more."""
 
 
-def take(report: Report, told: Errors) -> Report:
+def take(report: Report, told: ErrorChanges) -> Report:
     """Count what was gained, and put each burst in the place of its older state."""
-    memory = report.memory
+    memory = report.internal
     counted = {XID: memory.xids, SXID: memory.sxids}
     for kind, before in counted.items():
         counted[kind] = _counted(before, (change for change in told.changes if change.burst.kind == kind))
     memory = replace(memory, xids=counted[XID], sxids=counted[SXID])
-    return replace(report, memory=memory, events=_events(report.events, [change.burst for change in told.changes]))
+    return replace(report, internal=memory, events=_events(report.events, [change.burst for change in told.changes]))
 
 
-def recall(report: Report, remembered: Remembered) -> Report:
+def recall(report: Report, remembered: StoredState) -> Report:
     """What the store knew, and what was told before it could be read."""
-    memory = report.memory
+    memory = report.internal
     counted = {XID: _copied(memory.xids), SXID: _copied(memory.sxids)}
     for one in remembered.counters:
         device = one.device.lower() if one.device.startswith(UNNAMED) else one.device
@@ -35,10 +35,10 @@ def recall(report: Report, remembered: Remembered) -> Report:
         codes[str(one.code)] = (one.count + meanwhile, max(one.last_wall, later))
     memory = expected_gpus.recalled(memory, remembered, report.boot_id)
     memory = replace(memory, xids=counted[XID], sxids=counted[SXID], recalled=True)
-    return replace(report, memory=memory, events=_events(remembered.events, report.events))
+    return replace(report, internal=memory, events=_events(remembered.events, report.events))
 
 
-def nvswitch_errors(memory: Memory) -> dict[str, float] | None:
+def nvswitch_errors(memory: InternalState) -> dict[str, float] | None:
     """By nvswitch and sxid."""
     counts = {f"{switch},{code}": count for switch, codes in memory.sxids.items() for code, (count, _) in codes.items()}
     return counts or None

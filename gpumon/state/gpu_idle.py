@@ -11,9 +11,9 @@ from functools import cache
 from typing import Any
 
 from gpumon.model.gpu import Gpu
+from gpumon.model.now import Now
 from gpumon.model.reading import Integral, rows
-from gpumon.model.snapshot import SeenGpu
-from gpumon.model.timestamp import Moment
+from gpumon.model.snapshot import GpuReading
 from gpumon.probe.core.preflight import IDLE_TRAFFIC, idle_bytes
 
 IDLE_UTILIZATION = 0.05
@@ -32,13 +32,13 @@ def busy_rows() -> tuple[str, ...]:
     return tuple(name for name, row in rows(Gpu).items() if isinstance(row.source, Integral))
 
 
-def without_own(seen: SeenGpu) -> SeenGpu:
+def without_own(seen: GpuReading) -> GpuReading:
     """The reading of a GPU that the probe loads: as if nobody had watched how busy it is."""
     unused: Mapping[str, Any] = {name: 0.0 for name in busy_rows() if name in seen.increments}
     return replace(seen, watched=0.0, increments={**seen.increments, **unused})
 
 
-def traffic(before: SeenGpu | None, seen: SeenGpu) -> float | None:
+def traffic(before: GpuReading | None, seen: GpuReading) -> float | None:
     """Bytes a second over NVLink and PCIe, both ways, since the reading before; None where none is counted."""
     if before is None or before.gpu is None or seen.gpu is None or not seen.watched:
         return None
@@ -60,9 +60,7 @@ def in_use(gpu: Gpu, moved: float | None) -> bool:
     )
 
 
-def idle_since(
-    before: float | None, gpu: Gpu, moved: float | None, now: Moment, *, unseen: float | None
-) -> float | None:
+def idle_since(before: float | None, gpu: Gpu, moved: float | None, now: Now, *, unseen: float | None) -> float | None:
     """Boot clock since when nobody uses it; None while somebody does. `unseen`: seconds since it was last read."""
     if in_use(gpu, moved):
         return None

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from gpumon.health.products import Neighbours
-from gpumon.model.error_event import UNNAMED, Board
-from gpumon.model.snapshot import SeenGpu
-from gpumon.model.timestamp import Moment
-from gpumon.state.gpu_record import KnownGpu, fail, read
-from gpumon.state.messages import Aside
+from gpumon.model.error_event import UNNAMED
+from gpumon.model.now import Now
+from gpumon.model.snapshot import GpuReading
+from gpumon.model.stored_gpu import StoredGpu
+from gpumon.state.gpu_record import GpuRecord, fail, read
+from gpumon.state.messages import Quarantine
 
 OURS = frozenset({"", "nvidia", "nouveau"})
 """Drivers of GPUs that are, or should be, NVIDIA's driver's: any other one gives the GPU to a virtual machine."""
@@ -18,14 +19,14 @@ TAKEN = "taken-"
 """Begins the stand-in for the bus id of a GPU at whose address there is another one now; its uuid follows."""
 
 
-Inventory = Mapping[str, KnownGpu]
+Inventory = Mapping[str, GpuRecord]
 """By bus id."""
 Bus = Mapping[str, str]
 """Bus id -> driver bound."""
 
 
 def see(
-    known: Inventory, seen: SeenGpu, bus: Bus, now: Moment, boot_id: str = "", *, own: Collection[str] = ()
+    known: Inventory, seen: GpuReading, bus: Bus, now: Now, boot_id: str = "", *, own: Collection[str] = ()
 ) -> Inventory:
     """Take one GPU of a poll into the inventory. `own`: UUIDs of those that the probe loads."""
     before = known.get(seen.bus_id) or stranger(known, seen.bus_id, bus)
@@ -36,7 +37,7 @@ def see(
     return {**known, seen.bus_id: read(before, seen, _neighbours(known, bus), now, boot_id, own=before.uuid in own)}
 
 
-def _name(known: Inventory, stand_in: KnownGpu, seen: SeenGpu) -> tuple[Inventory, KnownGpu]:
+def _name(known: Inventory, stand_in: GpuRecord, seen: GpuReading) -> tuple[Inventory, GpuRecord]:
     """A GPU has told its uuid: it was opened for the first time, or moved here, or took another board's place."""
     others = {bus_id: gpu for bus_id, gpu in known.items() if bus_id != seen.bus_id}
     if stand_in.uuid != seen.uuid and not stand_in.uuid.startswith(UNNAMED):
@@ -53,11 +54,11 @@ def _name(known: Inventory, stand_in: KnownGpu, seen: SeenGpu) -> tuple[Inventor
     elif stand_in.uuid == seen.uuid:
         before = stand_in
     others, index = _numbered(others, before, stand_in.index if seen.index is None else seen.index)
-    fresh = KnownGpu(bus_id=seen.bus_id, uuid=seen.uuid or "", index=index, numbered=True)
+    fresh = GpuRecord(bus_id=seen.bus_id, uuid=seen.uuid or "", index=index, numbered=True)
     return others, fresh if before is None else replace(fresh, board=before.board, identity=before.identity)
 
 
-def _numbered(others: dict[str, KnownGpu], before: KnownGpu | None, told: int) -> tuple[dict[str, KnownGpu], int]:
+def _numbered(others: dict[str, GpuRecord], before: GpuRecord | None, told: int) -> tuple[dict[str, GpuRecord], int]:
     """Its index: that which it had in this boot, else what the driver says. Who only guessed its own gives way."""
     wanted = before.index if before is not None and before.numbered else told
     holder = next((gpu for gpu in others.values() if gpu.index == wanted), None)
@@ -76,13 +77,13 @@ def _free(known: Inventory, index: int) -> int:
     return index
 
 
-def stranger(known: Inventory, bus_id: str, bus: Bus) -> KnownGpu:
+def stranger(known: Inventory, bus_id: str, bus: Bus) -> GpuRecord:
     """A GPU of which only the PCI address is known. NVML counts in the order of the bus: its place is its index."""
     places = sorted({one for one, driver in bus.items() if driver == "nvidia"} | {bus_id})
-    return KnownGpu(bus_id=bus_id, uuid=UNNAMED + bus_id.lower(), index=_free(known, places.index(bus_id)))
+    return GpuRecord(bus_id=bus_id, uuid=UNNAMED + bus_id.lower(), index=_free(known, places.index(bus_id)))
 
 
-def recall(known: Inventory, boards: Mapping[str, Board]) -> Inventory:
+def recall(known: Inventory, boards: Mapping[str, StoredGpu]) -> Inventory:
     """Name those that have not told their names by the boards that were last seen at their addresses."""
     taken = {gpu.uuid for gpu in known.values()}
     named = {
@@ -93,13 +94,13 @@ def recall(known: Inventory, boards: Mapping[str, Board]) -> Inventory:
     return {**known, **named} if named else known
 
 
-def identity(board: Board) -> dict[str, str]:
+def identity(board: StoredGpu) -> dict[str, str]:
     """What is shown of it before it has told its name."""
     known = {name: getattr(board, name) for name in ("name", "serial", "vbios", "inforom", "gsp")}
     return {name: value for name, value in {**known, "pci_bus_id": board.bus_id}.items() if value}
 
 
-def remember(known: Inventory, boards: Collection[Board], boot_id: str) -> Inventory:
+def remember(known: Inventory, boards: Collection[StoredGpu], boot_id: str) -> Inventory:
     """With every board that is expected and that nobody has seen yet. Of two at one address the one seen last is there.
 
     An index counts as long as the host was not rebooted since: then the driver may count otherwise.
@@ -111,7 +112,7 @@ def remember(known: Inventory, boards: Collection[Board], boot_id: str) -> Inven
         if board.expected and board.uuid not in here:
             key = board.bus_id if board.bus_id not in after else TAKEN + board.uuid
             index = _free(after, board.gpu or 0)
-            after[key] = KnownGpu(
+            after[key] = GpuRecord(
                 bus_id=key,
                 uuid=board.uuid,
                 index=index,
@@ -124,14 +125,14 @@ def remember(known: Inventory, boards: Collection[Board], boot_id: str) -> Inven
     return after
 
 
-def _merged(gpu: KnownGpu, board: Board | None) -> KnownGpu:
+def _merged(gpu: GpuRecord, board: StoredGpu | None) -> GpuRecord:
     """The store was late: it knows when the GPU was seen first."""
     if board is None or gpu.board is None:
         return gpu
     return replace(gpu, board=replace(gpu.board, first_wall=min(gpu.board.first_wall, board.first_wall)))
 
 
-def replaced(known: Inventory, places: int) -> Collection[KnownGpu]:
+def replaced(known: Inventory, places: int) -> Collection[GpuRecord]:
     """Absent boards in whose stead others are here: with as many as should be all, else those whose place is taken.
 
     While a GPU has not told its name nobody knows.
@@ -146,7 +147,7 @@ def replaced(known: Inventory, places: int) -> Collection[KnownGpu]:
     return sorted(taken, key=lambda gpu: gpu.board.last_wall if gpu.board else 0.0)[:surplus]
 
 
-def leave_aside(known: Inventory, aside: Mapping[str, Aside], bus: Bus) -> Inventory:
+def leave_aside(known: Inventory, aside: Mapping[str, Quarantine], bus: Bus) -> Inventory:
     """Mark what no sampler opens."""
     marked = dict(known)
     for bus_id, one in aside.items():
@@ -163,14 +164,14 @@ def expect(known: Inventory, bus_ids: Collection[str], bus: Bus) -> Inventory:
     return expected
 
 
-def miss(known: Inventory, present: set[str], bus: Bus, now: Moment) -> Inventory:
+def miss(known: Inventory, present: set[str], bus: Bus, now: Now) -> Inventory:
     """Mark as missing what should have been in this poll and was not."""
     gone = {bus_id: gpu for bus_id, gpu in known.items() if bus_id not in present}
     missing = {bus_id: fail(gpu, "missing", _whereabouts(gpu, bus), now.wall) for bus_id, gpu in gone.items()}
     return {**known, **missing}
 
 
-def _whereabouts(gpu: KnownGpu, bus: Bus) -> str:
+def _whereabouts(gpu: GpuRecord, bus: Bus) -> str:
     if gpu.bus_id.startswith(TAKEN):
         return f"another GPU is at {gpu.board.bus_id}, where it was last seen" if gpu.board else "another is there now"
     return "on the PCI bus, but the driver does not list it" if gpu.bus_id in bus else "no longer on the PCI bus"

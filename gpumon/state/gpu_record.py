@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpumon.health.products import Expects, Neighbours, expected, expects
-from gpumon.model.error_event import Board
 from gpumon.model.fabric import Platform
 from gpumon.model.gpu import FAULTS, Gpu
+from gpumon.model.now import Now
 from gpumon.model.nvlink import Nvlink, NvlinkPeer
 from gpumon.model.reading import rows
-from gpumon.model.snapshot import SeenGpu
-from gpumon.model.timestamp import Moment
+from gpumon.model.snapshot import GpuReading
+from gpumon.model.stored_gpu import StoredGpu
 from gpumon.state.counters import RESET_SHARE, Count, Counts, advance, began_anew, begun, gained, raw_values, totals
 from gpumon.state.gpu_idle import idle_since, traffic, without_own
 
@@ -25,7 +25,7 @@ _IDENTITY = tuple(name for name, row in rows(Gpu).items() if row.identity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownGpu:
+class GpuRecord:
     """One GPU, with the memory that its counters need. `seen` is its last reading."""
 
     bus_id: str
@@ -38,9 +38,9 @@ class KnownGpu:
     detail: str = ""
     since: float | None = None
     """Wall time at which the fault was found."""
-    seen: SeenGpu | None = None
+    seen: GpuReading | None = None
     seen_at: float | None = None
-    """When it was last read, on the clock of Moment.lived."""
+    """When it was last read, on the clock of Now.uptime."""
     observed: float = 0.0
     counts: Counts = field(default_factory=dict)
     link_counts: Mapping[str, Counts] = field(default_factory=dict)
@@ -68,11 +68,11 @@ class KnownGpu:
     """Boot clock since when nobody has been seen to use it, the agent's own probe aside; None while somebody does."""
     absent: bool = False
     """Nobody has seen anything of it since the agent's start, or in the last whole poll."""
-    board: Board | None = None
+    board: StoredGpu | None = None
     """What the store is to know of it; None until it has told its name."""
 
 
-def fail(gpu: KnownGpu, fault: str, detail: str, wall: float) -> KnownGpu:
+def fail(gpu: GpuRecord, fault: str, detail: str, wall: float) -> GpuRecord:
     """The GPU with this fault; since when, if it is the same as before."""
     since = gpu.since if gpu.fault == fault else wall
     missing = fault == "missing"
@@ -80,7 +80,9 @@ def fail(gpu: KnownGpu, fault: str, detail: str, wall: float) -> KnownGpu:
     return replace(gpu, fault=fault, detail=detail, since=since, absent=missing, nvml_index=index)
 
 
-def read(gpu: KnownGpu, seen: SeenGpu, around: Neighbours, now: Moment, boot_id: str, *, own: bool = False) -> KnownGpu:
+def read(
+    gpu: GpuRecord, seen: GpuReading, around: Neighbours, now: Now, boot_id: str, *, own: bool = False
+) -> GpuRecord:
     """The GPU after a poll of it; while the agent was away, it may have been reset. `own`: the probe loads it."""
     told = seen.gpu
     if told is None:
@@ -90,12 +92,12 @@ def read(gpu: KnownGpu, seen: SeenGpu, around: Neighbours, now: Moment, boot_id:
     return replace(after, board=board, begun_at=now.at if _was_reset(gpu, told, boot_id) else after.begun_at)
 
 
-def _answered(gpu: KnownGpu, seen: SeenGpu, told: Gpu, around: Neighbours, now: Moment) -> KnownGpu:
+def _answered(gpu: GpuRecord, seen: GpuReading, told: Gpu, around: Neighbours, now: Now) -> GpuRecord:
     what = expects(told.name, told.nvlinks, mig=bool(told.mig_mode), guest=bool(seen.guest), around=around)
     away = frozenset(link for link, one in (seen.peers or gpu.peers).items() if one.peer in around.given_away)
     if gpu.seen is None or gpu.seen.links != seen.links or (gpu.expects, gpu.away) != (what, away):
         gpu = _read_links(replace(gpu, expects=what, away=away), seen.links, now)
-    counts = advance(gpu.counts, raw_values(told), gained(seen.increments), now.lived)
+    counts = advance(gpu.counts, raw_values(told), gained(seen.increments), now.uptime)
     identity = {name: value for name in _IDENTITY if (value := getattr(told, name)) is not None}
     anew = _began_anew(gpu, counts, told, now)
     return replace(
@@ -106,7 +108,7 @@ def _answered(gpu: KnownGpu, seen: SeenGpu, told: Gpu, around: Neighbours, now: 
         since=None,
         absent=False,
         seen=seen,
-        seen_at=now.lived,
+        seen_at=now.uptime,
         observed=gpu.observed + seen.watched,
         counts=begun(counts) if anew else counts,
         link_counts={link: begun(one) for link, one in gpu.link_counts.items()} if anew else gpu.link_counts,
@@ -117,20 +119,20 @@ def _answered(gpu: KnownGpu, seen: SeenGpu, told: Gpu, around: Neighbours, now: 
     )
 
 
-def _used(before: KnownGpu, after: KnownGpu, seen: SeenGpu, now: Moment, *, own: bool) -> KnownGpu:
+def _used(before: GpuRecord, after: GpuRecord, seen: GpuReading, now: Now, *, own: bool) -> GpuRecord:
     """With what is known of who uses it. What the probe does changes nothing."""
     if own or seen.gpu is None:
         return after
     moved = traffic(before.seen, seen)
-    unseen = None if before.seen_at is None or before.fault is not None else now.lived - before.seen_at
+    unseen = None if before.seen_at is None or before.fault is not None else now.uptime - before.seen_at
     since = idle_since(before.idle_since, seen.gpu, moved, now, unseen=unseen)
     return replace(after, traffic=moved, idle_since=since)
 
 
-def _board(gpu: KnownGpu, stored: Board | None, told: Gpu, now: Moment, boot_id: str) -> Board:
+def _board(gpu: GpuRecord, stored: StoredGpu | None, told: Gpu, now: Now, boot_id: str) -> StoredGpu:
     """What the store is to know of it."""
     energy = told.energy_joules_total
-    return Board(
+    return StoredGpu(
         uuid=gpu.uuid,
         bus_id=gpu.bus_id,
         serial=gpu.identity.get("serial", ""),
@@ -147,7 +149,7 @@ def _board(gpu: KnownGpu, stored: Board | None, told: Gpu, now: Moment, boot_id:
     )
 
 
-def _was_reset(before: KnownGpu, told: Gpu, boot_id: str) -> bool:
+def _was_reset(before: GpuRecord, told: Gpu, boot_id: str) -> bool:
     """Since it was stored, in this boot: seen at its first reading, by the energy that the driver has counted."""
     stored = before.board
     if before.seen is not None or stored is None or stored.boot_id != boot_id:
@@ -156,7 +158,7 @@ def _was_reset(before: KnownGpu, told: Gpu, boot_id: str) -> bool:
     return kept_open and began_anew(Count(0.0, stored.energy), Count(0.0, told.energy_joules_total))
 
 
-def _began_anew(gpu: KnownGpu, counts: Counts, told: Gpu, now: Moment) -> bool:
+def _began_anew(gpu: GpuRecord, counts: Counts, told: Gpu, now: Now) -> bool:
     """Energy is counted from the moment at which the driver took the GPU up, and grows on the idlest GPU.
 
     Where it is not counted, errors that fell while nobody could read the GPU are the proof.
@@ -164,7 +166,7 @@ def _began_anew(gpu: KnownGpu, counts: Counts, told: Gpu, now: Moment) -> bool:
     was, energy = (one.get("energy_joules_total", {}).get("") for one in (gpu.counts, counts))
     if was is not None and energy is not None:
         return began_anew(was, energy)
-    away = gpu.fault is not None or (gpu.seen_at is not None and now.lived - gpu.seen_at > AWAY_SECONDS)
+    away = gpu.fault is not None or (gpu.seen_at is not None and now.uptime - gpu.seen_at > AWAY_SECONDS)
     return away and any(
         raw < RESET_SHARE * (known.raw or 0.0)
         for name, labelled in raw_values(told).items()
@@ -174,9 +176,9 @@ def _began_anew(gpu: KnownGpu, counts: Counts, told: Gpu, now: Moment) -> bool:
     )
 
 
-def _read_links(gpu: KnownGpu, links: Mapping[str, Nvlink], now: Moment) -> KnownGpu:
+def _read_links(gpu: GpuRecord, links: Mapping[str, Nvlink], now: Now) -> GpuRecord:
     before = gpu.link_counts
-    counts = {link: advance(before.get(link, {}), raw_values(one), {}, now.lived) for link, one in links.items()}
+    counts = {link: advance(before.get(link, {}), raw_values(one), {}, now.uptime) for link, one in links.items()}
     been_up = gpu.been_up | {link for link, one in links.items() if one.up}
     wanted = set(expected(gpu.expects, links, been_up)) - gpu.away
     shown = {
@@ -187,7 +189,7 @@ def _read_links(gpu: KnownGpu, links: Mapping[str, Nvlink], now: Moment) -> Know
 
 
 def readings(
-    gpu: KnownGpu, xids: Mapping[str, tuple[float, float]], fault: str | None, *, released: bool = False
+    gpu: GpuRecord, xids: Mapping[str, tuple[float, float]], fault: str | None, *, released: bool = False
 ) -> Gpu:
     """The GPU as it is exported: everything while it answers, what never vanishes while it does not."""
     own: dict[str, Any] = {

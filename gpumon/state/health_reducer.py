@@ -9,11 +9,11 @@ from gpumon.health.facts import Facts
 from gpumon.health.free import free_since
 from gpumon.model import hold
 from gpumon.model.error_event import UNNAMED, Burst
-from gpumon.model.timestamp import Moment
+from gpumon.model.now import Now
 from gpumon.state import gpu_inventory, port_inventory
-from gpumon.state.messages import Remembered, Ruled
+from gpumon.state.messages import StoredState, VerdictChanges
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 
 PATIENCE_SECONDS = 10.0
 """How long the first judgement waits for what the store knew: a hung disk must not silence it."""
@@ -21,17 +21,17 @@ NOISE = 0.01
 """Seconds by which two clocks that were read one after the other may differ."""
 
 
-def looked(report: Report, now: Moment, terms: Terms) -> Report:
+def looked(report: Report, now: Now, terms: ReducerSettings) -> Report:
     """After one look with every check."""
-    if not report.memory.recalled and now.lived < PATIENCE_SECONDS:
+    if not report.internal.recalled and now.uptime < PATIENCE_SECONDS:
         return report
     found = facts(report, now, terms)
     found = replace(found, probe=replace(found.probe, free_since=free_since(found)))
     return replace(report, probe=found.probe, health=judge.judge(report.health, found))
 
 
-def facts(report: Report, now: Moment, terms: Terms) -> Facts:
-    links = port_inventory.current(report.memory.links, now)
+def facts(report: Report, now: Now, terms: ReducerSettings) -> Facts:
+    links = port_inventory.current(report.internal.links, now)
     found = Facts(
         now=now,
         boot_id=report.boot_id,
@@ -42,18 +42,18 @@ def facts(report: Report, now: Moment, terms: Terms) -> Facts:
         contained=None if links is None else links.contained,
         ports=(*report.ports, *(gone.port for gone in report.gone_ports)),
         gone_ports={f"{gone.port.device}/{gone.port.port}": gone.wall for gone in report.gone_ports},
-        known_ports=port_inventory.by_name(report.memory.links),
-        ports_listed=bool(report.ports) and port_inventory.listed(report.memory.links, now),
-        recalled=report.memory.recalled,
+        known_ports=port_inventory.by_name(report.internal.links),
+        ports_listed=bool(report.ports) and port_inventory.listed(report.internal.links, now),
+        recalled=report.internal.recalled,
         interval=terms.interval,
         catalogue=report.catalogue,
-        history=report.memory.history,
+        history=report.internal.history,
         notices=report.notices,
         excluded=report.excluded,
-        bus=report.memory.bus,
+        bus=report.internal.bus,
         policy=terms.policy,
         expectation=report.expectation,
-        gone=frozenset(report.memory.gone) | port_inventory.left(report.memory.links),
+        gone=frozenset(report.internal.gone) | port_inventory.left(report.internal.links),
         versions=_versions(report),
         open=report.health.open,
         broken=report.health.broken,
@@ -85,12 +85,12 @@ def _versions(report: Report) -> dict[str, str]:
     return {name: version for name, version in known.items() if version}
 
 
-def take(report: Report, ruled: Ruled) -> Report:
+def take(report: Report, ruled: VerdictChanges) -> Report:
     """What was due is so now."""
     return replace(report, health=standing.ruled(report.health, ruled.rulings))
 
 
-def recall(report: Report, remembered: Remembered, now: Moment) -> Report:
+def recall(report: Report, remembered: StoredState, now: Now) -> Report:
     """What the store knew."""
     verdicts = judge.resumed(remembered.verdicts, report.boot_id)
     health = standing.recalled(report.health, verdicts, remembered.rulings, remembered.cleared)
@@ -100,9 +100,9 @@ def recall(report: Report, remembered: Remembered, now: Moment) -> Report:
 
 def placed(report: Report) -> Report:
     """With the GPUs of verdicts that never told their names: they have their index before anybody has polled them."""
-    memory = report.memory
+    memory = report.internal
     unnamed = {one.removeprefix(UNNAMED).upper() for _, one in report.health.open if one.startswith(UNNAMED)}
     bus = memory.bus or {}
     known = gpu_inventory.expect(memory.inventory, unnamed - memory.inventory.keys(), bus)
     known = gpu_inventory.release(known, bus, memory.excluded)
-    return replace(report, memory=replace(memory, inventory=known))
+    return replace(report, internal=replace(memory, inventory=known))

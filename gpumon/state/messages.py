@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from gpumon.health.lives import Life
 from gpumon.health.verdict import Key, Ruling, Verdict
 from gpumon.health.waiting import Waited
-from gpumon.model.error_event import Board, Burst, Change
+from gpumon.model.error_event import Burst, Change
 from gpumon.model.hold import Hold, HoldEnded, Holds
 from gpumon.model.maintenance import Known, Maintenance, MaintenanceEnded
-from gpumon.model.port_record import KnownPort
+from gpumon.model.port_record import PortRecord
 from gpumon.model.release import Release
-from gpumon.model.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot
+from gpumon.model.snapshot import DriverStatus, LinksSnapshot, PciBus, Snapshot
+from gpumon.model.stored_gpu import StoredGpu
 from gpumon.probe.core.account import Progress
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import ProbeResult
@@ -21,7 +22,7 @@ from gpumon.store.events import ErrorCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aside:
+class Quarantine:
     """A GPU that no sampler opens, because a call on it did not return or broke the library."""
 
     fault: str
@@ -30,12 +31,12 @@ class Aside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samplers:
+class SamplerStatus:
     """How the samplers fare, as their supervisor sees it."""
 
     stuck_seconds: float = 0.0
     """How long the current driver call has been seen not to return."""
-    aside: Mapping[str, Aside] = field(default_factory=dict)
+    aside: Mapping[str, Quarantine] = field(default_factory=dict)
     """By bus id."""
     restarts: Mapping[str, float] = field(default_factory=dict)
     """By reason."""
@@ -47,10 +48,10 @@ class Samplers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinksChild:
+class LinksStatus:
     """How the links child fares, as its supervisor sees it."""
 
-    aside: Mapping[str, Aside] = field(default_factory=dict)
+    aside: Mapping[str, Quarantine] = field(default_factory=dict)
     """Devices and collectors whose files do not answer."""
     abandoned: tuple[str, ...] = ()
     """Names of the children that SIGKILL did not end."""
@@ -59,29 +60,29 @@ class LinksChild:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
+class ErrorChanges:
     """Errors of GPUs and NVSwitches, after the attempt to make them durable."""
 
     changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruled:
+class VerdictChanges:
     """What became of verdicts, after the attempt to make it durable."""
 
     rulings: tuple[Ruling, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class StoredState:
     """What the store still knew at start."""
 
     counters: tuple[ErrorCounter, ...] = ()
     events: tuple[Burst, ...] = ()
     """Newest last."""
-    boards: tuple[Board, ...] = ()
+    boards: tuple[StoredGpu, ...] = ()
     """Those at one address in the order in which they were seen there last."""
-    ports: tuple[KnownPort, ...] = ()
+    ports: tuple[PortRecord, ...] = ()
     """The one seen last stands last."""
     accepted: bool = False
     """A person has accepted how many GPUs there are."""
@@ -104,7 +105,7 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Acceptance:
     """A person has accepted what is here, and it is stored: so many GPUs, and these are gone."""
 
     count: int | None
@@ -142,7 +143,7 @@ class ProbeEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class AgentStatus:
     """The daemon on itself."""
 
     log_messages: Mapping[str, float]
@@ -163,25 +164,25 @@ class Tick:
     """Time passed: what is too old goes, and the rules are evaluated."""
 
 
-Arrival = (
+Message = (
     Snapshot
     | PciBus
     | DriverStatus
-    | LinksSeen
-    | LinksChild
-    | Samplers
+    | LinksSnapshot
+    | LinksStatus
+    | SamplerStatus
     | Release
-    | Errors
-    | Ruled
-    | Accepted
+    | ErrorChanges
+    | VerdictChanges
+    | Acceptance
     | Maintenance
     | MaintenanceEnded
     | Hold
     | HoldEnded
-    | Remembered
+    | StoredState
     | ProbeStarted
     | ProbeProgressed
     | ProbeEnded
-    | Agent
+    | AgentStatus
     | Tick
 )

@@ -6,12 +6,12 @@ import logging
 import time
 
 from gpumon.clock import boot_clock
-from gpumon.model.timestamp import Moment
+from gpumon.model.now import Now
 from gpumon.state.change_log import changes
-from gpumon.state.messages import Arrival
-from gpumon.state.reduce import fold, watching
+from gpumon.state.messages import Message
+from gpumon.state.reduce import reduce, watching
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 
 log = logging.getLogger("gpumon")
 
@@ -23,21 +23,21 @@ LONGEST_PAUSE = 2 * BEAT_SECONDS
 class Monitor:
     """`take` is called from the main loop alone; anybody may read `latest`. What changes is logged, once."""
 
-    def __init__(self, first: Report, terms: Terms) -> None:
+    def __init__(self, first: Report, terms: ReducerSettings) -> None:
         self.latest = watching(first, terms)
         self._looked_at = boot_clock()
         self._lived = 0.0
         self.terms = terms
 
-    def apply(self, terms: Terms) -> None:
+    def apply(self, terms: ReducerSettings) -> None:
         """Reduce with these settings from now on."""
         self.terms = terms
         self.latest = watching(self.latest, terms)
 
-    def take(self, arrival: Arrival) -> None:
+    def take(self, arrival: Message) -> None:
         """Fold one arrival into the next Report."""
         before = self.latest
-        self.latest = fold(before, arrival, self._now(), self.terms)
+        self.latest = reduce(before, arrival, self._now(), self.terms)
         for change in changes(before, self.latest):
             log.log(change.level, change.message, extra=change.words)
 
@@ -45,8 +45,8 @@ class Monitor:
         """To be called every BEAT_SECONDS, whatever arrives: time goes by while the daemon runs."""
         self._now()
 
-    def _now(self) -> Moment:
+    def _now(self) -> Now:
         at = boot_clock()
         self._lived += min(at - self._looked_at, LONGEST_PAUSE)
         self._looked_at = at
-        return Moment(at=at, wall=time.time(), lived=self._lived)
+        return Now(at=at, wall=time.time(), uptime=self._lived)

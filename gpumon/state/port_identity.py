@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from gpumon.model.port_record import KnownPort
-from gpumon.model.snapshot import SeenPort
+from gpumon.model.port_record import PortRecord
+from gpumon.model.snapshot import PortReading
 
 MOST_KNOWN = 256
 """Ports that are remembered: virtual functions come and go under new names."""
@@ -16,17 +16,17 @@ SETTLING_SECONDS = 30.0
 
 Place = tuple[str, str]
 """Device and port, as they are called now."""
-Known = Mapping[str, KnownPort]
+Known = Mapping[str, PortRecord]
 """By identity."""
 
 
-def identities(ports: Sequence[SeenPort], known: Known) -> dict[Place, str]:
+def identities(ports: Sequence[PortReading], known: Known) -> dict[Place, str]:
     """Who each of these is: by the GUID of its card, else by its PCI address, else by its name."""
     alike = Counter((one.guid, one.port) for one in ports)
     return {(one.device, one.port): _identity(one, known, alone=alike[one.guid, one.port] == 1) for one in ports}
 
 
-def _identity(one: SeenPort, known: Known, *, alone: bool) -> str:
+def _identity(one: PortReading, known: Known, *, alone: bool) -> str:
     if one.guid:
         return f"{one.guid}/{one.port}" if alone else f"{one.guid}@{one.bus_id}/{one.port}"
     by_address = f"{one.bus_id or one.device}/{one.port}"
@@ -34,7 +34,7 @@ def _identity(one: SeenPort, known: Known, *, alone: bool) -> str:
     return by_address if by_address in known else next(there, by_address)
 
 
-def met(known: Known, ports: Iterable[SeenPort], named: Mapping[Place, str], wall: float) -> Known:
+def met(known: Known, ports: Iterable[PortReading], named: Mapping[Place, str], wall: float) -> Known:
     """With what is seen of these now."""
     after = dict(known)
     for one in ports:
@@ -43,9 +43,9 @@ def met(known: Known, ports: Iterable[SeenPort], named: Mapping[Place, str], wal
     return _bounded(after)
 
 
-def _stranger(identity: str, one: SeenPort, wall: float) -> KnownPort:
+def _stranger(identity: str, one: PortReading, wall: float) -> PortRecord:
     """Seen for the first time."""
-    return KnownPort(
+    return PortRecord(
         identity=identity,
         device=one.device,
         port=one.port,
@@ -59,7 +59,7 @@ def _stranger(identity: str, one: SeenPort, wall: float) -> KnownPort:
     )
 
 
-def _met(known: KnownPort, one: SeenPort, wall: float) -> KnownPort:
+def _met(known: PortRecord, one: PortReading, wall: float) -> PortRecord:
     returned = known.expected is False and wall - known.last_wall > SETTLING_SECONDS
     met = replace(
         known,
@@ -83,7 +83,7 @@ def _faster(one: float | None, other: float | None) -> float | None:
     return max((speed for speed in (one, other) if speed), default=None)
 
 
-def _bounded(known: dict[str, KnownPort]) -> Known:
+def _bounded(known: dict[str, PortRecord]) -> Known:
     """Those that are expected go last, and those seen last."""
     if len(known) <= MOST_KNOWN:
         return known
@@ -91,13 +91,13 @@ def _bounded(known: dict[str, KnownPort]) -> Known:
     return {one.identity: one for one in order[-MOST_KNOWN:]}
 
 
-def recalled(known: Known, stored: Iterable[KnownPort]) -> Known:
+def recalled(known: Known, stored: Iterable[PortRecord]) -> Known:
     """With what the store knew; what was seen since the start is newer, but not since when."""
     before = {one.identity: one for one in stored}
     return _bounded({**before, **{name: _since(one, before.get(name)) for name, one in known.items()}})
 
 
-def _since(one: KnownPort, before: KnownPort | None) -> KnownPort:
+def _since(one: PortRecord, before: PortRecord | None) -> PortRecord:
     if before is None:
         return one
     return replace(
@@ -110,7 +110,7 @@ def _since(one: KnownPort, before: KnownPort | None) -> KnownPort:
     )
 
 
-def missed(known: Known, here: Collection[str]) -> list[KnownPort]:
+def missed(known: Known, here: Collection[str]) -> list[PortRecord]:
     """Should be up, and are not there; the one that was seen last comes first."""
     gone = (one for name, one in known.items() if one.expected and name not in here)
     return sorted(gone, key=lambda one: (-one.last_wall, one.identity))
@@ -139,7 +139,7 @@ def replaced(known: Known, here: Collection[str], gone: Collection[str]) -> Know
     return after
 
 
-def _newer(known: Known, here: Collection[str], old: KnownPort) -> Iterator[KnownPort]:
+def _newer(known: Known, here: Collection[str], old: PortRecord) -> Iterator[PortRecord]:
     """Ports of the same kind of network that are here, and came after the old one was seen last."""
     for name in here:
         one = known.get(name)
@@ -147,7 +147,7 @@ def _newer(known: Known, here: Collection[str], old: KnownPort) -> Iterator[Know
             yield one
 
 
-def _same_place(one: KnownPort, other: KnownPort) -> bool:
+def _same_place(one: PortRecord, other: PortRecord) -> bool:
     return bool(one.bus_id) and (one.bus_id, one.port) == (other.bus_id, other.port)
 
 
@@ -161,7 +161,7 @@ def slower(known: Known, speeds: Mapping[str, float]) -> Known:
     return {**known, **{name: replace(known[name], speed=speed) for name, speed in speeds.items() if name in known}}
 
 
-def names(ports: Sequence[KnownPort], taken: Collection[str]) -> dict[str, str]:
+def names(ports: Sequence[PortRecord], taken: Collection[str]) -> dict[str, str]:
     """What to call the devices of ports that are gone, by identity: as before, unless another is called so now."""
     found: dict[str, str] = {}
     used = {(device, "") for device in taken}

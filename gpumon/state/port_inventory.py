@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.node import UNITS
-from gpumon.model.port_record import KnownPort
+from gpumon.model.now import Now
+from gpumon.model.port_record import PortRecord
 from gpumon.model.reading import SLOW, rows
-from gpumon.model.snapshot import LinksSeen, SeenPort
-from gpumon.model.timestamp import Moment
+from gpumon.model.snapshot import LinksSnapshot, PortReading
 from gpumon.state import port_identity
 from gpumon.state.counters import Counts, advance, raw_values, totals
-from gpumon.state.messages import LinksChild
+from gpumon.state.messages import LinksStatus
 
 STALE_SECONDS = 3 * SLOW.value
 """Age from which what the links child said last is no longer true."""
@@ -26,36 +26,36 @@ SERIES_A_PORT = len(rows(InfinibandLink)) + len(rows(InfinibandPort))
 """At least."""
 
 
-class GonePort(NamedTuple):
+class MissingPort(NamedTuple):
     """A port that has been up and is not there."""
 
-    port: SeenPort
+    port: PortReading
     """Without readings."""
     wall: float
     """Since when it is gone, in seconds since the epoch; of one that nobody has seen since the agent's start, when it
     was there last."""
     identity: str = ""
     since: float = 0.0
-    """When it was missed first, on the clock of Moment.lived."""
+    """When it was missed first, on the clock of Now.uptime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownLinks:
+class PortInventory:
     """What the links child said last, with the memory that counters need."""
 
-    child: LinksChild = LinksChild()
-    seen: LinksSeen | None = None
+    child: LinksStatus = LinksStatus()
+    seen: LinksSnapshot | None = None
     seen_at: float = 0.0
-    """When that arrived, on the clock of Moment.lived."""
+    """When that arrived, on the clock of Now.uptime."""
     counts: Mapping[tuple[str, str], Counts] = field(default_factory=dict)
     """By device and port, those seen last at the end."""
-    ports: tuple[SeenPort, ...] = ()
+    ports: tuple[PortReading, ...] = ()
     """As they are exported."""
     records: port_identity.Known = field(default_factory=dict)
     """Every port that was ever here."""
     here: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """By device and port, which of those it is."""
-    gone: tuple[GonePort, ...] = ()
+    gone: tuple[MissingPort, ...] = ()
     """Those of them that should be here and are not, while the others can be read."""
     ended: Mapping[str, float] = field(default_factory=dict)
     """How often each unit was seen to have ended."""
@@ -63,14 +63,14 @@ class KnownLinks:
     """Most ports that were too many at once."""
 
 
-def see(known: KnownLinks, seen: LinksSeen, now: Moment) -> KnownLinks:
+def see(known: PortInventory, seen: LinksSnapshot, now: Now) -> PortInventory:
     """Take a look of the child: counters go on from where they were."""
     before = {(port.device, port.port): port for port in known.ports}
     counts = dict(known.counts)
     ports = []
     for port in seen.ports:
         place = (port.device, port.port)
-        counts[place] = advance(counts.pop(place, {}), raw_values(port.counts), {}, now.lived)
+        counts[place] = advance(counts.pop(place, {}), raw_values(port.counts), {}, now.uptime)
         shown = replace(port, counts=replace(port.counts, **totals(port.counts, counts[place], {})))
         ports.append(_same(before.get(place), shown))
     kept = dict(list(counts.items())[-MOST_KNOWN:])
@@ -78,7 +78,7 @@ def see(known: KnownLinks, seen: LinksSeen, now: Moment) -> KnownLinks:
     known = replace(
         known,
         seen=seen,
-        seen_at=now.lived,
+        seen_at=now.uptime,
         counts=kept,
         ports=tuple(ports),
         records=port_identity.met(known.records, seen.ports, named, now.wall),
@@ -90,25 +90,25 @@ def see(known: KnownLinks, seen: LinksSeen, now: Moment) -> KnownLinks:
     return _missing(known, before.keys(), now) if _all_listed(known) else known
 
 
-def _all_listed(known: KnownLinks) -> bool:
+def _all_listed(known: PortInventory) -> bool:
     """Where the list of devices, or of a device's ports, could not be read, nobody can tell what is not there."""
     seen, child = known.seen, known.child
     return seen is not None and not (INFINIBAND in seen.errors or seen.left_out or child.aside or child.trouble)
 
 
-def listed(known: KnownLinks, now: Moment) -> bool:
+def listed(known: PortInventory, now: Now) -> bool:
     """What is not there now is not there."""
     return current(known, now) is not None and _all_listed(known)
 
 
-def _still_gone(gone: Iterable[GonePort], here: Collection[str]) -> tuple[GonePort, ...]:
+def _still_gone(gone: Iterable[MissingPort], here: Collection[str]) -> tuple[MissingPort, ...]:
     return tuple(one for one in gone if one.identity not in here)
 
 
-def _missing(known: KnownLinks, before: Collection[tuple[str, str]], now: Moment) -> KnownLinks:
+def _missing(known: PortInventory, before: Collection[tuple[str, str]], now: Now) -> PortInventory:
     """With those that should be here and are not. `before`: the ports that were here at the last look."""
     here, was = known.here.values(), {one.identity: one for one in known.gone}
-    settled = [one.identity for one in known.gone if now.lived - one.since >= port_identity.SETTLING_SECONDS]
+    settled = [one.identity for one in known.gone if now.uptime - one.since >= port_identity.SETTLING_SECONDS]
     records = port_identity.replaced(known.records, here, settled)
     missed = port_identity.missed(records, here)
     called = port_identity.names(missed, {device for device, _ in known.here})
@@ -117,14 +117,14 @@ def _missing(known: KnownLinks, before: Collection[tuple[str, str]], now: Moment
         if one.identity in called:
             wall = now.wall if (one.device, one.port) in before else one.last_wall
             bare = _bare(one, called[one.identity])
-            begun = was.get(one.identity) or GonePort(bare, wall, one.identity, now.lived)
+            begun = was.get(one.identity) or MissingPort(bare, wall, one.identity, now.uptime)
             gone.append(begun._replace(port=bare))
     return replace(known, records=records, gone=tuple(gone))
 
 
-def _bare(one: KnownPort, name: str) -> SeenPort:
+def _bare(one: PortRecord, name: str) -> PortReading:
     """It has no readings."""
-    return SeenPort(
+    return PortReading(
         device=name,
         port=one.port,
         link_layer=one.link_layer,
@@ -137,25 +137,25 @@ def _bare(one: KnownPort, name: str) -> SeenPort:
     )
 
 
-def recalled(known: KnownLinks, stored: Iterable[KnownPort]) -> KnownLinks:
+def recalled(known: PortInventory, stored: Iterable[PortRecord]) -> PortInventory:
     """With what the store knew of ports; those that are not there are missed from the next look on."""
     return replace(known, records=port_identity.recalled(known.records, stored))
 
 
-def accepted(known: KnownLinks, down: Collection[str], slow: Mapping[str, float]) -> KnownLinks:
+def accepted(known: PortInventory, down: Collection[str], slow: Mapping[str, float]) -> PortInventory:
     """A person has accepted that these ports are down or gone, and that those are slower than they were."""
     records = port_identity.slower(port_identity.expected_no_more(known.records, down), slow)
     return replace(known, records=records, gone=_still_gone(known.gone, down))
 
 
-def by_name(known: KnownLinks) -> dict[str, KnownPort]:
+def by_name(known: PortInventory) -> dict[str, PortRecord]:
     """What is remembered of the ports that are here, and of those that are missed, as verdicts name them."""
     here = {f"{device}/{port}": identity for (device, port), identity in known.here.items()}
     gone = {f"{one.port.device}/{one.port.port}": one.identity for one in known.gone}
     return {name: known.records[identity] for name, identity in {**gone, **here}.items() if identity in known.records}
 
 
-def left(known: KnownLinks) -> set[str]:
+def left(known: PortInventory) -> set[str]:
     """Names of the ports that were here and are expected no more."""
     here = set(known.here.values())
     gone = [one for one in known.records.values() if one.expected is False and one.identity not in here]
@@ -163,7 +163,7 @@ def left(known: KnownLinks) -> set[str]:
     return names - by_name(known).keys()
 
 
-def _same(before: SeenPort | None, after: SeenPort) -> SeenPort:
+def _same(before: PortReading | None, after: PortReading) -> PortReading:
     """With the parts that have not changed as the objects they were: the page keeps their lines."""
     if before is None or before == after:
         return before or after
@@ -174,18 +174,18 @@ def _same(before: SeenPort | None, after: SeenPort) -> SeenPort:
     )
 
 
-def current(known: KnownLinks, now: Moment) -> LinksSeen | None:
+def current(known: PortInventory, now: Now) -> LinksSnapshot | None:
     """What is true now; None when nothing was heard for too long."""
-    return known.seen if known.seen is not None and now.lived - known.seen_at <= STALE_SECONDS else None
+    return known.seen if known.seen is not None and now.uptime - known.seen_at <= STALE_SECONDS else None
 
 
-def services(seen: LinksSeen | None) -> dict[str, float | None]:
+def services(seen: LinksSnapshot | None) -> dict[str, float | None]:
     """By row of Node."""
     running = {} if seen is None else seen.services
     return {row: float(running[unit]) if unit in running else None for row, unit in UNITS.items()}
 
 
-def stops(known: KnownLinks) -> dict[str, float] | None:
+def stops(known: PortInventory) -> dict[str, float] | None:
     """How often each service that is installed was seen to have ended, by its name in the rows of Node."""
     if known.seen is None:
         return None
@@ -194,12 +194,12 @@ def stops(known: KnownLinks) -> dict[str, float] | None:
     return counted or None
 
 
-def notice(known: KnownLinks, now: Moment) -> str | None:
+def notice(known: PortInventory, now: Now) -> str | None:
     """What cannot be seen of the links, in words."""
     return "; ".join(_troubles(known, now)) or None
 
 
-def _troubles(known: KnownLinks, now: Moment) -> Iterator[str]:
+def _troubles(known: PortInventory, now: Now) -> Iterator[str]:
     for subject, aside in known.child.aside.items():
         yield f"{subject} is left aside: {aside.detail}"
     if known.child.trouble:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import reduce
 from typing import assert_never
 
 from gpumon.health import table
@@ -13,60 +13,60 @@ from gpumon.health.alerts.evaluate import evaluate
 from gpumon.model import hold, maintenance
 from gpumon.model.hold import Hold, HoldEnded, Holds
 from gpumon.model.maintenance import Known, Maintenance, MaintenanceEnded
+from gpumon.model.now import Now
 from gpumon.model.release import Release
-from gpumon.model.snapshot import DriverStatus, LinksSeen, PciBus, Snapshot
-from gpumon.model.timestamp import Moment
+from gpumon.model.snapshot import DriverStatus, LinksSnapshot, PciBus, Snapshot
 from gpumon.probe.core import state
 from gpumon.state import error_counters, expected_gpus, gpu_inventory, health_reducer, port_inventory, released_gpus
 from gpumon.state.derive import shown
 from gpumon.state.messages import (
-    Accepted,
-    Agent,
-    Arrival,
-    Errors,
-    LinksChild,
+    Acceptance,
+    AgentStatus,
+    ErrorChanges,
+    LinksStatus,
+    Message,
     ProbeEnded,
     ProbeProgressed,
     ProbeStarted,
-    Remembered,
-    Ruled,
-    Samplers,
+    SamplerStatus,
+    StoredState,
     Tick,
+    VerdictChanges,
 )
-from gpumon.state.report import Memory, Report
-from gpumon.state.settings import Terms
+from gpumon.state.report import InternalState, Report
+from gpumon.state.settings import ReducerSettings
 
 
-def watching(report: Report, terms: Terms) -> Report:
+def watching(report: Report, terms: ReducerSettings) -> Report:
     """The same Report, remembering from now on what these rules look back on."""
-    history = report.memory.history.watching(terms.rules, table.windows())
-    return replace(report, memory=replace(report.memory, history=history))
+    history = report.internal.history.watching(terms.rules, table.windows())
+    return replace(report, internal=replace(report.internal, history=history))
 
 
-def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Report:
+def reduce(previous: Report, arrival: Message, now: Now, terms: ReducerSettings) -> Report:
     """The Report after this arrival."""
     match arrival:
         case Snapshot():
             report = _polled(previous, arrival, now)
-        case LinksSeen() | LinksChild():
-            report = replace(previous, memory=_links(previous.memory, arrival, now))
-        case Samplers() | DriverStatus() | PciBus() | Accepted():
-            report = health_reducer.placed(replace(previous, memory=_remember(previous.memory, arrival)))
+        case LinksSnapshot() | LinksStatus():
+            report = replace(previous, internal=_links(previous.internal, arrival, now))
+        case SamplerStatus() | DriverStatus() | PciBus() | Acceptance():
+            report = health_reducer.placed(replace(previous, internal=_remember(previous.internal, arrival)))
         case Release():
-            memory = released_gpus.released(previous.memory, previous.release, arrival, now.lived)
-            report = replace(previous, release=arrival, memory=memory)
-        case Errors():
+            memory = released_gpus.released(previous.internal, previous.release, arrival, now.uptime)
+            report = replace(previous, release=arrival, internal=memory)
+        case ErrorChanges():
             report = error_counters.take(previous, arrival)
-        case Remembered():
+        case StoredState():
             report = health_reducer.recall(error_counters.recall(previous, arrival), arrival, now)
-        case Ruled():
+        case VerdictChanges():
             report = health_reducer.take(previous, arrival)
         case _:
             report = previous
     match arrival:
-        case ProbeStarted() | ProbeProgressed() | ProbeEnded() | Remembered():
+        case ProbeStarted() | ProbeProgressed() | ProbeEnded() | StoredState():
             report = _probe(report, arrival, now)
-        case Agent():
+        case AgentStatus():
             report = _agent(report, arrival)
     known = maintenance.in_time(_maintenances(report, arrival), now, report.boot_id)
     holds = hold.in_time(_holds(report, arrival), now, report.boot_id)
@@ -77,35 +77,35 @@ def fold(previous: Report, arrival: Arrival, now: Moment, terms: Terms) -> Repor
 # What is remembered
 
 
-def _maintenances(report: Report, arrival: Arrival) -> Known:
+def _maintenances(report: Report, arrival: Message) -> Known:
     """What was begun before the store could be read came after what it knew."""
     match arrival:
         case Maintenance():
             return maintenance.begun(report.maintenances, arrival)
         case MaintenanceEnded():
             return maintenance.ended(report.maintenances, arrival)
-        case Remembered():
-            return reduce(maintenance.begun, report.maintenances, arrival.maintenances)
+        case StoredState():
+            return functools.reduce(maintenance.begun, report.maintenances, arrival.maintenances)
         case _:
             return report.maintenances
 
 
-def _holds(report: Report, arrival: Arrival) -> Holds:
+def _holds(report: Report, arrival: Message) -> Holds:
     """The same of holds."""
     match arrival:
         case Hold():
             return hold.begun(report.holds, arrival)
         case HoldEnded():
             return hold.ended(report.holds, arrival)
-        case Remembered():
-            return reduce(hold.begun, report.holds, arrival.holds)
+        case StoredState():
+            return functools.reduce(hold.begun, report.holds, arrival.holds)
         case _:
             return report.holds
 
 
-def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus | Accepted) -> Memory:
+def _remember(memory: InternalState, arrival: SamplerStatus | DriverStatus | PciBus | Acceptance) -> InternalState:
     match arrival:
-        case Samplers():
+        case SamplerStatus():
             known = gpu_inventory.leave_aside(memory.inventory, arrival.aside, memory.bus or {})
             known = gpu_inventory.recall(known, memory.boards)
             return released_gpus.heard(replace(memory, samplers=arrival, inventory=known), arrival)
@@ -113,20 +113,20 @@ def _remember(memory: Memory, arrival: Samplers | DriverStatus | PciBus | Accept
             return released_gpus.heard(replace(memory, status=arrival), arrival)
         case PciBus():
             return expected_gpus.on_bus(memory, arrival)
-        case Accepted():
+        case Acceptance():
             return expected_gpus.accepted(memory, arrival)
         case _:
             assert_never(arrival)
 
 
-def _links(memory: Memory, arrival: LinksSeen | LinksChild, now: Moment) -> Memory:
-    if isinstance(arrival, LinksSeen):
+def _links(memory: InternalState, arrival: LinksSnapshot | LinksStatus, now: Now) -> InternalState:
+    if isinstance(arrival, LinksSnapshot):
         return replace(memory, links=port_inventory.see(memory.links, arrival, now))
     return replace(memory, links=replace(memory.links, child=arrival))
 
 
-def _polled(report: Report, snapshot: Snapshot, now: Moment) -> Report:
-    memory = report.memory
+def _polled(report: Report, snapshot: Snapshot, now: Now) -> Report:
+    memory = report.internal
     bus = memory.bus or {}
     known, own = memory.inventory, report.probe.own_load(now.at)
     for seen in snapshot.gpus:
@@ -137,9 +137,9 @@ def _polled(report: Report, snapshot: Snapshot, now: Moment) -> Report:
             known, {*snapshot.present, *memory.samplers.aside, *report.release.bus_ids}, bus, now
         )
     known = gpu_inventory.recall(known, memory.boards)
-    memory = expected_gpus.polled(replace(memory, inventory=known, heard_at=now.lived), snapshot)
+    memory = expected_gpus.polled(replace(memory, inventory=known, heard_at=now.uptime), snapshot)
     memory = released_gpus.heard(memory, snapshot)
-    report = replace(report, memory=memory)
+    report = replace(report, internal=memory)
     return _tallied(report, snapshot) if snapshot.complete else report
 
 
@@ -147,7 +147,7 @@ def _tallied(report: Report, snapshot: Snapshot) -> Report:
     """What a complete poll says of itself."""
     node = report.node
     failed = {key.partition(",")[0] for key in snapshot.errors}
-    faulted = any(gpu.fault is not None for gpu in report.memory.inventory.values())
+    faulted = any(gpu.fault is not None for gpu in report.internal.inventory.values())
     return replace(
         report,
         node=replace(
@@ -176,7 +176,7 @@ def _added(counts: Mapping[str, float] | None, more: Mapping[str, float]) -> dic
     return after
 
 
-def _probe(report: Report, arrival: ProbeStarted | ProbeProgressed | ProbeEnded | Remembered, now: Moment) -> Report:
+def _probe(report: Report, arrival: ProbeStarted | ProbeProgressed | ProbeEnded | StoredState, now: Now) -> Report:
     probe = report.probe
     match arrival:
         case ProbeStarted(id=run, probe=name, gpus=gpus):
@@ -184,13 +184,13 @@ def _probe(report: Report, arrival: ProbeStarted | ProbeProgressed | ProbeEnded 
         case ProbeProgressed(progress=progress):
             probe = replace(probe, progress=progress)
         case ProbeEnded(result=result):
-            probe = state.ended(probe, result, at=now.at, lived=now.lived)
-        case Remembered():
+            probe = state.ended(probe, result, at=now.at, uptime=now.uptime)
+        case StoredState():
             probe = state.recalled(probe, arrival.probe_results, arrival.probe_runs, arrival.probe_skips)
     return replace(report, probe=probe)
 
 
-def _agent(report: Report, agent: Agent) -> Report:
+def _agent(report: Report, agent: AgentStatus) -> Report:
     denied = {name: value for name, value in (report.node.collector_denied or {}).items() if name != "kernel_log"}
     node = replace(
         report.node,
@@ -207,10 +207,10 @@ def _agent(report: Report, agent: Agent) -> Report:
 # What is judged
 
 
-def _evaluated(report: Report, now: Moment, terms: Terms) -> Report:
+def _evaluated(report: Report, now: Now, terms: ReducerSettings) -> Report:
     samples = list(report.samples())
-    history = report.memory.history.add(samples, now.at)
-    report = health_reducer.looked(replace(report, memory=replace(report.memory, history=history)), now, terms)
+    history = report.internal.history.add(samples, now.at)
+    report = health_reducer.looked(replace(report, internal=replace(report.internal, history=history)), now, terms)
     alerts = evaluate(terms.rules, history, report.alerts, now.at, now.wall)
     return replace(
         report,

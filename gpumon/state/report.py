@@ -14,22 +14,23 @@ from gpumon.health.expectation import Expectation
 from gpumon.health.lives import Life
 from gpumon.health.standing import Health
 from gpumon.model.bus_id import parsed
-from gpumon.model.error_event import UNNAMED, Board, Burst
+from gpumon.model.error_event import UNNAMED, Burst
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.health_metrics import Judged
+from gpumon.model.health_metrics import HealthMetrics
 from gpumon.model.hold import Holds
 from gpumon.model.maintenance import Known, Maintenance, in_force
 from gpumon.model.node import Build, Driver, Node
 from gpumon.model.reading import Labels, Sample, Table, samples
 from gpumon.model.release import Release
-from gpumon.model.snapshot import HOST, DriverStatus, SeenPort
+from gpumon.model.snapshot import HOST, DriverStatus, PortReading
+from gpumon.model.stored_gpu import StoredGpu
 from gpumon.probe.core.state import ProbeState
-from gpumon.state.gpu_record import KnownGpu
-from gpumon.state.messages import Samplers
-from gpumon.state.port_inventory import GonePort, KnownLinks
+from gpumon.state.gpu_record import GpuRecord
+from gpumon.state.messages import SamplerStatus
+from gpumon.state.port_inventory import MissingPort, PortInventory
 
 
-class Left(enum.StrEnum):
+class Removal(enum.StrEnum):
     """Why a GPU that was here is expected no more."""
 
     GIVEN = "given"
@@ -40,10 +41,10 @@ class Left(enum.StrEnum):
     """A person has accepted that it is gone."""
 
 
-class Gone(NamedTuple):
+class RemovedGpu(NamedTuple):
     """A GPU that was here and is expected no more."""
 
-    why: Left
+    why: Removal
     bus_id: str
 
 
@@ -52,30 +53,30 @@ Counted = Mapping[str, Mapping[str, tuple[float, float]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class InternalState:
     """What the next Report needs of this one and no output shows."""
 
-    samplers: Samplers = Samplers()
+    samplers: SamplerStatus = SamplerStatus()
     status: DriverStatus | None = None
     """None until the first sampler has tried to initialise the driver."""
     bus: Mapping[str, str] | None = None
     """None until somebody looked at the PCI bus."""
     ports_above: Mapping[str, str] = field(default_factory=dict)
     """Bus id -> address of the PCIe port that the GPU's link leads to."""
-    inventory: Mapping[str, KnownGpu] = field(default_factory=dict)
+    inventory: Mapping[str, GpuRecord] = field(default_factory=dict)
     excluded: tuple[str, ...] = ()
     """Bus ids that the configuration excludes."""
     resuming: Mapping[str, float] = field(default_factory=dict)
     """What was released and has not been read since, by bus id (NODE for the driver itself), with the moment of
-    Moment.lived from which that is no longer the release's doing."""
-    links: KnownLinks = KnownLinks()
+    Now.uptime from which that is no longer the release's doing."""
+    links: PortInventory = PortInventory()
     heard_at: float | None = None
-    """When a poll, or a part of one, last arrived, on the clock of Moment.lived."""
+    """When a poll, or a part of one, last arrived, on the clock of Now.uptime."""
     recalled: bool = False
     """The store has told what it knew."""
     xids: Counted = field(default_factory=dict)
     sxids: Counted = field(default_factory=dict)
-    boards: Mapping[str, Board] = field(default_factory=dict)
+    boards: Mapping[str, StoredGpu] = field(default_factory=dict)
     """Bus id -> the GPU that was last seen there in an earlier life of the agent."""
     place: str = HOST
     """One of PLACES."""
@@ -83,7 +84,7 @@ class Memory:
     """The most GPUs that were ever here at once, those given to virtual machines included."""
     accepted: bool = False
     """A person has accepted that there are no more than were learned since."""
-    gone: Mapping[str, Gone] = field(default_factory=dict)
+    gone: Mapping[str, RemovedGpu] = field(default_factory=dict)
     """uuid -> why it is expected no more."""
     history: History = History()
 
@@ -112,9 +113,9 @@ class Report:
     expectation: Expectation = Expectation()
     """How many GPUs should be here."""
     gpus: tuple[GpuState, ...] = ()
-    ports: tuple[SeenPort, ...] = ()
+    ports: tuple[PortReading, ...] = ()
     """InfiniBand and RoCE; counters as they are exported."""
-    gone_ports: tuple[GonePort, ...] = ()
+    gone_ports: tuple[MissingPort, ...] = ()
     """Those that were there since the agent's start."""
     excluded: tuple[str, ...] = ()
     """Bus ids of the GPUs that the configuration excludes: on the bus and counted by NVML, and never opened."""
@@ -131,7 +132,7 @@ class Report:
     notices: Mapping[str, str] = field(default_factory=dict)
     """What is wrong with the agent itself, in words, by subject: driver, store, configuration, ..."""
 
-    memory: Memory = Memory()
+    internal: InternalState = InternalState()
 
     @property
     def maintenance(self) -> Maintenance | None:
@@ -143,7 +144,7 @@ class Report:
         names = {name, parsed(name)}
         return next((one for one in self.gpus if names & {one.uuid, str(one.index), one.bus_id}), None)
 
-    def judged(self) -> Judged:
+    def judged(self) -> HealthMetrics:
         """The verdicts as a table."""
         places = {state.uuid: f"{state.index},{state.uuid},," for state in self.gpus}
         found = {
@@ -152,11 +153,11 @@ class Report:
             if one.device in places or not self._awaits(one.device)
         }
         worst = max([float(self.health.level), *(state.gpu.health or 0.0 for state in self.gpus)])
-        return Judged(health_check=found or None, node_health=worst)
+        return HealthMetrics(health_check=found or None, node_health=worst)
 
     def _awaits(self, device: str) -> bool:
         """After a start: with another index it would be another series, and a second alert."""
-        return device.startswith(UNNAMED) and self.memory.bus is None
+        return device.startswith(UNNAMED) and self.internal.bus is None
 
     def samples(self) -> Iterator[Sample]:
         """Every series that the agent exports."""

@@ -10,7 +10,7 @@ from gpumon.health.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ReducerSettings:
     """What the configuration says about folding."""
 
     interval: float = 1.0

@@ -6,18 +6,18 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import fields
 
-from gpumon.model.error_event import Board
+from gpumon.model.stored_gpu import StoredGpu
 
 MOST_BOARDS = 256
 """GPUs that are remembered: boards are replaced, and a host may live long."""
 ACCEPTED = "accepted_gpus"
 """Key in `meta`: how many GPUs a person has accepted."""
 
-_COLUMNS = tuple(field.name for field in fields(Board))
+_COLUMNS = tuple(field.name for field in fields(StoredGpu))
 _FIRST = frozenset({"uuid", "first_wall"})
 
 
-def put(connection: sqlite3.Connection, board: Board) -> None:
+def put(connection: sqlite3.Connection, board: StoredGpu) -> None:
     """Remember it by its uuid; when it was first seen stays."""
     updates = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _FIRST)
     connection.execute(
@@ -35,11 +35,11 @@ def prune(connection: sqlite3.Connection) -> None:
     )
 
 
-def every(connection: sqlite3.Connection) -> tuple[Board, ...]:
+def every(connection: sqlite3.Connection) -> tuple[StoredGpu, ...]:
     """Of those at one address, the one seen last stands last."""
     rows = connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM boards ORDER BY last_wall")  # noqa: S608 - our own
     found = (dict(zip(_COLUMNS, row, strict=True)) for row in rows)
-    return tuple(Board(**values | {"expected": bool(values["expected"])}) for values in found)
+    return tuple(StoredGpu(**values | {"expected": bool(values["expected"])}) for values in found)
 
 
 def accept(connection: sqlite3.Connection, count: int | None, gone: Iterable[str]) -> None:

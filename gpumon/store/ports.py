@@ -6,15 +6,15 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
-from gpumon.model.port_record import KnownPort
+from gpumon.model.port_record import PortRecord
 
 MOST_PORTS = 256
 """Ports that are remembered: cards are replaced, and virtual functions come and go."""
 
-_COLUMNS = tuple(field.name for field in fields(KnownPort))
+_COLUMNS = tuple(field.name for field in fields(PortRecord))
 
 
-def put(connection: sqlite3.Connection, port: KnownPort) -> None:
+def put(connection: sqlite3.Connection, port: PortRecord) -> None:
     """Remember it by its identity."""
     connection.execute(
         f"INSERT OR REPLACE INTO ports ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})",  # noqa: S608 - our own
@@ -31,11 +31,11 @@ def prune(connection: sqlite3.Connection) -> None:
     )
 
 
-def every(connection: sqlite3.Connection) -> tuple[KnownPort, ...]:
+def every(connection: sqlite3.Connection) -> tuple[PortRecord, ...]:
     """The one seen last stands last."""
     rows = connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM ports ORDER BY last_wall, identity")  # noqa: S608 - our own
     found = (dict(zip(_COLUMNS, row, strict=True)) for row in rows)
-    return tuple(KnownPort(**one | {"expected": _flag(one["expected"])}) for one in found)
+    return tuple(PortRecord(**one | {"expected": _flag(one["expected"])}) for one in found)
 
 
 def accept(connection: sqlite3.Connection, down: Iterable[str], slow: Mapping[str, float]) -> None:

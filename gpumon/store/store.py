@@ -15,14 +15,15 @@ from typing import Any, Self, TypeVar
 from gpumon.health.lives import Life
 from gpumon.health.verdict import Key, Ruling, Verdict
 from gpumon.health.waiting import Waited
-from gpumon.model.error_event import Board, Burst, Change, LogPosition
-from gpumon.model.port_record import KnownPort
+from gpumon.model.error_event import Burst, Change, LogPosition
+from gpumon.model.port_record import PortRecord
+from gpumon.model.stored_gpu import StoredGpu
 from gpumon.model.time_window import Span
 from gpumon.probe.core.result import ProbeResult
 from gpumon.store import boards, events, lives, ports, runs, spans, verdicts, waiting
 from gpumon.store.errors import told_plainly
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
-from gpumon.store.opening import Opened, open_copy, open_file, prove_in_place
+from gpumon.store.opening import Opened, open_file, prove_in_place
 from gpumon.store.runs import RunPage, RunQuery
 
 S = TypeVar("S", bound=Span)
@@ -78,11 +79,6 @@ class Store:
         `clock` tells the age of rows. Raises StoreError.
         """
         return cls(path, open_file(path), retention or Retention(), clock)
-
-    @classmethod
-    def open_copy(cls, path: Path) -> Self:
-        """Open a copy in memory, to read what an agent that does not run has stored. Raises StoreError."""
-        return cls(path, open_copy(path), Retention(), time.time)
 
     def __enter__(self) -> Self:
         return self
@@ -156,26 +152,26 @@ class Store:
             value = f"{position.boot_id} {position.sequence}"
             self._execute("INSERT OR REPLACE INTO meta VALUES ('kernel_log', ?)", (value,))
 
-    def keep_boards(self, new: Iterable[Board]) -> None:
+    def keep_boards(self, new: Iterable[StoredGpu]) -> None:
         """Remember GPUs by uuid; when one was first seen stays."""
         with self._transaction():
             for board in new:
                 boards.put(self._connection, board)
             boards.prune(self._connection)
 
-    def boards(self) -> tuple[Board, ...]:
+    def boards(self) -> tuple[StoredGpu, ...]:
         """Every GPU that was ever here; of those at one address, the one seen last stands last."""
         with told_plainly(self.path):
             return boards.every(self._connection)
 
-    def keep_ports(self, new: Iterable[KnownPort]) -> None:
+    def keep_ports(self, new: Iterable[PortRecord]) -> None:
         """Remember ports by identity."""
         with self._transaction():
             for port in new:
                 ports.put(self._connection, port)
             ports.prune(self._connection)
 
-    def ports(self) -> tuple[KnownPort, ...]:
+    def ports(self) -> tuple[PortRecord, ...]:
         """Every port that was ever here; the one seen last stands last."""
         with told_plainly(self.path):
             return ports.every(self._connection)

@@ -11,9 +11,9 @@ from gpumon import __version__
 from gpumon.clock import boot_clock
 from gpumon.collectors.lifecycle import END
 from gpumon.log import add as count_logged
-from gpumon.model import call_page, frame
-from gpumon.model.call_page import InCall
-from gpumon.model.snapshot import Hello, Logged, Message, XidEvent
+from gpumon.model import call_progress, frame
+from gpumon.model.call_progress import CallInProgress
+from gpumon.model.snapshot import ChildMessage, Hello, Logged, XidEvent
 from gpumon.supervisor.child import Child, Command
 from gpumon.supervisor.lateness import Lateness, deadline
 from gpumon.supervisor.lines import Lines
@@ -34,7 +34,7 @@ class Launch:
     orders: bytes
     silence: float
     """Longest in seconds that it may say nothing while in no call."""
-    deadline: Callable[[InCall], float] = deadline
+    deadline: Callable[[CallInProgress], float] = deadline
     descriptors: tuple[int, ...] = ()
     """That it inherits besides its call page."""
 
@@ -47,7 +47,7 @@ class FramedChild:
         loop: Loop,
         launch: Callable[[int], Launch],
         *,
-        on_message: Callable[[Message], None],
+        on_message: Callable[[ChildMessage], None],
         on_end: Callable[[int], None],
         on_abandoned: Callable[[], None],
     ) -> None:
@@ -58,10 +58,10 @@ class FramedChild:
         self._started_at = boot_clock()
         self._greeted = False
         lines = Lines(frame.LIMIT, self._line, lambda: self.kill("crash"))
-        with call_page.created() as descriptor:
+        with call_progress.created() as descriptor:
             self._launch = launch(descriptor)
             self.lateness = Lateness(self._launch.deadline)
-            self._page = call_page.Reader(descriptor)
+            self._page = call_progress.Reader(descriptor)
             self._child = Child(
                 loop,
                 Command(
@@ -76,7 +76,7 @@ class FramedChild:
             )
 
     @property
-    def call(self) -> InCall:
+    def call(self) -> CallInProgress:
         """The call it is in, or was in last."""
         return self._page.read()
 

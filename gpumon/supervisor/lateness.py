@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpumon.model.call_page import InCall
+from gpumon.model.call_progress import CallInProgress
 
 CALL_SECONDS = 2.0
 OPENING_SECONDS = 60.0
@@ -22,7 +22,7 @@ LONGEST_LOOK = 1.0
 """Seconds that one look can add: when more time has passed the daemon itself was held up."""
 
 
-def deadline(call: InCall) -> float:
+def deadline(call: CallInProgress) -> float:
     """Seconds after which this call is late."""
     return OPENING_SECONDS if call.call in OPENING else CALL_SECONDS
 
@@ -30,7 +30,7 @@ def deadline(call: InCall) -> float:
 class Lateness:
     """Adds up how long one child's current call has been seen waiting."""
 
-    def __init__(self, deadline: Callable[[InCall], float] = deadline) -> None:
+    def __init__(self, deadline: Callable[[CallInProgress], float] = deadline) -> None:
         self._deadline = deadline
         self._sequence = 0
         self._looked_at: float | None = None
@@ -38,7 +38,7 @@ class Lateness:
         self.idle_seconds = 0.0
         """How long it has been seen waiting in no call at all; whoever hears of it sets this back."""
 
-    def look(self, call: InCall, state: str, now: float) -> bool:
+    def look(self, call: CallInProgress, state: str, now: float) -> bool:
         """Whether the call is late now. `state` is the child's letter in /proc/<pid>/stat."""
         elapsed = min(now - self._looked_at, LONGEST_LOOK) if self._looked_at is not None else 0.0
         self._looked_at = now

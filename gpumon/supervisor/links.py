@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpumon.clock import boot_clock
-from gpumon.model.child_orders import LinkOrders
-from gpumon.model.snapshot import LinksSeen, Message
-from gpumon.state.messages import Aside, LinksChild
+from gpumon.model.orders import LinksOrders
+from gpumon.model.snapshot import ChildMessage, LinksSnapshot
+from gpumon.state.messages import LinksStatus, Quarantine
 from gpumon.supervisor.framed import FramedChild, Launch
 from gpumon.supervisor.loop import Loop, Timer
 
@@ -38,7 +38,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class _Stuck:
-    aside: Aside
+    aside: Quarantine
     pause: float
     retry_at: float
     waiting: bool = True
@@ -51,10 +51,10 @@ class LinksSupervisor:
     def __init__(
         self,
         loop: Loop,
-        orders: Callable[[int], LinkOrders],
+        orders: Callable[[int], LinksOrders],
         *,
-        on_seen: Callable[[LinksSeen], None],
-        on_state: Callable[[LinksChild], None],
+        on_seen: Callable[[LinksSnapshot], None],
+        on_state: Callable[[LinksStatus], None],
         patience: Patience = Patience(),
     ) -> None:
         self._loop = loop
@@ -68,7 +68,7 @@ class LinksSupervisor:
         self._delay = BACK_OFF[0]
         self._starting: Timer | None = None
         self._trouble = ""
-        self._told = LinksChild()
+        self._told = LinksStatus()
         self._stopping = False
 
     def start(self) -> None:
@@ -81,7 +81,7 @@ class LinksSupervisor:
         if self._child is not None:
             self._child.kill("stop")
 
-    def apply(self, orders: Callable[[int], LinkOrders]) -> None:
+    def apply(self, orders: Callable[[int], LinksOrders]) -> None:
         """Use these orders for the next child."""
         self._orders = orders
 
@@ -110,7 +110,7 @@ class LinksSupervisor:
         before = self._stuck.get(call.bus_id)
         patience = self._patience
         pause = patience.first_retry if before is None else min(2 * before.pause, patience.last_retry)
-        aside = Aside(fault="stuck", detail=f"reading {call.call} does not return", wall=time.time())
+        aside = Quarantine(fault="stuck", detail=f"reading {call.call} does not return", wall=time.time())
         if before is not None:
             aside = replace(aside, wall=before.aside.wall)
         self._stuck[call.bus_id] = _Stuck(aside, pause, boot_clock() + pause)
@@ -124,9 +124,9 @@ class LinksSupervisor:
 
     # What becomes of children
 
-    def _message(self, message: Message) -> None:
+    def _message(self, message: ChildMessage) -> None:
         """A look that went through all files: what was on trial has answered."""
-        if isinstance(message, LinksSeen):
+        if isinstance(message, LinksSnapshot):
             self._trouble = ""
             for subject in [subject for subject, stuck in self._stuck.items() if not stuck.waiting]:
                 log.info("the files answer again", extra={"subject": subject})
@@ -201,7 +201,7 @@ class LinksSupervisor:
         return child
 
     def _tell(self) -> None:
-        now = LinksChild(
+        now = LinksStatus(
             aside={subject: stuck.aside for subject, stuck in self._stuck.items()},
             abandoned=tuple(child.name for child in self._abandoned),
             trouble=self._trouble,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpumon.model.child_orders import Orders
-from gpumon.model.snapshot import Message
+from gpumon.model.orders import SamplerOrders
+from gpumon.model.snapshot import ChildMessage
 from gpumon.supervisor.framed import FramedChild, Launch
 from gpumon.supervisor.loop import Loop
 
@@ -19,13 +19,13 @@ class SamplerChild(FramedChild):
     def __init__(
         self,
         loop: Loop,
-        orders: Callable[[int], Orders],
+        orders: Callable[[int], SamplerOrders],
         *,
-        on_message: Callable[[Message], None],
+        on_message: Callable[[ChildMessage], None],
         on_end: Callable[[SamplerChild, int], None],
         on_abandoned: Callable[[SamplerChild], None],
     ) -> None:
-        self.orders: Orders
+        self.orders: SamplerOrders
 
         def launch(page: int) -> Launch:
             self.orders = orders(page)

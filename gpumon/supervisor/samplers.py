@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from gpumon.clock import boot_clock
 from gpumon.collectors.lifecycle import REST, WATCH
-from gpumon.model.child_orders import EXIT_MISMATCH, Orders
 from gpumon.model.error_event import FIRMWARE_SILENT
+from gpumon.model.orders import EXIT_MISMATCH, SamplerOrders
 from gpumon.model.release import NODE, Holder
-from gpumon.model.snapshot import Message, Snapshot, TrialResult, XidEvent
-from gpumon.state.messages import Aside, Samplers
+from gpumon.model.snapshot import ChildMessage, Snapshot, TrialResult, XidEvent
+from gpumon.state.messages import Quarantine, SamplerStatus
 from gpumon.supervisor.loop import Loop, Timer
 from gpumon.supervisor.sampler import SamplerChild
 
@@ -38,7 +38,7 @@ REASONS = ("deadline", "crash", "mismatch", "release", "readmit", "configuration
 
 @dataclass(frozen=True, slots=True)
 class _Stuck:
-    aside: Aside
+    aside: Quarantine
     since: float
     trial_at: float
 
@@ -49,10 +49,10 @@ class SamplerSupervisor:
     def __init__(
         self,
         loop: Loop,
-        orders: Callable[[int], Orders],
+        orders: Callable[[int], SamplerOrders],
         *,
-        on_message: Callable[[Message], None],
-        on_state: Callable[[Samplers], None],
+        on_message: Callable[[ChildMessage], None],
+        on_state: Callable[[SamplerStatus], None],
     ) -> None:
         self._loop = loop
         self._orders = orders
@@ -67,7 +67,7 @@ class SamplerSupervisor:
         self._past_calls = 0
         self._delay = BACK_OFF[0]
         self._starting: Timer | None = None
-        self._told: Samplers | None = None
+        self._told: SamplerStatus | None = None
         self._answering: dict[str, None] = {}
         """Bus ids that have answered, the last to do so at the end."""
         self._turns = 0
@@ -87,7 +87,7 @@ class SamplerSupervisor:
             if child is not None:
                 child.kill("stop")
 
-    def apply(self, orders: Callable[[int], Orders]) -> None:
+    def apply(self, orders: Callable[[int], SamplerOrders]) -> None:
         """Use these orders from now on. Replace the sampler if they differ in more than the log level."""
         before, self._orders = self._orders, orders
         if replace(before(0), log_level="") != replace(orders(0), log_level=""):
@@ -182,7 +182,7 @@ class SamplerSupervisor:
     def _leave_aside(self, bus_id: str, fault: str, detail: str) -> None:
         now = boot_clock()
         if bus_id not in self._stuck:
-            aside = Aside(fault=fault, detail=detail, wall=time.time())
+            aside = Quarantine(fault=fault, detail=detail, wall=time.time())
             self._stuck[bus_id] = _Stuck(aside, now, now + FIRST_TRIAL)
         self._tell()
 
@@ -205,7 +205,7 @@ class SamplerSupervisor:
 
     # What children say
 
-    def _message(self, message: Message) -> None:
+    def _message(self, message: ChildMessage) -> None:
         self._on_message(message)
         if isinstance(message, Snapshot):
             self._note_answers(message)
@@ -218,7 +218,7 @@ class SamplerSupervisor:
             if gpu.gpu is not None:
                 self._answering[gpu.bus_id] = None
 
-    def _trial_message(self, message: Message) -> None:
+    def _trial_message(self, message: ChildMessage) -> None:
         if isinstance(message, TrialResult) and message.bus_id in self._stuck:
             log.info("the GPU answers again; readmitting it", extra={"bus_id": message.bus_id})
             del self._stuck[message.bus_id]
@@ -307,7 +307,7 @@ class SamplerSupervisor:
                 self._restart(self._delay)
                 self._delay = min(2 * self._delay, BACK_OFF[1])
 
-    def _sampler_orders(self, page: int) -> Orders:
+    def _sampler_orders(self, page: int) -> SamplerOrders:
         """Begin with what answered last; every other time from the other end, so that many stuck GPUs hide none."""
         self._turns += 1
         first = tuple(reversed(self._answering))[:: 1 if self._turns % 2 else -1]
@@ -319,7 +319,9 @@ class SamplerSupervisor:
             watch=self._watching,
         )
 
-    def _child(self, orders: Callable[[int], Orders], on_message: Callable[[Message], None]) -> SamplerChild | None:
+    def _child(
+        self, orders: Callable[[int], SamplerOrders], on_message: Callable[[ChildMessage], None]
+    ) -> SamplerChild | None:
         try:
             return SamplerChild(
                 self._loop, orders, on_message=on_message, on_end=self._ended, on_abandoned=self._was_abandoned
@@ -330,7 +332,7 @@ class SamplerSupervisor:
 
     def _tell(self) -> None:
         sampler = self._sampler
-        now = Samplers(
+        now = SamplerStatus(
             stuck_seconds=sampler.lateness.seconds if sampler is not None and sampler.call.running else 0.0,
             aside={bus_id: stuck.aside for bus_id, stuck in self._stuck.items()},
             restarts=dict(self._restarts),

@@ -71,8 +71,8 @@ drop-in `processes.conf` gives it the right ([docs/install.md](install.md)).
 
 ## Choices
 
-`health.disabled` switches checks off, `health.thresholds` sets their numbers; null switches off what depends on one. A
-name that is not in the tables is an error of the configuration (`gpumon config check`).
+`health.disabled_checks` disables checks. `health.thresholds` sets their thresholds; null disables what depends on one.
+`gpumon config check` reports a name that is not in the tables as an error.
 """
 
 

@@ -73,7 +73,7 @@ def test_what_the_agent_would_refuse_is_refused(
 ) -> None:
     """By the same setting."""
     assert main(["probe", "hold", "--ttl", "8d", *flags]) == 2
-    assert "probe.hold_max_seconds, which is 604800" in capsys.readouterr().err
+    assert "probe.max_hold_seconds, which is 604800" in capsys.readouterr().err
     assert owners(path) == []
 
 

@@ -114,14 +114,14 @@ simulate: {scenario: x.yml}
 
 def test_names_of_checks_are_known(environ: dict[str, str], tmp_path: Path) -> None:
     """A misspelt check would be made all the same, and a misspelt threshold change nothing: both are told."""
-    path = written(tmp_path, "health:\n  thresholds: {xid_recuring: 3}\n  disabled: [nvlink_down, row_remap]\n")
+    path = written(tmp_path, "health:\n  thresholds: {xid_recuring: 3}\n  disabled_checks: [nvlink_down, row_remap]\n")
 
     assert sorted(complaints(path, environ)) == [
         f"{path}:2: health.thresholds.xid_recuring: is not known; did you mean xid_recurring?",
-        f"{path}:3: health.disabled: no check is named 'row_remap'; did you mean gpu_row_remap_many?",
+        f"{path}:3: health.disabled_checks: no check is named 'row_remap'; did you mean gpu_row_remap_many?",
     ]
-    assert complaints(None, environ | {"GPUMON_HEALTH__DISABLED": "nvlink_down,heat"}) == [
-        "GPUMON_HEALTH__DISABLED: health.disabled: no check is named 'heat'; known here: gpu_row_remap_many, nvlink_down"  # noqa: E501
+    assert complaints(None, environ | {"GPUMON_HEALTH__DISABLED_CHECKS": "nvlink_down,heat"}) == [
+        "GPUMON_HEALTH__DISABLED_CHECKS: health.disabled_checks: no check is named 'heat'; known here: gpu_row_remap_many, nvlink_down"  # noqa: E501
     ]
 
 

@@ -43,8 +43,8 @@ def test_defaults_of_the_probe_are_told_truly() -> None:
 
     assert words["interval_seconds"] == f"the probe's own: {probe.interval:g}"
     assert words["jitter_seconds"] == f"the probe's own: {probe.jitter:g}"
-    assert words["first_after_seconds"] == (
+    assert words["initial_delay_seconds"] == (
         f"the probe's own: {probe.first_after:g}, on a simulated node {probe.first_after_simulated:g}"
     )
-    assert words["idle_seconds"] == f"the probe's own: {probe.idle:g}, on a simulated node 0"
+    assert words["min_idle_seconds"] == f"the probe's own: {probe.idle:g}, on a simulated node 0"
     assert words["deadline_seconds"] == f"the probe's own: {probe.gpu.deadline:g}, on CPU {probe.cpu.deadline:g}"

@@ -36,7 +36,7 @@ def test_what_is_slow_is_configured_for_every_backend_and_shipped_for_each() -> 
     """Ranks on a CPU share it with whatever else runs, so less is asked of them."""
     shipped = floors(load(None, {}, {}))
     assert (shipped["nccl"].baseline, shipped["gloo"].baseline) == (0.9, 0.5)
-    chosen = floors(load(None, {}, {"GPUMON_PROBE__LEAST_BASELINE_RATIO": "0.8"}))
+    chosen = floors(load(None, {}, {"GPUMON_PROBE__MIN_BASELINE_RATIO": "0.8"}))
     assert (chosen["nccl"].baseline, chosen["gloo"].baseline) == (0.8, 0.8)
 
 

@@ -28,7 +28,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 def quiet(agent: Agent, **sections: object) -> str:
     """A configuration file in which the probe waits to be asked."""
     path = agent.folder / "gpumon.yml"
-    path.write_text(json.dumps({"probe": {"first_after_seconds": 3600, "deadline_seconds": 20}} | sections))
+    path.write_text(json.dumps({"probe": {"initial_delay_seconds": 3600, "deadline_seconds": 20}} | sections))
     return f"--config.file={path}"
 
 
@@ -62,7 +62,7 @@ def test_a_process_that_comes_to_a_gpu_ends_the_run(tmp_path: Path) -> None:
     """One that neither computes nor holds memory yet: nothing but the list of processes tells of it."""
     agent = Agent(tmp_path, environment={"GPUMON_PROBE_FAULT": "sleep:1:1"})
     agent.simulate({"idle": True})
-    agent.start(quiet(agent, probe={"first_after_seconds": 3600, "deadline_seconds": 120}))
+    agent.start(quiet(agent, probe={"initial_delay_seconds": 3600, "deadline_seconds": 120}))
     try:
         status, begun = agent.post("/probe/allreduce")
         assert status == 202
@@ -81,7 +81,7 @@ def test_the_command_line_tells_that_a_run_was_wrong(tmp_path: Path) -> None:
     """A corrupted element is found, and the exit code says so."""
     agent = Agent(tmp_path, environment={"GPUMON_PROBE_FAULT": "corrupt:1"})
     agent.simulate({"idle": True})
-    agent.start(quiet(agent, probe={"first_after_seconds": 3600, "deadline_seconds": 80}))
+    agent.start(quiet(agent, probe={"initial_delay_seconds": 3600, "deadline_seconds": 80}))
     try:
         ran = gpumon(agent, "probe", "allreduce")
         result = json.loads(ran.stdout)
@@ -99,7 +99,7 @@ def test_a_run_that_cannot_be_made_is_skipped_and_says_why(agent: Agent) -> None
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
     agent.simulate({"busy": True})
-    agent.start(quiet(agent, probe={"python": str(bare), "first_after_seconds": 3600}))
+    agent.start(quiet(agent, probe={"python": str(bare), "initial_delay_seconds": 3600}))
     eventually(lambda: agent.metrics().gpus("gpumon_gpu_processes").get("7") == 1)
     status, refusal = agent.post("/probe/allreduce")
     assert (status, refusal["reason"]) == (409, "busy")
@@ -138,7 +138,7 @@ def test_sighup_leaves_alone_what_takes_effect_at_the_next_start(tmp_path: Path)
     agent.start(quiet(agent, simulate=simulate))
     try:
         eventually(lambda: agent.metrics().gpus("gpumon_gpu_up") == {"0": 1})
-        probe = {"first_after_seconds": 3600, "deadline_seconds": 30}
+        probe = {"initial_delay_seconds": 3600, "deadline_seconds": 30}
         quiet(agent, simulate={"profile": "t4x1"}, log={"level": "warning"}, probe=probe, gpus={"expected_count": 3})
         next_run = agent.get("/probe/allreduce")["next_run"]
         agent.process.send_signal(signal.SIGHUP)

@@ -13,7 +13,7 @@ from scrapes import Scrapes, falls
 from gpumon.clock import boot_clock
 
 WELL = {"0", "4", "6"}
-TROUBLES = {
+NIC_ERRORS = {
     0: {"mig": ["3g.40gb", "1g.10gb"]},
     1: {"lost": True},
     2: {"reset_required": True, "fail": {"nvmlDeviceGet*": "RESET_REQUIRED"}},
@@ -70,7 +70,7 @@ def test_every_gpu_may_have_another_fault(agent: Agent) -> None:
     """Cut up, lost, locked, forbidden, half broken, hung, slow and crashing: each is told, and the rest is read."""
     before = agent.metrics()
     with Scrapes(agent) as scrapes:
-        agent.simulate({"idle": True, "gpus": TROUBLES})
+        agent.simulate({"idle": True, "gpus": NIC_ERRORS})
         eventually(lambda: faults(agent.metrics()) == FAULTS)
         eventually(lambda: instances(agent.metrics()) == {"3g.40gb", "1g.10gb"})
         page = agent.metrics()

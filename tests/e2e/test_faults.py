@@ -191,7 +191,7 @@ def _xid_79(agent: Agent) -> float | None:
 
 def _probing_now(folder: Path) -> Path:
     path = folder / "gpumon.yml"
-    path.write_text("probe: {first_after_seconds: 3600}\n", encoding="utf-8")
+    path.write_text("probe: {initial_delay_seconds: 3600}\n", encoding="utf-8")
     return path
 
 

@@ -20,7 +20,7 @@ def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_hold_outlives_its_agent_and_needs_none(tmp_path: Path) -> None:
     """No rank is left when the command returns; until it is ended, nothing runs, whatever becomes of the agent."""
-    agent = Agent(tmp_path, environment={"GPUMON_PROBE__FIRST_AFTER_SECONDS": "3600"})
+    agent = Agent(tmp_path, environment={"GPUMON_PROBE__INITIAL_DELAY_SECONDS": "3600"})
     agent.simulate({"idle": True})
     try:
         agent.start()

@@ -31,7 +31,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 def configure(agent: Agent, **settings: object) -> None:
     release = {"marker": str(agent.folder / "release"), "max_seconds": 600} | settings
-    configuration = {"probe": {"first_after_seconds": 3600}, "release": release}
+    configuration = {"probe": {"initial_delay_seconds": 3600}, "release": release}
     (agent.folder / "gpumon.yml").write_text(json.dumps(configuration), encoding="ascii")
 
 

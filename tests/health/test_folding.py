@@ -14,7 +14,7 @@ from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Change, Key, Ruling, Verdict
 from gpumon.state import health_reducer
-from gpumon.state.messages import Ruled
+from gpumon.state.messages import VerdictChanges
 
 WARD = Ward(gpus=3, ports=1)
 FACTS = health_reducer.facts(WARD.report, WARD.moment, WARD.terms)
@@ -178,7 +178,7 @@ def test_a_consequence_is_in_sight_as_soon_as_its_cause_is_cleared() -> None:
     ward.go_on(60)
     [lost] = ward.report.health.primary
     over = Ruling(verdict=lost._replace(active=False), change=Change.CLEARED, wall=ward.wall, way=Way.ACKNOWLEDGED)
-    ward.report = health_reducer.take(ward.report, Ruled(rulings=(over,)))
+    ward.report = health_reducer.take(ward.report, VerdictChanges(rulings=(over,)))
     assert [one.check for one in ward.report.health.primary] == ["gpu_xid_critical"]
 
 

@@ -13,7 +13,7 @@ from gpumon.health.repairs import repairs
 from gpumon.health.terms import FAIL, WARN, Action, Level, Way
 from gpumon.health.verdict import Change, Ruling, Verdict
 from gpumon.state.health_reducer import facts, take
-from gpumon.state.messages import Ruled
+from gpumon.state.messages import VerdictChanges
 
 
 class Node(Ward):
@@ -141,7 +141,7 @@ def repaired(ward: Ward, index: int | None, way: Way, *, level: Level = FAIL, ch
         boot_id=ward.report.boot_id,
     )
     raised = Ruling(verdict=one, change=Change.RAISED, wall=ward.wall, at=ward.at, boot_id=ward.report.boot_id)
-    ward.report = take(ward.report, Ruled(rulings=(raised, raised._replace(change=Change.CLEARED, way=way))))
+    ward.report = take(ward.report, VerdictChanges(rulings=(raised, raised._replace(change=Change.CLEARED, way=way))))
 
 
 def test_a_gpu_that_is_repaired_again_and_again_is_to_be_replaced() -> None:

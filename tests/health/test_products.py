@@ -13,7 +13,7 @@ from gpumon.health.products import PRODUCTS
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.nvlink import Nvlink, NvlinkPeer
-from gpumon.model.snapshot import PciBus, SeenGpu, Snapshot
+from gpumon.model.snapshot import GpuReading, PciBus, Snapshot
 from gpumon.state.reduce import watching
 from gpumon.state.report import Report
 
@@ -25,8 +25,8 @@ def bus(count: int, *, given_away: int = 0) -> PciBus:
     return PciBus(functions={f"00000000:{n:02X}:00.0": driver for n, driver in enumerate(drivers)})
 
 
-def gpu(number: int, name: str, up: tuple[float, ...], *, mig: float = 0.0, guest: bool | None = None) -> SeenGpu:
-    return SeenGpu(
+def gpu(number: int, name: str, up: tuple[float, ...], *, mig: float = 0.0, guest: bool | None = None) -> GpuReading:
+    return GpuReading(
         bus_id=f"00000000:{number:02X}:00.0",
         uuid=f"GPU-{number}",
         index=number,
@@ -40,13 +40,13 @@ BUS = {f"00000000:{n:02X}:00.0": "nvidia" for n in range(2)}
 OTHER = "00000000:01:00.0"
 
 
-def bridged(number: int, up: float = 1.0) -> SeenGpu:
+def bridged(number: int, up: float = 1.0) -> GpuReading:
     """Eleven of twelve links lead to the other GPU of the pair."""
     peers = {str(link): NvlinkPeer(peer_type="gpu", peer=f"00000000:{1 - number:02X}:00.0") for link in range(11)}
     return replace(gpu(number, PCIE, (up,) * 12), peers=peers)
 
 
-def poll(*gpus: SeenGpu) -> Snapshot:
+def poll(*gpus: GpuReading) -> Snapshot:
     present = tuple(one.bus_id for one in gpus)
     return Snapshot(ended_at=0.0, wall=0.0, durations={"fast": 0.01}, gpus=gpus, present=present)
 

@@ -19,7 +19,7 @@ from gpumon.health.terms import Way
 from gpumon.health.verdict import Change, Key, Ruling
 from gpumon.health.waiting import waited
 from gpumon.state import health_reducer
-from gpumon.state.messages import Remembered, Ruled
+from gpumon.state.messages import StoredState, VerdictChanges
 from gpumon.store.store import Store
 
 XID = 95
@@ -55,7 +55,7 @@ class Node(Ward):
             self.kill()
             self.check(self.rows())
             return
-        self.report = health_reducer.take(self.report, Ruled(rulings=due))
+        self.report = health_reducer.take(self.report, VerdictChanges(rulings=due))
         self.seen_open = set(self.verdicts)
 
     def kill(self) -> None:
@@ -64,7 +64,7 @@ class Node(Ward):
         self._store = Store.open(self._path)
         self.report = replace(self.report, health=Health())
         self.restart()
-        remembered = Remembered(
+        remembered = StoredState(
             verdicts=self._store.open_verdicts(),
             rulings=self._store.recent_rulings(0.0, 1000),
             cleared=self._store.cleared_verdicts(),

@@ -19,7 +19,7 @@ from gpumon.health.standing import Health
 from gpumon.health.terms import Action, Level
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
-from gpumon.model.health_metrics import Judged
+from gpumon.model.health_metrics import HealthMetrics
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, Node
@@ -76,7 +76,7 @@ def in_words(health: dict[str, Any], sample: Sample, labels: dict[str, str]) -> 
 def shown(whole: dict[str, Any], table: type[Table], sample: Sample) -> Any:
     """What the documents have for a series of Prometheus."""
     labels = dict(sample.labels)
-    if table is Judged:
+    if table is HealthMetrics:
         return in_words(whole["health"], sample, labels)
     values, name = place(whole, table, labels), sample.name.removeprefix(table.PREFIX)
     if name == "info" and any(row.identity for row in rows(table).values()):

@@ -21,7 +21,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.reading import metric_type
 from gpumon.outputs.prometheus import Renderer
 from gpumon.sim.profiles import PROFILES
-from gpumon.state.gpu_record import KnownGpu, readings
+from gpumon.state.gpu_record import GpuRecord, readings
 from gpumon.state.report import Report
 from scripts.profiles import report_of
 
@@ -107,7 +107,7 @@ def test_a_page_is_made_once_a_report_and_gzip_holds_the_same() -> None:
 
 def test_a_faulted_gpu_shows_identity_and_fault_and_no_reading() -> None:
     """What never vanishes stays; everything else is absent, not 0."""
-    known = KnownGpu(bus_id="b", uuid="GPU-0", index=0, identity={"name": "NVIDIA H100"})
+    known = GpuRecord(bus_id="b", uuid="GPU-0", index=0, identity={"name": "NVIDIA H100"})
     gpu = readings(known, {"79": (1.0, 5.0)}, "lost")
     report = Report(started=0.0, gpus=(GpuState(bus_id="b", uuid="GPU-0", index=0, gpu=gpu, fault="lost"),))
     names = {sample.name for sample in report.samples() if sample.name.startswith("gpumon_gpu_")}

@@ -40,7 +40,7 @@ from gpumon.services.persistence import Memories
 from gpumon.state.messages import ProbeEnded, ProbeProgressed
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
@@ -62,7 +62,7 @@ class Held:
 
     def __init__(self, store: Path, worker: Path, python: str = sys.executable) -> None:
         self.loop = Loop()
-        self.monitor = Monitor(FIRST, Terms())
+        self.monitor = Monitor(FIRST, ReducerSettings())
         self.memories = Memories(
             self.loop,
             store,
@@ -89,7 +89,7 @@ class Held:
             self.loop, self.memories, self.probing, most=3600.0, latest=self.latest, tell=self.monitor.take
         )
         self.memories.start()
-        turn_until(self.loop, lambda: self.monitor.latest.memory.recalled)
+        turn_until(self.loop, lambda: self.monitor.latest.internal.recalled)
 
     def latest(self) -> Report:
         return self.seen(self.monitor.latest)
@@ -186,7 +186,7 @@ def test_the_next_agent_knows_it(agent: Held, store: Path, tmp_path: Path) -> No
 
 def test_what_the_store_knows_is_waited_for(agent: Held) -> None:
     """Right after the start nobody can tell whether the GPUs are held, so nothing runs."""
-    agent.seen = lambda report: replace(report, memory=replace(report.memory, recalled=False))
+    agent.seen = lambda report: replace(report, internal=replace(report.internal, recalled=False))
     refused = agent.answered(agent.probing.request())
     assert (refused.reason, "store" in refused.hint) == ("held", True)
 

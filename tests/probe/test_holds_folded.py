@@ -8,7 +8,7 @@ from dataclasses import replace
 from folded import healthy, said, told
 
 from gpumon.model.hold import MOST_REMEMBERED, Hold, HoldEnded, hint, in_force
-from gpumon.state.messages import Remembered, Tick
+from gpumon.state.messages import StoredState, Tick
 from gpumon.state.report import Report
 
 AT = 100.0
@@ -48,7 +48,7 @@ def test_each_ends_by_itself() -> None:
 
 def test_what_the_store_knew_came_before() -> None:
     """A hold that is asked for while the store is being read takes the place of its owner's of before."""
-    report = told(hold("1", 600.0), Remembered(holds=(hold("1", 60.0, -5.0), hold("2", 60.0, -4.0))))
+    report = told(hold("1", 600.0), StoredState(holds=(hold("1", 60.0, -5.0), hold("2", 60.0, -4.0))))
     assert sorted((one.owner, one.seconds) for one in in_force(report.holds)) == [("1", 600.0), ("2", 60.0)]
 
 
@@ -60,10 +60,10 @@ def test_those_that_have_ended_are_forgotten_in_the_end() -> None:
 
 def test_beginning_and_end_are_told_once() -> None:
     """With the owner; and of one from before the start of the agent that it goes on."""
-    well = told(Remembered(), report=healthy())
+    well = told(StoredState(), report=healthy())
     during = told(hold("1"), report=well)
     longer = told(hold("1", 90.0, 1.0), report=during)
-    recalled = told(Remembered(holds=(hold("1"),)), report=healthy())
+    recalled = told(StoredState(holds=(hold("1"),)), report=healthy())
     assert said(well, during) == [(logging.INFO, "hold begins: no probe runs")]
     assert said(during, told(Tick(), report=during)) == []
     assert said(during, longer) == [(logging.INFO, "the hold is prolonged")]

@@ -14,9 +14,9 @@ from gpumon.model.node import Node
 from gpumon.probe.core.conditions import GpuUse, Situation
 from gpumon.probe.core.state import ProbeState
 from gpumon.probe.runner.due import AGAIN_SECONDS, FIND_SECONDS, IDLE_LOOK_SECONDS, LOOK_SECONDS, is_due_early, pause
-from gpumon.state.report import Memory, Report
+from gpumon.state.report import InternalState, Report
 
-LOOKED = Report(started=0.0, node=Node(snapshot_timestamp_seconds=1.0), memory=Memory(recalled=True))
+LOOKED = Report(started=0.0, node=Node(snapshot_timestamp_seconds=1.0), internal=InternalState(recalled=True))
 GPUS = tuple(GpuUse(index=n, uuid=f"GPU-{n}", processes=0.0, idle_seconds=480.0) for n in range(2))
 IDLE = Situation(gpus=GPUS, expected=2, scheduled=True, idle_seconds=480.0)
 SOON = replace(IDLE, idle_seconds=600.0)
@@ -27,7 +27,7 @@ SOON = replace(IDLE, idle_seconds=600.0)
     [
         (LOOKED, IDLE, 0.0, None),
         (replace(LOOKED, node=Node()), IDLE, 3600.0, LOOK_SECONDS),
-        (replace(LOOKED, memory=Memory()), IDLE, 0.0, LOOK_SECONDS),
+        (replace(LOOKED, internal=InternalState()), IDLE, 0.0, LOOK_SECONDS),
         (LOOKED, replace(IDLE, schedulers=None), 1.0, LOOK_SECONDS),
         (LOOKED, replace(IDLE, schedulers=None), FIND_SECONDS + 1, None),
         (LOOKED, replace(IDLE, schedulers=None, gated=True), 0.0, None),

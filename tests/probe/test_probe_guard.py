@@ -64,7 +64,7 @@ def test_a_host_without_gpus_may_be_probed() -> None:
         (one_with(traffic=2e9), "busy", "GPU 1 moves 2.0 GB/s"),
         (replace(FREE, scheduled=True, schedulers=("slurmd",)), "unarmed", "slurmd"),
         (replace(FREE, scheduled=True, schedulers=None), "unarmed", "probe.scheduler_gate"),
-        (replace(FREE, idle_seconds=600.0), "busy", "probe.idle_seconds"),
+        (replace(FREE, idle_seconds=600.0), "busy", "probe.min_idle_seconds"),
         (replace(FREE, held="Held by 4711."), "held", "by 4711"),
         (replace(FREE, recalled=False), "held", "store has not been read"),
         (replace(FREE, recalled=False, store="/s.db: the disk is full; free space"), "held", "full; free space."),

@@ -22,7 +22,7 @@ from gpumon.model.fabric import Fabric
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
-from gpumon.model.snapshot import LinksSeen
+from gpumon.model.snapshot import LinksSnapshot
 from gpumon.probe.core import preflight
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Conditions, ProbeRequest, ProbeResult
@@ -31,10 +31,10 @@ from gpumon.probe.runner import departure, prober
 from gpumon.probe.runner.prober import WATCH_SECONDS, Probing
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.settings import Choices
-from gpumon.state.gpu_record import KnownGpu
+from gpumon.state.gpu_record import GpuRecord
 from gpumon.state.messages import ProbeProgressed, ProbeStarted
-from gpumon.state.port_inventory import KnownLinks
-from gpumon.state.report import Memory, Report
+from gpumon.state.port_inventory import PortInventory
+from gpumon.state.report import InternalState, Report
 from gpumon.supervisor.loop import Loop
 
 HANG = """
@@ -69,17 +69,17 @@ def node(*processes: float, simulated: bool = True, **gpu: float) -> Report:
         for n, count in enumerate(processes)
     )
     expected = Node(gpus_expected=float(len(states)))
-    known = Memory(recalled=True)
-    return Report(started=0.0, simulated="h100x8" if simulated else None, gpus=states, node=expected, memory=known)
+    known = InternalState(recalled=True)
+    return Report(started=0.0, simulated="h100x8" if simulated else None, gpus=states, node=expected, internal=known)
 
 
 def on_host(report: Report, pids: Sequence[int] = (), *, contained: bool = False) -> Report:
     """One that sees the processes of the whole host, and is never old; each pid is on a GPU of its own."""
-    links = KnownLinks(seen=LinksSeen(ended_at=0.0, contained=contained))
+    links = PortInventory(seen=LinksSnapshot(ended_at=0.0, contained=contained))
     held = [pids[n : n + 1] for n in range(len(report.gpus))]
     gpus = tuple(replace(state, pids=tuple(one)) for state, one in zip(report.gpus, held, strict=True))
     polled = replace(report.node, snapshot_timestamp_seconds=1.0)
-    return asked(replace(report, gpus=gpus, node=polled, memory=replace(report.memory, links=links)), 4e9)
+    return asked(replace(report, gpus=gpus, node=polled, internal=replace(report.internal, links=links)), 4e9)
 
 
 def asked(report: Report, at: float) -> Report:
@@ -166,7 +166,7 @@ def test_a_run_that_is_due_before_the_first_poll_waits_for_it(bench: Bench) -> N
 def test_a_run_after_a_repair_is_due_until_it_is_made(bench: Bench) -> None:
     """A GPU was reset since the last run: the next need not wait for its time, and there is no second one."""
     seen = on_host(node(0.0, 0.0, simulated=False))
-    links = replace(seen.memory.links, seen=LinksSeen(ended_at=0.0, contained=False, schedulers=()))
+    links = replace(seen.internal.links, seen=LinksSnapshot(ended_at=0.0, contained=False, schedulers=()))
     before = ProbeResult(
         id="r0",
         probe="allreduce",
@@ -175,7 +175,7 @@ def test_a_run_after_a_repair_is_due_until_it_is_made(bench: Bench) -> None:
         ranks=2,
         conditions=Conditions(gpus=("GPU-0", "GPU-1"), host_gpus=2),
     )
-    known = replace(seen, memory=replace(seen.memory, links=links), probe=ProbeState(last=before, ran=(before,)))
+    known = replace(seen, internal=replace(seen.internal, links=links), probe=ProbeState(last=before, ran=(before,)))
     bench.report = known
     assert not bench.probing.is_due_early()
     reset = replace(known.gpus[1], begun_at=boot_clock())
@@ -276,12 +276,12 @@ def test_a_run_ends_when_nobody_sees_any_more_who_holds_its_gpus(
 
     def polled(at: float, processes: float | None = 0.0) -> Report:
         known = {
-            one.bus_id: KnownGpu(bus_id=one.bus_id, uuid=one.uuid, index=one.index, seen_at=at) for one in free.gpus
+            one.bus_id: GpuRecord(bus_id=one.bus_id, uuid=one.uuid, index=one.index, seen_at=at) for one in free.gpus
         }
         known["1"] = replace(known["1"], seen_at=known["1"].seen_at if stays == "unknown" else 0.0)
         second = replace(free.gpus[1], gpu=replace(free.gpus[1].gpu, processes=processes))
-        memory = replace(free.memory, inventory=known)
-        return replace(free, gpus=(free.gpus[0], second), memory=memory)
+        memory = replace(free.internal, inventory=known)
+        return replace(free, gpus=(free.gpus[0], second), internal=memory)
 
     bench.report = polled(0.0)
     run = bench.run()
@@ -406,11 +406,11 @@ def test_shared_memory_of_a_run_in_which_the_agent_is_killed_is_deleted(bench: B
 
 def found(report: Report, *schedulers: str) -> Report:
     """A real host that has been looked at, with these schedulers."""
-    links = KnownLinks(seen=LinksSeen(ended_at=0.0, contained=False, schedulers=schedulers))
+    links = PortInventory(seen=LinksSnapshot(ended_at=0.0, contained=False, schedulers=schedulers))
     return replace(
         report,
         node=replace(report.node, snapshot_timestamp_seconds=1.0),
-        memory=replace(report.memory, links=links),
+        internal=replace(report.internal, links=links),
     )
 
 

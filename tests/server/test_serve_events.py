@@ -12,7 +12,8 @@ import sample_reports as samples
 from sample_reports import STAMP
 from serving import Node, ask, is_problem
 
-from gpumon.model.error_event import OVERRUN, SXID, Board, Burst, Change
+from gpumon.model.error_event import OVERRUN, SXID, Burst, Change
+from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.responses.events import EventsResponse
 from gpumon.server.events import PAGE_SIZE
 from gpumon.state.report import Report
@@ -144,11 +145,11 @@ def test_events_of_switches_and_of_the_log_are_of_no_gpu(node: Node, port: int) 
 
 def test_a_gpu_that_is_gone_is_still_asked_about(node: Node, port: int) -> None:
     """By the uuid under which it was last seen. One that never was here is a spelling mistake."""
-    gone = Board(uuid="GPU-gone", bus_id=example_parts.bus_id(0), serial="", name="", first_wall=0.0, last_wall=0.0)
+    gone = StoredGpu(uuid="GPU-gone", bus_id=example_parts.bus_id(0), serial="", name="", first_wall=0.0, last_wall=0.0)
     report = samples.healthy()
     node.report = replace(
         report,
-        memory=replace(report.memory, boards={gone.bus_id: gone}),
+        internal=replace(report.internal, boards={gone.bus_id: gone}),
         events=(replace(event(0, 60), uuid=gone.uuid), event(4, 30)),
     )
 

@@ -93,10 +93,10 @@ def test_what_cannot_be_meant_is_refused(node: Node, port: int, query: str) -> N
 
 def test_what_the_main_loop_refuses_is_told(node: Node, port: int) -> None:
     """With the setting that bounds it."""
-    node.let_go = Answer(refused="9 s is not between 0 and probe.hold_max_seconds, which is 8.", remedy="Ask for less.")
+    node.let_go = Answer(refused="9 s is not between 0 and probe.max_hold_seconds, which is 8.", remedy="Ask for less.")
     answer = ask(port, f"{PATH}?for_seconds=9", "POST", BEARER)
     assert is_problem(answer, 400)
-    assert "probe.hold_max_seconds" in answer.document["detail"]
+    assert "probe.max_hold_seconds" in answer.document["detail"]
 
 
 def test_what_is_left_of_a_run_is_no_success(

@@ -13,20 +13,20 @@ from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.cli.main import main
 from gpumon.health.expectation import Basis, Expectation
-from gpumon.model.error_event import Board
 from gpumon.model.release import Answer
 from gpumon.model.snapshot import GUEST
+from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.inventory_table import GPU_COLUMNS
 from gpumon.outputs.responses.inventory import InventoryResponse
-from gpumon.state.report import Gone, Left, Report
+from gpumon.state.report import Removal, RemovedGpu, Report
 from gpumon.store.store import Store
 
 PATH, ACCEPT = "/api/v1/inventory", "/api/v1/inventory/accept"
 WALL = samples.STAMP.wall
 
 
-def board(index: int, **values: object) -> Board:
-    known = Board(
+def board(index: int, **values: object) -> StoredGpu:
+    known = StoredGpu(
         uuid=example_parts.uuid(index),
         bus_id=example_parts.bus_id(index),
         serial=f"S{index}",
@@ -50,7 +50,7 @@ def seven() -> Report:
         gpus=tuple(gpus),
         expectation=Expectation(count=8, basis=Basis.PRODUCT),
         node=replace(report.node, gpus_visible=7.0),
-        memory=replace(report.memory, gone={"GPU-old": Gone(Left.REPLACED, example_parts.bus_id(5))}),
+        internal=replace(report.internal, gone={"GPU-old": RemovedGpu(Removal.REPLACED, example_parts.bus_id(5))}),
     )
 
 
@@ -126,7 +126,7 @@ def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.Capture
     """Saying so; accepting needs the agent."""
     flags = [one for one in flags if "listen" not in one] + ["--web.listen-address=127.0.0.1:9"]
     assert main(["inventory", *flags]) == 2
-    assert "there is no such store" in capsys.readouterr().err
+    assert "there is no store" in capsys.readouterr().err
 
     with Store.open(tmp_path / "gpumon.db") as store:
         store.keep_boards([board(1), board(0, expected=False), board(2)])

@@ -18,20 +18,20 @@ from loops import turn_until
 
 from gpumon.clock import boot_clock
 from gpumon.health.alerting import rules
-from gpumon.model.child_orders import Orders, Simulation
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.orders import SamplerOrders, Simulation
 from gpumon.model.release import NODE, Answer
-from gpumon.model.snapshot import DriverStatus, Message, PciBus, Snapshot
+from gpumon.model.snapshot import ChildMessage, DriverStatus, PciBus, Snapshot
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.runner.prober import Probing
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.settings import Choices
 from gpumon.services.releases import Releasing
-from gpumon.state.messages import Arrival, Remembered, Ruled, Tick
+from gpumon.state.messages import Message, StoredState, Tick, VerdictChanges
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.samplers import SamplerSupervisor
 
@@ -56,10 +56,10 @@ class ReleasedNode:
             profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario), trace=str(self.trace)
         )
         shipped = rules({})
-        self.monitor = Monitor(Report(started=time.time(), simulated="h100x8"), Terms(rules=shipped))
+        self.monitor = Monitor(Report(started=time.time(), simulated="h100x8"), ReducerSettings(rules=shipped))
         self.samplers = SamplerSupervisor(
             self.loop,
-            lambda page: Orders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
+            lambda page: SamplerOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
             on_message=self._message,
             on_state=self.take,
         )
@@ -94,14 +94,14 @@ class ReleasedNode:
     def start(self) -> ReleasedNode:
         self.releasing.start()
         self.samplers.start()
-        self.take(Remembered())
+        self.take(StoredState())
         self.loop.every(1.0, self._tick)
         return self
 
     def _tick(self) -> None:
         """Time passes, and what is due is so at once: there is no store."""
         self.take(Tick())
-        self.take(Ruled(rulings=self.report.health.due))
+        self.take(VerdictChanges(rulings=self.report.health.due))
 
     def stop(self) -> None:
         self.releasing.stop()
@@ -161,10 +161,10 @@ class ReleasedNode:
         """GPUs that answer."""
         return {state.index for state in self.report.gpus if state.gpu.up == 1}
 
-    def take(self, arrival: Arrival) -> None:
+    def take(self, arrival: Message) -> None:
         self.monitor.take(arrival)
         self.reports.append(self.monitor.latest)
 
-    def _message(self, message: Message) -> None:
+    def _message(self, message: ChildMessage) -> None:
         if isinstance(message, (Snapshot, DriverStatus, PciBus)):
             self.take(message)

@@ -17,7 +17,7 @@ from gpumon.services.persistence import Memories
 from gpumon.state.messages import Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
@@ -28,7 +28,7 @@ class Maintained:
 
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
-        self.monitor = Monitor(Report(started=0.0, boot_id="a"), Terms())
+        self.monitor = Monitor(Report(started=0.0, boot_id="a"), ReducerSettings())
         self.memories = Memories(
             self.loop,
             path,
@@ -42,7 +42,7 @@ class Maintained:
             self.loop, self.memories, most=3600.0, latest=lambda: self.monitor.latest, changed=self._changed
         )
         self.memories.start()
-        turn_until(self.loop, lambda: self.monitor.latest.memory.recalled)
+        turn_until(self.loop, lambda: self.monitor.latest.internal.recalled)
 
     def _changed(self) -> None:
         self.changes += 1

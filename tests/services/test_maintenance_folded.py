@@ -11,7 +11,7 @@ from gpumon.health.alerting import rules
 from gpumon.health.alerts.alert import FIRING
 from gpumon.health.verdict import Change, Ruling
 from gpumon.model.maintenance import Maintenance, MaintenanceEnded
-from gpumon.state.messages import Remembered, Ruled, Tick
+from gpumon.state.messages import StoredState, Tick, VerdictChanges
 from gpumon.state.reduce import watching
 from gpumon.state.report import Report
 
@@ -36,8 +36,8 @@ def maintenance(seconds: float = 60.0, began: float = WALL) -> Maintenance:
 def wrong() -> Report:
     """A node whose GPU 1 has fallen off the bus."""
     raised = Ruling(verdict=fallen("GPU-1"), change=Change.RAISED, wall=WALL, at=AT, boot_id="")
-    known = told(Remembered(), report=watching(healthy(), RULED), terms=RULED)
-    return told(Ruled(rulings=(raised,)), Tick(), report=known, terms=RULED)
+    known = told(StoredState(), report=watching(healthy(), RULED), terms=RULED)
+    return told(VerdictChanges(rulings=(raised,)), Tick(), report=known, terms=RULED)
 
 
 def firing(report: Report) -> list[str]:
@@ -61,12 +61,12 @@ def test_what_fires_resolves_when_it_begins_and_fires_again_when_it_ends() -> No
 
 def test_what_is_ruled_in_it_is_muted() -> None:
     """So that the score of the node, and a scheduler, can leave it out."""
-    during = told(Remembered(), maintenance(), report=healthy())
+    during = told(StoredState(), maintenance(), report=healthy())
     down = tuple(replace(state, fault="lost") for state in during.gpus)
     memory = replace(
-        during.memory, inventory={one: replace(gpu, fault="lost") for one, gpu in during.memory.inventory.items()}
+        during.internal, inventory={one: replace(gpu, fault="lost") for one, gpu in during.internal.inventory.items()}
     )
-    report = told(Tick(), report=replace(during, gpus=down, memory=memory))
+    report = told(Tick(), report=replace(during, gpus=down, internal=memory))
     lost = [ruling for ruling in report.health.due if ruling.verdict.check == "gpu_lost"]
     assert len(lost) == 3
     assert all(ruling.muted for ruling in lost)
@@ -76,24 +76,24 @@ def test_the_metric_is_absent_until_the_store_has_told() -> None:
     """0 would say that the one from before the restart has ended; then it is the end, or 0."""
     started = told(Tick())
     assert started.node.maintenance_end_timestamp_seconds is None
-    known = told(Remembered(maintenances=(maintenance(),)), report=started)
+    known = told(StoredState(maintenances=(maintenance(),)), report=started)
     assert known.node.maintenance_end_timestamp_seconds == WALL + 60
     assert told(Tick(), report=known, at=AT + 61).node.maintenance_end_timestamp_seconds == 0
 
 
 def test_what_was_begun_before_the_store_could_be_read_came_later() -> None:
     """The one that the store knew has ended with that."""
-    report = told(maintenance(began=WALL + 5), Remembered(maintenances=(maintenance(),)), report=healthy())
+    report = told(maintenance(began=WALL + 5), StoredState(maintenances=(maintenance(),)), report=healthy())
     assert [one.ended for one in report.maintenances] == [WALL + 5, None]
 
 
 def test_beginning_and_end_are_told_once() -> None:
     """And that one from before the start goes on."""
-    well = told(Remembered(), report=healthy())
+    well = told(StoredState(), report=healthy())
     during = told(maintenance(), report=well)
     asked = told(MaintenanceEnded(WALL, AT), report=during)
     late = told(Tick(), report=during, at=AT + 61)
-    recalled = told(Remembered(maintenances=(maintenance(),)), report=healthy())
+    recalled = told(StoredState(maintenances=(maintenance(),)), report=healthy())
 
     assert said(well, during) == [(logging.INFO, "maintenance begins: no alert pages")]
     assert said(during, told(Tick(), report=during)) == []

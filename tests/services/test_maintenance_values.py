@@ -19,8 +19,8 @@ from gpumon.model.maintenance import (
     in_time,
     wrong_reason,
 )
+from gpumon.model.now import Now
 from gpumon.model.time_window import LONGEST_REASON, SETTLED_SECONDS
-from gpumon.model.timestamp import Moment
 
 BEGAN, HOUR, UPTIME = 1e9, 3600.0, 5000.0
 
@@ -38,10 +38,10 @@ def one(began: float = BEGAN, boot_id: str = "a") -> Maintenance:
     )
 
 
-def after(seconds: float, *, stepped: float = 0.0, booted: float | None = None) -> Moment:
+def after(seconds: float, *, stepped: float = 0.0, booted: float | None = None) -> Now:
     """So long after its beginning; `booted` after the beginning, too."""
     at = UPTIME + seconds if booted is None else seconds - booted
-    return Moment(at=at, wall=BEGAN + seconds + stepped, lived=at)
+    return Now(at=at, wall=BEGAN + seconds + stepped, uptime=at)
 
 
 def test_it_is_in_force_until_its_time_is_up() -> None:

@@ -12,7 +12,7 @@ from loops import turn_for, turn_until, turn_until_equal
 from gpumon.clock import boot_clock
 from gpumon.model.error_event import SXID
 from gpumon.model.gpu import Gpu
-from gpumon.model.snapshot import DriverStatus, PciBus, SeenGpu, Snapshot, XidEvent
+from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot, XidEvent
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
 from gpumon.services.event_recorder import Sightings
@@ -20,7 +20,7 @@ from gpumon.services.persistence import PATIENCE_SECONDS, Memories
 from gpumon.state.messages import Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
 
@@ -54,7 +54,7 @@ class Agent:
 
     def __init__(self, folder: Path, log: Path | None, boot_id: str = "boot-1", *, sees_gpu: bool = True) -> None:
         self.loop = Loop()
-        self.monitor = Monitor(Report(started=0.0, probe=ProbeState(metrics=INITIAL)), Terms())
+        self.monitor = Monitor(Report(started=0.0, probe=ProbeState(metrics=INITIAL)), ReducerSettings())
         self.silent: list[tuple[str, int]] = []
         self.memories = Memories(
             self.loop,
@@ -79,7 +79,7 @@ class Agent:
             self.see_gpu()
 
     def see_gpu(self) -> None:
-        gpu = SeenGpu(bus_id=BUS_ID, uuid=UUID, index=0, gpu=Gpu(name="NVIDIA H100", serial="165422"), watched=1.0)
+        gpu = GpuReading(bus_id=BUS_ID, uuid=UUID, index=0, gpu=Gpu(name="NVIDIA H100", serial="165422"), watched=1.0)
         self.monitor.take(PciBus(functions={BUS_ID: "nvidia"}))
         self.monitor.take(DriverStatus(up=True, driver="580.95.05"))
         self.monitor.take(Snapshot(ended_at=1.0, wall=2e9, durations={"fast": 0.1}, gpus=(gpu,), present=(BUS_ID,)))
@@ -89,12 +89,12 @@ class Agent:
 
     def counts(self) -> dict[str, float]:
         report = self.monitor.latest
-        xids = {f"{code}": count for codes in report.memory.xids.values() for code, (count, _) in codes.items()}
+        xids = {f"{code}": count for codes in report.internal.xids.values() for code, (count, _) in codes.items()}
         return xids | dict(report.node.nvswitch_errors_total or {})
 
     def knows(self, counts: dict[str, float]) -> None:
         """All that it comes to count."""
-        turn_until(self.loop, lambda: self.monitor.latest.memory.recalled)
+        turn_until(self.loop, lambda: self.monitor.latest.internal.recalled)
         turn_until_equal(self.loop, self.counts, counts)
 
     def until(self, done: Callable[[], bool]) -> None:
@@ -237,7 +237,7 @@ def test_a_reboot_is_news_from_its_first_line_on(start: Callable[..., Agent], tm
 
     agent.monitor.take(PciBus(functions={BUS_ID: "nvidia"}))
     agent.monitor.take(DriverStatus(up=True, driver="580.95.05"))
-    lost = SeenGpu(bus_id=BUS_ID, fault="lost", error="GPU is lost")
+    lost = GpuReading(bus_id=BUS_ID, fault="lost", error="GPU is lost")
     agent.monitor.take(Snapshot(ended_at=1.0, wall=2e9, durations={}, gpus=(lost,), present=(BUS_ID,)))
     (state,) = agent.monitor.latest.gpus
     assert (state.uuid, state.fault, state.gpu.name, state.gpu.serial) == (UUID, "lost", "NVIDIA H100", "165422")
@@ -256,11 +256,11 @@ def test_a_board_in_the_place_of_another_tells_its_own_name(start: Callable[...,
     agent = start(None, sees_gpu=False)
     agent.knows({})
     agent.monitor.take(PciBus(functions={BUS_ID: "nvidia"}))
-    seen = SeenGpu(bus_id=BUS_ID, fault="lost", error="GPU is lost")
+    seen = GpuReading(bus_id=BUS_ID, fault="lost", error="GPU is lost")
     agent.monitor.take(Snapshot(ended_at=1.0, wall=2e9, durations={}, gpus=(seen,), present=(BUS_ID,)))
     assert [state.uuid for state in agent.monitor.latest.gpus] == [UUID]
 
-    other = SeenGpu(bus_id=BUS_ID, uuid="GPU-2", index=0, gpu=Gpu(name="NVIDIA H200"), watched=1.0)
+    other = GpuReading(bus_id=BUS_ID, uuid="GPU-2", index=0, gpu=Gpu(name="NVIDIA H200"), watched=1.0)
     agent.monitor.take(Snapshot(ended_at=2.0, wall=2e9, durations={}, gpus=(other,), present=(BUS_ID,)))
     assert [(state.uuid, state.gpu.name, state.gpu.serial) for state in agent.monitor.latest.gpus] == [
         ("GPU-2", "NVIDIA H200", None)

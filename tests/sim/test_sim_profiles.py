@@ -12,7 +12,7 @@ from simulated import simulated
 
 from gpumon.collectors.nvml.library import Library
 from gpumon.collectors.nvml.poll import NodePoll, start
-from gpumon.model import call_page
+from gpumon.model import call_progress
 from gpumon.sim.codes import Code
 from gpumon.sim.exports import EXPORTS
 from gpumon.sim.fields import ROWS
@@ -96,7 +96,7 @@ def test_a_poll_sees_every_gpu(tmp_path: Path, profile: str, driver: str) -> Non
     """The agent's own reader finds all GPUs well, and nothing on them that fails."""
     text = f'driver_version: "{driver}"'
     with simulated(profile, tmp_path / "s.yml", text=text, now=100.0, init=False) as simulation:
-        library = Library(call_page.Writer(call_page.create()))
+        library = Library(call_progress.Writer(call_progress.create()))
         assert start(library).driver == driver
         parts: list[Any] = []
         bus = simulation.node.pci_functions

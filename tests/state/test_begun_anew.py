@@ -7,16 +7,16 @@ from dataclasses import replace
 from folded import UP, lost, of, polled, seen, told
 
 from gpumon.model.gpu import Gpu
-from gpumon.model.snapshot import SeenGpu
+from gpumon.model.snapshot import GpuReading
 from gpumon.state.report import Report
 
 
-def reads(errors: float | None = None, energy: float | None = None) -> SeenGpu:
+def reads(errors: float | None = None, energy: float | None = None) -> GpuReading:
     counted = None if errors is None else {"corrected,dram": errors}
     return seen(0, gpu=Gpu(name="NVIDIA T4", ecc_errors_total=counted, energy_joules_total=energy))
 
 
-def after(*polls: SeenGpu, every: float = 1.0) -> Report:
+def after(*polls: GpuReading, every: float = 1.0) -> Report:
     report = told(UP)
     for second, one in enumerate(polls):
         at = 100.0 + second * every
@@ -24,7 +24,7 @@ def after(*polls: SeenGpu, every: float = 1.0) -> Report:
     return report
 
 
-def begun_at(*polls: SeenGpu, every: float = 1.0) -> float | None:
+def begun_at(*polls: GpuReading, every: float = 1.0) -> float | None:
     return of(after(*polls, every=every), "GPU-0").begun_at
 
 

@@ -10,13 +10,14 @@ from folded import TERMS, UP, of, said
 from folded import told as fold_told
 
 from gpumon.health.expectation import Basis, Expectation
-from gpumon.model.error_event import XID, Board
+from gpumon.model.error_event import XID
 from gpumon.model.gpu import Gpu
-from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus, PciBus, SeenGpu, Snapshot
+from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus, GpuReading, PciBus, Snapshot
+from gpumon.model.stored_gpu import StoredGpu
 from gpumon.state.expected_gpus import acceptance, unacceptable
-from gpumon.state.messages import Accepted, Arrival, Aside, Remembered, Samplers
+from gpumon.state.messages import Acceptance, Message, Quarantine, SamplerStatus, StoredState
 from gpumon.state.reduce import watching
-from gpumon.state.report import Gone, Left, Report
+from gpumon.state.report import Removal, RemovedGpu, Report
 from gpumon.store.events import ErrorCounter
 
 SXM = "NVIDIA H100 80GB HBM3"
@@ -27,10 +28,10 @@ def address(place: int) -> str:
     return f"00000000:{0x10 + place:02X}:00.0"
 
 
-def board(number: int, place: int | None = None, *, boot: str = "b1", **values: object) -> Board:
+def board(number: int, place: int | None = None, *, boot: str = "b1", **values: object) -> StoredGpu:
     """As the store knows it: GPU `number`, last seen at this place."""
     place = number if place is None else place
-    known = Board(
+    known = StoredGpu(
         uuid=f"GPU-{number}",
         bus_id=address(place),
         serial=f"S{number}",
@@ -44,8 +45,8 @@ def board(number: int, place: int | None = None, *, boot: str = "b1", **values: 
     return replace(known, **values)  # type: ignore[arg-type]
 
 
-def stored(*boards: Board, **values: object) -> Remembered:
-    return Remembered(boards=tuple(sorted(boards, key=lambda one: one.last_wall)), **values)  # type: ignore[arg-type]
+def stored(*boards: StoredGpu, **values: object) -> StoredState:
+    return StoredState(boards=tuple(sorted(boards, key=lambda one: one.last_wall)), **values)  # type: ignore[arg-type]
 
 
 EIGHT = stored(*map(board, range(8)))
@@ -61,7 +62,7 @@ def bus(
 def polled(gpus: Mapping[int, int], *, name: str = SXM, at: float = 100.0, **values: object) -> Snapshot:
     """A whole poll that sees these GPUs by the place at which each is; NVML counts them in the order of the bus."""
     seen = tuple(
-        SeenGpu(
+        GpuReading(
             bus_id=address(place),
             uuid=f"GPU-{number}",
             index=index,
@@ -81,7 +82,7 @@ def polled(gpus: Mapping[int, int], *, name: str = SXM, at: float = 100.0, **val
     return replace(whole, **values)  # type: ignore[arg-type]
 
 
-def told(*arrivals: Arrival, report: Report | None = None, boot: str = "b1", at: float = 100.0) -> Report:
+def told(*arrivals: Message, report: Report | None = None, boot: str = "b1", at: float = 100.0) -> Report:
     report = report or watching(Report(started=0.0, boot_id=boot), TERMS)
     return fold_told(*arrivals, report=report, at=at)
 
@@ -170,7 +171,7 @@ def test_a_board_that_was_replaced_is_expected_no_more(place: int) -> None:
     assert len(after.gpus) == 8
     assert after.node.gpus_expected == 8.0
     assert [words for _, words in said(before, after) if "in its place" in words]
-    assert after.memory.gone["GPU-3"].bus_id == address(3)
+    assert after.internal.gone["GPU-3"].bus_id == address(3)
 
 
 def test_with_one_of_two_replaced_only_the_one_whose_place_is_taken_leaves() -> None:
@@ -183,7 +184,7 @@ def test_with_one_of_two_replaced_only_the_one_whose_place_is_taken_leaves() -> 
 
 def test_a_gpu_that_has_not_told_its_name_replaces_nobody() -> None:
     """At a new address there is one that is stuck: it may be the one that is missed."""
-    aside = Samplers(aside={address(9): Aside(fault="stuck", detail="", wall=1e9)})
+    aside = SamplerStatus(aside={address(9): Quarantine(fault="stuck", detail="", wall=1e9)})
     seven = polled(in_place(without=[3]), visible=8)
     report = told(EIGHT, bus([*in_place(without=[3]), 9]), UP, aside, seven, boot="b2")
 
@@ -199,7 +200,7 @@ def test_a_gpu_given_to_a_virtual_machine_is_not_missed_over_a_restart() -> None
 
     assert told(bus(in_place(without=[3])), seven, report=report).node.gpus_expected == 8.0
     back = told(bus(range(8)), polled(in_place()), report=report)
-    assert (back.node.gpus_expected, len(back.gpus), dict(back.memory.gone)) == (8.0, 8, {})
+    assert (back.node.gpus_expected, len(back.gpus), dict(back.internal.gone)) == (8.0, 8, {})
 
 
 def test_an_excluded_gpu_is_not_missed_over_a_restart() -> None:
@@ -238,7 +239,7 @@ def test_what_a_person_accepts_is_expected_no_more() -> None:
     """Seven are all there are, on a board for eight too; nor does a restart forget it."""
     report = told(EIGHT, bus(range(8)), UP, polled(in_place(without=[3])))
     accepted = acceptance(report)
-    assert accepted == Accepted(count=7, gone=("GPU-3",))
+    assert accepted == Acceptance(count=7, gone=("GPU-3",))
     after = told(accepted, polled(in_place(without=[3])), report=report)
     assert not faults(after)
     assert after.expectation == Expectation(count=7, basis=Basis.ACCEPTED, unlisted=(address(3),))
@@ -247,10 +248,10 @@ def test_what_a_person_accepts_is_expected_no_more() -> None:
     restarted = told(seven, bus(range(8)), UP, polled(in_place(without=[3])))
     assert not faults(restarted)
     assert restarted.expectation == after.expectation
-    assert restarted.memory.gone == {"GPU-3": Gone(Left.ACCEPTED, address(3))}
+    assert restarted.internal.gone == {"GPU-3": RemovedGpu(Removal.ACCEPTED, address(3))}
 
     back = told(polled(in_place()), report=restarted)
-    assert (back.expectation.count, len(back.gpus), dict(back.memory.gone)) == (8, 8, {})
+    assert (back.expectation.count, len(back.gpus), dict(back.internal.gone)) == (8, 8, {})
     assert faults(told(polled(in_place(without=[3])), report=back)) == {"GPU-3": "missing"}
 
 
@@ -258,7 +259,7 @@ def test_a_person_may_accept_one_part_and_not_another() -> None:
     """By uuid or PCI address; what is not named stays missed, and a name of nothing missed is refused."""
     report = told(EIGHT, bus(range(8)), UP, polled(in_place(without=[3, 5])))
     for name in ("GPU-3", address(3), address(3).lower()):
-        assert acceptance(report, [name]) == Accepted(count=7, gone=("GPU-3",))
+        assert acceptance(report, [name]) == Acceptance(count=7, gone=("GPU-3",))
     after = told(acceptance(report, ["GPU-3"]), polled(in_place(without=[3, 5])), report=report)
     assert faults(after) == {"GPU-5": "missing"}
     assert (after.expectation.count, after.expectation.basis) == (7, Basis.ACCEPTED)

@@ -12,10 +12,10 @@ from gpumon.health.alerting import rules
 from gpumon.model.error_event import XID
 from gpumon.model.frame import decode, encode
 from gpumon.model.gpu import Gpu
-from gpumon.model.snapshot import DriverStatus, PciBus, SeenGpu, Snapshot
-from gpumon.model.timestamp import Moment
-from gpumon.state.messages import Aside, Errors, Remembered, Samplers, Tick
-from gpumon.state.reduce import fold
+from gpumon.model.now import Now
+from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
+from gpumon.state.messages import ErrorChanges, Quarantine, SamplerStatus, StoredState, Tick
+from gpumon.state.reduce import reduce
 from gpumon.store.events import ErrorCounter
 
 
@@ -49,7 +49,7 @@ def test_a_lost_gpu_keeps_its_identity_and_hides_no_other() -> None:
 
 def test_a_gpu_that_was_never_opened_is_named_by_its_address_until_it_tells_its_uuid() -> None:
     """A stand-in for the uuid comes from the PCI address and goes when the real one is known."""
-    unknown = SeenGpu(bus_id=BUS[1], fault="reset_required", error="GPU requires restart")
+    unknown = GpuReading(bus_id=BUS[1], fault="reset_required", error="GPU requires restart")
     report = told(UP, polled(seen(0), unknown))
     stand_in = f"pci-{BUS[1].lower()}"
 
@@ -62,14 +62,14 @@ def test_a_recalled_verdict_on_a_gpu_without_a_name_is_one_series_from_the_first
     """It is shown when the PCI bus has told the GPU's index: else one fault would be two alerts after each restart."""
     stand_in = f"pci-{BUS[1].lower()}"
     bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
-    recalled = told(Remembered(verdicts=(fallen(stand_in),)))
+    recalled = told(StoredState(verdicts=(fallen(stand_in),)))
     named = told(bus, report=recalled)
 
     assert (recalled.judged().health_check, recalled.judged().node_health) == (None, 3.0)
     series = {f"gpu_xid_critical,1,{stand_in},,": 3.0}
     assert named.judged().health_check == series
     assert told(UP, polled(seen(0), lost(1, uuid=None), seen(2)), report=named).judged().health_check == series
-    assert told(bus, Remembered(verdicts=(fallen(stand_in),))).judged().health_check == series
+    assert told(bus, StoredState(verdicts=(fallen(stand_in),))).judged().health_check == series
 
 
 def test_a_recalled_verdict_brings_back_no_gpu_that_is_excluded_or_gone() -> None:
@@ -77,13 +77,13 @@ def test_a_recalled_verdict_brings_back_no_gpu_that_is_excluded_or_gone() -> Non
     verdicts = tuple(fallen(f"pci-{bus_id.lower()}") for bus_id in BUS)
     bus = PciBus(functions=dict.fromkeys(BUS[:2], "nvidia"), excluded=BUS[:1])
 
-    assert [state.bus_id for state in told(bus, Remembered(verdicts=verdicts)).gpus] == [BUS[1]]
+    assert [state.bus_id for state in told(bus, StoredState(verdicts=verdicts)).gpus] == [BUS[1]]
 
 
 def test_a_stuck_gpu_loses_its_readings_at_once_and_its_neighbours_do_not() -> None:
     """When its call is declared late only that GPU's readings vanish."""
-    aside = {BUS[2]: Aside(fault="stuck", detail="nvmlDeviceGetTemperature does not return", wall=1e9)}
-    report = told(Samplers(aside=aside), report=healthy())
+    aside = {BUS[2]: Quarantine(fault="stuck", detail="nvmlDeviceGetTemperature does not return", wall=1e9)}
+    report = told(SamplerStatus(aside=aside), report=healthy())
 
     assert of(report, "GPU-2").gpu.temperature_celsius is None
     assert (of(report, "GPU-2").gpu.fault or {})["stuck"] == 1.0
@@ -93,19 +93,19 @@ def test_a_stuck_gpu_loses_its_readings_at_once_and_its_neighbours_do_not() -> N
 def test_a_gpu_stuck_in_the_first_poll_takes_no_neighbours_index() -> None:
     """Only its address is known; its place on the bus is its index."""
     bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
-    aside = {BUS[1]: Aside(fault="stuck", detail="", wall=1e9)}
-    report = told(bus, UP, Samplers(aside=aside), polled(seen(0), seen(2)))
+    aside = {BUS[1]: Quarantine(fault="stuck", detail="", wall=1e9)}
+    report = told(bus, UP, SamplerStatus(aside=aside), polled(seen(0), seen(2)))
 
     assert [(state.index, state.fault) for state in report.gpus] == [(0, None), (1, "stuck"), (2, None)]
 
 
 def test_a_stuck_gpu_is_not_missing_from_the_polls_that_leave_it_aside() -> None:
     """Its fault stays stuck while a sampler without it polls, and ends with the first poll that reads it."""
-    aside = {BUS[2]: Aside(fault="stuck", detail="", wall=1e9)}
-    report = told(Samplers(aside=aside), polled(seen(0), seen(1), at=101.0), report=healthy(), at=101.0)
+    aside = {BUS[2]: Quarantine(fault="stuck", detail="", wall=1e9)}
+    report = told(SamplerStatus(aside=aside), polled(seen(0), seen(1), at=101.0), report=healthy(), at=101.0)
     assert of(report, "GPU-2").fault == "stuck"
 
-    healed = told(Samplers(), polled(seen(0), seen(1), seen(2), at=102.0), report=report, at=102.0)
+    healed = told(SamplerStatus(), polled(seen(0), seen(1), seen(2), at=102.0), report=report, at=102.0)
     assert of(healed, "GPU-2").fault is None
 
 
@@ -174,9 +174,11 @@ def test_counters_go_on_over_a_loss() -> None:
     assert of(report, "GPU-0").gpu.observed_seconds_total == 3.0
 
 
-def xids(*codes: int) -> Errors:
+def xids(*codes: int) -> ErrorChanges:
     """Each once, of GPU 1, just now."""
-    return Errors(changes=tuple(change(code, code, bus_id=BUS[1], first_wall=1e9, last_wall=1e9) for code in codes))
+    return ErrorChanges(
+        changes=tuple(change(code, code, bus_id=BUS[1], first_wall=1e9, last_wall=1e9) for code in codes)
+    )
 
 
 def test_xids_are_counted_and_outlive_the_gpu() -> None:
@@ -185,7 +187,7 @@ def test_xids_are_counted_and_outlive_the_gpu() -> None:
     assert of(report, "GPU-1").gpu.xid_errors_total == {"79": 1.0, "13": 1.0}
 
     report = told(
-        Remembered(counters=(ErrorCounter(kind=XID, device="GPU-1", code=79, count=4, last_wall=5.0),)), report=report
+        StoredState(counters=(ErrorCounter(kind=XID, device="GPU-1", code=79, count=4, last_wall=5.0),)), report=report
     )
     assert (of(report, "GPU-1").gpu.xid_errors_total or {})["79"] == 5.0
     assert (of(report, "GPU-1").gpu.xid_last_timestamp_seconds or {})["79"] == 1e9
@@ -231,7 +233,7 @@ def test_fold_leaves_the_previous_report_as_it_was() -> None:
 def test_no_two_gpus_ever_share_an_index() -> None:
     """When NVML gives a GPU the index that a guess or a neighbour holds, each keeps one of its own."""
     bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
-    guess = SeenGpu(bus_id=BUS[1], fault="lost", error="GPU is lost")
+    guess = GpuReading(bus_id=BUS[1], fault="lost", error="GPU is lost")
     report = told(bus, UP, polled(seen(0), guess, replace(seen(2), index=1)))
     assert sorted(state.index for state in report.gpus) == [0, 1, 2]
     assert of(report, "GPU-2").index == 1
@@ -290,7 +292,7 @@ def test_an_integral_is_absent_while_its_source_is() -> None:
 
 def test_a_stopped_daemon_finds_no_gpu_silent() -> None:
     """Time that the daemon did not live through makes no reading stale."""
-    report = fold(healthy(), Tick(), Moment(at=160.0, wall=1e9 + 160, lived=106.0), TERMS)
+    report = reduce(healthy(), Tick(), Now(at=160.0, wall=1e9 + 160, uptime=106.0), TERMS)
 
     assert {state.fault for state in report.gpus} == {None}
 
@@ -298,7 +300,7 @@ def test_a_stopped_daemon_finds_no_gpu_silent() -> None:
 def test_a_sampler_that_only_crashes_means_that_nvml_is_down() -> None:
     """It was tried, and there is nothing to read: down, with the reason among the notices."""
     bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
-    report = told(bus, Samplers(restarts={"crash": 3.0}), Tick())
+    report = told(bus, SamplerStatus(restarts={"crash": 3.0}), Tick())
 
     assert report.node.nvml_up == 0.0
     assert "crashed 3 times" in report.notices["driver"]
@@ -308,7 +310,7 @@ def test_an_alert_on_a_verdict_survives_a_restart_of_the_agent() -> None:
     """What the store remembers fires from the first evaluation on."""
     terms = replace(TERMS, rules=rules({}))
     verdict = fallen("GPU-1")
-    report = told(Remembered(verdicts=(verdict,)), PciBus(functions=dict.fromkeys(BUS, "nvidia")), terms=terms)
+    report = told(StoredState(verdicts=(verdict,)), PciBus(functions=dict.fromkeys(BUS, "nvidia")), terms=terms)
     report = told(UP, polled(seen(0), seen(1)), Tick(), report=report, at=101.0, terms=terms)
 
     firing = [dict(alert.labels)["gpu"] for alert in report.alerts if alert.rule == "GpuXidCritical"]

@@ -9,7 +9,7 @@ import pytest
 from folded import of, polled, seen, told
 
 from gpumon.model.gpu import Gpu
-from gpumon.model.snapshot import SeenGpu
+from gpumon.model.snapshot import GpuReading
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import AFTERGLOW_SECONDS
 from gpumon.state.gpu_idle import GAP_SECONDS, busy_rows
@@ -20,14 +20,14 @@ IDLE = Gpu(processes=0.0, utilization_ratio=0.0, memory_used_bytes=4e6, memory_r
 DONE = ProbeResult(id="one", probe="allreduce", outcome="ok", started=1e9)
 
 
-def gpu(index: int = 0, **values: Any) -> SeenGpu:
+def gpu(index: int = 0, **values: Any) -> GpuReading:
     """An idle GPU but for this, in a poll a second after the last."""
     return seen(
         index, gpu=replace(IDLE, **values), increments={"busy_seconds_total": values.get("utilization_ratio", 0.0)}
     )
 
 
-def after(*polls: SeenGpu, start: float = 100.0) -> Report:
+def after(*polls: GpuReading, start: float = 100.0) -> Report:
     """The same GPU in polls a second apart."""
     report = None
     for n, one in enumerate(polls):

@@ -10,13 +10,13 @@ from sample_bursts import burst, change
 from gpumon.health.alerting import rules
 from gpumon.health.terms import Way
 from gpumon.health.verdict import Change, Ruling
-from gpumon.model.snapshot import DriverStatus, LinksSeen
+from gpumon.model.snapshot import DriverStatus, LinksSnapshot
 from gpumon.state.change_log import changes
-from gpumon.state.messages import Errors, Remembered, Ruled, Tick
+from gpumon.state.messages import ErrorChanges, StoredState, Tick, VerdictChanges
 from gpumon.state.reduce import watching
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 
-TERMS = Terms(rules=rules({}))
+TERMS = ReducerSettings(rules=rules({}))
 THREE = (seen(0), seen(1), seen(2))
 
 
@@ -34,9 +34,9 @@ def test_a_loss_and_its_end_are_each_told_once() -> None:
 
 def test_that_nobody_may_see_what_processes_hold_is_told_once() -> None:
     """Without it the check says nothing, and who relies on it would be misled; it is no fault."""
-    well = told(LinksSeen(ended_at=100.0, stuck=()), report=healthy())
-    denied = told(LinksSeen(ended_at=101.0, denied=("processes",)), report=well, at=101.0)
-    still = told(LinksSeen(ended_at=102.0, denied=("processes", "services")), report=denied, at=102.0)
+    well = told(LinksSnapshot(ended_at=100.0, stuck=()), report=healthy())
+    denied = told(LinksSnapshot(ended_at=101.0, denied=("processes",)), report=well, at=101.0)
+    still = told(LinksSnapshot(ended_at=102.0, denied=("processes", "services")), report=denied, at=102.0)
 
     words = "what processes of other users hold may not be seen: gpu_process_stuck does not tell"
     assert said(well, denied) == [(logging.INFO, words)]
@@ -60,9 +60,11 @@ def test_a_missing_driver_is_told_with_its_remedy_and_not_again() -> None:
 def test_an_alert_is_told_when_it_fires_and_when_it_resolves() -> None:
     """With its rule and the labels of the instance."""
     raised = Ruling(verdict=fallen("GPU-1"), change=Change.RAISED, wall=1e9)
-    wrong = told(Ruled(rulings=(raised,)), report=watching(healthy(), TERMS), terms=TERMS)
+    wrong = told(VerdictChanges(rulings=(raised,)), report=watching(healthy(), TERMS), terms=TERMS)
     firing = told(Tick(), report=wrong, terms=TERMS)
-    cleared = told(Ruled(rulings=(raised._replace(change=Change.CLEARED, way=Way.RESET),)), report=firing, terms=TERMS)
+    cleared = told(
+        VerdictChanges(rulings=(raised._replace(change=Change.CLEARED, way=Way.RESET),)), report=firing, terms=TERMS
+    )
     resolved = told(Tick(), report=cleared, at=106.0, terms=TERMS)
 
     (line,) = changes(wrong, firing)
@@ -74,9 +76,9 @@ def test_an_error_is_told_once_a_burst_in_words() -> None:
     """The level follows the severity; what goes on, what was recalled and what is history is not said again."""
     well = healthy()
     news = (change(1, 79), change(2, 13), change(3, 48, historical=True))
-    first = told(Errors(changes=news), report=well, terms=TERMS)
-    more = told(Errors(changes=(change(1, 79, nvml=9),)), report=first, terms=TERMS)
-    recalled = told(Remembered(events=(burst(9, 94),)), report=more, terms=TERMS)
+    first = told(ErrorChanges(changes=news), report=well, terms=TERMS)
+    more = told(ErrorChanges(changes=(change(1, 79, nvml=9),)), report=first, terms=TERMS)
+    recalled = told(StoredState(events=(burst(9, 94),)), report=more, terms=TERMS)
 
     assert said(well, first) == [
         (logging.ERROR, "Xid 79: The GPU has fallen off the bus"),

@@ -9,18 +9,18 @@ import pytest
 from folded import healthy, polled, said, seen, told
 
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
-from gpumon.model.snapshot import LinksSeen, SeenPort
+from gpumon.model.snapshot import LinksSnapshot, PortReading
 from gpumon.outputs.prometheus import Renderer
 from gpumon.state.change_log import changes
-from gpumon.state.messages import Aside, LinksChild, Tick
+from gpumon.state.messages import LinksStatus, Quarantine, Tick
 from gpumon.state.port_inventory import MOST_KNOWN, STALE_SECONDS
 from gpumon.state.report import Report
 
 FABRIC_MANAGER, IMEX = "nvidia-fabricmanager.service", "nvidia-imex.service"
 
 
-def port(number: int = 0, *, up: float | None = 1.0, received: float = 1000.0, downs: float = 0.0) -> SeenPort:
-    return SeenPort(
+def port(number: int = 0, *, up: float | None = 1.0, received: float = 1000.0, downs: float = 0.0) -> PortReading:
+    return PortReading(
         device=f"mlx5_{number}",
         port="1",
         link_layer="InfiniBand",
@@ -29,8 +29,8 @@ def port(number: int = 0, *, up: float | None = 1.0, received: float = 1000.0, d
     )
 
 
-def links(*ports: SeenPort, **more: object) -> LinksSeen:
-    return LinksSeen(ended_at=0.0, ports=ports, **more)  # type: ignore[arg-type]
+def links(*ports: PortReading, **more: object) -> LinksSnapshot:
+    return LinksSnapshot(ended_at=0.0, ports=ports, **more)  # type: ignore[arg-type]
 
 
 def received(report: Report, number: int = 0) -> float | None:
@@ -90,13 +90,13 @@ def test_services_are_up_down_or_not_installed() -> None:
 
 def test_what_cannot_be_read_is_a_notice_that_goes_when_it_can() -> None:
     """The words of the child, and a device that was left aside."""
-    aside = {"mlx5_3": Aside(fault="stuck", detail="reading state does not return", wall=1e9)}
-    report = told(links(port(), errors={"infiniband": "state: Input/output error"}), LinksChild(aside=aside))
+    aside = {"mlx5_3": Quarantine(fault="stuck", detail="reading state does not return", wall=1e9)}
+    report = told(links(port(), errors={"infiniband": "state: Input/output error"}), LinksStatus(aside=aside))
     assert report.notices == {
         "links": "mlx5_3 is left aside: reading state does not return; infiniband: state: Input/output error"
     }
 
-    assert told(links(port()), LinksChild(), report=report).notices == {}
+    assert told(links(port()), LinksStatus(), report=report).notices == {}
 
 
 def test_a_lack_of_permission_is_a_series_that_goes_with_it() -> None:
@@ -109,7 +109,7 @@ def test_a_lack_of_permission_is_a_series_that_goes_with_it() -> None:
 
 def test_children_that_cannot_be_ended_are_counted_together() -> None:
     """Whoever started them."""
-    report = told(LinksChild(abandoned=("links 7 in class/infiniband",)), report=healthy())
+    report = told(LinksStatus(abandoned=("links 7 in class/infiniband",)), report=healthy())
     assert report.node.abandoned_children == 1.0
 
 
@@ -126,8 +126,8 @@ def test_what_is_remembered_is_bounded() -> None:
     """Virtual functions come and go under new names."""
     report = told(*(links(port(number)) for number in range(MOST_KNOWN + 50)))
 
-    assert len(report.memory.links.counts) == MOST_KNOWN
-    assert ("mlx5_305", "1") in report.memory.links.counts
+    assert len(report.internal.links.counts) == MOST_KNOWN
+    assert ("mlx5_305", "1") in report.internal.links.counts
 
 
 def test_a_look_that_says_the_same_keeps_the_same_objects() -> None:
@@ -195,7 +195,7 @@ def test_ports_that_cannot_be_listed_are_not_gone() -> None:
     report = told(links(port(0), port(1)))
     assert gone(told(links(port(0), errors={"infiniband": "class/infiniband: denied"}), report=report)) == []
     assert gone(told(links(port(0), left_out=1), report=report)) == []
-    aside = LinksChild(aside={"mlx5_1": Aside(fault="stuck", detail="state", wall=0.0)})
+    aside = LinksStatus(aside={"mlx5_1": Quarantine(fault="stuck", detail="state", wall=0.0)})
     assert gone(told(aside, links(port(0)), report=report)) == []
 
 

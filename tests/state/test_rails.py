@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
-from gpumon.model.port_record import KnownPort
-from gpumon.model.snapshot import LinksSeen, PciBus, SeenPort
+from gpumon.model.port_record import PortRecord
+from gpumon.model.snapshot import LinksSnapshot, PciBus, PortReading
 from gpumon.state import port_inventory
 from gpumon.state.expected_gpus import acceptance, unacceptable
-from gpumon.state.messages import Arrival, LinksChild, Remembered
+from gpumon.state.messages import LinksStatus, Message, StoredState
 from gpumon.state.port_identity import MOST_KNOWN, SETTLING_SECONDS
 from gpumon.state.reduce import watching
 from gpumon.state.report import Report
@@ -25,10 +25,10 @@ CARDS = 4
 LATER = SETTLING_SECONDS + 5.0
 
 
-def card(number: int, place: int | None = None, device: int | None = None, *, up: float | None = 1.0) -> SeenPort:
+def card(number: int, place: int | None = None, device: int | None = None, *, up: float | None = 1.0) -> PortReading:
     """Card `number` at this place of the bus, under this name."""
     place = number if place is None else place
-    return SeenPort(
+    return PortReading(
         device=f"mlx5_{place if device is None else device}",
         port="1",
         link_layer="InfiniBand",
@@ -41,22 +41,22 @@ def card(number: int, place: int | None = None, device: int | None = None, *, up
     )
 
 
-def links(*cards: SeenPort, **more: object) -> LinksSeen:
-    return LinksSeen(ended_at=0.0, ports=cards, **more)  # type: ignore[arg-type]
+def links(*cards: PortReading, **more: object) -> LinksSnapshot:
+    return LinksSnapshot(ended_at=0.0, ports=cards, **more)  # type: ignore[arg-type]
 
 
-def told(*arrivals: Arrival, report: Report | None = None, at: float = 100.0) -> Report:
+def told(*arrivals: Message, report: Report | None = None, at: float = 100.0) -> Report:
     return fold_told(*arrivals, report=report or watching(Report(started=0.0, boot_id="b2"), TERMS), at=at)
 
 
-def known(report: Report) -> tuple[KnownPort, ...]:
-    return tuple(report.memory.links.records.values())
+def known(report: Report) -> tuple[PortRecord, ...]:
+    return tuple(report.internal.links.records.values())
 
 
-def rebooted(report: Report, *cards: SeenPort) -> Report:
+def rebooted(report: Report, *cards: PortReading) -> Report:
     """Another life, in which these were looked at, and again when all drivers have loaded."""
-    at = report.memory.links.seen_at + 1000.0
-    after = told(Remembered(ports=known(report)), links(*cards), at=at)
+    at = report.internal.links.seen_at + 1000.0
+    after = told(StoredState(ports=known(report)), links(*cards), at=at)
     return told(links(*cards), report=after, at=at + LATER)
 
 
@@ -66,7 +66,7 @@ def missing(report: Report) -> list[str]:
 
 def expected(report: Report) -> dict[str, bool | None]:
     """By the name that a verdict gives it."""
-    return {name: one.expected for name, one in port_inventory.by_name(report.memory.links).items()}
+    return {name: one.expected for name, one in port_inventory.by_name(report.internal.links).items()}
 
 
 ALL = tuple(card(number) for number in range(CARDS))
@@ -75,7 +75,7 @@ ALL = tuple(card(number) for number in range(CARDS))
 @pytest.mark.parametrize("late", [False, True], ids=["store first", "links first"])
 def test_a_card_that_is_gone_after_a_reboot_is_missing(*, late: bool) -> None:
     """Whichever comes first, the store or the first look; since when it was seen last."""
-    remembered, look = Remembered(ports=known(told(links(*ALL)))), links(*ALL[:3])
+    remembered, look = StoredState(ports=known(told(links(*ALL)))), links(*ALL[:3])
     arrivals = (look, remembered, look) if late else (remembered, look)
     report = told(*arrivals, at=1000.0)
 
@@ -92,9 +92,9 @@ def test_all_cards_that_are_gone_are_missing() -> None:
 
 def test_while_they_cannot_be_listed_none_is_missing() -> None:
     """Of the first look after a start nobody can tell."""
-    before = Remembered(ports=known(told(links(*ALL))))
+    before = StoredState(ports=known(told(links(*ALL))))
     assert missing(told(before, links(ALL[0], errors={"infiniband": "class/infiniband: denied"}))) == []
-    assert missing(told(before, LinksChild(trouble="no child"), links(ALL[0]))) == []
+    assert missing(told(before, LinksStatus(trouble="no child"), links(ALL[0]))) == []
 
 
 def test_a_port_that_was_up_is_expected_and_one_that_never_was_is_not() -> None:
@@ -120,7 +120,7 @@ def test_cards_that_are_called_otherwise_are_the_same() -> None:
 
     assert missing(report) == []
     assert expected(report) == {f"mlx5_{number}/1": True for number in range(CARDS + 1)}
-    assert report.memory.links.records["5c25:7303:00f0:0002/1"].device == "mlx5_3"
+    assert report.internal.links.records["5c25:7303:00f0:0002/1"].device == "mlx5_3"
 
 
 def test_a_missing_card_whose_name_another_has_goes_by_its_address() -> None:
@@ -136,7 +136,7 @@ def test_a_missing_card_whose_name_another_has_goes_by_its_address() -> None:
 def test_a_card_that_was_replaced_is_missed_no_more(place: int) -> None:
     """As many as should be up are up again; the log says so, and a restart does not forget it."""
     first = told(links(*ALL))
-    before = told(Remembered(ports=known(first)), links(*ALL[:3], card(9, place)), at=1000.0)
+    before = told(StoredState(ports=known(first)), links(*ALL[:3], card(9, place)), at=1000.0)
     after = told(links(*ALL[:3], card(9, place)), report=before, at=1000.0 + LATER)
 
     assert missing(before)
@@ -164,7 +164,7 @@ def test_a_card_that_was_there_before_replaces_none() -> None:
 
 def test_a_driver_that_brings_up_its_cards_one_after_the_other_has_replaced_none() -> None:
     """A new one comes first, at the address of one that comes later elsewhere."""
-    remembered = Remembered(ports=known(told(links(*ALL))))
+    remembered = StoredState(ports=known(told(links(*ALL))))
     report = told(remembered, links(card(9, 0, up=0.0)), at=1000.0)
     moved = [card(9, 0, up=0.0), *(card(number, number + 1) for number in range(CARDS))]
     report = told(links(*moved), report=report, at=1000.0 + SETTLING_SECONDS - 5.0)
@@ -173,12 +173,12 @@ def test_a_driver_that_brings_up_its_cards_one_after_the_other_has_replaced_none
     assert expected(report)["mlx5_0/1"] is None
 
 
-def at_speed(one: SeenPort, speed: float) -> SeenPort:
+def at_speed(one: PortReading, speed: float) -> PortReading:
     return replace(one, link=replace(one.link, port_speed_bytes_per_second=speed))
 
 
 def speeds(report: Report) -> dict[str, float | None]:
-    return {name: one.speed for name, one in port_inventory.by_name(report.memory.links).items()}
+    return {name: one.speed for name, one in port_inventory.by_name(report.internal.links).items()}
 
 
 def test_a_port_that_comes_back_slower_has_been_faster_until_a_person_accepts_it() -> None:
@@ -186,7 +186,7 @@ def test_a_port_that_comes_back_slower_has_been_faster_until_a_person_accepts_it
     gpus = (PciBus(functions={}), UP, polled(seen(0)))
     slow = tuple(at_speed(one, 12.5e9) for one in ALL[:2])
     report = rebooted(told(links(*ALL)), *slow, *ALL[2:])
-    at = report.memory.links.seen_at
+    at = report.internal.links.seen_at
     report = told(*gpus, report=report, at=at)
     assert set(speeds(report).values()) == {50e9}
 
@@ -212,7 +212,7 @@ def test_what_a_person_accepts_is_expected_no_more() -> None:
     gpus = (PciBus(functions={}), UP, polled(seen(0)))
     first = told(links(*ALL))
     here = (*ALL[:2], card(2, up=0.0))
-    report = told(Remembered(ports=known(first)), *gpus, links(*here), at=1000.0)
+    report = told(StoredState(ports=known(first)), *gpus, links(*here), at=1000.0)
     answer = acceptance(report)
     assert set(answer.ports) == {"5c25:7303:00f0:0002/1", "5c25:7303:00f0:0003/1"}
 
@@ -221,11 +221,11 @@ def test_what_a_person_accepts_is_expected_no_more() -> None:
         assert (alone.count, alone.gone, alone.ports) == (None, (), ("5c25:7303:00f0:0003/1",))
     partly = told(alone, links(*here), report=report, at=1005.0)
     assert (missing(partly), expected(partly)["mlx5_2/1"]) == ([], True)
-    assert (partly.memory.accepted, partly.memory.learned) == (report.memory.accepted, report.memory.learned)
+    assert (partly.internal.accepted, partly.internal.learned) == (report.internal.accepted, report.internal.learned)
 
     after = told(answer, links(*here), report=report, at=1005.0)
     assert (missing(after), expected(after)["mlx5_2/1"]) == ([], False)
-    assert port_inventory.left(after.memory.links) == {"mlx5_3/1", "00000000:13:00.0/1"}
+    assert port_inventory.left(after.internal.links) == {"mlx5_3/1", "00000000:13:00.0/1"}
     again = rebooted(after, *here)
     assert (missing(again), expected(again)["mlx5_2/1"]) == ([], False)
 
@@ -253,7 +253,7 @@ def test_what_is_remembered_of_ports_is_bounded() -> None:
     report = told(links(card(0)), *(links(card(number, up=0.0)) for number in range(1, MOST_KNOWN + 50)))
 
     assert len(known(report)) == MOST_KNOWN
-    assert "5c25:7303:00f0:0000/1" in report.memory.links.records
+    assert "5c25:7303:00f0:0000/1" in report.internal.links.records
 
 
 boots = st.lists(
@@ -276,7 +276,7 @@ def test_over_any_boots_exactly_what_is_down_or_gone_is_missed(
         here = [card(n, place, up=bad.get(n, 1.0)) for place, n in enumerate(order) if bad.get(n, 1.0) is not None]
         report = rebooted(report, *here)
         gone = {n for n, how in bad.items() if how is None}
-        named = port_inventory.by_name(report.memory.links)
+        named = port_inventory.by_name(report.internal.links)
         assert len(report.gone_ports) == len(gone)
         assert {int(one.guid[-4:], 16) for one in (one.port for one in report.gone_ports)} == gone
         assert all(one.expected for one in named.values())

@@ -9,7 +9,7 @@ from folded import BUS, TERMS, UP, healthy, lost, of, polled, seen, told
 
 from gpumon.model.release import NODE, Release, Window
 from gpumon.model.snapshot import DriverStatus, PciBus
-from gpumon.state.messages import Aside, Samplers
+from gpumon.state.messages import Quarantine, SamplerStatus
 from gpumon.state.released_gpus import RESUME_SECONDS
 from gpumon.state.report import Report
 
@@ -78,8 +78,8 @@ def test_a_driver_that_is_not_there_after_the_release_is_told_at_once() -> None:
     assert down.node.nvml_up == 0.0
     assert states(down) == {(0.0, "unknown")}
 
-    aside = {BUS[2]: Aside(fault="stuck", detail="nvmlDeviceGetHandleByPciBusId does not return", wall=1e9)}
-    hung = after(UP, Samplers(aside=aside), at=362.0)
+    aside = {BUS[2]: Quarantine(fault="stuck", detail="nvmlDeviceGetHandleByPciBusId does not return", wall=1e9)}
+    hung = after(UP, SamplerStatus(aside=aside), at=362.0)
     assert of(hung, "GPU-2").fault == "stuck"
     assert not of(hung, "GPU-2").released
     assert of(hung, "GPU-1").released

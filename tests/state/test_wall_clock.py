@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gpumon.health.alerting import rules
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.timestamp import Moment
+from gpumon.model.now import Now
 from gpumon.state.messages import Tick
-from gpumon.state.reduce import fold, watching
+from gpumon.state.reduce import reduce, watching
 from gpumon.state.report import Report
 
 SECONDS = 40
@@ -25,12 +25,12 @@ def lived_through(steps: dict[int, float], *, lost_from: int) -> Report:
     for second in range(SECONDS):
         at = 100.0 + second
         step += steps.get(second, 0.0)
-        moment = Moment(at, 1e9 + at + step, at)
+        moment = Now(at, 1e9 + at + step, at)
         second_gpu = lost(1) if second >= lost_from else seen(1)
         snapshot = replace(polled(seen(0), second_gpu, seen(2), at=at), wall=moment.wall)
-        report = fold(fold(report, UP, moment, RULED), snapshot, moment, RULED)
+        report = reduce(reduce(report, UP, moment, RULED), snapshot, moment, RULED)
         if second % 5 == 0:
-            report = fold(report, Tick(), moment, RULED)
+            report = reduce(report, Tick(), moment, RULED)
     return report
 
 

@@ -17,10 +17,10 @@ from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.result import ProbeResult, to_document
 from gpumon.probe.core.state import MOST_RESULTS, ProbeState
 from gpumon.services.persistence import Memories
-from gpumon.state.messages import Arrival, ProbeEnded
+from gpumon.state.messages import Message, ProbeEnded
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
 
@@ -44,7 +44,7 @@ class Agent:
 
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
-        self.monitor = Monitor(Report(started=0.0, probe=ProbeState(metrics=INITIAL)), Terms())
+        self.monitor = Monitor(Report(started=0.0, probe=ProbeState(metrics=INITIAL)), ReducerSettings())
         self.memories = Memories(
             self.loop,
             path,
@@ -59,7 +59,7 @@ class Agent:
         """Ids of results and Xid counts, and how many runs are counted."""
         report = self.monitor.latest
         runs = report.probe.metrics.runs_total or {}
-        counts = {f"xid {xid}": count for one in report.memory.xids.values() for xid, (count, _) in one.items()}
+        counts = {f"xid {xid}": count for one in report.internal.xids.values() for xid, (count, _) in one.items()}
         return dict.fromkeys((one.id for one in report.probe.history), 1.0) | counts | {"runs": sum(runs.values())}
 
     def knows(self, **known: float) -> None:
@@ -161,7 +161,7 @@ def test_no_counter_of_the_probe_is_ahead_of_its_row(tmp_path: Path) -> None:
     counted: list[tuple[float, float]] = []
     take = agent.monitor.take
 
-    def look(arrival: Arrival) -> None:
+    def look(arrival: Message) -> None:
         take(arrival)
         if isinstance(arrival, ProbeEnded):
             shown = agent.monitor.latest.probe.metrics.runs_total or {}

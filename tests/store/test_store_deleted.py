@@ -14,22 +14,23 @@ from sample_bursts import change
 from gpumon.health.lives import Life
 from gpumon.health.terms import FAIL, Action
 from gpumon.health.verdict import Change, Ruling, Verdict
-from gpumon.model.error_event import Board, LogPosition
+from gpumon.model.error_event import LogPosition
 from gpumon.model.maintenance import Maintenance
-from gpumon.model.port_record import KnownPort
+from gpumon.model.port_record import PortRecord
+from gpumon.model.stored_gpu import StoredGpu
 from gpumon.services.persistence import Memories
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
 
 BEFORE = Life(boot_id="boot-1", version="1", began=2e9, began_at=100.0, last=2e9 + 50, stopped=2e9 + 51)
-GONE = Board(
+GONE = StoredGpu(
     uuid="GPU-1", bus_id="00000000:18:00.0", serial="1", name="GPU", first_wall=2e9, last_wall=2e9, expected=False
 )
 MISSING = replace(GONE, uuid="GPU-2", bus_id="00000000:2A:00.0", serial="2", expected=True)
-PORT = KnownPort(
+PORT = PortRecord(
     identity="guid/1",
     device="mlx5_0",
     port="1",
@@ -68,12 +69,12 @@ class Agent:
 
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
-        self.monitor = Monitor(Report(started=0.0, boot_id="boot-1"), Terms())
+        self.monitor = Monitor(Report(started=0.0, boot_id="boot-1"), ReducerSettings())
         self.memories = Memories(
             self.loop, path, Retention(), "allreduce", take=self.monitor.take, latest=lambda: self.monitor.latest
         )
         self.memories.start()
-        turn_until(self.loop, lambda: self.monitor.latest.memory.recalled)
+        turn_until(self.loop, lambda: self.monitor.latest.internal.recalled)
 
     def rule(self, ruling: Ruling) -> bool:
         """Whether it is stored; it is told in any case."""

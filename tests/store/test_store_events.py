@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_bursts import BUS_ID, WALL, burst, change
 
-from gpumon.model.error_event import KINDS, OVERRUN, SOURCES, SXID, XID, Board, Burst, Change
+from gpumon.model.error_event import KINDS, OVERRUN, SOURCES, SXID, XID, Burst, Change
 from gpumon.model.hold import Hold
 from gpumon.model.maintenance import Maintenance
-from gpumon.model.port_record import KnownPort
+from gpumon.model.port_record import PortRecord
+from gpumon.model.stored_gpu import StoredGpu
 from gpumon.probe.core.result import from_document
 from gpumon.store import APPLICATION_ID
 from gpumon.store import boards as store_module
@@ -90,8 +91,8 @@ def test_what_is_over_is_told_wherever_it_is_found(tmp_path: Path) -> None:
     assert [one.burst.cancelled_wall for one in found] == [None, None, WALL + 5]
 
 
-def board(number: int, bus_id: str = BUS_ID, last: float = 0.0) -> Board:
-    return Board(
+def board(number: int, bus_id: str = BUS_ID, last: float = 0.0) -> StoredGpu:
+    return StoredGpu(
         uuid=f"GPU-{number}", bus_id=bus_id, serial="165422", name="H100", first_wall=WALL, last_wall=WALL + last
     )
 
@@ -228,8 +229,8 @@ def test_a_stored_hold_that_cannot_be_true_is_left_out_and_told(
     assert [record.message for record in caplog.records] == ["a stored span cannot be true, and counts no more"]
 
 
-def rail(number: int, last: float = 0.0, *, expected: bool | None = True) -> KnownPort:
-    return KnownPort(
+def rail(number: int, last: float = 0.0, *, expected: bool | None = True) -> PortRecord:
+    return PortRecord(
         identity=f"5c25:7303:00f0:{number:04x}/1",
         device=f"mlx5_{number}",
         port="1",

@@ -22,7 +22,7 @@ from gpumon.services.persistence import Memories
 from gpumon.services.verdict_writer import Rulings
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
-from gpumon.state.settings import Terms
+from gpumon.state.settings import ReducerSettings
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
 
@@ -58,7 +58,7 @@ class Agent:
 
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
-        self.monitor = Monitor(Report(started=0.0, boot_id="boot-1"), Terms())
+        self.monitor = Monitor(Report(started=0.0, boot_id="boot-1"), ReducerSettings())
         self.memories = Memories(
             self.loop,
             path,
@@ -69,7 +69,7 @@ class Agent:
         )
         self.rulings = Rulings(self.loop, self.memories, lambda: self.monitor.latest)
         self.memories.start()
-        turn_until(self.loop, lambda: self.monitor.latest.memory.recalled or self.memories.trouble is not None)
+        turn_until(self.loop, lambda: self.monitor.latest.internal.recalled or self.memories.trouble is not None)
 
     @property
     def open(self) -> set[str]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gpumon.model.call_page import InCall
+from gpumon.model.call_progress import CallInProgress
 from gpumon.supervisor.lateness import CALL_SECONDS, LONGEST_LOOK, OPENING_SECONDS, Lateness
 
 
-def in_call(sequence: int = 1, call: str = "nvmlDeviceGetTemperature") -> InCall:
-    return InCall(sequence=sequence, calls=sequence, since=0.0, bus_id="00000000:1B:00.0", call=call)
+def in_call(sequence: int = 1, call: str = "nvmlDeviceGetTemperature") -> CallInProgress:
+    return CallInProgress(sequence=sequence, calls=sequence, since=0.0, bus_id="00000000:1B:00.0", call=call)
 
 
-def looked(lateness: Lateness, call: InCall, state: str, seconds: float, step: float = 0.25) -> bool:
+def looked(lateness: Lateness, call: CallInProgress, state: str, seconds: float, step: float = 0.25) -> bool:
     """Look at the same call again and again for so many seconds."""
     start = getattr(looked, "now", 0.0)
     late = False

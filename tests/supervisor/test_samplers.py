@@ -14,9 +14,9 @@ from loops import turn_for, turn_until
 from unkillable import build, held
 
 from gpumon.clock import boot_clock
-from gpumon.model.child_orders import Orders, Simulation
-from gpumon.model.snapshot import Message, Snapshot, XidEvent
-from gpumon.state.messages import Samplers
+from gpumon.model.orders import SamplerOrders, Simulation
+from gpumon.model.snapshot import ChildMessage, Snapshot, XidEvent
+from gpumon.state.messages import SamplerStatus
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.samplers import MOST_ABANDONED, MOST_EVENT_FAILURES, SamplerSupervisor
 
@@ -30,7 +30,7 @@ class Watched:
         self.loop = Loop()
         self.scenario = folder / "scenario.yml"
         self.suffer({})
-        self.state = Samplers()
+        self.state = SamplerStatus()
         self.snapshots: list[Snapshot] = []
         self.xids: list[int] = []
         self._last: set[int] = set()
@@ -39,7 +39,7 @@ class Watched:
         simulation = Simulation(profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario))
         self.supervisor = SamplerSupervisor(
             self.loop,
-            lambda page: Orders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
+            lambda page: SamplerOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
             on_message=self._take,
             on_state=self._note,
         )
@@ -62,7 +62,7 @@ class Watched:
         assert callable(done)
         turn_until(self.loop, lambda: bool(done()), seconds)
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: ChildMessage) -> None:
         if isinstance(message, XidEvent):
             self.xids.append(message.xid)
         elif isinstance(message, Snapshot):
@@ -73,7 +73,7 @@ class Watched:
                 self.snapshots.append(message)
                 self._last = self._answered
 
-    def _note(self, state: Samplers) -> None:
+    def _note(self, state: SamplerStatus) -> None:
         self.state = state
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpumon.model.error_event import AER, AER_FATAL, FALLEN_OFF, NIC, SXID, XID
-from gpumon.model.nic_messages import TROUBLES
+from gpumon.model.nic_errors import NIC_ERRORS
 
 MOST_TEXT = 300
 """Characters of a text that are kept."""
@@ -37,7 +37,7 @@ _AER = re.compile(rf"[\w-]+ {_PCI}: .{{0,60}}?(?:Uncorrect(?:ed|able) \(Fatal\)|
 _AER_SOURCE = re.compile(rf"\b(?:received(?: from)?:? ){_PCI}")
 _NIC = re.compile(rf"mlx5_core {_PCI}(?: \S+)?: (?P<text>.*)", re.DOTALL)
 _NIC_PLACE = re.compile(r"^(?P<function>\w+):\d+:\(pid \d+\): ")
-_TROUBLES = tuple((code, re.compile(one.words, re.IGNORECASE)) for code, one in TROUBLES.items())
+_TROUBLES = tuple((code, re.compile(one.words, re.IGNORECASE)) for code, one in NIC_ERRORS.items())
 _BEGIN = re.compile(r"NVRM:|nvidia-nvswitch\d")
 _NEXT_LINE = re.compile(r"\s*\n(?:NVRM:\s*)?")
 # A name may hold commas. It has 15 characters at most where it is a task's own: the text after it begins no later than
@@ -147,7 +147,7 @@ def _nic(text: str) -> Line | None:
     if code is None:
         return None
     words = without_processes(_NIC_PLACE.sub("", match["text"]))
-    return Line(kind=NIC, code=code, bus_id=_nvml_bus_id(match), text=words, fatal=TROUBLES[code].fatal)
+    return Line(kind=NIC, code=code, bus_id=_nvml_bus_id(match), text=words, fatal=NIC_ERRORS[code].fatal)
 
 
 def _nvml_bus_id(match: re.Match[str]) -> str:

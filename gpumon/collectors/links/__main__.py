@@ -23,11 +23,11 @@ from gpumon.collectors.links.schedulers import Schedulers
 from gpumon.collectors.links.services import COLLECTOR as SERVICES
 from gpumon.collectors.links.services import Services
 from gpumon.model import frame
-from gpumon.model.call_page import Writer
-from gpumon.model.child_orders import LinkOrders, Simulation, is_recording
+from gpumon.model.call_progress import Writer
 from gpumon.model.infiniband import LOOK_SECONDS
+from gpumon.model.orders import LinksOrders, Simulation, is_recording
 from gpumon.model.reading import SLOW
-from gpumon.model.snapshot import Hello, LinksSeen, Logged, Message, StuckProcess
+from gpumon.model.snapshot import ChildMessage, Hello, LinksSnapshot, Logged, StuckProcess
 from gpumon.sim import SimulationError
 
 AGAIN_SECONDS = 1.0
@@ -44,7 +44,7 @@ class Trees:
 class Links:
     """One life of a child."""
 
-    def __init__(self, orders: LinkOrders, trees: Trees) -> None:
+    def __init__(self, orders: LinksOrders, trees: Trees) -> None:
         page = Writer(orders.page)
 
         def reach(files: Files, shown: Callable[[str], str] = str) -> Reach:
@@ -57,7 +57,7 @@ class Links:
         self._stuck: tuple[StuckProcess, ...] | None = None
         self._count_at = 0.0
 
-    def look(self) -> LinksSeen:
+    def look(self) -> LinksSnapshot:
         """States at every look; what is counted, and processes, every slow tick."""
         counting = boot_clock() >= self._count_at
         if counting:
@@ -72,7 +72,7 @@ class Links:
             SCHEDULERS: self._schedulers.troubles,
         }
         denied = {collector for collector, found in troubles.items() if found.denied}
-        return LinksSeen(
+        return LinksSnapshot(
             ended_at=boot_clock(),
             ports=ports,
             services=services,
@@ -86,7 +86,7 @@ class Links:
         )
 
 
-def run(links: Links, say: Callable[[Message], None]) -> None:
+def run(links: Links, say: Callable[[ChildMessage], None]) -> None:
     """Until whoever listens is gone."""
     due = boot_clock()
     while True:
@@ -95,7 +95,7 @@ def run(links: Links, say: Callable[[Message], None]) -> None:
         time.sleep(max(0.0, due - boot_clock()))
 
 
-def trees(orders: LinkOrders) -> Trees:
+def trees(orders: LinksOrders) -> Trees:
     """Of this host, or of a simulated one: that as soon as there is one, for a scenario that is bad may be mended."""
     if orders.simulation is None:
         return Trees(Tree(Path(orders.sysfs)), Tree(Path(orders.root)))
@@ -121,12 +121,12 @@ def _simulated(simulation: Simulation) -> Trees:
 
 def main() -> int:
     """Read the orders, then look until the input closes."""
-    orders = LinkOrders.decode(sys.stdin.buffer.readline())
+    orders = LinksOrders.decode(sys.stdin.buffer.readline())
     write = frames_only()
     tie_to(orders.parent)
     log.configure(level=orders.log_level, format=orders.log_format)
 
-    def say(message: Message) -> None:
+    def say(message: ChildMessage) -> None:
         write(frame.encode(message))
         if logged := log.take():
             write(frame.encode(Logged(messages=logged)))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from gpumon.model.call_page import Writer
+from gpumon.model.call_progress import Writer
 
 LIMIT = 16384
 """Bytes; a file of sysfs has a page at most."""

@@ -10,7 +10,7 @@ from gpumon.collectors.links.files import Files, Reach, Troubles
 from gpumon.model.bus_id import parsed
 from gpumon.model.infiniband import DATA_BITS, DOWNED_BITS, ERRORS, HARDWARE_ERRORS, InfinibandLink, InfinibandPort
 from gpumon.model.series_limits import MOST
-from gpumon.model.snapshot import SeenPort
+from gpumon.model.snapshot import PortReading
 
 log = logging.getLogger("gpumon.collectors.links")
 
@@ -39,7 +39,7 @@ class Infiniband:
         self.troubles = Troubles()
         """Of the last look at states, and of the last that counted."""
 
-    def look(self, *, counting: bool) -> tuple[SeenPort, ...]:
+    def look(self, *, counting: bool) -> tuple[PortReading, ...]:
         """Every port as it stands; with `counting` its counters are read anew."""
         state_troubles = Troubles()
         if counting:
@@ -69,11 +69,11 @@ class Infiniband:
         files, folder = self._reach(device), f"{CLASS}/{device}"
         return [] if files.exists(f"{folder}/device/physfn") else _names(files, f"{folder}/ports", troubles)
 
-    def _port(self, device: str, port: str, troubles: Troubles, *, counting: bool) -> SeenPort:
+    def _port(self, device: str, port: str, troubles: Troubles, *, counting: bool) -> PortReading:
         files, folder = self._reach(device), f"{CLASS}/{device}/ports/{port}"
         if counting or (device, port) not in self._counts:
             self._counts[device, port] = self._counted(files, folder)
-        return SeenPort(
+        return PortReading(
             device=device,
             port=port,
             link_layer=_text(files, f"{folder}/link_layer", troubles) or "unknown",
@@ -171,5 +171,5 @@ def _text(files: Files, path: str, troubles: Troubles) -> str | None:
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """Orders mlx5_10 after mlx5_9."""
+    """SamplerOrders mlx5_10 after mlx5_9."""
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]

@@ -137,7 +137,7 @@ class GpuReader:
             self._new_peers = self._peers.peers
 
     def seen(self) -> dict[str, Any]:
-        """What is known of it, as the parts of a SeenGpu. Peers are told once: they do not change."""
+        """What is known of it, as the parts of a GpuReading. Peers are told once: they do not change."""
         peers, self._new_peers = self._new_peers, {}
         access, self.peer_access = self.peer_access, {}
         return {

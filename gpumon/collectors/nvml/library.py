@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from gpumon.model.call_page import Writer
+from gpumon.model.call_progress import Writer
 
 log = logging.getLogger("gpumon.collectors.nvml")
 

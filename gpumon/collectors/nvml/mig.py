@@ -12,7 +12,7 @@ from gpumon.collectors.nvml.library import NO_PERMISSION, NOT_FOUND, UNSUPPORTED
 from gpumon.collectors.nvml.table import GpmValues, TableReader, words
 from gpumon.model.mig import Mig
 from gpumon.model.reading import SLOW
-from gpumon.model.snapshot import SeenMig
+from gpumon.model.snapshot import MigReading
 
 log = logging.getLogger("gpumon.collectors.nvml")
 
@@ -41,7 +41,7 @@ class Instances:
         """By GPU instance."""
         self._refusals: dict[int, NvmlError] = {}
         self._layout: tuple[tuple[str, int, int, str], ...] | None = None
-        self.seen: tuple[SeenMig, ...] = ()
+        self.seen: tuple[MigReading, ...] = ()
 
     def read(self) -> Iterator[None]:
         """All instances that there are now, one after the other. Raises GpuFaultError."""
@@ -53,7 +53,7 @@ class Instances:
             yield
         self._note_layout(tuple(one[1:] for one in found))
         self._sample({one.gpu_instance for one in found})
-        seen: tuple[SeenMig, ...] = ()
+        seen: tuple[MigReading, ...] = ()
         for one in found:
             seen = (*seen, (yield from self._seen(one)))
         self.seen = seen
@@ -127,10 +127,10 @@ class Instances:
                 self._judge(error)
                 self._refusals[one] = error
 
-    def _seen(self, one: Instance) -> Generator[None, None, SeenMig]:
+    def _seen(self, one: Instance) -> Generator[None, None, MigReading]:
         reader = TableReader(Mig, one.device, gpm=self._gpm_values(one.gpu_instance))
         yield from reader.read(SLOW)
-        return SeenMig(
+        return MigReading(
             uuid=one.uuid,
             gpu_instance_id=one.gpu_instance,
             compute_instance_id=one.compute_instance,

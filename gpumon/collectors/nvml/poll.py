@@ -24,9 +24,9 @@ from gpumon.collectors.nvml.library import (
 )
 from gpumon.collectors.nvml.peer_access import PeerAccess
 from gpumon.collectors.nvml.turns import SLOW_SECONDS, Tally, Turns
-from gpumon.model.call_page import AGAIN
+from gpumon.model.call_progress import AGAIN
 from gpumon.model.reading import FAST, RARE, SLOW, Tier
-from gpumon.model.snapshot import DriverStatus, SeenGpu, Snapshot
+from gpumon.model.snapshot import DriverStatus, GpuReading, Snapshot
 
 REOPEN_SECONDS = 5.0
 """How long a GPU that could not be opened or read is left in peace."""
@@ -132,7 +132,7 @@ class NodePoll:
         before, self._counted = self._counted, _count(self._library)
         if before not in {None, self._counted}:
             self._renumber()
-        seen: list[SeenGpu] = []
+        seen: list[GpuReading] = []
         told_at = boot_clock()
         for slot in self._slots.values():
             seen += self._gpu(slot, tally)
@@ -174,7 +174,7 @@ class NodePoll:
         elif self.blind_since is None:
             self.blind_since = boot_clock()
 
-    def _snapshot(self, seen: Sequence[SeenGpu], tally: Tally, *, complete: bool) -> Snapshot:
+    def _snapshot(self, seen: Sequence[GpuReading], tally: Tally, *, complete: bool) -> Snapshot:
         return Snapshot(
             ended_at=boot_clock(),
             wall=time.time(),
@@ -207,7 +207,7 @@ class NodePoll:
             self._let_go(self._slots[bus_id])
         self._slots = {bus_id: self._slots.get(bus_id) or _Slot(bus_id) for bus_id in wanted}
 
-    def _gpu(self, slot: _Slot, tally: Tally) -> Sequence[SeenGpu]:
+    def _gpu(self, slot: _Slot, tally: Tally) -> Sequence[GpuReading]:
         """This GPU's part of the poll; empty while it rests, or is not ours to see."""
         now = boot_clock()
         if slot.bus_id in self.events.announced:
@@ -233,12 +233,12 @@ class NodePoll:
             tally.errors[f"fast,{fault.error.name}"] += 1
         self._close(slot, fault.fault, str(fault))
 
-    def _seen(self, slot: _Slot, reader: GpuReader) -> SeenGpu:
+    def _seen(self, slot: _Slot, reader: GpuReader) -> GpuReading:
         now = boot_clock()
         watched = now - slot.read_at if slot.read_at is not None else 0.0
         slot.read_at = now
         watched = watched if watched <= self._gap else 0.0
-        return SeenGpu(
+        return GpuReading(
             bus_id=slot.bus_id,
             uuid=slot.uuid,
             index=slot.index,
@@ -301,8 +301,8 @@ class NodePoll:
         self.events.close()
 
 
-def _fault(slot: _Slot) -> SeenGpu:
-    return SeenGpu(bus_id=slot.bus_id, uuid=slot.uuid, index=slot.index, fault=slot.fault, error=slot.error)
+def _fault(slot: _Slot) -> GpuReading:
+    return GpuReading(bus_id=slot.bus_id, uuid=slot.uuid, index=slot.index, fault=slot.fault, error=slot.error)
 
 
 def _count(library: Library) -> int | None:

@@ -28,9 +28,9 @@ from gpumon.collectors.nvml.table import Processes
 from gpumon.collectors.nvml.turns import SLOW_SECONDS
 from gpumon.collectors.sampler.node import Surroundings, await_surroundings, excluded
 from gpumon.model import frame
-from gpumon.model.call_page import Writer
-from gpumon.model.child_orders import EXIT_MISMATCH, Orders
-from gpumon.model.snapshot import DriverStatus, Hello, Logged, Message, PciBus, TrialResult
+from gpumon.model.call_progress import Writer
+from gpumon.model.orders import EXIT_MISMATCH, SamplerOrders
+from gpumon.model.snapshot import ChildMessage, DriverStatus, Hello, Logged, PciBus, TrialResult
 
 _log = logging.getLogger("gpumon.collectors.sampler")
 
@@ -53,13 +53,13 @@ REMEDIES = {
 class Say(Protocol):
     """Tells messages, all in one piece: the daemon may end this child as soon as it has the first."""
 
-    def __call__(self, *messages: Message) -> None: ...
+    def __call__(self, *messages: ChildMessage) -> None: ...
 
 
 class Sampler:
     """One life of a child."""
 
-    def __init__(self, orders: Orders, say: Say, around: Surroundings, told: Told) -> None:
+    def __init__(self, orders: SamplerOrders, say: Say, around: Surroundings, told: Told) -> None:
         self._told = told
         self._orders = orders
         self._say = say
@@ -191,13 +191,13 @@ class Sampler:
 
 def main() -> int:
     """Read the orders, then sample until asked to end, or until the input closes."""
-    orders = Orders.decode(first_line())
+    orders = SamplerOrders.decode(first_line())
     write = frames_only()
     told = Told(watch=orders.watch)
     tie_to(orders.parent, told)
     log.configure(level=orders.log_level, format=orders.log_format)
 
-    def say(*messages: Message) -> None:
+    def say(*messages: ChildMessage) -> None:
         logged = log.take()
         write(b"".join(map(frame.encode, (*messages, Logged(messages=logged)) if logged else messages)))
 

@@ -16,8 +16,8 @@ from gpumon.clock import boot_clock
 from gpumon.collectors.nvml import pci
 from gpumon.collectors.nvml.place import place
 from gpumon.model.bus_id import parsed
-from gpumon.model.child_orders import Orders, Simulation
-from gpumon.model.snapshot import HOST, DriverStatus, Message
+from gpumon.model.orders import SamplerOrders, Simulation
+from gpumon.model.snapshot import HOST, ChildMessage, DriverStatus
 from gpumon.sim import SimulationError
 
 log = logging.getLogger("gpumon.collectors.sampler")
@@ -41,7 +41,7 @@ class Surroundings:
     """Bus id -> address of the PCIe port above it."""
 
 
-def surroundings(orders: Orders) -> Surroundings:
+def surroundings(orders: SamplerOrders) -> Surroundings:
     """Of a simulated node this puts its library in the place of the driver's."""
     if orders.simulation is None:
         sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
@@ -52,7 +52,7 @@ def surroundings(orders: Orders) -> Surroundings:
     return around if orders.record is None else _record(around, orders.record)
 
 
-def await_surroundings(orders: Orders, say: Callable[[Message], None]) -> Surroundings:
+def await_surroundings(orders: SamplerOrders, say: Callable[[ChildMessage], None]) -> Surroundings:
     """The same, as soon as there are any: a scenario that is bad may be mended. Meanwhile says what is wrong."""
     while True:
         try:
@@ -104,7 +104,7 @@ def _driver() -> ctypes.CDLL | None:
         return None
 
 
-def excluded(orders: Orders, around: Surroundings) -> frozenset[str]:
+def excluded(orders: SamplerOrders, around: Surroundings) -> frozenset[str]:
     """Bus ids that the configuration excludes, however it names them. A uuid that is not known yet is left out."""
     # Unbound ones as well: before the module is loaded no function is bound, and each will be the driver's.
     ours = sorted(bus_id for bus_id, driver in around.bus().items() if driver in {"", "nvidia"})

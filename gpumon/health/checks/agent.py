@@ -262,7 +262,7 @@ CHECKS = (
         help="A check fails by a mistake of the agent, and cannot tell how its device is.",
         steps="""\
 1. Report it with the line of the agent's log that names the check and the error. The other checks go on.
-2. Until it is mended, look after that part by other means, or switch the check off (`health.disabled`).
+2. Until it is mended, look after that part by other means, or switch the check off (`health.disabled_checks`).
 """,
         node=check_failing,
     ),

@@ -133,7 +133,7 @@ CHECKS: tuple[Check, ...] = (
 1. `systemctl status nvidia-fabricmanager` and `journalctl -u nvidia-fabricmanager`: why did it end?
 2. Its version must be the driver's: after an update of one, update the other.
 3. Start it when the node is free. GPUs that do not complete their registration then have to be reset.
-4. Boards without NVSwitches need none: switch the check off there (`health.disabled`).
+4. Boards without NVSwitches need none: switch the check off there (`health.disabled_checks`).
 """,
         node=manager_down,
         after=MINUTE,  # an upgrade stops it for a while

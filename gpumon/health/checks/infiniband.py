@@ -13,7 +13,7 @@ from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import WELL, Finding, fail, over, warn
 from gpumon.model.error_event import NIC
-from gpumon.model.nic_messages import trouble
+from gpumon.model.nic_errors import nic_error
 
 DOWNS = Past("gpumon_infiniband_link_downs_total", DAY)
 UPS_HALF_DAY, UPS_DAY = (Past("gpumon_infiniband_port_up", seconds) for seconds in (DAY / 2, DAY))
@@ -53,8 +53,8 @@ def driver_fatal(port: PortCase) -> Finding | None:
     ]
     if not found:
         return WELL
-    worst = max(found, key=lambda one: (trouble(one.code).fatal, one.last_wall))
-    known = trouble(worst.code)
+    worst = max(found, key=lambda one: (nic_error(one.code).fatal, one.last_wall))
+    known = nic_error(worst.code)
     say = fail if known.fatal else warn
     words = f"{known.meaning}: {worst.text.rstrip('.')}."
     return say(words, Action(known.action), at=worst.last_wall, times=worst.count)

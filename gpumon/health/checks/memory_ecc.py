@@ -48,7 +48,7 @@ def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
     They can be cleared, too. One that came while the agent looked is known by the energy; see clearing.begun_at.
     """
     now = gpu.facts.now
-    watched = gpu.now.energy_joules_total is not None and now.lived >= now.at - verdict.seen_at
+    watched = gpu.now.energy_joules_total is not None and now.uptime >= now.at - verdict.seen_at
     return verdict.boot_id == gpu.facts.boot_id and not watched
 
 

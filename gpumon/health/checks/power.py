@@ -17,12 +17,12 @@ CAPPED_SHARE = Limit(
     "power_capped_ratio", 0.8, "Share of half an hour in which a limit that is too low holds back.", SHARE
 )
 LIMIT_SHARE = Limit("power_limit_ratio", 0.8, "Power limit, as a share of the board's default, that is too low.", SHARE)
-LEAST_WATTS = Limit("least_power_watts", 12.0, "Power under load that no GPU can do with, however small it is.", AMOUNT)
+LEAST_WATTS = Limit("min_power_watts", 12.0, "Power under load that no GPU can do with, however small it is.", AMOUNT)
 LEAST_DRAW = Limit(
-    "least_power_ratio", 0.05, "Power under load, as a share of the limit, that no GPU can do with.", Range(0, 1)
+    "min_power_ratio", 0.05, "Power under load, as a share of the limit, that no GPU can do with.", Range(0, 1)
 )
 MOST_DRAW = Limit(
-    "most_power_ratio", 1.25, "Power, as a share of the highest limit, that no GPU can draw.", Range(1, 10)
+    "max_power_ratio", 1.25, "Power, as a share of the highest limit, that no GPU can draw.", Range(1, 10)
 )
 LOADED = 0.8
 """Utilization from which on a GPU is under load."""

@@ -183,8 +183,8 @@ def stale(facts: Facts) -> Finding | None:
         return WELL
     if facts.probe.running is not None:
         return None
-    since = facts.now.lived if facts.probe.free_since is None else facts.probe.free_since
-    silent = facts.now.lived - max(facts.probe.told_at, since)
+    since = facts.now.uptime if facts.probe.free_since is None else facts.probe.free_since
+    silent = facts.now.uptime - max(facts.probe.told_at, since)
     if silent > PERIODS * facts.probe_interval:
         reason = f"Nothing has come of the all-reduce for {silent / 3600:.0f} h, though it is due again and again."
         return unknown(f"{reason}{_last_skip(facts)}", Action.INSPECT, silent_seconds=silent)
@@ -331,7 +331,7 @@ CHECKS: tuple[Check, ...] = (
         steps=f"""\
 {_LOOK_FIRST}2. Only `default` is slow, and `ring` is not: NVLink SHARP is not in use. Look at the fabric manager and at
    /etc/nccl.conf.
-3. After a change of driver, NCCL or settings it is meant to be so: `probe.least_expected_ratio` says what is asked for;
+3. After a change of driver, NCCL or settings it is meant to be so: `probe.min_expected_ratio` says what is asked for;
    a median of its own begins anew by itself. After any other, `gpumon ack allreduce_slow --note "..."` begins it anew.
 4. It went down slowly: what has changed since the day that the verdict names? Dust and heat, clocks and power limits.
 5. The next run that is well ends it.

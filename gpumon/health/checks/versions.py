@@ -111,7 +111,7 @@ CHECKS: tuple[Check, ...] = (
         steps="""\
 1. `gpumon inventory` shows VBIOS, InfoROM and GSP firmware of all GPUs side by side.
 2. A board that was replaced often comes with another VBIOS: have the vendor's firmware flashed, in a maintenance.
-3. It is meant to be so: name the version in `health.versions`, or the check in `health.disabled`.
+3. It is meant to be so: name the version in `health.versions`, or the check in `health.disabled_checks`.
 """,
         gpu=of_gpu,
         after=15 * MINUTE,

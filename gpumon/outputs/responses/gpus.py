@@ -11,7 +11,7 @@ from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink
-from gpumon.model.snapshot import SeenMig
+from gpumon.model.snapshot import MigReading
 from gpumon.outputs.problems import fault_words
 from gpumon.outputs.responses.base import ResponseModel, metric_rows, row_values, timestamp
 from gpumon.outputs.words import rfc3339
@@ -38,7 +38,7 @@ class MigResponse(ResponseModel):
     profile: str = Field(description="As NVIDIA names it: 1c.3g.40gb.")
 
     @classmethod
-    def from_instance(cls, instance: SeenMig) -> MigResponse:
+    def from_instance(cls, instance: MigReading) -> MigResponse:
         return cls(
             mig_uuid=instance.uuid,
             gpu_instance_id=instance.gpu_instance_id,

@@ -9,22 +9,22 @@ from typing import Literal
 from pydantic import Field
 
 from gpumon.health.expectation import BASES, Basis
-from gpumon.model.error_event import Board
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.port_record import KnownPort
+from gpumon.model.port_record import PortRecord
 from gpumon.model.snapshot import PLACES
+from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.responses.base import ResponseModel, timestamp
 from gpumon.outputs.responses.gpus import GpuResponse
 from gpumon.outputs.words import rfc3339
 from gpumon.state import expected_gpus
-from gpumon.state.report import Gone, Left, Report
+from gpumon.state.report import Removal, RemovedGpu, Report
 
 LEFT = {
-    Left.GIVEN: "is bound to another driver",
-    Left.EXCLUDED: "is excluded by the configuration",
-    Left.REPLACED: "was replaced",
-    Left.ACCEPTED: "is no longer expected",
+    Removal.GIVEN: "is bound to another driver",
+    Removal.EXCLUDED: "is excluded by the configuration",
+    Removal.REPLACED: "was replaced",
+    Removal.ACCEPTED: "is no longer expected",
 }
 """Why a GPU that was here is not missed."""
 AGENT, STORE = SOURCES = ("agent", "store")
@@ -67,7 +67,7 @@ class InventoryGpuResponse(ResponseModel):
         )
 
     @classmethod
-    def from_board(cls, board: Board) -> InventoryGpuResponse:
+    def from_board(cls, board: StoredGpu) -> InventoryGpuResponse:
         return cls(
             gpu=board.gpu,
             uuid=board.uuid,
@@ -104,7 +104,7 @@ class InventoryPortResponse(ResponseModel):
     last_up: str | None = timestamp("When it was last seen up.")
 
     @classmethod
-    def from_record(cls, record: KnownPort, device: str, state: str | None) -> InventoryPortResponse:
+    def from_record(cls, record: PortRecord, device: str, state: str | None) -> InventoryPortResponse:
         return cls(
             device=device,
             port=record.port,
@@ -125,11 +125,11 @@ class FormerGpuResponse(ResponseModel):
 
     uuid: str
     pci_bus_id: str
-    why: Literal[tuple(one.value for one in Left)]  # type: ignore[valid-type]
+    why: Literal[tuple(one.value for one in Removal)]  # type: ignore[valid-type]
     why_words: str
 
     @classmethod
-    def from_gone(cls, uuid: str, gone: Gone) -> FormerGpuResponse:
+    def from_gone(cls, uuid: str, gone: RemovedGpu) -> FormerGpuResponse:
         return cls(uuid=uuid, pci_bus_id=gone.bus_id, why=gone.why.value, why_words=LEFT[gone.why])
 
 
@@ -166,12 +166,12 @@ class InventoryResponse(ResponseModel):
             unlisted=list(expectation.unlisted),
             gpus=[InventoryGpuResponse.from_state(state) for state in report.gpus],
             ports=list(_ports(report)),
-            gone=_former_gpus(report.memory.gone),
+            gone=_former_gpus(report.internal.gone),
         )
 
     @classmethod
     def from_store(
-        cls, boards: Iterable[Board], accepted: int | None, ports: Iterable[KnownPort] = ()
+        cls, boards: Iterable[StoredGpu], accepted: int | None, ports: Iterable[PortRecord] = ()
     ) -> InventoryResponse:
         """Return what the store holds; `accepted` is the number of GPUs that an operator has accepted."""
         boards = tuple(boards)
@@ -194,11 +194,11 @@ class InventoryResponse(ResponseModel):
         )
 
 
-def _former_gpus(gone: Mapping[str, Gone]) -> list[FormerGpuResponse]:
+def _former_gpus(gone: Mapping[str, RemovedGpu]) -> list[FormerGpuResponse]:
     return [FormerGpuResponse.from_gone(uuid, gpu) for uuid, gpu in gone.items()]
 
 
-def _without_duplicate_indexes(boards: Iterable[Board]) -> Iterator[Board]:
+def _without_duplicate_indexes(boards: Iterable[StoredGpu]) -> Iterator[StoredGpu]:
     """Return the boards, without its index if a board that was seen later has the same one."""
     taken = set[int]()
     for board in sorted(boards, key=lambda board: -board.last_wall):
@@ -207,7 +207,7 @@ def _without_duplicate_indexes(boards: Iterable[Board]) -> Iterator[Board]:
             taken.add(board.gpu)
 
 
-def _nvlinks(gpu: Gpu, board: Board | None) -> int | None:
+def _nvlinks(gpu: Gpu, board: StoredGpu | None) -> int | None:
     if gpu.nvlinks is not None:
         return int(gpu.nvlinks)
     return None if board is None else board.nvlinks
@@ -215,7 +215,7 @@ def _nvlinks(gpu: Gpu, board: Board | None) -> int | None:
 
 def _ports(report: Report) -> Iterator[InventoryPortResponse]:
     """Return the ports that are or should be here."""
-    links = report.memory.links
+    links = report.internal.links
     missing = {port.identity: port.port.device for port in report.gone_ports}
     up = {links.here.get((port.device, port.port)): port.link.port_up for port in report.ports}
     for record in _in_order(links.records.values()):
@@ -228,11 +228,11 @@ def _ports(report: Report) -> Iterator[InventoryPortResponse]:
             yield InventoryPortResponse.from_record(record, record.device, UNKNOWN)
 
 
-def _port_state(record: KnownPort, up: float | None) -> str:
+def _port_state(record: PortRecord, up: float | None) -> str:
     if up is None:
         return UNKNOWN
     return UP if up else {None: UNWIRED, True: DOWN, False: ACCEPTED}[record.expected]
 
 
-def _in_order(ports: Iterable[KnownPort]) -> list[KnownPort]:
+def _in_order(ports: Iterable[PortRecord]) -> list[PortRecord]:
     return sorted(ports, key=lambda port: (port.bus_id, port.device, port.port))

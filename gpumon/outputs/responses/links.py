@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from gpumon.model import infiniband, nvlink
-from gpumon.model.snapshot import SeenPort
+from gpumon.model.snapshot import PortReading
 from gpumon.outputs.responses.base import ResponseModel, metric_rows, row_values
 from gpumon.state.report import Report
 
@@ -52,7 +52,7 @@ class PortResponse(ResponseModel):
     link_layer: str = Field(description="InfiniBand, or Ethernet for RoCE.")
 
     @classmethod
-    def from_port(cls, port: SeenPort) -> PortResponse:
+    def from_port(cls, port: PortReading) -> PortResponse:
         return cls(
             device=port.device,
             port=port.port,

@@ -99,7 +99,7 @@ class GpuHealthResponse(ResponseModel):
             uuid=state.uuid,
             pci_bus_id=state.bus_id,
             migs=[instance.uuid for instance in state.migs],
-            level=level_name(state.gpu.health),
+            level=_level_name(state.gpu.health),
             fault=state.fault,
             released=state.released,
         )
@@ -129,18 +129,33 @@ class TransitionResponse(ResponseModel):
         )
 
 
-class HealthResponse(ResponseModel):
-    """The health of the node."""
+class CurrentHealthResponse(ResponseModel):
+    """The verdicts of the node: what the health file holds too."""
 
     level: LevelName
-    judged: str | None = timestamp("When the checks last ran, which is every 5 s; null before the first time.")
-    judged_age_seconds: float | None = Field(
-        description="Time since then by the boot clock. More than a minute: the agent hangs."
-    )
     score: float | None = Field(description="0 to 100 over the last 30 days; 100: no verdict in that time.")
     verdicts: list[PrimaryVerdictResponse] = Field(description="Worst first.")
     gpus: list[GpuHealthResponse]
     gpus_awaited: int = Field(description="Expected GPUs that the driver does not count.")
+
+    @classmethod
+    def current(cls, report: Report) -> CurrentHealthResponse:
+        return CurrentHealthResponse(
+            level=_level_name(report.judged().node_health),
+            score=report.health.score,
+            verdicts=[PrimaryVerdictResponse.from_verdict(verdict, report) for verdict in report.health.primary],
+            gpus=[GpuHealthResponse.from_state(state) for state in report.gpus],
+            gpus_awaited=_missing_gpus(report),
+        )
+
+
+class HealthResponse(CurrentHealthResponse):
+    """The health of the node and how it changed."""
+
+    judged: str | None = timestamp("When the checks last ran, which is every 5 s; null before the first time.")
+    judged_age_seconds: float | None = Field(
+        description="Time since then by the boot clock. More than a minute: the agent hangs."
+    )
     maintenance: MaintenanceResponse | None = Field(description="The window that is active; its verdicts do not page.")
     rulings: list[TransitionResponse] = Field(description="Newest first.")
 
@@ -150,13 +165,9 @@ class HealthResponse(ResponseModel):
         health = report.health
         recent = reversed(health.history[-MAX_TRANSITIONS:])
         return cls(
-            level=level_name(report.judged().node_health),
+            **dict(CurrentHealthResponse.current(report)),
             judged=rfc3339(health.judged_wall),
             judged_age_seconds=None if health.judged_at is None else round(boot - health.judged_at, 3),
-            score=health.score,
-            verdicts=[PrimaryVerdictResponse.from_verdict(verdict, report) for verdict in health.primary],
-            gpus=[GpuHealthResponse.from_state(state) for state in report.gpus],
-            gpus_awaited=missing_gpus(report),
             maintenance=MaintenanceResponse.from_report(report),
             rulings=[TransitionResponse.from_ruling(ruling, report) for ruling in recent],
         )
@@ -182,12 +193,12 @@ def refused_verdicts(answer: Acknowledged, report: Report) -> list[RefusedVerdic
     return [RefusedVerdictResponse.with_reason(verdict, why, report) for verdict, why in answer.kept]
 
 
-def level_name(value: float | None) -> LevelName:
+def _level_name(value: float | None) -> LevelName:
     name: Any = Level(int(value or 0)).word
     return name  # type: ignore[no-any-return]
 
 
-def missing_gpus(report: Report) -> int:
+def _missing_gpus(report: Report) -> int:
     expected, visible = report.node.gpus_expected, report.node.gpus_visible
     return 0 if expected is None or visible is None else max(0, int(expected - visible))
 

@@ -190,7 +190,7 @@ def _restless(gpu: GpuUse, situation: Situation) -> Iterator[str]:
         yield f"GPU {gpu.index} {gpu.idle_seconds or 0.0:.0f} s"
 
 
-_UNTIL_IDLE = "Nobody has been seen to use {gpus}: too short a time for a run by schedule, see probe.idle_seconds."
+_UNTIL_IDLE = "Nobody has been seen to use {gpus}: too short a time for a run by schedule, see probe.min_idle_seconds."
 GATES = (
     Gate("mig", _partitioned, "MIG is on on {gpus}: NCCL exchanges nothing between parts of GPUs. Nothing is wrong."),
     Gate("exclusive_mode", _exclusive, "By their compute mode {gpus}: `nvidia-smi -c DEFAULT` lets the probe run."),

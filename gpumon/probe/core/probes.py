@@ -28,7 +28,7 @@ class Setting:
     """Seconds from the start to the last result; then the ranks are killed."""
     algorithms: tuple[str, ...] = ("default",)
     """Of ALGORITHMS; each is measured by a set of ranks of its own."""
-    least_baseline_ratio: float
+    min_baseline_ratio: float
     """Share of this host's own median below which a run is slow."""
 
 
@@ -76,14 +76,14 @@ _GPU = Setting(
     device="cuda",
     sizes=(KIB, MIB, 64 * MIB, GIB),
     deadline=300.0,
-    least_baseline_ratio=0.9,
+    min_baseline_ratio=0.9,
 )
 _CPU = Setting(
     backend="gloo",
     device="cpu",
     sizes=(KIB, MIB, 16 * MIB, 64 * MIB),
     deadline=60.0,
-    least_baseline_ratio=0.5,  # it shares the cores with whatever else runs
+    min_baseline_ratio=0.5,  # it shares the cores with whatever else runs
 )
 
 

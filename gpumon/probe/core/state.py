@@ -49,7 +49,7 @@ class ProbeState:
     next_run: float | None = None
     """Wall time of the next scheduled run."""
     told_at: float = 0.0
-    """When a run of the all-reduce last ended that was not skipped, else the agent began: as Moment.lived."""
+    """When a run of the all-reduce last ended that was not skipped, else the agent began: as Now.uptime."""
     free_since: float | None = None
     """Since when nothing but the agent itself has been in the way of a run, likewise; None: something is."""
     unkillable: tuple[int, ...] = ()
@@ -71,8 +71,8 @@ def started(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = ())
     return replace(state, running=run, running_probe=probe, gpus=gpus, metrics=replace(state.metrics, running=1.0))
 
 
-def ended(state: ProbeState, result: ProbeResult, *, at: float = 0.0, lived: float = 0.0) -> ProbeState:
-    """A run has ended, or was skipped. `at` and `lived`: now, on the clocks of Moment."""
+def ended(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: float = 0.0) -> ProbeState:
+    """A run has ended, or was skipped. `at` and `lived`: now, on the clocks of Now."""
     own = state.running in {None, result.id}  # another may have begun while the disk took its time with this result
     if own and state.gpus:
         state = replace(state, gpus=(), loaded=state.gpus, loaded_until=at + AFTERGLOW_SECONDS)
@@ -81,7 +81,7 @@ def ended(state: ProbeState, result: ProbeResult, *, at: float = 0.0, lived: flo
         running=None if own else state.running,
         progress=None if own else state.progress,
         metrics=fold_result(replace(state.metrics, running=0.0 if own else 1.0), result, state.ran),
-        told_at=lived if (result.probe, result.outcome != "skipped") == (ALL_REDUCE, True) else state.told_at,
+        told_at=uptime if (result.probe, result.outcome != "skipped") == (ALL_REDUCE, True) else state.told_at,
     )
 
 

@@ -36,9 +36,9 @@ def _knows_enough(report: Report, now: Situation, waited: float) -> bool:
 
 def _looked(report: Report) -> bool:
     """Whether a first poll has ended, or the driver has said why there is none; and the store has told, or cannot."""
-    status = report.memory.status
+    status = report.internal.status
     polled = report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
-    return polled and (report.memory.recalled or report.node.store_up == 0)
+    return polled and (report.internal.recalled or report.node.store_up == 0)
 
 
 def is_due_early(report: Report, now: Situation, *, wall: float, at: float) -> bool:

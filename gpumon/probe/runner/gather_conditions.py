@@ -24,7 +24,7 @@ class Own:
 
 def situation(report: Report, at: float, own: Own | None = None) -> Situation:
     """As far as it can be seen; what the configuration adds is for the caller. `at`: now, on the boot clock."""
-    links, loaded = report.memory.links.seen, report.probe.own_load(at)
+    links, loaded = report.internal.links.seen, report.probe.own_load(at)
     unknown = strangers_of(report.gpus, own or Own(), contained=None if links is None else links.contained)
     return Situation(
         gpus=tuple(_use(state, unknown[state.uuid], at, own=state.uuid in loaded) for state in report.gpus),
@@ -33,7 +33,7 @@ def situation(report: Report, at: float, own: Own | None = None) -> Situation:
         released=report.release.end is not None,
         maintained=report.maintenance is not None,
         held=hold.hint(hold.in_force(report.holds)),
-        recalled=report.memory.recalled,
+        recalled=report.internal.recalled,
         store=report.notices.get("store", ""),
         clique=any(state.fabric is not None and state.fabric.cluster_uuid for state in report.gpus),
         schedulers=None if links is None else links.schedulers,

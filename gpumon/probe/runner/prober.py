@@ -50,7 +50,7 @@ _STOPPED = Skip(
 
 
 class Watch(Protocol):
-    """Orders that who holds the GPUs, and what else is read slowly, is read at every poll, or no longer."""
+    """SamplerOrders that who holds the GPUs, and what else is read slowly, is read at every poll, or no longer."""
 
     def __call__(self, *, closely: bool) -> None: ...
 

@@ -102,7 +102,7 @@ class Question:
     def _late(self) -> None:
         hint = (
             f"probe.scheduler_gate: {self._name} has not answered in {self._seconds:g} s. See why it takes so long, or "
-            "give it more time with probe.scheduler_gate_seconds."
+            "give it more time with probe.scheduler_gate_timeout_seconds."
         )
         self._answer(Skip(reason="unarmed", hint=hint))
 

@@ -30,7 +30,7 @@ class Unseen:
         elapsed, self._looked_at = min(now - self._looked_at, LONGEST_LOOK), now
         states = {state.uuid: state for state in report.gpus if state.gpu.processes is not None}
         for uuid, seconds in self._seconds.items():
-            known = report.memory.inventory.get(states[uuid].bus_id) if uuid in states else None
+            known = report.internal.inventory.get(states[uuid].bus_id) if uuid in states else None
             read = None if known is None else known.seen_at
             unread = uuid not in states or (read is not None and read == self._read.get(uuid))
             self._seconds[uuid] = seconds + elapsed if unread else 0.0

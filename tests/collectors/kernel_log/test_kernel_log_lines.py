@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpumon.collectors.kernel_log.lines import MOST_TEXT, Line, parse, parse_quoted, without_processes
 from gpumon.model.error_event import AER, AER_FATAL, NIC, SXID, XID
-from gpumon.model.nic_messages import TROUBLES
+from gpumon.model.nic_errors import NIC_ERRORS
 
 GPU = "00000000:1B:00.0"
 SWITCH = "00000000:C1:00.0"
@@ -245,4 +245,4 @@ def test_an_adapter_in_trouble_is_told_by_its_driver(printed: str, code: int, te
     """Of one function of a card; the process that the driver names is not told."""
     line = parse(f"mlx5_core 0000:86:00.1: {printed}")
 
-    assert line == Line(kind=NIC, code=code, bus_id=NETWORK, text=text, fatal=TROUBLES[code].fatal)
+    assert line == Line(kind=NIC, code=code, bus_id=NETWORK, text=text, fatal=NIC_ERRORS[code].fatal)

@@ -12,17 +12,17 @@ from pathlib import Path
 from sysfs import add_port
 
 from gpumon.clock import boot_clock
-from gpumon.model import call_page, frame
-from gpumon.model.child_orders import LinkOrders, Simulation
-from gpumon.model.snapshot import Hello, LinksSeen
+from gpumon.model import call_progress, frame
+from gpumon.model.orders import LinksOrders, Simulation
+from gpumon.model.snapshot import Hello, LinksSnapshot
 
 EPOCH = boot_clock() - 600
 
 
 @contextmanager
 def child(**orders: object) -> Iterator[subprocess.Popen[bytes]]:
-    with call_page.created() as page:
-        told = LinkOrders(page=page, parent=os.getpid(), **orders)  # type: ignore[arg-type]
+    with call_progress.created() as page:
+        told = LinksOrders(page=page, parent=os.getpid(), **orders)  # type: ignore[arg-type]
         process = subprocess.Popen(
             [sys.executable, "-m", "gpumon.collectors.links"],
             stdin=subprocess.PIPE,
@@ -39,11 +39,11 @@ def child(**orders: object) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def first_look(process: subprocess.Popen[bytes]) -> LinksSeen:
+def first_look(process: subprocess.Popen[bytes]) -> LinksSnapshot:
     assert process.stdout is not None
     assert isinstance(frame.decode(process.stdout.readline()), Hello)
     seen = frame.decode(process.stdout.readline())
-    assert isinstance(seen, LinksSeen)
+    assert isinstance(seen, LinksSnapshot)
     return seen
 
 

@@ -11,7 +11,7 @@ from sysfs import add_port, write
 
 from gpumon.collectors.links.files import Tree, Troubles
 from gpumon.collectors.links.infiniband import COLLECTOR, MOST_PORTS, Infiniband
-from gpumon.model.snapshot import SeenPort
+from gpumon.model.snapshot import PortReading
 from gpumon.sim.infiniband import open_tree
 
 
@@ -19,11 +19,11 @@ def reader(sysfs: Path, *leave_aside: str) -> Infiniband:
     return Infiniband(lambda _: Tree(sysfs), leave_aside)
 
 
-def looked(sysfs: Path) -> tuple[SeenPort, ...]:
+def looked(sysfs: Path) -> tuple[PortReading, ...]:
     return reader(sysfs).look(counting=True)
 
 
-def names(ports: tuple[SeenPort, ...]) -> list[str]:
+def names(ports: tuple[PortReading, ...]) -> list[str]:
     return [f"{port.device}/{port.port}" for port in ports]
 
 

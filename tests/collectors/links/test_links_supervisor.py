@@ -14,9 +14,9 @@ from loops import turn_for, turn_until
 from unkillable import build, held
 
 from gpumon.clock import boot_clock
-from gpumon.model.child_orders import LinkOrders, Simulation
-from gpumon.model.snapshot import LinksSeen
-from gpumon.state.messages import LinksChild
+from gpumon.model.orders import LinksOrders, Simulation
+from gpumon.model.snapshot import LinksSnapshot
+from gpumon.state.messages import LinksStatus
 from gpumon.supervisor.links import LinksSupervisor, Patience
 from gpumon.supervisor.loop import Loop
 
@@ -31,12 +31,12 @@ class Watched:
         self.loop = Loop()
         self.scenario = folder / "scenario.yml"
         self.suffer({})
-        self.state = LinksChild()
-        self.seen: list[LinksSeen] = []
+        self.state = LinksStatus()
+        self.seen: list[LinksSnapshot] = []
         simulation = Simulation(profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario))
         self.supervisor = LinksSupervisor(
             self.loop,
-            lambda page: LinkOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
+            lambda page: LinksOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
             on_seen=self.seen.append,
             on_state=self._note,
             patience=Patience(read=1.0, first_retry=2.0),
@@ -55,7 +55,7 @@ class Watched:
     def until(self, done: Callable[[], object], seconds: float = 60.0) -> None:
         turn_until(self.loop, lambda: bool(done()), seconds)
 
-    def _note(self, state: LinksChild) -> None:
+    def _note(self, state: LinksStatus) -> None:
         self.state = state
 
 

@@ -10,7 +10,7 @@ from overlay import answering, overlaid
 from polled import Poll, polled
 
 from gpumon.model.nvlink import Nvlink
-from gpumon.model.snapshot import SeenGpu
+from gpumon.model.snapshot import GpuReading
 
 CRC_0 = 163, 0
 REFUSED = 0, 3, 3, bytes(8)
@@ -19,11 +19,11 @@ KINDS = {"replay", "recovery", "crc"}
 DOWN = 'gpus: {"*": {nvlinks: {3: {state: down}}}}'
 
 
-def slow(poll: Poll, index: int = 0) -> SeenGpu:
+def slow(poll: Poll, index: int = 0) -> GpuReading:
     return poll.poll_later(all_tiers=True).gpus[index]
 
 
-def states(seen: SeenGpu) -> Counter[float | None]:
+def states(seen: GpuReading) -> Counter[float | None]:
     return Counter(link.up for link in seen.links.values())
 
 

@@ -10,17 +10,17 @@ from polled import Poll, polled
 
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import FAST
-from gpumon.model.snapshot import SeenGpu, SeenMig
+from gpumon.model.snapshot import GpuReading, MigReading
 
 PARTED = "gpus: {0: {mig: [3g.40gb, 2g.20gb, 1g.10gb]}}"
 
 
-def slow(poll: Poll) -> SeenGpu:
+def slow(poll: Poll) -> GpuReading:
     """GPU 0, read in all tiers, when time for another sample has passed."""
     return poll.poll_later(all_tiers=True).gpus[0]
 
 
-def profiles(migs: tuple[SeenMig, ...]) -> list[str]:
+def profiles(migs: tuple[MigReading, ...]) -> list[str]:
     return sorted(one.profile for one in migs)
 
 
@@ -115,7 +115,7 @@ def test_what_a_parted_gpu_cannot_tell_is_absent_and_no_error(tmp_path: Path) ->
     assert snapshot.errors == {}
 
 
-def _facts(seen: SeenGpu) -> tuple[bool, bool, int, int]:
+def _facts(seen: GpuReading) -> tuple[bool, bool, int, int]:
     gpu = seen.gpu or Gpu()
     known = [link for link in seen.links.values() if link.up is not None]
     return gpu.utilization_ratio is not None, gpu.ecc_errors_total is not None, len(known), len(seen.migs)

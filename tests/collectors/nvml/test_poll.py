@@ -12,7 +12,7 @@ from gpumon.collectors.nvml.gpu import Extent
 from gpumon.collectors.nvml.library import ERROR_NAMES, NvmlError
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import SLOW, rows
-from gpumon.model.snapshot import SeenGpu
+from gpumon.model.snapshot import GpuReading
 from gpumon.outputs.catalogue import AGENT_WORDS, catalogue
 from gpumon.sim.profiles import PROFILES
 from scripts.absences import absent
@@ -443,7 +443,7 @@ class SlowCalls:
         self._enter = poll.page.enter
         poll.page.enter = self._slow_enter  # type: ignore[method-assign]
 
-    def poll(self) -> tuple[tuple[SeenGpu, ...], float]:
+    def poll(self) -> tuple[tuple[GpuReading, ...], float]:
         """What a poll told, and how long it took."""
         self.now += 1.0
         began = self.now

@@ -25,7 +25,7 @@ from gpumon.health.alerts.rules import THRESHOLDS, Rule, UnknownThreshold
 from gpumon.health.alerts.vector import MatchError, View
 from gpumon.health.table import CHECKS
 from gpumon.model.gpu import Gpu
-from gpumon.model.health_metrics import Judged
+from gpumon.model.health_metrics import HealthMetrics
 from gpumon.model.node import Node
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import Sample, Table, rows, samples
@@ -104,7 +104,7 @@ def for_promtool(case: Case) -> dict[str, Any]:
 
 
 def names_in_tables() -> set[str]:
-    tables: tuple[type[Table], ...] = (Node, Judged, Gpu, Nvlink, AllReduce)
+    tables: tuple[type[Table], ...] = (Node, HealthMetrics, Gpu, Nvlink, AllReduce)
     return {table.PREFIX + attribute for table in tables for attribute, row in rows(table).items() if not row.identity}
 
 
@@ -165,7 +165,7 @@ def without_readings(case: Case) -> Iterator[Sample]:
     """What the agent still shows of a case at its firing minute: its own rows, not the driver's."""
     own = {
         table.PREFIX + attribute
-        for table in (Node, Judged, Gpu, AllReduce)
+        for table in (Node, HealthMetrics, Gpu, AllReduce)
         for attribute, row in rows(table).items()
         if type(row.source).__name__ == "Agent" and attribute not in {"gpus_visible", "nvlinks_active"}
     }
@@ -285,7 +285,7 @@ def test_texts_name_labels_that_the_alert_has() -> None:
 def test_samples_of_tables_are_what_rules_read() -> None:
     """A value of a table reaches a rule under the name and labels that Prometheus sees."""
     rule = next(rule for rule in SHIPPED if rule.name == "GpuRowRemapFailed")
-    shown = samples(Judged(health_check={"gpu_row_remap_failed,3,GPU-x,,": 3.0}), ())
+    shown = samples(HealthMetrics(health_check={"gpu_row_remap_failed,3,GPU-x,,": 3.0}), ())
     (alert,) = evaluate([rule], History().watching([rule]).add(shown, 5.0), (), 5.0, 1e9)
     assert alert.identity == (
         ("alertname", "GpuRowRemapFailed"),

@@ -42,7 +42,7 @@ SCENARIOS: Mapping[tuple[str, str], tuple[Level, str]] = {
 }
 
 
-def lived(profile: str, text: str, tmp_path: Path, minutes: float) -> Ward:
+def uptime(profile: str, text: str, tmp_path: Path, minutes: float) -> Ward:
     """A node that goes on as the scenario has it."""
     scenario = tmp_path / "scenario.yml"
     scenario.write_text(text)
@@ -56,7 +56,7 @@ def lived(profile: str, text: str, tmp_path: Path, minutes: float) -> Ward:
 def test_what_is_injected_is_found(check: str, profile: str, tmp_path: Path) -> None:
     """On the GPU it was done to, as the one primary verdict."""
     level, text = SCENARIOS[check, profile]
-    ward = lived(profile, text, tmp_path, 70 if check == "gpu_settings_pending" else 35)
+    ward = uptime(profile, text, tmp_path, 70 if check == "gpu_settings_pending" else 35)
     found = ward.report.health.primary
     device = ward.report.gpus[min(3, len(ward.report.gpus) - 1)].uuid
     assert [(one.check, one.level, one.device) for one in found] == [(check, level, device)]
@@ -77,4 +77,4 @@ def test_what_is_injected_is_found(check: str, profile: str, tmp_path: Path) -> 
 )
 def test_what_is_normal_gives_no_verdict(profile: str, text: str, tmp_path: Path) -> None:
     """For an hour and more."""
-    assert not lived(profile, text, tmp_path, 70).rulings
+    assert not uptime(profile, text, tmp_path, 70).rulings

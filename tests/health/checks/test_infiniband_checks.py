@@ -13,8 +13,8 @@ from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Verdict
 from gpumon.model.error_event import NIC
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
-from gpumon.model.port_record import KnownPort
-from gpumon.state.port_inventory import GonePort
+from gpumon.model.port_record import PortRecord
+from gpumon.state.port_inventory import MissingPort
 
 KINDS = (
     *("symbol_error", "link_error_recovery", "port_rcv_errors", "port_xmit_discards", "local_link_integrity_errors"),
@@ -96,7 +96,7 @@ def test_a_port_that_stays_down_over_a_reboot_stays_a_failure() -> None:
 def remember(ward: Ward, number: int = 1, *, expected: bool | None = True, speed: float | None = None) -> None:
     """What the agent knows of a port, from an earlier boot."""
     one = ward.report.ports[number]
-    record = KnownPort(
+    record = PortRecord(
         identity=f"{one.bus_id}/{one.port}",
         device=one.device,
         port=one.port,
@@ -110,13 +110,13 @@ def remember(ward: Ward, number: int = 1, *, expected: bool | None = True, speed
         speed=speed,
         expected=expected,
     )
-    links = ward.report.memory.links
+    links = ward.report.internal.links
     known = replace(
         links,
         records={**links.records, record.identity: record},
         here={**links.here, (one.device, one.port): record.identity},
     )
-    ward.report = replace(ward.report, memory=replace(ward.report.memory, links=known))
+    ward.report = replace(ward.report, internal=replace(ward.report.internal, links=known))
 
 
 def silent(ward: Ward, number: int = 1) -> None:
@@ -409,7 +409,7 @@ def test_a_counter_that_is_full_says_nothing() -> None:
 def gone(ward: Ward, number: int = 1) -> None:
     port = replace(ward.report.ports[number], link=InfinibandLink(), counts=InfinibandPort())
     rest = tuple(one for place, one in enumerate(ward.report.ports) if place != number)
-    ward.report = replace(ward.report, ports=rest, gone_ports=(GonePort(port, ward.wall),))
+    ward.report = replace(ward.report, ports=rest, gone_ports=(MissingPort(port, ward.wall),))
 
 
 def test_an_adapter_that_is_gone_is_a_failure_until_it_is_back() -> None:

@@ -12,16 +12,16 @@ from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Verdict
-from gpumon.model.error_event import Board
 from gpumon.model.snapshot import CONTAINER, GUEST
-from gpumon.state.report import Gone, Left
+from gpumon.model.stored_gpu import StoredGpu
+from gpumon.state.report import Removal, RemovedGpu
 
 DRIVER, VBIOS = "580.95.05", "96.00.89.00.01"
 QUARTER = 15 * 60.0
 
 
-def board(index: int, boot_id: str = "boot-1") -> Board:
-    return Board(
+def board(index: int, boot_id: str = "boot-1") -> StoredGpu:
+    return StoredGpu(
         uuid=example_parts.uuid(index),
         bus_id=example_parts.bus_id(index),
         serial="S1",
@@ -80,8 +80,8 @@ def test_what_is_expected_no_more_has_no_verdict() -> None:
     ward.fault(7, "missing")
     uuid = ward.report.gpus[7].uuid
     assert ward.go_on(90).verdict("gpu_missing", 7)
-    memory = replace(ward.report.memory, gone={uuid: Gone(Left.ACCEPTED, example_parts.bus_id(7))})
-    ward.report = replace(ward.report, gpus=ward.report.gpus[:7], memory=memory)
+    memory = replace(ward.report.internal, gone={uuid: RemovedGpu(Removal.ACCEPTED, example_parts.bus_id(7))})
+    ward.report = replace(ward.report, gpus=ward.report.gpus[:7], internal=memory)
 
     assert not ward.go_on(10).verdicts
     assert ward.rulings[-1].way is Way.GONE
@@ -134,7 +134,7 @@ def test_a_guest_that_was_given_some_is_not_known_to_lack_any() -> None:
 def restarted(ward: Ward, expectation: Expectation, *, recalled: bool = True, on_bus: int = 8) -> Verdict:
     """What is said of the sixth GPU of a container that has four now."""
     bus = {example_parts.bus_id(index): "nvidia" for index in range(on_bus)}
-    ward.report = replace(ward.report, memory=replace(ward.report.memory, bus=bus))
+    ward.report = replace(ward.report, internal=replace(ward.report.internal, bus=bus))
     expecting(ward, expectation, visible=4)
     for index in (4, 5):
         ward.gpu(index, state={"board": board(index), "recalled": recalled})

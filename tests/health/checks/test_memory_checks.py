@@ -12,7 +12,7 @@ from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Change
 from gpumon.state import health_reducer
-from gpumon.state.messages import Ruled
+from gpumon.state.messages import VerdictChanges
 
 MINUTES = 60.0
 
@@ -179,7 +179,7 @@ def test_errors_survive_a_restart_of_the_agent() -> None:
     assert acknowledged is not None
     known = health_reducer.facts(ward.report, ward.moment, ward.terms)
     ended = ruling(acknowledged, Change.CLEARED, known, Way.ACKNOWLEDGED)
-    ward.report = health_reducer.take(ward.report, Ruled(rulings=(ended,)))
+    ward.report = health_reducer.take(ward.report, VerdictChanges(rulings=(ended,)))
     ward.restart()
     ward.go_on(600, every=15)
     assert ward.level("gpu_ecc_uncorrectable", 0) is Level.FAIL

@@ -39,7 +39,7 @@ class Probed(Ward):
         super().__init__(gpus=4, ports=0, **values)
         for index in range(len(self.report.gpus)):
             self.gpu(index, processes=0.0, utilization_ratio=0.0, memory_used_bytes=0.0)
-        self.report = replace(self.report, probe=ProbeState(next_run=self.wall + HOUR, told_at=self.moment.lived))
+        self.report = replace(self.report, probe=ProbeState(next_run=self.wall + HOUR, told_at=self.moment.uptime))
 
     def uuids(self, *indices: int) -> tuple[str, ...]:
         return tuple(self.report.gpus[index].uuid for index in indices)
@@ -73,7 +73,9 @@ class Probed(Ward):
             location=located,
             wrong_elements=7 if outcome == "wrong" else 0,
         )
-        self.report = replace(self.report, probe=ended(self.report.probe, result, at=self.at, lived=self.moment.lived))
+        self.report = replace(
+            self.report, probe=ended(self.report.probe, result, at=self.at, uptime=self.moment.uptime)
+        )
         return self
 
     def probe(self, **values: Any) -> None:

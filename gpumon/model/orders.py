@@ -29,7 +29,7 @@ class Simulation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class SamplerOrders:
     """For a sampler, or with `trial` for a child that reads one GPU once."""
 
     page: int
@@ -67,12 +67,12 @@ class Orders:
         return _encode(self)
 
     @staticmethod
-    def decode(line: bytes) -> Orders:
-        return Orders(**_decode(line, lists=("exclude", "leave_aside", "first")))
+    def decode(line: bytes) -> SamplerOrders:
+        return SamplerOrders(**_decode(line, lists=("exclude", "leave_aside", "first")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkOrders:
+class LinksOrders:
     """For the links child."""
 
     page: int
@@ -90,11 +90,11 @@ class LinkOrders:
         return _encode(self)
 
     @staticmethod
-    def decode(line: bytes) -> LinkOrders:
-        return LinkOrders(**_decode(line, lists=("leave_aside",)))
+    def decode(line: bytes) -> LinksOrders:
+        return LinksOrders(**_decode(line, lists=("leave_aside",)))
 
 
-def _encode(orders: Orders | LinkOrders) -> bytes:
+def _encode(orders: SamplerOrders | LinksOrders) -> bytes:
     """One line."""
     return json.dumps(dataclasses.asdict(orders)).encode() + b"\n"
 

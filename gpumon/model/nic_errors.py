@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 
-class Trouble(NamedTuple):
+class NicError(NamedTuple):
     """One row."""
 
     words: str
@@ -18,16 +18,16 @@ class Trouble(NamedTuple):
     """What to do, as verdicts name it."""
 
 
-TROUBLES: Mapping[int, Trouble] = {
-    1: Trouble(
+NIC_ERRORS: Mapping[int, NicError] = {
+    1: NicError(
         r"health compromised|health recovery flow aborted",
         "The adapter's firmware does not answer",
         fatal=True,
         action="reboot",
     ),
-    2: Trouble(r"wait_func.*\) timeout", "The adapter does not answer a command", fatal=True, action="reboot"),
-    3: Trouble(r"high temperature", "The adapter or its transceiver is too hot", fatal=True, action="inspect"),
-    4: Trouble(
+    2: NicError(r"wait_func.*\) timeout", "The adapter does not answer a command", fatal=True, action="reboot"),
+    3: NicError(r"high temperature", "The adapter or its transceiver is too hot", fatal=True, action="inspect"),
+    4: NicError(
         r"insufficient power on the PCIe slot",
         "The slot gives the adapter too little power",
         fatal=False,
@@ -38,11 +38,11 @@ TROUBLES: Mapping[int, Trouble] = {
 
 Not in it: ACCESS_REG commands that fail, which monitoring of transceivers does all the time; cables that are plugged.
 """
-_UNKNOWN = Trouble(
+_UNKNOWN = NicError(
     "", "The adapter's driver reported an error that this version does not know", fatal=False, action="inspect"
 )
 
 
-def trouble(code: int) -> Trouble:
+def nic_error(code: int) -> NicError:
     """Of an event that an agent of another version may have stored."""
-    return TROUBLES.get(code, _UNKNOWN)
+    return NIC_ERRORS.get(code, _UNKNOWN)

@@ -21,7 +21,7 @@ AGAIN = " (again)"
 
 
 @dataclass(frozen=True, slots=True)
-class InCall:
+class CallInProgress:
     """The call a child is in, or was in last."""
 
     sequence: int
@@ -76,14 +76,14 @@ class Reader:
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE, prot=mmap.PROT_READ)
-        self._last: InCall | None = None
+        self._last: CallInProgress | None = None
 
-    def read(self) -> InCall:
+    def read(self) -> CallInProgress:
         """What the child last wrote. A torn read does no harm: a call is judged only when it lasts for seconds."""
         if self._last is not None:
             return self._last
         sequence, calls, since, bus_id, call = _LAYOUT.unpack_from(self._page, 0)
-        return InCall(sequence, calls, since, bus_id.rstrip(b"\0").decode(), call.rstrip(b"\0").decode())
+        return CallInProgress(sequence, calls, since, bus_id.rstrip(b"\0").decode(), call.rstrip(b"\0").decode())
 
     def close(self) -> None:
         """Of a child that has ended; what it wrote last can still be read."""

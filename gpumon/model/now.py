@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Now:
     """Now, on three clocks."""
 
     at: float
     """Boot clock: for `for` and windows."""
     wall: float
     """Seconds since the epoch, for display."""
-    lived: float
+    uptime: float
     """Boot clock less the time in which this daemon was stopped: what it could not hear then is no silence."""
