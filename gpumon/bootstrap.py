@@ -43,9 +43,9 @@ from gpumon.services.verdict_writer import Rulings
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.store.store import Retention
-from gpumon.supervisor.links import LinksSupervisor
+from gpumon.supervisor.links_supervisor import LinksSupervisor
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.samplers import SamplerSupervisor
+from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
 RELEASE_RECORD = ".release.json"
 """Suffix of the store's path: the releases in force. A file, because it is read before the store is open."""

@@ -32,9 +32,9 @@ from gpumon.outputs.responses.report import ReportResponse
 from gpumon.state.messages import SamplerStatus
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
-from gpumon.supervisor.links import LinksSupervisor
+from gpumon.supervisor.links_supervisor import LinksSupervisor
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.samplers import CRASHES_A_GPU, SamplerSupervisor
+from gpumon.supervisor.sampler_supervisor import CRASHES_A_GPU, SamplerSupervisor
 
 DEADLINE_SECONDS = 75.0
 """Longer than the slowest driver may take to open its GPUs."""

@@ -10,8 +10,8 @@ from gpumon.clock import boot_clock
 from gpumon.model.orders import SamplerOrders
 from gpumon.model.snapshot import ChildMessage, DriverStatus, Snapshot
 from gpumon.sim.recording.builder import Builder
-from gpumon.supervisor.framed import FramedChild, Launch
-from gpumon.supervisor.lines import Lines
+from gpumon.supervisor.framed_child import ChildProgram, FramedChild
+from gpumon.supervisor.line_splitter import LineSplitter
 from gpumon.supervisor.loop import Loop
 
 SURVEY_SECONDS = 120.0
@@ -69,12 +69,12 @@ class Recording:
     def _start(self, *, survey: bool) -> None:
         self._survey = survey
         reader, writer = os.pipe2(os.O_CLOEXEC)
-        lines = Lines(LINE_LIMIT, self._builder.take, lambda: self._fail("the driver told more than can be noted"))
+        lines = LineSplitter(LINE_LIMIT, self._builder.take, lambda: self._fail("a recorded answer is too long"))
 
-        def launch(page: int) -> Launch:
+        def launch(page: int) -> ChildProgram:
             orders = replace(self._orders(page), record=writer, survey=survey, log_level="warning")
             name = "survey" if survey else "sampler"
-            return Launch(
+            return ChildProgram(
                 name=name,
                 module="gpumon.collectors.sampler",
                 orders=orders.encode(),
@@ -120,7 +120,7 @@ class Recording:
         if self._child is not None:
             self._child.kill(reason)
 
-    def _ended(self, child: FramedChild, code: int, reader: int, lines: Lines) -> None:
+    def _ended(self, child: FramedChild, code: int, reader: int, lines: LineSplitter) -> None:
         self._deadline.cancel()
         while piece := os.read(reader, 1 << 20):
             lines.feed(piece)

@@ -19,7 +19,7 @@ from gpumon.services.release_marker import Done, MarkerWatch
 from gpumon.state.report import Report
 from gpumon.supervisor import device_nodes
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.samplers import SamplerSupervisor
+from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
 log = logging.getLogger("gpumon.model.release")
 

@@ -17,12 +17,12 @@ from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.runner import ranks
 from gpumon.probe.runner.ranks import TERM_PATIENCE
 from gpumon.probe.runner.run import Runs
-from gpumon.supervisor import child
+from gpumon.supervisor import child_process
 from gpumon.supervisor.loop import Loop
 
 ALL_REDUCE = PROBES["allreduce"]
 QUICK = replace(ALL_REDUCE, cpu=replace(ALL_REDUCE.cpu, sizes=(KIB, MIB)))
-KILLING = TERM_PATIENCE + ranks.KILL_PATIENCE + child.REAP_INTERVAL + 10.0
+KILLING = TERM_PATIENCE + ranks.KILL_PATIENCE + child_process.REAP_INTERVAL + 10.0
 """Most that ending a run may take: what the agent waits for, and a machine that is busy."""
 STARTED = 3.0
 """Deadline by which a rank without torch has begun, however busy the machine."""

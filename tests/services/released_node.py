@@ -33,7 +33,7 @@ from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.samplers import SamplerSupervisor
+from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
 EVERY = set(range(8))
 RANK = "import sys; sys.stdin.read()\n"

@@ -18,7 +18,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.reading import rows
 from gpumon.model.release import NODE
 from gpumon.state.report import Report
-from gpumon.supervisor import framed, samplers
+from gpumon.supervisor import framed_child, sampler_supervisor
 
 BUS_3 = "00000000:61:00.0"
 HANG = "nvmlDeviceGetUtilizationRates"
@@ -84,7 +84,7 @@ def test_a_released_node_has_no_sampler_and_ends_by_itself(node: ReleasedNode) -
 
 def test_the_driver_is_shut_down_in_order(node: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The event set is freed and NVML shut down before the sampler ends."""
-    monkeypatch.setattr(framed, "GRACE_SECONDS", 60.0)
+    monkeypatch.setattr(framed_child, "GRACE_SECONDS", 60.0)
     node.suffer(delay={"nvmlShutdown": 1.1})  # the trace is written once a second
     assert node.release(50.0).holders == ()
     assert (node.calls("nvmlEventSetFree"), node.calls("nvmlShutdown")) == (1, 1)
@@ -92,7 +92,7 @@ def test_the_driver_is_shut_down_in_order(node: ReleasedNode, monkeypatch: pytes
 
 def test_a_shutdown_that_hangs_is_ended(node: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """By SIGKILL, after a while."""
-    monkeypatch.setattr(framed, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(framed_child, "GRACE_SECONDS", 0.5)
     node.suffer(hang=["nvmlShutdown"])
     assert node.release(50.0).holders == ()
     assert not node.samplers_now()
@@ -167,7 +167,7 @@ def test_what_sigkill_does_not_end_is_named(node: ReleasedNode, tmp_path: Path) 
 
 def test_a_trial_holds_only_its_own_gpu(node: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no obstacle to the release of another GPU, nor is the sampler to that of the GPU that it leaves aside."""
-    monkeypatch.setattr(samplers, "FIRST_TRIAL", 0.2)
+    monkeypatch.setattr(sampler_supervisor, "FIRST_TRIAL", 0.2)
     node.simulate({5: {"hang": [HANG]}})
     node.until(lambda: len(node.samplers.holders(frozenset({NODE}))) == 2)
     sampler, trial = (one.pid for one in node.samplers.holders(frozenset({NODE})))

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from gpumon.clock import boot_clock
 from gpumon.probe.runner.process_marks import is_other_agent_alive, own_mark
-from gpumon.supervisor import child
+from gpumon.supervisor import child_process
 from gpumon.supervisor.process_tree import become_subreaper, children, descendants, stat
 
 log = logging.getLogger("gpumon.probe")
@@ -87,7 +87,7 @@ class SubreaperContainment:
         """Do nothing: there is nothing to remove."""
 
     def _scan(self) -> set[int]:
-        inherited = {pid for pid in children(os.getpid()) - child.running if self._is_inherited(pid)}
+        inherited = {pid for pid in children(os.getpid()) - child_process.running if self._is_inherited(pid)}
         _reap(inherited)
         found = inherited | descendants(*inherited, *self._ranks)
         return {pid for pid in found - self._ranks if stat(pid)[:1] not in ([], ["Z"])}

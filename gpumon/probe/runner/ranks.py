@@ -22,9 +22,9 @@ from gpumon.probe.core.steps import Step, encode
 from gpumon.probe.runner.containment import make_containment
 from gpumon.probe.runner.process_marks import RANK, environment
 from gpumon.probe.runner.shared_memory import sweep
-from gpumon.supervisor import child, exec_shim
-from gpumon.supervisor.child import Child, Command
-from gpumon.supervisor.lines import Lines
+from gpumon.supervisor import child_process, exec_shim
+from gpumon.supervisor.child_process import ChildCommand, ChildProcess
+from gpumon.supervisor.line_splitter import LineSplitter
 from gpumon.supervisor.loop import Loop
 
 log = logging.getLogger("gpumon.probe.core")
@@ -139,14 +139,14 @@ class _Rank:
         most_frames: float,
     ) -> None:
         self.account = Account(progress=Progress(rank=number))
-        self.child: Child
+        self.child: ChildProcess
         self.settled = False
         """It has ended or was abandoned: the run waits for it no more."""
         self._frames, self._most_frames = 0, most_frames
         self._steps = steps
         self._on_frame = on_frame
         self._tail = tail
-        self.lines = Lines(FRAME_LIMIT, self._frame, lambda: self._frame(b"a line without end"))
+        self.lines = LineSplitter(FRAME_LIMIT, self._frame, lambda: self._frame(b"a line without end"))
 
     def take_output(self, printed: bytes) -> None:
         self.account = replace(self.account, output=(self.account.output + printed)[-self._tail :])
@@ -218,7 +218,7 @@ class _CurrentPass:
         rank = _Rank(number, self._steps, self._heard, tail=LOG_LIMIT // self._plan.ranks, most_frames=most_frames)
         frames, result = os.pipe2(os.O_CLOEXEC)
         orders = self._plan.orders(number, parent=os.getpid(), result=result, rendezvous=rendezvous)
-        command = Command(
+        command = ChildCommand(
             name=f"rank {number}",
             arguments=(*_SHIM, str(os.getpid()), str(result), *self._plan.command),
             orders=orders,
@@ -233,7 +233,7 @@ class _CurrentPass:
             patience=KILL_PATIENCE,
         )
         try:
-            rank.child = Child(self._loop, command)
+            rank.child = ChildProcess(self._loop, command)
         except (OSError, ValueError):
             os.close(frames)
             raise
@@ -333,7 +333,7 @@ class _CurrentPass:
         there = self._containment.pids()
         self._stuck -= others - there
         if there:
-            self._loop.call_after(child.REAP_INTERVAL, lambda: self._forget(others))
+            self._loop.call_after(child_process.REAP_INTERVAL, lambda: self._forget(others))
         else:
             self._containment.remove()
 

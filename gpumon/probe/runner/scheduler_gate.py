@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gpumon.probe.core.preflight import REFUSED, Skip
 from gpumon.probe.runner.process_marks import environment as marked_environment
-from gpumon.supervisor.child import Child, Command
+from gpumon.supervisor.child_process import ChildCommand, ChildProcess
 from gpumon.supervisor.loop import Loop
 
 TAIL = 4096
@@ -37,7 +37,7 @@ class Question:
         self._name = command[0]
         self._seconds = seconds
         self._output = b""
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         self._loop = loop
         self._trouble = b""
         self._timer = loop.call_after(seconds, self._late)
@@ -50,11 +50,11 @@ class Question:
         self._on_answer = None
         self._end()
 
-    def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> Child | None:
+    def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> ChildProcess | None:
         """In an enclosure, which also tells why the command cannot be run."""
         trouble, told = os.pipe2(os.O_CLOEXEC)
         try:
-            return Child(self._loop, self._enclosed(command, environment, trouble, told))
+            return ChildProcess(self._loop, self._enclosed(command, environment, trouble, told))
         except OSError as error:
             self._trouble = (error.strerror or str(error)).encode()
             os.close(trouble)
@@ -62,8 +62,10 @@ class Question:
         finally:
             os.close(told)
 
-    def _enclosed(self, command: Sequence[str], environment: Mapping[str, str], trouble: int, told: int) -> Command:
-        return Command(
+    def _enclosed(
+        self, command: Sequence[str], environment: Mapping[str, str], trouble: int, told: int
+    ) -> ChildCommand:
+        return ChildCommand(
             name="scheduler gate",
             arguments=(sys.executable, "-m", "gpumon.supervisor.subreaper", str(os.getpid()), str(told), *command),
             environment={**os.environ, **environment, **marked_environment()},

@@ -17,7 +17,7 @@ from gpumon.clock import boot_clock
 from gpumon.model.orders import LinksOrders, Simulation
 from gpumon.model.snapshot import LinksSnapshot
 from gpumon.state.messages import LinksStatus
-from gpumon.supervisor.links import LinksSupervisor, Patience
+from gpumon.supervisor.links_supervisor import LinksSupervisor, Patience
 from gpumon.supervisor.loop import Loop
 
 ALL = {f"mlx5_{n}" for n in range(8)}

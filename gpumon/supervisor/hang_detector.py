@@ -27,7 +27,7 @@ def deadline(call: CallInProgress) -> float:
     return OPENING_SECONDS if call.call in OPENING else CALL_SECONDS
 
 
-class Lateness:
+class HangDetector:
     """Adds up how long one child's current call has been seen waiting."""
 
     def __init__(self, deadline: Callable[[CallInProgress], float] = deadline) -> None:

@@ -16,7 +16,7 @@ from gpumon.model.release import NODE, Holder
 from gpumon.model.snapshot import ChildMessage, Snapshot, TrialResult, XidEvent
 from gpumon.state.messages import Quarantine, SamplerStatus
 from gpumon.supervisor.loop import Loop, Timer
-from gpumon.supervisor.sampler import SamplerChild
+from gpumon.supervisor.sampler_child import SamplerChild
 
 log = logging.getLogger("gpumon.supervisor")
 

@@ -11,7 +11,7 @@ from gpumon.clock import boot_clock
 from gpumon.model.orders import LinksOrders
 from gpumon.model.snapshot import ChildMessage, LinksSnapshot
 from gpumon.state.messages import LinksStatus, Quarantine
-from gpumon.supervisor.framed import FramedChild, Launch
+from gpumon.supervisor.framed_child import ChildProgram, FramedChild
 from gpumon.supervisor.loop import Loop, Timer
 
 log = logging.getLogger("gpumon.supervisor")
@@ -187,7 +187,7 @@ class LinksSupervisor:
         aside = tuple(subject for subject, stuck in self._stuck.items() if stuck.waiting)
         child = FramedChild(
             self._loop,
-            lambda page: Launch(
+            lambda page: ChildProgram(
                 name="links",
                 module="gpumon.collectors.links",
                 orders=replace(self._orders(page), leave_aside=aside).encode(),

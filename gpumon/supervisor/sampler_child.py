@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gpumon.model.orders import SamplerOrders
 from gpumon.model.snapshot import ChildMessage
-from gpumon.supervisor.framed import FramedChild, Launch
+from gpumon.supervisor.framed_child import ChildProgram, FramedChild
 from gpumon.supervisor.loop import Loop
 
 SILENCE_SECONDS = 90.0
@@ -27,10 +27,10 @@ class SamplerChild(FramedChild):
     ) -> None:
         self.orders: SamplerOrders
 
-        def launch(page: int) -> Launch:
+        def launch(page: int) -> ChildProgram:
             self.orders = orders(page)
             name = "trial" if self.orders.trial else "sampler"
-            return Launch(
+            return ChildProgram(
                 name=name, module="gpumon.collectors.sampler", orders=self.orders.encode(), silence=SILENCE_SECONDS
             )
 

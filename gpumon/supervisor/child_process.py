@@ -21,7 +21,7 @@ running: set[int] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ChildCommand:
     """How a child is started. It gets its own session: a terminal's ^C spares it and a group kill takes all of it."""
 
     name: str
@@ -43,10 +43,10 @@ class Command:
     """Seconds after SIGKILL until it counts as abandoned; None: KILL_PATIENCE."""
 
 
-class Child:
+class ChildProcess:
     """A running child. Use from the loop's thread, which must outlive it: PDEATHSIG fires when the thread ends."""
 
-    def __init__(self, loop: Loop, command: Command) -> None:
+    def __init__(self, loop: Loop, command: ChildCommand) -> None:
         self._loop = loop
         self.command = command
         self.abandoned = False

@@ -18,7 +18,7 @@ from gpumon.model.orders import SamplerOrders, Simulation
 from gpumon.model.snapshot import ChildMessage, Snapshot, XidEvent
 from gpumon.state.messages import SamplerStatus
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.samplers import MOST_ABANDONED, MOST_EVENT_FAILURES, SamplerSupervisor
+from gpumon.supervisor.sampler_supervisor import MOST_ABANDONED, MOST_EVENT_FAILURES, SamplerSupervisor
 
 HANG = "nvmlDeviceGetUtilizationRates"
 

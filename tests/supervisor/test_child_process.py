@@ -14,7 +14,7 @@ from agents import eventually
 from loops import turn_until
 from unkillable import build, held
 
-from gpumon.supervisor.child import Child, Command
+from gpumon.supervisor.child_process import ChildCommand, ChildProcess
 from gpumon.supervisor.loop import Loop
 
 
@@ -26,8 +26,8 @@ class Told:
         self.codes: list[int] = []
         self.abandoned = 0
 
-    def command(self, script: str, *, orders: bytes = b"") -> Command:
-        return Command(
+    def command(self, script: str, *, orders: bytes = b"") -> ChildCommand:
+        return ChildCommand(
             name="test",
             arguments=(sys.executable, "-c", script),
             orders=orders,
@@ -46,7 +46,7 @@ class Told:
 def test_orders_go_in_and_output_comes_out() -> None:
     """A child reads its orders as a line and what it prints is taken to the last byte."""
     loop, told = Loop(), Told()
-    Child(loop, told.command("print(input()[::-1])", orders=b"nomupg\n"))
+    ChildProcess(loop, told.command("print(input()[::-1])", orders=b"nomupg\n"))
 
     turn_until(loop, lambda: bool(told.codes))
 
@@ -56,7 +56,7 @@ def test_orders_go_in_and_output_comes_out() -> None:
 def test_a_child_ends_when_its_input_closes() -> None:
     """Standard input stays open until the daemon closes it, or is gone."""
     loop, told = Loop(), Told()
-    child = Child(loop, told.command("import sys; print('up', flush=True); sys.stdin.read()"))
+    child = ChildProcess(loop, told.command("import sys; print('up', flush=True); sys.stdin.read()"))
     turn_until(loop, lambda: told.output == b"up\n")
     assert not told.codes
 
@@ -70,7 +70,7 @@ def test_kill_takes_the_whole_group() -> None:
     """SIGKILL reaches what the child itself has started."""
     loop, told = Loop(), Told()
     script = "import subprocess; p = subprocess.Popen(['sleep', '1000']); print(p.pid, flush=True); p.wait()"
-    child = Child(loop, told.command(script))
+    child = ChildProcess(loop, told.command(script))
     turn_until(loop, lambda: told.output.endswith(b"\n"))
     grandchild = int(told.output)
 
@@ -91,7 +91,7 @@ def _is_gone(pid: int) -> bool:
 def test_what_sigkill_does_not_end_is_abandoned_and_its_late_end_still_told(tmp_path: Path) -> None:
     """A child held in the kernel is given up after the patience; when it ends after all, that is told too."""
     loop, told = Loop(), Told()
-    child = Child(loop, told.command("import sys; print('up', flush=True); sys.stdin.read()"))
+    child = ChildProcess(loop, told.command("import sys; print('up', flush=True); sys.stdin.read()"))
     turn_until(loop, lambda: told.output == b"up\n")
 
     with held(build(tmp_path), child.pid):
@@ -108,8 +108,8 @@ def test_a_child_may_be_given_more_time_to_end(tmp_path: Path) -> None:
     """One whose memory the kernel gives back for long is not given up with the others."""
     loop, told, hasty = Loop(), Told(), Told()
     script = "import sys; print('up', flush=True); sys.stdin.read()"
-    patient = Child(loop, replace(told.command(script), patience=600.0))
-    other = Child(loop, replace(hasty.command(script), patience=0.1))
+    patient = ChildProcess(loop, replace(told.command(script), patience=600.0))
+    other = ChildProcess(loop, replace(hasty.command(script), patience=0.1))
     turn_until(loop, lambda: told.output == hasty.output == b"up\n")
 
     (tmp_path / "a").mkdir()
@@ -130,7 +130,7 @@ def test_a_missing_program_is_an_error_that_leaves_no_descriptor_open() -> None:
     before = set(Path("/proc/self/fd").iterdir())
 
     with pytest.raises(FileNotFoundError):
-        Child(loop, Command(name="test", arguments=("/nonexistent/gpumon",)))
+        ChildProcess(loop, ChildCommand(name="test", arguments=("/nonexistent/gpumon",)))
 
     # A thread of an earlier test may look something up right now.
     eventually(lambda: set(Path("/proc/self/fd").iterdir()) <= before)
@@ -140,7 +140,7 @@ def test_what_a_child_leaves_in_its_group_ends_with_it() -> None:
     """Also when it ends by itself, and in good order: nobody else would end that."""
     loop, told = Loop(), Told()
     script = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); input()"
-    child = Child(loop, told.command(script))
+    child = ChildProcess(loop, told.command(script))
     turn_until(loop, lambda: told.output.endswith(b"\n"))
     left = os.pidfd_open(int(told.output))
 

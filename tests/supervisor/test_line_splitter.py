@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumon.supervisor.lines import Lines
+from gpumon.supervisor.line_splitter import LineSplitter
 
 TOO_LONG = b"too long"
 
@@ -20,7 +20,7 @@ TOO_LONG = b"too long"
 def test_a_line_over_the_limit_is_dropped_whole(received: bytes, lines: list[bytes], at_once: int) -> None:
     """However it arrives: its end is no line of its own, and it is told of once."""
     found: list[bytes] = []
-    one = Lines(10, found.append, lambda: found.append(TOO_LONG))
+    one = LineSplitter(10, found.append, lambda: found.append(TOO_LONG))
     for begin in range(0, len(received), at_once):
         one.feed(received[begin : begin + at_once])
     assert found == lines

@@ -14,9 +14,9 @@ from gpumon.log import add as count_logged
 from gpumon.model import call_progress, frame
 from gpumon.model.call_progress import CallInProgress
 from gpumon.model.snapshot import ChildMessage, Hello, Logged, XidEvent
-from gpumon.supervisor.child import Child, Command
-from gpumon.supervisor.lateness import Lateness, deadline
-from gpumon.supervisor.lines import Lines
+from gpumon.supervisor.child_process import ChildCommand, ChildProcess
+from gpumon.supervisor.hang_detector import HangDetector, deadline
+from gpumon.supervisor.line_splitter import LineSplitter
 from gpumon.supervisor.loop import Loop
 
 log = logging.getLogger("gpumon.supervisor")
@@ -26,7 +26,7 @@ GRACE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class ChildProgram:
     """What a child is, and what it is told."""
 
     name: str
@@ -45,7 +45,7 @@ class FramedChild:
     def __init__(
         self,
         loop: Loop,
-        launch: Callable[[int], Launch],
+        launch: Callable[[int], ChildProgram],
         *,
         on_message: Callable[[ChildMessage], None],
         on_end: Callable[[int], None],
@@ -57,14 +57,14 @@ class FramedChild:
         self._on_end = on_end
         self._started_at = boot_clock()
         self._greeted = False
-        lines = Lines(frame.LIMIT, self._line, lambda: self.kill("crash"))
+        lines = LineSplitter(frame.LIMIT, self._line, lambda: self.kill("crash"))
         with call_progress.created() as descriptor:
             self._launch = launch(descriptor)
-            self.lateness = Lateness(self._launch.deadline)
+            self.lateness = HangDetector(self._launch.deadline)
             self._page = call_progress.Reader(descriptor)
-            self._child = Child(
+            self._child = ChildProcess(
                 loop,
-                Command(
+                ChildCommand(
                     name=self._launch.name,
                     arguments=(sys.executable, "-m", self._launch.module),
                     orders=self._launch.orders,

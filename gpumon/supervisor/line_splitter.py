@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Lines:
+class LineSplitter:
     """Give it bytes, it gives lines. A line over the limit is dropped whole, and told to `on_too_long`."""
 
     def __init__(self, limit: int, on_line: Callable[[bytes], None], on_too_long: Callable[[], None]) -> None:
