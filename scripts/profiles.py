@@ -12,10 +12,10 @@ from pathlib import Path
 import pynvml
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.links.infiniband import Infiniband
-from gpumon.collectors.links.processes import Processes
-from gpumon.collectors.links.services import Services
-from gpumon.collectors.nvml.gpm import LEAST_SECONDS
+from gpumon.collectors.links.infiniband import PortReader
+from gpumon.collectors.links.processes import ProcessReader
+from gpumon.collectors.links.services import ServiceReader
+from gpumon.collectors.nvml.gpm import MIN_SECONDS
 from gpumon.collectors.nvml.library import Library
 from gpumon.collectors.nvml.poll import NodePoll, start
 from gpumon.model import call_progress
@@ -92,7 +92,7 @@ def report_of(profile: str, scenario: Path | None = None) -> Report:
                 slot.retry_at = max(slot.retry_at, slot.retry_at and boot_clock() + PATIENCE)
             for seen in (_fixed((*parts, last), clock[0]), _links_seen(profile, scenario, clock[0])):
                 report = reduce(report, seen, _moment(clock[0]), terms)
-            time.sleep(1.1 * LEAST_SECONDS)  # performance monitoring goes by a clock of this host
+            time.sleep(1.1 * MIN_SECONDS)  # performance monitoring goes by a clock of this host
     return _judged(report, _moment(clock[0]), terms)
 
 
@@ -106,13 +106,13 @@ def _judged(report: Report, now: Now, terms: ReducerSettings) -> Report:
 
 def _links_seen(profile: str, scenario: Path | None, now: float) -> LinksSnapshot:
     tree = open_tree(profile, scenario=scenario, epoch=0.0, clock=lambda: now)
-    ports, services = Infiniband(lambda _: tree), Services(lambda _: tree, lambda _: tree)
-    processes = Processes(lambda _: tree, clock=lambda: now)
+    ports, services = PortReader(lambda _: tree), ServiceReader(lambda _: tree, lambda _: tree)
+    processes = ProcessReader(lambda _: tree, clock=lambda: now)
     return LinksSnapshot(
         ended_at=now,
-        ports=ports.look(counting=True),
-        services=services.look(),
-        stuck=processes.look(),
+        ports=ports.poll(counting=True),
+        services=services.poll(),
+        stuck=processes.poll(),
         contained=processes.contained,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchmarks.truth.host import Main, Process
 from gpumon import __version__
-from gpumon.collectors.links.__main__ import Links, run, trees
+from gpumon.collectors.links.__main__ import LinksChild, run, trees
 from gpumon.collectors.sampler.__main__ import Sampler
 from gpumon.collectors.sampler.node import await_surroundings
 from gpumon.model import frame
@@ -30,7 +30,7 @@ def sampler(process: Process) -> int:
 def links(process: Process) -> int:
     orders = replace(LinksOrders.decode(process.orders), page=process.page)
     _greet(process)
-    run(Links(orders, trees(orders)), lambda message: process.write(frame.encode(message)))
+    run(LinksChild(orders, trees(orders)), lambda message: process.write(frame.encode(message)))
     return 0
 
 

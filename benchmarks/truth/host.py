@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import pynvml
 
-from gpumon.collectors.lifecycle import Told
+from gpumon.collectors.lifecycle import DaemonRequests
 
 PIPE_BYTES = 1 << 20
 """A child writes whole frames while nobody reads."""
@@ -59,7 +59,7 @@ class Process:
     """What Popen gives, as far as the supervisor of children needs it."""
 
     def __init__(self, host: Host, main: Main) -> None:
-        self.told = Told(end=Asked())
+        self.told = DaemonRequests(end=Asked())
         self.orders = b""
         self.wake_at = host.at
         self.error: BaseException | None = None

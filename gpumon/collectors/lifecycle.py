@@ -1,4 +1,4 @@
-"""How a child stays tied to the daemon: it ends when its input closes, when it is asked to, or with its parent."""
+"""Ties a child to the daemon: it ends when its input closes, on request, or with its parent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ PR_SET_PDEATHSIG = 1
 
 
 END, WATCH, REST = WORDS = (b"end", b"watch", b"rest")
-"""What the daemon may say on the input after the orders, a word a line."""
+"""Words that the daemon may send after the orders, one a line."""
 
 
-class Told:
-    """What the daemon has said since."""
+class DaemonRequests:
+    """The latest requests of the daemon."""
 
     def __init__(self, *, watch: bool = False, end: threading.Event | None = None) -> None:
         self.end = end or threading.Event()
-        """It asks for an orderly end."""
+        """Set when the daemon requests an orderly end."""
         self.watch = watch
-        """It wants to know at once who comes to a GPU; no longer from REST on."""
+        """True if the daemon wants each new process on a GPU reported at once: from WATCH until REST."""
 
     def take(self, words: bytes) -> None:
         for word in words.split():
@@ -32,30 +32,36 @@ class Told:
                 self.watch = word == WATCH
 
 
-def tie_to(parent: int, told: Told | None = None) -> None:
-    """End with the parent. Leaves no signal to Python, whose own would wait for a driver call to return."""
+def tie_to_parent(parent: int, requests: DaemonRequests | None = None) -> None:
+    """Exit with the parent.
+
+    Restores the default signal actions: Python's own handlers would wait for a driver call to return.
+    """
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it went before we were tied
+    if os.getppid() != parent:  # the parent ended before prctl
         os._exit(0)
-    threading.Thread(target=_listen, args=(told or Told(),), name="input", daemon=True).start()
+    threading.Thread(target=_listen, args=(requests or DaemonRequests(),), name="input", daemon=True).start()
 
 
-def _listen(told: Told) -> None:
+def _listen(requests: DaemonRequests) -> None:
     while words := os.read(0, 4096):
-        told.take(words)
+        requests.take(words)
     os._exit(0)
 
 
-def first_line() -> bytes:
-    """The orders, and not a byte more: the next line is for who watches the input."""
+def read_orders() -> bytes:
+    """Return the orders, unbuffered: the next line belongs to the thread that reads the input."""
     with open(0, "rb", buffering=0, closefd=False) as unbuffered:
         return unbuffered.readline()
 
 
-def frames_only() -> Callable[[bytes], None]:
-    """Keep standard output for frames: whatever a library prints goes to standard error. Returns the writer."""
+def reserve_stdout() -> Callable[[bytes], None]:
+    """Reserve standard output for frames and return their writer.
+
+    Anything a library prints goes to standard error.
+    """
     frames = os.dup(1)
     os.dup2(2, 1)
 

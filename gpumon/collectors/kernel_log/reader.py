@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-MOST_AT_ONCE = 2000
+MAX_EVENTS = 2000
 """Records, or lines of what is no kernel log, of one read: neither a storm nor a wrong path must hold up the loop."""
 
 _RECORD_LIMIT = 8192
@@ -68,7 +68,7 @@ class KernelLog:
         records: list[Record] = []
         looked_at = 0
         self.more = True
-        while looked_at < MOST_AT_ONCE:
+        while looked_at < MAX_EVENTS:
             chunk = self._chunk()
             if not chunk:
                 self.more = False

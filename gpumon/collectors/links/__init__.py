@@ -1,1 +1,1 @@
-"""The links child: reads from the kernel's own files what the links between nodes do. Any of them may not answer."""
+"""The links child: reads ports, services and processes from the kernel's files. Any read may never return."""

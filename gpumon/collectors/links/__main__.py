@@ -1,4 +1,4 @@
-"""`python -m gpumon.collectors.links`: look at ports, services and processes, say what was seen, for ever."""
+"""`python -m gpumon.collectors.links`: read ports, services and processes, report, repeat."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 
 from gpumon import __version__, log
 from gpumon.clock import boot_clock
-from gpumon.collectors.lifecycle import frames_only, tie_to
-from gpumon.collectors.links.files import Files, Paged, Reach, Tree
+from gpumon.collectors.lifecycle import reserve_stdout, tie_to_parent
+from gpumon.collectors.links.files import Files, NotedTree, Reach, Tree
 from gpumon.collectors.links.infiniband import COLLECTOR as INFINIBAND
-from gpumon.collectors.links.infiniband import Infiniband
+from gpumon.collectors.links.infiniband import PortReader
 from gpumon.collectors.links.processes import COLLECTOR as PROCESSES
-from gpumon.collectors.links.processes import Processes, anonymous
+from gpumon.collectors.links.processes import ProcessReader, anonymous
 from gpumon.collectors.links.schedulers import COLLECTOR as SCHEDULERS
-from gpumon.collectors.links.schedulers import Schedulers
+from gpumon.collectors.links.schedulers import SchedulerReader
 from gpumon.collectors.links.services import COLLECTOR as SERVICES
-from gpumon.collectors.links.services import Services
+from gpumon.collectors.links.services import ServiceReader
 from gpumon.model import frame
 from gpumon.model.call_progress import Writer
 from gpumon.model.infiniband import LOOK_SECONDS
@@ -35,48 +35,48 @@ AGAIN_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """The files to read."""
+    """The file trees to read."""
 
     sysfs: Files
     root: Files
 
 
-class Links:
-    """One life of a child."""
+class LinksChild:
+    """The child's main loop."""
 
     def __init__(self, orders: LinksOrders, trees: Trees) -> None:
         page = Writer(orders.page)
 
         def reach(files: Files, shown: Callable[[str], str] = str) -> Reach:
-            return lambda subject: Paged(files, page, subject, shown)
+            return lambda subject: NotedTree(files, page, subject, shown)
 
-        self._infiniband = Infiniband(reach(trees.sysfs), orders.leave_aside)
-        self._services = Services(reach(trees.sysfs), reach(trees.root), orders.leave_aside)
-        self._processes = Processes(reach(trees.root, anonymous), orders.leave_aside)
-        self._schedulers = Schedulers(reach(trees.root, anonymous), orders.leave_aside)
+        self._infiniband = PortReader(reach(trees.sysfs), orders.leave_aside)
+        self._services = ServiceReader(reach(trees.sysfs), reach(trees.root), orders.leave_aside)
+        self._processes = ProcessReader(reach(trees.root, anonymous), orders.leave_aside)
+        self._schedulers = SchedulerReader(reach(trees.root, anonymous), orders.leave_aside)
         self._stuck: tuple[StuckProcess, ...] | None = None
         self._count_at = 0.0
 
-    def look(self) -> LinksSnapshot:
-        """States at every look; what is counted, and processes, every slow tick."""
+    def poll(self) -> LinksSnapshot:
+        """Read states at every poll; counters and processes at every slow tick."""
         counting = boot_clock() >= self._count_at
         if counting:
             self._count_at = boot_clock() + SLOW.value
-        ports, services = self._infiniband.look(counting=counting), self._services.look()
-        self._stuck = self._processes.look() if counting else self._stuck
-        schedulers = self._schedulers.look()
-        troubles = {
-            SERVICES: self._services.troubles,
-            INFINIBAND: self._infiniband.troubles,
-            PROCESSES: self._processes.troubles,
-            SCHEDULERS: self._schedulers.troubles,
+        ports, services = self._infiniband.poll(counting=counting), self._services.poll()
+        self._stuck = self._processes.poll() if counting else self._stuck
+        schedulers = self._schedulers.poll()
+        read_errors = {
+            SERVICES: self._services.read_errors,
+            INFINIBAND: self._infiniband.read_errors,
+            PROCESSES: self._processes.read_errors,
+            SCHEDULERS: self._schedulers.read_errors,
         }
-        denied = {collector for collector, found in troubles.items() if found.denied}
+        denied = {collector for collector, found in read_errors.items() if found.denied}
         return LinksSnapshot(
             ended_at=boot_clock(),
             ports=ports,
             services=services,
-            errors={collector: found.words for collector, found in troubles.items() if found.words},
+            errors={collector: found.words for collector, found in read_errors.items() if found.words},
             denied=tuple(sorted(denied | ({PROCESSES} if self._processes.denied else set()))),
             left_out=self._infiniband.left_out,
             stuck=self._stuck,
@@ -86,23 +86,23 @@ class Links:
         )
 
 
-def run(links: Links, say: Callable[[ChildMessage], None]) -> None:
-    """Until whoever listens is gone."""
+def run(links: LinksChild, say: Callable[[ChildMessage], None]) -> None:
+    """Poll until the reader of the output is gone."""
     due = boot_clock()
     while True:
-        say(links.look())
+        say(links.poll())
         due = max(due + LOOK_SECONDS, boot_clock())
         time.sleep(max(0.0, due - boot_clock()))
 
 
 def trees(orders: LinksOrders) -> Trees:
-    """Of this host, or of a simulated one: that as soon as there is one, for a scenario that is bad may be mended."""
+    """Return the host's trees, or the simulated ones. Waits for a valid scenario, which may be corrected."""
     if orders.simulation is None:
         return Trees(Tree(Path(orders.sysfs)), Tree(Path(orders.root)))
     while True:
         try:
             return _simulated(orders.simulation)
-        except SimulationError:  # the sampler says so
+        except SimulationError:  # the sampler reports it
             time.sleep(AGAIN_SECONDS)
 
 
@@ -120,10 +120,10 @@ def _simulated(simulation: Simulation) -> Trees:
 
 
 def main() -> int:
-    """Read the orders, then look until the input closes."""
+    """Read the orders, then poll until the input closes."""
     orders = LinksOrders.decode(sys.stdin.buffer.readline())
-    write = frames_only()
-    tie_to(orders.parent)
+    write = reserve_stdout()
+    tie_to_parent(orders.parent)
     log.configure(level=orders.log_level, format=orders.log_format)
 
     def say(message: ChildMessage) -> None:
@@ -133,9 +133,9 @@ def main() -> int:
 
     say(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
     try:
-        run(Links(orders, trees(orders)), say)
+        run(LinksChild(orders, trees(orders)), say)
     except BrokenPipeError:
-        logging.getLogger("gpumon.collectors.links").info("the daemon is gone")
+        logging.getLogger("gpumon.collectors.links").info("the daemon has ended")
     return 0
 
 

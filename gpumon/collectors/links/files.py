@@ -1,4 +1,4 @@
-"""How files are read: those of this host, or of a simulated one, each noted on the call page while it lasts."""
+"""File access, on this host or on a simulated one. Each read is noted on the call page while it lasts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Protocol
 from gpumon.model.call_progress import Writer
 
 LIMIT = 16384
-"""Bytes; a file of sysfs has a page at most."""
+"""Maximum bytes: a sysfs file has at most one page."""
 
 UNSUPPORTED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.EOPNOTSUPP, errno.ENODEV, errno.ENODATA})
-"""Errors by which a device says that it has no such thing, or is gone: nobody need hear of them."""
+"""Errors that mean "not supported" or "gone". They are not reported."""
 
 
 class Files(Protocol):
-    """A tree of small files; paths are relative to its root. All but `exists` raise OSError."""
+    """A tree of small files. Paths are relative to its root. All methods except `exists` raise OSError."""
 
     def names(self, folder: str) -> list[str]: ...
 
@@ -28,16 +28,16 @@ class Files(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def link(self, path: str) -> str:
-        """Where a symbolic link leads, as it stands there."""
+        """Return the target of a symbolic link, unresolved."""
         ...
 
 
 Reach = Callable[[str], Files]
-"""The same files, on behalf of a device or collector that the call page then names."""
+"""Return the same tree with reads noted on the call page under a device or collector."""
 
 
 class Tree:
-    """The files below one folder of this host."""
+    """The files below a folder of this host."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -59,8 +59,8 @@ class Tree:
         return os.readlink(self._root / path)  # noqa: PTH115 - a text is wanted, not a path
 
 
-class Paged:
-    """Files whose every reading is noted on the call page, on behalf of `subject`; `shown` says how to name a path."""
+class NotedTree:
+    """A tree whose reads are noted on the call page under `subject`; `shown` formats a path."""
 
     def __init__(self, files: Files, page: Writer, subject: str, shown: Callable[[str], str] = str) -> None:
         self._files = files
@@ -93,10 +93,10 @@ class Paged:
             self._page.leave()
 
 
-class Troubles:
-    """What could not be read in one look, other than what is not supported."""
+class ReadErrors:
+    """Read errors of one poll, without "not supported"."""
 
-    def __init__(self, *earlier: Troubles) -> None:
+    def __init__(self, *earlier: ReadErrors) -> None:
         self.found: dict[str, OSError] = {path: error for one in earlier for path, error in one.found.items()}
 
     def note(self, path: str, error: OSError) -> None:
@@ -109,7 +109,7 @@ class Troubles:
 
     @property
     def words(self) -> str:
-        """The first of them, and how many more; empty for none."""
+        """Return the first error and the number of others; empty if there are none."""
         if not self.found:
             return ""
         path, error = next(iter(self.found.items()))

@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE ports from /sys/class/infiniband: the state of each, and what it counts."""
+"""InfiniBand and RoCE ports from /sys/class/infiniband: state and counters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Collection
 
-from gpumon.collectors.links.files import Files, Reach, Troubles
+from gpumon.collectors.links.files import Files, Reach, ReadErrors
 from gpumon.model.bus_id import parsed
 from gpumon.model.infiniband import DATA_BITS, DOWNED_BITS, ERRORS, HARDWARE_ERRORS, InfinibandLink, InfinibandPort
 from gpumon.model.series_limits import MOST
@@ -16,90 +16,91 @@ log = logging.getLogger("gpumon.collectors.links")
 
 CLASS = "class/infiniband"
 COLLECTOR = "infiniband"
-MOST_PORTS = MOST["ports"]
-"""A host that gives each of its virtual machines a port must not flood the page; the first by name are read."""
+MAX_PORTS = MOST["ports"]
+"""Maximum number of ports, the first by name: a host with one port a virtual machine must not flood the page."""
 
 WORD = 4
-"""Bytes that port_rcv_data and port_xmit_data count as one."""
+"""Bytes per unit of port_rcv_data and port_xmit_data."""
 ACTIVE, LINK_UP = 4, 5
-"""Of `state` and of `phys_state`."""
+"""Values of `state` and `phys_state`."""
 
 
-class Infiniband:
-    """All ports. Remembers what they counted between two looks that count."""
+class PortReader:
+    """All ports. Keeps the counters between two polls that read them."""
 
     def __init__(self, reach: Reach, leave_aside: Collection[str] = ()) -> None:
         self._reach = reach
         self._leave_aside = leave_aside
         self._counts: dict[tuple[str, str], InfinibandPort] = {}
-        self._count_troubles = Troubles()
+        self._counter_errors = ReadErrors()
         self._full: set[str] = set()
         self.left_out = 0
-        """Ports beyond MOST_PORTS."""
-        self.troubles = Troubles()
-        """Of the last look at states, and of the last that counted."""
+        """Number of ports beyond MAX_PORTS."""
+        self.read_errors = ReadErrors()
+        """Errors of the last poll of states, and of the last poll of counters."""
 
-    def look(self, *, counting: bool) -> tuple[PortReading, ...]:
-        """Every port as it stands; with `counting` its counters are read anew."""
-        state_troubles = Troubles()
+    def poll(self, *, counting: bool) -> tuple[PortReading, ...]:
+        """Return every port. Reads the counters if `counting`."""
+        state_errors = ReadErrors()
         if counting:
-            self._count_troubles = Troubles()
-        places = self._places(state_troubles)
-        self.left_out = max(0, len(places) - MOST_PORTS)
-        ports = tuple(
-            self._port(device, port, state_troubles, counting=counting) for device, port in places[:MOST_PORTS]
-        )
-        self._counts = {place: self._counts[place] for place in places[:MOST_PORTS]}
-        self.troubles = Troubles(state_troubles, self._count_troubles)
+            self._counter_errors = ReadErrors()
+        places = self._places(state_errors)
+        self.left_out = max(0, len(places) - MAX_PORTS)
+        ports = tuple(self._port(device, port, state_errors, counting=counting) for device, port in places[:MAX_PORTS])
+        self._counts = {place: self._counts[place] for place in places[:MAX_PORTS]}
+        self.read_errors = ReadErrors(state_errors, self._counter_errors)
         return ports
 
-    def _places(self, troubles: Troubles) -> list[tuple[str, str]]:
-        """Device and port, in the order in which people count."""
+    def _places(self, read_errors: ReadErrors) -> list[tuple[str, str]]:
+        """Return device and port, in natural order."""
         if COLLECTOR in self._leave_aside:
             return []
-        devices = _names(self._reach(COLLECTOR), CLASS, troubles)
+        devices = _names(self._reach(COLLECTOR), CLASS, read_errors)
         return [
             (device, port)
             for device in sorted(set(devices) - set(self._leave_aside), key=_natural)
-            for port in sorted(self._ports(device, troubles), key=_natural)
+            for port in sorted(self._ports(device, read_errors), key=_natural)
         ]
 
-    def _ports(self, device: str, troubles: Troubles) -> list[str]:
-        """None of a virtual function: its physical one is here as well, and counts the same wire."""
-        files, folder = self._reach(device), f"{CLASS}/{device}"
-        return [] if files.exists(f"{folder}/device/physfn") else _names(files, f"{folder}/ports", troubles)
+    def _ports(self, device: str, read_errors: ReadErrors) -> list[str]:
+        """Return the ports of a device; none for a virtual function.
 
-    def _port(self, device: str, port: str, troubles: Troubles, *, counting: bool) -> PortReading:
+        Its physical function counts the same traffic.
+        """
+        files, folder = self._reach(device), f"{CLASS}/{device}"
+        return [] if files.exists(f"{folder}/device/physfn") else _names(files, f"{folder}/ports", read_errors)
+
+    def _port(self, device: str, port: str, read_errors: ReadErrors, *, counting: bool) -> PortReading:
         files, folder = self._reach(device), f"{CLASS}/{device}/ports/{port}"
         if counting or (device, port) not in self._counts:
             self._counts[device, port] = self._counted(files, folder)
         return PortReading(
             device=device,
             port=port,
-            link_layer=_text(files, f"{folder}/link_layer", troubles) or "unknown",
-            link=_link(files, folder, troubles),
+            link_layer=_text(files, f"{folder}/link_layer", read_errors) or "unknown",
+            link=_link(files, folder, read_errors),
             counts=self._counts[device, port],
             bus_id=self._address(device),
-            board=_text(files, f"{CLASS}/{device}/board_id", troubles) or "",
+            board=_text(files, f"{CLASS}/{device}/board_id", read_errors) or "",
             guid=self._guid(device),
-            firmware=_text(files, f"{CLASS}/{device}/fw_ver", Troubles()) or "",
+            firmware=_text(files, f"{CLASS}/{device}/fw_ver", ReadErrors()) or "",
         )
 
     def _guid(self, device: str) -> str:
-        """Of the card's function, which keeps it when the device is called otherwise; "" for none, or all zeros."""
-        text = _text(self._reach(device), f"{CLASS}/{device}/node_guid", Troubles()) or ""
+        """Return the node GUID of the card, which survives a renaming; "" if there is none or it is zero."""
+        text = _text(self._reach(device), f"{CLASS}/{device}/node_guid", ReadErrors()) or ""
         return text if text.strip("0:") else ""
 
     def _address(self, device: str) -> str:
-        """PCI address of a device; "" for one that is on no PCI bus."""
-        text = _text(self._reach(device), f"{CLASS}/{device}/device/uevent", Troubles()) or ""
+        """Return the PCI address of a device; "" for one that is not on a PCI bus."""
+        text = _text(self._reach(device), f"{CLASS}/{device}/device/uevent", ReadErrors()) or ""
         match = re.search(r"^PCI_SLOT_NAME=(\S+)$", text, re.MULTILINE)
         return (parsed(match[1]) if match else None) or ""
 
     def _counted(self, files: Files, folder: str) -> InfinibandPort:
         own, hardware = f"{folder}/counters", f"{folder}/hw_counters"
-        there = set(_names(files, own, self._count_troubles))
-        more = set(_names(files, hardware, self._count_troubles))
+        there = set(_names(files, own, self._counter_errors))
+        more = set(_names(files, hardware, self._counter_errors))
         errors = {name: self._number(files, f"{own}/{name}", bits) for name, bits in ERRORS.items() if name in there}
         errors |= {name: self._number(files, f"{hardware}/{name}") for name in HARDWARE_ERRORS if name in more}
 
@@ -117,59 +118,59 @@ class Infiniband:
         )
 
     def _number(self, files: Files, path: str, bits: int | None = None) -> float | None:
-        """None as well for a counter that is full: it says no more."""
-        text = _text(files, path, self._count_troubles)
-        if text is None or not text.isdecimal():  # a port without counters says "N/A (no PMA)"
+        """Return the counter's value; None for one that has reached its maximum, where it stops."""
+        text = _text(files, path, self._counter_errors)
+        if text is None or not text.isdecimal():  # a port without counters has "N/A (no PMA)"
             return None
         full = bits is not None and int(text) == (1 << bits) - 1
         if full and path not in self._full:
-            log.warning("a counter is full and counts no more; perfquery -R resets it", extra={"file": path})
+            log.warning("a counter has reached its maximum and stopped; perfquery -R resets it", extra={"file": path})
             self._full.add(path)
         elif not full and path in self._full:
-            log.info("a counter that was full counts again", extra={"file": path})
+            log.info("a counter that had stopped counts again", extra={"file": path})
             self._full.discard(path)
         return None if full else float(text)
 
 
-def _link(files: Files, folder: str, troubles: Troubles) -> InfinibandLink:
-    state = _code(_text(files, f"{folder}/state", troubles))
-    physical = _code(_text(files, f"{folder}/phys_state", troubles))
+def _link(files: Files, folder: str, read_errors: ReadErrors) -> InfinibandLink:
+    state = _code(_text(files, f"{folder}/state", read_errors))
+    physical = _code(_text(files, f"{folder}/phys_state", read_errors))
     up = None if state is None else state == ACTIVE and physical in {LINK_UP, None}
     return InfinibandLink(
         port_up=None if up is None else float(up),
-        # What a port that is down would be trained to, or was, is no speed.
-        port_speed_bytes_per_second=_speed(_text(files, f"{folder}/rate", troubles)) if up else None,
+        # The rate of a port that is down is not its speed.
+        port_speed_bytes_per_second=_speed(_text(files, f"{folder}/rate", read_errors)) if up else None,
     )
 
 
 def _code(text: str | None) -> int | None:
-    """The number before the name, as in "4: ACTIVE"."""
+    """Return the number before the name, as in "4: ACTIVE"."""
     number = (text or "").partition(":")[0]
     return int(number) if number.isdecimal() else None
 
 
 def _speed(text: str | None) -> float | None:
-    """Bytes per second, of "400 Gb/sec (4X NDR)"."""
+    """Return bytes per second from "400 Gb/sec (4X NDR)"."""
     match = re.match(r"(\d+(?:\.\d+)?) Gb/sec", text or "")
     return float(match[1]) * 1e9 / 8 if match else None
 
 
-def _names(files: Files, folder: str, troubles: Troubles) -> list[str]:
+def _names(files: Files, folder: str, read_errors: ReadErrors) -> list[str]:
     try:
         return files.names(folder)
     except OSError as error:
-        troubles.note(folder, error)
+        read_errors.note(folder, error)
         return []
 
 
-def _text(files: Files, path: str, troubles: Troubles) -> str | None:
+def _text(files: Files, path: str, read_errors: ReadErrors) -> str | None:
     try:
         return files.read(path)
     except OSError as error:
-        troubles.note(path, error)
+        read_errors.note(path, error)
         return None
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """SamplerOrders mlx5_10 after mlx5_9."""
+    """Return a sort key that orders mlx5_10 after mlx5_9."""
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]

@@ -1,6 +1,6 @@
-"""Processes that sit in the kernel and hold a GPU: asleep in state D, look after look, without having run.
+"""ProcessReader that are stuck in the kernel and hold a GPU: in state D at every poll, without having run.
 
-Nothing is read that waits for a process's memory: its command line, its maps and its environment hang with it.
+Nothing is read that waits for a process's memory map: its command line, maps and environment would block with it.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.links.files import UNSUPPORTED, Reach, Troubles
+from gpumon.collectors.links.files import UNSUPPORTED, Reach, ReadErrors
 from gpumon.model.snapshot import StuckProcess
 
 COLLECTOR = "processes"
 
-MOST_PROCESSES = 16384
-"""That are looked at; a host that has more is told so."""
+MAX_PROCESSES = 16384
+"""Maximum number of processes that are examined; more are reported as an error."""
 MOST_FILES = 4096
-"""Of one process."""
+"""Maximum number of file descriptors examined a process."""
 MOST_STUCK = 256
-"""That are told."""
+"""Maximum number of stuck processes reported."""
 _GONE = UNSUPPORTED | {errno.ESRCH}
 _HOST = "pid:[4026531836]"
-"""The first PID namespace of any kernel (PROC_PID_INIT_INO)."""
+"""The initial PID namespace of any kernel (PROC_PID_INIT_INO)."""
 _KERNEL_THREAD = 0x00200000
 _DEVICE = re.compile(r"/dev/nvidia(\d*)")
 
 
 class _Stat(NamedTuple):
-    """What /proc/PID/stat says of a process or a thread."""
+    """Fields of /proc/PID/stat of a process or thread."""
 
     state: str
     parent: str
     flags: int
     ran: tuple[str, ...]
-    """When it was started, and how long it has run: the same again, it has not run."""
+    """Start time and run time: if both are unchanged, it has not run."""
     threads: int
 
 
@@ -45,13 +45,13 @@ class _Asleep(NamedTuple):
 
     ran: tuple[str, ...]
     since: float
-    """Boot clock of the first look at which it was so."""
+    """Boot time of the first poll that found it so."""
     gpus: frozenset[str] | None = None
-    """Minor numbers of the GPUs that it holds; None: nothing of NVIDIA, or not looked yet."""
+    """Minor numbers of the GPUs that it holds; None if it holds no NVIDIA device or was not examined."""
 
 
-class Processes:
-    """All processes of the host, or of the container. Remembers who was asleep at the last look."""
+class ProcessReader:
+    """All processes of the host or container. Remembers which ones slept at the last poll."""
 
     def __init__(
         self, reach: Reach, leave_aside: Collection[str] = (), clock: Callable[[], float] = boot_clock
@@ -61,32 +61,32 @@ class Processes:
         self._clock = clock
         self._kernel: set[str] = set()
         self._asleep: dict[str, _Asleep] = {}
-        self.troubles = Troubles()
+        self.read_errors = ReadErrors()
         self.denied = False
-        """Nobody may see what other people's processes hold."""
+        """True if the open files of other users cannot be read."""
         self.contained: bool | None = None
-        """It sees the processes of a container alone, and so does NVML; None: nobody can tell."""
+        """True if only a container's processes are visible, to NVML too; None if unknown."""
 
-    def look(self) -> tuple[StuckProcess, ...] | None:
-        """Those that are stuck now, however long; None when nobody can tell. Processes of the agent are none."""
-        self.troubles, self.denied, self.contained = Troubles(), False, None
+    def poll(self) -> tuple[StuckProcess, ...] | None:
+        """Return the stuck processes; None if that cannot be determined. The agent's own processes are left out."""
+        self.read_errors, self.denied, self.contained = ReadErrors(), False, None
         if self._aside:
             return None
         try:
-            return self._look()
+            return self._examine()
         except OSError as error:
-            self.troubles.note("proc", error)
+            self.read_errors.note("proc", error)
             return None
 
-    def _look(self) -> tuple[StuckProcess, ...] | None:
+    def _examine(self) -> tuple[StuckProcess, ...] | None:
         pids = [name for name in self._files.names("proc") if name.isdecimal()]
         self.contained = self._link("proc/self/ns/pid") not in {_HOST, None}
-        self.denied = not self._may_look()
+        self.denied = not self._may_examine()
         if self.denied:
             return None
-        if len(pids) > MOST_PROCESSES:
-            self.troubles.note("proc", OSError(errno.E2BIG, f"has more than {MOST_PROCESSES} processes"))
-        asleep = {place: self._seen(place, stat) for place, stat in self._sleeping(pids[:MOST_PROCESSES])}
+        if len(pids) > MAX_PROCESSES:
+            self.read_errors.note("proc", OSError(errno.E2BIG, f"has more than {MAX_PROCESSES} processes"))
+        asleep = {place: self._seen(place, stat) for place, stat in self._sleeping(pids[:MAX_PROCESSES])}
         self._asleep = asleep
         held = [
             StuckProcess(since=one.since, gpus=tuple(sorted(one.gpus)))
@@ -95,18 +95,18 @@ class Processes:
         ]
         return tuple(sorted(held, key=lambda one: one.since)[:MOST_STUCK])
 
-    def _may_look(self) -> bool:
-        """What is denied of the first process is denied of all that belong to somebody else."""
+    def _may_examine(self) -> bool:
+        """If the first process of another user is denied, all are."""
         try:
             self._files.link("proc/1/fd/0")
         except PermissionError:
             return False
         except OSError:
-            pass  # it has closed its input, or is none of this tree
+            pass  # its input is closed, or it is not in this tree
         return True
 
     def _sleeping(self, pids: Collection[str]) -> Iterator[tuple[str, _Stat]]:
-        """Folders of threads in state D."""
+        """Yield the folders of threads in state D."""
         self._kernel &= set(pids)
         own = self._own()
         for pid in pids:
@@ -119,11 +119,11 @@ class Processes:
                 yield from self._threads(pid, every=stat.state == "Z")
 
     def _threads(self, pid: str, *, every: bool) -> Iterator[tuple[str, _Stat]]:
-        """The first thread; of a process that was killed and cannot end, `every` one that is left."""
+        """Yield the first thread; `every` remaining thread of a process that was killed and cannot end."""
         try:
             names = self._files.names(f"proc/{pid}/task") if every else [pid]
         except OSError:
-            return  # gone
+            return  # it has ended
         for name in names:
             place = f"proc/{pid}/task/{name}"
             stat = self._stat(place)
@@ -131,34 +131,40 @@ class Processes:
                 yield place, stat
 
     def _own(self) -> set[str]:
-        """This process and the daemon: what the daemon has started, and could not end, it tells itself."""
+        """Return this process and the daemon: children that the daemon could not end are reported by the daemon."""
         pid = self._link("proc/self")
         stat = self._stat(f"proc/{pid}") if pid else None
         return {one for one in (pid, stat and stat.parent) if one}
 
     def _seen(self, place: str, stat: _Stat) -> _Asleep:
-        """Asleep as before, or anew. What it holds is looked up once, when it has not run between two looks."""
+        """Return the updated record of a sleeping thread.
+
+        Its devices are read once, when it has not run between two polls.
+        """
         before = self._asleep.get(place)
         if before is None or before.ran != stat.ran:
             return _Asleep(stat.ran, self._clock())
         return before if before.gpus is not None else before._replace(gpus=self._held(place))
 
     def _held(self, place: str) -> frozenset[str] | None:
-        """A process that is ending has closed its files: the driver is in its kernel stack, if one may see that."""
+        """Return whether an exiting process is in the driver, if its kernel stack is readable.
+
+        It has closed its files already.
+        """
         found = list(self._devices(f"{place}/fd"))
         if found:
             return frozenset(minor for minor in found if minor)
         try:
             return frozenset() if "[nvidia" in self._files.read(f"{place}/stack") else None
         except OSError:
-            return None  # gone, or for root alone
+            return None  # it has ended, or only root may read it
 
     def _devices(self, folder: str) -> Iterator[str]:
-        """Numbers of NVIDIA's device nodes that are open; empty for those that stand for no GPU."""
+        """Return minor numbers of open NVIDIA device nodes; empty for nodes that are not a GPU."""
         try:
             names = self._files.names(folder)
         except OSError:
-            return  # gone
+            return  # it has ended
         for name in names[:MOST_FILES]:
             device = _DEVICE.match(self._link(f"{folder}/{name}") or "")
             if device:
@@ -168,20 +174,20 @@ class Processes:
         try:
             return self._files.link(path)
         except OSError:
-            return None  # gone, or closed meanwhile
+            return None  # it has ended, or the file was closed
 
     def _stat(self, folder: str) -> _Stat | None:
-        """None of what is gone."""
+        """Return the fields of /proc/PID/stat; None if it has ended."""
         try:
             text = self._files.read(f"{folder}/stat")
         except OSError as error:
             if error.errno not in _GONE:
-                self.troubles.note(anonymous(f"{folder}/stat"), error)
+                self.read_errors.note(anonymous(f"{folder}/stat"), error)
             return None
         fields = text.rpartition(")")[2].split()
         return _Stat(fields[0], fields[1], int(fields[6]), (fields[19], fields[11], fields[12]), int(fields[17]))
 
 
 def anonymous(path: str) -> str:
-    """A path of /proc without the number of a process: who reads what the agent says may not know it."""
+    """Replace the process number in a path of /proc: readers of the API may not see it."""
     return re.sub(r"/\d+", "/*", path)

@@ -1,6 +1,7 @@
-"""What gives this host to jobs: found by its units, programs and processes. While it is here, a free GPU may be taken.
+"""Detects schedulers that assign this host to jobs, by their units, programs and processes.
 
-That a unit is installed is enough: nobody should have to think of the probe when a node is put to work.
+While one is present, a free GPU may be assigned at any time. An installed unit is sufficient evidence, so that the
+probe needs no attention when a node is put to work.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.links.files import Reach, Troubles
-from gpumon.collectors.links.processes import MOST_PROCESSES
+from gpumon.collectors.links.files import Reach, ReadErrors
+from gpumon.collectors.links.processes import MAX_PROCESSES
 from gpumon.collectors.links.services import UNIT_FOLDERS
 
 COLLECTOR = "schedulers"
@@ -24,13 +25,13 @@ class Scheduler:
 
     name: str
     units: tuple[str, ...] = ()
-    """Of systemd."""
+    """Names of systemd units."""
     paths: tuple[str, ...] = ()
-    """Programs, and files that it leaves."""
+    """Programs, and files that they create."""
     commands: tuple[str, ...] = ()
-    """As the kernel names its processes: 15 characters at most."""
+    """Process names as the kernel truncates them, to 15 characters."""
     variable: str = ""
-    """Of its jobs' environment: this agent is one of them."""
+    """Environment variables of its jobs: this agent may be one of them."""
 
 
 TABLE = (
@@ -51,11 +52,11 @@ TABLE = (
         variable="KUBERNETES_SERVICE_HOST",
     ),
 )
-"""A scheduler is added by a row."""
+"""TABLE: add a scheduler by adding a row."""
 
 
-class Schedulers:
-    """Those of TABLE that are here. `environment`: this process's own."""
+class SchedulerReader:
+    """Return the schedulers present. `environment` is this process's own."""
 
     def __init__(
         self,
@@ -71,17 +72,17 @@ class Schedulers:
         self._clock = clock
         self._due = 0.0
         self._found: tuple[str, ...] | None = None
-        self.troubles = Troubles()
+        self.read_errors = ReadErrors()
 
-    def look(self) -> tuple[str, ...] | None:
-        """Their names, looked up again now and then; None when nobody can tell."""
+    def poll(self) -> tuple[str, ...] | None:
+        """The names of the schedulers, refreshed from time to time; None if unknown."""
         if self._aside or self._clock() < self._due:
             return self._found
         self._due = self._clock() + LOOK_SECONDS
-        self.troubles = Troubles()
+        self.read_errors = ReadErrors()
         commands = frozenset(self._commands())
         found = tuple(one.name for one in TABLE if self._is_here(one, commands))
-        self._found = None if self.troubles.found and not found else found
+        self._found = None if self.read_errors.found and not found else found
         return self._found
 
     def _is_here(self, one: Scheduler, commands: frozenset[str]) -> bool:
@@ -93,24 +94,27 @@ class Schedulers:
         )
 
     def _is_there(self, path: str) -> bool:
-        """Also a link that leads nowhere from here: out of a container, links of the host lead astray."""
+        """Return whether the path exists, also as a link with a missing target.
+
+        In a container, links of the host may not resolve.
+        """
         return self._files.exists(path) or self._is_link(path)
 
     def _is_link(self, path: str) -> bool:
         try:
             return bool(self._files.link(path))
-        except OSError:  # nothing there, or no link
+        except OSError:  # missing, or not a link
             return False
 
     def _commands(self) -> Iterator[str]:
-        """Names of all processes; of a container alone where it is shown no others."""
+        """Return the names of all visible processes."""
         try:
             pids = [name for name in self._files.names("proc") if name.isdecimal()]
         except OSError as error:
-            self.troubles.note("proc", error)
+            self.read_errors.note("proc", error)
             return
-        for pid in pids[:MOST_PROCESSES]:
+        for pid in pids[:MAX_PROCESSES]:
             try:
                 yield self._files.read(f"proc/{pid}/comm")
             except OSError:
-                continue  # gone
+                continue  # it has ended

@@ -1,13 +1,13 @@
-"""Services that the links need, from systemd's own files: its units, and the cgroups in which they run.
+"""ServiceReader that the links need, from systemd's own files: its units and their cgroups.
 
-No question to systemd or D-Bus: on a sick host both may be as stuck as the driver, and not every container has them.
+systemd and D-Bus are not queried: on a failing host both may hang like the driver, and few containers have them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from gpumon.collectors.links.files import UNSUPPORTED, Files, Reach, Troubles
+from gpumon.collectors.links.files import UNSUPPORTED, Files, Reach, ReadErrors
 from gpumon.model.node import UNITS
 
 COLLECTOR = "services"
@@ -19,23 +19,23 @@ UNIT_FOLDERS = (
     "usr/lib/systemd/system",
     "lib/systemd/system",
 )
-"""Below the host's root, the first that has a unit counts."""
+"""Folders below the host's root; the first that has a unit counts."""
 
 HIERARCHIES = ("fs/cgroup", "fs/cgroup/systemd", "fs/cgroup/unified")
-"""Below sysfs: version 2, version 1, and both at once."""
+"""Cgroup folders below sysfs: version 2, version 1, and hybrid."""
 
 
 BY_HAND = frozenset({UNITS["imex_up"]})
 """Units that may be disabled on purpose: IMEX runs in pods, or a scheduler starts it for a job."""
 _WANTED = (".wants", ".requires")
-"""Folders beside units, of links to those that are started together with one."""
+"""Folders beside units, with links to the units that are started together with them."""
 
 _SOMEBODY = "?"
-"""Where a unit's processes are in groups below its own."""
+"""Subgroups that hold a unit's processes."""
 
 
-class Services:
-    """The units of UNITS that are installed."""
+class ServiceReader:
+    """The installed units of UNITS."""
 
     def __init__(self, reach_sysfs: Reach, reach_root: Reach, leave_aside: Collection[str] = ()) -> None:
         self._sysfs = reach_sysfs(COLLECTOR)
@@ -43,15 +43,15 @@ class Services:
         self._aside = COLLECTOR in leave_aside
         self._processes: dict[str, frozenset[str]] = {}
         self.ended: tuple[str, ...] = ()
-        """Units none of whose processes is one of those at the look before."""
-        self.troubles = Troubles()
+        """Units that have no process in common with the previous poll."""
+        self.read_errors = ReadErrors()
 
-    def look(self) -> dict[str, bool]:
-        """Unit -> whether it runs; not of those that are stopped, and started by hand alone.
+    def poll(self) -> dict[str, bool]:
+        """Return whether each unit runs, except stopped units that are only started by hand.
 
-        Empty where no systemd is to be seen, as in most containers.
+        Empty if systemd is not visible, as in most containers.
         """
-        self.troubles = Troubles()
+        self.read_errors = ReadErrors()
         if self._aside:
             return {}
         installed = [unit for unit in UNITS.values() if self._installed(unit)]
@@ -59,21 +59,21 @@ class Services:
         running = {unit: self._runs(unit, slices) for unit in installed if slices}
         known = {unit: runs for unit, runs in running.items() if runs is not None}
         self._compare({unit: self._processes_of(unit, slices) for unit, runs in known.items() if runs}, known)
-        return {unit: runs for unit, runs in known.items() if runs or unit not in BY_HAND or self._wanted(unit)}
+        return {unit: runs for unit, runs in known.items() if runs or unit not in BY_HAND or self._watched(unit)}
 
     def _compare(self, now: Mapping[str, frozenset[str]], known: Mapping[str, bool]) -> None:
-        """With the look before: a unit that is started again at once is never seen stopped."""
+        """Compare with the previous poll: a unit that is restarted at once is never seen stopped."""
         before = self._processes
         self.ended = tuple(unit for unit in known if before.get(unit) and before[unit].isdisjoint(now.get(unit, ())))
         self._processes = {**before, **now, **{unit: frozenset() for unit, runs in known.items() if not runs}}
 
     def _processes_of(self, unit: str, slices: Collection[str]) -> frozenset[str]:
-        """Ids of the processes of a unit; where they cannot be told, those that it had."""
+        """Return the process ids of a unit; if they cannot be read, the previous ones."""
         for one in slices:
             try:
                 text = self._sysfs.read(f"{one}/{unit}/cgroup.procs")
             except OSError as error:
-                self.troubles.note(unit, error)
+                self.read_errors.note(unit, error)
             else:
                 if text:
                     return frozenset(text.split())
@@ -82,13 +82,13 @@ class Services:
     def _installed(self, unit: str) -> bool:
         for folder in UNIT_FOLDERS:
             try:
-                return bool(self._root.read(f"{folder}/{unit}"))  # a unit that is masked is empty: a link to /dev/null
+                return bool(self._root.read(f"{folder}/{unit}"))  # a masked unit is empty: a link to /dev/null
             except OSError as error:
-                self.troubles.note(f"{folder}/{unit}", error)
+                self.read_errors.note(f"{folder}/{unit}", error)
         return False
 
-    def _wanted(self, unit: str) -> bool:
-        """Whether it is enabled: another unit asks for it."""
+    def _watched(self, unit: str) -> bool:
+        """Return whether the unit is enabled, which means that another unit wants it."""
         folders = (f"{one}/{name}" for one in UNIT_FOLDERS for name in self._names(one) if name.endswith(_WANTED))
         return any(unit in self._names(folder) for folder in folders)
 
@@ -96,31 +96,31 @@ class Services:
         try:
             return self._root.names(folder)
         except OSError as error:
-            self.troubles.note(folder, error)
+            self.read_errors.note(folder, error)
             return []
 
     def _slices(self) -> Iterator[str]:
-        """Folders of the slices: a unit is in system.slice, unless it was given another one."""
+        """Yield the slices' folders: a unit is in system.slice unless it is assigned to another."""
         for hierarchy in HIERARCHIES:
             try:
                 names = self._sysfs.names(hierarchy)
             except OSError as error:
-                self.troubles.note(hierarchy, error)
+                self.read_errors.note(hierarchy, error)
             else:
                 yield from (f"{hierarchy}/{name}" for name in names if name.endswith(".slice"))
 
     def _runs(self, unit: str, slices: list[str]) -> bool | None:
-        """None when it cannot be told."""
+        """Return the process ids; None if they cannot be read."""
         try:
             return any(_populated(self._sysfs, f"{one}/{unit}") for one in slices)
         except OSError as error:
-            self.troubles.note(unit, error)
+            self.read_errors.note(unit, error)
             return None
 
 
 def _populated(files: Files, cgroup: str) -> bool:
-    """Whether a process is in it, or below: systemd removes the cgroup of a unit that has ended."""
-    for name, proof in (("cgroup.events", "populated 1"), ("cgroup.procs", "")):  # version 1 has the second alone
+    """Return whether a process is in the cgroup or below: systemd removes the cgroup of a unit that has ended."""
+    for name, proof in (("cgroup.events", "populated 1"), ("cgroup.procs", "")):  # version 1 has only the second
         try:
             text = files.read(f"{cgroup}/{name}")
         except OSError as error:

@@ -1,1 +1,1 @@
-"""Reads the driver. Child only: a call in here may never return."""
+"""Reads the driver. Only the sampler child imports this: a call in here may never return."""

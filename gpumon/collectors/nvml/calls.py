@@ -1,6 +1,6 @@
-"""TABLE: getters that are asked with structs of our own, and which struct version this driver takes.
+"""TABLE: getters that need our own C structs, with the struct versions that each driver accepts.
 
-pynvml's wrappers leave some of them half done, and its structs have changed size from one version to the next.
+pynvml's wrappers for some of them are incomplete, and its structs have changed size between versions.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _UINT, _UINT64, _UINT8 = ctypes.c_uint, ctypes.c_ulonglong, ctypes.c_uint8
 
 
 def _versioned(struct: ctypes.Structure, number: int) -> ctypes.Structure:
-    """The struct with its version, as NVML counts: its size, and a number in the highest byte."""
+    """Set the struct's version field as NVML defines it: the size, with the version number in the highest byte."""
     struct.version = ctypes.sizeof(struct) | number << 24
     return struct
 
 
 class EccSramErrorStatus(ctypes.Structure):
-    """nvmlEccSramErrorStatus_v1_t, of which only the last member is read."""
+    """nvmlEccSramErrorStatus_v1_t. Only the last member is read."""
 
     _fields_ = (("version", _UINT), ("counts", _UINT64 * 11), ("bThresholdExceeded", _UINT))
 
@@ -38,7 +38,7 @@ _FABRIC = (("cluster_uuid", _UINT8 * 16), ("status", _UINT), ("clique", _UINT), 
 
 
 class GpuFabricInfo(ctypes.Structure):
-    """nvmlGpuFabricInfo_t: the first, without a version."""
+    """nvmlGpuFabricInfo_t: version 1, which has no version field."""
 
     _fields_ = _FABRIC
 
@@ -56,7 +56,7 @@ class GpuFabricInfo3(ctypes.Structure):
 
 
 class FabricInfo(NamedTuple):
-    """What of it means something; None for what does not."""
+    """The meaningful parts of the answer; None for a field that is not valid."""
 
     state: int
     status: int | None
@@ -67,7 +67,7 @@ class FabricInfo(NamedTuple):
 
 
 def fabric_info(library: Library, handle: Any, bus_id: str) -> FabricInfo:
-    """In the newest version that the driver takes: 3 from 580 on, 2 from 550 on."""
+    """Return the fabric info in the newest version that the driver accepts: 3 from 580 on, 2 from 550 on."""
 
     def ask(function: str, info: ctypes.Structure) -> Any:
         library.raw(function, handle, ctypes.byref(info), bus_id=bus_id)
@@ -82,7 +82,7 @@ def fabric_info(library: Library, handle: Any, bus_id: str) -> FabricInfo:
         ),
     )
     done, cluster = info.state == COMPLETED, bytes(info.cluster_uuid)
-    joined = done and any(cluster)  # a fabric within one node has no name
+    joined = done and any(cluster)  # a fabric within one node has no cluster UUID
     return FabricInfo(
         state=info.state,
         status=info.status if done else None,
@@ -99,7 +99,7 @@ def _uuid(raw: bytes) -> str:
 
 
 class RawPlatformInfo(ctypes.Structure):
-    """nvmlPlatformInfo_v2_t; version 1 has the same layout, with the rack's name for the chassis' serial number."""
+    """nvmlPlatformInfo_v2_t. Version 1 has the same layout, but the rack's name in place of the chassis serial."""
 
     _fields_ = (
         ("version", _UINT),
@@ -112,7 +112,7 @@ class RawPlatformInfo(ctypes.Structure):
 
 
 class PlatformInfo(NamedTuple):
-    """Place in the rack; all None where there is none."""
+    """The GPU's place in the rack; all None if the host is not in one."""
 
     chassis: str | None
     slot: str | None
@@ -149,8 +149,8 @@ class RawProcess(ctypes.Structure):
     _fields_ = (("pid", _UINT), ("memory", _UINT64), ("gpu_instance_id", _UINT), ("compute_instance_id", _UINT))
 
 
-class Process(NamedTuple):
-    """A process on the GPU; memory in bytes, None where the driver cannot tell."""
+class GpuProcess(NamedTuple):
+    """A process on the GPU. `memory` is in bytes, None if the driver does not report it."""
 
     pid: int
     memory: int | None
@@ -160,16 +160,21 @@ _MEMORY_UNKNOWN = 0xFFFFFFFFFFFFFFFF
 _USUAL_PROCESSES = 64
 
 
-def _processes(kind: str) -> Callable[[Library, Any, str], list[Process]]:
-    """One call as a rule: pynvml asks for the size first, and each of its calls holds the driver's lock for ms."""
+def _processes(kind: str) -> Callable[[Library, Any, str], list[GpuProcess]]:
+    """Return a getter that usually needs one call.
 
-    def ask(library: Library, function: str, handle: Any, bus_id: str, room: int) -> list[Process]:
+    pynvml first calls for the size, and each call holds the driver's lock for milliseconds.
+    """
+
+    def ask(library: Library, function: str, handle: Any, bus_id: str, room: int) -> list[GpuProcess]:
         count, found = _UINT(room), (RawProcess * room)()
         library.raw(function, handle, ctypes.byref(count), found, bus_id=bus_id)
-        return [Process(one.pid, None if one.memory == _MEMORY_UNKNOWN else one.memory) for one in found[: count.value]]
+        return [
+            GpuProcess(one.pid, None if one.memory == _MEMORY_UNKNOWN else one.memory) for one in found[: count.value]
+        ]
 
-    def processes(library: Library, handle: Any, bus_id: str) -> list[Process]:
-        def way(function: str) -> list[Process]:
+    def processes(library: Library, handle: Any, bus_id: str) -> list[GpuProcess]:
+        def way(function: str) -> list[GpuProcess]:
             try:
                 return ask(library, function, handle, bus_id, _USUAL_PROCESSES)
             except NvmlError as error:
@@ -191,4 +196,4 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "ComputeRunningProcesses": _processes("Compute"),
     "GraphicsRunningProcesses": _processes("Graphics"),
 }
-"""By the name that rows give; any other name is pynvml's `nvmlDeviceGet<name>`."""
+"""Getters by the name that table rows use. Any other name is pynvml's `nvmlDeviceGet<name>`."""

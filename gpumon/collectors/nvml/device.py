@@ -1,4 +1,4 @@
-"""One opened device as it is asked: what it answered, what it turned out not to support, what failed."""
+"""One opened device: its answers, what it does not support, and its errors."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from gpumon.model.reading import FAST, ONCE, RARE, Call, Field, Source, Tier
 log = logging.getLogger("gpumon.collectors.nvml")
 
 FAULT_CODES = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset_required"}
-"""Codes that any call may give and that mean the whole GPU."""
+"""Codes that any call may return and that concern the whole GPU."""
 
 Key = tuple[str, tuple[int, ...]] | Scoped
-"""What is asked: a call's name and arguments, or a field."""
+"""Identifies a driver query: a call's name and arguments, or a field."""
 EVERY_FIELD: Key = ("nvmlDeviceGetFieldValues", ())
 
 
 class GpuFaultError(Exception):
-    """The GPU as a whole does not answer."""
+    """The whole GPU does not answer."""
 
     def __init__(self, fault: str, error: NvmlError) -> None:
         super().__init__(str(error))
@@ -41,11 +41,11 @@ class GpuFaultError(Exception):
 
 
 class AbsentError(Exception):
-    """This source gives no value."""
+    """This source has no value."""
 
 
 class Device:
-    """A GPU, or a MIG instance of one. Answers are good for the tier that is being read."""
+    """A GPU or a MIG instance. Answers are cached for the tier that is being read."""
 
     def __init__(self, library: Library, handle: Any, bus_id: str, field_ids: Mapping[str, int]) -> None:
         self.library = library
@@ -54,38 +54,38 @@ class Device:
         self._field_ids = field_ids
         self._unsupported: set[Key] = set()
         self._known: set[Key] = set()
-        """What has answered before: when it fails now, that will pass."""
+        """Queries that have succeeded before: if one fails now, the failure is transient."""
         self._answers_of: dict[Tier, dict[Any, Any]] = {}
         self._answers: dict[Any, Any] = {}
-        """Those of the tier that is being read, by Key."""
+        """Answers of the current tier, by Key."""
         self._constants: dict[Call, Any] = {}
         self._batches: dict[tuple[Scoped, ...], list[Batch]] = {}
         self._links_have: set[str] = set()
         self._links_lack: set[str] = set()
-        """Fields that some link has answered, and that none does."""
+        """Fields that at least one link supports, and fields that no link supports."""
         self._doubted: dict[Tier, dict[str, float]] = {}
-        """Rows whose last reading cannot be true, and what it was."""
+        """Rows whose last reading was implausible, with that reading."""
         self._doubted_before: dict[Tier, Mapping[str, float]] = {}
         self._answered = False
-        """Whether any call of the fast tier has answered."""
+        """True if any call of the fast tier succeeded."""
         self._failed: NvmlError | None = None
-        """The last failure of one that did not."""
+        """The last failure of a call that did not succeed."""
         self.tier = FAST
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
-        """What lacked permission when it was last asked for."""
+        """Queries that lacked permission when last made."""
         self.missed: set[Tier] = set()
-        """Tiers whose last reading had errors: what is read seldom is to be read again before its time."""
+        """Tiers whose last reading had errors. A rare tier among them is read again early."""
 
     def instance(self, handle: Any) -> Device:
-        """A part of this device: has support of its own, and shares the rest."""
+        """Return a part of this device, with its own set of supported calls and everything else shared."""
         part = Device(self.library, handle, self.bus_id, {})
         part.tier, part.errors, part.denied, part.missed = self.tier, self.errors, self.denied, self.missed
         part._doubted = self._doubted
         return part
 
     def begin(self, tier: Tier) -> None:
-        """Forget what was answered for the tier before."""
+        """Clear the cached answers of the previous tier."""
         self._answers_of[tier] = {}
         self.turn_to(tier)
         self.missed.discard(tier)
@@ -94,23 +94,23 @@ class Device:
             self._answered, self._failed = False, None
 
     def turn_to(self, tier: Tier) -> None:
-        """Go on with a tier that was begun, after another one was read in between."""
+        """Resume a tier that was interrupted to read another one."""
         self.tier = tier
         self._answers = self._answers_of[tier]
 
     def end(self) -> None:
-        """Say which rows have begun to talk nonsense, and which have ceased to. Raises GpuFaultError."""
+        """Log the rows that became implausible or plausible again. Raises GpuFaultError if no call succeeded."""
         if self.tier is FAST and self._failed is not None and not self._answered:
             raise GpuFaultError("unknown", self._failed)
         now, before = self._doubted[self.tier], self._doubted_before[self.tier]
         for row in now.keys() - before.keys():
-            told = {"bus_id": self.bus_id, "row": row, "value": now[row]}
-            log.warning("this reading cannot be true and is left out", extra=told)
+            detail = {"bus_id": self.bus_id, "row": row, "value": now[row]}
+            log.warning("implausible reading is left out", extra=detail)
         for row in before.keys() - now.keys():
-            log.info("this reading is plausible again", extra={"bus_id": self.bus_id, "row": row})
+            log.info("reading is plausible again", extra={"bus_id": self.bus_id, "row": row})
 
     def forget(self) -> None:
-        """What it supports has changed: find out anew."""
+        """Clear what is supported: the device's capabilities have changed."""
         self._unsupported.clear()
         self._known.clear()
         self._constants.clear()
@@ -119,7 +119,7 @@ class Device:
         self._batches.clear()
 
     def is_plausible(self, row: str, value: float) -> bool:
-        """Whether it may be told; what may not is counted and logged."""
+        """Return whether the value may be exported; an implausible one is counted and logged."""
         if is_plausible(row, value):
             return True
         self._doubted[self.tier][row] = value
@@ -127,13 +127,13 @@ class Device:
         return False
 
     def count(self, error: str) -> None:
-        """One failure of the tier that is being read; what is read once counts as rare."""
+        """Count a failure of the current tier; queries made once count as rare."""
         self.errors[f"{(RARE if self.tier is ONCE else self.tier).name.lower()},{error}"] += 1
 
     # Calls
 
     def call(self, call: Call) -> Any:
-        """What this getter answers, asked once a tier. Raises AbsentError, NvmlError, GpuFaultError."""
+        """Return the getter's answer, called once a tier. Raises AbsentError, NvmlError, GpuFaultError."""
         key = call.name, call.arguments
         if key in self._unsupported:
             raise AbsentError
@@ -145,7 +145,7 @@ class Device:
         return answer
 
     def constant(self, call: Call, otherwise: Any) -> Any:
-        """What this getter answered when it first did, or `otherwise` until then."""
+        """Return the getter's first answer, or `otherwise` until there is one."""
         if call not in self._constants:
             try:
                 self._constants[call] = self.call(call)
@@ -154,7 +154,7 @@ class Device:
         return self._constants[call]
 
     def link_call(self, name: str, link: int) -> Any:
-        """What a getter answers of a link, each time anew: what it does not support now it may with the link up."""
+        """Return a getter's answer for a link, called each time: "unsupported" may change when the link comes up."""
         try:
             return self._driver(name, (link,))
         except NvmlError as error:
@@ -180,7 +180,7 @@ class Device:
         return self.library.call(f"nvmlDeviceGet{name}", self.handle, *arguments, bus_id=self.bus_id)
 
     def judge(self, error: NvmlError, key: Key | None = None) -> None:
-        """Whether this failure is the whole GPU's (raises GpuFaultError), for good, or one to count."""
+        """Classify a failure: whole GPU (raises GpuFaultError), unsupported, or counted."""
         if error.code in FAULT_CODES:
             raise GpuFaultError(FAULT_CODES[error.code], error)
         if error.code in GONE:
@@ -188,7 +188,7 @@ class Device:
         if error.code in UNSUPPORTED and key not in self._known:
             if key is not None:
                 self._unsupported.add(key)
-        elif error.code != NO_PERMISSION:  # that is told as what is denied
+        elif error.code != NO_PERMISSION:  # already reported through `denied`
             self._failed = error
             self.missed.add(self.tier)
             self.count(error.name)
@@ -196,7 +196,7 @@ class Device:
     # Fields
 
     def ask_fields(self, scoped: Iterable[Scoped]) -> None:
-        """Ask for all of these that are not known to be unsupported, as a rule in one call."""
+        """Read all of these fields that may be supported, normally in one call."""
         wanted = tuple(dict.fromkeys(one for one in scoped if not self.lacks_field(one)))
         if wanted and wanted not in self._batches:
             self._batches[wanted] = [Batch(part, self._field_ids) for part in _apart(wanted)]
@@ -218,12 +218,12 @@ class Device:
                 self._answered = True
                 if key.link:
                     self._links_have.add(key.name)
-            # Of a link that is down the driver knows little: that tells nothing of what the GPU supports.
+            # The driver reports little about a link that is down, so a failure there does not mean "unsupported".
             elif not key.link or answer.code not in UNSUPPORTED:
                 self.judge(answer, key)
 
     def field(self, scoped: Scoped) -> float:
-        """What this field answered. Raises AbsentError, NvmlError."""
+        """Return the field's answer. Raises AbsentError, NvmlError."""
         answer = self._answers.get(scoped)
         if answer is None:
             raise AbsentError
@@ -231,13 +231,13 @@ class Device:
             raise answer.with_traceback(None)
         return float(answer)
 
-    def leave_out(self, name: str) -> None:
-        """Ask no link for this field again, if none has ever answered it."""
+    def stop_reading(self, name: str) -> None:
+        """Stop reading this field from links if no link has ever answered it."""
         if name not in self._links_have:
             self._links_lack.add(name)
 
     def lacks(self, source: Source) -> bool:
-        """Whether it is known not to support this."""
+        """Return whether the source is known to be unsupported."""
         match source:
             case Call(name=name, arguments=arguments):
                 return (name, arguments) in self._unsupported
@@ -247,7 +247,7 @@ class Device:
                 return False
 
     def has(self, source: Source) -> bool:
-        """Whether it is known to support this."""
+        """Return whether the source is known to be supported."""
         return isinstance(source, Field) and Scoped(source.name, source.scope) in self._known
 
     def lacks_field(self, scoped: Scoped) -> bool:
@@ -260,7 +260,7 @@ class Device:
 
 
 def _apart(wanted: tuple[Scoped, ...]) -> tuple[tuple[Scoped, ...], ...]:
-    """On Blackwell, ECC totals cannot be had in one batch with NVLink's counters."""
+    """On Blackwell, ECC totals fail in a batch that also has NVLink counters."""
     ecc = tuple(one for one in wanted if one.name.startswith("ECC_"))
     rest = tuple(one for one in wanted if not one.name.startswith("ECC_"))
     mixed = ecc and any(one.name.startswith("NVLINK_COUNT_") for one in rest)

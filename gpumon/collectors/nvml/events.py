@@ -1,6 +1,6 @@
-"""NVML's event set, looked at without waiting: one thread makes all driver calls, so none needs to be joined.
+"""NVML's event set, polled without waiting. One thread makes all driver calls, so no thread has to be joined.
 
-Xids are told; what else an event announces is read sooner for it.
+Xids are reported. Any other event makes the reader refresh the affected rows early.
 """
 
 from __future__ import annotations
@@ -17,57 +17,57 @@ from gpumon.model.snapshot import XidEvent
 log = logging.getLogger("gpumon.collectors.nvml")
 
 XID_ERROR, MIG_CONFIG, UNAVAILABLE, RECOVERY_ACTION = 0x8, 0x100, 0x4000, 0x8000
-ANNOUNCED = {
+CHANGES = {
     MIG_CONFIG: "the MIG configuration changes",
-    UNAVAILABLE: "the driver says that this GPU is unavailable",
-    RECOVERY_ACTION: "the driver has new advice on this GPU",
+    UNAVAILABLE: "the driver reports that this GPU is unavailable",
+    RECOVERY_ACTION: "the driver has a new recovery action for this GPU",
 }
-"""Events that carry nothing: the readings say the rest."""
-WANTED = XID_ERROR | MIG_CONFIG | UNAVAILABLE | RECOVERY_ACTION
+"""Events without data: the readings have the details."""
+EVENT_TYPES = XID_ERROR | MIG_CONFIG | UNAVAILABLE | RECOVERY_ACTION
 NOT_ATTRIBUTED = 0xFFFFFFFF
-MOST_AT_ONCE = 64
-"""Events taken in one poll: a storm must not keep the readings waiting."""
+MAX_EVENTS = 64
+"""Maximum events taken in one poll, so that a storm does not delay the readings."""
 BACK_OFF = (1.0, 30.0)
 
 
 class Events:
-    """One event set over all opened GPUs; rebuilt, with back-off, when the driver refuses it."""
+    """One event set for all opened GPUs. It is rebuilt, with back-off, when the driver refuses it."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
         self._set: Any = None
         self._gpus: dict[int, tuple[str, str | None]] = {}
-        self._wanted: list[tuple[Any, str, str | None]] = []
+        self._watched: list[tuple[Any, str, str | None]] = []
         self._retry_at = 0.0
         self._delay = BACK_OFF[0]
-        self._drained: list[XidEvent] = []
-        self.announced: set[str] = set()
-        """Bus ids of GPUs of which something is to be read again at once. Who reads it takes it out."""
+        self._collected: list[XidEvent] = []
+        self.changed: set[str] = set()
+        """Bus ids of GPUs whose readings must be refreshed at once. The reader removes them."""
 
     def watch(self, handle: Any, bus_id: str, uuid: str | None) -> None:
-        """Report the Xids of this GPU from now on. What came before is not told."""
-        self._wanted = [one for one in self._wanted if one[1] != bus_id] + [(handle, bus_id, uuid)]
+        """Report the Xids of this GPU from now on; earlier ones are not reported."""
+        self._watched = [one for one in self._watched if one[1] != bus_id] + [(handle, bus_id, uuid)]
         if self._set is not None:
             self._register(handle, bus_id, uuid)
 
     def forget(self, bus_id: str) -> None:
-        """Of a GPU that does not answer: a set that holds it answers for no other either."""
-        wanted = [one for one in self._wanted if one[1] != bus_id]
-        if len(wanted) != len(self._wanted):
-            self._wanted = wanted
+        """Remove a GPU that does not answer: while the set has it, the set fails for every GPU."""
+        wanted = [one for one in self._watched if one[1] != bus_id]
+        if len(wanted) != len(self._watched):
+            self._watched = wanted
             if self._set is not None:
-                self._collect(self._drained)  # its last words, and what its neighbours have said meanwhile
+                self._collect(self._collected)  # its last events, and those of its neighbours so far
             self._free()
-            self._retry_at = 0.0  # the set is well again without it
+            self._retry_at = 0.0  # the set works again without it
 
     def prepare(self) -> None:
-        """Have the set ready, so that what happens before the next look is not missed."""
+        """Create the set if needed, so that no event before the next poll is missed."""
         if self._set is None:
             self._build()
 
     def take(self) -> list[XidEvent]:
-        """All events since the last call; none, and no error, while the driver refuses the set."""
-        taken, self._drained = self._drained, []
+        """Return all events since the last call; none, and no error, while the driver refuses the set."""
+        taken, self._collected = self._collected, []
         self.prepare()
         if self._set is not None:
             self._collect(taken)
@@ -75,12 +75,12 @@ class Events:
 
     def _collect(self, taken: list[XidEvent]) -> None:
         try:
-            for _ in range(MOST_AT_ONCE - len(taken)):
+            for _ in range(MAX_EVENTS - len(taken)):
                 event = self._library.call("nvmlEventSetWait_v2", self._set, 0)
                 if event.eventType & XID_ERROR:
                     taken.append(self._xid(event))
                 else:
-                    self._announce(event)
+                    self._note_change(event)
         except NvmlError as error:
             if error.code != TIMEOUT:
                 self._fail(error)
@@ -88,7 +88,7 @@ class Events:
                 self._delay = BACK_OFF[0]
 
     def _build(self) -> None:
-        if not self._wanted or boot_clock() < self._retry_at:
+        if not self._watched or boot_clock() < self._retry_at:
             return
         try:
             self._set = self._library.call("nvmlEventSetCreate")
@@ -96,20 +96,23 @@ class Events:
             self._fail(error)
             return
         self._gpus.clear()
-        for handle, bus_id, uuid in self._wanted:
+        for handle, bus_id, uuid in self._watched:
             self._register(handle, bus_id, uuid)
 
     def _register(self, handle: Any, bus_id: str, uuid: str | None) -> None:
         try:
             supported = self._library.call("nvmlDeviceGetSupportedEventTypes", handle, bus_id=bus_id)
-            if self._ask_for(handle, supported, bus_id):
+            if self._register_types(handle, supported, bus_id):
                 self._gpus[_address(handle)] = (bus_id, uuid)
         except NvmlError as error:
             log.warning("no Xid events from this GPU", extra={"bus_id": bus_id, "error": error.name})
 
-    def _ask_for(self, handle: Any, supported: int, bus_id: str) -> bool:
-        """An unsupported bit would leave the GPU without any event; so might one that is not for this user."""
-        every, least = supported & WANTED, supported & XID_ERROR
+    def _register_types(self, handle: Any, supported: int, bus_id: str) -> bool:
+        """Register only supported events.
+
+        One unsupported bit, or one that needs root, would disable all events of the GPU.
+        """
+        every, least = supported & EVENT_TYPES, supported & XID_ERROR
         try:
             if every:
                 self._library.call("nvmlDeviceRegisterEvents", handle, every, self._set, bus_id=bus_id)
@@ -131,22 +134,22 @@ class Events:
             compute_instance_id=_attributed(event.computeInstanceId),
         )
 
-    def _announce(self, event: Any) -> None:
+    def _note_change(self, event: Any) -> None:
         bus_id, _ = self._gpus.get(_address(event.device), ("", None))
-        if bus_id not in self.announced:  # a storm of them is one thing to read
-            self.announced.add(bus_id)
-            log.warning(ANNOUNCED.get(event.eventType, "an event that was not asked for"), extra={"bus_id": bus_id})
+        if bus_id not in self.changed:  # log a storm once
+            self.changed.add(bus_id)
+            log.warning(CHANGES.get(event.eventType, "an unexpected event"), extra={"bus_id": bus_id})
 
     def _fail(self, error: NvmlError) -> None:
-        """An error other than a timeout comes back at once, every time: without a pause this would spin."""
-        log.warning("the event set failed; it will be built again", extra={"error": error.name, "in": self._delay})
+        """Schedule a rebuild: errors other than a timeout return at once, so retrying without a pause would spin."""
+        log.warning("the event set failed and will be rebuilt", extra={"error": error.name, "in": self._delay})
         self._free()
         self._retry_at = boot_clock() + self._delay
         self._delay = min(self._delay * 2, BACK_OFF[1])
 
     def close(self) -> None:
-        """Give the set back."""
-        self._wanted.clear()
+        """Free the set."""
+        self._watched.clear()
         self._free()
 
     def _free(self) -> None:
@@ -154,7 +157,7 @@ class Events:
             try:
                 self._library.call("nvmlEventSetFree", self._set)
             except NvmlError as error:
-                log.debug("the event set could not be freed", extra={"error": error.name})
+                log.debug("cannot free the event set", extra={"error": error.name})
         self._set = None
 
 

@@ -1,7 +1,7 @@
-"""TABLE: numbers of the fields of nvmlDeviceGetFieldValues, by driver version.
+"""TABLE: ids of the fields of nvmlDeviceGetFieldValues, by driver version.
 
-Our own, because the numbers are no stable interface: 25 were renumbered between drivers, and the constants of the
-bindings follow the bindings' version, not the driver's. Field 269 on 580.65 is a power-smoothing preset, with success.
+The bindings' constants cannot be used: 25 ids were renumbered between drivers, and the constants follow the bindings'
+version, not the driver's. For example, field 269 on driver 580.65 is a power-smoothing preset, returned with success.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Version = tuple[int, ...]
 
 
 class FieldId(NamedTuple):
-    """One number, and the drivers on which it means this field: from `since` up to and without `until`."""
+    """A field id and the drivers that use it for this field: from `since` up to, but not including, `until`."""
 
     name: str
     number: int
@@ -104,7 +104,7 @@ FIELD_IDS = (
 
 
 def version(driver: str) -> Version:
-    """`580.65.06` as numbers; parts that are not numbers end it."""
+    """Parse `580.65.06` into numbers; the first part that is not a number ends it."""
     parts: list[int] = []
     for part in driver.split("."):
         if not part.isdigit():
@@ -115,6 +115,6 @@ def version(driver: str) -> Version:
 
 @cache
 def field_ids(driver: str) -> Mapping[str, int]:
-    """Numbers that this driver gives to the fields it has. A name that is missing is a field it lacks."""
+    """Return this driver's id of each field it has. A missing name is a field that the driver lacks."""
     this = version(driver)
     return {row.name: row.number for row in FIELD_IDS if row.since <= this < row.until}

@@ -1,4 +1,4 @@
-"""A batch of fields of one GPU: one driver call, on memory of our own that is used again and again."""
+"""A batch of fields of one GPU: one driver call on a reusable buffer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpumon.collectors.nvml.library import UNKNOWN, Library, NvmlError
 # nvmlFieldValue_t: fieldId, scopeId, timestamp, latencyUsec, valueType, nvmlReturn, value
 _LAYOUT = struct.Struct("<IIqqIi8s")
 _DOUBLE = 0
-"""A type that no field of ours has."""
+"""A value type that none of our fields has."""
 _VALUE_TYPES = {
     1: struct.Struct("<I4x"),
     2: struct.Struct("<Q"),
@@ -25,36 +25,36 @@ _VALUE_TYPES = {
 
 
 ALL_ONES = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
-"""How drivers write that they have no value, where they do not say so."""
+"""Values that drivers return in place of an error when they have no value."""
 NONSENSE = math.inf
-"""Stands for what was answered and cannot be a value, through all that is worked out from it."""
+"""Marks an answer that cannot be a value; it propagates through all derived values."""
 
 
 class Scoped(NamedTuple):
-    """A field to ask."""
+    """A field and its scope."""
 
     name: str
     scope: int = 0
     link: bool = False
-    """Whether the scope is a link."""
+    """Whether the scope is a link number."""
 
 
 Answer = float | NvmlError | None
-"""A value, NONSENSE, the failure of this one field, or None: success with nothing filled in."""
+"""A value, NONSENSE, this field's failure, or None (success without a value)."""
 
 
 class Batch:
-    """A fixed list of fields and the memory to ask for them again and again."""
+    """A fixed list of fields, with the buffer that is reused for each call."""
 
     def __init__(self, scoped: Sequence[Scoped], numbers: Mapping[str, int]) -> None:
-        # The driver leaves alone what it does not know: each entry starts out as failed.
+        # The driver does not write entries that it does not know, so each entry starts as failed.
         entries = (_LAYOUT.pack(numbers[one.name], one.scope, 0, 0, 0, UNKNOWN, b"") for one in scoped)
         self.scoped = tuple(scoped)
         self._question = b"".join(entries)
         self._buffer = ctypes.create_string_buffer(self._question, len(self._question))
 
     def read(self, library: Library, handle: Any, bus_id: str) -> dict[Scoped, Answer]:
-        """What each field answers. Raises NvmlError when the call itself fails."""
+        """Return each field's answer. Raises NvmlError if the call itself fails."""
         ctypes.memmove(self._buffer, self._question, len(self._question))
         library.raw("nvmlDeviceGetFieldValues", handle, len(self.scoped), self._buffer, bus_id=bus_id)
         return {
@@ -68,7 +68,7 @@ class Batch:
 def _answer(timestamp: int, kind: int, value: bytes) -> float | None:
     layout = _VALUE_TYPES.get(kind)
     if layout is None:
-        # With ECC off some drivers say success and fill in nothing. A double that has a time is the wrong type.
+        # With ECC disabled some drivers return success without a value. A double with a timestamp is a wrong type.
         return None if kind == _DOUBLE and not timestamp else NONSENSE
     (number,) = layout.unpack(value)
     return NONSENSE if number in ALL_ONES else float(number)

@@ -1,7 +1,8 @@
-"""GPU performance monitoring, Hopper and later: what the engines did between two samples.
+"""GPU performance monitoring (GPM), Hopper and later: engine activity between two samples.
 
-Two samples a GPU (or GPU instance), allocated once and swapped at every reading; no wait inside. One thread asks, as
-shared samples have brought kernels down. The samples die with NVML's initialisation and are freed before it ends.
+Each GPU (or GPU instance) has two samples, allocated once and swapped at every reading, without waiting. Only one
+thread samples, because concurrent use of samples has crashed kernels. The samples belong to NVML's initialisation and
+are freed before it ends.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ METRICS: Mapping[str, int] = {
     "FP32_UTIL": 12,
     "FP16_UTIL": 13,
 }
-"""NVML's numbers, the same in every driver so far. All are 0 to 100."""
+"""NVML's metric ids, the same in every driver so far. All values are 0 to 100."""
 FULL, ROUNDING = 100.0, 1.0
-"""Two samples are not taken at quite the same moment in every unit: a little more than all of it is all of it."""
+"""Units are not sampled at exactly the same moment, so slightly more than 100 is rounded down to 100."""
 
-LEAST_SECONDS = 0.1
-"""Between two samples, by NVML's header."""
+MIN_SECONDS = 0.1
+"""Minimum time between two samples, from NVML's header."""
 RETRY_SECONDS = 60.0
-"""After a refusal for lack of permission, which may come after minutes and go again."""
+"""Pause after a call without permission. Permission may be lost and regained at run time."""
 
 _VERSION = 1
 
@@ -51,7 +52,7 @@ class _Metric(ctypes.Structure):
 
 
 class _MetricsGet(ctypes.Structure):
-    """nvmlGpmMetricsGet_t, as long as it is asked to be: drivers look at the first `count` metrics only."""
+    """nvmlGpmMetricsGet_t with a shorter array: drivers read only the first `count` metrics."""
 
     _fields_ = (
         ("version", ctypes.c_uint),
@@ -67,7 +68,7 @@ class _Support(ctypes.Structure):
 
 
 def is_supported(device: Device) -> bool:
-    """Ask the driver. Raises NvmlError for what may be otherwise later."""
+    """Return whether the driver supports GPM. Raises NvmlError if the answer may change later."""
     support = _Support(_VERSION)
     try:
         device.library.raw("nvmlGpmQueryDeviceSupport", device.handle, ctypes.byref(support), bus_id=device.bus_id)
@@ -79,7 +80,7 @@ def is_supported(device: Device) -> bool:
 
 
 class SamplePair:
-    """Two samples of one GPU, or of one GPU instance of it."""
+    """Two samples of one GPU or of one of its GPU instances."""
 
     def __init__(self, gpu: Device, instance: int | None = None) -> None:
         self._gpu = gpu
@@ -88,16 +89,16 @@ class SamplePair:
         for entry, metric in zip(self._question.metrics, METRICS.values(), strict=True):
             entry.metric = metric
         self._samples: list[ctypes.c_void_p] = []
-        """The later one last; the other one is to be overwritten."""
+        """The newer sample is last; the other one is overwritten next."""
         self._taken_at: float | None = None
         self.values: Mapping[str, float] = {}
-        """By metric, 0 to 100, of the time between the last two samples."""
+        """Values by metric, 0 to 100, for the time between the last two samples."""
 
     def read(self) -> None:
-        """Take a sample and work out the values; none before the second one. Raises NvmlError."""
+        """Take a sample and compute the values; there are none before the second sample. Raises NvmlError."""
         now = boot_clock()
-        if self._taken_at is not None and now - self._taken_at < LEAST_SECONDS:
-            return  # too early: what was last read still stands
+        if self._taken_at is not None and now - self._taken_at < MIN_SECONDS:
+            return  # too early: the last values stay valid
         try:
             self._sample(now)
         except NvmlError:
@@ -133,17 +134,17 @@ class SamplePair:
         self._gpu.library.raw(function, *arguments, bus_id=self._gpu.bus_id)
 
     def free(self) -> None:
-        """Give the samples back."""
+        """Free the samples."""
         while self._samples:
             try:
                 self._call("nvmlGpmSampleFree", self._samples.pop())
             except NvmlError as error:
-                log.debug("a sample could not be freed", extra={"bus_id": self._gpu.bus_id, "error": error.name})
+                log.debug("cannot free a GPM sample", extra={"bus_id": self._gpu.bus_id, "error": error.name})
         self._taken_at, self.values = None, {}
 
 
 class Monitoring:
-    """The performance monitoring of one GPU: whether it has it, may be asked, and tells the truth."""
+    """Performance monitoring of one GPU: support, permission and plausibility."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -155,7 +156,7 @@ class Monitoring:
         self._silent = False
 
     def read(self) -> None:
-        """Once a tick. A failure is counted, and stays here. Raises GpuFaultError."""
+        """Take a sample. Failures are counted and stay here. Raises GpuFaultError."""
         if self._lacking or boot_clock() < self._retry_at:
             return
         self._denied = None
@@ -178,23 +179,25 @@ class Monitoring:
             self._denied, self._retry_at = error, boot_clock() + RETRY_SECONDS
 
     def is_silent(self, utilization: float | None) -> bool:
-        """Whether it says 0 throughout while kernels run, as some drivers do after an Xid, or after days."""
+        """Return whether all metrics are 0 while kernels run, as some drivers report after an Xid or after days."""
         busy, self._busy = self._busy and bool(utilization), bool(utilization)
         if self._pair is None or not self._pair.values:
             return False
         silent = busy and not any(self._pair.values.values())
-        told = {"bus_id": self._device.bus_id}
+        detail = {"bus_id": self._device.bus_id}
         if silent:
             self._device.count("SilentZero")
         if silent and not self._silent:
-            log.warning("kernels run, but every engine is said to be idle: left out until that ends", extra=told)
+            log.warning(
+                "all engines report 0 while kernels run: engine activity is left out until that ends", extra=detail
+            )
         elif self._silent and not silent:
-            log.info("the engines' activity is told again", extra=told)
+            log.info("engine activity is reported again", extra=detail)
         self._silent = silent
         return silent
 
     def value(self, metric: str) -> float:
-        """Of the last interval, 0 to 100. Raises AbsentError, NvmlError."""
+        """Return the metric of the last interval, 0 to 100. Raises AbsentError, NvmlError."""
         if self._denied is not None:
             raise self._denied.with_traceback(None)
         if self._pair is None or metric not in self._pair.values:
@@ -202,7 +205,7 @@ class Monitoring:
         return self._pair.values[metric]
 
     def close(self) -> None:
-        """Give the samples back, and ask anew what there is."""
+        """Free the samples and forget what is supported."""
         self._lacking, self._denied, self._retry_at = False, None, 0.0
         if self._pair is not None:
             self._pair.free()

@@ -1,4 +1,4 @@
-"""Reads one GPU: its tables, tier by tier. A failure stays with its row, a fault with its GPU."""
+"""Reads one GPU: its tables, tier by tier. A row's failure stays with the row, a GPU's fault with the GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpumon.collectors.nvml.library import UNKNOWN, Library, NvmlError
 from gpumon.collectors.nvml.links import LinkReader, NvlinkReader, PeerReader, TrafficReader
 from gpumon.collectors.nvml.mig import Instances
 from gpumon.collectors.nvml.peer_access import Access
-from gpumon.collectors.nvml.table import NOBODY, Processes, TableReader, rows_of
+from gpumon.collectors.nvml.table import NO_PROCESS_NAMES, ProcessNames, TableReader, rows_of
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
 from gpumon.model.nvlink import C2cLink, NvlinkPeer
@@ -20,24 +20,24 @@ from gpumon.model.reading import FAST, RARE, SLOW, Call, Gpm, Tier
 
 VIRTUALIZATION = Call("VirtualizationMode")
 PROCESSES = "processes"
-"""Row of Gpu."""
+"""Row of the table Gpu."""
 GUESTS = frozenset({1, 2})
-"""Its answers in a guest that has the whole GPU, and in one that has a share of it."""
+"""Virtualization modes of a guest that has the whole GPU, and of one that has a share of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What the operator wants read beyond the usual, or not at all."""
+    """Optional parts of a reading, as configured."""
 
     gpm: bool = True
-    processes: Processes = NOBODY
+    processes: ProcessNames = NO_PROCESS_NAMES
 
 
 EVERYTHING = Extent()
 
 
 class GpuReader:
-    """One opened GPU: its device, the readers of its tables, and what they read last."""
+    """One opened GPU: its device, the readers of its tables, and their last readings."""
 
     def __init__(
         self, library: Library, handle: Any, bus_id: str, field_ids: Mapping[str, int], extent: Extent = EVERYTHING
@@ -54,16 +54,16 @@ class GpuReader:
         self._peers = PeerReader(self.device)
         self._new_peers: Mapping[str, NvlinkPeer] = {}
         self.peer_access: Access = {}
-        """What is new of it."""
+        """Peers that have not been reported yet."""
         self._instances = Instances(self.device, gpm=extent.gpm)
         self.watching = False
-        """Whether to read at every poll who holds it, and what each of its links has moved."""
+        """Whether each poll reads the GPU's processes and the bytes of each link."""
         self._mig: bool | None = None
         self._parted: bool | None = None
         self._guest = False
 
     def read(self, tier: Tier) -> Iterator[None]:
-        """Read the rows of a tier, in steps of few calls, between which others may be read. Raises GpuFaultError."""
+        """Read a tier in steps of a few calls each, so that other GPUs can be read in between. Raises GpuFaultError."""
         self.device.begin(tier)
         for _ in self._steps(tier):
             yield
@@ -116,7 +116,7 @@ class GpuReader:
         self._nvlinks.judge(mig=bool(self._mig))
 
     def _change_mode(self, *, on: bool) -> None:
-        """With MIG on a GPU supports other things than without."""
+        """Reset what is supported: it differs between MIG enabled and disabled."""
         if self._mig is not None:
             self.device.forget()
             self.device.missed.add(RARE)
@@ -124,7 +124,7 @@ class GpuReader:
         self._mig, self._parted = on, None
 
     def _read_instances(self) -> Iterator[None]:
-        """With instances a GPU supports other things than with none."""
+        """Read the MIG instances. What is supported differs between a GPU with instances and without."""
         yield from self._instances.read()
         parted = bool(self._instances.seen)
         if self._parted not in {None, parted}:
@@ -137,7 +137,7 @@ class GpuReader:
             self._new_peers = self._peers.peers
 
     def seen(self) -> dict[str, Any]:
-        """What is known of it, as the parts of a GpuReading. Peers are told once: they do not change."""
+        """Return the readings as keyword arguments of GpuReading. Peers are included once: they do not change."""
         peers, self._new_peers = self._new_peers, {}
         access, self.peer_access = self.peer_access, {}
         return {
@@ -156,10 +156,10 @@ class GpuReader:
         }
 
     def increments(self, seconds: float) -> Mapping[str, Any]:
-        """What our own integrals gained in this time, by row of Gpu."""
+        """Return the increase of our own integrals over this time, by row of Gpu."""
         return self._gpu.increments(seconds)
 
     def close(self) -> None:
-        """Give back what was taken from the driver."""
+        """Free everything allocated from the driver."""
         self._monitoring.close()
         self._instances.close()

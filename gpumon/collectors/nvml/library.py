@@ -1,7 +1,7 @@
-"""The seam to pynvml: each call noted on the call page, each failure one of our own errors.
+"""The only place that calls pynvml. Each call is noted on the call page; each failure becomes an NvmlError.
 
-pynvml's own errors cannot be put in a set and break when compared with others, and NVMLLibraryMismatchError is not even
-one of them; so no more is taken from pynvml than its functions, and the code that a failure carries.
+pynvml's own errors are not hashable, fail on comparison, and NVMLLibraryMismatchError is not one of them. So only
+pynvml's functions and the error codes are used.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ ERROR_NAMES = {
 UNSUPPORTED = frozenset(
     {INVALID_ARGUMENT, NOT_SUPPORTED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, 22, 26}
 )
-"""What this GPU or driver cannot give, now and later: asked once, then left out until the next initialisation."""
+"""Codes for what this GPU or driver does not support: called once, then skipped until the next initialisation."""
 
 TOO_NEW = frozenset({FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
-"""What an older driver answers to a newer function or struct."""
+"""Codes that an older driver returns for a newer function or struct."""
 
 GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
-"""The driver went away under us: every handle is dead."""
+"""Codes for a driver that was unloaded: every handle is invalid."""
 
 
 class NvmlError(Exception):
-    """A driver call answered other than success. `code` is NVML's number."""
+    """A driver call returned an error. `code` is NVML's number."""
 
     def __init__(self, code: int, call: str) -> None:
         super().__init__(f"{call}: {error_name(code)}")
@@ -83,24 +83,24 @@ class NvmlError(Exception):
 
 
 def error_name(code: int) -> str:
-    """NVML's name for a code, as a label value."""
+    """Return NVML's name of a code, as a label value."""
     return ERROR_NAMES.get(code, f"Code{code}")
 
 
 class Library:
-    """NVML's functions as pynvml has them."""
+    """Calls NVML through pynvml."""
 
     def __init__(self, page: Writer) -> None:
         self._page = page
-        self._ways: dict[str, int] = {}
+        self._variants: dict[str, int] = {}
 
     def call(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> Any:
         """Call `pynvml.<function>`; `bus_id` is the GPU it concerns. Raises NvmlError. May never return.
 
-        `note` stands on the call page beside the function's name: who waits for the call sees more than its name.
+        `note` is added to the function's name on the call page, for whoever waits for the call.
         """
         target = getattr(pynvml, function, None)
-        if target is None:  # bindings older than the function
+        if target is None:  # the bindings are older than the function
             raise NvmlError(FUNCTION_NOT_FOUND, function)
         self._page.enter(function + note, bus_id)
         try:
@@ -113,7 +113,7 @@ class Library:
             self._page.leave()
 
     def raw(self, function: str, *arguments: Any, bus_id: str) -> None:
-        """Call the library's own function, on structs of ours: those of pynvml have changed size between versions."""
+        """Call the C function directly with our own structs, because pynvml's have changed size between versions."""
         self._page.enter(function, bus_id)
         try:
             code = getattr(pynvml.nvmlLib, function)(*arguments)
@@ -124,17 +124,17 @@ class Library:
         if code:
             raise NvmlError(code, function)
 
-    def newest(self, asked: str, ways: Sequence[Callable[[], T]]) -> T:
-        """The answer of the first of these ways, newest first, that this driver knows; which one, is remembered.
+    def newest(self, asked: str, variants: Sequence[Callable[[], T]]) -> T:
+        """Return the answer of the newest variant that this driver supports, and remember the variant.
 
-        Versioned structs and functions: what an older driver lacks is asked once in its life, not at every poll.
+        For versioned structs and functions: a missing variant is called once per child, not at every poll.
         """
-        for place in range(self._ways.get(asked, 0), len(ways) - 1):
+        for place in range(self._variants.get(asked, 0), len(variants) - 1):
             try:
-                return ways[place]()
+                return variants[place]()
             except NvmlError as error:
                 if error.code not in TOO_NEW:
                     raise
-                log.info("an older form will do", extra={"asked": asked, "error": error.name})
-                self._ways[asked] = place + 1
-        return ways[-1]()
+                log.info("this driver needs an older version of the call", extra={"asked": asked, "error": error.name})
+                self._variants[asked] = place + 1
+        return variants[-1]()

@@ -1,4 +1,4 @@
-"""Reads the tables of links: one row set a link, all of a tier in one batch with the GPU's own fields."""
+"""Reads the tables of links: one set of rows a link, and one batch a tier together with the GPU's own fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAFFIC = (
     {"NVLINK_THROUGHPUT_DATA_RX": 1024, "NVLINK_COUNT_RCV_BYTES": 1},
     {"NVLINK_THROUGHPUT_DATA_TX": 1024, "NVLINK_COUNT_XMIT_BYTES": 1},
 )
-"""Each way, fields of a link of which a GPU has one, up to Hopper the first; and what they count in, in bytes."""
+"""Per direction: alternative fields, of which a GPU supports one (up to Hopper the first), and their unit in bytes."""
 
 
 class LinkTable(Table, Protocol):
@@ -28,7 +28,7 @@ class LinkTable(Table, Protocol):
 
 
 class LinkReader:
-    """One table of the links of one GPU. `links` is the last reading, by number."""
+    """One table of the links of one GPU. `links` is the last reading, by link number."""
 
     def __init__(self, table: type[LinkTable], device: Device) -> None:
         self._table = table
@@ -37,7 +37,7 @@ class LinkReader:
         self.links: dict[str, Any] = {}
 
     def fields(self, tier: Tier) -> Iterator[Scoped]:
-        """The fields that its rows of this tier need, of each link; and now and then, how many links there are."""
+        """Yield the fields that this tier needs for each link and, at times, the field with the number of links."""
         if tier in {ONCE, RARE}:
             yield Scoped(self._table.COUNT.name)
         for row in rows_of(self._table, tier).values():
@@ -45,7 +45,7 @@ class LinkReader:
                 yield from (Scoped(field.name, link, link=True) for link in range(self.count))
 
     def read(self, tier: Tier) -> None:
-        """Read the rows of a tier, whose fields have been asked."""
+        """Read the rows of a tier whose fields have been read."""
         if tier in {ONCE, RARE}:
             self._count()
         if rows_of(self._table, tier):
@@ -79,8 +79,8 @@ class LinkReader:
             return float(value in source.states)
         return unpacked(value) if source.packed else scaled(value, source.scale)
 
-    def leave_out(self, link: int) -> None:
-        """This link is up: what it does not support, none does."""
+    def stop_reading(self, link: int) -> None:
+        """Note that this link is up: what it does not support, no link of the GPU supports."""
         for row in rows(self._table).values():
             for field in _fields(row.source):
                 try:
@@ -89,7 +89,7 @@ class LinkReader:
                     continue
                 except NvmlError as error:
                     if error.code in UNSUPPORTED:
-                        self._device.leave_out(field.name)
+                        self._device.stop_reading(field.name)
 
 
 def _fields(source: Source) -> Iterator[LinkField]:
@@ -101,40 +101,47 @@ def _fields(source: Source) -> Iterator[LinkField]:
 
 
 class NvlinkReader(LinkReader):
-    """NVLinks. Whether one that is down should be up, is for who remembers what was up: see health/products.py."""
+    """NVLinks. Whether a link that is down should be up is decided by the daemon: see health/products.py."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(Nvlink, device)
 
     def judge(self, *, mig: bool) -> None:
-        """Learn of one that is up what links support. With MIG on none is used, and their state tells nothing."""
+        """Learn from links that are up what links support.
+
+        With MIG enabled no link is used, and their state means nothing.
+        """
         up = [link for link, one in self.links.items() if one.up]
         if up:
-            self.leave_out(int(min(up)))
+            self.stop_reading(int(min(up)))
         if mig:
             self.links = {link: replace(one, up=None) for link, one in self.links.items()}
 
 
 class TrafficReader:
-    """What each NVLink has moved: read while somebody watches, since of many links it is many fields."""
+    """Bytes moved by each NVLink. Read only on request, because it needs many fields."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self.moved: dict[str, float] = {}
-        """Bytes of payload by link, both ways together."""
+        """Payload bytes by link, both directions together."""
 
     def fields(self, links: int) -> Iterator[Scoped]:
         for way in TRAFFIC:
             yield from (Scoped(name, link, link=True) for name in way for link in range(links))
 
     def read(self, links: int) -> None:
-        """What the fields, which have been asked, say together."""
-        self.moved = {str(link): sum(ways) for link in range(links) if len(ways := [*self._ways(link)]) == len(TRAFFIC)}
+        """Compute the bytes from the fields that have been read."""
+        self.moved = {
+            str(link): sum(variants)
+            for link in range(links)
+            if len(variants := [*self._variants(link)]) == len(TRAFFIC)
+        }
         if self.moved:
             for name in (name for way in TRAFFIC for name in way):
-                self._device.leave_out(name)
+                self._device.stop_reading(name)
 
-    def _ways(self, link: int) -> Iterator[float]:
+    def _variants(self, link: int) -> Iterator[float]:
         for way in TRAFFIC:
             found = (self._bytes(name, scale, link) for name, scale in way.items())
             yield from [value for value in found if value is not None][:1]
@@ -148,14 +155,17 @@ class TrafficReader:
 
 
 class PeerReader:
-    """What is at the other ends: asked until it is known, as a link that is down does not say."""
+    """The devices at the other ends.
+
+    Read until they are known, because a link that is down does not report its peer.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self.peers: dict[str, NvlinkPeer] = {}
 
     def read(self, links: int) -> Generator[None, None, bool]:
-        """Ask for the peers that are not known yet, link by link. Whether any is new."""
+        """Read the peers that are not known yet, link by link. Returns whether any is new."""
         found: dict[str, NvlinkPeer] = {}
         for link in range(links):
             if str(link) not in self.peers and (peer := self._peer(link)) is not None:
@@ -180,5 +190,5 @@ class PeerReader:
         value = self._device.link_call(source.name, link)
         if source.attribute is not None:
             value = getattr(value, source.attribute)
-        # A switch that is no PCI function of this host has an address of all ones.
+        # A switch that is not a PCI function of this host has an address of all ones.
         return source.words.get(value) if source.words is not None else bus_id.parsed(words("", value))

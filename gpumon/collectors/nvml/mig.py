@@ -1,4 +1,7 @@
-"""The MIG instances of one GPU. No handle is kept: they die with the layout, and may be another instance's after it."""
+"""The MIG instances of one GPU.
+
+No handle is kept: handles become invalid with the layout, or refer to other instances.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _MIB_A_GIB = 1024
 
 
 class Instance(NamedTuple):
-    """One compute instance; its device is good for this reading only."""
+    """One compute instance. Its device is valid for this reading only."""
 
     device: Device
     uuid: str
@@ -31,20 +34,20 @@ class Instance(NamedTuple):
 
 
 class Instances:
-    """Enumerated anew at each slow reading. `seen` is the last one."""
+    """The instances, enumerated at each slow reading. `seen` is the last reading."""
 
     def __init__(self, gpu: Device, *, gpm: bool) -> None:
         self._gpu = gpu
         self._gpm: bool | None = None if gpm else False
-        """Whether the GPU has performance monitoring; None until it has been asked."""
+        """Whether the GPU supports GPM; None until the driver has been asked."""
         self._pairs: dict[int, SamplePair] = {}
-        """By GPU instance."""
+        """Sample pairs by GPU instance."""
         self._refusals: dict[int, NvmlError] = {}
         self._layout: tuple[tuple[str, int, int, str], ...] | None = None
         self.seen: tuple[MigReading, ...] = ()
 
     def read(self) -> Iterator[None]:
-        """All instances that there are now, one after the other. Raises GpuFaultError."""
+        """Read all current instances, one after the other. Raises GpuFaultError."""
         self._gpu.denied -= {name for name in self._gpu.denied if name.startswith("mig_")}
         found: list[Instance] = []
         for slot in range(self._slots()):
@@ -59,7 +62,7 @@ class Instances:
         self.seen = seen
 
     def close(self) -> None:
-        """Give all samples back, and know no instance any more."""
+        """Free all samples and forget the instances."""
         for pair in self._pairs.values():
             pair.free()
         self._pairs.clear()
@@ -69,7 +72,7 @@ class Instances:
         if layout != self._layout:
             if self._layout is not None:
                 log.info("the MIG layout changed", extra={"bus_id": self._gpu.bus_id, "instances": len(layout)})
-            self.close()  # what was sampled before may have been of another instance
+            self.close()  # earlier samples may belong to another instance
             self._layout = layout
 
     def _slots(self) -> int:
@@ -80,7 +83,7 @@ class Instances:
             return 0
 
     def _open(self, slot: int) -> Instance | None:
-        """The instance in this slot; None when there is none, or it went while it was asked."""
+        """Return the instance in this slot; None if there is none, or if it disappeared during the reading."""
         try:
             device = self._gpu.instance(self._call("nvmlDeviceGetMigDeviceHandleByIndex", self._gpu, slot))
             return Instance(
@@ -95,7 +98,7 @@ class Instances:
             return None
 
     def _profile(self, device: Device) -> str:
-        """From its name, "NVIDIA H100 80GB HBM3 MIG 1g.10gb"; else put together as NVIDIA does."""
+        """Return the profile from the name "NVIDIA H100 80GB HBM3 MIG 1g.10gb", or compose it as NVIDIA does."""
         _, _, profile = words("", self._call("nvmlDeviceGetName", device)).rpartition(" MIG ")
         if profile:
             return profile
@@ -114,7 +117,7 @@ class Instances:
             self._gpu.judge(error)
 
     def _sample(self, gpu_instances: Iterable[int]) -> None:
-        """All compute instances of a GPU instance share what is sampled of it."""
+        """Return the samples of a GPU instance, which all its compute instances share."""
         self._refusals.clear()
         for one in gpu_instances:
             try:

@@ -1,4 +1,4 @@
-"""Where this agent runs: on the host itself, in a virtual machine, or in a container. Reads files, asks no driver."""
+"""Detects where the agent runs: on the host, in a virtual machine or in a container. Reads files, never the driver."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST
 
 _MARKS = ("run/.containerenv", ".dockerenv")
-"""Files that Podman and Docker put into each container's root."""
+"""Files that Podman and Docker create in each container's root."""
 _VARIABLES = frozenset({"KUBERNETES_SERVICE_HOST", "NVIDIA_VISIBLE_DEVICES"})
-"""Variables that a pod, and a container to which GPUs are given, have."""
+"""Environment variables of a pod, and of a container that was given GPUs."""
 _GROUPS = re.compile(r"kubepods|docker[-/]|libpod|crio-|/lxc")
 _VENDORS = re.compile(
     r"QEMU|KVM|VMware|Xen|innotek|Parallels|Virtual Machine|Compute Engine|Alibaba Cloud ECS|OpenStack"
 )
-"""Of machines that are none. Amazon's own name stands on its bare metal too."""
+"""DMI names of virtual machines. Amazon's name is not usable: its bare-metal machines have it too."""
 
 
 def place(*, sysfs: Path, procfs: Path, root: Path, environment: Mapping[str, str]) -> str:
-    """One of PLACES."""
+    """Return one of PLACES."""
     if _contained(procfs, root, environment):
         return CONTAINER
     return GUEST if _virtual(sysfs, procfs) else HOST
@@ -33,7 +33,7 @@ def _contained(procfs: Path, root: Path, environment: Mapping[str, str]) -> bool
 
 
 def _virtual(sysfs: Path, procfs: Path) -> bool:
-    """By the processor's flag, which Arm's have not, or by what the machine calls itself."""
+    """Detect a virtual machine by the CPU's hypervisor flag, which Arm lacks, or by the machine's DMI name."""
     for line in _text(procfs / "cpuinfo").splitlines():
         if line.startswith("flags"):
             return "hypervisor" in line.split()
@@ -42,7 +42,7 @@ def _virtual(sysfs: Path, procfs: Path) -> bool:
 
 
 def _text(path: Path) -> str:
-    """Empty when it is not there, or not for us to read."""
+    """Return the file's content; empty if it is missing or not readable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

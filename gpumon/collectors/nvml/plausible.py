@@ -1,4 +1,7 @@
-"""TABLE: what a reading can be, by the unit in its name. Outside of it the driver, or the GPU, talks nonsense."""
+"""TABLE: plausible range of a reading, by the unit in its name.
+
+A value outside the range is an error of the driver or the GPU.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "joules_total": (0, 1e14),
     "seconds_total": (0, 1e10),
 }
-"""Lowest and highest, by the last word of a name, of a counter the last two. Of decades, for what grows with time.
+"""Lowest and highest value, by the last word of a row's name (the last two words for a counter). Counters that grow
+with time allow decades.
 
-Plain numbers, and what else is counted: any that is finite and not negative.
+Plain numbers and other counts: any value that is finite and not negative.
 """
 
 _YES_OR_NO = (
@@ -36,14 +40,15 @@ EXCEPTIONS: Mapping[str, tuple[float, float]] = {
     "nvlinks": (0, 255),
     **dict.fromkeys(_YES_OR_NO, (0, 1)),
 }
-"""Rows that know better: a fan may be asked for more than its nominal speed, and numbers that stand for something end
-somewhere, if with room for those that newer drivers add."""
+"""Rows with their own range: a fan may exceed its nominal speed, and codes have a maximum, with room for those of
+newer drivers.
+"""
 
 OPEN = (0.0, math.inf)
 
 
 def is_plausible(row: str, value: float) -> bool:
-    """Whether this row of a table can have this value; NaN and infinity never."""
+    """Return whether this row can have this value; NaN and infinity never."""
     unit = "_".join(row.split("_")[-2 if row.endswith("_total") else -1 :])
     low, high = EXCEPTIONS.get(row) or BOUNDS.get(unit, OPEN)
     return low <= value <= high and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""Polls the node: opens GPUs one by one, reads the tiers that are due, and makes the Snapshot."""
+"""Polls the node: opens GPUs one by one, reads the tiers that are due, and builds the Snapshot."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from gpumon.model.reading import FAST, RARE, SLOW, Tier
 from gpumon.model.snapshot import DriverStatus, GpuReading, Snapshot
 
 REOPEN_SECONDS = 5.0
-"""How long a GPU that could not be opened or read is left in peace."""
+"""Pause before a GPU that could not be opened or read is retried."""
 
 CLOSE_SECONDS = 0.25
-"""A poll of the slow tier that takes longer is made at its own time only, also while somebody watches."""
+"""If the slow tier takes longer than this, it keeps its own interval even while each poll should read it."""
 
-TELL_SECONDS = 1.0
-"""After which a poll tells what it has read so far."""
+PARTIAL_SECONDS = 1.0
+"""A poll that takes longer reports a partial snapshot."""
 
 OPEN_FAULTS = {
     GPU_IS_LOST: "lost",
     RESET_REQUIRED: "reset_required",
     NO_PERMISSION: "no_permission",
-    OPERATING_SYSTEM: "no_permission",  # a cgroup that does not let us near the device node
+    OPERATING_SYSTEM: "no_permission",  # a cgroup denies access to the device node
 }
 NAMELESS_FAULTS = frozenset({"unknown", "init_failed"})
-"""Of which the driver cannot say what they are."""
+"""Faults that do not name a cause."""
 
 
 def start(library: Library) -> DriverStatus:
-    """Initialise NVML and ask what it is. Raises NvmlError."""
+    """Initialise NVML and read its versions. Raises NvmlError."""
     library.call("nvmlInit")
     return DriverStatus(
         up=True,
@@ -59,7 +59,7 @@ def start(library: Library) -> DriverStatus:
 
 
 class _Slot:
-    """One PCI address: its reader while it answers, its fault while it does not."""
+    """One PCI address: the reader of a GPU that answers, or the fault of one that does not."""
 
     def __init__(self, bus_id: str) -> None:
         self.bus_id = bus_id
@@ -70,16 +70,16 @@ class _Slot:
         self.error = ""
         self.visible = True
         self.tried = False
-        """Whether it was opened, with or without success."""
+        """True after the first attempt to open it, successful or not."""
         self.retry_at = 0.0
         self.read_at: float | None = None
 
 
 class NodePoll:
-    """One initialisation of NVML: its handles die with it.
+    """One initialisation of NVML. Its handles end with it.
 
-    `leave_aside`: bus ids that are never opened. `unwanted`: uuids that are excluded, and may be known only then.
-    `first`: bus ids in the order in which to begin. `partial` takes what a slow poll has read so far.
+    `leave_aside`: bus ids that are never opened. `unwanted`: excluded uuids, which may be known only after opening.
+    `first`: bus ids in the order in which to begin. `partial` receives what a slow poll has read so far.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class NodePoll:
         self._first = {bus_id: place for place, bus_id in enumerate(first)}
         self._slots: dict[str, _Slot] = {}
         self._slow_took = 0.0
-        """Seconds that the slow tier took when it was last read."""
+        """Duration in seconds of the last reading of the slow tier."""
         self._due: dict[Tier, float] = dict.fromkeys((RARE, SLOW, FAST), 0.0)
         self._gap = max(3 * interval, 10.0)
         self._partial = partial
@@ -116,14 +116,14 @@ class NodePoll:
         self._counted: int | None = None
         self.events = Events(library)
         self.bus_changed = False
-        """Whoever has seen another PCI bus sets this, so that the next poll looks at it too."""
+        """Set when the PCI bus has changed: the next poll enumerates it again."""
         self.watching = False
-        """Whether to read at every poll who holds the GPUs, and what is else read slowly."""
+        """Whether each poll reads the processes of the GPUs and the slow tier."""
         self.blind_since: float | None = None
-        """Since when no GPU answers, for no reason that the driver could name: its module may have been reloaded."""
+        """Boot time since which no GPU answers, without a named cause: the kernel module may have been reloaded."""
 
     def poll(self) -> Snapshot:
-        """Read what is due. Raises NvmlError only when the driver itself is gone."""
+        """Read what is due. Raises NvmlError only if the driver itself is gone."""
         tiers = self._tiers_due()
         if RARE in tiers or SLOW in tiers or self.bus_changed or not self._slots:
             self._enumerate()
@@ -133,32 +133,32 @@ class NodePoll:
         if before not in {None, self._counted}:
             self._renumber()
         seen: list[GpuReading] = []
-        told_at = boot_clock()
+        reported_at = boot_clock()
         for slot in self._slots.values():
             seen += self._gpu(slot, tally)
-            # A first poll may hang at any GPU: what has been read before must not be lost with it.
-            if boot_clock() - told_at > TELL_SECONDS or (RARE in tiers and len(self._slots) > 1):
+            # A first poll may hang at any GPU: earlier readings must not be lost with it.
+            if boot_clock() - reported_at > PARTIAL_SECONDS or (RARE in tiers and len(self._slots) > 1):
                 self._partial(self._snapshot(seen, tally, complete=False))
-                seen, told_at = [], boot_clock()
+                seen, reported_at = [], boot_clock()
         self._slow_took = tally.durations.get(SLOW, self._slow_took)
         self._note_blindness()
         if self.blind_since is not None and self._counted is None:
-            raise NvmlError(UNKNOWN, "every call")  # which GPUs there are is no GPU's to say: the driver is gone
+            raise NvmlError(UNKNOWN, "every call")  # the number of GPUs is not a GPU's property: the driver is gone
         self.events.prepare()
         return self._snapshot(seen, tally, complete=self._has_tried_all)
 
     def _renumber(self) -> None:
-        """The driver lists other GPUs than before: those behind them have moved up."""
+        """Update the indexes: the driver lists other GPUs than before, so later ones have moved."""
         for slot in self._slots.values():
             if slot.turns is not None:
                 handle = slot.turns.reader.device.handle
                 try:
                     slot.index = int(self._library.call("nvmlDeviceGetIndex", handle, bus_id=slot.bus_id))
                 except NvmlError:
-                    slot.index = None  # its own reading says why
+                    slot.index = None  # its own reading reports why
 
     def _read_peer_access(self) -> None:
-        """When somebody begins to watch."""
+        """Start when `watching` begins, and hand each result to its reader."""
         readers = {slot.uuid: slot.turns.reader for slot in self._slots.values() if slot.turns and slot.uuid}
         if self.watching and not self._has_watched:
             self._peer_access.begin({uuid: reader.device for uuid, reader in readers.items()})
@@ -197,23 +197,23 @@ class NodePoll:
         return due
 
     def _enumerate(self) -> None:
-        """Look at the PCI bus: a GPU bound to another driver, excluded or left aside is never opened."""
+        """Enumerate the PCI bus. A GPU that is excluded, quarantined or bound to another driver is never opened."""
         self.bus_changed = False
         bound = sorted(bus_id for bus_id, driver in self._bus().items() if driver == "nvidia")
         self._bound = len(bound)
         wanted = [bus_id for bus_id in bound if bus_id not in self._leave_aside]
         wanted.sort(key=lambda bus_id: self._first.get(bus_id, len(self._first)))
         for bus_id in set(self._slots) - set(wanted):
-            self._let_go(self._slots[bus_id])
+            self._release(self._slots[bus_id])
         self._slots = {bus_id: self._slots.get(bus_id) or _Slot(bus_id) for bus_id in wanted}
 
     def _gpu(self, slot: _Slot, tally: Tally) -> Sequence[GpuReading]:
-        """This GPU's part of the poll; empty while it rests, or is not ours to see."""
+        """Return this GPU's part of the poll; empty while it is paused, or if it is not visible to this process."""
         now = boot_clock()
-        if slot.bus_id in self.events.announced:
-            self.events.announced.discard(slot.bus_id)
+        if slot.bus_id in self.events.changed:
+            self.events.changed.discard(slot.bus_id)
             if slot.turns is not None:
-                slot.turns.hurry()  # cut another way, it may support other things
+                slot.turns.hurry()  # with another MIG layout it may support other calls
         if slot.turns is not None and slot.turns.rest_until > now:
             return ()
         try:
@@ -228,8 +228,8 @@ class NodePoll:
 
     def _blame(self, slot: _Slot, fault: GpuFaultError, tally: Tally) -> None:
         if fault.error.code in GONE:
-            _count(self._library)  # raises when it is the driver that is gone, and not this GPU alone
-        if slot.visible:  # what is not given to us is no error of ours
+            _count(self._library)  # raises if the driver is gone, not only this GPU
+        if slot.visible:  # a GPU that was not given to this container is not an error
             tally.errors[f"fast,{fault.error.name}"] += 1
         self._close(slot, fault.fault, str(fault))
 
@@ -248,7 +248,7 @@ class NodePoll:
         )
 
     def _open_in_turn(self, slot: _Slot, tally: Tally) -> None:
-        """One that takes long is the only one of this poll, and what was never tried comes before what failed."""
+        """Open GPUs that were never tried before those that failed, and at most one slow one a poll."""
         if slot.tried and not self._has_tried_all:
             return
         began = boot_clock()
@@ -262,9 +262,9 @@ class NodePoll:
         return all(slot.tried for slot in self._slots.values())
 
     def _open(self, slot: _Slot) -> None:
-        """Raises GpuFaultError."""
+        """Open the GPU in this slot. Raises GpuFaultError."""
         bus_id, slot.tried = slot.bus_id, True
-        # The first lookup brings the GPU up and may take long; one that was tried before has no such excuse.
+        # The first lookup initialises the GPU and may take long. A retry may not.
         note = AGAIN if slot.fault is not None else ""
         try:
             handle = self._library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id, note=note)
@@ -274,7 +274,7 @@ class NodePoll:
                 return
             slot.index = int(self._library.call("nvmlDeviceGetIndex", handle, bus_id=bus_id))
         except NvmlError as error:
-            # On the bus but not given to us: a container or a guest sees some GPUs only.
+            # On the bus but not visible: a container or a guest sees only some GPUs.
             ours = self._counted is not None and self._counted >= self._bound
             slot.visible = error.code not in {NOT_FOUND, GPU_NOT_FOUND} or slot.uuid is not None or ours
             raise GpuFaultError(OPEN_FAULTS.get(error.code, "init_failed"), error) from None
@@ -284,20 +284,20 @@ class NodePoll:
         self.events.watch(handle, bus_id, slot.uuid)
 
     def _close(self, slot: _Slot, fault: str, error: str) -> None:
-        self._let_go(slot)
+        self._release(slot)
         slot.fault, slot.error = fault, error
         slot.retry_at = boot_clock() + REOPEN_SECONDS
 
-    def _let_go(self, slot: _Slot) -> None:
+    def _release(self, slot: _Slot) -> None:
         self.events.forget(slot.bus_id)
         if slot.turns is not None:
             slot.turns.reader.close()
             slot.turns = None
 
     def close(self) -> None:
-        """Give back all that was taken from the driver, but for the initialisation: the end of this poll."""
+        """Free everything allocated from the driver except the initialisation itself."""
         for slot in self._slots.values():
-            self._let_go(slot)
+            self._release(slot)
         self.events.close()
 
 
@@ -322,7 +322,7 @@ def _optional(library: Library, function: str) -> str | None:
 
 
 def _cuda(library: Library) -> str | None:
-    """The unversioned call: its successor needs libcuda as well."""
+    """Return CUDA's version by the unversioned call, because its successor also needs libcuda."""
     try:
         number = int(library.call("nvmlSystemGetCudaDriverVersion"))
     except NvmlError:

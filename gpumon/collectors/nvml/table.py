@@ -1,4 +1,4 @@
-"""Reads the rows of a table from a device: what each kind of source becomes. A failure stays with its row."""
+"""Reads the rows of a table from a device. A failure stays with its row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.nvml.calls import Process
+from gpumon.collectors.nvml.calls import GpuProcess
 from gpumon.collectors.nvml.device import AbsentError, Device
 from gpumon.collectors.nvml.fields import ALL_ONES, NONSENSE, Scoped
 from gpumon.collectors.nvml.library import NO_PERMISSION, NvmlError
@@ -51,23 +51,23 @@ ARCHITECTURES = {
 }
 
 GpmValues = Callable[[str], float]
-"""Name of a metric -> its value, 0 to 100. Raises AbsentError, NvmlError."""
+"""Maps the name of a GPM metric to its value, 0 to 100. Raises AbsentError, NvmlError."""
 
 
 def no_gpm(_metric: str) -> float:
-    """Where there is no GPU performance monitoring."""
+    """Stand in for a GPU without performance monitoring."""
     raise AbsentError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Processes:
-    """Which processes are named: none, unless the operator asks for the largest ones."""
+class ProcessNames:
+    """Which processes are named: none, unless the operator configures the largest ones."""
 
     largest: int = 0
     procfs: Path = Path("/proc")
 
     def name(self, pid: int) -> str:
-        """As the kernel has it, "" for a process that is gone or in another container."""
+        """Return the kernel's name of the process, "" if it has ended or is in another container."""
         try:
             text = (self.procfs / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
         except OSError:
@@ -75,42 +75,42 @@ class Processes:
         return "".join(one if one.isprintable() and one != KEY_SEPARATOR else "_" for one in text)
 
 
-NOBODY = Processes()
+NO_PROCESS_NAMES = ProcessNames()
 
 
 @cache
 def rows_of(table: type[Table], tier: Tier) -> Mapping[str, Row]:
-    """The rows of a table that are read in this tier."""
+    """Return the rows of a table that are read in this tier."""
     return {name: row for name, row in rows(table).items() if row.every is tier}
 
 
 class TableReader:
-    """One table of one device; `values` is the last reading of each row that has one."""
+    """One table of one device. `values` holds the last reading of each row that has one."""
 
     def __init__(
-        self, table: type[Table], device: Device, *, gpm: GpmValues = no_gpm, processes: Processes = NOBODY
+        self, table: type[Table], device: Device, *, gpm: GpmValues = no_gpm, processes: ProcessNames = NO_PROCESS_NAMES
     ) -> None:
         self._table = table
         self._device = device
         self._gpm = gpm
         self._processes = processes
         self._collectors = table.PREFIX.removeprefix("gpumon_").removeprefix("gpu_")
-        """Begins the names of what may be denied; all of GPU performance monitoring is one."""
+        """Prefix of the names in `denied`; all of GPM is one name."""
         self.links = 0
-        """How many NVLinks the slowest is looked for among."""
+        """Number of NVLinks among which the slowest is determined."""
         self.values: dict[str, Any] = {}
         self.pids: tuple[int, ...] = ()
-        """What was counted last as different processes."""
+        """GpuProcess ids counted at the last reading."""
         self.pids_at: float | None = None
-        """Boot clock at which that began."""
+        """Boot time at which that reading began."""
 
     def fields(self, tier: Tier) -> Iterator[Scoped]:
-        """The fields that its rows of this tier need."""
+        """Yield the fields that the rows of this tier need."""
         for row in rows_of(self._table, tier).values():
             yield from self._fields(row.source)
 
     def read(self, tier: Tier, *, but: str = "") -> Generator[None, None, bool]:
-        """Read the rows of a tier, but for one, whose fields have been asked, row by row. Whether any has a value."""
+        """Read the rows of a tier, one a step, except `but`. Returns whether any has a value."""
         answered = False
         for name, row in rows_of(self._table, tier).items():
             if name != but:
@@ -119,11 +119,11 @@ class TableReader:
         return answered
 
     def read_row(self, name: str) -> None:
-        """Read one row, whatever its tier: its source must be calls alone."""
+        """Read one row outside its tier. Its source must consist of calls only."""
         self._take(name, rows(self._table)[name])
 
     def _take(self, name: str, row: Row) -> bool:
-        """Whether it has a value."""
+        """Store the row's value. Returns whether it has one."""
         value = self._row(name, row)
         if value is None:
             self.values.pop(name, None)
@@ -132,7 +132,7 @@ class TableReader:
         return True
 
     def made(self) -> Any:
-        """The table with what has been read; None while that is nothing."""
+        """Return the table with the values read; None if there are none."""
         return self._table(**self.values) if self.values else None
 
     def _row(self, name: str, row: Row) -> Any:
@@ -179,7 +179,7 @@ class TableReader:
                 return self._checks(source)
             case Either(first=first, second=second):
                 return self._either(first, second)
-            case _:  # an integral is not read; what the agent knows, the daemon fills in
+            case _:  # integrals are computed, not read; rows about the agent are filled in by the daemon
                 raise AbsentError
 
     def _number(self, call: Call) -> Any:
@@ -211,9 +211,9 @@ class TableReader:
         if not self._processes.largest:
             raise AbsentError
         for one in lists:
-            found: list[Process] = self._device.call(one)
+            found: list[GpuProcess] = self._device.call(one)
             for process in found:
-                if process.memory is not None:  # in both lists it is the same memory
+                if process.memory is not None:  # the same memory in both lists
                     used[process.pid] = max(process.memory, used.get(process.pid, 0))
         largest = sorted(used, key=lambda pid: (-used[pid], pid))[: self._processes.largest]
         return {f"{pid}{KEY_SEPARATOR}{self._processes.name(pid)}": float(used[pid]) for pid in largest}
@@ -278,7 +278,7 @@ class TableReader:
     # Integrals
 
     def increments(self, seconds: float) -> dict[str, Any]:
-        """What our own integrals gained in this time, by row."""
+        """Return the increase of our own integrals over this time, by row."""
         gained = ((name, self._gain(row.source, seconds)) for name, row in rows(self._table).items())
         return {name: gain for name, gain in gained if gain is not None}
 
@@ -297,19 +297,19 @@ class TableReader:
 
 
 def plausible(device: Device, row: str, value: Any) -> Any:
-    """The reading without what cannot be true; None when nothing is left."""
+    """Return the reading without implausible values; None if nothing is left."""
     if isinstance(value, dict):
         return {key: one for key, one in value.items() if device.is_plausible(row, one)} or None
     return value if device.is_plausible(row, value) else None
 
 
 def scaled(value: float, scale: float) -> float:
-    """Divided where the driver counts in thousandths and the like: 700 mW times 0.001 is not quite 0.7."""
+    """Scale the value. Divides for scales below 1, because 700 mW times 0.001 is not exactly 0.7."""
     return value * scale if scale >= 1 else value / round(1 / scale)
 
 
 def unpacked(value: float) -> float:
-    """An error rate of NVLink 5: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
+    """Decode an error rate of NVLink 5: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
     if not math.isfinite(value):
         return value
     return float((int(value) >> 8 & 0xF) * 10.0 ** -(int(value) & 0xFF))
@@ -320,7 +320,7 @@ def _part(mask: int, check: Check) -> int:
 
 
 def words(name: str, value: Any) -> str:
-    """A fact in words, however the driver writes it."""
+    """Return an identity value as text, whatever type the driver uses."""
     if name == "architecture":
         return ARCHITECTURES.get(value, f"architecture {value}")
     if isinstance(value, bytes):

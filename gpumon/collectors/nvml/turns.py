@@ -1,4 +1,4 @@
-"""Reads one opened GPU in turns: all that is due of one that answers quickly, of a slow one a part at each poll."""
+"""Reads one opened GPU in turns: a fast one completely at each poll, a slow one a part at each poll."""
 
 from __future__ import annotations
 
@@ -10,36 +10,40 @@ from gpumon.collectors.nvml.gpu import GpuReader
 from gpumon.model.reading import FAST, ONCE, RARE, SLOW, Tier
 
 SLOW_SECONDS = 0.5
-"""A GPU whose part of a poll takes longer is slow: it goes on at the next poll, for its neighbours must not wait."""
+"""A GPU whose part of a poll takes longer is slow: it continues at the next poll, so that its neighbours do not
+wait.
+"""
 FAST_TURNS = 2.5
-"""How many times as long a turn may last for the fast tier: all that is told of a GPU waits for it."""
+"""Factor for the fast tier: nothing of a GPU is reported before its fast tier is complete."""
 CALL_SECONDS = 1e-3
-"""A step that took longer has made a driver call, and a slow one."""
+"""A step that takes longer has made a slow driver call."""
 ASLEEP_SECONDS = 5.0
-"""No call lasts this long, for the daemon ends a child that waits so long: it was the host that slept, or the child
-that was stopped, and the GPU is not slow."""
+"""No call lasts this long, because the daemon kills such a child. The host was suspended or the child was stopped;
+the GPU is not slow.
+"""
 ALL_TIERS = (SLOW, RARE, FAST, ONCE)
-"""What is read of a GPU that has just been opened, from the last to the first. Rare comes before slow: it counts the
-links that slow reads."""
+"""Tiers of a GPU that was just opened, last one first. RARE comes before SLOW: it reads the number of links that
+SLOW needs.
+"""
 LAST = {FAST: 1, ONCE: 2}
-"""Where tiers stand in the order of what is due, of which the last is read first; others stand before them."""
+"""Position of tiers in the list of due ones, which is read from its end."""
 
 
 class Tally:
-    """What one poll adds up over its GPUs."""
+    """Totals of one poll over its GPUs."""
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
         self.durations: dict[Tier, float] = dict.fromkeys(tiers, 0.0)
         self.errors: Counter[str] = Counter()
         self.denied: set[str] = set()
         self.opened_slowly = False
-        """A GPU took long to come up: those that are open are read before the next one is opened."""
+        """A GPU took long to open: the open GPUs are read before the next one is opened."""
 
 
 class Turns:
-    """One opened GPU, from which each poll takes a turn.
+    """One opened GPU, read in turns.
 
-    `patience`: seconds that a turn may last; `gap`: longest that the GPU may then rest.
+    `patience`: maximum seconds of a turn. `gap`: maximum seconds that the GPU may then pause.
     """
 
     def __init__(self, reader: GpuReader, patience: float, gap: float) -> None:
@@ -48,19 +52,19 @@ class Turns:
         self._patience = patience
         self._gap = gap
         self._todo: list[Tier] = list(ALL_TIERS)
-        """Tiers that are due, the next one last."""
+        """Due tiers, the next one last."""
         self._begun: dict[Tier, Iterator[None]] = {}
-        """Of these, the ones whose reading was interrupted."""
+        """Those whose reading was interrupted."""
 
     def hurry(self) -> None:
-        """Something of the slow tier has changed, the driver says: read it at once, whatever was supported before."""
+        """Read the slow tier at once and check again what is supported: the driver reported a change."""
         self.rest_until = 0.0
         self._add(SLOW)
         self.reader.device.forget()
 
     def take(self, tally: Tally) -> bool:
-        """Read what is due. Whether the fast tier was read to its end: only then is there anything to tell."""
-        device, told = self.reader.device, False
+        """Read what is due. Returns whether the fast tier was completed: only then is there something to report."""
+        device, completed = self.reader.device, False
         self._add(*tally.durations)
         if SLOW in tally.durations:
             self._add(*device.missed & {ONCE, RARE})
@@ -70,20 +74,20 @@ class Turns:
             while self._todo and ended:
                 tier, started = self._todo.pop(), boot_clock()
                 ended = self._advance(tier, began)
-                told |= ended and tier is FAST
+                completed |= ended and tier is FAST
                 counted = tier if tier in tally.durations else FAST
                 tally.durations[counted] += boot_clock() - started
         finally:
             tally.errors.update(device.errors)
             tally.denied.update(device.denied)
             device.errors.clear()
-        return told
+        return completed
 
     def _add(self, *tiers: Tier) -> None:
         self._todo[:0] = [tier for tier in tiers if tier not in self._todo]
 
     def _advance(self, tier: Tier, began: float) -> bool:
-        """Go on with a tier, by a call at least, for as long as this turn lasts. Whether it was read to its end."""
+        """Continue a tier, by at least one call, as long as the turn lasts. Returns whether it was completed."""
         steps = self._begun.pop(tier, None) or self.reader.read(tier)
         most = self._patience * (FAST_TURNS if tier is FAST else 1)
         stepped = boot_clock()

@@ -1,1 +1,1 @@
-"""The sampler child: the only process that loads a driver. SamplerOrders in, frames out."""
+"""The sampler child: the only process that loads a driver. It reads its orders once and writes frames."""

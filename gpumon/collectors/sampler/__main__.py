@@ -13,7 +13,7 @@ import pynvml
 
 from gpumon import __version__, log
 from gpumon.clock import boot_clock
-from gpumon.collectors.lifecycle import Told, first_line, frames_only, tie_to
+from gpumon.collectors.lifecycle import DaemonRequests, read_orders, reserve_stdout, tie_to_parent
 from gpumon.collectors.nvml.gpu import Extent
 from gpumon.collectors.nvml.library import (
     DRIVER_NOT_LOADED,
@@ -24,7 +24,7 @@ from gpumon.collectors.nvml.library import (
     NvmlError,
 )
 from gpumon.collectors.nvml.poll import NodePoll, start
-from gpumon.collectors.nvml.table import Processes
+from gpumon.collectors.nvml.table import ProcessNames
 from gpumon.collectors.nvml.turns import SLOW_SECONDS
 from gpumon.collectors.sampler.node import Surroundings, await_surroundings, excluded
 from gpumon.model import frame
@@ -35,12 +35,12 @@ from gpumon.model.snapshot import ChildMessage, DriverStatus, Hello, Logged, Pci
 _log = logging.getLogger("gpumon.collectors.sampler")
 
 BACK_OFF = (1.0, 30.0)
-"""Seconds between attempts to initialise: drivers get installed later."""
+"""Minimum and maximum seconds between attempts to initialise: the driver may be installed later."""
 WATCH_SECONDS = 1.0
-"""Longest between two polls while somebody wants to know at once who comes to a GPU."""
+"""Maximum seconds between two polls while new processes must be reported at once."""
 BUS_SECONDS = 5.0
 BLIND_SECONDS = (6.0, 600.0)
-"""How long no GPU may answer until the driver is initialised anew, doubling from the first to the second."""
+"""Seconds without any answering GPU before the driver is initialised again; doubles from the first to the second."""
 
 REMEDIES = {
     LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not installed: install the NVIDIA driver",
@@ -50,19 +50,21 @@ REMEDIES = {
 }
 
 
-class Say(Protocol):
-    """Tells messages, all in one piece: the daemon may end this child as soon as it has the first."""
+class SendMessages(Protocol):
+    """Writes messages in one piece: the daemon may end this child as soon as it has the first."""
 
     def __call__(self, *messages: ChildMessage) -> None: ...
 
 
 class Sampler:
-    """One life of a child."""
+    """The sampler's main loop."""
 
-    def __init__(self, orders: SamplerOrders, say: Say, around: Surroundings, told: Told) -> None:
-        self._told = told
+    def __init__(
+        self, orders: SamplerOrders, send: SendMessages, around: Surroundings, requests: DaemonRequests
+    ) -> None:
+        self._requests = requests
         self._orders = orders
-        self._say = say
+        self._send = send
         self._around = around
         self._library = Library(Writer(orders.page))
         self._polling: NodePoll | None = None
@@ -73,58 +75,58 @@ class Sampler:
         self._delay = BACK_OFF[0]
 
     def run(self) -> int:
-        """Returns the exit code: when it was asked to end, or when this process can do no more."""
-        while not self._told.end.is_set():
-            self._look_at_bus()
+        """Poll until asked to end. Returns the exit code."""
+        while not self._requests.end.is_set():
+            self._read_bus()
             try:
                 status = start(self._library)
-                self._excluded = excluded(self._orders, self._around)  # now the kernel module may know more of them
-                self._say(status)
+                self._excluded = excluded(self._orders, self._around)  # the kernel module may list more of them now
+                self._send(status)
                 if self._orders.survey:
                     return self._survey(status)
                 if self._orders.trial is not None:
                     return self._trial(status, self._orders.trial)
                 self._poll(status)
-                self._let_go()
+                self._release()
             except NvmlError as error:
-                self._say(DriverStatus(up=False, error=error.name, remedy=REMEDIES.get(error.code, "see dmesg")))
+                self._send(DriverStatus(up=False, error=error.name, remedy=REMEDIES.get(error.code, "see dmesg")))
                 if error.code == VERSION_MISMATCH:
                     return EXIT_MISMATCH
-                self._let_go()
-            self._told.end.wait(self._delay)
+                self._release()
+            self._requests.end.wait(self._delay)
             self._delay = min(2 * self._delay, BACK_OFF[1])
         return 0
 
     def _poll(self, status: DriverStatus) -> None:
-        """Until asked to end, or until a new initialisation is worth a try."""
+        """Poll until asked to end, or until a new initialisation is due."""
         self._polling = poll = self._node_poll(status, self._around.bus)
         due = boot_clock()
-        while not self._told.end.is_set():
-            poll.watching = self._told.watch
-            self._tell_events(poll)
-            self._say(poll.poll())
+        while not self._requests.end.is_set():
+            poll.watching = self._requests.watch
+            self._send_events(poll)
+            self._send(poll.poll())
             self._delay = BACK_OFF[0]
-            if self._is_blind(poll.blind_since):
-                _log.warning("no GPU answers; initialising the driver anew")
+            if self._has_been_blind(poll.blind_since):
+                _log.warning("no GPU answers: initialising the driver again")
                 break
-            self._look_at_bus()
+            self._read_bus()
             due = max(due + self._interval, boot_clock() - self._interval)
             self._pause(due)
-        self._tell_events(poll)
+        self._send_events(poll)
 
     @property
     def _interval(self) -> float:
-        return min(self._orders.interval, WATCH_SECONDS) if self._told.watch else self._orders.interval
+        return min(self._orders.interval, WATCH_SECONDS) if self._requests.watch else self._orders.interval
 
     def _pause(self, until: float) -> None:
-        """Until then, or until it is told to watch."""
-        watched = self._told.watch
-        while (left := until - boot_clock()) > 0 and self._told.watch is watched:
-            if self._told.end.wait(min(left, WATCH_SECONDS)):
+        """Wait until then, or until the watch request changes."""
+        watched = self._requests.watch
+        while (left := until - boot_clock()) > 0 and self._requests.watch is watched:
+            if self._requests.end.wait(min(left, WATCH_SECONDS)):
                 return
 
-    def _is_blind(self, since: float | None) -> bool:
-        """Whether no GPU has answered for so long that the fault may lie in what was opened."""
+    def _has_been_blind(self, since: float | None) -> bool:
+        """Return whether no GPU has answered for so long that a new initialisation may help."""
         if since is None:
             self._blind_seconds = BLIND_SECONDS[0]
         elif boot_clock() - since > self._blind_seconds:
@@ -132,11 +134,14 @@ class Sampler:
             return True
         return False
 
-    def _tell_events(self, poll: NodePoll) -> None:
-        self._say(*(poll.events.take() if self._orders.events else ()))
+    def _send_events(self, poll: NodePoll) -> None:
+        self._send(*(poll.events.take() if self._orders.events else ()))
 
-    def _let_go(self) -> None:
-        """Of a driver that went away as well: without it the next initialisation would only count one more user."""
+    def _release(self) -> None:
+        """Shut NVML down, even if the driver is gone.
+
+        Otherwise the next initialisation only increments its reference count.
+        """
         if self._polling is not None:
             self._polling.close()
             self._polling = None
@@ -144,10 +149,10 @@ class Sampler:
             self._library.call("nvmlShutdown")
 
     def _trial(self, status: DriverStatus, bus_id: str) -> int:
-        """Whatever it answers, it answers: it is no longer stuck."""
+        """Read one quarantined GPU. Any answer proves that it is no longer stuck."""
         only = {bus_id: self._around.bus().get(bus_id, "")}
         self._node_poll(status, lambda: only, patience=float("inf")).poll()
-        self._say(TrialResult(bus_id=bus_id))
+        self._send(TrialResult(bus_id=bus_id))
         return 0
 
     def _survey(self, status: DriverStatus) -> int:
@@ -167,16 +172,16 @@ class Sampler:
             leave_aside=self._excluded | set(self._orders.leave_aside),
             unwanted=self._orders.exclude,
             first=self._orders.first,
-            partial=self._say,
+            partial=self._send,
             interval=self._orders.interval,
             patience=patience,
             extent=Extent(
                 gpm=self._orders.gpm,
-                processes=Processes(self._orders.largest_processes, Path(self._orders.procfs)),
+                processes=ProcessNames(self._orders.largest_processes, Path(self._orders.procfs)),
             ),
         )
 
-    def _look_at_bus(self) -> None:
+    def _read_bus(self) -> None:
         if boot_clock() < self._bus_at:
             return
         self._bus_at = boot_clock() + BUS_SECONDS
@@ -186,29 +191,29 @@ class Sampler:
             if self._polling is not None:
                 self._polling.bus_changed = True
             excluded, around = tuple(sorted(self._excluded)), self._around
-            self._say(PciBus(functions=bus, excluded=excluded, place=around.place, ports=dict(around.ports())))
+            self._send(PciBus(functions=bus, excluded=excluded, place=around.place, ports=dict(around.ports())))
 
 
 def main() -> int:
-    """Read the orders, then sample until asked to end, or until the input closes."""
-    orders = SamplerOrders.decode(first_line())
-    write = frames_only()
-    told = Told(watch=orders.watch)
-    tie_to(orders.parent, told)
+    """Read the orders, then sample until asked to end or until the input closes."""
+    orders = SamplerOrders.decode(read_orders())
+    write = reserve_stdout()
+    requests = DaemonRequests(watch=orders.watch)
+    tie_to_parent(orders.parent, requests)
     log.configure(level=orders.log_level, format=orders.log_format)
 
-    def say(*messages: ChildMessage) -> None:
+    def send(*messages: ChildMessage) -> None:
         logged = log.take()
         write(b"".join(map(frame.encode, (*messages, Logged(messages=logged)) if logged else messages)))
 
-    say(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
+    send(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
     try:
-        return Sampler(orders, say, await_surroundings(orders, say), told).run()
+        return Sampler(orders, send, await_surroundings(orders, send), requests).run()
     except BrokenPipeError:
-        _log.info("the daemon is gone")
+        _log.info("the daemon has ended")
         return 0
 
 
 if __name__ == "__main__":
-    # Without the interpreter's clean-up: a driver's destructors have no business here, and may not return.
+    # Skip the interpreter's clean-up: a driver's destructors may not return.
     os._exit(main())

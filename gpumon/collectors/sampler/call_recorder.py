@@ -1,7 +1,7 @@
-"""Notes every call below pynvml: what was asked, what was answered and how long it took, as lines to a descriptor.
+"""Records every call below pynvml: arguments, answers and duration, as lines written to a descriptor.
 
-A line before a call and one after it, so that a call which never returns is known as well. What is written here names
-serials and uuids as they are: it goes through a pipe, and whoever reads it masks it.
+One line is written before a call and one after it, so that a call that never returns is recorded too. Serial numbers
+and uuids are not masked here; the process that reads the pipe masks them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from gpumon.sim.trace import Trace
 log = logging.getLogger("gpumon.collectors.sampler")
 
 GIVEN_ANEW = frozenset({"nvmlDeviceGetMigDeviceHandleByIndex"})
-"""Lookups whose handles may have been those of instances that are gone. Any other handle keeps its first name."""
+"""Lookups whose handles may have belonged to instances that are gone. Any other handle keeps its first name."""
 UNKNOWN = "handle of a call that was not recorded"
 
 
-class Notes:
-    """Writes lines. Of a call: `["in", serial, function, given]`, then `["out", serial, time, seconds, code, told]`."""
+class CallLog:
+    """Writes lines of calls: `["in", serial, function, given]`, then `["out", serial, time, seconds, code, output]`."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -44,7 +44,7 @@ class Notes:
         self._serial = 0
 
     def entered(self, function: str, given: Sequence[Any]) -> int:
-        """Returns the serial number of the call."""
+        """Write the line before a call. Returns the call's serial number."""
         with self._lock:
             self._serial += 1
             serial = self._serial
@@ -58,10 +58,10 @@ class Notes:
                 rest = rest[os.write(self._descriptor, rest) :]
 
 
-class Recorder:
-    """Stands at `pynvml.nvmlLib`, in front of the library that was there or would have been loaded."""
+class CallRecorder:
+    """Replaces `pynvml.nvmlLib` and forwards each call to the library behind it."""
 
-    def __init__(self, library: Any, notes: Notes, clock: Callable[[], float] = boot_clock) -> None:
+    def __init__(self, library: Any, notes: CallLog, clock: Callable[[], float] = boot_clock) -> None:
         self._library = library
         self._clock = clock
         self._notes = notes
@@ -75,7 +75,7 @@ class Recorder:
             "nvmlEventSetWait_v2": lambda _: (),
             "nvmlGpmMetricsGet": self._samples_of,
         }
-        self._told: Mapping[str, Callable[..., Sequence[Any]]] = {
+        self._outputs: Mapping[str, Callable[..., Sequence[Any]]] = {
             "nvmlDeviceGetFieldValues": _fields,
             "nvmlEventSetWait_v2": self._event,
             "nvmlGpmSampleGet": partial(self._sampled, 1),
@@ -98,7 +98,7 @@ class Recorder:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Calls meanwhile are not recorded: asked to learn something, they would spoil the answers to others."""
+        """Suspend recording, for calls that only gather information and would distort the recorded answers."""
         self._aside = True
         try:
             yield
@@ -106,7 +106,7 @@ class Recorder:
             self._aside = False
 
     def find(self, what: str, bus_id: str, found: str) -> None:
-        """Note in words what has been learned so."""
+        """Record a finding, as text."""
         self._notes.write("finding", what, bus_id, found)
 
     def _entry(self, name: str) -> Entry:
@@ -125,20 +125,20 @@ class Recorder:
         seconds = time.perf_counter() - began
         at = self._clock()
         if code == 0 and name in INITIALISATIONS:
-            self._handles.clear()  # they died with the initialisation before
-        told = self._what_was_told(name, known, given, arguments) if code == 0 else ()
-        self._notes.write("out", serial, at, round(seconds, 7), code, told)
+            self._handles.clear()  # they became invalid with the previous initialisation
+        output = self._output(name, known, given, arguments) if code == 0 else ()
+        self._notes.write("out", serial, at, round(seconds, 7), code, output)
         return code
 
-    def _what_was_told(
+    def _output(
         self, name: str, known: Signature, given: tuple[Any, ...], arguments: Sequence[Any]
     ) -> Sequence[Any] | None:
-        """None when it cannot be read: the caller gets its answer all the same."""
-        tell = self._told.get(name, partial(known.told, name=partial(self._new_name, name, given)))
+        """Record the answer, if it can be read. The caller gets it in any case."""
+        read_output = self._outputs.get(name, partial(known.told, name=partial(self._new_name, name, given)))
         try:
-            return tell(arguments)
+            return read_output(arguments)
         except (Refusal, ValueError, TypeError, struct.error):
-            log.exception("an answer could not be noted", extra={"function": name})
+            log.exception("an answer could not be recorded", extra={"function": name})
             return None
 
     # Handles
@@ -147,7 +147,10 @@ class Recorder:
         return self._handles.get(handle or 0, UNKNOWN)
 
     def _new_name(self, function: str, given: tuple[Any, ...], handle: int | None) -> str:
-        """A handle is called by the lookup that gave it, so that it is the same in every process and after a reload."""
+        """Return the handle's name: the lookup that returned it.
+
+        It is the same in every process and after a reload.
+        """
         known = self._handles.get(handle or 0)
         if known is not None and function not in GIVEN_ANEW:
             return known
@@ -160,7 +163,7 @@ class Recorder:
     # What is more than arguments
 
     def _device(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        """The rest is how much was asked for at once."""
+        """Keep the inputs that identify the call; the rest is only the capacity of a list."""
         return (self._name(arguments[0]),)
 
     def _event(self, arguments: Sequence[Any]) -> Sequence[Any]:
@@ -168,7 +171,7 @@ class Recorder:
         return self._name(device), *rest
 
     def _sampled(self, given: int, arguments: Sequence[Any]) -> Sequence[Any]:
-        """A sample has been taken: of which GPU, the metrics do not say."""
+        """Remember the GPU of a sample: the call that computes metrics does not have it."""
         device, *rest = arguments[:given]
         self._samples[arguments[given]] = self._name(device), (rest[0] if rest else None)
         return ()
@@ -183,7 +186,7 @@ def _function(known: Signature) -> Any:
 
 
 def _fields(arguments: Sequence[Any]) -> Sequence[Any]:
-    """Of each field: number, scope, code, type, value, whether it bore a time."""
+    """Return id, scope, code, type, value and whether it has a timestamp, of each field."""
     _, count, address = arguments
     entries = FIELD_VALUE.iter_unpack(ctypes.string_at(address, count * FIELD_VALUE.size))
     return [
@@ -193,7 +196,7 @@ def _fields(arguments: Sequence[Any]) -> Sequence[Any]:
 
 
 def _metrics(arguments: Sequence[Any]) -> Sequence[Any]:
-    """Of each metric: number, code, value."""
+    """Return id, code and value of each metric."""
     _, count, *_ = take(arguments[0], METRICS_HEAD)
     entries = ctypes.string_at(arguments[0] + METRICS_HEAD.size, count * METRIC.size)
     found = (one[:3] for one in METRIC.iter_unpack(entries))

@@ -1,4 +1,4 @@
-"""Which node this child looks at: the real one, or a simulated one behind the same C functions."""
+"""Selects the node this child reads: the real one, or a simulated one behind the same C functions."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ NvidiaBus = Callable[[], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What can be known of the GPUs without the driver."""
+    """What is known about the GPUs without the driver."""
 
     bus: NvidiaBus
-    """Bus id -> driver bound."""
+    """The bound driver, by bus id."""
     uuids: NvidiaBus
-    """Bus id -> uuid, as far as it is known without opening a GPU."""
+    """Uuids by bus id, as far as known without opening a GPU."""
     place: str = HOST
-    """One of PLACES: looked at once, for no system becomes another one while a process runs on it."""
+    """One of PLACES. Detected once, because it cannot change while a process runs."""
     ports: NvidiaBus = dict
-    """Bus id -> address of the PCIe port above it."""
+    """Address of the upstream PCIe port, by bus id."""
 
 
 def surroundings(orders: SamplerOrders) -> Surroundings:
-    """Of a simulated node this puts its library in the place of the driver's."""
+    """Return the surroundings. For a simulated node this also replaces the driver's library."""
     if orders.simulation is None:
         sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
         where = place(sysfs=sysfs, procfs=procfs, root=Path("/"), environment=os.environ)
@@ -53,7 +53,7 @@ def surroundings(orders: SamplerOrders) -> Surroundings:
 
 
 def await_surroundings(orders: SamplerOrders, say: Callable[[ChildMessage], None]) -> Surroundings:
-    """The same, as soon as there are any: a scenario that is bad may be mended. Meanwhile says what is wrong."""
+    """Wait for valid surroundings and report what is wrong: an invalid scenario may be corrected."""
     while True:
         try:
             return surroundings(orders)
@@ -76,14 +76,14 @@ def _simulate(simulation: Simulation) -> Surroundings:
 
 
 def _record(around: Surroundings, descriptor: int) -> Surroundings:
-    """Have all that the driver answers noted, and what is known of its GPUs without it."""
-    from gpumon.collectors.sampler.call_recorder import Notes, Recorder  # noqa: PLC0415 - the same
+    """Record every answer of the driver, and what is known of its GPUs without it."""
+    from gpumon.collectors.sampler.call_recorder import CallLog, CallRecorder  # noqa: PLC0415 - the same
     from gpumon.sim.capture import BUS, UUIDS  # noqa: PLC0415 - the same
 
-    notes = Notes(descriptor)
+    notes = CallLog(descriptor)
     library = pynvml.nvmlLib or _driver()
     if library is not None:
-        pynvml.nvmlLib = Recorder(library, notes)
+        pynvml.nvmlLib = CallRecorder(library, notes)
 
     def noted(what: str, look: NvidiaBus) -> NvidiaBus:
         def looked() -> Mapping[str, str]:
@@ -97,7 +97,7 @@ def _record(around: Surroundings, descriptor: int) -> Surroundings:
 
 
 def _driver() -> ctypes.CDLL | None:
-    """As pynvml loads it; None where there is none, which pynvml then says."""
+    """Load the library as pynvml does. Returns None if there is none; pynvml then reports it."""
     try:
         return ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -105,8 +105,8 @@ def _driver() -> ctypes.CDLL | None:
 
 
 def excluded(orders: SamplerOrders, around: Surroundings) -> frozenset[str]:
-    """Bus ids that the configuration excludes, however it names them. A uuid that is not known yet is left out."""
-    # Unbound ones as well: before the module is loaded no function is bound, and each will be the driver's.
+    """Return the bus ids excluded by the configuration, under any name. A uuid that is not known yet is left out."""
+    # Unbound functions too: before the module is loaded none is bound, and each may become the driver's.
     ours = sorted(bus_id for bus_id, driver in around.bus().items() if driver in {"", "nvidia"})
     uuids = {uuid: bus_id for bus_id, uuid in around.uuids().items()}
     found: set[str] = set()
@@ -119,6 +119,7 @@ def excluded(orders: SamplerOrders, around: Surroundings) -> frozenset[str]:
             found.add(uuids[name])
         else:
             log.warning(
-                "this GPU is known only once it has been opened; exclude it by its bus id", extra={"uuid": name}
+                "an excluded uuid is known only after its GPU was opened; exclude it by its bus id",
+                extra={"uuid": name},
             )
     return frozenset(found)

@@ -1,6 +1,6 @@
-"""Asks NVML once, for a recording, what the polls do not: what other clients ask, and what nobody knows for sure.
+"""Calls NVML once for a recording: what other clients call, and what the documentation leaves open.
 
-Questions are put to the C functions themselves, as their signatures say; the recorder below notes the answers.
+Calls the C functions directly, by their signatures; the recorder below records the answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from gpumon.collectors.nvml.field_ids import field_ids
 from gpumon.collectors.nvml.library import Library, NvmlError
-from gpumon.collectors.sampler.call_recorder import Recorder
+from gpumon.collectors.sampler.call_recorder import CallRecorder
 from gpumon.sim.layouts import FIELD_VALUE
 from gpumon.sim.library import exports
 from gpumon.sim.signatures import SIGNATURES, signature
@@ -21,9 +21,9 @@ from gpumon.sim.signatures import SIGNATURES, signature
 Given = tuple[Any, ...]
 
 MORE = 4
-"""Entries of a list that may be added between two calls."""
+"""Room for list entries that are added between two calls."""
 ROOM = 96
-"""Bytes for a text: as much as NVML asks for at most."""
+"""Bytes of a text buffer: NVML's largest."""
 
 NODE = (
     "nvmlSystemGetDriverVersion",
@@ -35,7 +35,7 @@ NODE = (
 
 
 def versioned(size: int, number: int, *rest: int) -> Given:
-    """The first bytes of a struct that says its size and version."""
+    """The first bytes of a struct with its size and version."""
     return (struct.pack(f"<{1 + len(rest)}I", size | number << 24, *rest),)
 
 
@@ -54,7 +54,7 @@ WITH_INPUT: Mapping[str, Sequence[Given]] = {
     "nvmlDeviceGetMemoryErrorCounter": list(product(range(2), range(2), range(8))),
     "nvmlGpmQueryDeviceSupport": [(struct.pack("<I", 1),)],
 }
-"""Questions to each GPU that need more than its handle."""
+"""Calls for each GPU that need more than its handle."""
 
 OF_LINKS = (
     "nvmlDeviceGetNvLinkState",
@@ -63,18 +63,18 @@ OF_LINKS = (
     "nvmlDeviceGetNvLinkRemotePciInfo_v2",
 )
 PEER_CAPABILITIES = range(5)
-"""To read, to write, NVLink, atomic operations, PCIe."""
+"""Read, write, NVLink, atomic operations, PCIe."""
 ANSWERS = frozenset({"out", "text", "list", "array", "since", "struct"})
-"""Words for arguments that ask nothing."""
+"""Argument words that are not inputs."""
 LINK_COUNT = "NVLINK_LINK_COUNT"
 
 EVERY_FIELD = tuple(range(1, 32)), tuple(range(32, 321))
-"""All numbers that any driver so far has given out, ECC apart: what each means, and whether it answers, differs."""
+"""All field ids that any driver has used, except ECC. Their meaning and support differ between drivers."""
 ALL_LINKS = 0xFFFFFFFF
 
 
-def survey(library: Library, recorder: Recorder, driver: str, bus_ids: Sequence[str]) -> None:
-    """A function that fails or is missing is an answer too; one that hangs ends this process from outside."""
+def survey(library: Library, recorder: CallRecorder, driver: str, bus_ids: Sequence[str]) -> None:
+    """Make all calls. Failures and missing functions are recorded; the parent kills this process if a call hangs."""
     for function in NODE:
         ask(library, function, ())
     opened: dict[str, int] = {}
@@ -91,7 +91,7 @@ def survey(library: Library, recorder: Recorder, driver: str, bus_ids: Sequence[
 
 
 def _opened(library: Library, bus_id: str) -> int | None:
-    """As a poll looks it up, which may take long the first time."""
+    """Look the GPU up as a poll does. The first lookup may take long."""
     try:
         found = library.call("nvmlDeviceGetHandleByPciBusId", bus_id.encode(), bus_id=bus_id)
     except NvmlError:
@@ -99,7 +99,7 @@ def _opened(library: Library, bus_id: str) -> int | None:
     return ctypes.cast(found, ctypes.c_void_p).value
 
 
-def _gpu(library: Library, recorder: Recorder, handle: int, bus_id: str, known: Mapping[str, int]) -> None:
+def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, known: Mapping[str, int]) -> None:
     for function, given in _questions():
         ask(library, function, (handle, *given), bus_id)
     uuid = ask(library, "nvmlDeviceGetUUID", (handle,), bus_id)
@@ -114,7 +114,7 @@ def _gpu(library: Library, recorder: Recorder, handle: int, bus_id: str, known: 
 
 
 def _questions() -> Iterator[tuple[str, Given]]:
-    """Each getter that anybody has written down and that a handle, or what stands in the table, is enough for."""
+    """Call each getter in the signature table that needs only a handle or values of CALLS."""
     for function in sorted({*exports(), *SIGNATURES}):
         known = signature(function)
         if known is None or known.words[:1] != ("handle",):
@@ -127,7 +127,7 @@ def _questions() -> Iterator[tuple[str, Given]]:
 
 
 def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> None:
-    """The first link past the last as well: what it answers is not the same on all drivers."""
+    """Call for each link and one more: the answer for a link that does not exist differs between drivers."""
     of_links = [number for name, number in numbers.items() if name.startswith("NVLINK_") and name != LINK_COUNT]
     [(code, count)] = fields(library, handle, ((numbers[LINK_COUNT], 0),), bus_id) or [(1, 0)]
     links = range(count + 1 if not code else 1)
@@ -139,7 +139,7 @@ def _links(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int
 
 
 def _mixed(library: Library, handle: int, bus_id: str, numbers: Mapping[str, int]) -> str:
-    """How many fields answer alone and together: Blackwell is said to refuse ECC mixed with NVLink's counts."""
+    """Compare fields read alone and together: Blackwell is said to refuse ECC mixed with NVLink counters."""
     ecc = [(number, 0) for name, number in numbers.items() if name.startswith("ECC_")]
     links = [(number, ALL_LINKS) for name, number in numbers.items() if name.startswith("NVLINK_COUNT_")]
     apart = (fields(library, handle, ecc, bus_id) or []) + (fields(library, handle, links, bus_id) or [])
@@ -159,7 +159,7 @@ def _migs(library: Library, handle: int, bus_id: str) -> None:
 def fields(
     library: Library, handle: int, wanted: Sequence[tuple[int, int]], bus_id: str
 ) -> list[tuple[int, int]] | None:
-    """Codes and values of a batch of fields; None when the call fails."""
+    """Return codes and values of a batch of fields; None if the call fails."""
     packed = b"".join(FIELD_VALUE.pack(number, scope, 0, 0, 0, 999, b"") for number, scope in wanted)
     batch = ctypes.create_string_buffer(packed, len(packed))
     if not _succeeds(library, "nvmlDeviceGetFieldValues", ctypes.c_void_p(handle), len(wanted), batch, bus_id=bus_id):
@@ -169,7 +169,7 @@ def fields(
 
 
 def ask(library: Library, function: str, given: Given, bus_id: str = "") -> tuple[Any, ...]:
-    """Call one function. Returns the values of what it wrote, the last of them last; nothing for a failure."""
+    """Call one function. Returns its output values, or nothing if it failed."""
     known = signature(function)
     if known is None:
         return ()
@@ -192,7 +192,7 @@ def _succeeds(library: Library, function: str, *arguments: Any, bus_id: str) -> 
 
 
 def _arguments(words: Sequence[str], given: list[Any], *, entries: int) -> tuple[list[Any], list[Any]]:
-    """What to hand in, and those of it that are written to."""
+    """Return the C arguments, and those of them that receive output."""
     arguments: list[Any] = []
     buffers: list[Any] = []
     for word in words:
@@ -212,7 +212,7 @@ def _arguments(words: Sequence[str], given: list[Any], *, entries: int) -> tuple
 
 
 class _Count(ctypes.c_uint):
-    """Of a list: how many there may be, and then how many there are."""
+    """Call a list getter twice: for the count, then for the entries."""
 
 
 _NUMBERS: Mapping[str, Any] = {

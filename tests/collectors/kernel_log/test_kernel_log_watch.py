@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.collectors.kernel_log.log_time import KernelClock
-from gpumon.collectors.kernel_log.reader import MOST_AT_ONCE
+from gpumon.collectors.kernel_log.reader import MAX_EVENTS
 from gpumon.collectors.kernel_log.watch import KernelLogWatch
 from gpumon.model.error_event import OVERRUN, XID, LogPosition, Sighting
 
@@ -119,7 +119,7 @@ def test_lost_records_are_told_as_an_overrun(life: Life, path: Path) -> None:
 def test_equal_lines_are_told_together(life: Life, path: Path) -> None:
     """A storm costs little more than its reading, and loses neither count nor the time of its ends."""
     life.resumed(LogPosition(BOOT, 12))
-    storm = 2 * MOST_AT_ONCE
+    storm = 2 * MAX_EVENTS
     with path.open("a") as log:
         log.write(line(13))
     life.read()

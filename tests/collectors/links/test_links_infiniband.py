@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from sysfs import add_port, write
 
-from gpumon.collectors.links.files import Tree, Troubles
-from gpumon.collectors.links.infiniband import COLLECTOR, MOST_PORTS, Infiniband
+from gpumon.collectors.links.files import ReadErrors, Tree
+from gpumon.collectors.links.infiniband import COLLECTOR, MAX_PORTS, PortReader
 from gpumon.model.snapshot import PortReading
 from gpumon.sim.infiniband import open_tree
 
 
-def reader(sysfs: Path, *leave_aside: str) -> Infiniband:
-    return Infiniband(lambda _: Tree(sysfs), leave_aside)
+def reader(sysfs: Path, *leave_aside: str) -> PortReader:
+    return PortReader(lambda _: Tree(sysfs), leave_aside)
 
 
 def looked(sysfs: Path) -> tuple[PortReading, ...]:
-    return reader(sysfs).look(counting=True)
+    return reader(sysfs).poll(counting=True)
 
 
 def names(ports: tuple[PortReading, ...]) -> list[str]:
@@ -94,11 +94,11 @@ def test_missing_files_are_absent_readings(tmp_path: Path) -> None:
     (folder / "rate").unlink()
 
     reading = reader(tmp_path)
-    (port,) = reading.look(counting=True)
+    (port,) = reading.poll(counting=True)
 
     assert (port.link.port_up, port.link.port_speed_bytes_per_second) == (1.0, None)
     assert (port.counts.receive_bytes_total, port.counts.errors_total, port.counts.link_downs_total) == (None,) * 3
-    assert reading.troubles.words == ""
+    assert reading.read_errors.words == ""
 
 
 def test_a_port_without_counters_says_so_in_words(tmp_path: Path) -> None:
@@ -131,13 +131,13 @@ def test_a_counter_that_is_full_is_absent_and_told_once(tmp_path: Path, caplog: 
     reading = reader(tmp_path)
 
     with caplog.at_level(logging.INFO, "gpumon.collectors.links"):
-        reading.look(counting=True)
-        (port,) = reading.look(counting=True)
+        reading.poll(counting=True)
+        (port,) = reading.poll(counting=True)
         assert (port.counts.link_downs_total, port.counts.errors_total, port.counts.receive_bytes_total) == (None,) * 3
         assert port.counts.transmit_bytes_total == 36.0
         assert len(caplog.records) == 3
         write(folder / "counters", {"link_downed": "1"})
-        (port,) = reading.look(counting=True)
+        (port,) = reading.poll(counting=True)
 
     assert port.counts.link_downs_total == 1.0
     assert [record.levelname for record in caplog.records[3:]] == ["INFO"]
@@ -156,24 +156,24 @@ def test_states_are_read_at_every_look_and_counters_when_they_are_due(tmp_path: 
     """A look in between shows what was counted last; a port that has just come is counted at once."""
     folder = add_port(tmp_path)
     reading = reader(tmp_path)
-    reading.look(counting=True)
+    reading.poll(counting=True)
     write(folder, {"state": "1: DOWN"})
     write(folder / "counters", {"link_downed": "1"})
     add_port(tmp_path, "mlx5_1", counters={"link_downed": "5"})
 
-    first, second = reading.look(counting=False)
+    first, second = reading.poll(counting=False)
     assert (first.link.port_up, first.counts.link_downs_total, second.counts.link_downs_total) == (0.0, 0.0, 5.0)
-    first, _ = reading.look(counting=True)
+    first, _ = reading.poll(counting=True)
     assert first.counts.link_downs_total == 1.0
 
 
 def test_more_ports_than_anybody_watches_are_left_out(tmp_path: Path) -> None:
     """A host of many representors does not flood the page; how many are left out is told."""
-    for number in range(MOST_PORTS + 3):
+    for number in range(MAX_PORTS + 3):
         add_port(tmp_path, "mlx5_0", str(number), counters={})
     reading = reader(tmp_path)
 
-    assert len(reading.look(counting=True)) == MOST_PORTS
+    assert len(reading.poll(counting=True)) == MAX_PORTS
     assert reading.left_out == 3
 
 
@@ -181,24 +181,24 @@ def test_a_host_without_any_is_well(tmp_path: Path) -> None:
     """No module, no folder, no port, no trouble."""
     reading = reader(tmp_path)
 
-    assert reading.look(counting=True) == ()
-    assert reading.troubles.words == ""
+    assert reading.poll(counting=True) == ()
+    assert reading.read_errors.words == ""
 
 
 def test_one_port_that_fails_hides_no_other(tmp_path: Path) -> None:
     """EIO from one state file: that reading is absent and told, its others and its neighbours are there."""
     scenario = tmp_path / "scenario.yml"
     scenario.write_text("ports: {mlx5_3: {unreadable: [state, link_downed]}, mlx5_5: {absent: true}}")
-    reading = Infiniband(lambda _: open_tree("h100x8", scenario=scenario, epoch=0.0))
+    reading = PortReader(lambda _: open_tree("h100x8", scenario=scenario, epoch=0.0))
 
-    ports = reading.look(counting=True)
+    ports = reading.poll(counting=True)
 
     assert names(ports) == [f"mlx5_{n}/1" for n in (0, 1, 2, 3, 4, 6, 7)]
     assert [port.device for port in ports if port.link.port_up is None] == ["mlx5_3"]
     assert ports[3].counts.link_downs_total is None
     assert ports[3].counts.receive_bytes_total is not None
-    assert reading.troubles.words == "class/infiniband/mlx5_3/ports/1/state: Input/output error, and 1 more file"
-    assert not reading.troubles.denied
+    assert reading.read_errors.words == "class/infiniband/mlx5_3/ports/1/state: Input/output error, and 1 more file"
+    assert not reading.read_errors.denied
 
 
 def test_what_is_left_aside_is_not_touched(tmp_path: Path) -> None:
@@ -206,18 +206,18 @@ def test_what_is_left_aside_is_not_touched(tmp_path: Path) -> None:
     add_port(tmp_path, "mlx5_0")
     add_port(tmp_path, "mlx5_1")
 
-    assert names(reader(tmp_path, "mlx5_0").look(counting=True)) == ["mlx5_1/1"]
-    assert names(reader(tmp_path, COLLECTOR).look(counting=True)) == []
+    assert names(reader(tmp_path, "mlx5_0").poll(counting=True)) == ["mlx5_1/1"]
+    assert names(reader(tmp_path, COLLECTOR).poll(counting=True)) == []
 
 
 def test_a_lack_of_permission_is_told_apart() -> None:
     """It is the one trouble that an operator can take away."""
-    troubles = Troubles()
-    troubles.note("state", OSError(errno.EIO, "Input/output error"))
-    assert not troubles.denied
+    read_errors = ReadErrors()
+    read_errors.note("state", OSError(errno.EIO, "Input/output error"))
+    assert not read_errors.denied
 
-    troubles.note("rate", OSError(errno.EACCES, "Permission denied"))
-    assert troubles.denied
+    read_errors.note("rate", OSError(errno.EACCES, "Permission denied"))
+    assert read_errors.denied
 
 
 def test_a_port_knows_its_card_and_where_that_is(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Processes that are stuck, from /proc: asleep, not having run, with a GPU in their hands; and all that are not."""
+"""ProcessReader finds processes that are stuck in state D with a GPU open, and no others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.collectors.links.files import Tree
-from gpumon.collectors.links.processes import COLLECTOR, MOST_PROCESSES, Processes
+from gpumon.collectors.links.processes import COLLECTOR, MAX_PROCESSES, ProcessReader
 from gpumon.model.snapshot import StuckProcess
 from gpumon.sim import SimulationError
 from gpumon.sim.infiniband import EmptyTree, open_tree
@@ -27,7 +27,7 @@ class Host:
         self.process(SELF, "S", parent=DAEMON)
         self.link("proc/self", str(SELF))
         self.link(f"proc/{SELF}/ns/pid", HOST)
-        self.processes = Processes(lambda _: Tree(folder), clock=lambda: self.now)
+        self.processes = ProcessReader(lambda _: Tree(folder), clock=lambda: self.now)
 
     def link(self, path: str, target: str) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -61,12 +61,12 @@ class Host:
                     self.link(f"proc/{pid}/task/{thread}/fd/{number}", device)
         (folder / "stat").write_text(stat(pid, state))
 
-    def look(self, times: int = 2) -> tuple[StuckProcess, ...] | None:
+    def poll(self, times: int = 2) -> tuple[StuckProcess, ...] | None:
         """Every quarter of a minute."""
         found: tuple[StuckProcess, ...] | None = ()
         for _ in range(times):
             self.now += 15
-            found = self.processes.look()
+            found = self.processes.poll()
         return found
 
 
@@ -78,11 +78,11 @@ def host(tmp_path: Path) -> Host:
 def test_a_process_asleep_in_the_kernel_with_a_gpu_is_stuck(host: Host) -> None:
     """Since it was first seen so; its GPUs by their device nodes."""
     host.process(2000, "D", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia3", "/dev/nvidia11", "/dev/nvidia3")
-    assert host.look(1) == ()
-    assert host.look(20) == (StuckProcess(since=1015.0, gpus=("11", "3")),)
+    assert host.poll(1) == ()
+    assert host.poll(20) == (StuckProcess(since=1015.0, gpus=("11", "3")),)
     assert host.processes.contained is False
     assert not host.processes.denied
-    assert not host.processes.troubles.words
+    assert not host.processes.read_errors.words
 
 
 @pytest.mark.parametrize(
@@ -99,31 +99,31 @@ def test_a_process_asleep_in_the_kernel_with_a_gpu_is_stuck(host: Host) -> None:
 def test_who_is_not_stuck(host: Host, make: Callable[[Host], None]) -> None:
     """Look as often as you like."""
     make(host)
-    assert host.look(5) == ()
+    assert host.poll(5) == ()
 
 
 def test_who_runs_now_and_then_is_not_stuck(host: Host) -> None:
     """A job that reads its data is in state D at nearly every look."""
     for ran in range(30):
         host.process(2000, "D", "/dev/nvidia3", ran=ran)
-        assert host.look(1) == ()
+        assert host.poll(1) == ()
 
 
 def test_who_comes_back_begins_anew(host: Host) -> None:
     """The next time is another."""
     host.process(2000, "D", "/dev/nvidia3")
-    assert host.look(4)
+    assert host.poll(4)
     host.process(2000, "S", "/dev/nvidia3")
-    assert host.look(1) == ()
+    assert host.poll(1) == ()
     host.process(2000, "D", "/dev/nvidia3")
-    assert host.look(2) == (StuckProcess(since=host.now - 15, gpus=("3",)),)
+    assert host.poll(2) == (StuckProcess(since=host.now - 15, gpus=("3",)),)
 
 
 def test_what_was_killed_and_cannot_end_is_stuck(host: Host) -> None:
     """Its first thread is gone, its files are closed: the stack of another thread leads into the driver."""
     stack = "[<0>] os_acquire_rwlock_write+0x35/0x40 [nvidia]\n[<0>] nvidia_close+0x1/0x2 [nvidia]"
     host.process(2000, "Z", threads={2000: "Z", 2001: "D", 2002: "S"}, stack=stack)
-    assert host.look() == (StuckProcess(since=1015.0),)
+    assert host.poll() == (StuckProcess(since=1015.0),)
 
 
 class Unprivileged(Tree):
@@ -138,49 +138,49 @@ class Unprivileged(Tree):
 def test_other_peoples_processes_may_be_hidden(host: Host) -> None:
     """Without privileges: that is said, and is no trouble."""
     host.process(2000, "D", "/dev/nvidia3")
-    processes = Processes(lambda _: Unprivileged(host.root), clock=lambda: host.now)
-    assert processes.look() is None
+    processes = ProcessReader(lambda _: Unprivileged(host.root), clock=lambda: host.now)
+    assert processes.poll() is None
     assert processes.denied
     assert processes.contained is False
-    assert not processes.troubles.words
+    assert not processes.read_errors.words
 
 
 def test_a_container_sees_its_own_processes(host: Host) -> None:
     """Its PID namespace is not the kernel's first."""
     (host.root / f"proc/{SELF}/ns/pid").unlink()
     host.link(f"proc/{SELF}/ns/pid", "pid:[4026532758]")
-    assert host.look() == ()
+    assert host.poll() == ()
     assert host.processes.contained is True
 
 
 def test_a_file_that_cannot_be_read_names_no_process(host: Host) -> None:
     """What is said of it can be read by everybody."""
     (host.root / "proc/2000/stat").mkdir(parents=True)
-    assert host.look() == ()
-    assert host.processes.troubles.words == "proc/*/stat: Is a directory"
+    assert host.poll() == ()
+    assert host.processes.read_errors.words == "proc/*/stat: Is a directory"
 
 
 def test_too_many_processes_are_named_as_such(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not all are looked at."""
-    monkeypatch.setattr("gpumon.collectors.links.processes.MOST_PROCESSES", 1)
-    assert host.look() == ()
-    assert host.processes.troubles.words == "proc: has more than 1 processes"
-    assert MOST_PROCESSES > 10_000
+    monkeypatch.setattr("gpumon.collectors.links.processes.MAX_PROCESSES", 1)
+    assert host.poll() == ()
+    assert host.processes.read_errors.words == "proc: has more than 1 processes"
+    assert MAX_PROCESSES > 10_000
 
 
 def test_where_there_is_no_proc_nobody_can_tell(tmp_path: Path) -> None:
     """Nor when it was left aside because it does not answer, nor in a recording."""
-    assert Processes(lambda _: Tree(tmp_path)).look() is None
-    assert Processes(lambda _: Tree(Path("/")), (COLLECTOR,)).look() is None
-    assert Processes(lambda _: EmptyTree()).look() is None
+    assert ProcessReader(lambda _: Tree(tmp_path)).poll() is None
+    assert ProcessReader(lambda _: Tree(Path("/")), (COLLECTOR,)).poll() is None
+    assert ProcessReader(lambda _: EmptyTree()).poll() is None
 
 
 def test_this_host_can_be_looked_at() -> None:
     """Its real /proc, whoever runs the test."""
-    processes = Processes(lambda _: Tree(Path("/")))
-    assert processes.look() is None or not processes.denied
+    processes = ProcessReader(lambda _: Tree(Path("/")))
+    assert processes.poll() is None or not processes.denied
     assert processes.contained is not None
-    assert not processes.troubles.words
+    assert not processes.read_errors.words
 
 
 def test_a_scenario_holds_processes_fast(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_a_scenario_holds_processes_fast(tmp_path: Path) -> None:
     scenario.write_text("stuck_processes: [{gpus: [3, 4], since: 60, until: 300}]\n")
     now = 0.0
     tree = open_tree("h100x8", scenario=scenario, epoch=0.0, clock=lambda: now)
-    processes = Processes(lambda _: tree, clock=lambda: now)
+    processes = ProcessReader(lambda _: tree, clock=lambda: now)
     found = {}
     for now in (0.0, 59.0, 75.0, 90.0, 299.0, 301.0):
-        found[now] = processes.look()
+        found[now] = processes.poll()
     stuck = (StuckProcess(since=75.0, gpus=("3", "4")),)
     assert found == {0.0: (), 59.0: (), 75.0: (), 90.0: stuck, 299.0: stuck, 301.0: ()}

@@ -1,4 +1,4 @@
-"""Schedulers from the files of a host: what is installed, what runs, and where the agent itself is a job."""
+"""SchedulerReader from the files of a host: what is installed, what runs, and where the agent itself is a job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.collectors.links.files import Tree
-from gpumon.collectors.links.schedulers import COLLECTOR, LOOK_SECONDS, Schedulers
+from gpumon.collectors.links.schedulers import COLLECTOR, LOOK_SECONDS, SchedulerReader
 
 
 class Host:
@@ -19,7 +19,7 @@ class Host:
         self.now = 0.0
         (folder / "proc" / "self").mkdir(parents=True)
         self.add(*files)
-        self.schedulers = Schedulers(lambda _: Tree(folder), environment=environment or {}, clock=lambda: self.now)
+        self.schedulers = SchedulerReader(lambda _: Tree(folder), environment=environment or {}, clock=lambda: self.now)
 
     def add(self, *files: str) -> None:
         for one in files:
@@ -46,33 +46,33 @@ def test_a_scheduler_is_found_by_what_it_leaves_on_a_host(
     tmp_path: Path, files: tuple[str, ...], found: tuple[str, ...]
 ) -> None:
     """Its unit, its program or its process: that of a node, not of a controller or a client."""
-    assert Host(tmp_path, *files).schedulers.look() == found
+    assert Host(tmp_path, *files).schedulers.poll() == found
 
 
 def test_a_unit_of_the_host_that_is_a_link_is_found_from_a_container(tmp_path: Path) -> None:
     """There it leads nowhere: its target is below the host's root."""
     host = Host(tmp_path, "etc/systemd/system/gpumon.service=[Service]\n")
     (tmp_path / "etc/systemd/system/slurmd.service").symlink_to("/nonexistent/slurm/slurmd.service")
-    assert host.schedulers.look() == ("slurmd",)
+    assert host.schedulers.poll() == ("slurmd",)
 
 
 def test_an_agent_in_a_pod_knows_of_the_kubelet(tmp_path: Path) -> None:
     """It may see nothing of the host."""
     host = Host(tmp_path, environment={"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
-    assert host.schedulers.look() == ("kubelet",)
+    assert host.schedulers.poll() == ("kubelet",)
 
 
 def test_a_scheduler_that_is_installed_later_is_found_at_the_next_look(tmp_path: Path) -> None:
     """All processes are looked at once a minute."""
     host = Host(tmp_path)
-    assert host.schedulers.look() == ()
+    assert host.schedulers.poll() == ()
     host.add("proc/4711/comm=slurmd\n")
-    assert host.schedulers.look() == ()
+    assert host.schedulers.poll() == ()
     host.now = LOOK_SECONDS
-    assert host.schedulers.look() == ("slurmd",)
+    assert host.schedulers.poll() == ("slurmd",)
 
 
 def test_files_that_do_not_answer_leave_it_unknown(tmp_path: Path) -> None:
     """The collector is left aside, and nobody can tell."""
     Host(tmp_path, "usr/sbin/slurmd=")
-    assert Schedulers(lambda _: Tree(tmp_path), (COLLECTOR,), environment={}).look() is None
+    assert SchedulerReader(lambda _: Tree(tmp_path), (COLLECTOR,), environment={}).poll() is None

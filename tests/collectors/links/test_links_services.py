@@ -1,4 +1,4 @@
-"""Services from systemd's own files: installed, masked, running, stopped, or nobody can tell."""
+"""ServiceReader from systemd's own files: installed, masked, running, stopped, or nobody can tell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.collectors.links.files import Tree
-from gpumon.collectors.links.services import COLLECTOR, Services
+from gpumon.collectors.links.services import COLLECTOR, ServiceReader
 
 UNIT = "nvidia-fabricmanager.service"
 
@@ -29,8 +29,8 @@ class Host:
         cgroup.mkdir(parents=True)
         (cgroup / name).write_text(text)
 
-    def look(self, *leave_aside: str) -> dict[str, bool]:
-        return Services(lambda _: Tree(self.root / "sys"), lambda _: Tree(self.root), leave_aside).look()
+    def poll(self, *leave_aside: str) -> dict[str, bool]:
+        return ServiceReader(lambda _: Tree(self.root / "sys"), lambda _: Tree(self.root), leave_aside).poll()
 
 
 @pytest.fixture
@@ -40,35 +40,35 @@ def host(tmp_path: Path) -> Host:
 
 def test_a_unit_that_is_not_installed_is_left_out(host: Host) -> None:
     """GB200 needs no fabric manager: nothing is missing."""
-    assert host.look() == {}
+    assert host.poll() == {}
 
 
 @pytest.mark.parametrize("folder", ["etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"])
 def test_an_installed_unit_without_processes_is_stopped(host: Host, folder: str) -> None:
     """Systemd removes the cgroup of a unit that has ended."""
     host.install(folder=folder)
-    assert host.look() == {UNIT: False}
+    assert host.poll() == {UNIT: False}
 
 
 def test_a_unit_with_processes_runs(host: Host) -> None:
     """Its cgroup is populated, itself or below."""
     host.install()
     host.run()
-    assert host.look() == {UNIT: True}
+    assert host.poll() == {UNIT: True}
 
 
 def test_a_cgroup_that_is_left_empty_is_no_running_service(host: Host) -> None:
     """For a moment, while it ends."""
     host.install()
     host.run(text="populated 0\nfrozen 0\n")
-    assert host.look() == {UNIT: False}
+    assert host.poll() == {UNIT: False}
 
 
 def test_a_unit_may_be_given_another_slice(host: Host) -> None:
     """Slice= is the operator's choice."""
     host.install()
     host.run(slice_="nvidia")
-    assert host.look() == {UNIT: True}
+    assert host.poll() == {UNIT: True}
 
 
 @pytest.mark.parametrize(("processes", "runs"), [("1234\n1240\n", True), ("", False)])
@@ -77,7 +77,7 @@ def test_cgroups_of_version_1_list_processes(tmp_path: Path, processes: str, *, 
     host = Host(tmp_path, "systemd")
     host.install()
     host.run("cgroup.procs", processes)
-    assert host.look() == {UNIT: runs}
+    assert host.poll() == {UNIT: runs}
 
 
 def test_a_masked_unit_is_not_installed(host: Host) -> None:
@@ -86,7 +86,7 @@ def test_a_masked_unit_is_not_installed(host: Host) -> None:
     mask = host.root / "etc" / "systemd" / "system" / UNIT
     mask.parent.mkdir(parents=True)
     mask.symlink_to("/dev/null")
-    assert host.look() == {}
+    assert host.poll() == {}
 
 
 IMEX = "nvidia-imex.service"
@@ -105,11 +105,11 @@ def test_imex_is_missed_only_where_something_starts_it(host: Host, folder: str, 
         wants = host.root / "etc/systemd/system" / folder
         wants.mkdir(parents=True)
         (wants / IMEX).symlink_to(f"/usr/lib/systemd/system/{IMEX}")
-    assert host.look() == {UNIT: False, **told}
+    assert host.poll() == {UNIT: False, **told}
     cgroup = host.cgroups / "system.slice" / IMEX
     cgroup.mkdir()
     (cgroup / "cgroup.events").write_text("populated 1\n")
-    assert host.look() == {UNIT: False, IMEX: True}
+    assert host.poll() == {UNIT: False, IMEX: True}
 
 
 def test_without_systemd_nobody_can_tell(tmp_path: Path) -> None:
@@ -117,13 +117,13 @@ def test_without_systemd_nobody_can_tell(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.install()
     (host.cgroups / "system.slice").rmdir()
-    assert host.look() == {}
+    assert host.poll() == {}
 
 
 def test_left_aside_it_is_not_touched(host: Host) -> None:
     """Its files may hang as well."""
     host.install()
-    assert host.look(COLLECTOR) == {}
+    assert host.poll(COLLECTOR) == {}
 
 
 def test_a_unit_that_is_started_anew_between_two_looks_has_ended(tmp_path: Path) -> None:
@@ -132,24 +132,24 @@ def test_a_unit_that_is_started_anew_between_two_looks_has_ended(tmp_path: Path)
     host.install()
     host.run()
     processes = host.cgroups / "system.slice" / UNIT / "cgroup.procs"
-    services = Services(lambda _: Tree(host.root / "sys"), lambda _: Tree(host.root))
+    services = ServiceReader(lambda _: Tree(host.root / "sys"), lambda _: Tree(host.root))
     ended = []
     for text in ("100\n101\n", "100\n101\n", "100\n", "100\n140\n", "200\n", "200\n"):
         processes.write_text(text)
-        assert services.look() == {UNIT: True}
+        assert services.poll() == {UNIT: True}
         ended.append(services.ended)
     assert ended == [(), (), (), (), (UNIT,), ()]
     (processes.parent / "cgroup.events").write_text("populated 0\n")
     processes.write_text("")
-    assert (services.look(), services.ended) == ({UNIT: False}, (UNIT,))
-    assert (services.look(), services.ended) == ({UNIT: False}, ())
+    assert (services.poll(), services.ended) == ({UNIT: False}, (UNIT,))
+    assert (services.poll(), services.ended) == ({UNIT: False}, ())
 
 
 def test_a_unit_whose_processes_are_in_groups_below_ends_when_it_stops(host: Host) -> None:
     """Who they are is not to be seen: that it runs is."""
     host.install()
     host.run()
-    services = Services(lambda _: Tree(host.root / "sys"), lambda _: Tree(host.root))
-    services.look()
+    services = ServiceReader(lambda _: Tree(host.root / "sys"), lambda _: Tree(host.root))
+    services.poll()
     (host.cgroups / "system.slice" / UNIT / "cgroup.events").write_text("populated 0\n")
-    assert (services.look(), services.ended) == ({UNIT: False}, (UNIT,))
+    assert (services.poll(), services.ended) == ({UNIT: False}, (UNIT,))

@@ -49,18 +49,18 @@ def test_compute_instances_share_what_is_sampled_of_their_gpu_instance(tmp_path:
     assert one.mig.sm_active_ratio == other.mig.sm_active_ratio
 
 
-@pytest.mark.parametrize("announced", [True, False])
-def test_the_first_instance_takes_away_what_the_last_one_gives_back(tmp_path: Path, *, announced: bool) -> None:
+@pytest.mark.parametrize("changed", [True, False])
+def test_the_first_instance_takes_away_what_the_last_one_gives_back(tmp_path: Path, *, changed: bool) -> None:
     """With MIG on and no instance the GPU tells of remapped rows, with one it does not; that is no error for long."""
     with polled("h100x1", "gpus: {0: {mig: []}}", folder=tmp_path) as poll:
 
         def readings(text: str) -> list[Gpu]:
             poll.simulation.edit(text)
-            if announced:
+            if changed:
                 poll.node.events.take()
             seen = [poll.poll_later(all_tiers=True) for _ in range(3)]
             assert "slow,NotSupported" not in seen[-1].errors
-            assert "slow,NotSupported" not in seen[0].errors or not announced
+            assert "slow,NotSupported" not in seen[0].errors or not changed
             return [one.gpus[0].gpu or Gpu() for one in seen]
 
         readings("gpus: {0: {mig: []}}")

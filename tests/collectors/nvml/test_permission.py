@@ -10,7 +10,7 @@ from overlay import overlaid
 from polled import polled
 
 from gpumon.collectors.nvml.gpu import Extent
-from gpumon.collectors.nvml.table import Processes
+from gpumon.collectors.nvml.table import ProcessNames
 from gpumon.model.reading import SLOW
 
 NOT_ROOT = "root: false"
@@ -56,7 +56,7 @@ def test_instances_that_may_not_be_opened_are_named(tmp_path: Path) -> None:
 def processes(tmp_path: Path, largest: int) -> dict[str, float]:
     """What is told of the processes on GPU 0; the second of them is known to this host."""
     text = "jobs: [{memory: 0.1}, {memory: 0.3}, {memory: 0.2}]"
-    extent = Extent(processes=Processes(largest, tmp_path))
+    extent = Extent(processes=ProcessNames(largest, tmp_path))
     with polled("h100x1", text, folder=tmp_path, extent=extent) as poll:
         poll.poll()
         pids = sorted(poll.simulation.node._node.state(0).processes, key=lambda one: -one.memory)
@@ -90,7 +90,7 @@ def test_a_process_whose_memory_the_driver_cannot_tell_is_left_out(tmp_path: Pat
         return 0
 
     functions = {"nvmlDeviceGetComputeRunningProcesses_v3": running}
-    with polled("h100x1", extent=Extent(processes=Processes(5, tmp_path))) as poll, overlaid(functions):
+    with polled("h100x1", extent=Extent(processes=ProcessNames(5, tmp_path))) as poll, overlaid(functions):
         gpu = poll.poll().gpus[0].gpu
 
     assert gpu is not None

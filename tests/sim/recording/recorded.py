@@ -15,7 +15,7 @@ from polled import Poll
 from simulated import Simulation, simulated
 
 from gpumon.collectors.nvml.gpu import Extent
-from gpumon.collectors.sampler.call_recorder import Notes, Recorder
+from gpumon.collectors.sampler.call_recorder import CallLog, CallRecorder
 from gpumon.collectors.sampler.survey import survey
 from gpumon.model.snapshot import Snapshot
 from gpumon.sim import capture as captures
@@ -46,8 +46,8 @@ class Recording:
     def __init__(self, simulation: Simulation | Replayed, descriptor: int) -> None:
         self.simulation = simulation
         self._descriptor = descriptor
-        self._notes = Notes(descriptor)
-        self.recorder = Recorder(pynvml.nvmlLib, self._notes, lambda: simulation.now)
+        self._notes = CallLog(descriptor)
+        self.recorder = CallRecorder(pynvml.nvmlLib, self._notes, lambda: simulation.now)
         _put(self.recorder)
         self._look_around()
         self.poll = poll_of(simulation)
