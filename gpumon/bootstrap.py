@@ -31,15 +31,15 @@ from gpumon.server.app import create_app
 from gpumon.server.hosts import own_names
 from gpumon.server.listener import Front
 from gpumon.server.sources import Sources
-from gpumon.services.event_recorder import Sightings
+from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.heartbeat import Heartbeat
 from gpumon.services.holds import Holding
-from gpumon.services.inventory_acceptance import Accepting
+from gpumon.services.inventory_acceptance import InventoryAcceptance
 from gpumon.services.maintenance_windows import Maintaining
 from gpumon.services.message_router import MessageRouter
-from gpumon.services.persistence import Memories
+from gpumon.services.persistence import Persistence
 from gpumon.services.releases import Releasing
-from gpumon.services.verdict_writer import Rulings
+from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.store.store import Retention
@@ -63,9 +63,9 @@ class Services:
 
     loop: Loop
     monitor: Monitor
-    persistence: Memories
-    event_recorder: Sightings
-    verdict_writer: Rulings
+    persistence: Persistence
+    event_recorder: EventRecorder
+    verdict_writer: VerdictWriter
     heartbeat: Heartbeat
     samplers: SamplerSupervisor
     links: LinksSupervisor
@@ -74,7 +74,7 @@ class Services:
     releases: Releasing
     holds: Holding
     maintenance: Maintaining
-    inventory_acceptance: Accepting
+    inventory_acceptance: InventoryAcceptance
     front: Front
     epoch: float
     """Boot clock at which a simulated node began."""
@@ -135,9 +135,9 @@ class _Wiring:
         self.monitor = Monitor(first_report(configuration, self._boot_id, self.epoch), terms(configuration))
 
     @cached_property
-    def persistence(self) -> Memories:
+    def persistence(self) -> Persistence:
         store = self._configuration.store
-        return Memories(
+        return Persistence(
             self.loop,
             store.path,
             Retention(days=store.retention_days, rows=store.retention_rows),
@@ -148,8 +148,8 @@ class _Wiring:
         )
 
     @cached_property
-    def event_recorder(self) -> Sightings:
-        return Sightings(
+    def event_recorder(self) -> EventRecorder:
+        return EventRecorder(
             self.loop,
             self.persistence,
             kernel_log(self._configuration),
@@ -159,16 +159,16 @@ class _Wiring:
         )
 
     @cached_property
-    def verdict_writer(self) -> Rulings:
-        return Rulings(self.loop, self.persistence, self._latest)
+    def verdict_writer(self) -> VerdictWriter:
+        return VerdictWriter(self.loop, self.persistence, self._latest)
 
     @cached_property
     def heartbeat(self) -> Heartbeat:
         return Heartbeat(self.loop, self.persistence, self._latest)
 
     @cached_property
-    def inventory_acceptance(self) -> Accepting:
-        return Accepting(self.loop, self.persistence, self._latest)
+    def inventory_acceptance(self) -> InventoryAcceptance:
+        return InventoryAcceptance(self.loop, self.persistence, self._latest)
 
     @cached_property
     def router(self) -> MessageRouter:
@@ -190,7 +190,7 @@ class _Wiring:
             choices(self._configuration),
             latest=self._latest,
             tell=self.monitor.take,
-            keep=self.persistence.keep_result,
+            keep=self.persistence.record_result,
             watch=self.samplers.watch,
             record=RunRecord(self._beside_store(RUN_RECORD)),
         )

@@ -29,7 +29,7 @@ from gpumon.probe.core.state import ProbeState
 from gpumon.sim.infiniband import open_tree
 from gpumon.sim.library import SimulatedNode, open_node
 from gpumon.sim.profiles import PROFILES
-from gpumon.state.messages import StoredState, Tick, VerdictChanges
+from gpumon.state.messages import StoredState, Tick, VerdictTransitions
 from gpumon.state.reduce import reduce, watching
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
@@ -100,7 +100,7 @@ def _judged(report: Report, now: Now, terms: ReducerSettings) -> Report:
     """With the verdicts that need not last to be one."""
     for arrival in (StoredState(), Tick()):
         report = reduce(report, arrival, now, terms)
-    report = reduce(report, VerdictChanges(rulings=report.health.due), now, terms)
+    report = reduce(report, VerdictTransitions(transitions=report.health.due), now, terms)
     return replace(report, node=replace(report.node, exposed_series=None, alerts=None))
 
 

@@ -13,8 +13,8 @@ from gpumon.health.expectation import Expectation
 from gpumon.health.standing import Health
 from gpumon.health.table import BY_NAME
 from gpumon.health.terms import Action, Level
-from gpumon.health.verdict import Change, Ruling, Verdict
-from gpumon.model.error_event import XID, Burst
+from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
+from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.hold import Hold
 from gpumon.model.maintenance import Maintenance
 from gpumon.model.node import Build, Driver, Node
@@ -36,8 +36,8 @@ HOT = names(BY_NAME[HEAT])[-1]
 """The alert: a warning."""
 
 
-def event() -> Burst:
-    return Burst(
+def event() -> ErrorEvent:
+    return ErrorEvent(
         id="5b1f0c7a92d3",
         kind=XID,
         code=79,
@@ -195,7 +195,7 @@ def health() -> Health:
         active=False,
         evidence={"row_remap_failed": 1.0},
     )
-    raised = Ruling(verdict=verdict, change=Change.RAISED, wall=WALL - 86400)
+    raised = VerdictTransition(verdict=verdict, change=VerdictChange.RAISED, wall=WALL - 86400)
     return Health(
         open={verdict.key: verdict}, history=(raised,), judged=True, judged_wall=WALL, judged_at=STAMP.boot - 2.5
     )

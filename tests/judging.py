@@ -12,13 +12,13 @@ import example_parts
 from gpumon.health import judge, table
 from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.alerts.history import History
+from gpumon.health.pending_verdicts import PendingVerdict, resumed, waited
 from gpumon.health.policy import Policy
 from gpumon.health.standing import Health
 from gpumon.health.terms import Level, Way
-from gpumon.health.verdict import Change, Ruling, Verdict
-from gpumon.health.waiting import Waited, resumed, waited
+from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
 from gpumon.model import maintenance
-from gpumon.model.error_event import NVML, XID, Burst
+from gpumon.model.error_event import NVML, XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.maintenance import Maintenance, MaintenanceEnded
 from gpumon.model.now import Now
@@ -26,7 +26,7 @@ from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import Labels, Sample, Table, samples
 from gpumon.model.snapshot import LinksSnapshot, StuckProcess
 from gpumon.state import health_reducer
-from gpumon.state.messages import VerdictChanges
+from gpumon.state.messages import VerdictTransitions
 from gpumon.state.settings import ReducerSettings
 
 WALL = 1.8e9
@@ -106,7 +106,7 @@ class Ward:
     def event(self, index: int, code: int, *, kind: str = XID, count: int = 1, text: str = "", **values: Any) -> None:
         """An error of a GPU, now."""
         state = self.report.gpus[index]
-        burst = Burst(
+        event = ErrorEvent(
             id=f"{index}-{code}-{self.at}",
             kind=kind,
             code=code,
@@ -124,7 +124,7 @@ class Ward:
                 **values,
             },
         )
-        self.report = replace(self.report, events=(*self.report.events, burst))
+        self.report = replace(self.report, events=(*self.report.events, event))
 
     def ecc(self, index: int, **errors: float) -> None:
         """So many more, by severity and location: corrected_dram, uncorrected_sram, ..."""
@@ -180,11 +180,11 @@ class Ward:
         self.at += seconds
         self._idle += seconds
 
-    def restart(self, *, waiting: tuple[Waited, ...] | None = None) -> None:
+    def restart(self, *, waiting: tuple[PendingVerdict, ...] | None = None) -> None:
         """Of the agent: it knows what its store knew, and no more."""
         if waiting is None:
             waiting = tuple(waited(self.report.health, self.report.boot_id))
-        health = Health(open=self.report.health.open, history=self.rulings, cleared=self.report.health.cleared)
+        health = Health(open=self.report.health.open, history=self.transitions, cleared=self.report.health.cleared)
         verdicts = judge.resumed(health.open.values(), self.report.boot_id)
         known = {one.key: one._replace(active=False) for one in verdicts}
         gpus = tuple(
@@ -235,9 +235,9 @@ class Ward:
             self._made[id(one), labels] = known
             yield from known[1]
 
-    def rule(self, due: tuple[Ruling, ...]) -> None:
+    def rule(self, due: tuple[VerdictTransition, ...]) -> None:
         """What was due is told."""
-        self.report = health_reducer.take(self.report, VerdictChanges(rulings=due))
+        self.report = health_reducer.take(self.report, VerdictTransitions(transitions=due))
 
     @property
     def verdicts(self) -> dict[tuple[str, str], Verdict]:
@@ -256,7 +256,7 @@ class Ward:
         return Level.OK if one is None else one.level
 
     @property
-    def rulings(self) -> tuple[Ruling, ...]:
+    def transitions(self) -> tuple[VerdictTransition, ...]:
         return self.report.health.history
 
     def seen(self) -> Iterable[str]:
@@ -269,9 +269,9 @@ def acknowledge(ward: Ward, check: str) -> tuple[Verdict, ...]:
     health = ward.report.health
     answer = acknowledged(Asked(check=check), health, {state.uuid for state in ward.report.gpus})
     told = tuple(
-        Ruling(
+        VerdictTransition(
             verdict=one,
-            change=Change.CLEARED,
+            change=VerdictChange.CLEARED,
             wall=ward.wall,
             at=ward.at,
             boot_id=ward.report.boot_id,

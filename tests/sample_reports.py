@@ -13,7 +13,7 @@ from gpumon.health.alerting import rules
 from gpumon.health.alerts.alert import Alert
 from gpumon.health.alerts.history import History
 from gpumon.health.standing import Health
-from gpumon.model.error_event import OVERRUN, SXID, Burst
+from gpumon.model.error_event import OVERRUN, SXID, ErrorEvent
 from gpumon.model.fabric import CHECKS, Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.gpu_state import GpuState
@@ -28,7 +28,7 @@ from gpumon.outputs.responses.report import ReportResponse
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state import health_reducer as judging
-from gpumon.state.messages import VerdictChanges
+from gpumon.state.messages import VerdictTransitions
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
 
@@ -94,7 +94,7 @@ def judged(report: Report) -> Report:
         past = report.internal.history.add(report.samples(), now.at)
         report = replace(report, internal=replace(report.internal, history=past))
         report = judging.looked(report, now, ReducerSettings())
-        report = judging.take(report, VerdictChanges(rulings=report.health.due))
+        report = judging.take(report, VerdictTransitions(transitions=report.health.due))
     return report
 
 
@@ -204,7 +204,7 @@ def disconnected() -> Report:
     return replace(report, gpus=gpus, ports=(*report.ports[:3], down, *report.ports[4:]))
 
 
-def some_events() -> tuple[Burst, ...]:
+def some_events() -> tuple[ErrorEvent, ...]:
     """A storm that is over, an NVSwitch's error, one that was there before, records that were lost."""
     base = replace(example.event(), bus_id=example_parts.bus_id(1), uuid=example_parts.uuid(1))
     hours = STAMP.wall - 3 * 3600

@@ -14,7 +14,7 @@ import yaml
 from benchmarks.truth.fault import NOW, PORT, Disturbance, Fault, Step
 from benchmarks.truth.world import World
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import NODE, Change, Key, Verdict
+from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange
 from gpumon.sim.profiles import PROFILES
 
 HEALTHY_SECONDS = 75.0
@@ -241,8 +241,8 @@ def endure(one: Disturbance, profile: str, hours: float) -> Calm:
             if one.act is not None:
                 one.act(world)
             world.go_on(min(one.every, end - world.clock))
-            for ruling in world.rulings:
-                if ruling.change is Change.RAISED:
-                    raised[(*ruling.verdict.key, ruling.wall)] = ruling.verdict.level.word
+            for transition in world.transitions:
+                if transition.change is VerdictChange.RAISED:
+                    raised[(*transition.verdict.key, transition.wall)] = transition.verdict.level.word
         said = tuple(sorted((check, level) for (check, _, _), level in raised.items()))
         return Calm(name=one.name, profile=profile, hours=hours, said=said)

@@ -22,7 +22,7 @@ from gpumon.config.load import ConfigurationError
 from gpumon.config.model import Configuration
 from gpumon.daemon import Daemon
 from gpumon.health.policy import BOOT_GRACE
-from gpumon.health.verdict import Ruling, Verdict
+from gpumon.health.verdict import Verdict, VerdictTransition
 from gpumon.model.call_progress import Reader
 from gpumon.model.release import NODE
 from gpumon.probe.core.result import ProbeResult
@@ -94,7 +94,7 @@ class Agent(Daemon):
         self.services.monitor.take(arrival)
 
     def keep(self, result: ProbeResult) -> None:
-        self.services.persistence.keep_result(result)
+        self.services.persistence.record_result(result)
 
     def hold(self, seconds: float) -> None:
         self.services.holds.request(seconds, "a job begins", "4711", "command")
@@ -344,5 +344,5 @@ class World:
         return self.report.health.verdicts
 
     @property
-    def rulings(self) -> tuple[Ruling, ...]:
+    def transitions(self) -> tuple[VerdictTransition, ...]:
         return self.report.health.history

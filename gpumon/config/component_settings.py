@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gpumon import __version__
 from gpumon.config.model import Configuration
+from gpumon.health.agent_runs import AgentRun
 from gpumon.health.alerting import rules
 from gpumon.health.catalogue import SHIPPED, Catalogue
-from gpumon.health.lives import Life
 from gpumon.health.policy import Policy
 from gpumon.model.node import Build
 from gpumon.model.orders import LinksOrders, SamplerOrders, Simulation
@@ -42,7 +42,7 @@ def first_report(configuration: Configuration, boot: str = "", began_at: float =
     return Report(
         started=started,
         boot_id=boot,
-        lives=(Life(boot_id=boot, version=__version__, began=started, began_at=began_at, last=started),),
+        agent_runs=(AgentRun(boot_id=boot, version=__version__, began=started, began_at=began_at, last=started),),
         simulated=shown_profile(configuration),
         detailed=configuration.metrics.detailed,
         build=Build(version=__version__, python=platform.python_version(), revision=revision()),

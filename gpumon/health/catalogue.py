@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from gpumon.health import nvlink5, recovery, registers
 from gpumon.health.terms import ACTIONS, Action
 from gpumon.health.xids import NOTHING, SUPPORT, XIDS, Severity, Xid, unknown
-from gpumon.model.error_event import AER, CANCELLED_BY, NIC, OVERRUN, SXID, Burst
+from gpumon.model.error_event import AER, CANCELLED_BY, NIC, OVERRUN, SXID, ErrorEvent
 from gpumon.model.nic_errors import nic_error
 
 _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
@@ -46,11 +46,11 @@ class Catalogue:
         """The same with these in place of its own."""
         return Catalogue({**self.rows, **rows})
 
-    def explain(self, burst: Burst) -> Explanation:
+    def explain(self, event: ErrorEvent) -> Explanation:
         """A burst by the worst of its lines; advice on recovery by the newest."""
-        texts = (burst.text,) if burst.code == RECOVERY_ACTION else (*burst.texts, burst.text)
-        read = self.read(burst.kind, burst.code, texts, fatal=burst.fatal)
-        return read if burst.cancelled_wall is None else _cancelled(read, burst.code)
+        texts = (event.text,) if event.code == RECOVERY_ACTION else (*event.texts, event.text)
+        read = self.read(event.kind, event.code, texts, fatal=event.fatal)
+        return read if event.cancelled_wall is None else _cancelled(read, event.code)
 
     def read(self, kind: str, code: int, texts: Sequence[str] = ("",), *, fatal: bool | None = None) -> Explanation:
         """A code with the texts of its lines. `fatal`: what the line of an NVSwitch says."""

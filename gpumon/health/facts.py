@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from gpumon.health.agent_runs import AgentRun
 from gpumon.health.alerts.history import STEP, History
 from gpumon.health.catalogue import SHIPPED, Catalogue, Explanation
 from gpumon.health.expectation import Expectation
-from gpumon.health.lives import Life
 from gpumon.health.past import Growth, Past, Series, grouped, growing
 from gpumon.health.policy import Limit, Policy
 from gpumon.health.terms import Way
-from gpumon.health.verdict import NODE, Change, Key, Ruling, Verdict
-from gpumon.model.error_event import XID, Burst
+from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange, VerdictTransition
+from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.maintenance import Known, Maintenance, in_force
@@ -42,7 +42,7 @@ class Facts:
     """What is remembered of `ports`, over restarts and reboots."""
     ports_listed: bool = False
     """There are no ports but `ports`."""
-    events: tuple[Burst, ...] = ()
+    events: tuple[ErrorEvent, ...] = ()
     """The newest last; their times by the wall clock as it is set now."""
     stuck: tuple[StuckProcess, ...] | None = None
     """Processes that hold a GPU and do not come back from the kernel; None: nobody can tell."""
@@ -64,7 +64,7 @@ class Facts:
     """The verdicts that there are."""
     broken: Mapping[Key, str] = field(default_factory=dict)
     """Checks that failed in the look before, by the device they failed on: what was raised."""
-    lives: tuple[Life, ...] = ()
+    agent_runs: tuple[AgentRun, ...] = ()
     """Of the agent, the present one last."""
     expectation: Expectation = Expectation()
     """How many GPUs should be here."""
@@ -82,7 +82,7 @@ class Facts:
     """A command asks the scheduler for the node before each."""
     held: bool = False
     """Somebody holds the GPUs for a job: no probe may run."""
-    rulings: tuple[Ruling, ...] = ()
+    transitions: tuple[VerdictTransition, ...] = ()
     """What became of verdicts, the newest last."""
     cleared: Mapping[Key, float] = field(default_factory=dict)
     """When a verdict was last cleared, by the wall clock as it is set now: what came before it no longer counts."""
@@ -96,55 +96,55 @@ class Facts:
             return self.wall(at)
         return min(wall, self.wall(0.0))
 
-    def age(self, ruling: Ruling) -> float:
+    def age(self, transition: VerdictTransition) -> float:
         """Seconds since then."""
-        return self.now.wall - self.on_this_clock(ruling.wall, ruling.at, ruling.boot_id)
+        return self.now.wall - self.on_this_clock(transition.wall, transition.at, transition.boot_id)
 
     @property
     def uptime(self) -> float:
         """Seconds since the host was booted."""
         return self.now.at
 
-    def explained(self, burst: Burst) -> Explanation:
+    def explained(self, event: ErrorEvent) -> Explanation:
         """What it means on this host."""
-        if burst.id not in self._explained:
-            self._explained[burst.id] = self.catalogue.explain(burst)
-        return self._explained[burst.id]
+        if event.id not in self._explained:
+            self._explained[event.id] = self.catalogue.explain(event)
+        return self._explained[event.id]
 
     @cached_property
     def _explained(self) -> dict[str, Explanation]:
         return {}
 
     @cached_property
-    def errors(self) -> Mapping[str, tuple[Burst, ...]]:
+    def errors(self) -> Mapping[str, tuple[ErrorEvent, ...]]:
         """What is news, by device, the newest last: what stood in the log before the agent was installed is not."""
         named = {state.bus_id: state.uuid for state in self.gpus}
-        found: dict[str, list[Burst]] = {}
-        for burst in self.events:
-            if not burst.historical:
-                unnamed = burst.kind == XID and burst.uuid is None
-                found.setdefault(named.get(burst.bus_id, burst.device) if unnamed else burst.device, []).append(burst)
-        return {device: tuple(bursts) for device, bursts in found.items()}
+        found: dict[str, list[ErrorEvent]] = {}
+        for event in self.events:
+            if not event.historical:
+                unnamed = event.kind == XID and event.uuid is None
+                found.setdefault(named.get(event.bus_id, event.device) if unnamed else event.device, []).append(event)
+        return {device: tuple(events) for device, events in found.items()}
 
     @property
     def maintenance(self) -> Maintenance | None:
         """In which nothing pages now, and no reboot is a fault."""
         return in_force(self.maintenances)
 
-    def planned(self, burst: Burst) -> bool:
+    def planned(self, event: ErrorEvent) -> bool:
         """Whether all of it came in one maintenance: somebody was at work there, and it counts against nothing."""
-        return self._in_maintenance(burst.first_wall, burst.last_wall)
+        return self._in_maintenance(event.first_wall, event.last_wall)
 
-    def of_maintenance(self, ruling: Ruling) -> bool:
+    def of_maintenance(self, transition: VerdictTransition) -> bool:
         """Whether what was cleared was so in maintenance alone: it is the work that was done there.
 
         It may have taken until after its end to be proved well.
         """
-        verdict = ruling.verdict
+        verdict = transition.verdict
         if verdict.episode not in self._planned:
             return False
         seen = self.on_this_clock(verdict.seen, verdict.seen_at, verdict.boot_id)
-        return ruling.muted or self._in_maintenance(seen, seen)
+        return transition.muted or self._in_maintenance(seen, seen)
 
     def _in_maintenance(self, first: float, last: float) -> bool:
         return any(begin <= first and last <= end for begin, end in self.worked_on)
@@ -162,17 +162,19 @@ class Facts:
 
     @cached_property
     def _planned(self) -> frozenset[tuple[Key, float]]:
-        return frozenset(one.verdict.episode for one in self.rulings if one.change is Change.RAISED and one.muted)
+        return frozenset(
+            one.verdict.episode for one in self.transitions if one.change is VerdictChange.RAISED and one.muted
+        )
 
     @cached_property
-    def cures(self) -> Mapping[str, tuple[Ruling, ...]]:
+    def cures(self) -> Mapping[str, tuple[VerdictTransition, ...]]:
         """What a reset or a reboot has cleared, by device; not what was done in maintenance."""
-        found: dict[str, list[Ruling]] = {}
-        for one in self.rulings:
-            repaired = one.change is Change.CLEARED and one.way in {Way.RESET, Way.REBOOT}
+        found: dict[str, list[VerdictTransition]] = {}
+        for one in self.transitions:
+            repaired = one.change is VerdictChange.CLEARED and one.way in {Way.RESET, Way.REBOOT}
             if repaired and not self.of_maintenance(one):
                 found.setdefault(one.verdict.device, []).append(one)
-        return {device: tuple(rulings) for device, rulings in found.items()}
+        return {device: tuple(transitions) for device, transitions in found.items()}
 
     @cached_property
     def gpu_cases(self) -> tuple[GpuCase, ...]:
@@ -273,12 +275,12 @@ class GpuCase(_Case):
         """Its readings; all None while it does not answer, or is released."""
         return self.state.gpu
 
-    def events(self, check: str) -> Iterator[Burst]:
+    def events(self, check: str) -> Iterator[ErrorEvent]:
         """Its Xids, the newest last: those of before the agent was installed, or that verdict was cleared, are over."""
         cleared = self.cleared(check) or 0.0
-        for burst in self.facts.errors.get(self.device, ()):
-            if burst.last_wall > cleared:
-                yield burst
+        for event in self.facts.errors.get(self.device, ()):
+            if event.last_wall > cleared:
+                yield event
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from gpumon.health.check import Check, Where, Xids, comes_first, covers
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME
 from gpumon.health.terms import Way
-from gpumon.health.verdict import NODE, Change, Key, Ruling, Verdict
+from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange, VerdictTransition
 
 LEAD_SECONDS = 300.0
 """How much earlier than its cause a consequence may have been found: both have to last before they are verdicts."""
@@ -25,12 +25,12 @@ def folded(open_: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verdict]:
     return {key: _placed(verdict, causes.of(verdict)) for key, verdict in open_.items()}
 
 
-def placed(due: Iterable[Ruling], open_: Mapping[Key, Verdict], facts: Facts) -> Iterator[Ruling]:
+def placed(due: Iterable[VerdictTransition], open_: Mapping[Key, Verdict], facts: Facts) -> Iterator[VerdictTransition]:
     """What is due, knowing what it will follow from."""
-    rulings = tuple(due)
-    coming = {one.verdict.key: one.verdict for one in rulings if one.change is not Change.CLEARED}
+    transitions = tuple(due)
+    coming = {one.verdict.key: one.verdict for one in transitions if one.change is not VerdictChange.CLEARED}
     causes = _Causes({**open_, **coming}.values(), facts)
-    for one in rulings:
+    for one in transitions:
         yield one._replace(verdict=_placed(one.verdict, causes.of(one.verdict)))
 
 

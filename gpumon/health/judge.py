@@ -16,7 +16,7 @@ from gpumon.health.facts import Facts
 from gpumon.health.standing import Health, Pending
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.terms import OK, UNKNOWN, Level, Way
-from gpumon.health.verdict import NODE, Change, Finding, Key, Ruling, Verdict
+from gpumon.health.verdict import NODE, Finding, Key, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import UNNAMED
 
 GONE_AFTER = 10 * MINUTE
@@ -29,19 +29,19 @@ def judge(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Hea
     """Health after one look with these checks."""
     checks = [check for check in checks if check.name not in facts.policy.disabled]
     passed = 0.0 if health.looked_at is None else facts.now.uptime - health.looked_at
-    known, pending, due = dict(health.open), dict[Key, Pending](), list[Ruling]()
+    known, pending, due = dict(health.open), dict[Key, Pending](), list[VerdictTransition]()
     unseen, broken = dict(health.pending), dict[Key, str]()
     for check in checks:
         graced = check.grace and facts.uptime < facts.policy.boot_grace
         for key, finding in _asked(check, facts, broken):
             told = None if graced and not (finding and finding.ended) else finding
             case = _Case(check, key[1], told, known.get(key), unseen.pop(key, None), passed)
-            verdict, waiting, rulings = case.judged(facts)
+            verdict, waiting, transitions = case.judged(facts)
             if verdict is not None:
                 known[key] = verdict
             if waiting is not None:
                 pending[key] = waiting
-            due += rulings
+            due += transitions
     names = {check.name for check in checks}
     due += _of_devices(known, facts, names, health.pending, pending)
     for key, one in unseen.items():  # of a device that is not there now, as it may be after a start
@@ -90,9 +90,9 @@ def _proves(check: Check | None) -> bool:
     return check is not None and check.latch is not None and check.latch.repair
 
 
-def ruling(verdict: Verdict, change: Change, facts: Facts, way: Way | None = None) -> Ruling:
+def transition(verdict: Verdict, change: VerdictChange, facts: Facts, way: Way | None = None) -> VerdictTransition:
     """A change, now."""
-    return Ruling(
+    return VerdictTransition(
         verdict=verdict,
         change=change,
         wall=facts.now.wall,
@@ -115,7 +115,7 @@ class _Case:
     passed: float
     """Seconds since the last look."""
 
-    def judged(self, facts: Facts) -> tuple[Verdict | None, Pending | None, list[Ruling]]:
+    def judged(self, facts: Facts) -> tuple[Verdict | None, Pending | None, list[VerdictTransition]]:
         """The verdict that there is, brought up to date; what waits; what is due."""
         finding = self._told(facts)
         if finding is None:
@@ -173,15 +173,15 @@ class _Case:
             return known._replace(active=False, well=well)
         return _so(known, finding, facts)
 
-    def _due(self, verdict: Verdict | None, finding: Finding, facts: Facts) -> Ruling:
+    def _due(self, verdict: Verdict | None, finding: Finding, facts: Facts) -> VerdictTransition:
         if verdict is None:
-            return ruling(self._made(finding, facts), Change.RAISED, facts)
+            return transition(self._made(finding, facts), VerdictChange.RAISED, facts)
         if finding.level is OK:
             told = None if finding.ended is Way.WELL else finding.ended
-            return ruling(verdict, Change.CLEARED, facts, told or clearing.found_well(verdict, facts))
+            return transition(verdict, VerdictChange.CLEARED, facts, told or clearing.found_well(verdict, facts))
         changed = verdict._replace(level=finding.level, reason=finding.reason, evidence=finding.evidence)
         action = ladder.escalated(finding.action, verdict.key, facts)
-        return ruling(_so(changed._replace(action=action), finding, facts), Change.CHANGED, facts)
+        return transition(_so(changed._replace(action=action), finding, facts), VerdictChange.CHANGED, facts)
 
     def _made(self, finding: Finding, facts: Facts) -> Verdict:
         """A verdict of this finding."""
@@ -201,19 +201,19 @@ class _Case:
         )
         return _so(made, finding, facts)
 
-    def _of_latched(self, verdict: Verdict, finding: Finding, latch: Latch, facts: Facts) -> list[Ruling]:
+    def _of_latched(self, verdict: Verdict, finding: Finding, latch: Latch, facts: Facts) -> list[VerdictTransition]:
         """It is cleared, or stays with another action."""
         way = None if verdict.active else clearing.way(verdict, latch, facts)
         if way is not None:
-            return [ruling(verdict, Change.CLEARED, facts, way)]
+            return [transition(verdict, VerdictChange.CLEARED, facts, way)]
         return self._another_action(verdict, finding, facts) if finding.level == verdict.level else []
 
-    def _another_action(self, verdict: Verdict, finding: Finding, facts: Facts) -> list[Ruling]:
+    def _another_action(self, verdict: Verdict, finding: Finding, facts: Facts) -> list[VerdictTransition]:
         """Another one at the same level."""
         action = ladder.escalated(finding.action, verdict.key, facts)
         if action == verdict.action:
             return []
-        return [ruling(verdict._replace(action=action), Change.CHANGED, facts)]
+        return [transition(verdict._replace(action=action), VerdictChange.CHANGED, facts)]
 
 
 def _so(verdict: Verdict, finding: Finding, facts: Facts) -> Verdict:
@@ -232,17 +232,17 @@ def _of_devices(
     checks: set[str],
     waited: Mapping[Key, Pending],
     pending: dict[Key, Pending],
-) -> Iterator[Ruling]:
+) -> Iterator[VerdictTransition]:
     """Of checks that are not made, GPUs that have told their names by now, and devices that are expected no more."""
     names = {f"{UNNAMED}{state.bus_id.lower()}": state.uuid for state in facts.gpus}
     here = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in facts.port_cases)}
     for key, verdict in known.items():
         if verdict.check not in checks:
-            yield ruling(verdict, Change.CLEARED, facts, Way.OFF)
+            yield transition(verdict, VerdictChange.CLEARED, facts, Way.OFF)
         elif verdict.device in here:
             continue
         elif verdict.device in facts.gone:
-            yield ruling(verdict, Change.CLEARED, facts, Way.GONE)
+            yield transition(verdict, VerdictChange.CLEARED, facts, Way.GONE)
         elif verdict.device in names:
             yield from _named(verdict, names[verdict.device], known, facts)
         elif facts.node.nvml_up if is_gpu(verdict.device) else facts.ports_listed:
@@ -250,15 +250,17 @@ def _of_devices(
             lasted = waited[key].again(uptime).get(OK, 0.0) if key in waited else 0.0
             pending[key] = Pending(verdict.level, {OK: lasted}, uptime, GONE_AFTER)
             if lasted >= GONE_AFTER:
-                yield ruling(verdict, Change.CLEARED, facts, Way.GONE)
+                yield transition(verdict, VerdictChange.CLEARED, facts, Way.GONE)
 
 
-def _named(verdict: Verdict, uuid: str, known: Mapping[Key, Verdict], facts: Facts) -> Iterator[Ruling]:
+def _named(verdict: Verdict, uuid: str, known: Mapping[Key, Verdict], facts: Facts) -> Iterator[VerdictTransition]:
     """It goes on under the GPU's own name, with all that is known of it, unless that has one as bad."""
-    yield ruling(verdict, Change.CLEARED, facts, Way.NAMED)
+    yield transition(verdict, VerdictChange.CLEARED, facts, Way.NAMED)
     other = known.get((verdict.check, uuid))
     if other is None or other.level < verdict.level:
-        yield ruling(verdict._replace(device=uuid), Change.RAISED if other is None else Change.CHANGED, facts)
+        yield transition(
+            verdict._replace(device=uuid), VerdictChange.RAISED if other is None else VerdictChange.CHANGED, facts
+        )
 
 
 def is_gpu(device: str) -> bool:

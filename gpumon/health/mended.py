@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpumon.health.terms import FAIL
-from gpumon.health.verdict import REPAIRS, Change, Ruling
+from gpumon.health.verdict import REPAIRS, VerdictChange, VerdictTransition
 from gpumon.model.gpu_state import GpuState
 from gpumon.probe.core.result import ProbeResult
 
@@ -22,10 +22,10 @@ class Mended(NamedTuple):
 def mended(
     runs: Sequence[ProbeResult],
     gpus: Iterable[GpuState],
-    rulings: Iterable[Ruling],
+    transitions: Iterable[VerdictTransition],
     *,
     wall: Callable[[float], float],
-    since: Callable[[Ruling], float],
+    since: Callable[[VerdictTransition], float],
 ) -> Iterator[Mended]:
     """Of each GPU since the last of these in which it took part. `runs`: the newest last.
 
@@ -40,8 +40,8 @@ def mended(
                 yield Mended(state.uuid, f"GPU {state.index} was replaced")
         elif state.begun_at is not None and wall(state.begun_at) > end:
             yield Mended(state.uuid, f"GPU {state.index} was reset, or the driver loaded again")
-    for one in rulings:
-        repaired = one.change is Change.CLEARED and one.way in REPAIRS and one.verdict.level is FAIL
+    for one in transitions:
+        repaired = one.change is VerdictChange.CLEARED and one.way in REPAIRS and one.verdict.level is FAIL
         if repaired and one.verdict.device and since(one) > (_ended(runs, one.verdict.device) or runs[-1].ended):
             yield Mended(one.verdict.device, "a GPU was repaired")
 

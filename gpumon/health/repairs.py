@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpumon.health.check import MINUTE
 from gpumon.health.facts import Facts
 from gpumon.health.terms import FAIL, Way
-from gpumon.health.verdict import REPAIRS, Change, Ruling
+from gpumon.health.verdict import REPAIRS, VerdictChange, VerdictTransition
 
 TOGETHER = 15 * MINUTE
 """Seconds within which verdicts of one device end by one repair."""
@@ -27,12 +27,17 @@ class Repair(NamedTuple):
 def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repair]:
     """Of what was unfit for work, the oldest first. `after`: seconds since the epoch before which nothing counts."""
     last: dict[tuple[Way, str], Repair] = {}
-    for ruling in facts.rulings:
-        age = facts.age(ruling)
-        if not _is_repair(ruling) or facts.of_maintenance(ruling) or age > within or facts.now.wall - age <= after:
+    for transition in facts.transitions:
+        age = facts.age(transition)
+        if (
+            not _is_repair(transition)
+            or facts.of_maintenance(transition)
+            or age > within
+            or facts.now.wall - age <= after
+        ):
             continue
-        way, device = ruling.way or Way.WELL, ruling.verdict.device
-        key = (way, ruling.boot_id if way is Way.REBOOT else device)
+        way, device = transition.way or Way.WELL, transition.verdict.device
+        key = (way, transition.boot_id if way is Way.REBOOT else device)
         known = last.get(key)
         if known is not None and (way is Way.REBOOT or known.age - age <= TOGETHER):
             last[key] = known._replace(devices=known.devices | {device})
@@ -43,6 +48,11 @@ def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repa
     yield from last.values()
 
 
-def _is_repair(ruling: Ruling) -> bool:
-    verdict = ruling.verdict
-    return ruling.change is Change.CLEARED and ruling.way in REPAIRS and verdict.level is FAIL and verdict.under is None
+def _is_repair(transition: VerdictTransition) -> bool:
+    verdict = transition.verdict
+    return (
+        transition.change is VerdictChange.CLEARED
+        and transition.way in REPAIRS
+        and verdict.level is FAIL
+        and verdict.under is None
+    )

@@ -15,17 +15,17 @@ from gpumon.health.check import DAY
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME
 from gpumon.health.terms import FAIL, WARN, Level
-from gpumon.health.verdict import Change, Key, Ruling, Verdict
+from gpumon.health.verdict import Key, Verdict, VerdictChange, VerdictTransition
 
 BEST = 100.0
 WINDOW = 30 * DAY
 COSTS: Mapping[Level, float] = {FAIL: 20.0, WARN: 4.0}
 
 
-def score(rulings: Iterable[Ruling], open_: Mapping[Key, Verdict], facts: Facts) -> float:
+def score(transitions: Iterable[VerdictTransition], open_: Mapping[Key, Verdict], facts: Facts) -> float:
     """0 to 100, to a tenth."""
     ages: dict[tuple[Key, Level, int], float] = {}
-    for one in rulings:
+    for one in transitions:
         age = facts.age(one)
         here = open_.get(one.verdict.key)
         lasts = here is not None and here.episode == one.verdict.episode
@@ -37,13 +37,15 @@ def score(rulings: Iterable[Ruling], open_: Mapping[Key, Verdict], facts: Facts)
     return round(max(0.0, BEST - lost), 1)
 
 
-def _counts(ruling: Ruling) -> bool:
-    verdict = ruling.verdict
+def _counts(transition: VerdictTransition) -> bool:
+    verdict = transition.verdict
     check = BY_NAME.get(verdict.check)
     informs = verdict.level is WARN and check is not None and not check.pages
-    again = ruling.change is Change.RAISED and verdict.since < ruling.wall  # a GPU told its name: it goes on
+    again = (
+        transition.change is VerdictChange.RAISED and verdict.since < transition.wall
+    )  # a GPU told its name: it goes on
     return (
-        ruling.change in {Change.RAISED, Change.CHANGED}
+        transition.change in {VerdictChange.RAISED, VerdictChange.CHANGED}
         and verdict.level in COSTS
         and not (informs or again or verdict.under)
     )

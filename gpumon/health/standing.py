@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from gpumon.health import order
 from gpumon.health.terms import FAIL, OK, UNKNOWN, Level
-from gpumon.health.verdict import REPAIRS, Change, Key, Ruling, Verdict
+from gpumon.health.verdict import REPAIRS, Key, Verdict, VerdictChange, VerdictTransition
 
-MOST_RULINGS = 500
+MAX_TRANSITIONS = 500
 """Changes that are remembered here, whatever they are; the store knows more."""
-MOST_WEIGHTY = 1000
+MAX_WEIGHTY = 1000
 """Changes that are remembered beside them, because later judgements rest on them."""
 
 
@@ -44,11 +44,11 @@ class Health:
     """Everything that is judged, and what judging must remember."""
 
     open: Mapping[Key, Verdict] = field(default_factory=dict)
-    history: tuple[Ruling, ...] = ()
+    history: tuple[VerdictTransition, ...] = ()
     """The newest last."""
-    cleared: Mapping[Key, Ruling] = field(default_factory=dict)
+    cleared: Mapping[Key, VerdictTransition] = field(default_factory=dict)
     """How each verdict was last cleared."""
-    due: tuple[Ruling, ...] = ()
+    due: tuple[VerdictTransition, ...] = ()
     """What is to be stored, and then to be told."""
     pending: Mapping[Key, Pending] = field(default_factory=dict)
     broken: Mapping[Key, str] = field(default_factory=dict)
@@ -89,17 +89,17 @@ class Health:
         return worst if self.judged else max(worst, UNKNOWN)
 
 
-def ruled(health: Health, rulings: Iterable[Ruling]) -> Health:
+def ruled(health: Health, transitions: Iterable[VerdictTransition]) -> Health:
     """Health after these rulings, which are stored by now."""
-    known, cleared, told = dict(health.open), dict(health.cleared), tuple(rulings)
-    for ruling in told:
-        key = ruling.verdict.key
-        if ruling.change is Change.CLEARED:
+    known, cleared, told = dict(health.open), dict(health.cleared), tuple(transitions)
+    for transition in told:
+        key = transition.verdict.key
+        if transition.change is VerdictChange.CLEARED:
             known.pop(key, None)
-            cleared[key] = ruling
+            cleared[key] = transition
         else:
-            known[key] = ruling.verdict
-    settled = {ruling.verdict.key for ruling in told}
+            known[key] = transition.verdict
+    settled = {transition.verdict.key for transition in told}
     return replace(
         health,
         open=order.on_their_own(known),
@@ -110,7 +110,10 @@ def ruled(health: Health, rulings: Iterable[Ruling]) -> Health:
 
 
 def recalled(
-    health: Health, verdicts: Iterable[Verdict], rulings: Iterable[Ruling], cleared: Mapping[Key, Ruling]
+    health: Health,
+    verdicts: Iterable[Verdict],
+    transitions: Iterable[VerdictTransition],
+    cleared: Mapping[Key, VerdictTransition],
 ) -> Health:
     """What the store knew; of both, what was judged since the start is newer, but not since when it is so."""
     known = {verdict.key: verdict for verdict in verdicts}
@@ -119,24 +122,24 @@ def recalled(
     return replace(
         health,
         open=order.on_their_own(known),
-        history=kept((*rulings, *health.history)),
+        history=kept((*transitions, *health.history)),
         cleared={**cleared, **health.cleared},
     )
 
 
-def is_weighty(ruling: Ruling) -> bool:
+def is_weighty(transition: VerdictTransition) -> bool:
     """What was unfit for work, and what somebody did about it: ladder, score and repeat offender rest on it."""
-    if ruling.change is Change.CLEARED:
-        return ruling.way in REPAIRS
-    return ruling.change is Change.RAISED and ruling.verdict.level is FAIL
+    if transition.change is VerdictChange.CLEARED:
+        return transition.way in REPAIRS
+    return transition.change is VerdictChange.RAISED and transition.verdict.level is FAIL
 
 
-def kept(rulings: tuple[Ruling, ...]) -> tuple[Ruling, ...]:
+def kept(transitions: tuple[VerdictTransition, ...]) -> tuple[VerdictTransition, ...]:
     """The newest of all, and the newest of those that have weight: a verdict that flaps drives out none of these."""
-    if len(rulings) <= MOST_RULINGS:
-        return rulings
-    older, newest = rulings[:-MOST_RULINGS], rulings[-MOST_RULINGS:]
-    return (*[one for one in older if is_weighty(one)][-MOST_WEIGHTY:], *newest)
+    if len(transitions) <= MAX_TRANSITIONS:
+        return transitions
+    older, newest = transitions[:-MAX_TRANSITIONS], transitions[-MAX_TRANSITIONS:]
+    return (*[one for one in older if is_weighty(one)][-MAX_WEIGHTY:], *newest)
 
 
 def _since(old: Verdict, new: Verdict) -> Verdict:

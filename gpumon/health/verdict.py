@@ -103,7 +103,7 @@ class Verdict(NamedTuple):
         return self.key, self.since
 
 
-class Change(enum.StrEnum):
+class VerdictChange(enum.StrEnum):
     """What becomes of a verdict."""
 
     RAISED = "raised"
@@ -112,12 +112,12 @@ class Change(enum.StrEnum):
     CLEARED = "cleared"
 
 
-class Ruling(NamedTuple):
+class VerdictTransition(NamedTuple):
     """One change of one verdict: what is stored, and what history is made of."""
 
     verdict: Verdict
     """As it is after the change, or was before it was cleared."""
-    change: Change
+    change: VerdictChange
     wall: float
     """Seconds since the epoch."""
     at: float = 0.0

@@ -27,7 +27,7 @@ CANCELLED_BY = {163: 162}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class ErrorObservation:
     """What one source said, `times` times over."""
 
     kind: str
@@ -59,7 +59,7 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Burst:
+class ErrorEvent:
     """One error of one device for as long as it came without a pause of three minutes: what is stored and shown.
 
     Both sources tell of the same errors. So each is counted by itself, and the one that saw more is right.
@@ -116,10 +116,10 @@ def common(instances: Iterable[int | None]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ErrorChange:
     """A burst as it is now, and by how much more than before it counts."""
 
-    burst: Burst
+    event: ErrorEvent
     gained: int
 
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from gpumon.health.alerts.alert import SEVERITIES
-from gpumon.model.error_event import KINDS, NIC, OVERRUN, SOURCES, SXID, XID, Burst
+from gpumon.model.error_event import KINDS, NIC, OVERRUN, SOURCES, SXID, XID, ErrorEvent
 from gpumon.outputs.responses.events import EventsResponse, newest_first
 from gpumon.server import parameters
 from gpumon.server.context import Filter, sources
@@ -47,26 +47,30 @@ async def events(request: Request, chosen: Annotated[EventFilter, Query()]) -> E
     latest = sources(request).latest()
     query = _query(latest, chosen, sources(request).wall())
 
-    def matches(burst: Burst) -> bool:
-        return chosen.severity in {None, latest.catalogue.explain(burst).severity}
+    def matches(event: ErrorEvent) -> bool:
+        return chosen.severity in {None, latest.catalogue.explain(event).severity}
 
     # The Report alone has the events that the store could not write, and the store alone has the older ones.
-    bursts = {burst.id: burst for burst in latest.events if query.matches(burst) and matches(burst)}
-    complete = await _add_stored(request, query, chosen.limit, matches, bursts)
-    newest = sorted(bursts.values(), key=lambda burst: burst.last_wall)[-chosen.limit :]
+    events = {event.id: event for event in latest.events if query.matches(event) and matches(event)}
+    complete = await _add_stored(request, query, chosen.limit, matches, events)
+    newest = sorted(events.values(), key=lambda event: event.last_wall)[-chosen.limit :]
     return EventsResponse(events=newest_first(latest, newest), complete=complete)
 
 
 async def _add_stored(
-    request: Request, query: EventQuery, limit: int, matches: Callable[[Burst], bool], bursts: dict[str, Burst]
+    request: Request,
+    query: EventQuery,
+    limit: int,
+    matches: Callable[[ErrorEvent], bool],
+    events: dict[str, ErrorEvent],
 ) -> bool:
     """Add what the store has, up to the limit. Return False if the store does not answer."""
     stored = 0
     try:
         async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
-            async for burst in _stored(request, query):
-                if matches(burst):
-                    bursts.setdefault(burst.id, burst)
+            async for event in _stored(request, query):
+                if matches(event):
+                    events.setdefault(event.id, event)
                     stored += 1
                 if stored == limit:
                     break
@@ -75,12 +79,12 @@ async def _add_stored(
     return True
 
 
-async def _stored(request: Request, query: EventQuery) -> AsyncIterator[Burst]:
+async def _stored(request: Request, query: EventQuery) -> AsyncIterator[ErrorEvent]:
     """Return stored events newest first. They are read in pages, so that a long search does not block the store."""
     while True:
         page = await asyncio.wrap_future(sources(request).find_events(query))
         for stored in page:
-            yield stored.burst
+            yield stored.event
         if len(page) < PAGE_SIZE:
             return
         query = replace(query, before=page[-1].place)

@@ -108,18 +108,18 @@ def event_place(event: Document) -> str:
     return f"GPU {event['gpu']}" + ("" if instance is None else f" MIG {instance}")
 
 
-def change(ruling: Document) -> str:
+def change(transition: Document) -> str:
     """fail, warn; a verdict that went is cleared."""
-    return "cleared" if ruling["change"] == "cleared" else str(ruling["verdict"]["level"])
+    return "cleared" if transition["change"] == "cleared" else str(transition["verdict"]["level"])
 
 
-def level_tone(ruling: Document) -> str:
-    return "" if ruling["change"] == "cleared" else LEVEL_TONES.get(ruling["verdict"]["level"], "")
+def level_tone(transition: Document) -> str:
+    return "" if transition["change"] == "cleared" else LEVEL_TONES.get(transition["verdict"]["level"], "")
 
 
-def after(ruling: Document) -> str:
+def after(transition: Document) -> str:
     """Why it was cleared, or what it asks for."""
-    return str(ruling["way_words"] if ruling["change"] == "cleared" else ruling["verdict"]["action_words"])
+    return str(transition["way_words"] if transition["change"] == "cleared" else transition["verdict"]["action_words"])
 
 
 def ago(moment: str | None, now: str) -> str:

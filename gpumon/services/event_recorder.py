@@ -13,10 +13,10 @@ from pathlib import Path
 from gpumon.clock import boot_clock
 from gpumon.collectors.kernel_log.reader import KernelLog
 from gpumon.collectors.kernel_log.watch import KernelLogWatch
-from gpumon.model.error_event import KMSG, NVML, UNNAMED, XID, Burst, Change, LogPosition, Sighting
+from gpumon.model.error_event import KMSG, NVML, UNNAMED, XID, ErrorChange, ErrorEvent, ErrorObservation, LogPosition
 from gpumon.model.snapshot import XidEvent
-from gpumon.services.persistence import PATIENCE_SECONDS, Memories
-from gpumon.state.event_grouping import Bursts
+from gpumon.services.persistence import PATIENCE_SECONDS, Persistence
+from gpumon.state.event_grouping import EventGrouper
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 
@@ -31,13 +31,13 @@ NOT_NAMED = 999
 """NVML's number for an Xid that it has no number for. The kernel log has it."""
 
 
-class Sightings:
+class EventRecorder:
     """Use from the loop's thread."""
 
     def __init__(
         self,
         loop: Loop,
-        memories: Memories,
+        persistence: Persistence,
         kernel_log: Path | None,
         boot_id: str,
         *,
@@ -46,14 +46,14 @@ class Sightings:
     ) -> None:
         """`on_xid` takes bus id and code of what the kernel log says just now."""
         self._loop = loop
-        self._memories = memories
+        self._persistence = persistence
         self._latest = latest
         self._on_xid = on_xid
         self._watch = KernelLogWatch(kernel_log, boot_id, self._hear)
-        self._bursts = Bursts(boot_id)
-        self._waiting: list[Sighting] | None = []
+        self._grouper = EventGrouper(boot_id)
+        self._waiting: list[ErrorObservation] | None = []
         """What came before it is known what was told; None once that is over."""
-        self._changed: dict[str, Burst] = {}
+        self._changed: dict[str, ErrorEvent] = {}
         """Not told yet, by id."""
         self._told: dict[str, int] = {}
         """Counts that were told of bursts that may go on, by id."""
@@ -73,11 +73,11 @@ class Sightings:
         self._loop.every(READ_SECONDS, self._read)
         self._loop.every(POSITION_SECONDS, self._housekeeping)
 
-    def recalled(self, events: Iterable[Burst], told: LogPosition | None) -> None:
+    def recalled(self, events: Iterable[ErrorEvent], told: LogPosition | None) -> None:
         """What an earlier life of the agent has told."""
         stored = tuple(events)
-        self._bursts.recall(stored)
-        self._told = {burst.id: burst.count for burst in stored} | self._told
+        self._grouper.recall(stored)
+        self._told = {event.id: event.count for event in stored} | self._told
         self._kept = told
         self._watch.resume(told)
         self._wait_no_more()
@@ -87,7 +87,7 @@ class Sightings:
         """From NVML."""
         if event.xid == NOT_NAMED and self._watch.log.up:
             return
-        sighting = Sighting(
+        observation = ErrorObservation(
             kind=XID,
             code=event.xid,
             bus_id=event.bus_id,
@@ -99,7 +99,7 @@ class Sightings:
             gpu_instance_id=event.gpu_instance_id,
             compute_instance_id=event.compute_instance_id,
         )
-        self._hear((sighting,))
+        self._hear((observation,))
 
     def stop(self) -> None:
         """Hand over what is not stored yet."""
@@ -127,7 +127,7 @@ class Sightings:
         self._read()
 
     def _housekeeping(self) -> None:
-        going_on = self._bursts.end(boot_clock())
+        going_on = self._grouper.end(boot_clock())
         self._told = {name: count for name, count in self._told.items() if name in going_on or name in self._changed}
         self._keep_position()
 
@@ -147,21 +147,21 @@ class Sightings:
             self._hear(waiting)
         self._read()
 
-    def _hear(self, sightings: Sequence[Sighting]) -> None:
+    def _hear(self, observations: Sequence[ErrorObservation]) -> None:
         if self._waiting is not None:
-            self._waiting += sightings
+            self._waiting += observations
             return
-        bursts = [self._bursts.add(self._named(one)) for one in sightings]
-        self._changed |= {burst.id: burst for burst in bursts}
-        if any(burst.id not in self._told for burst in bursts):
+        events = [self._grouper.add(self._named(one)) for one in observations]
+        self._changed |= {event.id: event for event in events}
+        if any(event.id not in self._told for event in events):
             self._flush()
         else:
             self._update_soon()
-        for one in sightings:
+        for one in observations:
             if one.source == KMSG and one.kind == XID and not one.historical and boot_clock() - one.at < RECENT_SECONDS:
                 self._on_xid(one.bus_id, one.code)
 
-    def _named(self, seen: Sighting) -> Sighting:
+    def _named(self, seen: ErrorObservation) -> ErrorObservation:
         """With the uuid of the GPU at that address, even when it has not been seen since boot."""
         if seen.kind != XID or seen.uuid is not None:
             return seen
@@ -184,15 +184,15 @@ class Sightings:
         """One at a time: what changes while the disk is slow is one change."""
         if self._under_way or not (self._changed or even_if_nothing):
             return
-        bursts, self._changed = self._changed.values(), {}
-        changes = tuple(Change(burst, self._gained(burst)) for burst in bursts)
-        self._told |= {change.burst.id: change.burst.count for change in changes}
+        events, self._changed = self._changed.values(), {}
+        changes = tuple(ErrorChange(event, self._gained(event)) for event in events)
+        self._told |= {change.event.id: change.event.count for change in changes}
         self._kept = self._watch.position
         self._under_way = True
-        self._memories.keep_errors(changes, self._kept, self._settled)
+        self._persistence.record_errors(changes, self._kept, self._settled)
 
-    def _gained(self, burst: Burst) -> int:
-        return 0 if burst.historical else burst.count - self._told.get(burst.id, 0)
+    def _gained(self, event: ErrorEvent) -> int:
+        return 0 if event.historical else event.count - self._told.get(event.id, 0)
 
     def _settled(self) -> None:
         self._under_way = False

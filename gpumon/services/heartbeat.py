@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpumon.services.persistence import Memories
+from gpumon.services.persistence import Persistence
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 
@@ -16,9 +16,9 @@ BEAT_SECONDS = 60.0
 class Heartbeat:
     """Use from the loop's thread."""
 
-    def __init__(self, loop: Loop, memories: Memories, latest: Callable[[], Report]) -> None:
+    def __init__(self, loop: Loop, persistence: Persistence, latest: Callable[[], Report]) -> None:
         self._loop = loop
-        self._memories = memories
+        self._persistence = persistence
         self._latest = latest
 
     def start(self) -> None:
@@ -37,4 +37,6 @@ class Heartbeat:
     def _keep(self, stopped: float | None) -> None:
         report = self._latest()
         planned = report.maintenance is not None
-        self._memories.keep_life(replace(report.lives[-1], last=time.time(), stopped=stopped, planned=planned))
+        self._persistence.put_agent_run(
+            replace(report.agent_runs[-1], last=time.time(), stopped=stopped, planned=planned)
+        )

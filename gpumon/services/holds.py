@@ -12,7 +12,7 @@ from gpumon.model.hold import MOST_HELD, Hold, HoldEnded, in_force, wrong_owner
 from gpumon.model.release import Answer, Holder
 from gpumon.model.time_window import ASK_FOR_LESS, wrong_length, wrong_reason
 from gpumon.probe.runner.prober import Probing
-from gpumon.services.persistence import Memories
+from gpumon.services.persistence import Persistence
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 
@@ -47,7 +47,7 @@ class Holding:
     def __init__(
         self,
         loop: Loop,
-        memories: Memories,
+        persistence: Persistence,
         probing: Probing,
         *,
         most: float,
@@ -55,7 +55,7 @@ class Holding:
         tell: Callable[[Hold | HoldEnded], None],
     ) -> None:
         self._loop = loop
-        self._memories = memories
+        self._persistence = persistence
         self._probing = probing
         self.most = most
         """Seconds; longest hold."""
@@ -128,14 +128,14 @@ class Holding:
             self._loop.call_after(LOOK_SECONDS, lambda: self._end(owner, give_up_at, future))
             return
         self._tell(HoldEnded(owner=owner, wall=time.time(), at=boot_clock()))
-        self._memories.keep_spans(self._latest().holds, lambda stored: future.set_result(Answer(stored=stored)))
+        self._persistence.keep_spans(self._latest().holds, lambda stored: future.set_result(Answer(stored=stored)))
 
     def _wait(self, waiting: _Waiting) -> None:
         def settled(stored: bool) -> None:  # noqa: FBT001 - Memories calls it so
             waiting.stored = stored
             self._look()
 
-        self._memories.keep_spans(self._latest().holds, settled)
+        self._persistence.keep_spans(self._latest().holds, settled)
         self._waiting.append(waiting)
         if len(self._waiting) == 1:
             self._hurry()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
 from gpumon.model.release import Answer
-from gpumon.services.persistence import Memories
+from gpumon.services.persistence import Persistence
 from gpumon.state import expected_gpus
 from gpumon.state.report import Report
 from gpumon.store.errors import StoreError
@@ -16,12 +16,12 @@ from gpumon.supervisor.loop import Loop
 _log = logging.getLogger("gpumon")
 
 
-class Accepting:
+class InventoryAcceptance:
     """`request` may be called from any thread; all else happens in the loop's."""
 
-    def __init__(self, loop: Loop, memories: Memories, latest: Callable[[], Report]) -> None:
+    def __init__(self, loop: Loop, persistence: Persistence, latest: Callable[[], Report]) -> None:
         self._loop = loop
-        self._memories = memories
+        self._persistence = persistence
         self._latest = latest
 
     def request(self, parts: Collection[str] = ()) -> Future[Answer]:
@@ -54,4 +54,4 @@ class Accepting:
             )
             answered.set_result(Answer())
 
-        self._memories.keep_acceptance(told, stored, failed)
+        self._persistence.keep_acceptance(told, stored, failed)

@@ -10,7 +10,7 @@ from gpumon.clock import boot_clock
 from gpumon.model.maintenance import Maintenance, MaintenanceEnded, begun, ended, in_force, wrong_reason
 from gpumon.model.release import Answer
 from gpumon.model.time_window import ASK_FOR_LESS, wrong_length
-from gpumon.services.persistence import Memories
+from gpumon.services.persistence import Persistence
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 
@@ -23,7 +23,7 @@ class Maintaining:
     def __init__(
         self,
         loop: Loop,
-        memories: Memories,
+        persistence: Persistence,
         *,
         most: float,
         latest: Callable[[], Report],
@@ -31,7 +31,7 @@ class Maintaining:
     ) -> None:
         """`changed` is called when one has begun or was ended, by request."""
         self._loop = loop
-        self._memories = memories
+        self._persistence = persistence
         self.most = most
         """Seconds; longest maintenance."""
         self._latest = latest
@@ -77,7 +77,7 @@ class Maintaining:
             reason=reason,
             by=by,
         )
-        self._memories.keep_maintenances(
+        self._persistence.keep_maintenances(
             begun(report.maintenances, one), one, lambda stored: self._settled(future, stored)
         )
 
@@ -87,7 +87,7 @@ class Maintaining:
             future.set_result(Answer())
             return
         told = MaintenanceEnded(time.time(), boot_clock())
-        self._memories.keep_maintenances(ended(known, told), told, lambda stored: self._settled(future, stored))
+        self._persistence.keep_maintenances(ended(known, told), told, lambda stored: self._settled(future, stored))
 
     def _settled(self, future: Future[Answer], stored: bool) -> None:  # noqa: FBT001 - Memories calls it so
         future.set_result(Answer(stored=stored))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpumon.clock import boot_clock
 from gpumon.model.release import NODE
 from gpumon.model.snapshot import ChildMessage, DriverStatus, Hello, Logged, Snapshot, TrialResult, XidEvent
-from gpumon.services.event_recorder import Sightings
+from gpumon.services.event_recorder import EventRecorder
 from gpumon.state.monitor import Monitor
 
 READY_SECONDS = 10.0
@@ -15,7 +15,7 @@ READY_SECONDS = 10.0
 class MessageRouter:
     """Destination of the sampler's messages. It also detects the end of the first poll."""
 
-    def __init__(self, monitor: Monitor, event_recorder: Sightings) -> None:
+    def __init__(self, monitor: Monitor, event_recorder: EventRecorder) -> None:
         self._monitor = monitor
         self._event_recorder = event_recorder
         self._first_poll_by = boot_clock() + READY_SECONDS

@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpumon.health.lives import Life
+from gpumon.health.agent_runs import AgentRun
+from gpumon.health.pending_verdicts import PendingVerdict, waited
 from gpumon.health.standing import kept
-from gpumon.health.verdict import Key, Ruling, Verdict
-from gpumon.health.waiting import Waited, waited
-from gpumon.model.error_event import SXID, XID, Burst, Change, LogPosition
+from gpumon.health.verdict import Key, Verdict, VerdictTransition
+from gpumon.model.error_event import SXID, XID, ErrorChange, ErrorEvent, LogPosition
 from gpumon.model.maintenance import Maintenance, MaintenanceEnded
 from gpumon.model.time_window import Span
 from gpumon.probe.core.result import ProbeResult, to_document
@@ -22,7 +22,7 @@ from gpumon.services.port_persistence import KeptPorts
 from gpumon.services.restore import recall
 from gpumon.services.window_persistence import KeptSpans
 from gpumon.state.error_counters import MOST_EVENTS
-from gpumon.state.messages import Acceptance, ErrorChanges, ProbeEnded, StoredState, VerdictChanges
+from gpumon.state.messages import Acceptance, ErrorChanges, ProbeEnded, StoredState, VerdictTransitions
 from gpumon.state.report import Report
 from gpumon.store.errors import StoreError
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
@@ -39,10 +39,10 @@ PATIENCE_SECONDS = 5.0
 """How long a fault may wait for its durable row: a hung disk must not silence an alert."""
 CLOSE_SECONDS = 3.0
 
-Arrived = Acceptance | ErrorChanges | Maintenance | MaintenanceEnded | ProbeEnded | StoredState | VerdictChanges
+Arrived = Acceptance | ErrorChanges | Maintenance | MaintenanceEnded | ProbeEnded | StoredState | VerdictTransitions
 
 
-class Memories:
+class Persistence:
     """Use from the loop's thread."""
 
     def __init__(
@@ -67,17 +67,17 @@ class Memories:
         self._failing = False
         self._unstored: dict[str, ProbeResult] = {}
         """Results that were told and, as far as is known, are not stored; by id."""
-        self._unstored_bursts: dict[str, Burst] = {}
+        self._unstored_events: dict[str, ErrorEvent] = {}
         """The same of errors."""
         self._verdicts_unstored = False
         """The store may not know all verdicts."""
-        self._unstored_rulings: tuple[Ruling, ...] = ()
+        self._unstored_transitions: tuple[VerdictTransition, ...] = ()
         """What became of them, and is not stored, as far as is known."""
-        self._ruling = False
+        self._transition = False
         """Rulings are on their way, and the Report does not know them yet."""
         self._touched: dict[Key, Verdict] = {}
         """Verdicts as they were last stored."""
-        self._waiting: tuple[Waited, ...] | None = None
+        self._waiting: tuple[PendingVerdict, ...] | None = None
         """What waits to become a verdict, as it was last stored; None: nobody knows."""
         self._position: LogPosition | None = None
         """Up to where the kernel log has been told."""
@@ -125,8 +125,8 @@ class Memories:
         began = f"{self._path} was damaged and has been begun anew; the old file is {aside}"
         return f"{self.trouble}. {began}" if self.trouble else began
 
-    def keep_errors(
-        self, changes: Sequence[Change], position: LogPosition | None, settled: Callable[[], None] = lambda: None
+    def record_errors(
+        self, changes: Sequence[ErrorChange], position: LogPosition | None, settled: Callable[[], None] = lambda: None
     ) -> None:
         """Store bursts as they are now, and how far the kernel log was read for them; then tell them.
 
@@ -142,32 +142,32 @@ class Memories:
         self._keep(
             lambda store: store.record(changes, position),
             tell,
-            lambda: self._keep_bursts_for_later(change.burst for change in changes),
+            lambda: self._keep_bursts_for_later(change.event for change in changes),
         )
 
-    def keep_rulings(self, rulings: Sequence[Ruling], settled: Callable[[bool], None]) -> None:
+    def record_transitions(self, transitions: Sequence[VerdictTransition], settled: Callable[[bool], None]) -> None:
         """Store what became of verdicts, then tell it; one batch at a time.
 
         `settled` is called when it has been told, with whether it is stored.
         """
-        self._ruling = True
+        self._transition = True
 
         def tell(stored: bool) -> None:  # noqa: FBT001 - _keep calls it so
-            self._ruling = False
-            self._take(VerdictChanges(rulings=tuple(rulings)))
+            self._transition = False
+            self._take(VerdictTransitions(transitions=tuple(transitions)))
             settled(stored)
 
         def keep_for_later() -> None:
             self._verdicts_unstored = True
-            self._unstored_rulings = kept((*self._unstored_rulings, *rulings))
+            self._unstored_transitions = kept((*self._unstored_transitions, *transitions))
 
-        self._keep(lambda store: store.rule(rulings), tell, keep_for_later)
+        self._keep(lambda store: store.rule(transitions), tell, keep_for_later)
 
     def touch_verdicts(self, report: Report) -> None:
         """Remember when each verdict was last so. Not while rulings are on their way: those know better."""
         known = report.health.open
         news = [one for key, one in known.items() if self._touched.get(key) != one]
-        if news and not self._ruling and not self._verdicts_unstored:
+        if news and not self._transition and not self._verdicts_unstored:
             self._touched = dict(known)
             self._writer.submit(lambda store: store.touch_verdicts(news), failed=self._touch_again)
 
@@ -184,9 +184,9 @@ class Memories:
     def _wait_again(self, _: StoreError) -> None:
         self._waiting = None
 
-    def keep_life(self, life: Life) -> None:
+    def put_agent_run(self, agent_run: AgentRun) -> None:
         """Remember that the agent runs, or how it ended. What is lost of it, the next minute brings again."""
-        self._writer.submit(lambda store: store.keep_life(life))
+        self._writer.submit(lambda store: store.put_agent_run(agent_run))
 
     def keep_maintenances(
         self, known: Sequence[Maintenance], told: Maintenance | MaintenanceEnded, settled: Callable[[bool], None]
@@ -230,7 +230,7 @@ class Memories:
         self._writer.submit(ask, found.set_result, found.set_exception)
         return found
 
-    def keep_result(self, result: ProbeResult) -> None:
+    def record_result(self, result: ProbeResult) -> None:
         """Store a result, then tell it."""
         ended = ProbeEnded(result=result)
         self._keep(_adding(result), lambda _: self._take(ended), lambda: self._keep_result_for_later(result))
@@ -272,37 +272,37 @@ class Memories:
         for oldest in list(self._unstored)[:-MOST_RESULTS]:
             del self._unstored[oldest]
 
-    def _keep_bursts_for_later(self, bursts: Iterable[Burst]) -> None:
+    def _keep_bursts_for_later(self, events: Iterable[ErrorEvent]) -> None:
         """Of too many the oldest are given up; their counters are not."""
-        self._unstored_bursts |= {burst.id: burst for burst in bursts}
-        for oldest in list(self._unstored_bursts)[:-MOST_EVENTS]:
-            del self._unstored_bursts[oldest]
+        self._unstored_events |= {event.id: event for event in events}
+        for oldest in list(self._unstored_events)[:-MOST_EVENTS]:
+            del self._unstored_events[oldest]
 
     def _store_what_waits(self) -> None:
         """Once the store can be written again. What was told already is not told again."""
-        if self._unstored_bursts:
+        if self._unstored_events:
             self._writer.submit(self._restore)
-        if self._verdicts_unstored and not self._ruling:
+        if self._verdicts_unstored and not self._transition:
             self._restore_verdicts()
         waiting, self._unstored = self._unstored, {}
         for result in waiting.values():
             self._resubmit(result)
 
     def _restore_verdicts(self) -> None:
-        known, rulings = tuple(self._latest().health.open.values()), self._unstored_rulings
-        self._verdicts_unstored, self._unstored_rulings = False, ()
+        known, transitions = tuple(self._latest().health.open.values()), self._unstored_transitions
+        self._verdicts_unstored, self._unstored_transitions = False, ()
 
         def lost(_: StoreError) -> None:
             self._verdicts_unstored = True
-            self._unstored_rulings = kept((*rulings, *self._unstored_rulings))
+            self._unstored_transitions = kept((*transitions, *self._unstored_transitions))
 
-        self._writer.submit(lambda store: store.restore_verdicts(known, rulings), failed=lost)
+        self._writer.submit(lambda store: store.restore_verdicts(known, transitions), failed=lost)
 
     def _begun_anew(self) -> None:
         """The store knows nothing: all that is known here is news to it."""
         health = self._latest().health
         self._verdicts_unstored = True
-        self._unstored_rulings = (*health.cleared.values(), *health.history)
+        self._unstored_transitions = (*health.cleared.values(), *health.history)
         self._waiting = None
         self.boards.begun_anew()
         self.ports.begun_anew()
@@ -335,18 +335,18 @@ class Memories:
 
     def _restore(self, store: Store) -> None:
         """Bursts, counters and position as they were told."""
-        bursts = dict(self._unstored_bursts)
-        store.restore(bursts.values(), _counters(self._latest()), self._position)
-        self._loop.post(lambda: self._stored(bursts))
+        events = dict(self._unstored_events)
+        store.restore(events.values(), _counters(self._latest()), self._position)
+        self._loop.post(lambda: self._stored(events))
 
-    def _stored(self, bursts: Mapping[str, Burst]) -> None:
-        for name, burst in bursts.items():
-            if self._unstored_bursts.get(name) == burst:
-                del self._unstored_bursts[name]
+    def _stored(self, events: Mapping[str, ErrorEvent]) -> None:
+        for name, event in events.items():
+            if self._unstored_events.get(name) == event:
+                del self._unstored_events[name]
 
     def _make_good(self, store: Store, report: Report) -> None:
         if self._writer.other:
-            self._unstored_bursts = {event.id: event for event in report.events} | self._unstored_bursts
+            self._unstored_events = {event.id: event for event in report.events} | self._unstored_events
         self._restore(store)
         if self._writer.other:  # damaged or deleted while we ran
             self._loop.post(self._begun_anew)
@@ -357,8 +357,8 @@ def _tell_anew(store: Store, report: Report) -> None:
     """What nobody else tells a store that knows nothing."""
     for result in report.probe.known:
         store.add_probe_result(to_document(result))
-    for life in report.lives:
-        store.keep_life(life)
+    for agent_run in report.agent_runs:
+        store.put_agent_run(agent_run)
     if report.internal.accepted:
         store.accept(report.internal.learned, ())
 

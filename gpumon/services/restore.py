@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpumon.health.standing import MOST_RULINGS, MOST_WEIGHTY
-from gpumon.health.verdict import Ruling
+from gpumon.health.standing import MAX_TRANSITIONS, MAX_WEIGHTY
+from gpumon.health.verdict import VerdictTransition
 from gpumon.model.hold import Hold
 from gpumon.model.maintenance import Maintenance
 from gpumon.probe.core.state import MOST_RAN, MOST_RESULTS
@@ -11,7 +11,7 @@ from gpumon.state.error_counters import MOST_EVENTS
 from gpumon.state.messages import StoredState
 from gpumon.store.store import Store
 
-MOST_LIVES = 50
+MAX_AGENT_RUNS = 50
 """Lives of the agent that are recalled."""
 
 
@@ -25,10 +25,10 @@ def recall(store: Store, probe: str) -> StoredState:
         ports=store.ports(),
         accepted=store.accepted() is not None,
         verdicts=store.open_verdicts(),
-        rulings=_rulings(store),
+        transitions=_transitions(store),
         cleared=store.cleared_verdicts(),
-        waiting=store.waiting(),
-        lives=store.recent_lives(MOST_LIVES),
+        pending=store.waiting(),
+        agent_runs=store.recent_agent_runs(MAX_AGENT_RUNS),
         maintenances=store.spans(Maintenance),
         holds=store.spans(Hold),
         probe_results=store.known_probe_results(newest=MOST_RESULTS, each=MOST_RAN),
@@ -37,9 +37,9 @@ def recall(store: Store, probe: str) -> StoredState:
     )
 
 
-def _rulings(store: Store) -> tuple[Ruling, ...]:
+def _transitions(store: Store) -> tuple[VerdictTransition, ...]:
     """The newest, and before them those that have weight."""
-    newest = store.recent_rulings(0.0, MOST_RULINGS)
-    weighty = store.recent_rulings(0.0, MOST_WEIGHTY, weighty=True)
+    newest = store.recent_transitions(0.0, MAX_TRANSITIONS)
+    weighty = store.recent_transitions(0.0, MAX_WEIGHTY, weighty=True)
     known = {(one.verdict.key, one.change, one.wall) for one in newest}
     return (*[one for one in weighty if (one.verdict.key, one.change, one.wall) not in known], *newest)

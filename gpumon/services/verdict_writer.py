@@ -10,8 +10,8 @@ from dataclasses import replace
 from gpumon.clock import boot_clock
 from gpumon.health.acknowledge import Acknowledged, Asked, acknowledged
 from gpumon.health.terms import Way
-from gpumon.health.verdict import Change, Ruling, Verdict
-from gpumon.services.persistence import Memories
+from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
+from gpumon.services.persistence import Persistence
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 
@@ -21,12 +21,12 @@ TOUCH_SECONDS = 60.0
 """How often it is stored when verdicts were last so."""
 
 
-class Rulings:
+class VerdictWriter:
     """Use from the loop's thread, but for `acknowledge`."""
 
-    def __init__(self, loop: Loop, memories: Memories, latest: Callable[[], Report]) -> None:
+    def __init__(self, loop: Loop, persistence: Persistence, latest: Callable[[], Report]) -> None:
         self._loop = loop
-        self._memories = memories
+        self._persistence = persistence
         self._latest = latest
         self._under_way = False
         """Rulings are on their way to the store."""
@@ -48,18 +48,18 @@ class Rulings:
 
     def touch(self) -> None:
         """Have it stored when verdicts were last so."""
-        self._memories.touch_verdicts(self._latest())
+        self._persistence.touch_verdicts(self._latest())
 
     def wait(self) -> None:
         """Have it stored what waits to become a verdict."""
-        self._memories.keep_waiting(self._latest())
+        self._persistence.keep_waiting(self._latest())
 
     def tick(self) -> None:
         """Have what is due stored, and then told; one batch at a time."""
         due = self._latest().health.due
         if due and not self._under_way and not self._stopping:
             self._under_way = True
-            self._memories.keep_rulings(due, lambda _: self._settled())
+            self._persistence.record_transitions(due, lambda _: self._settled())
 
     def acknowledge(self, asked: Asked) -> Future[Acknowledged]:
         """From any thread: clear these verdicts. Answers when that is stored, or will not be."""
@@ -97,16 +97,16 @@ class Rulings:
             future.set_result(replace(answer, stored=stored))
             self._settled()
 
-        self._memories.keep_rulings([_ruling(one, asked.note, report) for one in answer.cleared], settled)
+        self._persistence.record_transitions([_transition(one, asked.note, report) for one in answer.cleared], settled)
 
 
 _STOPPING = Acknowledged(trouble="The agent is stopping.")
 
 
-def _ruling(verdict: Verdict, note: str, report: Report) -> Ruling:
-    return Ruling(
+def _transition(verdict: Verdict, note: str, report: Report) -> VerdictTransition:
+    return VerdictTransition(
         verdict=verdict,
-        change=Change.CLEARED,
+        change=VerdictChange.CLEARED,
         wall=time.time(),
         at=boot_clock(),
         boot_id=report.boot_id,

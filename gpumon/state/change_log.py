@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from gpumon.health.alerts.alert import FIRING, SEVERITIES, Alert
 from gpumon.health.terms import Level
-from gpumon.health.verdict import Change as Cleared
 from gpumon.health.verdict import Key
+from gpumon.health.verdict import VerdictChange as Cleared
 from gpumon.model.durations import utc
 from gpumon.model.error_event import SXID, XID
 from gpumon.model.gpu_state import GpuState
@@ -22,7 +22,7 @@ from gpumon.state.report import Removal, Report
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class VerdictChange:
     """A line for the log."""
 
     level: int
@@ -34,7 +34,7 @@ Broken = Mapping[Key, str]
 _LEVELS = dict(zip(SEVERITIES, (logging.ERROR, logging.WARNING, logging.INFO), strict=True))
 
 
-def changes(before: Report, after: Report) -> Iterator[Change]:
+def changes(before: Report, after: Report) -> Iterator[VerdictChange]:
     """What an operator would want to have been told between these two."""
     if before.internal.status != after.internal.status:
         yield from _driver(after)
@@ -53,14 +53,14 @@ def changes(before: Report, after: Report) -> Iterator[Change]:
     if before.events is not after.events and before.internal.recalled is after.internal.recalled:
         yield from _errors(before, after)
     if before.health.history is not after.health.history and before.internal.recalled is after.internal.recalled:
-        yield from _rulings(before, after)
+        yield from _transitions(before, after)
     yield from _broken(before.health.broken, after.health.broken)
     yield from _asked(before, after)
     if before.alerts is not after.alerts:
         yield from _alerts(before, after)
 
 
-def _asked(before: Report, after: Report) -> Iterator[Change]:
+def _asked(before: Report, after: Report) -> Iterator[VerdictChange]:
     """What somebody asked for, for a while."""
     if before.maintenances is not after.maintenances:
         yield from _maintenance(before, after)
@@ -68,7 +68,7 @@ def _asked(before: Report, after: Report) -> Iterator[Change]:
         yield from _holds(before, after)
 
 
-def _maintenance(before: Report, after: Report) -> Iterator[Change]:
+def _maintenance(before: Report, after: Report) -> Iterator[VerdictChange]:
     """Its beginning and its end; of one from before the start of the agent, that it goes on."""
     known = {one.began: one for one in before.maintenances}
     recalled = before.internal.recalled is not after.internal.recalled
@@ -77,28 +77,28 @@ def _maintenance(before: Report, after: Report) -> Iterator[Change]:
         words: dict[str, object] = {"by": one.by, "reason": one.reason, "until": _moment(one.until)}
         if was is None and one.ended is None:
             begins = "the maintenance goes on" if recalled else "maintenance begins"
-            yield Change(logging.INFO, f"{begins}: no alert pages", words)
+            yield VerdictChange(logging.INFO, f"{begins}: no alert pages", words)
         elif was is not None and was.ended is None and one.ended is not None:
             why = "time is up" if one.ended >= one.until else "by request"
-            yield Change(logging.INFO, "the maintenance has ended: alerts page again", words | {"ended": why})
+            yield VerdictChange(logging.INFO, "the maintenance has ended: alerts page again", words | {"ended": why})
 
 
-def _holds(before: Report, after: Report) -> Iterator[Change]:
+def _holds(before: Report, after: Report) -> Iterator[VerdictChange]:
     """The same of holds of the probe; one that takes the place of another of its owner prolongs it."""
     known, held = ({one.owner: one for one in in_force(report.holds)} for report in (before, after))
     recalled = before.internal.recalled is not after.internal.recalled
     for owner, one in held.items():
         if owner not in known:
-            yield Change(
+            yield VerdictChange(
                 logging.INFO, "the hold goes on" if recalled else "hold begins: no probe runs", _hold_words(one)
             )
         elif known[owner].key != one.key:
-            yield Change(logging.INFO, "the hold is prolonged", _hold_words(one))
+            yield VerdictChange(logging.INFO, "the hold is prolonged", _hold_words(one))
     for one in after.holds:
         was = known.get(one.owner)
         if one.owner not in held and was is not None and was.key == one.key and one.ended is not None:
             why = "time is up" if one.ended >= one.until else "by request"
-            yield Change(logging.INFO, "the hold has ended", _hold_words(one) | {"ended": why})
+            yield VerdictChange(logging.INFO, "the hold has ended", _hold_words(one) | {"ended": why})
 
 
 def _hold_words(one: Hold) -> dict[str, object]:
@@ -110,23 +110,25 @@ def _moment(wall: float) -> str:
     return utc(wall).isoformat(timespec="seconds")
 
 
-def _driver(report: Report) -> Iterator[Change]:
+def _driver(report: Report) -> Iterator[VerdictChange]:
     status = report.internal.status
     if status is not None and status.up:
-        yield Change(logging.INFO, "the driver answers", {"driver": status.driver, "nvml": status.nvml})
+        yield VerdictChange(logging.INFO, "the driver answers", {"driver": status.driver, "nvml": status.nvml})
     elif status is not None:
         level = logging.INFO if report.node.nvml_up is None else logging.ERROR
-        yield Change(level, "no driver to read", {"error": status.error, "remedy": status.remedy})
+        yield VerdictChange(level, "no driver to read", {"error": status.error, "remedy": status.remedy})
 
 
-def _gpu(before: GpuState | None, after: GpuState) -> Iterator[Change]:
+def _gpu(before: GpuState | None, after: GpuState) -> Iterator[VerdictChange]:
     if _fault(before) == _fault(after):
         return
     words = {"gpu": after.index, "uuid": after.uuid, "pci_bus_id": after.bus_id}
     if after.fault is None:
-        yield Change(logging.WARNING, "the GPU answers again", words)
+        yield VerdictChange(logging.WARNING, "the GPU answers again", words)
     else:
-        yield Change(logging.ERROR, "the GPU does not answer", words | {"fault": after.fault, "detail": after.detail})
+        yield VerdictChange(
+            logging.ERROR, "the GPU does not answer", words | {"fault": after.fault, "detail": after.detail}
+        )
 
 
 def _fault(state: GpuState | None) -> str | None:
@@ -142,14 +144,14 @@ _LEFT = {
 }
 
 
-def _gone(before: Report, after: Report) -> Iterator[Change]:
+def _gone(before: Report, after: Report) -> Iterator[VerdictChange]:
     """Who is expected no more."""
     for uuid, gone in after.internal.gone.items():
         if before.internal.gone.get(uuid) != gone:
-            yield Change(logging.WARNING, _LEFT[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})
+            yield VerdictChange(logging.WARNING, _LEFT[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})
 
 
-def _nvlinks(before: GpuState | None, after: GpuState) -> Iterator[Change]:
+def _nvlinks(before: GpuState | None, after: GpuState) -> Iterator[VerdictChange]:
     if before is None or before.links is after.links:
         return
     words: dict[str, object] = {"gpu": after.index, "uuid": after.uuid}
@@ -159,57 +161,59 @@ def _nvlinks(before: GpuState | None, after: GpuState) -> Iterator[Change]:
         if was is not None and None not in (was.up, one.up) and was.up != one.up:
             changed[float(bool(one.up))].append(link)
     if changed[0.0]:
-        yield Change(logging.WARNING, "NVLinks are down", words | {"links": ",".join(changed[0.0])})
+        yield VerdictChange(logging.WARNING, "NVLinks are down", words | {"links": ",".join(changed[0.0])})
     if changed[1.0]:
-        yield Change(logging.INFO, "NVLinks are up again", words | {"links": ",".join(changed[1.0])})
+        yield VerdictChange(logging.INFO, "NVLinks are up again", words | {"links": ",".join(changed[1.0])})
 
 
-def _ports(before: Sequence[PortReading], after: Sequence[PortReading]) -> Iterator[Change]:
+def _ports(before: Sequence[PortReading], after: Sequence[PortReading]) -> Iterator[VerdictChange]:
     known, now = ({(one.device, one.port): one for one in port_inventory} for port_inventory in (before, after))
     for (device, number), port in now.items():
         was = known.get((device, number))
         if was is not None and was is not port:
             yield from _port(was, port, {"device": device, "port": number})
     for device, number in known.keys() - now.keys():
-        yield Change(logging.WARNING, "the port is gone", {"device": device, "port": number})
+        yield VerdictChange(logging.WARNING, "the port is gone", {"device": device, "port": number})
 
 
-def _given_up(before: Known, after: Known) -> Iterator[Change]:
+def _given_up(before: Known, after: Known) -> Iterator[VerdictChange]:
     """Ports that were missed."""
     for name, one in after.items():
         if one.expected is False and name in before and before[name].expected:
             words = {"device": one.device, "port": one.port, "pci_bus_id": one.bus_id, "guid": one.guid}
-            yield Change(logging.WARNING, "the port was replaced, or accepted as gone: it is expected no more", words)
+            yield VerdictChange(
+                logging.WARNING, "the port was replaced, or accepted as gone: it is expected no more", words
+            )
 
 
-def _port(before: PortReading, after: PortReading, words: dict[str, object]) -> Iterator[Change]:
+def _port(before: PortReading, after: PortReading, words: dict[str, object]) -> Iterator[VerdictChange]:
     was, up = before.link.port_up, after.link.port_up
     flaps = (after.counts.link_downs_total or 0.0) - (before.counts.link_downs_total or 0.0)
     if was == 1 and up == 0:
-        yield Change(logging.WARNING, "the port is down", words)
+        yield VerdictChange(logging.WARNING, "the port is down", words)
     elif was == 0 and up == 1:
-        yield Change(logging.INFO, "the port is up again", words)
+        yield VerdictChange(logging.INFO, "the port is up again", words)
     elif was == up == 1 and flaps > 0 and before.counts.link_downs_total is not None:
-        yield Change(logging.WARNING, "the port was down for a moment", words | {"times": int(flaps)})
+        yield VerdictChange(logging.WARNING, "the port was down for a moment", words | {"times": int(flaps)})
 
 
-def _blindness(before: str | None, after: str | None) -> Iterator[Change]:
+def _blindness(before: str | None, after: str | None) -> Iterator[VerdictChange]:
     if after and not before:
-        yield Change(logging.WARNING, "not all of the links can be read", {"detail": after})
+        yield VerdictChange(logging.WARNING, "not all of the links can be read", {"detail": after})
     elif before and not after:
-        yield Change(logging.INFO, "all of the links can be read again", {})
+        yield VerdictChange(logging.INFO, "all of the links can be read again", {})
 
 
-def _denied(before: Report, after: Report) -> Iterator[Change]:
+def _denied(before: Report, after: Report) -> Iterator[VerdictChange]:
     """The packaged unit does without what it takes, so this is no fault; whoever relies on the check has to know."""
     was, now = (port_inventory.PROCESSES in (one.node.collector_denied or {}) for one in (before, after))
     if now and not was:
         message = "what processes of other users hold may not be seen: gpu_process_stuck does not tell"
         remedy = "the drop-in gpumon.service.d/processes.conf gives it the right (docs/install.md)"
-        yield Change(logging.INFO, message, {"remedy": remedy})
+        yield VerdictChange(logging.INFO, message, {"remedy": remedy})
 
 
-def _errors(before: Report, after: Report) -> Iterator[Change]:
+def _errors(before: Report, after: Report) -> Iterator[VerdictChange]:
     """Each burst once, when it begins."""
     told = {event.id for event in before.events}
     for event in after.events:
@@ -218,48 +222,48 @@ def _errors(before: Report, after: Report) -> Iterator[Change]:
             number = {XID: f"Xid {event.code}: ", SXID: f"SXid {event.code}: "}.get(event.kind, "")
             words = {"uuid": event.uuid, "pci_bus_id": event.bus_id, "action": means.action, "text": event.text}
             told_words = {name: word for name, word in words.items() if word}
-            yield Change(_LEVELS[means.severity], f"{number}{means.name}", told_words)
+            yield VerdictChange(_LEVELS[means.severity], f"{number}{means.name}", told_words)
 
 
 _VERDICT_LEVELS = {Level.FAIL: logging.ERROR, Level.WARN: logging.WARNING}
 
 
-def _rulings(before: Report, after: Report) -> Iterator[Change]:
+def _transitions(before: Report, after: Report) -> Iterator[VerdictChange]:
     """What became of verdicts since then."""
     known = set(map(id, before.health.history))
-    for ruling in after.health.history:
-        if id(ruling) not in known:
-            one = ruling.verdict
+    for transition in after.health.history:
+        if id(transition) not in known:
+            one = transition.verdict
             words = _device_words(one.check, one.device) | {"action": one.action.value}
-            if ruling.change is Cleared.CLEARED:
-                words |= {"way": ruling.way or ""} | ({"note": ruling.note} if ruling.note else {})
-                yield Change(logging.INFO, f"verdict cleared: {one.reason}", words)
+            if transition.change is Cleared.CLEARED:
+                words |= {"way": transition.way or ""} | ({"note": transition.note} if transition.note else {})
+                yield VerdictChange(logging.INFO, f"verdict cleared: {one.reason}", words)
             else:
                 level = _VERDICT_LEVELS.get(one.level, logging.INFO)
-                yield Change(level, f"verdict {one.level.word}: {one.reason}", words)
+                yield VerdictChange(level, f"verdict {one.level.word}: {one.reason}", words)
 
 
-def _broken(before: Broken, after: Broken) -> Iterator[Change]:
+def _broken(before: Broken, after: Broken) -> Iterator[VerdictChange]:
     """Checks that fail, and that do not any more."""
     for check, device in after.keys() - before.keys():
         words = _device_words(check, device) | {"error": after[check, device]}
-        yield Change(logging.ERROR, "a check fails, what it found before stays: report it", words)
+        yield VerdictChange(logging.ERROR, "a check fails, what it found before stays: report it", words)
     for check, device in before.keys() - after.keys():
-        yield Change(logging.INFO, "the check works again", _device_words(check, device))
+        yield VerdictChange(logging.INFO, "the check works again", _device_words(check, device))
 
 
 def _device_words(check: str, device: str) -> dict[str, object]:
     return {"check": check, **({"device": device} if device else {})}
 
 
-def _alerts(before: Report, after: Report) -> Iterator[Change]:
+def _alerts(before: Report, after: Report) -> Iterator[VerdictChange]:
     fired = {alert.identity for alert in before.alerts if alert.state == FIRING}
     firing = {alert.identity for alert in after.alerts if alert.state == FIRING}
     for alert in after.alerts:
         if alert.state == FIRING and alert.identity not in fired:
-            yield Change(_LEVELS[alert.severity], f"alert firing: {alert.summary}", _words(alert))
+            yield VerdictChange(_LEVELS[alert.severity], f"alert firing: {alert.summary}", _words(alert))
         elif alert.identity in fired and alert.identity not in firing:
-            yield Change(logging.INFO, f"alert resolved: {alert.summary}", _words(alert))
+            yield VerdictChange(logging.INFO, f"alert resolved: {alert.summary}", _words(alert))
 
 
 def _words(alert: Alert) -> Mapping[str, object]:

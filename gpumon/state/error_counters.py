@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpumon.model.error_event import CANCELLED_BY, SXID, UNNAMED, XID, Burst, Change
+from gpumon.model.error_event import CANCELLED_BY, SXID, UNNAMED, XID, ErrorChange, ErrorEvent
 from gpumon.state import expected_gpus
 from gpumon.state.messages import ErrorChanges, StoredState
 from gpumon.state.report import Counted, InternalState, Report
@@ -19,9 +19,9 @@ def take(report: Report, told: ErrorChanges) -> Report:
     memory = report.internal
     counted = {XID: memory.xids, SXID: memory.sxids}
     for kind, before in counted.items():
-        counted[kind] = _counted(before, (change for change in told.changes if change.burst.kind == kind))
+        counted[kind] = _counted(before, (change for change in told.changes if change.event.kind == kind))
     memory = replace(memory, xids=counted[XID], sxids=counted[SXID])
-    return replace(report, internal=memory, events=_events(report.events, [change.burst for change in told.changes]))
+    return replace(report, internal=memory, events=_events(report.events, [change.event for change in told.changes]))
 
 
 def recall(report: Report, remembered: StoredState) -> Report:
@@ -48,33 +48,33 @@ def _copied(counted: Counted) -> dict[str, dict[str, tuple[float, float]]]:
     return {device: dict(codes) for device, codes in counted.items()}
 
 
-def _counted(before: Counted, changes: Iterable[Change]) -> Counted:
+def _counted(before: Counted, changes: Iterable[ErrorChange]) -> Counted:
     gained = [change for change in changes if change.gained]
     if not gained:
         return before
     after = _copied(before)
     for change in gained:
-        burst = change.burst
-        codes = after.setdefault(burst.device, {})
-        count, last = codes.get(str(burst.code), (0.0, 0.0))
-        codes[str(burst.code)] = (count + change.gained, max(last, burst.last_wall))
+        event = change.event
+        codes = after.setdefault(event.device, {})
+        count, last = codes.get(str(event.code), (0.0, 0.0))
+        codes[str(event.code)] = (count + change.gained, max(last, event.last_wall))
     return after
 
 
-def _events(before: Sequence[Burst], newer: Sequence[Burst]) -> tuple[Burst, ...]:
-    by_id = {burst.id: burst for burst in (*before, *newer)}
-    kept = sorted(by_id.values(), key=lambda burst: burst.last_wall)[-MOST_EVENTS:]
-    return tuple(_cancelled(burst, kept) for burst in kept)
+def _events(before: Sequence[ErrorEvent], newer: Sequence[ErrorEvent]) -> tuple[ErrorEvent, ...]:
+    by_id = {event.id: event for event in (*before, *newer)}
+    kept = sorted(by_id.values(), key=lambda event: event.last_wall)[-MOST_EVENTS:]
+    return tuple(_cancelled(event, kept) for event in kept)
 
 
-def _cancelled(burst: Burst, events: Sequence[Burst]) -> Burst:
+def _cancelled(event: ErrorEvent, events: Sequence[ErrorEvent]) -> ErrorEvent:
     """The same, knowing when another Xid of its GPU said that it is over."""
-    by = CANCELLED_BY.get(burst.code) if burst.kind == XID else None
+    by = CANCELLED_BY.get(event.code) if event.kind == XID else None
     if by is None:
-        return burst
+        return event
     ends = (
         other.last_wall
         for other in events
-        if (other.kind, other.code, other.bus_id) == (XID, by, burst.bus_id) and other.last_wall >= burst.last_wall
+        if (other.kind, other.code, other.bus_id) == (XID, by, event.bus_id) and other.last_wall >= event.last_wall
     )
-    return replace(burst, cancelled_wall=min(ends, default=None))
+    return replace(event, cancelled_wall=min(ends, default=None))

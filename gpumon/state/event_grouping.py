@@ -6,52 +6,52 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from gpumon.model.error_event import MOST_TEXTS, NVML, Burst, Sighting, common
+from gpumon.model.error_event import MOST_TEXTS, NVML, ErrorEvent, ErrorObservation, common
 
 PAUSE = 180.0
 """Seconds without the error after which the next one is another."""
-MOST_OPEN = 1000
+MAX_OPEN = 1000
 """Bursts that may go on at once; of more, the one that was silent longest is ended early."""
 
 Key = tuple[str, str, int, bool]
 
 
-class Bursts:
+class EventGrouper:
     """Those that may go on."""
 
     def __init__(self, boot_id: str, new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:12]) -> None:
         self._boot_id = boot_id
         self._new_id = new_id
-        self._open: dict[Key, Burst] = {}
+        self._open: dict[Key, ErrorEvent] = {}
         """The one that was silent longest first."""
 
-    def recall(self, stored: Iterable[Burst]) -> None:
+    def recall(self, stored: Iterable[ErrorEvent]) -> None:
         """Go on with what an earlier life of the agent has stored, oldest first."""
-        for burst in reversed(tuple(stored)):
-            if burst.boot_id == self._boot_id:
-                self._open.setdefault(_key(burst), burst)
+        for event in reversed(tuple(stored)):
+            if event.boot_id == self._boot_id:
+                self._open.setdefault(_key(event), event)
 
-    def add(self, seen: Sighting) -> Burst:
+    def add(self, seen: ErrorObservation) -> ErrorEvent:
         """The burst that this belongs to, with it."""
         key = _key(seen)
-        burst = self._open.get(key)
-        if burst is not None and seen.at < burst.first_at - PAUSE:  # told late: over before that one began
+        event = self._open.get(key)
+        if event is not None and seen.at < event.first_at - PAUSE:  # told late: over before that one began
             return _with(self._begin(seen), seen)
-        if burst is None or seen.at > burst.last_at + PAUSE:
-            burst = self._begin(seen)
+        if event is None or seen.at > event.last_at + PAUSE:
+            event = self._begin(seen)
         self._open.pop(key, None)
-        self._open[key] = burst = _with(burst, seen)
-        if len(self._open) > MOST_OPEN:
+        self._open[key] = event = _with(event, seen)
+        if len(self._open) > MAX_OPEN:
             del self._open[next(iter(self._open))]
-        return burst
+        return event
 
     def end(self, now: float) -> frozenset[str]:
         """Forget those that have been silent for too long to go on. Ids of those that may."""
-        self._open = {key: burst for key, burst in self._open.items() if burst.last_at + PAUSE >= now}
-        return frozenset(burst.id for burst in self._open.values())
+        self._open = {key: event for key, event in self._open.items() if event.last_at + PAUSE >= now}
+        return frozenset(event.id for event in self._open.values())
 
-    def _begin(self, seen: Sighting) -> Burst:
-        return Burst(
+    def _begin(self, seen: ErrorObservation) -> ErrorEvent:
+        return ErrorEvent(
             id=self._new_id(),
             kind=seen.kind,
             code=seen.code,
@@ -68,28 +68,28 @@ class Bursts:
         )
 
 
-def _key(one: Sighting | Burst) -> Key:
+def _key(one: ErrorObservation | ErrorEvent) -> Key:
     return one.kind, one.bus_id, one.code, one.historical
 
 
-def _with(burst: Burst, seen: Sighting) -> Burst:
+def _with(event: ErrorEvent, seen: ErrorObservation) -> ErrorEvent:
     """An error that both sources tell of is counted by each; see Burst."""
     logged = seen.times if seen.source != NVML and seen.numbered else 0
     return replace(
-        burst,
-        uuid=burst.uuid or seen.uuid,
-        first_at=min(burst.first_at, seen.since),
-        last_at=max(burst.last_at, seen.at),
-        first_wall=min(burst.first_wall, seen.wall - (seen.at - seen.since)),
-        last_wall=max(burst.last_wall, seen.wall),
-        nvml=burst.nvml + (seen.times if seen.source == NVML else 0),
-        kmsg=burst.kmsg + logged,
-        unnumbered=burst.unnumbered or not seen.numbered,
-        texts=_texts(burst.texts, (*seen.texts, seen.text)),
-        text=seen.text or burst.text,
-        gpu_instance_id=_narrowed(burst.gpu_instance_id, seen.gpu_instance_id),
-        compute_instance_id=_narrowed(burst.compute_instance_id, seen.compute_instance_id),
-        fatal=seen.fatal if burst.fatal is None else burst.fatal or bool(seen.fatal),
+        event,
+        uuid=event.uuid or seen.uuid,
+        first_at=min(event.first_at, seen.since),
+        last_at=max(event.last_at, seen.at),
+        first_wall=min(event.first_wall, seen.wall - (seen.at - seen.since)),
+        last_wall=max(event.last_wall, seen.wall),
+        nvml=event.nvml + (seen.times if seen.source == NVML else 0),
+        kmsg=event.kmsg + logged,
+        unnumbered=event.unnumbered or not seen.numbered,
+        texts=_texts(event.texts, (*seen.texts, seen.text)),
+        text=seen.text or event.text,
+        gpu_instance_id=_narrowed(event.gpu_instance_id, seen.gpu_instance_id),
+        compute_instance_id=_narrowed(event.compute_instance_id, seen.compute_instance_id),
+        fatal=seen.fatal if event.fatal is None else event.fatal or bool(seen.fatal),
     )
 
 

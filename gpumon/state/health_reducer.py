@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumon.health import judge, standing, waiting
+from gpumon.health import judge, pending_verdicts, standing
 from gpumon.health.facts import Facts
 from gpumon.health.free import free_since
 from gpumon.model import hold
-from gpumon.model.error_event import UNNAMED, Burst
+from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.now import Now
 from gpumon.state import gpu_inventory, port_inventory
-from gpumon.state.messages import StoredState, VerdictChanges
+from gpumon.state.messages import StoredState, VerdictTransitions
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
 
@@ -61,21 +61,21 @@ def facts(report: Report, now: Now, terms: ReducerSettings) -> Facts:
         probe_interval=terms.probe_interval,
         probe_gated=terms.probe_gated,
         held=bool(hold.in_force(report.holds)),
-        rulings=report.health.history,
-        lives=report.lives,
+        transitions=report.health.history,
+        agent_runs=report.agent_runs,
         maintenances=report.maintenances,
     )
     cleared = {key: found.on_this_clock(one.wall, one.at, one.boot_id) for key, one in report.health.cleared.items()}
     return replace(found, events=tuple(_on_this_clock(one, found) for one in report.events), cleared=cleared)
 
 
-def _on_this_clock(burst: Burst, facts: Facts) -> Burst:
+def _on_this_clock(event: ErrorEvent, facts: Facts) -> ErrorEvent:
     """The same error, its times by the wall clock as it is set now."""
-    last = facts.on_this_clock(burst.last_wall, burst.last_at, burst.boot_id)
-    if abs(last - burst.last_wall) < NOISE:
-        return burst
-    first = facts.on_this_clock(burst.first_wall, burst.first_at, burst.boot_id)
-    return replace(burst, first_wall=first, last_wall=last)
+    last = facts.on_this_clock(event.last_wall, event.last_at, event.boot_id)
+    if abs(last - event.last_wall) < NOISE:
+        return event
+    first = facts.on_this_clock(event.first_wall, event.first_at, event.boot_id)
+    return replace(event, first_wall=first, last_wall=last)
 
 
 def _versions(report: Report) -> dict[str, str]:
@@ -85,17 +85,19 @@ def _versions(report: Report) -> dict[str, str]:
     return {name: version for name, version in known.items() if version}
 
 
-def take(report: Report, ruled: VerdictChanges) -> Report:
+def take(report: Report, ruled: VerdictTransitions) -> Report:
     """What was due is so now."""
-    return replace(report, health=standing.ruled(report.health, ruled.rulings))
+    return replace(report, health=standing.ruled(report.health, ruled.transitions))
 
 
 def recall(report: Report, remembered: StoredState, now: Now) -> Report:
     """What the store knew."""
     verdicts = judge.resumed(remembered.verdicts, report.boot_id)
-    health = standing.recalled(report.health, verdicts, remembered.rulings, remembered.cleared)
-    health = replace(health, pending={**waiting.resumed(remembered.waiting, now, report.boot_id), **health.pending})
-    return placed(replace(report, health=health, lives=(*remembered.lives, *report.lives)))
+    health = standing.recalled(report.health, verdicts, remembered.transitions, remembered.cleared)
+    health = replace(
+        health, pending={**pending_verdicts.resumed(remembered.pending, now, report.boot_id), **health.pending}
+    )
+    return placed(replace(report, health=health, agent_runs=(*remembered.agent_runs, *report.agent_runs)))
 
 
 def placed(report: Report) -> Report:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpumon.health.lives import Life
-from gpumon.health.verdict import Key, Ruling, Verdict
-from gpumon.health.waiting import Waited
-from gpumon.model.error_event import Burst, Change
+from gpumon.health.agent_runs import AgentRun
+from gpumon.health.pending_verdicts import PendingVerdict
+from gpumon.health.verdict import Key, Verdict, VerdictTransition
+from gpumon.model.error_event import ErrorChange, ErrorEvent
 from gpumon.model.hold import Hold, HoldEnded, Holds
 from gpumon.model.maintenance import Known, Maintenance, MaintenanceEnded
 from gpumon.model.port_record import PortRecord
@@ -63,14 +63,14 @@ class LinksStatus:
 class ErrorChanges:
     """Errors of GPUs and NVSwitches, after the attempt to make them durable."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[ErrorChange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictChanges:
+class VerdictTransitions:
     """What became of verdicts, after the attempt to make it durable."""
 
-    rulings: tuple[Ruling, ...]
+    transitions: tuple[VerdictTransition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class StoredState:
     """What the store still knew at start."""
 
     counters: tuple[ErrorCounter, ...] = ()
-    events: tuple[Burst, ...] = ()
+    events: tuple[ErrorEvent, ...] = ()
     """Newest last."""
     boards: tuple[StoredGpu, ...] = ()
     """Those at one address in the order in which they were seen there last."""
@@ -87,13 +87,13 @@ class StoredState:
     accepted: bool = False
     """A person has accepted how many GPUs there are."""
     verdicts: tuple[Verdict, ...] = ()
-    rulings: tuple[Ruling, ...] = ()
+    transitions: tuple[VerdictTransition, ...] = ()
     """Newest last."""
-    cleared: Mapping[Key, Ruling] = field(default_factory=dict)
+    cleared: Mapping[Key, VerdictTransition] = field(default_factory=dict)
     """How each verdict was last cleared."""
-    waiting: tuple[Waited, ...] = ()
+    pending: tuple[PendingVerdict, ...] = ()
     """What had not lasted long enough."""
-    lives: tuple[Life, ...] = ()
+    agent_runs: tuple[AgentRun, ...] = ()
     """Of the agent; the newest last, its present one may be among them."""
     maintenances: Known = ()
     """Newest last."""
@@ -173,7 +173,7 @@ Message = (
     | SamplerStatus
     | Release
     | ErrorChanges
-    | VerdictChanges
+    | VerdictTransitions
     | Acceptance
     | Maintenance
     | MaintenanceEnded

@@ -31,7 +31,7 @@ from gpumon.state.messages import (
     SamplerStatus,
     StoredState,
     Tick,
-    VerdictChanges,
+    VerdictTransitions,
 )
 from gpumon.state.report import InternalState, Report
 from gpumon.state.settings import ReducerSettings
@@ -59,7 +59,7 @@ def reduce(previous: Report, arrival: Message, now: Now, terms: ReducerSettings)
             report = error_counters.take(previous, arrival)
         case StoredState():
             report = health_reducer.recall(error_counters.recall(previous, arrival), arrival, now)
-        case VerdictChanges():
+        case VerdictTransitions():
             report = health_reducer.take(previous, arrival)
         case _:
             report = previous

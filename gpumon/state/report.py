@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gpumon.health.agent_runs import AgentRun
 from gpumon.health.alerts.alert import Alert
 from gpumon.health.alerts.history import History
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.expectation import Expectation
-from gpumon.health.lives import Life
 from gpumon.health.standing import Health
 from gpumon.model.bus_id import parsed
-from gpumon.model.error_event import UNNAMED, Burst
+from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.health_metrics import HealthMetrics
 from gpumon.model.hold import Holds
@@ -97,7 +97,7 @@ class Report:
     """Wall time of the agent's start."""
     boot_id: str = ""
     """Of the host's boot."""
-    lives: tuple[Life, ...] = ()
+    agent_runs: tuple[AgentRun, ...] = ()
     """Of the agent, the present one last."""
     maintenances: Known = ()
     """The newest last; `maintenance` is the one in force."""
@@ -121,7 +121,7 @@ class Report:
     """Bus ids of the GPUs that the configuration excludes: on the bus and counted by NVML, and never opened."""
     release: Release = Release()
     """What the agent keeps off now, because it was asked to."""
-    events: tuple[Burst, ...] = ()
+    events: tuple[ErrorEvent, ...] = ()
     """Newest last, bounded."""
     catalogue: Catalogue = SHIPPED
     """What the codes of the events mean, on this host."""

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from gpumon.model.error_event import CANCELLED_BY, KMSG, NVML, SXID, XID, Burst, Change
+from gpumon.model.error_event import CANCELLED_BY, KMSG, NVML, SXID, XID, ErrorChange, ErrorEvent
 
 _COUNTERS = {XID: ("xid_counters", "uuid", "xid"), SXID: ("sxid_counters", "nvswitch", "sxid")}
-_COLUMNS = tuple(field.name for field in fields(Burst) if field.name != "cancelled_wall")
+_COLUMNS = tuple(field.name for field in fields(ErrorEvent) if field.name != "cancelled_wall")
 _FLAGS = ("unnumbered", "historical", "fatal")
 _KEPT = frozenset({"id", "kind", "code", "bus_id", "boot_id", "historical"})
 _GROWING = frozenset({"last_at", "last_wall", "nvml", "kmsg", "unnumbered"})
@@ -48,40 +48,40 @@ class EventQuery:
     """Place of the last event of the page before."""
     limit: int = 100
 
-    def matches(self, burst: Burst) -> bool:
+    def matches(self, event: ErrorEvent) -> bool:
         """What the store's own search would say, but for the place."""
         return (
-            (self.uuid in (None, burst.uuid) or (burst.uuid is None and burst.bus_id == self.bus_id))
-            and self.kind in (None, burst.kind)
-            and self.code in (None, burst.code)
-            and (self.source is None or self.source in burst.sources)
-            and (self.since is None or burst.last_wall > self.since)
-            and (self.until is None or burst.first_wall < self.until)
+            (self.uuid in (None, event.uuid) or (event.uuid is None and event.bus_id == self.bus_id))
+            and self.kind in (None, event.kind)
+            and self.code in (None, event.code)
+            and (self.source is None or self.source in event.sources)
+            and (self.since is None or event.last_wall > self.since)
+            and (self.until is None or event.first_wall < self.until)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    burst: Burst
+    event: ErrorEvent
     place: tuple[float, int]
     """In the order of all events."""
 
 
-def write(connection: sqlite3.Connection, change: Change) -> int:
+def write(connection: sqlite3.Connection, change: ErrorChange) -> int:
     """Write a burst. Answers by how much it counts more than what is stored."""
-    burst = change.burst
-    row = connection.execute("SELECT nvml, kmsg, unnumbered FROM events WHERE id = ?", (burst.id,)).fetchone()
-    connection.execute(_upsert(), _values(burst))
-    return change.gained if row is None else max(0, burst.count - max(row)) * (not burst.historical)
+    event = change.event
+    row = connection.execute("SELECT nvml, kmsg, unnumbered FROM events WHERE id = ?", (event.id,)).fetchone()
+    connection.execute(_upsert(), _values(event))
+    return change.gained if row is None else max(0, event.count - max(row)) * (not event.historical)
 
 
-def count(connection: sqlite3.Connection, burst: Burst, gained: int) -> None:
-    if gained and burst.kind in _COUNTERS:
-        table, *_ = _COUNTERS[burst.kind]
+def count(connection: sqlite3.Connection, event: ErrorEvent, gained: int) -> None:
+    if gained and event.kind in _COUNTERS:
+        table, *_ = _COUNTERS[event.kind]
         connection.execute(
             f"INSERT INTO {table} VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"  # noqa: S608 - our own names
             " count = count + excluded.count, last_wall = max(last_wall, excluded.last_wall)",
-            (burst.device, burst.code, gained, burst.last_wall),
+            (event.device, event.code, gained, event.last_wall),
         )
 
 
@@ -153,14 +153,14 @@ def _upsert() -> str:
     )
 
 
-def _values(burst: Burst) -> tuple[object, ...]:
-    values = {name: getattr(burst, name) for name in _COLUMNS}
-    return tuple((values | {"texts": json.dumps(burst.texts)}).values())
+def _values(event: ErrorEvent) -> tuple[object, ...]:
+    values = {name: getattr(event, name) for name in _COLUMNS}
+    return tuple((values | {"texts": json.dumps(event.texts)}).values())
 
 
 def _stored(row: tuple[Any, ...]) -> StoredEvent:
     *columns, cancelled, number = row
     values = dict(zip(_COLUMNS, columns, strict=True))
     flags = {name: None if values[name] is None else bool(values[name]) for name in _FLAGS}
-    burst = Burst(**values | flags | {"texts": tuple(json.loads(values["texts"])), "cancelled_wall": cancelled})
-    return StoredEvent(burst, (burst.last_wall, number))
+    event = ErrorEvent(**values | flags | {"texts": tuple(json.loads(values["texts"])), "cancelled_wall": cancelled})
+    return StoredEvent(event, (event.last_wall, number))

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from gpumon.health.lives import Life
-from gpumon.health.verdict import Key, Ruling, Verdict
-from gpumon.health.waiting import Waited
-from gpumon.model.error_event import Burst, Change, LogPosition
+from gpumon.health.agent_runs import AgentRun
+from gpumon.health.pending_verdicts import PendingVerdict
+from gpumon.health.verdict import Key, Verdict, VerdictTransition
+from gpumon.model.error_event import ErrorChange, ErrorEvent, LogPosition
 from gpumon.model.port_record import PortRecord
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.model.time_window import Span
 from gpumon.probe.core.result import ProbeResult
-from gpumon.store import boards, events, lives, ports, runs, spans, verdicts, waiting
+from gpumon.store import agent_runs, boards, pending_verdicts, ports, runs, spans, verdicts
+from gpumon.store import events as event_rows
 from gpumon.store.errors import told_plainly
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
 from gpumon.store.opening import Opened, open_file, prove_in_place
@@ -105,41 +106,41 @@ class Store:
         with told_plainly(self.path):
             prove_in_place(self.path, self._files)
 
-    def record(self, changes: Iterable[Change], position: LogPosition | None = None) -> None:
+    def record(self, changes: Iterable[ErrorChange], position: LogPosition | None = None) -> None:
         """Store bursts as they are now and count what they gained, with how far the kernel log has been told.
 
         A burst that is stored already counts only what it has more than its row: the same change twice is one.
         """
         with self._transaction():
             for change in changes:
-                events.count(self._connection, change.burst, events.write(self._connection, change))
+                event_rows.count(self._connection, change.event, event_rows.write(self._connection, change))
             self._keep_position(position)
             self._prune_events()
 
     def restore(
-        self, bursts: Iterable[Burst], counters: Iterable[ErrorCounter], position: LogPosition | None = None
+        self, events: Iterable[ErrorEvent], counters: Iterable[ErrorCounter], position: LogPosition | None = None
     ) -> None:
         """What was told while the store was out of order: bursts, and counters raised to at least these."""
         with self._transaction():
-            for burst in bursts:
-                events.write(self._connection, Change(burst, 0))
+            for event in events:
+                event_rows.write(self._connection, ErrorChange(event, 0))
             for counter in counters:
-                events.raise_counter(self._connection, counter)
+                event_rows.raise_counter(self._connection, counter)
             self._keep_position(position)
             self._prune_events()
 
     def error_counters(self) -> tuple[ErrorCounter, ...]:
         with told_plainly(self.path):
-            return events.counters(self._connection)
+            return event_rows.counters(self._connection)
 
-    def recent_events(self, limit: int) -> tuple[Burst, ...]:
+    def recent_events(self, limit: int) -> tuple[ErrorEvent, ...]:
         """Newest last."""
-        return tuple(one.burst for one in reversed(self.events(EventQuery(limit=limit))))
+        return tuple(one.event for one in reversed(self.events(EventQuery(limit=limit))))
 
     def events(self, query: EventQuery) -> tuple[StoredEvent, ...]:
         """Newest first."""
         with told_plainly(self.path):
-            return events.find(self._connection, query)
+            return event_rows.find(self._connection, query)
 
     def log_position(self) -> LogPosition | None:
         """None when no kernel log was ever told."""
@@ -192,21 +193,21 @@ class Store:
         with told_plainly(self.path):
             return boards.accepted(self._connection)
 
-    def rule(self, rulings: Iterable[Ruling]) -> None:
+    def rule(self, transitions: Iterable[VerdictTransition]) -> None:
         """Store what became of verdicts."""
         with self._transaction():
-            for ruling in rulings:
-                verdicts.write(self._connection, ruling)
-            self._prune_rulings()
+            for transition in transitions:
+                verdicts.write(self._connection, transition)
+            self._prune_transitions()
 
-    def restore_verdicts(self, known: Iterable[Verdict], rulings: Iterable[Ruling] = ()) -> None:
+    def restore_verdicts(self, known: Iterable[Verdict], transitions: Iterable[VerdictTransition] = ()) -> None:
         """Exactly these, and what became of others: what was told while the store was out of order."""
         with self._transaction():
             self._execute("DELETE FROM verdicts")
             for verdict in known:
                 verdicts.put(self._connection, verdict)
-            for ruling in rulings:
-                verdicts.put_ruling(self._connection, ruling)
+            for transition in transitions:
+                verdicts.put_transition(self._connection, transition)
 
     def touch_verdicts(self, known: Iterable[Verdict]) -> None:
         """What is new about those that are there still."""
@@ -214,24 +215,24 @@ class Store:
             for verdict in known:
                 verdicts.touch(self._connection, verdict)
 
-    def keep_waiting(self, known: Iterable[Waited]) -> None:
+    def keep_waiting(self, known: Iterable[PendingVerdict]) -> None:
         """What waits to become a verdict, or to end one: exactly these."""
         with self._transaction():
-            waiting.keep(self._connection, known)
+            pending_verdicts.keep(self._connection, known)
 
-    def waiting(self) -> tuple[Waited, ...]:
+    def waiting(self) -> tuple[PendingVerdict, ...]:
         with told_plainly(self.path):
-            return waiting.every(self._connection)
+            return pending_verdicts.every(self._connection)
 
-    def keep_life(self, life: Life) -> None:
+    def put_agent_run(self, agent_run: AgentRun) -> None:
         """The agent's life, as it is now."""
         with self._transaction():
-            lives.keep(self._connection, life)
+            agent_runs.keep(self._connection, agent_run)
 
-    def recent_lives(self, limit: int) -> tuple[Life, ...]:
+    def recent_agent_runs(self, limit: int) -> tuple[AgentRun, ...]:
         """The newest last."""
         with told_plainly(self.path):
-            return lives.recent(self._connection, limit)
+            return agent_runs.recent(self._connection, limit)
 
     def keep_spans(self, known: Iterable[Span]) -> None:
         """Maintenances and holds, as they are now."""
@@ -248,12 +249,12 @@ class Store:
         with told_plainly(self.path):
             return verdicts.open_verdicts(self._connection)
 
-    def recent_rulings(self, since: float, limit: int, *, weighty: bool = False) -> tuple[Ruling, ...]:
+    def recent_transitions(self, since: float, limit: int, *, weighty: bool = False) -> tuple[VerdictTransition, ...]:
         """The newest last; `since` in seconds since the epoch. `weighty`: see standing.is_weighty."""
         with told_plainly(self.path):
-            return verdicts.recent_rulings(self._connection, since, limit, weighty=weighty)
+            return verdicts.recent_transitions(self._connection, since, limit, weighty=weighty)
 
-    def cleared_verdicts(self) -> dict[Key, Ruling]:
+    def cleared_verdicts(self) -> dict[Key, VerdictTransition]:
         """How each verdict was last cleared."""
         with told_plainly(self.path):
             return verdicts.cleared(self._connection)
@@ -306,7 +307,7 @@ class Store:
         with self._transaction():
             self._prune_events()
             self._prune_probe_results()
-            self._prune_rulings()
+            self._prune_transitions()
 
     def _prune_events(self) -> None:
         self._execute("DELETE FROM events WHERE last_wall < ?", (self._oldest,))
@@ -315,7 +316,7 @@ class Store:
             (self._retention.rows,),
         )
 
-    def _prune_rulings(self) -> None:
+    def _prune_transitions(self) -> None:
         self._execute(
             "DELETE FROM rulings WHERE (wall < ? OR number <= (SELECT max(number) FROM rulings) - ?)"  # noqa: S608
             f" AND number NOT IN ({verdicts.LAST_CLEARED})",

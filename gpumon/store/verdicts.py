@@ -8,41 +8,50 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gpumon.health.terms import FAIL, Action, Level, Way
-from gpumon.health.verdict import REPAIRS, Change, Key, Ruling, Verdict
+from gpumon.health.verdict import REPAIRS, Key, Verdict, VerdictChange, VerdictTransition
 
 _NOT_STORED = ("check", "device", "active")
 """Columns of their own, and what is found out anew."""
 _COLUMNS = "wall, at, boot_id, check_name, device, change, way, note, muted, document"
 _WAYS = ", ".join(f"'{way}'" for way in sorted(REPAIRS))
 _WEIGHTY = (
-    f"(change = '{Change.CLEARED}' AND way IN ({_WAYS})"
-    f" OR change = '{Change.RAISED}' AND json_extract(document, '$.level') = {FAIL.value})"
+    f"(change = '{VerdictChange.CLEARED}' AND way IN ({_WAYS})"
+    f" OR change = '{VerdictChange.RAISED}' AND json_extract(document, '$.level') = {FAIL.value})"
 )
 """As standing.is_weighty has it."""
 LAST_CLEARED = (
-    f"SELECT max(number) FROM rulings WHERE change = '{Change.CLEARED}'"  # noqa: S608 - a constant
+    f"SELECT max(number) FROM rulings WHERE change = '{VerdictChange.CLEARED}'"  # noqa: S608 - a constant
     " GROUP BY check_name, device"
 )
 """Numbers of the rows that say how each verdict was last cleared: they outlive the retention."""
 
 
-def write(connection: sqlite3.Connection, ruling: Ruling) -> None:
+def write(connection: sqlite3.Connection, transition: VerdictTransition) -> None:
     """The change, and what follows from it for the verdict."""
-    put_ruling(connection, ruling)
-    if ruling.change is Change.CLEARED:
-        connection.execute("DELETE FROM verdicts WHERE check_name = ? AND device = ?", ruling.verdict.key)
+    put_transition(connection, transition)
+    if transition.change is VerdictChange.CLEARED:
+        connection.execute("DELETE FROM verdicts WHERE check_name = ? AND device = ?", transition.verdict.key)
     else:
-        put(connection, ruling.verdict)
+        put(connection, transition.verdict)
 
 
-def put_ruling(connection: sqlite3.Connection, ruling: Ruling) -> None:
+def put_transition(connection: sqlite3.Connection, transition: VerdictTransition) -> None:
     """The change alone; nothing when it is there already."""
-    verdict = ruling.verdict
-    row = (ruling.wall, ruling.at, ruling.boot_id, *verdict.key, ruling.change, ruling.way, ruling.note, ruling.muted)
+    verdict = transition.verdict
+    row = (
+        transition.wall,
+        transition.at,
+        transition.boot_id,
+        *verdict.key,
+        transition.change,
+        transition.way,
+        transition.note,
+        transition.muted,
+    )
     connection.execute(
         f"INSERT INTO rulings ({_COLUMNS}) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE NOT EXISTS"  # noqa: S608 - columns
         " (SELECT 1 FROM rulings WHERE check_name = ? AND device = ? AND change = ? AND wall = ? AND at = ?)",
-        (*row, _document(verdict), *verdict.key, ruling.change, ruling.wall, ruling.at),
+        (*row, _document(verdict), *verdict.key, transition.change, transition.wall, transition.at),
     )
 
 
@@ -63,24 +72,24 @@ def open_verdicts(connection: sqlite3.Connection) -> tuple[Verdict, ...]:
     return tuple(verdict for row in rows if (verdict := _verdict(*row)) is not None)
 
 
-def recent_rulings(
+def recent_transitions(
     connection: sqlite3.Connection, since: float, limit: int, *, weighty: bool = False
-) -> tuple[Ruling, ...]:
+) -> tuple[VerdictTransition, ...]:
     """The newest last. `since`: seconds since the epoch. `weighty`: only those that later judgements rest on."""
     rows = connection.execute(
         f"SELECT {_COLUMNS} FROM rulings WHERE wall >= ? {f'AND {_WEIGHTY}' if weighty else ''}"  # noqa: S608 - constants
         " ORDER BY number DESC LIMIT ?",
         (since, limit),
     ).fetchall()
-    return tuple(_rulings(reversed(rows)))
+    return tuple(_transitions(reversed(rows)))
 
 
-def cleared(connection: sqlite3.Connection) -> dict[Key, Ruling]:
+def cleared(connection: sqlite3.Connection) -> dict[Key, VerdictTransition]:
     """How each verdict was last cleared."""
     rows = connection.execute(
         f"SELECT {_COLUMNS} FROM rulings WHERE number IN ({LAST_CLEARED})"  # noqa: S608 - constants
     ).fetchall()
-    return {ruling.verdict.key: ruling for ruling in _rulings(rows)}
+    return {transition.verdict.key: transition for transition in _transitions(rows)}
 
 
 def _document(verdict: Verdict) -> str:
@@ -102,13 +111,13 @@ def _verdict(check: str, device: str, document: str) -> Verdict | None:
         return None
 
 
-def _rulings(rows: Iterable[tuple[Any, ...]]) -> Iterator[Ruling]:
+def _transitions(rows: Iterable[tuple[Any, ...]]) -> Iterator[VerdictTransition]:
     for wall, at, boot_id, check, device, change, way, note, muted, document in rows:
         verdict = _verdict(check, device, document)
         if verdict is not None:
-            yield Ruling(
+            yield VerdictTransition(
                 verdict=verdict,
-                change=Change(change),
+                change=VerdictChange(change),
                 wall=wall,
                 at=at,
                 boot_id=boot_id,

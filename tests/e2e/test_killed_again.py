@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from agents import Agent, eventually
 
-from gpumon.health.verdict import Change, Key
+from gpumon.health.verdict import Key, VerdictChange
 from gpumon.store.store import Store
 
 KILLS = 4
@@ -45,15 +45,15 @@ def named(key: Key) -> tuple[str, str | None]:
     return key[0], key[1] or None
 
 
-def rulings(agent: Agent) -> list[tuple[tuple[str, str | None], Change]]:
+def transitions(agent: Agent) -> list[tuple[tuple[str, str | None], VerdictChange]]:
     """Of the agent's store, while the agent does not run; the oldest first."""
     with Store.open(agent.folder / "gpumon.db") as store:
-        known = [(named(one.verdict.key), one.change) for one in store.recent_rulings(0.0, 100_000)]
+        known = [(named(one.verdict.key), one.change) for one in store.recent_transitions(0.0, 100_000)]
         there = {named(one.key) for one in store.open_verdicts()}
     alternate: set[tuple[str, str | None]] = set()
     for key, change in known:
-        assert (change is Change.RAISED) == (key not in alternate), (key, change)
-        alternate = alternate - {key} if change is Change.CLEARED else alternate | {key}
+        assert (change is VerdictChange.RAISED) == (key not in alternate), (key, change)
+        alternate = alternate - {key} if change is VerdictChange.CLEARED else alternate | {key}
     assert alternate == there
     return known
 
@@ -77,10 +77,10 @@ def test_kills_at_random_moments(agent: Agent) -> None:
         threading.Event().wait(RANDOM.uniform(0.0, 4.0))
         now |= shown(agent)
         agent.kill()
-        known = rulings(agent)
-        cleared = {key for key, change in known if change is Change.CLEARED}
+        known = transitions(agent)
+        cleared = {key for key, change in known if change is VerdictChange.CLEARED}
         assert before - cleared <= now
-        before = {key for key, change in known if change is Change.RAISED and key not in cleared}
+        before = {key for key, change in known if change is VerdictChange.RAISED and key not in cleared}
 
     assert ("gpumon_restarting", None) in before
     agent.environment["GPUMON_BOOT_ID"] = "boot-2"
@@ -97,7 +97,7 @@ def test_kills_at_random_moments(agent: Agent) -> None:
     agent.simulate({})
     eventually(lambda: agent.post("/api/v1/health/ack?check=gpu_lost&note=reseated")[0] == 200)
     agent.kill()
-    rulings(agent)
+    transitions(agent)
     agent.start()
     after = judged(agent)
     assert not [one for one in after if one[0] == "gpu_lost"]

@@ -12,9 +12,9 @@ from gpumon.health.check import Check, comes_first
 from gpumon.health.standing import Health, ruled
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import Change, Key, Ruling, Verdict
+from gpumon.health.verdict import Key, Verdict, VerdictChange, VerdictTransition
 from gpumon.state import health_reducer
-from gpumon.state.messages import VerdictChanges
+from gpumon.state.messages import VerdictTransitions
 
 WARD = Ward(gpus=3, ports=1)
 FACTS = health_reducer.facts(WARD.report, WARD.moment, WARD.terms)
@@ -83,7 +83,7 @@ def test_invariants(found: list[Verdict]) -> None:
 
     causes = [one for one in known.values() if any(other.under == one.key for other in known.values())]
     for cause in causes[:3]:
-        over = Ruling(verdict=cause, change=Change.CLEARED, wall=NOW.wall, way=Way.WELL)
+        over = VerdictTransition(verdict=cause, change=VerdictChange.CLEARED, wall=NOW.wall, way=Way.WELL)
         after = ruled(health, (over,))
         assert all(one.under in after.open for one in after.open.values() if one.under is not None)
         shown = {one.key for one in after.primary}
@@ -177,8 +177,10 @@ def test_a_consequence_is_in_sight_as_soon_as_its_cause_is_cleared() -> None:
     ward.event(0, 79)
     ward.go_on(60)
     [lost] = ward.report.health.primary
-    over = Ruling(verdict=lost._replace(active=False), change=Change.CLEARED, wall=ward.wall, way=Way.ACKNOWLEDGED)
-    ward.report = health_reducer.take(ward.report, VerdictChanges(rulings=(over,)))
+    over = VerdictTransition(
+        verdict=lost._replace(active=False), change=VerdictChange.CLEARED, wall=ward.wall, way=Way.ACKNOWLEDGED
+    )
+    ward.report = health_reducer.take(ward.report, VerdictTransitions(transitions=(over,)))
     assert [one.check for one in ward.report.health.primary] == ["gpu_xid_critical"]
 
 

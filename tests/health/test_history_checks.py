@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from judging import Ward
 
+from gpumon.health.agent_runs import AgentRun
 from gpumon.health.check import DAY, HOUR, MINUTE
-from gpumon.health.lives import Life
 from gpumon.health.repairs import repairs
 from gpumon.health.terms import FAIL, WARN, Action, Level, Way
-from gpumon.health.verdict import Change, Ruling, Verdict
+from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
 from gpumon.state.health_reducer import facts, take
-from gpumon.state.messages import VerdictChanges
+from gpumon.state.messages import VerdictTransitions
 
 
 class Node(Ward):
@@ -25,14 +25,16 @@ class Node(Ward):
 
     def live(self, version: str = "1.0") -> None:
         """The agent starts."""
-        life = Life(boot_id=self.report.boot_id, version=version, began=self.wall, began_at=self.at, last=self.wall)
-        self.report = replace(self.report, lives=(*self.report.lives, life))
+        agent_run = AgentRun(
+            boot_id=self.report.boot_id, version=version, began=self.wall, began_at=self.at, last=self.wall
+        )
+        self.report = replace(self.report, agent_runs=(*self.report.agent_runs, agent_run))
 
     def end(self, *, stopped: bool = False, planned: bool = False) -> None:
         """Of its present life."""
-        *former, last = self.report.lives
+        *former, last = self.report.agent_runs
         last = replace(last, last=self.wall, stopped=self.wall if stopped else None, planned=planned)
-        self.report = replace(self.report, lives=(*former, last))
+        self.report = replace(self.report, agent_runs=(*former, last))
 
     def crash(self, *, stopped: bool = False, version: str = "1.0") -> None:
         """The agent ends, and is started again."""
@@ -70,7 +72,7 @@ def test_a_reboot_that_nobody_asked_for_is_told() -> None:
     node.step(-9 * DAY)
     node.crash(stopped=True)
     assert not node.go_on(HOUR, every=60).verdicts
-    assert [one.way for one in node.rulings if one.change is Change.CLEARED] == [Way.QUIET]
+    assert [one.way for one in node.transitions if one.change is VerdictChange.CLEARED] == [Way.QUIET]
 
 
 @pytest.mark.parametrize(
@@ -140,8 +142,12 @@ def repaired(ward: Ward, index: int | None, way: Way, *, level: Level = FAIL, ch
         seen_at=ward.at,
         boot_id=ward.report.boot_id,
     )
-    raised = Ruling(verdict=one, change=Change.RAISED, wall=ward.wall, at=ward.at, boot_id=ward.report.boot_id)
-    ward.report = take(ward.report, VerdictChanges(rulings=(raised, raised._replace(change=Change.CLEARED, way=way))))
+    raised = VerdictTransition(
+        verdict=one, change=VerdictChange.RAISED, wall=ward.wall, at=ward.at, boot_id=ward.report.boot_id
+    )
+    ward.report = take(
+        ward.report, VerdictTransitions(transitions=(raised, raised._replace(change=VerdictChange.CLEARED, way=way)))
+    )
 
 
 def test_a_gpu_that_is_repaired_again_and_again_is_to_be_replaced() -> None:
@@ -191,9 +197,9 @@ def test_work_in_maintenance_is_no_repair() -> None:
 
     def in_maintenance(*, raised: bool, cleared: bool) -> None:
         repaired(node, 2, Way.RESET)
-        *older, begun, ended = node.rulings
-        rulings = (*older, begun._replace(muted=raised), ended._replace(muted=cleared))
-        node.report = replace(node.report, health=replace(node.report.health, history=rulings))
+        *older, begun, ended = node.transitions
+        transitions = (*older, begun._replace(muted=raised), ended._replace(muted=cleared))
+        node.report = replace(node.report, health=replace(node.report.health, history=transitions))
         node.go_on(DAY, every=HOUR)
 
     for _ in range(4):
@@ -216,8 +222,8 @@ def test_what_was_mended_in_maintenance_and_proved_well_after_it_is_no_repair() 
         node.go_on(60)
         node.end_maintenance()
         node.go_on(HOUR, every=MINUTE).go_on(DAY - HOUR, every=HOUR)
-        ended = node.rulings[-1]
-        assert (ended.change, ended.way, ended.muted) == (Change.CLEARED, Way.REBOOT, False)
+        ended = node.transitions[-1]
+        assert (ended.change, ended.way, ended.muted) == (VerdictChange.CLEARED, Way.REBOOT, False)
     assert not node.verdicts
     assert not list(repairs(facts(node.report, node.moment, node.terms), within=30 * DAY))
 
@@ -256,7 +262,7 @@ def test_the_score_falls_with_what_went_wrong_and_recovers_in_a_month() -> None:
     ward.go_on(21 * DAY, every=HOUR * 6)
     assert ward.report.health.score == 100.0
 
-    muted = [one._replace(muted=True) for one in ward.rulings]
+    muted = [one._replace(muted=True) for one in ward.transitions]
     ward.report = replace(ward.report, health=replace(ward.report.health, history=tuple(muted)))
     assert ward.go_on().report.health.score == 100.0
 
@@ -278,8 +284,8 @@ def test_a_verdict_that_flaps_costs_once_a_day_and_hides_nothing() -> None:
     repaired(ward, 2, Way.RESET)
     for _ in range(1500):
         repaired(ward, 1, Way.WELL, level=WARN, check="gpumon_poll_slow")
-    assert len(ward.rulings) < 600
-    assert any(one.way is Way.RESET for one in ward.rulings)
+    assert len(ward.transitions) < 600
+    assert any(one.way is Way.RESET for one in ward.transitions)
     score = ward.go_on().report.health.score
     assert score == 76.0
     ward.event(2, 95)

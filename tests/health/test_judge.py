@@ -55,7 +55,7 @@ def test_what_has_happened_stays_until_the_gpu_is_reset() -> None:
     ward.reset(2)
     assert ward.go_on(30).verdict("gpu_xid_critical", 2)
     assert not ward.go_on(60).verdicts
-    assert ward.rulings[-1].way is Way.RESET
+    assert ward.transitions[-1].way is Way.RESET
     ward.event(2, 95)
     verdict = ward.go_on().verdict("gpu_xid_critical", 2)
     assert verdict is not None

@@ -9,7 +9,7 @@ from judging import Ward, acknowledge
 
 from gpumon.health.check import DAY, HOUR
 from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import Change
+from gpumon.health.verdict import VerdictChange
 
 YEAR = 365 * DAY
 
@@ -22,7 +22,7 @@ def sick(ward: Ward) -> Ward:
 
 
 def ways(ward: Ward, check: str) -> list[Way | None]:
-    return [one.way for one in ward.rulings if one.change is Change.CLEARED and one.verdict.check == check]
+    return [one.way for one in ward.transitions if one.change is VerdictChange.CLEARED and one.verdict.check == check]
 
 
 def test_a_reboot_has_to_prove_health() -> None:
@@ -141,7 +141,7 @@ def test_steps_of_the_wall_clock_clear_nothing_and_raise_nothing() -> None:
     ward.reset(2)
     ward.go_on(120)
     assert ward.seen() == ["gpu_missing"]
-    assert len([one for one in ward.rulings if one.change is Change.RAISED]) == 3
+    assert len([one for one in ward.transitions if one.change is VerdictChange.RAISED]) == 3
 
 
 def test_an_error_after_a_reboot_is_news_though_the_clock_was_ahead_before() -> None:
@@ -212,7 +212,7 @@ def test_what_was_cured_in_maintenance_teaches_the_ladder_nothing() -> None:
         ward = sick(Ward())
         ward.reset(2)
         ward.go_on(120)
-        changes = (one._replace(muted=raised or one.change is Change.CLEARED) for one in ward.rulings)
+        changes = (one._replace(muted=raised or one.change is VerdictChange.CLEARED) for one in ward.transitions)
         ward.report = replace(ward.report, health=replace(ward.report.health, history=tuple(changes)))
         again = sick(ward).verdict("gpu_xid_critical", 2)
         assert again is not None
@@ -242,13 +242,13 @@ def test_an_open_verdict_survives_a_restart_without_doubt() -> None:
     ward = Ward(gpus=5, ports=0)
     ward.link(3, 4, up=0.0)
     ward.go_on(180)
-    raised = len(ward.rulings)
+    raised = len(ward.transitions)
     for _ in range(3):
         ward.restart()
         assert ward.verdict("nvlink_down", 3)
         ward.go_on(30)
         assert ward.verdict("nvlink_down", 3)
-    assert len(ward.rulings) == raised
+    assert len(ward.transitions) == raised
 
 
 def test_what_is_so_cannot_be_acknowledged() -> None:

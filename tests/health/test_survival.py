@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from judging import Ward
 
 from gpumon.health.acknowledge import Asked, acknowledged
+from gpumon.health.pending_verdicts import waited
 from gpumon.health.standing import Health
 from gpumon.health.terms import Way
-from gpumon.health.verdict import Change, Key, Ruling
-from gpumon.health.waiting import waited
+from gpumon.health.verdict import Key, VerdictChange, VerdictTransition
 from gpumon.state import health_reducer
-from gpumon.state.messages import StoredState, VerdictChanges
+from gpumon.state.messages import StoredState, VerdictTransitions
 from gpumon.store.store import Store
 
 XID = 95
@@ -44,7 +44,7 @@ class Node(Ward):
         self._store.keep_waiting(waited(self.report.health, self.report.boot_id))
         return self
 
-    def rule(self, due: tuple[Ruling, ...]) -> None:
+    def rule(self, due: tuple[VerdictTransition, ...]) -> None:
         """Stored first, then told."""
         moment, self.killed_before = (self.killed_before, None) if due else (None, self.killed_before)
         if moment == "stored":
@@ -55,7 +55,7 @@ class Node(Ward):
             self.kill()
             self.check(self.rows())
             return
-        self.report = health_reducer.take(self.report, VerdictChanges(rulings=due))
+        self.report = health_reducer.take(self.report, VerdictTransitions(transitions=due))
         self.seen_open = set(self.verdicts)
 
     def kill(self) -> None:
@@ -66,9 +66,9 @@ class Node(Ward):
         self.restart()
         remembered = StoredState(
             verdicts=self._store.open_verdicts(),
-            rulings=self._store.recent_rulings(0.0, 1000),
+            transitions=self._store.recent_transitions(0.0, 1000),
             cleared=self._store.cleared_verdicts(),
-            waiting=self._store.waiting(),
+            pending=self._store.waiting(),
         )
         self.report = health_reducer.recall(self.report, remembered, self.moment)
 
@@ -78,9 +78,9 @@ class Node(Ward):
             answer = acknowledged(Asked(), health, {state.uuid for state in self.report.gpus})
             self.rule(
                 tuple(
-                    Ruling(
+                    VerdictTransition(
                         verdict=one,
-                        change=Change.CLEARED,
+                        change=VerdictChange.CLEARED,
                         wall=self.wall,
                         at=self.at,
                         boot_id=self.report.boot_id,
@@ -90,19 +90,19 @@ class Node(Ward):
                 )
             )
 
-    def rows(self) -> tuple[Ruling, ...]:
-        return self._store.recent_rulings(0.0, 100_000)
+    def rows(self) -> tuple[VerdictTransition, ...]:
+        return self._store.recent_transitions(0.0, 100_000)
 
-    def check(self, rows: tuple[Ruling, ...]) -> None:
+    def check(self, rows: tuple[VerdictTransition, ...]) -> None:
         """The rows tell one story, and what is open is what they say."""
         there: set[Key] = set()
         for row in rows:
             key = row.verdict.key
-            assert (row.change is Change.RAISED) == (key not in there), f"{row} after {there}"
-            there = there - {key} if row.change is Change.CLEARED else there | {key}
+            assert (row.change is VerdictChange.RAISED) == (key not in there), f"{row} after {there}"
+            there = there - {key} if row.change is VerdictChange.CLEARED else there | {key}
         assert {one.key for one in self._store.open_verdicts()} == there
         assert set(self.verdicts) == there
-        assert self.seen_open - {row.verdict.key for row in rows if row.change is Change.CLEARED} <= there
+        assert self.seen_open - {row.verdict.key for row in rows if row.change is VerdictChange.CLEARED} <= there
 
     def close(self) -> None:
         self._store.close()
@@ -176,7 +176,9 @@ def test_nothing_is_lost_raised_twice_or_back_again(steps: list[tuple[str, int]]
             take(one, what, number, boots)
             one.check(one.rows())
         news = sum(what == "event" for what, _ in steps)
-        raised = [row for row in one.rows() if row.change is Change.RAISED and row.verdict.check == "gpu_xid_critical"]
+        raised = [
+            row for row in one.rows() if row.change is VerdictChange.RAISED and row.verdict.check == "gpu_xid_critical"
+        ]
         assert len(raised) <= news, "each error makes a verdict at most once"
         before = set(one.verdicts)
         one.kill()
@@ -195,6 +197,6 @@ def test_a_kill_in_the_middle_of_a_ruling_is_harmless(moment: str) -> None:
         one.reset(1)
         one.go_on(120)
         assert not one.verdicts
-        assert [row.change for row in one.rows()] == [Change.RAISED, Change.CLEARED]
+        assert [row.change for row in one.rows()] == [VerdictChange.RAISED, VerdictChange.CLEARED]
         one.go_on(600)
         assert not one.verdicts

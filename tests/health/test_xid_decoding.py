@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_bursts import burst
+from sample_events import error_event
 
 from gpumon.health import nvlink5, registers
 from gpumon.health.catalogue import SHIPPED, Explanation, explain
@@ -49,7 +49,7 @@ def test_of_several_advices_the_newest_counts() -> None:
     """When the driver takes its advice back, it is over."""
     changed = "GPU recovery action changed from"
     texts = (f"{changed} 0x0 (None) to 0x1 (GPU Reset Required)", f"{changed} 0x1 (GPU Reset Required) to 0x0 (None)")
-    advice = burst(1, 154, texts=texts, text=texts[0])
+    advice = error_event(1, 154, texts=texts, text=texts[0])
 
     assert SHIPPED.explain(advice).severity is CRITICAL
     assert SHIPPED.explain(replace(advice, text=texts[1])).severity is INFO
@@ -181,7 +181,7 @@ def test_a_follower_points_to_its_cause_and_stays_harmless() -> None:
 
 def test_what_another_xid_ends_is_over() -> None:
     """Lost power smoothing is a warning until it works again."""
-    lost = burst(1, 163)
+    lost = error_event(1, 163)
     assert SHIPPED.explain(lost).severity is WARNING
     over = SHIPPED.explain(replace(lost, cancelled_wall=2.0))
     assert (over.severity, over.action, over.detail) == (INFO, NOTHING, "Xid 162 says that it is over.")
@@ -191,28 +191,28 @@ def test_the_worst_line_of_a_burst_stands_for_it() -> None:
     """A harmless line before or after changes nothing."""
     harmless, bad = line("RLW_CTRL", 3, 0x8000_0000), line("RLW_RSPCOL", 5, 0x2, fatal=True)
     for texts in ((harmless, bad), (bad, harmless)):
-        assert SHIPPED.explain(burst(1, 145, texts=texts, text=harmless)).action == RESET
+        assert SHIPPED.explain(error_event(1, 145, texts=texts, text=harmless)).action == RESET
 
 
 @pytest.mark.parametrize(("fatal", "severity"), [(True, CRITICAL), (False, WARNING), (None, WARNING)])
 def test_switch_errors_are_as_grave_as_their_line_says(*, fatal: bool | None, severity: Severity) -> None:
     """A fatal one takes the node out of service."""
-    assert SHIPPED.explain(burst(1, 20034, kind=SXID, fatal=fatal)).severity is severity
+    assert SHIPPED.explain(error_event(1, 20034, kind=SXID, fatal=fatal)).severity is severity
 
 
 def test_lost_records_are_a_warning() -> None:
     """They may have held an Xid."""
-    assert SHIPPED.explain(burst(1, 0, kind=OVERRUN)).severity is WARNING
+    assert SHIPPED.explain(error_event(1, 0, kind=OVERRUN)).severity is WARNING
 
 
 @pytest.mark.parametrize(("code", "severity"), [(1, CRITICAL), (4, WARNING), (77, WARNING)])
 def test_words_of_network_drivers_are_explained(code: int, severity: Severity) -> None:
     """Those of a later version's events too."""
-    assert SHIPPED.explain(burst(1, code, kind=NIC)).severity is severity
+    assert SHIPPED.explain(error_event(1, code, kind=NIC)).severity is severity
 
 
 def test_a_fatal_error_of_pcie_is_critical() -> None:
-    assert SHIPPED.explain(burst(1, AER_FATAL, kind=AER)).severity is CRITICAL
+    assert SHIPPED.explain(error_event(1, AER_FATAL, kind=AER)).severity is CRITICAL
 
 
 def test_an_operators_word_stands() -> None:

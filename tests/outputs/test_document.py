@@ -233,7 +233,7 @@ def test_what_was_rebooted_is_not_to_be_rebooted_again() -> None:
     )
     assert told["repaired"] == whole(report)["node"]["booted"]
     assert (before["action"], before["repair"], before["repaired"]) == ("reboot", None, None)
-    assert {one["verdict"]["action"] for one in whole(report)["health"]["rulings"]} == {"reboot"}
+    assert {one["verdict"]["action"] for one in whole(report)["health"]["transitions"]} == {"reboot"}
     assert "until it has been well for 10 minutes: the node was rebooted since; `gpumon ack gpu_lost" in problem.detail
 
 

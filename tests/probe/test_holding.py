@@ -36,7 +36,7 @@ from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.settings import Choices
 from gpumon.services import holds
 from gpumon.services.holds import Holding
-from gpumon.services.persistence import Memories
+from gpumon.services.persistence import Persistence
 from gpumon.state.messages import ProbeEnded, ProbeProgressed
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
@@ -63,7 +63,7 @@ class Held:
     def __init__(self, store: Path, worker: Path, python: str = sys.executable) -> None:
         self.loop = Loop()
         self.monitor = Monitor(FIRST, ReducerSettings())
-        self.memories = Memories(
+        self.persistence = Persistence(
             self.loop,
             store,
             Retention(),
@@ -86,9 +86,9 @@ class Held:
             record=RunRecord(worker.with_name("run.json")),
         )
         self.holding = Holding(
-            self.loop, self.memories, self.probing, most=3600.0, latest=self.latest, tell=self.monitor.take
+            self.loop, self.persistence, self.probing, most=3600.0, latest=self.latest, tell=self.monitor.take
         )
-        self.memories.start()
+        self.persistence.start()
         turn_until(self.loop, lambda: self.monitor.latest.internal.recalled)
 
     def latest(self) -> Report:
@@ -122,7 +122,7 @@ class Held:
     def stop(self) -> None:
         self.probing.stop()
         turn_until(self.loop, lambda: not self.probing.running)
-        self.memories.close()
+        self.persistence.close()
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_the_next_agent_knows_it(agent: Held, store: Path, tmp_path: Path) -> No
     for owner in ("1", "2"):
         assert agent.hold(owner).stored
     assert agent.unhold("1").stored
-    agent.memories.close()
+    agent.persistence.close()
     again = Held(store, tmp_path / "worker.py")
     assert again.owners() == ["2"]
     assert again.answered(again.probing.request()).reason == "held"
@@ -199,11 +199,11 @@ def test_what_time_ends_is_over_and_stored_as_ended(agent: Held, store: Path) ->
     def over() -> bool:
         agent.monitor.beat()
         agent.unhold("nobody")
-        agent.memories.spans.keep(agent.monitor.latest.holds)
+        agent.persistence.spans.keep(agent.monitor.latest.holds)
         return agent.owners() == ["2"]
 
     turn_until(agent.loop, over)
-    agent.memories.close()
+    agent.persistence.close()
     with Store.open(store) as opened:
         assert [one.owner for one in in_force(opened.spans(Hold))] == ["2"]
 
@@ -395,7 +395,7 @@ class Stamps:
         (count,) = struct.unpack_from("q", self.path.read_bytes())
         return int(count)
 
-    def lives(self) -> list[tuple[float, float]]:
+    def agent_runs(self) -> list[tuple[float, float]]:
         """When each began and was last alive, on CLOCK_BOOTTIME."""
         lines = struct.iter_unpack("qq", self.path.read_bytes()[8:])
         return [(began / 1e9, last / 1e9) for began, last in itertools.islice(lines, self.begun())]
@@ -407,9 +407,9 @@ def test_no_rank_lives_between_the_answer_to_a_hold_and_its_end(store: Path, tmp
     agent = Held(store, stamps.path, python=str(stamping))
     whiles = [race(agent, stamps, number, chance) for number in range(RACES)]
     agent.stop()
-    lives = stamps.lives()
-    assert RACES / 4 <= len(lives) < MOST_RANKS
-    for began, last in lives:
+    agent_runs = stamps.agent_runs()
+    assert RACES / 4 <= len(agent_runs) < MOST_RANKS
+    for began, last in agent_runs:
         assert began <= last
         for number, (answered, ended) in enumerate(whiles):
             assert last < answered or ended < began, f"race {number}: alive {last - answered:.6f} s after the answer"

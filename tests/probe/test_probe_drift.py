@@ -9,7 +9,7 @@ import pytest
 
 from gpumon.health.standing import Health
 from gpumon.health.terms import WARN, Action, Way
-from gpumon.health.verdict import Change, Ruling, Verdict
+from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
 from gpumon.outputs.probe_table import compared
 from gpumon.probe.core.account import Account, Progress, Sized
 from gpumon.probe.core.baseline import MOST_RUNS, Floors, Judge
@@ -97,7 +97,7 @@ class Host:
             seen_at=0.0,
             boot_id="",
         )
-        told = Ruling(verdict=verdict, change=Change.CLEARED, wall=self.wall, way=Way.ACKNOWLEDGED)
+        told = VerdictTransition(verdict=verdict, change=VerdictChange.CLEARED, wall=self.wall, way=Way.ACKNOWLEDGED)
         self.report = replace(self.report, health=Health(history=(told,)))
 
 

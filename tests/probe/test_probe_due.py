@@ -7,7 +7,7 @@ import pytest
 
 from gpumon.health.standing import Health
 from gpumon.health.terms import FAIL, Action, Way
-from gpumon.health.verdict import Change, Ruling, Verdict
+from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
@@ -79,7 +79,9 @@ def state(index: int, uuid: str, begun: float | None) -> GpuState:
 
 
 def cleared(way: Way) -> Health:
-    told = Ruling(verdict=LOST, change=Change.CLEARED, wall=WALL - 600, at=AT - 600, boot_id="", way=way)
+    told = VerdictTransition(
+        verdict=LOST, change=VerdictChange.CLEARED, wall=WALL - 600, at=AT - 600, boot_id="", way=way
+    )
     return Health(history=(told,))
 
 

@@ -12,7 +12,7 @@ import sample_reports as samples
 from sample_reports import STAMP
 from serving import Node, ask, is_problem
 
-from gpumon.model.error_event import OVERRUN, SXID, Burst, Change
+from gpumon.model.error_event import OVERRUN, SXID, ErrorChange, ErrorEvent
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.responses.events import EventsResponse
 from gpumon.server.events import PAGE_SIZE
@@ -20,7 +20,7 @@ from gpumon.state.report import Report
 from gpumon.store.store import Store
 
 
-def event(number: int, ago: float) -> Burst:
+def event(number: int, ago: float) -> ErrorEvent:
     """Xid 13 and 79 in turns, on four GPUs in turns."""
     return replace(
         example.event(),
@@ -38,10 +38,10 @@ def many_events(count: int) -> Report:
     return replace(samples.healthy(), events=events)
 
 
-def store(folder: Path, *bursts: Burst) -> Path:
+def store(folder: Path, *events: ErrorEvent) -> Path:
     path = folder / "gpumon.db"
     with Store.open(path, clock=lambda: STAMP.wall) as one:
-        one.record(Change(burst, burst.count) for burst in bursts)
+        one.record(ErrorChange(event, event.count) for event in events)
     return path
 
 
@@ -112,8 +112,8 @@ def test_a_rare_severity_is_found_behind_many_others(node: Node, port: int, tmp_
 def test_an_event_says_what_it_means_and_what_to_do(node: Node, port: int) -> None:
     """In words, with its times, who told it, and what the kernel said."""
     line = "NETIR_LINK_DOWN Fatal XC0 i0 Link 07 (0x00200011 0x00000000)"
-    burst = replace(event(0, 100), code=149, nvml=2, kmsg=3, texts=(line,), text=line, first_wall=STAMP.wall - 160)
-    node.report = replace(samples.healthy(), events=(burst,))
+    stored = replace(event(0, 100), code=149, nvml=2, kmsg=3, texts=(line,), text=line, first_wall=STAMP.wall - 160)
+    node.report = replace(samples.healthy(), events=(stored,))
     (shown,) = ask(port, "/api/v1/events").document["events"]
 
     assert shown["severity"] == "critical"

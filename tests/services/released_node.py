@@ -28,7 +28,7 @@ from gpumon.probe.runner.prober import Probing
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.settings import Choices
 from gpumon.services.releases import Releasing
-from gpumon.state.messages import Message, StoredState, Tick, VerdictChanges
+from gpumon.state.messages import Message, StoredState, Tick, VerdictTransitions
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
@@ -101,7 +101,7 @@ class ReleasedNode:
     def _tick(self) -> None:
         """Time passes, and what is due is so at once: there is no store."""
         self.take(Tick())
-        self.take(VerdictChanges(rulings=self.report.health.due))
+        self.take(VerdictTransitions(transitions=self.report.health.due))
 
     def stop(self) -> None:
         self.releasing.stop()

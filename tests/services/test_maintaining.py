@@ -13,7 +13,7 @@ from loops import turn_until
 from gpumon.model.maintenance import Maintenance
 from gpumon.model.release import Answer
 from gpumon.services.maintenance_windows import Maintaining
-from gpumon.services.persistence import Memories
+from gpumon.services.persistence import Persistence
 from gpumon.state.messages import Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
@@ -29,7 +29,7 @@ class Maintained:
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
         self.monitor = Monitor(Report(started=0.0, boot_id="a"), ReducerSettings())
-        self.memories = Memories(
+        self.persistence = Persistence(
             self.loop,
             path,
             Retention(),
@@ -39,9 +39,9 @@ class Maintained:
         )
         self.changes = 0
         self.maintaining = Maintaining(
-            self.loop, self.memories, most=3600.0, latest=lambda: self.monitor.latest, changed=self._changed
+            self.loop, self.persistence, most=3600.0, latest=lambda: self.monitor.latest, changed=self._changed
         )
-        self.memories.start()
+        self.persistence.start()
         turn_until(self.loop, lambda: self.monitor.latest.internal.recalled)
 
     def _changed(self) -> None:
@@ -53,7 +53,7 @@ class Maintained:
 
     def tick(self) -> None:
         self.monitor.take(Tick())
-        self.memories.spans.keep(self.monitor.latest.maintenances)
+        self.persistence.spans.keep(self.monitor.latest.maintenances)
 
     def reasons(self) -> list[tuple[str, bool]]:
         """Each maintenance that the Report knows, and whether it is in force."""
@@ -79,7 +79,7 @@ def agent(path: Path) -> Iterator[Maintained]:
     path.parent.mkdir()
     one = Maintained(path)
     yield one
-    one.memories.close()
+    one.persistence.close()
 
 
 def test_the_next_agent_knows_it(agent: Maintained, path: Path) -> None:
@@ -88,14 +88,14 @@ def test_the_next_agent_knows_it(agent: Maintained, path: Path) -> None:
     assert not agent.answered(agent.maintaining.request(60.0, "second", "command")).refused
     assert (agent.reasons(), agent.changes) == ([("first", False), ("second", True)], 2)
 
-    agent.memories.close()
+    agent.persistence.close()
     again = Maintained(path)
     assert again.reasons() == agent.reasons()
     assert again.monitor.latest.maintenance == agent.monitor.latest.maintenance
     assert not again.answered(again.maintaining.end()).refused
     assert again.monitor.latest.maintenance is None
     assert not again.answered(again.maintaining.end()).refused  # asked twice, ended once
-    again.memories.close()
+    again.persistence.close()
     assert stored(path) == [("first", False), ("second", False)]
 
 
@@ -117,7 +117,7 @@ def test_what_time_ends_is_stored_as_ended(agent: Maintained, path: Path) -> Non
         return agent.monitor.latest.maintenance is None
 
     turn_until(agent.loop, over)
-    agent.memories.close()
+    agent.persistence.close()
     assert stored(path) == [("short", False)]
 
 
@@ -134,12 +134,12 @@ def test_a_failing_store_keeps_nobody_from_it_and_gets_it_later(agent: Maintaine
 
     def on_record() -> bool:
         agent.tick()
-        asked = agent.memories._found(rows)
+        asked = agent.persistence._found(rows)
         turn_until(agent.loop, asked.done)
         return asked.exception() is None and asked.result() == agent.reasons()
 
     turn_until(agent.loop, on_record)
-    agent.memories.close()
+    agent.persistence.close()
     assert stored(path) == agent.reasons()
 
 

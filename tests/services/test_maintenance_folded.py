@@ -9,9 +9,9 @@ from folded import TERMS, fallen, healthy, said, told
 
 from gpumon.health.alerting import rules
 from gpumon.health.alerts.alert import FIRING
-from gpumon.health.verdict import Change, Ruling
+from gpumon.health.verdict import VerdictChange, VerdictTransition
 from gpumon.model.maintenance import Maintenance, MaintenanceEnded
-from gpumon.state.messages import StoredState, Tick, VerdictChanges
+from gpumon.state.messages import StoredState, Tick, VerdictTransitions
 from gpumon.state.reduce import watching
 from gpumon.state.report import Report
 
@@ -35,9 +35,9 @@ def maintenance(seconds: float = 60.0, began: float = WALL) -> Maintenance:
 
 def wrong() -> Report:
     """A node whose GPU 1 has fallen off the bus."""
-    raised = Ruling(verdict=fallen("GPU-1"), change=Change.RAISED, wall=WALL, at=AT, boot_id="")
+    raised = VerdictTransition(verdict=fallen("GPU-1"), change=VerdictChange.RAISED, wall=WALL, at=AT, boot_id="")
     known = told(StoredState(), report=watching(healthy(), RULED), terms=RULED)
-    return told(VerdictChanges(rulings=(raised,)), Tick(), report=known, terms=RULED)
+    return told(VerdictTransitions(transitions=(raised,)), Tick(), report=known, terms=RULED)
 
 
 def firing(report: Report) -> list[str]:
@@ -67,9 +67,9 @@ def test_what_is_ruled_in_it_is_muted() -> None:
         during.internal, inventory={one: replace(gpu, fault="lost") for one, gpu in during.internal.inventory.items()}
     )
     report = told(Tick(), report=replace(during, gpus=down, internal=memory))
-    lost = [ruling for ruling in report.health.due if ruling.verdict.check == "gpu_lost"]
+    lost = [transition for transition in report.health.due if transition.verdict.check == "gpu_lost"]
     assert len(lost) == 3
-    assert all(ruling.muted for ruling in lost)
+    assert all(transition.muted for transition in lost)
 
 
 def test_the_metric_is_absent_until_the_store_has_told() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from folded import BUS, TERMS, UP, fallen, healthy, lost, of, polled, seen, told
-from sample_bursts import change
+from sample_events import change
 
 from gpumon.health.alerting import rules
 from gpumon.model.error_event import XID

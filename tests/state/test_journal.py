@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 
 from folded import UP, fallen, healthy, lost, polled, said, seen, told
-from sample_bursts import burst, change
+from sample_events import change, error_event
 
 from gpumon.health.alerting import rules
 from gpumon.health.terms import Way
-from gpumon.health.verdict import Change, Ruling
+from gpumon.health.verdict import VerdictChange, VerdictTransition
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot
 from gpumon.state.change_log import changes
-from gpumon.state.messages import ErrorChanges, StoredState, Tick, VerdictChanges
+from gpumon.state.messages import ErrorChanges, StoredState, Tick, VerdictTransitions
 from gpumon.state.reduce import watching
 from gpumon.state.settings import ReducerSettings
 
@@ -59,11 +59,13 @@ def test_a_missing_driver_is_told_with_its_remedy_and_not_again() -> None:
 
 def test_an_alert_is_told_when_it_fires_and_when_it_resolves() -> None:
     """With its rule and the labels of the instance."""
-    raised = Ruling(verdict=fallen("GPU-1"), change=Change.RAISED, wall=1e9)
-    wrong = told(VerdictChanges(rulings=(raised,)), report=watching(healthy(), TERMS), terms=TERMS)
+    raised = VerdictTransition(verdict=fallen("GPU-1"), change=VerdictChange.RAISED, wall=1e9)
+    wrong = told(VerdictTransitions(transitions=(raised,)), report=watching(healthy(), TERMS), terms=TERMS)
     firing = told(Tick(), report=wrong, terms=TERMS)
     cleared = told(
-        VerdictChanges(rulings=(raised._replace(change=Change.CLEARED, way=Way.RESET),)), report=firing, terms=TERMS
+        VerdictTransitions(transitions=(raised._replace(change=VerdictChange.CLEARED, way=Way.RESET),)),
+        report=firing,
+        terms=TERMS,
     )
     resolved = told(Tick(), report=cleared, at=106.0, terms=TERMS)
 
@@ -78,7 +80,7 @@ def test_an_error_is_told_once_a_burst_in_words() -> None:
     news = (change(1, 79), change(2, 13), change(3, 48, historical=True))
     first = told(ErrorChanges(changes=news), report=well, terms=TERMS)
     more = told(ErrorChanges(changes=(change(1, 79, nvml=9),)), report=first, terms=TERMS)
-    recalled = told(StoredState(events=(burst(9, 94),)), report=more, terms=TERMS)
+    recalled = told(StoredState(events=(error_event(9, 94),)), report=more, terms=TERMS)
 
     assert said(well, first) == [
         (logging.ERROR, "Xid 79: The GPU has fallen off the bus"),

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from loops import turn_until, turn_until_equal
-from sample_bursts import change
+from sample_events import change
 
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.result import ProbeResult, to_document
 from gpumon.probe.core.state import MOST_RESULTS, ProbeState
-from gpumon.services.persistence import Memories
+from gpumon.services.persistence import Persistence
 from gpumon.state.messages import Message, ProbeEnded
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
@@ -45,7 +45,7 @@ class Agent:
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
         self.monitor = Monitor(Report(started=0.0, probe=ProbeState(metrics=INITIAL)), ReducerSettings())
-        self.memories = Memories(
+        self.persistence = Persistence(
             self.loop,
             path,
             Retention(),
@@ -53,7 +53,7 @@ class Agent:
             take=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )
-        self.memories.start()
+        self.persistence.start()
 
     def known(self) -> dict[str, float]:
         """Ids of results and Xid counts, and how many runs are counted."""
@@ -67,12 +67,12 @@ class Agent:
         turn_until_equal(self.loop, self.known, {name.replace("_", " "): n for name, n in known.items()})
 
     def well(self) -> None:
-        turn_until(self.loop, lambda: self.memories.trouble is None)
+        turn_until(self.loop, lambda: self.persistence.trouble is None)
 
     def stop(self) -> None:
         """Once everything that waited for the store has been given to it."""
-        turn_until(self.loop, lambda: not self.memories._unstored)
-        self.memories.close()
+        turn_until(self.loop, lambda: not self.persistence._unstored)
+        self.persistence.close()
 
 
 @pytest.fixture
@@ -89,18 +89,18 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_what_came_while_the_disk_was_full_is_stored_when_there_is_room(disk: Path) -> None:
     """Results and counters that were told from memory are in the store after recovery, each of them once."""
     agent = Agent(disk / "gpumon.db")
-    agent.memories.keep_result(result("before"))
+    agent.persistence.record_result(result("before"))
     agent.knows(before=1, runs=1)
     filler = disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
-    agent.memories.keep_result(result("full", "wrong"))
-    agent.memories.keep_result(result("still-full", "skipped"))
-    agent.memories.keep_errors([change(1)], None)
+    agent.persistence.record_result(result("full", "wrong"))
+    agent.persistence.record_result(result("still-full", "skipped"))
+    agent.persistence.record_errors([change(1)], None)
     full = {"before": 1.0, "full": 1.0, "still-full": 1.0, "xid_79": 1.0, "runs": 3.0}
     agent.knows(**full)
-    assert agent.memories.trouble is not None
+    assert agent.persistence.trouble is not None
     filler.unlink()
     agent.well()
     agent.stop()
@@ -114,8 +114,8 @@ def test_what_came_before_the_store_could_be_opened_is_stored_too(tmp_path: Path
     """It is neither forgotten when the store tells what it knew, nor lost at the next start."""
     folder = tmp_path / "later"
     agent = Agent(folder / "gpumon.db")
-    agent.memories.keep_result(result("early"))
-    agent.memories.keep_errors([change(1)], None)
+    agent.persistence.record_result(result("early"))
+    agent.persistence.record_errors([change(1)], None)
     agent.knows(early=1, xid_79=1, runs=1)
     folder.mkdir()
     agent.well()
@@ -125,7 +125,7 @@ def test_what_came_before_the_store_could_be_opened_is_stored_too(tmp_path: Path
     restarted = Agent(folder / "gpumon.db")
     restarted.knows(early=1, xid_79=1, runs=1)
     restarted.stop()
-    assert restarted.memories.notice is None
+    assert restarted.persistence.notice is None
 
 
 def test_the_last_success_is_recalled_over_any_number_of_skips(tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_no_counter_of_the_probe_is_ahead_of_its_row(tmp_path: Path) -> None:
             shown = agent.monitor.latest.probe.metrics.runs_total or {}
             counted.append((sum(shown.values()), on_disk(path, tmp_path / f"crash {len(counted)}")))
 
-    agent.memories._take = look
+    agent.persistence._take = look
     for name in ("one", "two", "three"):
-        agent.memories.keep_result(result(name))
+        agent.persistence.record_result(result(name))
     turn_until(agent.loop, lambda: len(counted) == 3)
     agent.stop()
     assert all(shown <= stored for shown, stored in counted), counted
@@ -180,20 +180,20 @@ def test_a_damaged_store_is_told_for_as_long_as_the_agent_runs(tmp_path: Path) -
     """The notice names the old file and stays, though the new one can be written and nothing is in trouble."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
-    agent.memories.keep_result(result("lost"))
+    agent.persistence.record_result(result("lost"))
     agent.knows(lost=1, runs=1)
-    assert agent.memories.notice is None
+    assert agent.persistence.notice is None
     agent.stop()
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
 
     agent = Agent(path)
-    agent.memories.keep_result(result("after"))
+    agent.persistence.record_result(result("after"))
     agent.knows(after=1, runs=1)
     agent.well()
     [aside] = tmp_path.glob("gpumon.db.corrupt-*Z")
-    assert agent.memories.notice == f"{path} was damaged and has been begun anew; the old file is {aside}"
+    assert agent.persistence.notice == f"{path} was damaged and has been begun anew; the old file is {aside}"
     agent.stop()
 
 
@@ -203,20 +203,20 @@ def test_a_store_that_is_damaged_in_mid_work_is_told_again_what_is_known(tmp_pat
     with Store.open(path) as store:  # more than SQLite keeps in its cache
         store.record(change(number, 48) for number in range(99_000))
     agent = Agent(path)
-    agent.memories.keep_result(result("before"))
+    agent.persistence.record_result(result("before"))
     agent.knows(before=1, xid_48=99_000, runs=1)
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
-    agent.memories.keep_errors([change(50_000, 48, id="new")], None)
-    turn_until(agent.loop, lambda: agent.memories.notice is not None and agent.memories.trouble is None)
+    agent.persistence.record_errors([change(50_000, 48, id="new")], None)
+    turn_until(agent.loop, lambda: agent.persistence.notice is not None and agent.persistence.trouble is None)
     agent.knows(before=1, xid_48=99_001, runs=1)
     agent.stop()
 
     restarted = Agent(path)
     restarted.knows(before=1, xid_48=99_001, runs=1)
     restarted.stop()
-    assert restarted.memories.notice is None, "the new file is sound"
+    assert restarted.persistence.notice is None, "the new file is sound"
 
     restarted = Agent(path)
     restarted.knows(before=1, xid_48=99_001, runs=1)

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_bursts import WALL as NOW
-from sample_bursts import burst, change
+from sample_events import WALL as NOW
+from sample_events import change, error_event
 
-from gpumon.model.error_event import XID, Change, LogPosition
+from gpumon.model.error_event import XID, ErrorChange, LogPosition
 from gpumon.probe.core.result import from_document, to_document
 from gpumon.store.errors import StoreError
 from gpumon.store.events import ErrorCounter
@@ -63,7 +63,7 @@ def test_events_and_counters_survive_a_restart(path: Path) -> None:
         store.record([change(1), change(2), change(3, code=13), change(4, uuid=None)], LogPosition("boot-1", 77))
 
     with opened(path) as store:
-        assert store.recent_events(3) == (burst(2), burst(3, code=13), burst(4, uuid=None))
+        assert store.recent_events(3) == (error_event(2), error_event(3, code=13), error_event(4, uuid=None))
         assert store.log_position() == LogPosition("boot-1", 77)
         assert store.error_counters() == (
             counter(1, 3, code=13),
@@ -76,9 +76,9 @@ def test_a_burst_that_goes_on_counts_what_it_gained(path: Path) -> None:
     """Recording a burst again replaces it, and the same state twice counts nothing; what a retry told is not lost."""
     with opened(path) as store:
         store.record([change(1)])
-        grown = burst(1, nvml=1, kmsg=5, last_at=3.0, last_wall=NOW + 3, texts=("one",), text="two")
-        store.record([Change(grown, 4)])
-        store.record([Change(grown, 4)])
+        grown = error_event(1, nvml=1, kmsg=5, last_at=3.0, last_wall=NOW + 3, texts=("one",), text="two")
+        store.record([ErrorChange(grown, 4)])
+        store.record([ErrorChange(grown, 4)])
         store.record([change(1)])
 
         assert store.recent_events(9) == (grown,)
@@ -89,9 +89,9 @@ def test_history_is_on_record_and_not_counted(path: Path) -> None:
     """What happened before the agent was installed has no counter, and a retry makes none."""
     with opened(path) as store:
         for _ in range(2):
-            store.record([Change(burst(1, historical=True), 0)])
+            store.record([ErrorChange(error_event(1, historical=True), 0)])
 
-        assert store.recent_events(9) == (burst(1, historical=True),)
+        assert store.recent_events(9) == (error_event(1, historical=True),)
         assert store.error_counters() == ()
 
 
@@ -99,7 +99,9 @@ def test_what_was_told_without_the_store_is_restored_once(path: Path) -> None:
     """Bursts are written and counters raised, never lowered; the change that comes late counts nothing more."""
     with opened(path) as store:
         store.record([change(1), change(2)])
-        store.restore([burst(3)], [counter(3, 3), counter(1, 0), counter(1, 0, "GPU-2")], LogPosition("boot-1", 9))
+        store.restore(
+            [error_event(3)], [counter(3, 3), counter(1, 0), counter(1, 0, "GPU-2")], LogPosition("boot-1", 9)
+        )
         store.record([change(3)])
 
         assert store.error_counters() == (counter(3, 3), counter(1, 0, "GPU-2"))
@@ -166,7 +168,7 @@ def test_retention_bounds_rows_but_not_counters(path: Path) -> None:
             store.record([change(number)])
             store.add_probe_result(result(number + 1, "skipped", "busy"))
 
-        assert store.recent_events(100) == tuple(burst(number) for number in range(20, 30))
+        assert store.recent_events(100) == tuple(error_event(number) for number in range(20, 30))
         kept = [one.id for one in store.known_probe_results(newest=100, each=1)]
         assert kept == ["r0", *(f"r{number}" for number in range(21, 31))]
         assert [one.count for one in store.error_counters()] == [30]
@@ -201,7 +203,7 @@ def test_retention_bounds_age(path: Path) -> None:
     with opened(path, now=NOW + 1.5 + 90 * DAY) as store:
         store.prune()
 
-        assert store.recent_events(10) == (burst(2),)
+        assert store.recent_events(10) == (error_event(2),)
         assert [one.id for one in store.known_probe_results(newest=10, each=1)] == ["r2"]
 
 
@@ -209,7 +211,7 @@ WRITE_FOR_EVER = f"""
     import sys, itertools
     sys.path.append({str(Path(__file__).parents[1])!r})
     from pathlib import Path
-    from sample_bursts import change
+    from sample_events import change
     from gpumon.store.store import Store
     store = Store.open(Path(sys.argv[1]))
     for number in itertools.count(int(sys.argv[2])):
@@ -273,7 +275,7 @@ def test_a_damaged_file_is_moved_aside(path: Path, damage: str) -> None:
         assert store.moved_aside.read_bytes() == damaged
         assert store.recent_events(10) == ()
         store.record([change(1)])
-        assert store.recent_events(10) == (burst(1),)
+        assert store.recent_events(10) == (error_event(1),)
     with opened(path) as store:
         assert store.moved_aside is None
 

@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 from loops import turn_until
-from sample_bursts import change
+from sample_events import change
 
-from gpumon.health.lives import Life
+from gpumon.health.agent_runs import AgentRun
 from gpumon.health.terms import FAIL, Action
-from gpumon.health.verdict import Change, Ruling, Verdict
+from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import LogPosition
 from gpumon.model.maintenance import Maintenance
 from gpumon.model.port_record import PortRecord
 from gpumon.model.stored_gpu import StoredGpu
-from gpumon.services.persistence import Memories
+from gpumon.services.persistence import Persistence
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
 from gpumon.store.store import Retention, Store
 from gpumon.supervisor.loop import Loop
 
-BEFORE = Life(boot_id="boot-1", version="1", began=2e9, began_at=100.0, last=2e9 + 50, stopped=2e9 + 51)
+BEFORE = AgentRun(boot_id="boot-1", version="1", began=2e9, began_at=100.0, last=2e9 + 50, stopped=2e9 + 51)
 GONE = StoredGpu(
     uuid="GPU-1", bus_id="00000000:18:00.0", serial="1", name="GPU", first_wall=2e9, last_wall=2e9, expected=False
 )
@@ -48,7 +48,7 @@ MAINTENANCE = Maintenance(
 )
 
 
-def raised(check: str) -> Ruling:
+def raised(check: str) -> VerdictTransition:
     one = Verdict(
         check=check,
         device="GPU-2",
@@ -61,7 +61,7 @@ def raised(check: str) -> Ruling:
         boot_id="boot-1",
         active=False,
     )
-    return Ruling(verdict=one, change=Change.RAISED, wall=2e9, at=100.0, boot_id="boot-1")
+    return VerdictTransition(verdict=one, change=VerdictChange.RAISED, wall=2e9, at=100.0, boot_id="boot-1")
 
 
 class Agent:
@@ -70,27 +70,27 @@ class Agent:
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
         self.monitor = Monitor(Report(started=0.0, boot_id="boot-1"), ReducerSettings())
-        self.memories = Memories(
+        self.persistence = Persistence(
             self.loop, path, Retention(), "allreduce", take=self.monitor.take, latest=lambda: self.monitor.latest
         )
-        self.memories.start()
+        self.persistence.start()
         turn_until(self.loop, lambda: self.monitor.latest.internal.recalled)
 
-    def rule(self, ruling: Ruling) -> bool:
+    def rule(self, transition: VerdictTransition) -> bool:
         """Whether it is stored; it is told in any case."""
         told: list[bool] = []
-        self.memories.keep_rulings([ruling], told.append)
+        self.persistence.record_transitions([transition], told.append)
         turn_until(self.loop, lambda: bool(told))
         return told[0]
 
     def recover(self) -> None:
         """Until the store can be written again and everything that waited for that is in it."""
-        turn_until(self.loop, lambda: self.memories.trouble is None and not self.memories._verdicts_unstored)
+        turn_until(self.loop, lambda: self.persistence.trouble is None and not self.persistence._verdicts_unstored)
         report = self.monitor.latest
-        self.memories.boards.keep(report)
-        self.memories.ports.keep(report)
-        self.memories.spans.keep(report.maintenances)
-        last = self.memories._found(lambda store: store.log_position())
+        self.persistence.boards.keep(report)
+        self.persistence.ports.keep(report)
+        self.persistence.spans.keep(report.maintenances)
+        last = self.persistence._found(lambda store: store.log_position())
         turn_until(self.loop, last.done)
         assert last.result() == LogPosition("boot-1", 7)
 
@@ -111,7 +111,7 @@ def delete_wal(path: Path) -> None:
 def replace_database(path: Path) -> None:
     other = path.with_name("other.db")
     with Store.open(other) as store:
-        store.keep_life(replace(BEFORE, began_at=1.0))
+        store.put_agent_run(replace(BEFORE, began_at=1.0))
         store.rule([raised("not_ours")])
     other.replace(path)
 
@@ -125,7 +125,7 @@ def test_a_store_that_is_deleted_under_the_agent_is_made_anew_with_all_that_it_k
     path = tmp_path / "state" / "gpumon.db"
     path.parent.mkdir()
     with Store.open(path) as store:
-        store.keep_life(BEFORE)
+        store.put_agent_run(BEFORE)
         store.keep_boards([GONE, MISSING])
         store.keep_ports([PORT])
         store.keep_spans([MAINTENANCE])
@@ -133,15 +133,15 @@ def test_a_store_that_is_deleted_under_the_agent_is_made_anew_with_all_that_it_k
         store.record([], LogPosition("boot-1", 7))
     agent = Agent(path)
     assert agent.rule(raised("before"))
-    agent.memories.keep_errors([change(1)], None)
+    agent.persistence.record_errors([change(1)], None)
     turn_until(agent.loop, lambda: bool(agent.monitor.latest.events))
 
     harm(path)
     assert not agent.rule(raised("meanwhile"))
-    assert "was deleted, moved or replaced while it was open" in (agent.memories.notice or "")
+    assert "was deleted, moved or replaced while it was open" in (agent.persistence.notice or "")
     agent.recover()
     assert agent.rule(raised("after"))
-    assert agent.memories.notice is None
+    assert agent.persistence.notice is None
     said = [one.message for one in caplog.records]
     assert said.count("the store is out of order") == said.count("the store can be written again") == 1
 
@@ -149,15 +149,15 @@ def test_a_store_that_is_deleted_under_the_agent_is_made_anew_with_all_that_it_k
     shutil.copytree(path.parent, survivors)  # as SIGKILL leaves them
     with Store.open(survivors / "gpumon.db") as store:
         assert {one.check for one in store.open_verdicts()} == {"before", "meanwhile", "after"}
-        assert {one.verdict.check for one in store.recent_rulings(0.0, 10)} >= {"before", "meanwhile", "after"}
+        assert {one.verdict.check for one in store.recent_transitions(0.0, 10)} >= {"before", "meanwhile", "after"}
         assert set(store.boards()) == {GONE, MISSING}
         assert store.ports() == (PORT,)
         assert store.spans(Maintenance) == agent.monitor.latest.maintenances != ()
         assert store.accepted() is not None
         assert [one.count for one in store.error_counters()] == [1]
         assert len(store.recent_events(10)) == 1
-        assert BEFORE in store.recent_lives(10)
-    agent.memories.close()
+        assert BEFORE in store.recent_agent_runs(10)
+    agent.persistence.close()
 
 
 def test_a_store_that_another_agent_has_begun_in_its_place_is_left_to_that(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_store_that_another_agent_has_begun_in_its_place_is_left_to_that(tmp_p
     delete_all(path)
     with Store.open(path) as theirs:
         assert not agent.rule(raised("ours"))
-        turn_until(agent.loop, lambda: "is using it" in (agent.memories.notice or ""))
+        turn_until(agent.loop, lambda: "is using it" in (agent.persistence.notice or ""))
         theirs.prove_in_place()
         assert theirs.open_verdicts() == ()
-    agent.memories.close()
+    agent.persistence.close()

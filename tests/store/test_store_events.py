@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sample_bursts import BUS_ID, WALL, burst, change
+from sample_events import BUS_ID, WALL, change, error_event
 
-from gpumon.model.error_event import KINDS, OVERRUN, SOURCES, SXID, XID, Burst, Change
+from gpumon.model.error_event import KINDS, OVERRUN, SOURCES, SXID, XID, ErrorChange, ErrorEvent
 from gpumon.model.hold import Hold
 from gpumon.model.maintenance import Maintenance
 from gpumon.model.port_record import PortRecord
@@ -31,11 +31,11 @@ RUN = {"id": "r1", "probe": "allreduce", "outcome": "ok", "started": WALL}
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[Burst, ...]]:
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[ErrorEvent, ...]]:
     """A store of many different events, and those, oldest first."""
     path = tmp_path_factory.mktemp("store") / "gpumon.db"
-    bursts = tuple(
-        burst(
+    events = tuple(
+        error_event(
             number,
             (13, 79)[number % 2],
             ("GPU-1", "GPU-2", None)[number % 3],
@@ -49,8 +49,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[Burst,
         for number in range(200)
     )
     with Store.open(path, clock=lambda: WALL) as store:
-        store.record(Change(one, one.count) for one in bursts)
-    return path, bursts
+        store.record(ErrorChange(one, one.count) for one in events)
+    return path, events
 
 
 maybe = st.none()
@@ -69,26 +69,26 @@ queries = st.builds(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 @given(query=queries)
-def test_the_store_and_the_report_find_the_same(filled: tuple[Path, tuple[Burst, ...]], query: EventQuery) -> None:
+def test_the_store_and_the_report_find_the_same(filled: tuple[Path, tuple[ErrorEvent, ...]], query: EventQuery) -> None:
     """Whatever is asked: page after page, the newest first, none twice and none left out."""
-    path, bursts = filled
-    found: list[Burst] = []
+    path, events = filled
+    found: list[ErrorEvent] = []
     with Store.open(path, clock=lambda: WALL) as store:
         while page := store.events(query):
-            found += [one.burst for one in page]
+            found += [one.event for one in page]
             query = replace(query, before=page[-1].place)
 
-    assert found == [one for one in reversed(bursts) if query.matches(one)]
+    assert found == [one for one in reversed(events) if query.matches(one)]
 
 
 def test_what_is_over_is_told_wherever_it_is_found(tmp_path: Path) -> None:
     """Xid 162 ends the 163 before it, of its own GPU, and not the one after it."""
-    lost = [burst(1, 163), burst(2, 163, bus_id=OTHER, uuid="GPU-2"), burst(9, 163)]
+    lost = [error_event(1, 163), error_event(2, 163, bus_id=OTHER, uuid="GPU-2"), error_event(9, 163)]
     with Store.open(tmp_path / "gpumon.db", clock=lambda: WALL) as store:
-        store.record(Change(one, 1) for one in (*lost, burst(5, 162), burst(6, 162)))
+        store.record(ErrorChange(one, 1) for one in (*lost, error_event(5, 162), error_event(6, 162)))
         found = store.events(EventQuery(code=163))
 
-    assert [one.burst.cancelled_wall for one in found] == [None, None, WALL + 5]
+    assert [one.event.cancelled_wall for one in found] == [None, None, WALL + 5]
 
 
 def board(number: int, bus_id: str = BUS_ID, last: float = 0.0) -> StoredGpu:
@@ -138,8 +138,8 @@ def test_a_store_of_version_0_1_is_upgraded_in_place(tmp_path: Path) -> None:
         with Store.open(path, clock=lambda: WALL) as store:
             assert store.moved_aside is None
             assert store.recent_events(10) == (
-                burst(10, id="v1-1"),
-                burst(11, 13, None, id="v1-2", bus_id=OTHER),
+                error_event(10, id="v1-1"),
+                error_event(11, 13, None, id="v1-2", bus_id=OTHER),
             )
             assert store.error_counters() == (counter,)
             assert store.probe_counters("allreduce").outcomes == {"ok": 4}
@@ -155,7 +155,7 @@ def test_a_burst_that_goes_on_outlives_the_rows_after_it(tmp_path: Path) -> None
     """Retention keeps the newest rows; one that was pruned while it went on is written anew and counts its gain."""
     with Store.open(tmp_path / "gpumon.db", retention=Retention(rows=5), clock=lambda: WALL) as store:
         store.record(change(number) for number in range(10))
-        store.record([Change(burst(0, nvml=4), 3)])
+        store.record([ErrorChange(error_event(0, nvml=4), 3)])
 
         assert len(store.recent_events(100)) == 5
         assert [one.count for one in store.error_counters()] == [13]

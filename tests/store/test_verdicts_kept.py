@@ -14,12 +14,12 @@ from loops import turn_until
 
 from gpumon.clock import boot_clock
 from gpumon.health.acknowledge import Asked
-from gpumon.health.lives import Life
+from gpumon.health.agent_runs import AgentRun
 from gpumon.health.standing import Pending
 from gpumon.health.terms import FAIL, OK, WARN, Action, Way
-from gpumon.health.verdict import Change, Ruling, Verdict
-from gpumon.services.persistence import Memories
-from gpumon.services.verdict_writer import Rulings
+from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
+from gpumon.services.persistence import Persistence
+from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
@@ -45,12 +45,12 @@ def verdict(check: str, **values: object) -> Verdict:
     return one._replace(**values)  # type: ignore[arg-type]
 
 
-def raised(check: str, wall: float = 2e9) -> Ruling:
-    return Ruling(verdict=verdict(check), change=Change.RAISED, wall=wall, at=100.0, boot_id="boot-1")
+def raised(check: str, wall: float = 2e9) -> VerdictTransition:
+    return VerdictTransition(verdict=verdict(check), change=VerdictChange.RAISED, wall=wall, at=100.0, boot_id="boot-1")
 
 
-def cleared(check: str, wall: float = 2e9 + 60) -> Ruling:
-    return raised(check, wall)._replace(change=Change.CLEARED, way=Way.RESET, at=160.0)
+def cleared(check: str, wall: float = 2e9 + 60) -> VerdictTransition:
+    return raised(check, wall)._replace(change=VerdictChange.CLEARED, way=Way.RESET, at=160.0)
 
 
 class Agent:
@@ -59,7 +59,7 @@ class Agent:
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
         self.monitor = Monitor(Report(started=0.0, boot_id="boot-1"), ReducerSettings())
-        self.memories = Memories(
+        self.persistence = Persistence(
             self.loop,
             path,
             Retention(),
@@ -67,30 +67,30 @@ class Agent:
             take=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )
-        self.rulings = Rulings(self.loop, self.memories, lambda: self.monitor.latest)
-        self.memories.start()
-        turn_until(self.loop, lambda: self.monitor.latest.internal.recalled or self.memories.trouble is not None)
+        self.transitions = VerdictWriter(self.loop, self.persistence, lambda: self.monitor.latest)
+        self.persistence.start()
+        turn_until(self.loop, lambda: self.monitor.latest.internal.recalled or self.persistence.trouble is not None)
 
     @property
     def open(self) -> set[str]:
         return {check for check, _ in self.monitor.latest.health.open}
 
-    def rule(self, *rulings: Ruling) -> bool:
+    def rule(self, *transitions: VerdictTransition) -> bool:
         """Whether it is stored; it is told in any case."""
         told: list[bool] = []
-        self.memories.keep_rulings(rulings, told.append)
+        self.persistence.record_transitions(transitions, told.append)
         turn_until(self.loop, lambda: bool(told))
         return told[0]
 
     def stop(self) -> None:
         """Once the store knows what the agent knows."""
-        turn_until(self.loop, lambda: self.memories.trouble is None and not self.memories._verdicts_unstored)
-        self.memories.close()
+        turn_until(self.loop, lambda: self.persistence.trouble is None and not self.persistence._verdicts_unstored)
+        self.persistence.close()
 
 
-def history(path: Path) -> list[tuple[str, Change]]:
+def history(path: Path) -> list[tuple[str, VerdictChange]]:
     with Store.open(path) as store:
-        return [(one.verdict.check, one.change) for one in store.recent_rulings(0.0, 1000)]
+        return [(one.verdict.check, one.change) for one in store.recent_transitions(0.0, 1000)]
 
 
 @pytest.fixture
@@ -124,9 +124,9 @@ def test_what_became_of_verdicts_while_the_disk_was_full_is_stored_later(disk: P
     agent.stop()
 
     after = history(path)
-    assert after.count(("meanwhile", Change.RAISED)) == 1
-    assert after.count(("before", Change.CLEARED)) == 1
-    assert after.count(("full", Change.RAISED)) == after.count(("full", Change.CLEARED))
+    assert after.count(("meanwhile", VerdictChange.RAISED)) == 1
+    assert after.count(("before", VerdictChange.CLEARED)) == 1
+    assert after.count(("full", VerdictChange.RAISED)) == after.count(("full", VerdictChange.CLEARED))
     restarted = Agent(path)
     assert restarted.open == {"meanwhile", "both"}
     assert ("before", "GPU-1") in restarted.monitor.latest.health.cleared
@@ -138,7 +138,9 @@ def test_a_store_that_is_damaged_while_it_is_used_gets_all_verdicts_again(tmp_pa
     path = tmp_path / "gpumon.db"
     with Store.open(path) as store:  # more than SQLite keeps in its cache
         store.rule(
-            raised(f"old {number}")._replace(verdict=verdict(f"old {number}", reason="x" * 4000), change=Change.CHANGED)
+            raised(f"old {number}")._replace(
+                verdict=verdict(f"old {number}", reason="x" * 4000), change=VerdictChange.CHANGED
+            )
             for number in range(1500)
         )
         store.restore_verdicts([])
@@ -150,10 +152,10 @@ def test_a_store_that_is_damaged_while_it_is_used_gets_all_verdicts_again(tmp_pa
         file.write(os.urandom(path.stat().st_size - 4096))
     for number in range(50):
         agent.rule(raised("later", 2e9 + number), cleared("later", 2e9 + number + 0.5))
-        if agent.memories.notice is not None or agent.memories.trouble is not None:
+        if agent.persistence.notice is not None or agent.persistence.trouble is not None:
             break
     agent.rule(raised("last"))
-    turn_until(agent.loop, lambda: agent.memories.notice is not None and agent.memories.trouble is None)
+    turn_until(agent.loop, lambda: agent.persistence.notice is not None and agent.persistence.trouble is None)
     agent.stop()
 
     restarted = Agent(path)
@@ -171,7 +173,7 @@ def test_when_a_verdict_was_last_so_survives_and_brings_none_back(tmp_path: Path
     later = {key: one._replace(well=1234.0) for key, one in known.health.open.items()}
     old = replace(known, health=replace(known.health, open=later))
     agent.rule(cleared("over"))
-    agent.memories.touch_verdicts(old)
+    agent.persistence.touch_verdicts(old)
     agent.stop()
 
     restarted = Agent(path)
@@ -187,7 +189,7 @@ def test_what_waits_to_become_a_verdict_survives(tmp_path: Path) -> None:
     at = boot_clock()
     pending = {("ib_port_down", "mlx5_0/1"): Pending(OK, {WARN: 110.0, FAIL: 100.0}, 120.0, 240.0)}
     health = replace(agent.monitor.latest.health, pending=pending, judged_at=at, looked_at=120.0)
-    agent.memories.keep_waiting(replace(agent.monitor.latest, health=health))
+    agent.persistence.keep_waiting(replace(agent.monitor.latest, health=health))
     agent.stop()
     restarted = Agent(path)
     [(key, one)] = restarted.monitor.latest.health.pending.items()
@@ -203,17 +205,17 @@ def test_an_acknowledgement_is_durable_before_it_is_answered(tmp_path: Path) -> 
     agent.rule(raised("gpu_xid_critical"), raised("gpu_lost"))
     latest = agent.monitor.latest
     agent.monitor.latest = replace(latest, health=replace(latest.health, judged=True))
-    answer = agent.rulings.acknowledge(Asked(check="gpu_xid_critical", note="board replaced"))
+    answer = agent.transitions.acknowledge(Asked(check="gpu_xid_critical", note="board replaced"))
     turn_until(agent.loop, answer.done)
     assert answer.result().stored
     assert agent.open == {"gpu_lost"}
-    agent.rulings.stop()
-    refused = agent.rulings.acknowledge(Asked(check="gpu_lost"))
+    agent.transitions.stop()
+    refused = agent.transitions.acknowledge(Asked(check="gpu_lost"))
     turn_until(agent.loop, refused.done)
     assert refused.result().trouble
     agent.stop()
     with Store.open(path) as store:
-        [last] = [one for one in store.recent_rulings(0.0, 10) if one.change is Change.CLEARED]
+        [last] = [one for one in store.recent_transitions(0.0, 10) if one.change is VerdictChange.CLEARED]
         assert (last.way, last.note) == (Way.ACKNOWLEDGED, "board replaced")
         assert [one.check for one in store.open_verdicts()] == ["gpu_lost"]
 
@@ -226,7 +228,7 @@ def test_the_last_clearing_of_each_verdict_outlives_the_retention(tmp_path: Path
         now[0] += 10 * 86400
         store.prune()
         assert set(store.cleared_verdicts()) == {("a", "GPU-1")}
-        assert len(store.recent_rulings(0.0, 10)) == 1
+        assert len(store.recent_transitions(0.0, 10)) == 1
 
 
 def test_a_row_that_cannot_be_read_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -240,11 +242,11 @@ def test_a_row_that_cannot_be_read_costs_no_other(tmp_path: Path, caplog: pytest
 
 def test_lives_are_rows_that_are_brought_up_to_date(tmp_path: Path) -> None:
     """One a life, the newest last, whatever becomes of the store in between."""
-    first = Life(boot_id="boot-1", version="1", began=2e9, began_at=100.0, last=2e9)
+    first = AgentRun(boot_id="boot-1", version="1", began=2e9, began_at=100.0, last=2e9)
     second = replace(first, began=2e9 + 500, began_at=600.0, last=2e9 + 500)
     with Store.open(tmp_path / "gpumon.db") as store:
-        store.keep_life(first)
-        store.keep_life(replace(first, last=2e9 + 60, stopped=2e9 + 61))
-        store.keep_life(second)
-        assert store.recent_lives(10) == (replace(first, last=2e9 + 60, stopped=2e9 + 61), second)
-        assert store.recent_lives(1) == (second,)
+        store.put_agent_run(first)
+        store.put_agent_run(replace(first, last=2e9 + 60, stopped=2e9 + 61))
+        store.put_agent_run(second)
+        assert store.recent_agent_runs(10) == (replace(first, last=2e9 + 60, stopped=2e9 + 61), second)
+        assert store.recent_agent_runs(1) == (second,)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sample_bursts import change
+from sample_events import change
 
-from gpumon.model.error_event import Change
+from gpumon.model.error_event import ErrorChange
 from gpumon.store import writer as writer_module
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Store
@@ -44,7 +44,7 @@ class Loop:
     def turn(self) -> None:
         self._posted.get(timeout=SOON)()
 
-    def add(self, writer: Writer, *changes: Change) -> None:
+    def add(self, writer: Writer, *changes: ErrorChange) -> None:
         writer.submit(lambda store: store.record(changes), self.done.append, self.failed.append)
 
 

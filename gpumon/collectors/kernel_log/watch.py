@@ -11,7 +11,7 @@ from gpumon.clock import boot_clock
 from gpumon.collectors.kernel_log.lines import Line, parse
 from gpumon.collectors.kernel_log.log_time import KernelClock
 from gpumon.collectors.kernel_log.reader import KernelLog, Record
-from gpumon.model.error_event import KMSG, MOST_TEXTS, OVERRUN, LogPosition, Sighting, common
+from gpumon.model.error_event import KMSG, MOST_TEXTS, OVERRUN, ErrorObservation, LogPosition, common
 
 log = logging.getLogger("gpumon.collectors.kernel_log")
 
@@ -26,7 +26,7 @@ class KernelLogWatch:
         self,
         path: Path | None,
         boot_id: str,
-        tell: Callable[[tuple[Sighting, ...]], None],
+        tell: Callable[[tuple[ErrorObservation, ...]], None],
         *,
         now: Callable[[], float] = boot_clock,
         wall: Callable[[], float] | None = None,
@@ -68,7 +68,7 @@ class KernelLogWatch:
         held = [(record, line) for record, line in self._held if here is None or record.sequence > here]
         self._held = []
         if held:
-            self._tell(self._sightings(held, historical=told is None))
+            self._tell(self._observations(held, historical=told is None))
 
     def begin(self) -> None:
         """It is not known where to go on, and no longer waited for. What stands in the log is held until it is."""
@@ -87,24 +87,24 @@ class KernelLogWatch:
         if not self._resumed and not was_caught_up:
             self._held += errors[: MOST_HELD - len(self._held)]
         elif errors:
-            self._tell(self._sightings(errors, historical=self._history))
+            self._tell(self._observations(errors, historical=self._history))
         self._history &= not self.log.caught_up
         self._tell_overruns()
 
     def close(self) -> None:
         self.log.close()
 
-    def _sightings(self, errors: Iterable[tuple[Record, Line]], *, historical: bool) -> tuple[Sighting, ...]:
+    def _observations(self, errors: Iterable[tuple[Record, Line]], *, historical: bool) -> tuple[ErrorObservation, ...]:
         """Of one device and code there is one, so that a storm costs little more than its reading."""
         alike: dict[tuple[object, ...], list[tuple[Record, Line]]] = {}
         for record, line in errors:
             alike.setdefault((line.kind, line.bus_id, line.code, line.numbered), []).append((record, line))
-        return tuple(self._sighting(each, historical=historical) for each in alike.values())
+        return tuple(self._observation(each, historical=historical) for each in alike.values())
 
-    def _sighting(self, errors: list[tuple[Record, Line]], *, historical: bool) -> Sighting:
+    def _observation(self, errors: list[tuple[Record, Line]], *, historical: bool) -> ErrorObservation:
         (first, _), (last, line) = errors[0], errors[-1]
         at = self._clock.at(last.seconds)
-        return Sighting(
+        return ErrorObservation(
             kind=line.kind,
             code=line.code,
             bus_id=line.bus_id,
@@ -130,7 +130,7 @@ class KernelLogWatch:
         lost, self.log.lost = self.log.lost, 0
         at = self._now()
         words = f"{lost} records of the kernel log were overwritten before they were read"
-        overrun = Sighting(
+        overrun = ErrorObservation(
             kind=OVERRUN, code=0, bus_id="", at=at, since=at, wall=self._wall(), source=KMSG, times=times, text=words
         )
         self._tell((overrun,))

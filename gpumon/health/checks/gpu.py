@@ -35,7 +35,7 @@ def _faulted(fault: str, action: Action, level: Level = Level.FAIL) -> Callable[
 def stuck(gpu: GpuCase) -> Finding | None:
     """What is stuck in the driver ends with a reboot alone; firmware that is silent is brought back by a reset."""
     finding = _faulted("stuck", Action.REBOOT)(gpu)
-    silent = any(burst.code in FIRMWARE_SILENT for burst in gpu.events("gpu_stuck"))
+    silent = any(event.code in FIRMWARE_SILENT for event in gpu.events("gpu_stuck"))
     return finding._replace(action=Action.RESET) if finding is not None and finding.level and silent else finding
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpumon.health import lives
+from gpumon.health import agent_runs
 from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
@@ -72,7 +72,7 @@ def _finding(reason: str, action: Action, own: list[Repair], facts: Facts, **evi
 def unexpected_reboot(facts: Facts) -> Finding | None:
     """Who stops the agent in order, as every shutdown does, or has declared maintenance, expects it."""
     booted = facts.now.wall - facts.uptime
-    last = lives.last_before_boot(facts.lives, facts.boot_id)
+    last = agent_runs.last_before_boot(facts.agent_runs, facts.boot_id)
     if last is None or last.stopped is not None or last.planned:
         return WELL
     if booted <= facts.cleared.get(("node_unexpected_reboot", NODE), 0.0):
@@ -96,7 +96,7 @@ def agent_restarting(facts: Facts) -> Finding | None:
     most = facts.limit(STARTS)
     if most is None:
         return OFF
-    crashed = list(lives.restarts(facts.lives, facts.boot_id))
+    crashed = list(agent_runs.restarts(facts.agent_runs, facts.boot_id))
     in_a_row = [at for at in crashed if crashed[-1] - at <= 10 * MINUTE]
     last = facts.now.wall - (facts.now.at - in_a_row[-1]) if in_a_row else 0.0
     if len(in_a_row) < most or last <= facts.cleared.get(("gpumon_restarting", NODE), 0.0):
@@ -125,7 +125,7 @@ CHECKS: tuple[Check, ...] = (
         levels=(WARN,),
         help="What was repaired fails again and again.",
         steps="""\
-1. What was wrong, and what ended it, stands in /api/v1/health under `rulings`, the newest first.
+1. What was wrong, and what ended it, stands in /api/v1/health under `transitions`, the newest first.
 2. A GPU is named: have it replaced; more resets will not help. Else inspect what its GPUs share: power, risers,
    cooling, links, driver.
 3. When it is done: `gpumon ack node_repeat_offender --note "board replaced"`; counting begins anew.

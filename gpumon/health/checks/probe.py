@@ -11,7 +11,7 @@ from gpumon.health.free import is_free
 from gpumon.health.mended import Mended, mended
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import NODE, OFF, WELL, Finding, Ruling, Verdict, fail, over, unknown, warn
+from gpumon.health.verdict import NODE, OFF, WELL, Finding, Verdict, VerdictTransition, fail, over, unknown, warn
 from gpumon.probe.core.account import SETUP_STAGES
 from gpumon.probe.core.preflight import REFUSED
 from gpumon.probe.core.probes import ALL_REDUCE
@@ -223,10 +223,10 @@ def _repaired(facts: Facts) -> Iterator[Mended]:
     """What has been done to GPUs since the last run that measured them."""
     measured = [one for one in _ran(facts) if one.outcome in DECISIVE]
 
-    def since(one: Ruling) -> float:
+    def since(one: VerdictTransition) -> float:
         return facts.now.wall - facts.age(one)
 
-    yield from mended(measured, facts.gpus, facts.rulings, wall=facts.wall, since=since)
+    yield from mended(measured, facts.gpus, facts.transitions, wall=facts.wall, since=since)
 
 
 _ANY: tuple[str, ...] = (

@@ -16,7 +16,7 @@ from gpumon.health.recovery import RECOVERY
 from gpumon.health.terms import ACTIONS, FAIL, WARN, Action, Way
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, Verdict, fail, over, warn
 from gpumon.health.xids import Class, Severity
-from gpumon.model.error_event import FALLEN_OFF, SXID, Burst
+from gpumon.model.error_event import FALLEN_OFF, SXID, ErrorEvent
 
 RECURRING = Limit(
     "xid_recurring", 5, "Bursts of one critical Xid on one GPU within 24 hours that no reset cures.", COUNT
@@ -47,12 +47,12 @@ LINKS = frozenset(row.code for row in xids.TABLE if row.kind is Class.LINK) | {R
 class Told(NamedTuple):
     """A burst of a GPU, and what it means on this host."""
 
-    burst: Burst
+    event: ErrorEvent
     means: Explanation
 
     @property
     def code(self) -> int:
-        return self.burst.code
+        return self.event.code
 
     @property
     def action(self) -> Action:
@@ -73,30 +73,30 @@ class Told(NamedTuple):
 def told(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[Told]:
     """What counts for this check: of the last so many seconds, or else of this boot. Of advice only the newest."""
     facts = gpu.facts
-    bursts = [
-        burst
-        for burst in gpu.events(check)
-        if (burst.boot_id == facts.boot_id if seconds is None else age(burst, facts) <= seconds)
+    events = [
+        event
+        for event in gpu.events(check)
+        if (event.boot_id == facts.boot_id if seconds is None else age(event, facts) <= seconds)
     ]
-    advice = [burst for burst in bursts if burst.code == RECOVERY_ACTION]
-    for burst in bursts:
-        if burst.code != RECOVERY_ACTION or burst is advice[-1]:
-            yield Told(burst, facts.explained(burst))
+    advice = [event for event in events if event.code == RECOVERY_ACTION]
+    for event in events:
+        if event.code != RECOVERY_ACTION or event is advice[-1]:
+            yield Told(event, facts.explained(event))
 
 
 def unplanned(gpu: GpuCase, check: str, seconds: float) -> Iterator[Told]:
     """The same, for who counts how often it comes: less what came in maintenance."""
-    return (one for one in told(gpu, check, seconds) if not gpu.facts.planned(one.burst))
+    return (one for one in told(gpu, check, seconds) if not gpu.facts.planned(one.event))
 
 
-def age(burst: Burst, facts: Facts) -> float:
+def age(event: ErrorEvent, facts: Facts) -> float:
     """Seconds since it came last."""
-    return facts.now.wall - burst.last_wall
+    return facts.now.wall - event.last_wall
 
 
 def worst(found: Sequence[Told]) -> Told:
     """The one that asks for most; the newest of several, and advice only where nothing gives its reason."""
-    return max(found, key=lambda one: (_ORDER.index(one.action), one.code != RECOVERY_ACTION, one.burst.last_wall))
+    return max(found, key=lambda one: (_ORDER.index(one.action), one.code != RECOVERY_ACTION, one.event.last_wall))
 
 
 def evidence(found: Sequence[Told]) -> dict[str, Any]:
@@ -129,18 +129,18 @@ def nvswitch_error(facts: Facts) -> Finding | None:
     key = ("nvswitch_error", NODE)
     cleared = facts.cleared.get(key, 0.0)
     found = [
-        burst
-        for bursts in facts.errors.values()
-        for burst in bursts
-        if burst.kind == SXID
-        and burst.boot_id == facts.boot_id
-        and burst.last_wall > cleared
-        and (burst.fatal or age(burst, facts) <= DAY)
+        event
+        for events in facts.errors.values()
+        for event in events
+        if event.kind == SXID
+        and event.boot_id == facts.boot_id
+        and event.last_wall > cleared
+        and (event.fatal or age(event, facts) <= DAY)
     ]
     if not found:
         minor = (known := facts.open.get(key)) is not None and known.level is WARN
         return over(Way.QUIET) if minor else WELL
-    worst = max(found, key=lambda burst: (bool(burst.fatal), burst.last_wall))
+    worst = max(found, key=lambda event: (bool(event.fatal), event.last_wall))
     say, action = (fail, Action.REBOOT) if worst.fatal else (warn, Action.NONE)
     words = f"NVSwitch {worst.bus_id} had {'a fatal' if worst.fatal else 'an'} error: SXid {worst.code}."
     return say(words, action, at=worst.last_wall, sxid=worst.code, nvswitch=worst.bus_id)
@@ -150,15 +150,15 @@ def recurring(gpu: GpuCase) -> Finding | None:
     limit = gpu.facts.limit(RECURRING)
     if limit is None:
         return OFF
-    bursts = unplanned(gpu, "gpu_xid_recurring", DAY)
-    found = [one for one in bursts if one.critical and one.code != RECOVERY_ACTION]
+    events = unplanned(gpu, "gpu_xid_recurring", DAY)
+    found = [one for one in events if one.critical and one.code != RECOVERY_ACTION]
     counted = Counter(one.code for one in found).most_common(1)
     if not counted or counted[0][1] < limit:
         return WELL
     code, times = counted[0]
     last = [one for one in found if one.code == code][-1]
     words = f"{last.words} It came {times} times within 24 hours: a reset does not cure it."
-    return fail(words, Action.INSPECT, at=last.burst.last_wall, xid=code, bursts=times)
+    return fail(words, Action.INSPECT, at=last.event.last_wall, xid=code, events=times)
 
 
 def critical(gpu: GpuCase) -> Finding | None:
@@ -167,7 +167,7 @@ def critical(gpu: GpuCase) -> Finding | None:
     found = [one for one in known if one.critical]
     if not found:
         return over() if is_taken_back(gpu, "gpu_xid_critical", known) else WELL
-    at = max(one.burst.last_wall for one in found)
+    at = max(one.event.last_wall for one in found)
     return fail(reason(found), worst(found).action, at=at, **evidence(found))
 
 

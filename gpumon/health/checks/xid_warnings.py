@@ -17,7 +17,7 @@ from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, Verdict, fail, over, warn
 from gpumon.health.xids import Class, Severity
-from gpumon.model.error_event import XID, Burst
+from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.snapshot import CONTAINER
 
 REPEATED = Limit("xid_app_repeated", 2, "Bursts of Xid 13, 31 or 109 on one GPU alone within 24 hours.", COUNT)
@@ -34,16 +34,16 @@ _SHORTEST = MINUTE / 2
 def warning(gpu: GpuCase) -> Finding | None:
     """Those of this boot and the last day. What another Xid has cancelled is over at once."""
     catalogue = gpu.facts.catalogue
-    recent = [one for one in told(gpu, "gpu_xid") if age(one.burst, gpu.facts) <= DAY]
+    recent = [one for one in told(gpu, "gpu_xid") if age(one.event, gpu.facts) <= DAY]
     found = [one for one in recent if _warns(one, catalogue)]
     if not found:
-        cancelled = any(one.burst.cancelled_wall is not None for one in recent)
+        cancelled = any(one.event.cancelled_wall is not None for one in recent)
         return over() if cancelled or is_taken_back(gpu, "gpu_xid", recent) else WELL
-    at = max(one.burst.last_wall for one in found)
-    contained = sum(one.code == _CONTAINED and not gpu.facts.planned(one.burst) for one in found)
+    at = max(one.event.last_wall for one in found)
+    contained = sum(one.code == _CONTAINED and not gpu.facts.planned(one.event) for one in found)
     if contained > 1:
         words = f"Xid {_CONTAINED}, a contained memory error, came {contained} times within 24 hours."
-        return fail(words, Action.RESET, at=at, xid=_CONTAINED, bursts=contained)
+        return fail(words, Action.RESET, at=at, xid=_CONTAINED, events=contained)
     return warn(reason(found), worst(found).action, at=at, **evidence(found))
 
 
@@ -60,12 +60,12 @@ def unknown_code(gpu: GpuCase) -> Finding | None:
     found = [
         one
         for one in told(gpu, "gpu_xid_unknown")
-        if one.code not in gpu.facts.catalogue.rows and age(one.burst, gpu.facts) <= DAY
+        if one.code not in gpu.facts.catalogue.rows and age(one.event, gpu.facts) <= DAY
     ]
     if not found:
         return WELL
     words = f"Xid {found[-1].code} is not known to this version: a newer driver has it."
-    return warn(words, Action.NONE, at=max(one.burst.last_wall for one in found), **evidence(found))
+    return warn(words, Action.NONE, at=max(one.event.last_wall for one in found), **evidence(found))
 
 
 def repeated(gpu: GpuCase) -> Finding | None:
@@ -75,22 +75,22 @@ def repeated(gpu: GpuCase) -> Finding | None:
         return OFF
     for code, action in _STICKS.items():
         found = [one for one in unplanned(gpu, "gpu_xid_app_repeated", DAY) if one.code == code]
-        times, where = _sticking([one.burst for one in found])
+        times, where = _sticking([one.event for one in found])
         if times >= limit and not _elsewhere(code, gpu):
             words = f"Xid {code} came {times} times within 24 hours to this GPU{where}, and to no other."
-            at = found[-1].burst.last_wall
+            at = found[-1].event.last_wall
             make = fail if code == _TIMEOUT else warn
-            return make(words, action, at=at, xid=code, bursts=times)
+            return make(words, action, at=at, xid=code, events=times)
     known = gpu.facts.open.get(("gpu_xid_app_repeated", gpu.device))
     shared = known is not None and any(_elsewhere(code, gpu) for code in codes(known))
     return over() if shared else WELL
 
 
-def _sticking(bursts: list[Burst]) -> tuple[int, str]:
+def _sticking(events: list[ErrorEvent]) -> tuple[int, str]:
     """How often, and where. An exception counts when it is always of one unit: those of software meet many."""
-    if not bursts or bursts[0].code != _EXCEPTION:
-        return len(bursts), ""
-    units = [set(_UNIT.findall(" ".join((*burst.texts, burst.text)))) for burst in bursts]
+    if not events or events[0].code != _EXCEPTION:
+        return len(events), ""
+    units = [set(_UNIT.findall(" ".join((*event.texts, event.text)))) for event in events]
     one_each = Counter(next(iter(found)) for found in units if len(found) == 1)
     if not one_each:
         return 0, ""
@@ -100,10 +100,10 @@ def _sticking(bursts: list[Burst]) -> tuple[int, str]:
 
 def _elsewhere(code: int, gpu: GpuCase) -> bool:
     return any(
-        code == burst.code and age(burst, gpu.facts) <= DAY
+        code == event.code and age(event, gpu.facts) <= DAY
         for other in gpu.facts.gpus
         if other.uuid != gpu.state.uuid
-        for burst in gpu.facts.errors.get(other.uuid, ())
+        for event in gpu.facts.errors.get(other.uuid, ())
     )
 
 
@@ -121,13 +121,13 @@ def everywhere(facts: Facts) -> Finding | None:
     return warn(words, Action.RESTART, at=max(spread[code].values()), xid=code, gpus=len(spread[code]))
 
 
-def _of_applications(facts: Facts, uuid: str) -> Iterator[Burst]:
+def _of_applications(facts: Facts, uuid: str) -> Iterator[ErrorEvent]:
     cleared = facts.cleared.get(("xid_app_everywhere", NODE), 0.0)
-    for burst in facts.errors.get(uuid, ()):
-        if burst.last_wall > cleared and age(burst, facts) <= DAY:
-            warns = facts.explained(burst).severity is Severity.WARNING
-            if warns and facts.catalogue.xid(burst.code).kind is Class.APPLICATION:
-                yield burst
+    for event in facts.errors.get(uuid, ()):
+        if event.last_wall > cleared and age(event, facts) <= DAY:
+            warns = facts.explained(event).severity is Severity.WARNING
+            if warns and facts.catalogue.xid(event.code).kind is Class.APPLICATION:
+                yield event
 
 
 def storm(gpu: GpuCase) -> Finding | None:
@@ -159,21 +159,21 @@ def unplaced(facts: Facts) -> Finding | None:
         known = facts.open.get(("xid_unplaced", NODE))
         placed = known is not None and not _is_unknown(str(known.evidence.get("pci_bus_id", "")), facts)
         return over() if placed else WELL
-    first = max(found, key=lambda one: (one.critical, one.burst.last_wall))
-    words = f"{first.words} It came from {first.burst.bus_id}, where no GPU answers."
+    first = max(found, key=lambda one: (one.critical, one.event.last_wall))
+    words = f"{first.words} It came from {first.event.bus_id}, where no GPU answers."
     make, action = (fail, first.action) if first.critical else (warn, Action.INSPECT)
-    at = max(one.burst.last_wall for one in found)
-    return make(words, action, at=at, xid=first.code, pci_bus_id=first.burst.bus_id)
+    at = max(one.event.last_wall for one in found)
+    return make(words, action, at=at, xid=first.code, pci_bus_id=first.event.bus_id)
 
 
 def _unplaced(facts: Facts) -> Iterator[Told]:
     """Of this boot and the last day; an application's errors are its own affair wherever it runs."""
     cleared = facts.cleared.get(("xid_unplaced", NODE), 0.0)
-    for burst in facts.events:
-        recent = burst.boot_id == facts.boot_id and burst.last_wall > cleared and age(burst, facts) <= DAY
-        if burst.kind == XID and not burst.historical and recent and _is_unknown(burst.bus_id, facts):
-            one = Told(burst, facts.explained(burst))
-            kind = facts.catalogue.xid(burst.code).kind
+    for event in facts.events:
+        recent = event.boot_id == facts.boot_id and event.last_wall > cleared and age(event, facts) <= DAY
+        if event.kind == XID and not event.historical and recent and _is_unknown(event.bus_id, facts):
+            one = Told(event, facts.explained(event))
+            kind = facts.catalogue.xid(event.code).kind
             if one.means.severity is not Severity.INFO and kind is not Class.APPLICATION:
                 yield one
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gpumon.health.alerts.alert import SEVERITIES
 from gpumon.health.catalogue import RECOVERY_ACTION
-from gpumon.model.error_event import AER, KINDS, SOURCES, SXID, XID, Burst
+from gpumon.model.error_event import AER, KINDS, SOURCES, SXID, XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.responses.base import ResponseModel, timestamp
 from gpumon.outputs.words import rfc3339
@@ -45,30 +45,30 @@ class EventResponse(ResponseModel):
     cancelled: str | None = timestamp("When another Xid ended it.")
 
     @classmethod
-    def from_burst(cls, burst: Burst, report: Report) -> EventResponse:
-        state, meaning = _gpu_of(burst, report), report.catalogue.explain(burst)
+    def from_burst(cls, event: ErrorEvent, report: Report) -> EventResponse:
+        state, meaning = _gpu_of(event, report), report.catalogue.explain(event)
         return cls(
-            id=burst.id,
-            kind=burst.kind,
-            time=rfc3339(burst.last_wall),
-            since=rfc3339(burst.first_wall),
-            count=burst.count,
+            id=event.id,
+            kind=event.kind,
+            time=rfc3339(event.last_wall),
+            since=rfc3339(event.first_wall),
+            count=event.count,
             severity=str(meaning.severity),
-            xid=burst.code if burst.kind == XID else None,
-            sxid=burst.code if burst.kind == SXID else None,
+            xid=event.code if event.kind == XID else None,
+            sxid=event.code if event.kind == SXID else None,
             name=meaning.name,
             action=meaning.action,
             if_it_recurs=meaning.if_it_recurs,
             detail=meaning.detail,
-            text=burst.text if burst.code == RECOVERY_ACTION or not burst.texts else burst.texts[0],
+            text=event.text if event.code == RECOVERY_ACTION or not event.texts else event.texts[0],
             gpu=None if state is None else state.index,
-            uuid=burst.uuid or (None if state is None else state.uuid),
-            pci_bus_id=burst.bus_id or None,
-            gpu_instance_id=burst.gpu_instance_id,
-            compute_instance_id=burst.compute_instance_id,
-            sources=list(burst.sources),
-            historical=burst.historical,
-            cancelled=rfc3339(burst.cancelled_wall),
+            uuid=event.uuid or (None if state is None else state.uuid),
+            pci_bus_id=event.bus_id or None,
+            gpu_instance_id=event.gpu_instance_id,
+            compute_instance_id=event.compute_instance_id,
+            sources=list(event.sources),
+            historical=event.historical,
+            cancelled=rfc3339(event.cancelled_wall),
         )
 
 
@@ -79,14 +79,14 @@ class EventsResponse(ResponseModel):
     complete: bool = Field(description="False: the store did not answer, and only the newest errors were searched.")
 
 
-def newest_first(report: Report, bursts: Sequence[Burst]) -> list[EventResponse]:
+def newest_first(report: Report, events: Sequence[ErrorEvent]) -> list[EventResponse]:
     """Return these bursts, which are ordered oldest first, in reverse."""
-    return [EventResponse.from_burst(burst, report) for burst in reversed(bursts)]
+    return [EventResponse.from_burst(event, report) for event in reversed(events)]
 
 
-def _gpu_of(burst: Burst, report: Report) -> GpuState | None:
+def _gpu_of(event: ErrorEvent, report: Report) -> GpuState | None:
     """Return the GPU of an error by UUID, else by address; None if it is not in the inventory."""
-    if burst.kind not in {XID, AER}:
+    if event.kind not in {XID, AER}:
         return None
-    same = (s for s in report.gpus if burst.uuid == s.uuid or (not burst.uuid and burst.bus_id == s.bus_id))
+    same = (s for s in report.gpus if event.uuid == s.uuid or (not event.uuid and event.bus_id == s.bus_id))
     return next(same, None)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gpumon.health.acknowledge import Acknowledged
 from gpumon.health.terms import ACTIONS, WAYS, Level
-from gpumon.health.verdict import Ruling, Verdict
+from gpumon.health.verdict import Verdict, VerdictTransition
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.asked import asked
 from gpumon.outputs.health import title
@@ -117,15 +117,15 @@ class TransitionResponse(ResponseModel):
     verdict: VerdictResponse
 
     @classmethod
-    def from_ruling(cls, ruling: Ruling, report: Report) -> TransitionResponse:
+    def from_transition(cls, transition: VerdictTransition, report: Report) -> TransitionResponse:
         return cls(
-            time=rfc3339(ruling.wall),
-            change=ruling.change.value,
-            way=None if ruling.way is None else ruling.way.value,
-            way_words="" if ruling.way is None else WAYS[ruling.way],
-            note=ruling.note,
-            muted=ruling.muted,
-            verdict=VerdictResponse.as_recorded(ruling.verdict, report),
+            time=rfc3339(transition.wall),
+            change=transition.change.value,
+            way=None if transition.way is None else transition.way.value,
+            way_words="" if transition.way is None else WAYS[transition.way],
+            note=transition.note,
+            muted=transition.muted,
+            verdict=VerdictResponse.as_recorded(transition.verdict, report),
         )
 
 
@@ -157,7 +157,7 @@ class HealthResponse(CurrentHealthResponse):
         description="Time since then by the boot clock. More than a minute: the agent hangs."
     )
     maintenance: MaintenanceResponse | None = Field(description="The window that is active; its verdicts do not page.")
-    rulings: list[TransitionResponse] = Field(description="Newest first.")
+    transitions: list[TransitionResponse] = Field(description="Newest first.")
 
     @classmethod
     def from_report(cls, report: Report, boot: float) -> HealthResponse:
@@ -169,7 +169,7 @@ class HealthResponse(CurrentHealthResponse):
             judged=rfc3339(health.judged_wall),
             judged_age_seconds=None if health.judged_at is None else round(boot - health.judged_at, 3),
             maintenance=MaintenanceResponse.from_report(report),
-            rulings=[TransitionResponse.from_ruling(ruling, report) for ruling in recent],
+            transitions=[TransitionResponse.from_transition(transition, report) for transition in recent],
         )
 
 

@@ -58,10 +58,10 @@ def _accepted(report: Report) -> str:
 
     What followed from another fault says nothing. Rulings are forgotten some day, and runs hand it on.
     """
-    rulings = (*report.health.history, *report.health.cleared.values())
+    transitions = (*report.health.history, *report.health.cleared.values())
     told = (
         utc(one.wall).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for one in rulings
+        for one in transitions
         if one.way is Way.ACKNOWLEDGED and one.verdict.check in _ACCEPTABLE and one.verdict.under is None
     )
     known = (one.conditions.accepted for one in report.probe.known if one.probe == ALL_REDUCE)

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_bursts import WALL
+from sample_events import WALL
 
 from gpumon.cli.fitness import stored_health
 from gpumon.cli.fitness.node_health import Unknowable
 from gpumon.clock import boot_clock, boot_id
 from gpumon.health.terms import FAIL, WARN, Action, Level
-from gpumon.health.verdict import Change, Ruling, Verdict
+from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
 from gpumon.model.maintenance import Maintenance
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.inventory_table import render_inventory
@@ -41,11 +41,11 @@ from pathlib import Path
 from typing import Any
 from gpumon.store.store import Store
 from gpumon.health.terms import FAIL, Action
-from gpumon.health.verdict import Change, Ruling, Verdict
+from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
 store = Store.open(Path(sys.argv[1]))
 verdict = Verdict(check="gpu_lost", device="GPU-3", level=FAIL, reason="Gone.", action=Action.REBOOT,
     since={WALL}, seen={WALL}, seen_at=1.0, boot_id="b")
-store.rule([Ruling(verdict=verdict, change=Change.RAISED, wall={WALL})])
+store.rule([VerdictTransition(verdict=verdict, change=VerdictChange.RAISED, wall={WALL})])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -65,7 +65,7 @@ def verdict(check: str, level: Level, device: str = "GPU-3", since: float = WALL
 
 
 def rule(store: Store, *verdicts: Verdict) -> None:
-    store.rule([Ruling(verdict=one, change=Change.RAISED, wall=WALL) for one in verdicts])
+    store.rule([VerdictTransition(verdict=one, change=VerdictChange.RAISED, wall=WALL) for one in verdicts])
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ import pytest
 from gpumon.collectors.kernel_log.log_time import KernelClock
 from gpumon.collectors.kernel_log.reader import MAX_EVENTS
 from gpumon.collectors.kernel_log.watch import KernelLogWatch
-from gpumon.model.error_event import OVERRUN, XID, LogPosition, Sighting
+from gpumon.model.error_event import OVERRUN, XID, ErrorObservation, LogPosition
 
 BOOT, OTHER = "boot-1", "boot-0"
 NOW, WALL = 5000.0, 2e9
@@ -24,7 +24,7 @@ class Life:
     """One life of an agent, beside a log that goes on."""
 
     def __init__(self, path: Path) -> None:
-        self.told: list[Sighting] = []
+        self.told: list[ErrorObservation] = []
         self.now = NOW
         self.watch = KernelLogWatch(path, BOOT, self.told.extend, now=lambda: self.now, wall=lambda: WALL)
 

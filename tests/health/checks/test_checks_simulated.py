@@ -77,4 +77,4 @@ def test_what_is_injected_is_found(check: str, profile: str, tmp_path: Path) -> 
 )
 def test_what_is_normal_gives_no_verdict(profile: str, text: str, tmp_path: Path) -> None:
     """For an hour and more."""
-    assert not uptime(profile, text, tmp_path, 70).rulings
+    assert not uptime(profile, text, tmp_path, 70).transitions

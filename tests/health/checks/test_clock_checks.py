@@ -51,7 +51,7 @@ def test_five_of_ten_minutes_are_none() -> None:
         ward.go_on(5 * MINUTE, every=15)
         ward.gpu(3, clock_event_active=NOTHING)
         ward.go_on(5 * MINUTE, every=15)
-    assert not ward.rulings
+    assert not ward.transitions
 
 
 def test_a_slowdown_ends_when_it_was_away_for_long_enough() -> None:
@@ -110,7 +110,7 @@ def test_heat_is_told_once_however_many_reasons_name_it() -> None:
 )
 def test_what_is_no_straggler(readings: dict[str, Any]) -> None:
     """Nearly as fast; not busy; not comparable; alone at the power limit, because its work is another."""
-    assert not settled(at_work(**readings), 30).rulings
+    assert not settled(at_work(**readings), 30).transitions
 
 
 def test_two_busy_gpus_do_not_tell_who_is_slow() -> None:
@@ -118,7 +118,7 @@ def test_two_busy_gpus_do_not_tell_who_is_slow() -> None:
     ward = at_work(clock_hertz=clocks(1.2e9))
     for index in (0, 1):
         ward.gpu(index, utilization_ratio=0.0, clock_hertz=clocks(3.45e8))
-    assert not settled(ward, 30).rulings
+    assert not settled(ward, 30).transitions
 
 
 def test_at_the_power_limit_with_all_others_it_is_a_straggler() -> None:
@@ -141,4 +141,4 @@ def test_jobs_that_start_and_stop_are_no_stragglers() -> None:
                     on = busy != (late and index == 3)
                     ward.gpu(index, utilization_ratio=0.97 if on else 0.0, clock_hertz=clocks(1.98e9 if on else 3.45e8))
                 ward.go_on(MINUTE if late else 11 * MINUTE, every=15)
-    assert not ward.rulings
+    assert not ward.transitions

@@ -143,7 +143,7 @@ def test_a_port_that_is_accepted_as_down_is_nothing_until_it_is_up_again() -> No
     assert ward.go_on(260).seen() == ["ib_port_down"]
     remember(ward, expected=False)
     assert not ward.go_on(75).verdicts
-    assert ward.rulings[-1].way is Way.GONE
+    assert ward.transitions[-1].way is Way.GONE
     assert not ward.go_on(900).verdicts
 
 
@@ -270,7 +270,7 @@ def test_a_port_that_stays_slow_stays_a_failure() -> None:
     assert ward.go_on(26 * 3600, every=300).level("ib_rate_low") is Level.FAIL
     ward.restart()
     assert ward.go_on(2 * 3600, every=300).level("ib_rate_low") is Level.FAIL
-    assert len(ward.rulings) == 1
+    assert len(ward.transitions) == 1
     ward.terms = replace(ward.terms, policy=Policy(thresholds={"infiniband_port_bytes_per_second": 25e9}))
     assert not ward.go_on(90).verdicts
 

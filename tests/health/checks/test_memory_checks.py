@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from judging import Ward
 
-from gpumon.health.judge import ruling
+from gpumon.health.judge import transition
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import Change
+from gpumon.health.verdict import VerdictChange
 from gpumon.state import health_reducer
-from gpumon.state.messages import VerdictChanges
+from gpumon.state.messages import VerdictTransitions
 
 MINUTES = 60.0
 
@@ -136,7 +136,7 @@ def test_uncorrectable_errors_stay_until_the_reset() -> None:
     ward.reset(1)
     assert ward.go_on(30).verdicts
     assert not ward.go_on(60).verdicts
-    assert ward.rulings[-1].way is Way.RESET
+    assert ward.transitions[-1].way is Way.RESET
     assert not ward.go_on(3600, every=60).verdicts
 
     ward.ecc(1, uncorrected_sram=1)
@@ -178,8 +178,8 @@ def test_errors_survive_a_restart_of_the_agent() -> None:
     acknowledged = ward.verdict("gpu_ecc_uncorrectable", 1)
     assert acknowledged is not None
     known = health_reducer.facts(ward.report, ward.moment, ward.terms)
-    ended = ruling(acknowledged, Change.CLEARED, known, Way.ACKNOWLEDGED)
-    ward.report = health_reducer.take(ward.report, VerdictChanges(rulings=(ended,)))
+    ended = transition(acknowledged, VerdictChange.CLEARED, known, Way.ACKNOWLEDGED)
+    ward.report = health_reducer.take(ward.report, VerdictTransitions(transitions=(ended,)))
     ward.restart()
     ward.go_on(600, every=15)
     assert ward.level("gpu_ecc_uncorrectable", 0) is Level.FAIL
@@ -196,7 +196,7 @@ def test_a_reset_that_nobody_saw_ends_it_too() -> None:
     ward.restart()
     assert ward.go_on(200).verdicts
     assert not ward.go_on(60).verdicts
-    assert ward.rulings[-1].way is Way.RESET
+    assert ward.transitions[-1].way is Way.RESET
 
 
 def test_errors_of_before_the_agent_are_a_warning() -> None:
@@ -224,7 +224,7 @@ def test_a_reboot_proves_itself() -> None:
     ward.restart()
     assert ward.go_on(600, every=10).verdicts
     assert not ward.go_on(300, every=10).verdicts
-    assert ward.rulings[-1].way is Way.REBOOT
+    assert ward.transitions[-1].way is Way.REBOOT
 
 
 def test_uncorrectable_errors_that_cannot_be_read_change_nothing() -> None:
@@ -249,7 +249,7 @@ def test_uncorrectable_errors_are_over_after_a_repair_with_mig_on_too(way: Way) 
         ward.reboot()
     ward.gpu(0, state={"ecc_volatile": None}, **unread)
     assert not ward.go_on(900, every=10).verdicts
-    assert ward.rulings[-1].way is way
+    assert ward.transitions[-1].way is way
 
 
 # Corrected errors

@@ -53,7 +53,7 @@ def test_idle_gpus_lower_their_generation() -> None:
         ward.go_on(15)
         ward.gpu(3, pcie_link_generation=1.0)
     assert not ward.verdicts
-    assert not ward.rulings
+    assert not ward.transitions
 
 
 def test_a_gpu_that_works_at_a_low_generation_is_a_warning() -> None:

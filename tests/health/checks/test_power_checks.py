@@ -54,7 +54,7 @@ def test_a_brake_of_a_moment_is_no_fault() -> None:
     ward = ward_with(clock_event_active=NOTHING | {"hw_power_brake": 1.0})
     ward.go_on(10)
     ward.gpu(3, clock_event_active=NOTHING, clock_event_seconds_total=NOTHING | {"hw_power_brake": 9.0})
-    assert not ward.go_on(30 * MINUTE, every=30).rulings
+    assert not ward.go_on(30 * MINUTE, every=30).transitions
 
 
 def test_a_gpu_that_cannot_be_read_is_braked_still() -> None:

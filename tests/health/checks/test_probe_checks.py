@@ -11,7 +11,7 @@ from judging import Ward, acknowledge
 from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.policy import Policy
 from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import Change
+from gpumon.health.verdict import VerdictChange
 from gpumon.model.hold import Hold
 from gpumon.probe.core.preflight import REFUSED
 from gpumon.probe.core.result import Comparison, Conditions, Location, ProbeResult
@@ -203,7 +203,7 @@ def test_wrong_data_is_over_when_the_gpu_was_reset_and_a_run_is_well() -> None:
     assert ward.level("gpu_allreduce_wrong", 2) is Level.FAIL
     ward.ran("ok").go_on(5 * MINUTE)
     assert ward.verdict("gpu_allreduce_wrong", 2) is None
-    assert [one.way for one in ward.rulings if one.change is Change.CLEARED][-1] is Way.RESET
+    assert [one.way for one in ward.transitions if one.change is VerdictChange.CLEARED][-1] is Way.RESET
 
 
 def test_the_all_reduce_fails_when_two_runs_in_a_row_do() -> None:
@@ -423,7 +423,7 @@ def test_what_a_run_found_is_over_after_a_reboot(outcome: str, blames: tuple[int
     awaiting.ran("ok").go_on(15 * MINUTE, every=15)
     assert not awaiting.verdicts
     for ward in (awaiting, off):
-        assert [one.way for one in ward.rulings if one.change is Change.CLEARED][-1] is Way.REBOOT
+        assert [one.way for one in ward.transitions if one.change is VerdictChange.CLEARED][-1] is Way.REBOOT
 
 
 def test_a_slow_run_of_last_week_says_nothing_any_more() -> None:

@@ -42,7 +42,7 @@ def test_processes_that_come_back_are_none() -> None:
     for _ in range(4):
         ward.processes(stuck=(stuck(ward, "3"),))
         ward.go_on(4 * MINUTE)
-    assert not ward.rulings
+    assert not ward.transitions
 
 
 def test_a_process_whose_gpus_cannot_be_seen_counts_as_well() -> None:
@@ -96,7 +96,7 @@ def test_memory_that_is_nobodys_business(readings: dict[str, Any]) -> None:
     """Little of it, or in the hands of somebody whom NVML does not name."""
     ward = Ward()
     ward.gpu(3, **HELD | readings)
-    assert not ward.go_on(20 * MINUTE, every=30).rulings
+    assert not ward.go_on(20 * MINUTE, every=30).transitions
 
 
 @pytest.mark.parametrize("contained", [True, None])
@@ -105,7 +105,7 @@ def test_in_a_container_nobody_knows_whose_memory_it_is(*, contained: bool | Non
     ward = Ward()
     ward.processes(contained=contained)
     ward.gpu(3, **HELD)
-    assert not ward.go_on(20 * MINUTE, every=30).rulings
+    assert not ward.go_on(20 * MINUTE, every=30).transitions
 
 
 def test_a_job_that_ends_slowly_leaves_no_orphan() -> None:
@@ -116,7 +116,7 @@ def test_a_job_that_ends_slowly_leaves_no_orphan() -> None:
         ward.go_on(4 * MINUTE)
         ward.gpu(3, memory_used_bytes=0.5 * GIB)
         ward.go_on(MINUTE)
-    assert not ward.rulings
+    assert not ward.transitions
 
 
 def waiting(**readings: Any) -> Ward:
@@ -152,7 +152,7 @@ def test_kernels_that_wait_for_a_peer_are_told() -> None:
 )
 def test_kernels_that_do_something(readings: dict[str, Any]) -> None:
     """However little of the power it needs."""
-    assert not waiting(**readings).go_on(40 * MINUTE, every=30).rulings
+    assert not waiting(**readings).go_on(40 * MINUTE, every=30).transitions
 
 
 def test_work_now_and_then_is_no_waiting() -> None:
@@ -163,7 +163,7 @@ def test_work_now_and_then_is_no_waiting() -> None:
         ward.go_on(10 * MINUTE, every=15)
         ward.gpu(3, power_watts=600.0)
         ward.go_on(MINUTE, every=15)
-    assert not ward.rulings
+    assert not ward.transitions
 
 
 def test_without_performance_monitoring_power_alone_counts() -> None:
@@ -217,4 +217,4 @@ def test_each_of_them_can_be_switched_off() -> None:
     ward.processes(stuck=(stuck(ward, "3", minutes=9),))
     ward.gpu(3, utilization_ratio=1.0, power_watts=130.0)
     ward.gpu(2, **HELD)
-    assert not ward.go_on(20 * MINUTE, every=30).rulings
+    assert not ward.go_on(20 * MINUTE, every=30).transitions

@@ -313,8 +313,8 @@ def test_what_begins_in_maintenance_and_goes_on_after_it_recurs() -> None:
     began_at, began = ward.at, ward.wall
     ward.go_on(HOUR + MINUTE, every=MINUTE)
     ward.event(1, 48)
-    burst = replace(ward.report.events[-1], first_at=began_at, first_wall=began)
-    ward.report = replace(ward.report, events=(burst,))
+    event = replace(ward.report.events[-1], first_at=began_at, first_wall=began)
+    ward.report = replace(ward.report, events=(event,))
     assert ward.go_on().level("gpu_xid_recurring", 1) is Level.FAIL
 
 
@@ -478,7 +478,7 @@ def test_warning(code: int, text: str, action: Action) -> None:
     assert ward.go_on(90).verdict("gpu_xid", 1) is None
     assert ward.go_on(DAY - 600, every=900).verdict("gpu_xid", 0)
     assert not ward.go_on(HOUR, every=900).verdicts
-    assert ward.rulings[-1].way is Way.QUIET
+    assert ward.transitions[-1].way is Way.QUIET
 
 
 def test_contained_errors_that_come_again() -> None:
@@ -509,7 +509,7 @@ def test_power_smoothing_that_is_back() -> None:
     ward.go_on(90)
     assert ward.verdict("gpu_xid", 0) is None
     assert ward.verdict("gpu_xid", 1)
-    assert ward.rulings[-1].way is Way.WELL
+    assert ward.transitions[-1].way is Way.WELL
 
 
 def test_unknown_code() -> None:
@@ -556,7 +556,7 @@ def test_nvswitch_error_that_is_not_fatal() -> None:
     ward.event(0, 12028, fatal=False, bus_id="0000:05:00.0", uuid=None, kind=SXID)
     assert ward.go_on(DAY - 600, every=600).level("nvswitch_error") is Level.WARN
     assert not ward.go_on(1800, every=300).verdicts
-    assert ward.rulings[-1].way is Way.QUIET
+    assert ward.transitions[-1].way is Way.QUIET
 
 
 def unplaced(ward: Ward, code: int) -> None:

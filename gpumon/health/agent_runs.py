@@ -8,7 +8,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class AgentRun:
     """From one start of the agent to its end."""
 
     boot_id: str
@@ -25,15 +25,15 @@ class Life:
     """The node was in maintenance when it was last known to run."""
 
 
-def last_before_boot(lives: Iterable[Life], boot_id: str) -> Life | None:
+def last_before_boot(agent_runs: Iterable[AgentRun], boot_id: str) -> AgentRun | None:
     """The life in which the host went down before this boot; None where nobody knows of one."""
-    known = tuple(lives)
+    known = tuple(agent_runs)
     first = next((place for place, one in enumerate(known) if one.boot_id == boot_id), len(known))
     return known[first - 1] if first else None
 
 
-def restarts(lives: Iterable[Life], boot_id: str) -> Iterator[float]:
+def restarts(agent_runs: Iterable[AgentRun], boot_id: str) -> Iterator[float]:
     """Boot clock of each start in this boot after a life of the same version that did not end in order."""
-    for before, after in pairwise(one for one in lives if one.boot_id == boot_id):
+    for before, after in pairwise(one for one in agent_runs if one.boot_id == boot_id):
         if before.stopped is None and not before.planned and before.version == after.version:
             yield after.began_at

@@ -15,8 +15,8 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot, XidEvent
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
-from gpumon.services.event_recorder import Sightings
-from gpumon.services.persistence import PATIENCE_SECONDS, Memories
+from gpumon.services.event_recorder import EventRecorder
+from gpumon.services.persistence import PATIENCE_SECONDS, Persistence
 from gpumon.state.messages import Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
@@ -56,25 +56,25 @@ class Agent:
         self.loop = Loop()
         self.monitor = Monitor(Report(started=0.0, probe=ProbeState(metrics=INITIAL)), ReducerSettings())
         self.silent: list[tuple[str, int]] = []
-        self.memories = Memories(
+        self.persistence = Persistence(
             self.loop,
             folder / "gpumon.db",
             Retention(),
             "allreduce",
             take=self.monitor.take,
             latest=lambda: self.monitor.latest,
-            on_recalled=lambda remembered, position: self.sightings.recalled(remembered.events, position),
+            on_recalled=lambda remembered, position: self.observations.recalled(remembered.events, position),
         )
-        self.sightings = Sightings(
+        self.observations = EventRecorder(
             self.loop,
-            self.memories,
+            self.persistence,
             log,
             boot_id,
             latest=lambda: self.monitor.latest,
             on_xid=lambda bus_id, xid: self.silent.append((bus_id, xid)),
         )
-        self.memories.start()
-        self.sightings.start()
+        self.persistence.start()
+        self.observations.start()
         if sees_gpu:
             self.see_gpu()
 
@@ -85,7 +85,7 @@ class Agent:
         self.monitor.take(Snapshot(ended_at=1.0, wall=2e9, durations={"fast": 0.1}, gpus=(gpu,), present=(BUS_ID,)))
 
     def nvml(self, xid: int = 79) -> None:
-        self.sightings.hear(XidEvent(xid=xid, bus_id=BUS_ID, uuid=UUID, at=boot_clock(), wall=2e9))
+        self.observations.hear(XidEvent(xid=xid, bus_id=BUS_ID, uuid=UUID, at=boot_clock(), wall=2e9))
 
     def counts(self) -> dict[str, float]:
         report = self.monitor.latest
@@ -103,12 +103,12 @@ class Agent:
     def stop(self) -> None:
         self.loop.call_after(0.2, self.loop.stop)
         self.loop.run()
-        self.sightings.stop()
-        self.memories.close()
+        self.observations.stop()
+        self.persistence.close()
 
     def kill(self) -> None:
         """What was handed to the store by now is stored; nothing else is."""
-        self.memories.close()
+        self.persistence.close()
 
 
 @pytest.fixture(autouse=True)
@@ -133,8 +133,8 @@ def start(tmp_path: Path, log: Log) -> Iterator[Callable[..., Agent]]:
 
     yield begin
     for agent in agents:
-        agent.sightings.log.close()
-        agent.memories.close()
+        agent.observations.log.close()
+        agent.persistence.close()
 
 
 def test_both_sources_tell_of_one_error(start: Callable[..., Agent], log: Log) -> None:
@@ -225,7 +225,7 @@ def test_a_reboot_is_news_from_its_first_line_on(start: Callable[..., Agent], tm
     """A GPU that fell off while the host booted is named though it was not seen since, in the Report too."""
     agent = start()
     agent.knows({})
-    agent.memories.boards.keep(agent.monitor.latest)
+    agent.persistence.boards.keep(agent.monitor.latest)
     agent.stop()
 
     booted = Log(tmp_path / "kmsg-2")
@@ -250,7 +250,7 @@ def test_a_board_in_the_place_of_another_tells_its_own_name(start: Callable[...,
         pass
     agent = start(None)
     agent.knows({})
-    agent.memories.boards.keep(agent.monitor.latest)
+    agent.persistence.boards.keep(agent.monitor.latest)
     agent.stop()
 
     agent = start(None, sees_gpu=False)
@@ -320,7 +320,7 @@ def test_a_store_that_cannot_be_opened_keeps_no_error_back(
     (tmp_path / "gpumon.db").rmdir()
     agent.until(lambda: {event.code for event in agent.monitor.latest.events} == {48, 79, 94})
     agent.knows({"79": 1.0, "94": 1.0})
-    agent.until(lambda: agent.memories.trouble is None)
+    agent.until(lambda: agent.persistence.trouble is None)
     agent.stop()
     agent = start()
     agent.knows({"79": 1.0, "94": 1.0})

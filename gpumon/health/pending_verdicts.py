@@ -12,7 +12,7 @@ from gpumon.model.now import Now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waited:
+class PendingVerdict:
     """A Pending on clocks that mean something to the next life of the agent."""
 
     check: str
@@ -25,13 +25,13 @@ class Waited:
     boot_id: str
 
 
-def waited(health: Health, boot_id: str) -> Iterator[Waited]:
+def waited(health: Health, boot_id: str) -> Iterator[PendingVerdict]:
     """What is to be stored."""
     if health.judged_at is None or health.looked_at is None:
         return
     offset = health.judged_at - health.looked_at
     for (check, device), one in health.pending.items():
-        yield Waited(
+        yield PendingVerdict(
             check=check,
             device=device,
             level=one.level,
@@ -42,7 +42,7 @@ def waited(health: Health, boot_id: str) -> Iterator[Waited]:
         )
 
 
-def resumed(stored: Iterable[Waited], now: Now, boot_id: str) -> dict[Key, Pending]:
+def resumed(stored: Iterable[PendingVerdict], now: Now, boot_id: str) -> dict[Key, Pending]:
     """What goes on waiting: that of this boot which nobody missed for too long. The gap itself does not count."""
     found = {}
     for one in stored:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpumon.model.error_event import KMSG, NVML, XID, Burst, Change, Sighting
+from gpumon.model.error_event import KMSG, NVML, XID, ErrorChange, ErrorEvent, ErrorObservation
 
 WALL = 2e9
 BUS_ID = "00000000:18:00.0"
 
 
-def burst(number: int, code: int = 79, uuid: str | None = "GPU-1", **values: Any) -> Burst:
+def error_event(number: int, code: int = 79, uuid: str | None = "GPU-1", **values: Any) -> ErrorEvent:
     """One Xid, `number` seconds after the boot."""
     at, wall = float(number), WALL + number
-    plain = Burst(
+    plain = ErrorEvent(
         id=f"b{number}",
         kind=XID,
         code=code,
@@ -30,16 +30,16 @@ def burst(number: int, code: int = 79, uuid: str | None = "GPU-1", **values: Any
     return replace(plain, **values)
 
 
-def change(number: int, code: int = 79, uuid: str | None = "GPU-1", **values: Any) -> Change:
+def change(number: int, code: int = 79, uuid: str | None = "GPU-1", **values: Any) -> ErrorChange:
     """A burst that is new."""
-    one = burst(number, code, uuid, **values)
-    return Change(one, one.count)
+    one = error_event(number, code, uuid, **values)
+    return ErrorChange(one, one.count)
 
 
-def sighting(at: float, source: str = NVML, code: int = 79, **values: Any) -> Sighting:
+def observation(at: float, source: str = NVML, code: int = 79, **values: Any) -> ErrorObservation:
     """One sighting of one Xid, in NVML or with its text in the kernel log."""
     text = "GPU has fallen off the bus." if source == KMSG else ""
-    plain = Sighting(
+    plain = ErrorObservation(
         kind=XID, code=code, bus_id=BUS_ID, at=at, since=at, wall=WALL + at, source=source, text=text, uuid="GPU-1"
     )
     return replace(plain, **values)

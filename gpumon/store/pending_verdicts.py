@@ -9,19 +9,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.terms import Level
-from gpumon.health.waiting import Waited
 
 log = logging.getLogger(__name__)
 
 
-def keep(connection: sqlite3.Connection, known: Iterable[Waited]) -> None:
+def keep(connection: sqlite3.Connection, known: Iterable[PendingVerdict]) -> None:
     """Exactly these."""
     document = json.dumps([asdict(one) for one in known])
     connection.execute("INSERT OR REPLACE INTO meta VALUES ('waiting', ?)", (document,))
 
 
-def every(connection: sqlite3.Connection) -> tuple[Waited, ...]:
+def every(connection: sqlite3.Connection) -> tuple[PendingVerdict, ...]:
     """Nothing where it cannot be read: it begins anew."""
     row = connection.execute("SELECT value FROM meta WHERE key = 'waiting'").fetchone()
     try:
@@ -31,6 +31,6 @@ def every(connection: sqlite3.Connection) -> tuple[Waited, ...]:
         return ()
 
 
-def _waited(values: Mapping[str, Any]) -> Waited:
+def _waited(values: Mapping[str, Any]) -> PendingVerdict:
     lasted = {Level(int(level)): seconds for level, seconds in values["lasted"].items()}
-    return Waited(**{**values, "level": Level(values["level"]), "lasted": lasted})
+    return PendingVerdict(**{**values, "level": Level(values["level"]), "lasted": lasted})
