@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from gpumon.clock import boot_clock, boot_id
+from gpumon.config import health_file
 from gpumon.config.component_settings import (
     PROBE,
     choices,
@@ -22,6 +24,7 @@ from gpumon.config.component_settings import (
     timetable,
 )
 from gpumon.config.model import Configuration
+from gpumon.model.error_event import LogPosition
 from gpumon.model.orders import LinksOrders, SamplerOrders
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.core.schedule import Schedule
@@ -32,6 +35,7 @@ from gpumon.server.hosts import own_names
 from gpumon.server.listener import Front
 from gpumon.server.sources import Sources
 from gpumon.services.event_recorder import EventRecorder
+from gpumon.services.health_file import HealthFile
 from gpumon.services.heartbeat import Heartbeat
 from gpumon.services.holds import Holding
 from gpumon.services.inventory_acceptance import InventoryAcceptance
@@ -40,6 +44,7 @@ from gpumon.services.message_router import MessageRouter
 from gpumon.services.persistence import Persistence
 from gpumon.services.releases import Releasing
 from gpumon.services.verdict_writer import VerdictWriter
+from gpumon.state.messages import StoredState
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.store.store import Retention
@@ -76,6 +81,7 @@ class Services:
     maintenance: Maintaining
     inventory_acceptance: InventoryAcceptance
     front: Front
+    health_file: HealthFile
     epoch: float
     """Boot clock at which a simulated node began."""
 
@@ -86,7 +92,12 @@ class Services:
 
     def notices(self) -> dict[str, str]:
         """Return what the operator has to know, by subject."""
-        notices = {"store": self.persistence.notice, "release": self.releases.notice, "token": self.front.notice}
+        notices = {
+            "store": self.persistence.notice,
+            "release": self.releases.notice,
+            "token": self.front.notice,
+            "health_file": self.health_file.notice,
+        }
         return {subject: notice for subject, notice in notices.items() if notice}
 
     def apply(self, configuration: Configuration) -> None:
@@ -120,6 +131,7 @@ def build(configuration: Configuration) -> Services:
         maintenance=wiring.maintenance,
         inventory_acceptance=wiring.inventory_acceptance,
         front=wiring.front,
+        health_file=wiring.health_file,
         epoch=wiring.epoch,
     )
 
@@ -144,7 +156,7 @@ class _Wiring:
             PROBE.name,
             take=self.monitor.take,
             latest=self._latest,
-            on_recalled=lambda remembered, position: self.event_recorder.recalled(remembered.events, position),
+            on_recalled=self._restore,
         )
 
     @cached_property
@@ -236,7 +248,18 @@ class _Wiring:
 
     @cached_property
     def front(self) -> Front:
-        return Front(self._configuration.web, self._configuration.store.path, self._create_app)
+        return Front(self._configuration.web, self._create_app)
+
+    @cached_property
+    def health_file(self) -> HealthFile:
+        store = self._configuration.store.path.absolute()
+        return HealthFile(
+            self.loop,
+            self._configuration.health.file or health_file.default_path(store, os.environ),
+            latest=self._latest,
+            store=store,
+            address=self.front.local_address,
+        )
 
     def _create_app(self) -> ASGIApp:
         host, _ = self._configuration.web.address
@@ -263,6 +286,10 @@ class _Wiring:
                 boot=boot_clock,
             )
         )
+
+    def _restore(self, stored: StoredState, position: LogPosition | None) -> None:
+        self.event_recorder.recalled(stored.events, position)
+        self.health_file.update()
 
     def _latest(self) -> Report:
         return self.monitor.latest

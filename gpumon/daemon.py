@@ -43,13 +43,12 @@ class Daemon:
         """Run until SIGTERM or SIGINT. Return the exit code."""
         self._catch_signals()
         self.start()
-        systemd.notify("READY=1")
         self.services.loop.run()
         self.stop()
         return 0
 
     def start(self) -> None:
-        """Start the services."""
+        """Start the services. systemd is notified when the health file holds what the store had."""
         self._log_start()
         _raise_descriptor_limit()
         _create_state_directory(self._configuration.store.path)
@@ -68,6 +67,7 @@ class Daemon:
         services.front.start()
         services.schedule.start()
         self._start_watchdog()
+        services.health_file.start(on_restored=lambda: systemd.notify("READY=1"))
 
     def stop(self) -> None:
         """Stop the services: first the children, then what records how they ended, the store last."""
@@ -80,6 +80,7 @@ class Daemon:
         services.links.stop()
         services.probe.stop()
         self._wait_for_children()
+        services.health_file.stop()
         services.front.stop()
         services.event_recorder.stop()
         services.verdict_writer.stop()

@@ -72,7 +72,7 @@ class Agent(Daemon):
         self.services = replace(
             self.services,
             schedule=_Schedule(timetable(configuration)),
-            front=_Front(configuration.web, configuration.store.path, FastAPI),
+            front=_Front(configuration.web, FastAPI),
         )
 
     @property

@@ -1,4 +1,4 @@
-"""`gpumon check`: one line and an exit code, for Nagios, Slurm and node-problem-detector. Imports nothing slow."""
+"""`gpumon check`: one line and an exit code, for Nagios, Slurm and node-problem-detector. Reads the health file."""
 
 from __future__ import annotations
 
@@ -7,113 +7,98 @@ import io
 import json
 import os
 import sys
+from pathlib import Path
 
-from gpumon.cli.errors import UserError
-from gpumon.cli.fitness import agent_location, ask_agent, job_gpus
-from gpumon.cli.fitness.conclusion import Answer, answer
-from gpumon.cli.fitness.node_health import Known, Unknowable
-from gpumon.health.terms import UNKNOWN
+from gpumon.cli import job_gpus
+from gpumon.cli.check_result import CheckResult, check_result, unknown
+from gpumon.cli.health_file import MAX_AGE_SECONDS, CheckError, read_health
+from gpumon.config import health_file
+
+HEALTH_FILE, STORE = "--health.file", "--store.path"
+VARIABLES = {HEALTH_FILE: "GPUMON_HEALTH__FILE", STORE: "GPUMON_STORE__PATH"}
+"""Flags, and the environment variables of the same settings. A test compares them with the table of settings."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.description = "exit code: 0 ok, 1 warn, 2 fail, 3 nobody can tell"
-    parser.add_argument("--json", action="store_true", help="the answer as JSON")
-    parser.add_argument("--for-job", action="store_true", help="only what concerns the GPUs of this job, and every job")
+    parser.description = (
+        "Report the health of this node, or of a job's GPUs, in one line. Exit code: 0 ok, 1 warn, 2 fail, 3 unknown."
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--for-job",
+        action="store_true",
+        help="report only on the GPUs of this job (from CUDA_VISIBLE_DEVICES or Slurm's variables) and on what "
+        "concerns every job",
+    )
     parser.add_argument(
         "--gpu",
         action="append",
         default=[],
         metavar="GPU",
-        help="a GPU of the job (index, uuid or PCI address; repeatable) in place of what CUDA and Slurm say of it; "
-        "implies --for-job",
+        help="GPU of the job by index, uuid or PCI address; repeatable; implies --for-job",
+    )
+    parser.add_argument("--ignore", action="append", default=[], metavar="CHECK", help="ignore this check; repeatable")
+    parser.add_argument(
+        "--maintenance-ok", action="store_true", help="exit 0 during a maintenance window, whatever the line reports"
     )
     parser.add_argument(
-        "--ignore", action="append", default=[], metavar="CHECK", help="leave out this check; repeatable"
+        "--max-age",
+        type=float,
+        default=MAX_AGE_SECONDS,
+        metavar="SECONDS",
+        help=f"age from which the health file is stale ({MAX_AGE_SECONDS:g})",
     )
     parser.add_argument(
-        "--maintenance-ok", action="store_true", help="exit 0 during maintenance, whatever the line says"
+        HEALTH_FILE,
+        dest=HEALTH_FILE,
+        metavar="PATH",
+        help=f"health file to read (default {health_file.RUNTIME_DIRECTORY}/{health_file.NAME}; environment "
+        f"{VARIABLES[HEALTH_FILE]})",
     )
-    for flag, variable in agent_location.VARIABLES.items():
-        parser.add_argument(
-            flag, dest=flag, metavar="VALUE", help=f"as of `gpumon serve`; in the environment {variable}"
-        )
+    parser.add_argument(
+        STORE,
+        dest=STORE,
+        metavar="PATH",
+        help="read the health file beside this store, of an agent that systemd did not start "
+        f"(environment {VARIABLES[STORE]})",
+    )
 
 
 def run(chosen: argparse.Namespace) -> int:
-    found = _found(chosen)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a reason may have letters that the locale has not
+    path = health_file.find(_path(HEALTH_FILE, chosen), _path(STORE, chosen), os.environ)
+    result = _result(path, chosen)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a reason may have letters that the locale lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        print(json.dumps(found.document, indent=2) if chosen.json else found.line, flush=True)
-    except OSError:  # nobody hears it, or the disk is full: the exit code says it still
+        print(json.dumps(result.document(str(path)), indent=2) if chosen.json else result.line, flush=True)
+    except OSError:  # the reader is gone or the disk is full: the exit code still counts
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0 if chosen.maintenance_ok and found.known.maintenance else found.code
+    return 0 if chosen.maintenance_ok and result.health.maintenance else result.code
 
 
-def _found(chosen: argparse.Namespace) -> Answer:
+def _path(flag: str, chosen: argparse.Namespace) -> Path | None:
+    named = vars(chosen)[flag] or os.environ.get(VARIABLES[flag])
+    return Path(named).expanduser() if named else None
+
+
+def _result(path: Path, chosen: argparse.Namespace) -> CheckResult:
     try:
-        return _answered(chosen)
-    except Unknowable as error:
-        return _unknown(str(error))
-    except Exception as error:  # noqa: BLE001 - python's own exit code of a mistake, 1, would be a warning
-        return _unknown(f"gpumon check itself failed: {error!r}. Report it.")
+        _check_names(chosen.ignore)
+        asked = job_gpus.from_job(chosen.gpu, os.environ) if chosen.gpu or chosen.for_job else None
+        health = read_health(path, chosen.max_age)
+        gpus = None if asked is None else job_gpus.resolve(asked, health)
+        return check_result(health, gpus, chosen.ignore)
+    except CheckError as error:
+        return unknown(str(error))
+    except Exception as error:  # noqa: BLE001 - python's exit code for an error, 1, would be a warning
+        return unknown(f"gpumon check itself failed: {error!r}. Report it.")
 
 
-def _unknown(words: str) -> Answer:
-    known = Known(source="none", trouble=words)
-    return Answer(level=UNKNOWN, line=answer(known).line, known=known)
-
-
-def _answered(chosen: argparse.Namespace) -> Answer:
-    _known_checks(chosen.ignore)
-    asked = job_gpus.named(chosen.gpu, os.environ) if chosen.gpu or chosen.for_job else None
-    known = _known(agent_location.find(vars(chosen), os.environ, lambda: _configured(chosen)))
-    try:
-        gpus = None if asked is None else job_gpus.chosen(asked, known.gpus)
-    except Unknowable as error:
-        from gpumon.outputs.words import sentence  # noqa: PLC0415 - only for who asked wrongly
-
-        raise Unknowable(f"{error} {sentence(known.trouble)}".strip()) from error
-    return answer(known, gpus, chosen.ignore)
-
-
-def _known(where: agent_location.Place) -> Known:
-    """What the agent says; if it says nothing, what its store holds."""
-    try:
-        return ask_agent.ask(where.host, where.port)
-    except Unknowable as error:
-        return _stored(where.store, str(error))
-
-
-def _stored(store: str | None, trouble: str) -> Known:
-    from gpumon.cli.fitness import stored_health  # noqa: PLC0415 - only without an agent
-
-    if store is None:
-        return Known(
-            source="none", trouble=f"{trouble} What it knew is in its store: name it with {agent_location.STORE}."
-        )
-    try:
-        return stored_health.read(store)._replace(trouble=trouble)
-    except Unknowable as error:
-        return Known(source="none", trouble=f"{trouble} What it knew cannot be read: {error}")
-
-
-def _configured(chosen: argparse.Namespace) -> tuple[tuple[str, int], str]:
-    """The slow way: no agent has left word."""
-    from gpumon.cli.config_arguments import configuration  # noqa: PLC0415 - it takes longer than all the rest
-
-    try:
-        settings = configuration(chosen)
-    except UserError as error:
-        raise Unknowable(str(error)) from error
-    return settings.web.address, str(settings.store.path)
-
-
-def _known_checks(names: list[str]) -> None:
-    """A misspelt check would be ignored in vain."""
+def _check_names(names: list[str]) -> None:
+    """Raise CheckError for a misspelt check."""
     if names:
-        from gpumon.health.table import BY_NAME  # noqa: PLC0415 - slow, and seldom asked for
+        from gpumon.health.table import BY_NAME  # noqa: PLC0415 - takes 0.2 s, and is needed only with --ignore
 
         wrong = [name for name in names if name not in BY_NAME]
         if wrong:
-            raise Unknowable(f"--ignore {wrong[0]}: there is no such check; there are: {', '.join(sorted(BY_NAME))}.")
+            raise CheckError(f"--ignore {wrong[0]}: there is no such check; there are: {', '.join(sorted(BY_NAME))}.")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumon import __version__
-from gpumon.config.agent_file import ANYWHERE
+from gpumon.config.health_file import LOOPBACK
 from gpumon.server.token import TokenError, read
 
 TIMEOUT_SECONDS = 10.0
@@ -84,7 +84,7 @@ class Client:
         return f"{self.host or '*'}:{self.port}"
 
     def _exchange(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(ANYWHERE.get(self.host, self.host), self.port, timeout=self.timeout)
+        connection = http.client.HTTPConnection(LOOPBACK.get(self.host, self.host), self.port, timeout=self.timeout)
         try:
             connection.request(method, path, headers={"User-Agent": AGENT, **headers})
             answer = connection.getresponse()

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from gpumon.cli.client import Client
 from gpumon.cli.errors import UserError
-from gpumon.cli.fitness import agent_location
-from gpumon.cli.fitness.node_health import Unknowable
-from gpumon.config import xid_file
+from gpumon.cli.health_file import agent_address
+from gpumon.config import health_file, xid_file
 from gpumon.config.load import ConfigurationError, configuration_file, load
 from gpumon.config.model import Configuration
 from gpumon.config.settings import CONFIG_FILE, FLAGS
@@ -77,16 +76,22 @@ def wrong_with_simulation(profile: str, scenario: Path | None) -> str:
 
 
 def client(chosen: argparse.Namespace) -> Client:
-    """The agent that is meant, where `gpumon check` would ask too. Raises UserError."""
+    """Return a client of the agent that is meant. Raises UserError."""
     return meant(chosen)[0]
 
 
 def meant(chosen: argparse.Namespace) -> tuple[Client, Configuration, Path]:
-    """That agent, the configuration in force, and the store of both. Raises UserError."""
+    """Return a client of the agent that is meant, the configuration in force, and the store of both. Raises UserError.
+
+    Address and store are the configured ones, else those that the agent has written to its health file.
+    """
     settings = configuration(chosen)
-    try:
-        where = agent_location.find(vars(chosen), os.environ, lambda: (settings.web.address, str(settings.store.path)))
-    except Unknowable as error:
-        raise UserError(str(error)) from error
-    agent = Client(where.host, where.port, settings.web.token_file)
-    return agent, settings, Path(where.store or settings.store.path)
+    address, store = settings.web.address, settings.store.path
+    configured = settings.origin("store.path") != "default"
+    running = agent_address(health_file.find(settings.health.file, store if configured else None, os.environ))
+    if running is not None:
+        if settings.origin("web.listen_address") == "default" or not address[1]:
+            address = running[0]
+        if not configured:
+            store = Path(running[1])
+    return Client(*address, settings.web.token_file), settings, store

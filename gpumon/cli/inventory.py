@@ -6,17 +6,17 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from gpumon.cli.client import Client, ClientError, Refused
-from gpumon.cli.config_arguments import add_flags, client, configuration
+from gpumon.cli.config_arguments import add_flags, meant
 from gpumon.cli.errors import UserError
-from gpumon.cli.fitness import stored_health
-from gpumon.cli.fitness.node_health import Unknowable
 from gpumon.outputs.inventory_table import render_inventory
 from gpumon.outputs.responses.inventory import InventoryResponse
-from gpumon.store import boards, ports
+from gpumon.store.errors import StoreError
+from gpumon.store.store import Store
 
 PATH, MEMBERS = "/api/v1/inventory", ("source", "gpus", "ports", "gone")
 WAIT_SECONDS = 30.0
@@ -39,8 +39,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    agent = replace(client(chosen), timeout=WAIT_SECONDS)
-    found = _accepted(agent, chosen.parts) if chosen.what == ACCEPT else _known(agent, chosen)
+    agent, _, store = meant(chosen)
+    agent = replace(agent, timeout=WAIT_SECONDS)
+    found = _accepted(agent, chosen.parts) if chosen.what == ACCEPT else _known(agent, store)
     print(json.dumps(found, indent=2) if chosen.json else render_inventory(found))
     return 0
 
@@ -53,7 +54,7 @@ def _accepted(agent: Client, parts: Sequence[str]) -> Any:
         raise UserError(str(error)) from error
 
 
-def _known(agent: Client, chosen: argparse.Namespace) -> Any:
+def _known(agent: Client, path: Path) -> Any:
     """What the agent says; if it says nothing, what its store holds."""
     try:
         return agent.get(PATH, MEMBERS)
@@ -61,11 +62,7 @@ def _known(agent: Client, chosen: argparse.Namespace) -> Any:
         raise UserError(str(refusal)) from refusal
     except ClientError as silence:
         try:
-            return stored_health.inquire(
-                str(configuration(chosen).store.path),
-                lambda store: InventoryResponse.from_store(
-                    boards.every(store), boards.accepted(store), ports.every(store)
-                ),
-            ).document()
-        except Unknowable as error:
-            raise UserError(f"{silence} Nor can its store be read: {error}") from error
+            with Store.open_copy(path) as store:
+                return InventoryResponse.from_store(store.boards(), store.accepted(), store.ports()).document()
+        except StoreError as error:
+            raise UserError(f"{silence} Its store cannot be read either: {error}") from error

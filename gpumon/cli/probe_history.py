@@ -13,16 +13,15 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gpumon.cli.client import Client, ClientError, Refused
-from gpumon.cli.config_arguments import client, configuration
+from gpumon.cli.config_arguments import meant
 from gpumon.cli.errors import UserError
-from gpumon.cli.fitness import stored_health
-from gpumon.cli.fitness.node_health import Unknowable
 from gpumon.model import durations
 from gpumon.outputs.probe_history import history
 from gpumon.outputs.responses.probes import RunResponse
 from gpumon.probe.core.probes import PROBES
-from gpumon.store import runs
+from gpumon.store.errors import StoreError
 from gpumon.store.runs import RunQuery
+from gpumon.store.store import Store
 
 NAME = "history"
 PATH, MEMBERS = "/api/v1/probes", ("probes",)
@@ -53,17 +52,18 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _known(chosen: argparse.Namespace) -> list[Any]:
     """What the agent says; if it says nothing, what its store holds."""
+    agent, _, path = meant(chosen)
     try:
-        return list(_asked(client(chosen), chosen))
+        return list(_asked(agent, chosen))
     except Refused as refusal:
         raise UserError(str(refusal)) from refusal
     except ClientError as silence:
         query = _query(chosen)
         try:
-            page = stored_health.inquire(str(configuration(chosen).store.path), lambda store: runs.find(store, query))
-        except Unknowable as error:
-            raise UserError(f"{silence} Nor can its store be read: {error}") from error
-        return [RunResponse.from_result(run).document() for run in page.results]
+            with Store.open_copy(path) as store:
+                return [RunResponse.from_result(run).document() for run in store.probe_runs(query).results]
+        except StoreError as error:
+            raise UserError(f"{silence} Its store cannot be read either: {error}") from error
 
 
 def _asked(agent: Client, chosen: argparse.Namespace) -> Iterator[Any]:

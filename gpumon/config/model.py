@@ -192,6 +192,14 @@ class Health(Section):
     boot_grace_seconds: float = setting(
         300, "Time after a boot in which links may train and daemons start. On a simulated node 0.", ge=0, le=86400
     )
+    file: SomePath | None = setting(
+        None,
+        "File to which the verdicts are written for `gpumon check` and other programs: docs/check.md.",
+        flag="--health.file",
+        default_in_words="`health.json` in systemd's runtime directory, else `gpumon.db.health.json` beside the store",
+        example="/run/gpumon/health.json",
+        restart=True,
+    )
     versions: Mapping[str, str] = setting(
         {},
         "Versions that this host should have, by name: docs/inventory.md lists them.",

@@ -1,17 +1,13 @@
-"""Where clients find the daemon: the address, the token that guards it, and word of both for `gpumon check`."""
+"""Where clients find the daemon: the address, and the token that guards it."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from gpumon import __version__
-from gpumon.config import agent_file, places
-from gpumon.config.agent_file import ANYWHERE, Beacon
+from gpumon.config.health_file import LOOPBACK
 from gpumon.config.model import Web
 from gpumon.server.server import Server, listen
 from gpumon.server.token import TokenError, ensure, read, warning
@@ -22,12 +18,15 @@ _log = logging.getLogger("gpumon")
 class Front:
     """Listens from the beginning, and answers once it is started."""
 
-    def __init__(self, web: Web, store: Path, create_app: Callable[[], ASGIApp]) -> None:
+    def __init__(self, web: Web, create_app: Callable[[], ASGIApp]) -> None:
         """Listen on the configured address. Raises ListenError."""
         self._web = web
-        self._store = store
         self._create_app = create_app
         self._socket = listen(*web.address)
+        host, port = self._socket.getsockname()[:2]
+        self._url = f"http://{_address(host, port)}/"
+        self.local_address = _address(LOOPBACK.get(web.address[0], host), port)
+        """Host and port at which a program on this host reaches the daemon."""
         self._server: Server | None = None
         self.notice: str | None = None
         """What is wrong with the token."""
@@ -35,11 +34,9 @@ class Front:
     def start(self) -> None:
         """Create the application and serve it. Returns once requests are taken."""
         self._make_token()
-        host, port = self._socket.getsockname()[:2]
         self._server = Server(self._create_app())
         self._server.start([self._socket])
-        self._leave_word(host, port)
-        _log.info("listening", extra={"url": f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"})
+        _log.info("listening", extra={"url": self._url})
 
     def stop(self) -> None:
         """Take no more requests, finish those in progress."""
@@ -64,13 +61,6 @@ class Front:
         if self.notice is not None:
             _log.error(self.notice)
 
-    def _leave_word(self, host: str, port: int) -> None:
-        """For `gpumon check`, which without it has to read the configuration."""
-        runtime = places.given_runtime_directory(os.environ)
-        asked = ANYWHERE.get(self._web.address[0], host)
-        own = Beacon(host=asked, port=port, store=str(self._store.absolute()), pid=os.getpid(), version=__version__)
-        for path in (agent_file.beside(str(self._store)), *([f"{runtime}/{agent_file.NAME}"] if runtime else [])):
-            try:
-                agent_file.write(own, path)
-            except OSError as error:
-                _log.warning("cannot leave word for gpumon check, which may be slow now", extra={"error": str(error)})
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -61,6 +61,15 @@ def open_file(path: Path) -> Opened:
             raise
 
 
+def open_copy(path: Path) -> Opened:
+    """Open a copy in memory, with neither lock nor write in the folder of the file. Raises StoreError."""
+    with told_plainly(path):
+        if not path.exists():
+            raise StoreError(path, "there is no such store", "name it with --store.path")
+        _belongs_to_us(path)
+        return _copy(path, StoreError(path, "it cannot be read", "start the agent, which repairs it"))
+
+
 def prove_in_place(path: Path, files: Mapping[Path, tuple[int, int] | None]) -> None:
     """Raises StoreError when one of the files was deleted, moved or replaced: who opens the path does not find it."""
     strange = [one for one, identity in files.items() if _identity(one) != identity]

@@ -24,7 +24,7 @@ from gpumon.store import agent_runs, boards, pending_verdicts, ports, runs, span
 from gpumon.store import events as event_rows
 from gpumon.store.errors import told_plainly
 from gpumon.store.events import ErrorCounter, EventQuery, StoredEvent
-from gpumon.store.opening import Opened, open_file, prove_in_place
+from gpumon.store.opening import Opened, open_copy, open_file, prove_in_place
 from gpumon.store.runs import RunPage, RunQuery
 
 S = TypeVar("S", bound=Span)
@@ -80,6 +80,11 @@ class Store:
         `clock` tells the age of rows. Raises StoreError.
         """
         return cls(path, open_file(path), retention or Retention(), clock)
+
+    @classmethod
+    def open_copy(cls, path: Path) -> Self:
+        """Open a copy in memory, to read what an agent that does not run has stored. Raises StoreError."""
+        return cls(path, open_copy(path), Retention(), time.time)
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -90,6 +91,7 @@ def test_maintenance_drains_and_resumes_nothing(host: Host, agents: Agents) -> N
     status, _ = agents.sick.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
     assert status == 200
     try:
+        eventually(lambda: json.loads((agents.sick.folder / "gpumon.db.health.json").read_text())["maintenance"])
         assert host.run(HEALTHCHECK, store=agents.stores["sick"], environment=DRAIN).code == 0
         assert host.calls("scontrol") == []
         host.node("IDLE+DRAIN", "gpumon: GPU FAIL: GPU 3")

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpumon.config.health_file import RUNTIME_DIRECTORY
+
 SYSTEMD = Path(__file__).parents[2] / "deploy" / "systemd"
 UNIT = SYSTEMD / "gpumon.service"
 DEVICES = SYSTEMD / "gpumon.service.d" / "devices.conf"
@@ -58,6 +60,14 @@ def test_it_is_watched_and_stops_in_time() -> None:
     assert unit["OOMPolicy"] == ["continue"]
     assert unit["LimitMEMLOCK"] == ["infinity"]
     assert unit["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
+
+
+def test_every_user_may_read_the_health_file() -> None:
+    """Its folder is kept over a restart and open to all; a file under it is readable whatever the umask."""
+    unit = directives(UNIT)
+    assert unit["RuntimeDirectory"] == [Path(RUNTIME_DIRECTORY).name]
+    assert unit["RuntimeDirectoryMode"] == ["0755"]
+    assert unit["RuntimeDirectoryPreserve"] == ["yes"]
 
 
 def test_systemd_takes_unit_and_drop_ins(tmp_path: Path) -> None:

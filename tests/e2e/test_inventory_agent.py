@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import run
 from typing import Any
 
 import pytest
 from agents import Agent, eventually
+
+from gpumon.store.store import Store
 
 GONE = {"idle": True, "gpus": {3: {"absent": True}}}
 
@@ -30,13 +30,9 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 
 def stored(agent: Agent, what: str) -> bool:
-    """Whether the store knows all eight of them, as another process reads it."""
-    question = (
-        f"import sys; from gpumon.cli.fitness import stored_health as stored; from gpumon.store import {what};"
-        f" print(len(stored.inquire(sys.argv[1], {what}.every)))"
-    )
-    asked = run([sys.executable, "-c", question, agent.folder / "gpumon.db"], check=False, capture_output=True)
-    return asked.stdout.strip() == b"8"
+    """Return whether the store has all eight of them."""
+    with Store.open_copy(agent.folder / "gpumon.db") as store:
+        return len({"boards": store.boards, "ports": store.ports}[what]()) == 8
 
 
 def missing(agent: Agent) -> list[dict[str, Any]]:

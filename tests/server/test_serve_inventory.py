@@ -126,7 +126,7 @@ def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.Capture
     """Saying so; accepting needs the agent."""
     flags = [one for one in flags if "listen" not in one] + ["--web.listen-address=127.0.0.1:9"]
     assert main(["inventory", *flags]) == 2
-    assert "there is no store" in capsys.readouterr().err
+    assert "there is no such store" in capsys.readouterr().err
 
     with Store.open(tmp_path / "gpumon.db") as store:
         store.keep_boards([board(1), board(0, expected=False), board(2)])

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpumon.cli.fitness.conclusion import SILENCE, answer
-from gpumon.cli.fitness.node_health import LEVELS, Fault, GpuRecord, Known
+from gpumon.cli.check_result import SILENCE, check_result
+from gpumon.cli.health_file import LEVELS, GpuHealth, NodeHealth, VerdictGroup
 from gpumon.health.checks import gpu
 from gpumon.health.terms import HISTORY_UNREAD
 
-GPUS = tuple(GpuRecord(number=index, uuid=f"GPU-{index}", bus_id=f"00000000:0{index}:00.0") for index in range(4))
+GPUS = tuple(GpuHealth(number=index, uuid=f"GPU-{index}", bus_id=f"00000000:0{index}:00.0") for index in range(4))
 
 
 def verdict(level: str, gpu: int | None = None, *, check: str = "some_check", **values: Any) -> dict[str, Any]:
@@ -20,36 +20,36 @@ def verdict(level: str, gpu: int | None = None, *, check: str = "some_check", **
     return told | {"action_words": "nothing to do", "since": "2026-11-20T17:00:00Z"} | values
 
 
-def node(*faults: Fault, **values: Any) -> Known:
-    level = max((LEVELS[fault.verdict["level"]] for fault in faults), default=LEVELS["ok"])
-    return Known(source="agent", level=level, faults=faults, gpus=GPUS)._replace(**values)
+def node(*groups: VerdictGroup, **values: Any) -> NodeHealth:
+    level = max((LEVELS[group.verdict["level"]] for group in groups), default=LEVELS["ok"])
+    return NodeHealth(level=level, groups=groups, gpus=GPUS)._replace(**values)
 
 
 @pytest.mark.parametrize(("level", "code"), [("ok", 0), ("warn", 1), ("fail", 2), ("unknown", 3)])
 def test_exit_codes_are_those_of_nagios(level: str, code: int) -> None:
     """0 ok, 1 warn, 2 fail, 3 unknown."""
-    found = answer(node(*([] if level == "ok" else [Fault(verdict=verdict(level, 1))])))
+    found = check_result(node(*([] if level == "ok" else [VerdictGroup(verdict=verdict(level, 1))])))
     assert (found.code, found.line.split(":")[0]) == (code, f"GPU {level.upper()}")
 
 
 def test_a_node_that_waits_for_its_gpus_is_not_called_well() -> None:
     """In the minutes of a boot in which that is no verdict; a job is told of its own GPUs."""
-    awaiting = node(awaited=1)
-    assert answer(awaiting).line.startswith("GPU UNKNOWN: the driver does not count 1 GPU that should be here.")
-    assert answer(awaiting).code == 3
-    assert answer(awaiting, ignored=["gpumon_poll_slow", "no_such_check"]).code == 3
-    for content in (answer(awaiting, GPUS[:1]), answer(awaiting, ignored=["gpu_count_mismatch"])):
-        assert (content.code, content.line.endswith(" well.")) == (0, True)
+    awaiting = node(missing_gpus=1)
+    assert check_result(awaiting).line.startswith("GPU UNKNOWN: the driver does not count 1 expected GPU yet:")
+    assert check_result(awaiting).code == 3
+    assert check_result(awaiting, ignored=["gpumon_poll_slow", "no_such_check"]).code == 3
+    for content in (check_result(awaiting, GPUS[:1]), check_result(awaiting, ignored=["gpu_count_mismatch"])):
+        assert (content.code, content.line.endswith(" healthy.")) == (0, True)
 
 
 def test_no_warning_hides_that_the_past_is_not_known() -> None:
     """What failed before the agent started may fail still: only a failure of now says more."""
-    past, hot = Fault(verdict=verdict("unknown", check=HISTORY_UNREAD)), Fault(verdict=verdict("warn", 1))
+    past, hot = VerdictGroup(verdict=verdict("unknown", check=HISTORY_UNREAD)), VerdictGroup(verdict=verdict("warn", 1))
     for job in (None, GPUS[:2]):
-        found = answer(node(past, hot), job)
+        found = check_result(node(past, hot), job)
         assert (found.code, found.line) == (3, "GPU UNKNOWN: It is unknown. (+1 more)")
-        assert answer(node(past, hot, Fault(verdict=verdict("fail", 0))), job).code == 2
-    assert answer(node(past, hot), ignored=[HISTORY_UNREAD]).code == 1
+        assert check_result(node(past, hot, VerdictGroup(verdict=verdict("fail", 0))), job).code == 2
+    assert check_result(node(past, hot), ignored=[HISTORY_UNREAD]).code == 1
 
 
 @pytest.mark.parametrize(
@@ -57,29 +57,36 @@ def test_no_warning_hides_that_the_past_is_not_known() -> None:
     [
         (
             {"gpus": (*GPUS[:3], GPUS[3]._replace(unwatched="it does not answer (unknown)"))},
-            "GPU 3: it does not answer (unknown), so nobody can tell how it is.",
+            "GPU 3: it does not answer (unknown), so its health is unknown.",
         ),
         (
-            {"awaited": 2},
-            "the driver does not count 2 GPUs that should be here. `gpumon inventory` shows which; ask again soon.",
+            {"missing_gpus": 2},
+            "the driver does not count 2 expected GPUs yet: `gpumon inventory` lists them. Check again soon.",
         ),
-        ({"gpus": ()}, "no GPU is known here: is the driver loaded?"),
+        ({"gpus": ()}, "the agent sees no GPU: check that the driver is loaded."),
     ],
 )
 def test_no_warning_hides_that_nobody_can_tell_how_a_gpu_is(values: dict[str, Any], line: str) -> None:
     """As after the crash that took it away: for a day there is a warning of the crash."""
-    crashed, failed = Fault(verdict=verdict("warn", check="node_unexpected_reboot")), Fault(verdict=verdict("fail", 0))
+    crashed, failed = (
+        VerdictGroup(verdict=verdict("warn", check="node_unexpected_reboot")),
+        VerdictGroup(verdict=verdict("fail", 0)),
+    )
     for job in (None, values["gpus"][3:]) if values.get("gpus") else (None,):
-        found = answer(node(crashed, **values), job)
+        found = check_result(node(crashed, **values), job)
         assert (found.code, found.line) == (3, f"GPU UNKNOWN: {line} (+1 more)")
-    assert answer(node(crashed, failed, **values)).line == "GPU FAIL: GPU 0: It is fail. (+1 more)"
-    assert answer(node(crashed, **values), GPUS[:1]).code == (1 if values != {"gpus": ()} else 3)
+    assert check_result(node(crashed, failed, **values)).line == "GPU FAIL: GPU 0: It is fail. (+1 more)"
+    assert check_result(node(crashed, **values), GPUS[:1]).code == (1 if values != {"gpus": ()} else 3)
 
 
 def test_the_line_says_what_and_what_to_do() -> None:
     """The worst first, its action, and how many more there are."""
     lost = verdict("fail", 3, reason="It fell off the bus.", action="reboot", action_words="reboot the node")
-    found = answer(node(Fault(verdict=verdict("warn", 1)), Fault(verdict=lost), Fault(verdict=verdict("warn"))))
+    found = check_result(
+        node(
+            VerdictGroup(verdict=verdict("warn", 1)), VerdictGroup(verdict=lost), VerdictGroup(verdict=verdict("warn"))
+        )
+    )
     assert found.line == "GPU FAIL: GPU 3: It fell off the bus. Do: reboot the node. (+2 more)"
 
 
@@ -90,64 +97,66 @@ def test_who_obeys_the_line_does_not_repair_in_a_loop(repair: str, done: str) ->
     """What was asked for, and was done, has to prove itself first."""
     words = "if it comes back, reboot the node"
     lost = verdict("fail", 3, reason="It fell off the bus.", action_words=words, repair=repair)
-    found = answer(node(Fault(verdict=lost)))
+    found = check_result(node(VerdictGroup(verdict=lost)))
     assert found.line == f"GPU FAIL: GPU 3: It fell off the bus. {done}: {words}."
-    assert found.document["verdicts"] == [lost]
+    assert found.document(None)["verdicts"] == [lost]
 
 
 def test_the_line_is_one_line_without_bars() -> None:
     """Nagios reads one line, and numbers behind a bar."""
-    found = answer(node(Fault(verdict=verdict("warn", reason="one | two\nthree"))))
+    found = check_result(node(VerdictGroup(verdict=verdict("warn", reason="one | two\nthree"))))
     assert found.line == "GPU WARN: one / two three."
 
 
 def test_a_well_node_says_how_many() -> None:
     """So that nobody takes a node that sees no GPU for a good one."""
-    assert answer(node()).line == "GPU OK: 4 GPUs well."
-    assert answer(node(), GPUS[1:3]).line == "GPU OK: GPU 1, GPU 2 well."
-    assert answer(node(), ()).line == "GPU OK: the job has no GPU; the node is well."
+    assert check_result(node()).line == "GPU OK: 4 GPUs healthy."
+    assert check_result(node(), GPUS[1:3]).line == "GPU OK: GPU 1, GPU 2 healthy."
+    assert check_result(node(), ()).line == "GPU OK: the job has no GPU; the node is healthy."
 
 
 def test_a_job_is_not_refused_for_the_fault_of_another_gpu() -> None:
     """But for its own, the node's, a port's, and what another's fault does to its own."""
     link = verdict("fail", 0, check="nvlink_down", reason="A link is down.")
     count = verdict("fail", check="gpu_count_mismatch", reason="7 of 8 are here.")
-    other = Fault(verdict=verdict("fail", 3), consequences=(link, count))
-    port = Fault(verdict=verdict("warn", device="mlx5_0/1", reason="It flaps."))
-    assert answer(node(other), GPUS[1:2]).code == 0
-    assert answer(node(other), GPUS[:1]).line == "GPU FAIL: GPU 0: A link is down."
-    assert answer(node(other), GPUS[3:]).code == 2
-    assert answer(node(other, port), GPUS[1:2]).line == "GPU WARN: mlx5_0/1: It flaps."
-    assert answer(node(Fault(verdict=count)), GPUS[1:2]).code == 2
-    assert answer(node(Fault(verdict=count)), ()).code == 2
-    gone = Fault(verdict=verdict("fail", device="GPU-of-before"))
-    assert answer(node(gone), GPUS[1:2]).code == 0
+    other = VerdictGroup(verdict=verdict("fail", 3), consequences=(link, count))
+    port = VerdictGroup(verdict=verdict("warn", device="mlx5_0/1", reason="It flaps."))
+    assert check_result(node(other), GPUS[1:2]).code == 0
+    assert check_result(node(other), GPUS[:1]).line == "GPU FAIL: GPU 0: A link is down."
+    assert check_result(node(other), GPUS[3:]).code == 2
+    assert check_result(node(other, port), GPUS[1:2]).line == "GPU WARN: mlx5_0/1: It flaps."
+    assert check_result(node(VerdictGroup(verdict=count)), GPUS[1:2]).code == 2
+    assert check_result(node(VerdictGroup(verdict=count)), ()).code == 2
+    gone = VerdictGroup(verdict=verdict("fail", device="GPU-of-before"))
+    assert check_result(node(gone), GPUS[1:2]).code == 0
 
 
 def test_a_job_gets_no_gpu_that_nobody_can_read() -> None:
     """Released or silent, without a verdict yet: unknown, and of a job only when it is the job's."""
     gpus = (*GPUS[:3], GPUS[3]._replace(unwatched="it is released"))
     known = node(gpus=gpus)
-    assert answer(known, gpus[3:]).line == "GPU UNKNOWN: GPU 3: it is released, so nobody can tell how it is."
-    assert answer(known).code == 3
-    assert answer(known, gpus[:3]).code == 0
+    assert check_result(known, gpus[3:]).line == "GPU UNKNOWN: GPU 3: it is released, so its health is unknown."
+    assert check_result(known).code == 3
+    assert check_result(known, gpus[:3]).code == 0
 
 
 def test_ignored_checks_are_left_out_with_what_follows_from_them() -> None:
     """What somebody decided to live with neither counts nor is told, nor is the silence of its GPU."""
-    gone = Fault(verdict=verdict("fail", 3, check="gpu_lost"), consequences=(verdict("fail", 0, check="nvlink_down"),))
+    gone = VerdictGroup(
+        verdict=verdict("fail", 3, check="gpu_lost"), consequences=(verdict("fail", 0, check="nvlink_down"),)
+    )
     known = node(gone, gpus=(*GPUS[:3], GPUS[3]._replace(unwatched="it does not answer (lost)")))
-    assert answer(known, None, ["gpu_lost"]).code == 0
-    assert answer(known, GPUS[:1], ["gpu_lost"]).code == 0
-    assert answer(known, None, ["nvlink_down"]).code == 2
+    assert check_result(known, None, ["gpu_lost"]).code == 0
+    assert check_result(known, GPUS[:1], ["gpu_lost"]).code == 0
+    assert check_result(known, None, ["nvlink_down"]).code == 2
 
 
 def test_ignoring_what_a_gpu_had_said_does_not_excuse_its_silence() -> None:
     """A cosmetic verdict from before it was released, or fell silent, tells nothing of how it is now."""
-    told = Fault(verdict=verdict("warn", 3, check="gpu_persistence_off"))
+    told = VerdictGroup(verdict=verdict("warn", 3, check="gpu_persistence_off"))
     known = node(told, gpus=(*GPUS[:3], GPUS[3]._replace(unwatched="it is released")))
-    assert answer(known, None, ["gpu_persistence_off"]).code == 3
-    assert answer(known, known.gpus[3:], ["gpu_persistence_off"]).code == 3
+    assert check_result(known, None, ["gpu_persistence_off"]).code == 3
+    assert check_result(known, known.gpus[3:], ["gpu_persistence_off"]).code == 3
 
 
 def test_what_explains_a_silent_gpu_is_in_the_table() -> None:
@@ -157,22 +166,22 @@ def test_what_explains_a_silent_gpu_is_in_the_table() -> None:
 
 def test_a_node_without_gpus_is_no_ok() -> None:
     """Whoever asks has some: the driver may not have been loaded yet."""
-    assert answer(node(gpus=())).line == "GPU UNKNOWN: no GPU is known here: is the driver loaded?"
-    assert answer(node(Fault(verdict=verdict("fail")), gpus=())).code == 2
+    assert check_result(node(gpus=())).line == "GPU UNKNOWN: the agent sees no GPU: check that the driver is loaded."
+    assert check_result(node(VerdictGroup(verdict=verdict("fail")), gpus=())).code == 2
 
 
 @pytest.mark.parametrize(("level", "code"), [(None, 3), ("warn", 3), ("fail", 2)])
 def test_without_an_agent_nothing_is_ok(level: str | None, code: int) -> None:
     """A failure that stood still counts; a warning of earlier does not hide that nobody looks."""
-    faults = [Fault(verdict=verdict(level, 1))] if level else []
-    found = answer(node(*faults, source="store", trouble="no agent answers."))
+    groups = [VerdictGroup(verdict=verdict(level, 1))] if level else []
+    found = check_result(node(*groups, stale="the agent was stopped."))
     assert found.code == code
-    assert "no agent answers." in found.line
+    assert "the agent was stopped." in found.line
     assert level is None or f"It is {level}." in found.line
 
 
 def test_maintenance_changes_the_line_and_not_the_level() -> None:
     """Who wants another exit code asks for it."""
-    found = answer(node(Fault(verdict=verdict("fail", 1)), maintenance="until 17:00: new DIMMs"))
+    found = check_result(node(VerdictGroup(verdict=verdict("fail", 1)), maintenance="until 17:00: new DIMMs"))
     assert found.code == 2
     assert found.line == "GPU FAIL: GPU 1: It is fail. [maintenance until 17:00: new DIMMs]"

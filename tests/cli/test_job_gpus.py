@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpumon.cli.fitness.job_gpus import chosen, named
-from gpumon.cli.fitness.node_health import GpuRecord, Unknowable
+from gpumon.cli.health_file import CheckError, GpuHealth, NodeHealth
+from gpumon.cli.job_gpus import from_job, resolve
 
 GPUS = (
-    GpuRecord(number=0, uuid="GPU-aaaa1111-0000", bus_id="00000000:1B:00.0"),
-    GpuRecord(number=1, uuid="GPU-aaaa2222-0000", bus_id="00000000:43:00.0", migs=("MIG-bbbb1111", "MIG-bbbb2222")),
-    GpuRecord(number=2, uuid="GPU-cccc0000-0000", bus_id="00000000:52:00.0"),
+    GpuHealth(number=0, uuid="GPU-aaaa1111-0000", bus_id="00000000:1B:00.0"),
+    GpuHealth(number=1, uuid="GPU-aaaa2222-0000", bus_id="00000000:43:00.0", migs=("MIG-bbbb1111", "MIG-bbbb2222")),
+    GpuHealth(number=2, uuid="GPU-cccc0000-0000", bus_id="00000000:52:00.0"),
 )
 
 
 def of(environ: Mapping[str, str], *given: str) -> list[int | None]:
-    return [gpu.number for gpu in chosen(named(given, environ), GPUS)]
+    return [gpu.number for gpu in resolve(from_job(given, environ), NodeHealth(gpus=GPUS))]
 
 
 @pytest.mark.parametrize(
@@ -74,28 +74,28 @@ def test_flags_come_before_the_environment() -> None:
 @pytest.mark.parametrize("given", [[""], [","], ["-1"], ["0", ""]])
 def test_a_flag_that_names_no_gpu_is_a_mistake(given: list[str]) -> None:
     """An empty variable of a script must not make a job without GPUs of it, for which all is well."""
-    with pytest.raises(Unknowable, match=r"^--gpu .* names no GPU: give its index"):
+    with pytest.raises(CheckError, match=r"^--gpu .* names no GPU: give its index"):
         of({}, *given)
 
 
-@pytest.mark.parametrize(("name", "words"), [("9", "not known"), ("GPU-aaaa", "more than one"), ("MIG-x", "not known")])
+@pytest.mark.parametrize(("name", "words"), [("9", "no GPU of"), ("GPU-aaaa", "more than one"), ("MIG-x", "no GPU of")])
 def test_an_unknown_gpu_is_told_with_those_there_are(name: str, words: str) -> None:
     """The message names what was asked, by whom, and what there is."""
-    with pytest.raises(Unknowable, match=f"SLURM_JOB_GPUS: '{name}' is {words}.*GPU-aaaa1111"):
+    with pytest.raises(CheckError, match=f"SLURM_JOB_GPUS: '{name}' is {words}.*GPU-aaaa1111"):
         of({"SLURM_JOB_GPUS": name})
 
 
 def test_nothing_named_is_no_answer() -> None:
     """Outside of a job nobody knows which GPUs are meant."""
-    with pytest.raises(Unknowable, match="CUDA_VISIBLE_DEVICES"):
+    with pytest.raises(CheckError, match="CUDA_VISIBLE_DEVICES"):
         of({})
 
 
 MOVED = (
-    GpuRecord(number=0, uuid="GPU-0", bus_id="00000000:10:00.0", nvml_index=0),
-    GpuRecord(number=1, uuid="GPU-1", bus_id="00000000:20:00.0"),
-    GpuRecord(number=2, uuid="GPU-2", bus_id="00000000:30:00.0", nvml_index=1),
-    GpuRecord(number=3, uuid="GPU-3", bus_id="00000000:40:00.0", nvml_index=2),
+    GpuHealth(number=0, uuid="GPU-0", bus_id="00000000:10:00.0", nvml_index=0),
+    GpuHealth(number=1, uuid="GPU-1", bus_id="00000000:20:00.0"),
+    GpuHealth(number=2, uuid="GPU-2", bus_id="00000000:30:00.0", nvml_index=1),
+    GpuHealth(number=3, uuid="GPU-3", bus_id="00000000:40:00.0", nvml_index=2),
 )
 """The driver does not list the second any more, and the host was not rebooted."""
 
@@ -113,19 +113,19 @@ MOVED = (
 )
 def test_a_number_is_the_drivers_of_now(environ: dict[str, str], given: tuple[str, ...], shown: list[int]) -> None:
     """CUDA opens the GPU that the driver now calls so, whatever it was called before; Slurm counts device nodes."""
-    assert [gpu.number for gpu in chosen(named(given, environ), MOVED)] == shown
+    assert [gpu.number for gpu in resolve(from_job(given, environ), NodeHealth(gpus=MOVED))] == shown
 
 
 def test_a_number_that_the_driver_has_no_more_is_nobodys() -> None:
     """Nor of one whose index nobody knows: it is no longer what the number meant."""
-    unread = (*MOVED, GpuRecord(number=4, uuid="GPU-4", bus_id="00000000:50:00.0"))
+    unread = (*MOVED, GpuHealth(number=4, uuid="GPU-4", bus_id="00000000:50:00.0"))
     for number in ("3", "4"):
-        with pytest.raises(Unknowable, match=rf"'{number}' is not known here by the driver.*by uuid; .*GPU-4"):
-            chosen(named((number,), {}), unread)
+        with pytest.raises(CheckError, match=rf"'{number}' is no GPU of this node in the driver.*by uuid; .*GPU-4"):
+            resolve(from_job((number,), {}), NodeHealth(gpus=unread))
 
 
 def test_a_gpu_that_is_not_listed_has_its_number_while_none_has_moved() -> None:
     """The last one of the bus, or one that has not been read: who asks for it is told of it."""
     last = (*GPUS[:2], GPUS[2]._replace(nvml_index=None))
     known = tuple(gpu._replace(nvml_index=gpu.number) for gpu in last[:2]) + last[2:]
-    assert chosen(named(("2",), {}), known) == last[2:]
+    assert resolve(from_job(("2",), {}), NodeHealth(gpus=known)) == last[2:]

@@ -1,0 +1,161 @@
+"""Computes the result of `gpumon check` from the health of the node: exit code and one line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gpumon.cli.health_file import LEVELS, Document, GpuHealth, NodeHealth, VerdictGroup
+from gpumon.health.terms import FAIL, HISTORY_UNREAD, OK, UNKNOWN, WARN, Action, Level, Way
+
+EXIT_CODES = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
+"""As Nagios defines them."""
+PORT = "/"
+"""Part of the device name of every port, and of no GPU's."""
+REPAIRED: Mapping[str | None, str] = {Way.REBOOT.value: "The node was rebooted", Way.RESET.value: "The GPU was reset"}
+"""What was done since the verdict was last active, by `repair` of the verdict."""
+SILENCE = frozenset(
+    {"gpu_denied", "gpu_init_failed", "gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_stuck", "gpu_unreadable"}
+)
+"""Checks that state why a GPU does not answer: if one is ignored, the silence of its GPU is ignored too."""
+COUNTING = frozenset({"gpu_count_mismatch", "gpu_missing"})
+"""Checks that state that a GPU is missing: if one is ignored, missing GPUs are ignored too."""
+CERTAIN_ORDER = (OK, UNKNOWN, WARN, FAIL)
+"""From the mildest level to the worst if the current state is known."""
+UNCERTAIN_ORDER = (OK, WARN, UNKNOWN, FAIL)
+"""The same if it is not: a warning does not hide that the state is unknown, a failure does."""
+
+
+class CheckResult(NamedTuple):
+    """What is printed, and the exit code."""
+
+    level: Level
+    line: str
+    health: NodeHealth
+    verdicts: tuple[Document, ...] = ()
+    gpus: tuple[GpuHealth, ...] = ()
+    """Those that were asked for."""
+
+    @property
+    def code(self) -> int:
+        return EXIT_CODES[self.level]
+
+    def document(self, file: str | None) -> dict[str, Any]:
+        """Return the result for --json; `file` is the health file."""
+        return {
+            "level": self.level.word,
+            "exit_code": self.code,
+            "line": self.line,
+            "file": file,
+            "stale": self.health.stale or None,
+            "maintenance": self.health.maintenance,
+            "gpus": [{"gpu": gpu.number, "uuid": gpu.uuid, "pci_bus_id": gpu.bus_id} for gpu in self.gpus],
+            "verdicts": list(self.verdicts),
+        }
+
+
+def unknown(reason: str) -> CheckResult:
+    """Return the result if there is no usable health file."""
+    return CheckResult(level=UNKNOWN, line=_one_line(f"GPU UNKNOWN: {reason}"), health=NodeHealth(stale=reason))
+
+
+def check_result(
+    health: NodeHealth, job: Collection[GpuHealth] | None = None, ignored: Collection[str] = ()
+) -> CheckResult:
+    """Return the result for the node, or with `job` for these GPUs and all that concerns every job.
+
+    `ignored` holds names of checks.
+    """
+    excused = {
+        group.verdict["device"] for group in health.groups if group.verdict["check"] in SILENCE.intersection(ignored)
+    }
+    gpus = tuple(
+        gpu._replace(unwatched="") if gpu.uuid in excused else gpu for gpu in (health.gpus if job is None else job)
+    )
+    groups = tuple(group for group in health.groups if group.verdict["check"] not in ignored)
+    if job is not None:
+        groups = tuple(_concerning(groups, {gpu.uuid for gpu in job}))
+    if job is not None or COUNTING.intersection(ignored):
+        health = health._replace(missing_gpus=0)
+    uncertain = bool(health.stale or _unseen(health, gpus))
+    history_unread = any(group.verdict["check"] == HISTORY_UNREAD for group in groups)
+    order = UNCERTAIN_ORDER if uncertain or history_unread else CERTAIN_ORDER
+    verdicts = tuple(sorted((group.verdict for group in groups), key=lambda one: -order.index(LEVELS[one["level"]])))
+    levels = [OK, *(LEVELS[verdict["level"]] for verdict in verdicts)]
+    levels += [health.level] if job is None and not ignored else []
+    levels += [UNKNOWN] if uncertain else []
+    level = max(levels, key=order.index)
+    line = f"GPU {level.name}: {_words(health, gpus, verdicts, for_job=job is not None)}{_maintenance(health)}"
+    return CheckResult(level=level, line=_one_line(line), health=health, verdicts=verdicts, gpus=gpus)
+
+
+def _concerning(groups: Collection[VerdictGroup], job: Collection[str]) -> Iterator[VerdictGroup]:
+    """Yield verdicts on the GPUs of the job, on the node, on its ports, and what other GPUs' faults do to its GPUs."""
+    for group in groups:
+        device = group.verdict["device"]
+        if device is None or PORT in device or device in job:
+            yield group
+        else:
+            yield from (VerdictGroup(verdict=verdict) for verdict in group.consequences if verdict["device"] in job)
+
+
+def _words(health: NodeHealth, gpus: Collection[GpuHealth], verdicts: Sequence[Document], *, for_job: bool) -> str:
+    if health.stale and verdicts:
+        worst = _worst(verdicts)
+        failed = LEVELS[verdicts[0]["level"]] is FAIL
+        return f"{worst} Stale: {health.stale}" if failed else f"{health.stale} Last reported: {worst}"
+    if health.stale:
+        return health.stale
+    unseen = _unseen(health, gpus)
+    if unseen and all(LEVELS[verdict["level"]] is WARN for verdict in verdicts):
+        return unseen + _more(len(verdicts))
+    return _worst(verdicts) if verdicts else _ok(gpus, for_job=for_job)
+
+
+def _unseen(health: NodeHealth, gpus: Iterable[GpuHealth]) -> str:
+    """Return why the current state of a GPU is unknown; empty if that of all is known."""
+    if not health.gpus:
+        return "the agent sees no GPU: check that the driver is loaded."
+    blind = next((gpu for gpu in gpus if gpu.unwatched), None)
+    if blind is not None:
+        return f"{blind.name}: {blind.unwatched}, so its health is unknown."
+    if not health.missing_gpus:
+        return ""
+    count = f"{health.missing_gpus} expected GPU{'s' * (health.missing_gpus != 1)}"
+    return f"the driver does not count {count} yet: `gpumon inventory` lists them. Check again soon."
+
+
+def _ok(gpus: Collection[GpuHealth], *, for_job: bool) -> str:
+    if not for_job:
+        return f"{len(gpus)} GPU{'s' * (len(gpus) != 1)} healthy."
+    return f"{', '.join(gpu.name for gpu in gpus)} healthy." if gpus else "the job has no GPU; the node is healthy."
+
+
+def _worst(verdicts: Sequence[Document]) -> str:
+    first, *more = verdicts
+    where = "" if first["gpu"] is None and not first["device"] else f"{_device(first)}: "
+    return f"{where}{first['reason'].rstrip('.')}.{_action(first)}{_more(len(more))}"
+
+
+def _more(count: int) -> str:
+    return f" (+{count} more)" if count else ""
+
+
+def _action(verdict: Document) -> str:
+    """Return what to do, unless a reset or reboot has already done it."""
+    if repaired := REPAIRED.get(verdict.get("repair")):
+        return f" {repaired} since: {verdict['action_words']}."
+    return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_words']}."
+
+
+def _device(verdict: Document) -> str:
+    return str(verdict["device"]) if verdict["gpu"] is None else f"GPU {verdict['gpu']}"
+
+
+def _maintenance(health: NodeHealth) -> str:
+    return f" [maintenance {health.maintenance}]" if health.maintenance else ""
+
+
+def _one_line(text: str) -> str:
+    """Return the text without control characters, and without the bar behind which Nagios expects numbers."""
+    return "".join(char for char in " ".join(text.replace("|", "/").split()) if char.isprintable())

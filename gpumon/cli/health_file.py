@@ -1,0 +1,206 @@
+"""Reads the health file that the agent writes, and states whether it is current. Raises CheckError for all else."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpumon.clock import boot_clock, boot_id
+from gpumon.config.health_file import VERSION
+from gpumon.health.terms import Level
+
+Document = Mapping[str, Any]
+"""A verdict, or another object of the file; docs/check.md documents them."""
+LEVELS = {level.word: level for level in Level}
+MAX_AGE_SECONDS = 30.0
+"""Age from which the file is stale; the agent evaluates its checks every 5 s."""
+MAX_BYTES = 4_000_000
+VERDICT_KEYS = frozenset({"check", "level", "device", "gpu", "reason", "action", "action_words", "since"})
+START = "start the agent (systemctl start gpumon)"
+RESTART = "restart the agent (systemctl restart gpumon)"
+
+
+class CheckError(Exception):
+    """The health of the node, or which GPUs are meant, cannot be determined; the message states why and what to do."""
+
+
+class GpuHealth(NamedTuple):
+    """A GPU, by all its names."""
+
+    number: int | None
+    """Its index in this boot, by which the agent shows it."""
+    uuid: str
+    bus_id: str
+    nvml_index: int | None = None
+    """Its current index in the driver, which CUDA and nvidia-smi use; None: the driver does not list it."""
+    migs: tuple[str, ...] = ()
+    """uuids of its MIG instances."""
+    unwatched: str = ""
+    """Why its current state is unknown; empty if it is read."""
+
+    @property
+    def moved(self) -> bool:
+        """Return whether its index in the driver differs from the one by which it is shown."""
+        return self.nvml_index is not None and self.nvml_index != self.number
+
+    @property
+    def name(self) -> str:
+        return self.uuid if self.number is None else f"GPU {self.number}"
+
+
+class VerdictGroup(NamedTuple):
+    """A primary verdict, and the verdicts that it inhibits."""
+
+    verdict: Document
+    consequences: tuple[Document, ...] = ()
+
+
+class NodeHealth(NamedTuple):
+    """What the file states."""
+
+    level: Level = Level.OK
+    """Of the whole node."""
+    groups: tuple[VerdictGroup, ...] = ()
+    gpus: tuple[GpuHealth, ...] = ()
+    missing_gpus: int = 0
+    """GPUs that are expected and that the driver does not count. During boot that is no verdict yet."""
+    maintenance: str | None = None
+    """The active maintenance window, in words."""
+    stale: str = ""
+    """Why the rest may be out of date; empty if it is current."""
+
+
+def read_health(path: Path, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
+    """Return what the file states. Raises CheckError."""
+    document = _document(path)
+    try:
+        return _node_health(document, max_age)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise _invalid(path) from error
+
+
+def agent_address(path: Path) -> tuple[tuple[str, int], str] | None:
+    """Return host and port of the agent that wrote the file, and its store; None if there is no usable file."""
+    try:
+        agent = _document(path)["agent"]
+        host, _, port = agent["address"].rpartition(":")
+        return (host.strip("[]"), int(port)), str(agent["store"])
+    except (CheckError, LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _document(path: Path) -> Any:
+    try:
+        content = _content(path)
+    except OSError as error:
+        raise CheckError(_reason(path, error)) from error
+    try:
+        document = json.loads(content)
+        version = document["version"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise _invalid(path) from error
+    if version != VERSION:
+        raise CheckError(f"{path} has schema version {version!r}, not {VERSION}: {RESTART} after an upgrade.")
+    return document
+
+
+def _invalid(path: Path) -> CheckError:
+    return CheckError(f"{path} is not a health file of this version of gpumon: {RESTART} after an upgrade.")
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a regular file of a trusted owner, without blocking on what is no file."""
+    with contextlib.ExitStack() as stack:
+        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, directory)
+        descriptor = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        stack.callback(os.close, descriptor)
+        status, owner = os.fstat(descriptor), os.fstat(directory).st_uid
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckError(f"{path} is not a regular file: remove it, and {RESTART}.")
+        if status.st_uid not in {0, owner, os.geteuid()}:
+            raise CheckError(
+                f"{path} belongs to uid {status.st_uid}, not to root or to the owner of its folder (uid {owner}): "
+                f"the agent did not write it. Remove it, and {RESTART}."
+            )
+        if status.st_size > MAX_BYTES:
+            raise CheckError(f"{path} has more than {MAX_BYTES} bytes: remove it, and {RESTART}.")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(MAX_BYTES)
+
+
+def _reason(path: Path, error: OSError) -> str:
+    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+        return f"there is no health file {path}: {START}, or name its file with --health.file."
+    if error.errno == errno.EACCES:
+        return f"uid {os.geteuid()} may not read {path}: use sudo, or join the group of its folder."
+    if error.errno == errno.ELOOP:
+        return f"{path} is a symbolic link: remove it, and {RESTART}."
+    return f"{path} cannot be read ({error.strerror}): {RESTART}."
+
+
+def _node_health(document: Any, max_age: float) -> NodeHealth:
+    return NodeHealth(
+        level=LEVELS[document["level"]],
+        groups=tuple(
+            VerdictGroup(verdict=_verdict(verdict), consequences=tuple(map(_verdict, verdict["consequences"])))
+            for verdict in document["verdicts"]
+        ),
+        gpus=tuple(map(_gpu, document["gpus"])),
+        missing_gpus=int(document["gpus_awaited"]),
+        maintenance=_maintenance(document["maintenance"], document["boot_id"]),
+        stale=_stale(document, max_age),
+    )
+
+
+def _stale(document: Any, max_age: float) -> str:
+    if document["boot_id"] != boot_id():
+        return f"the node was rebooted since the agent ran: {START}."
+    if not document["agent"]["running"]:
+        return f"the agent was stopped: {START}."
+    if document["evaluated_boottime_seconds"] is None:
+        return "the agent has just started, and has not evaluated its checks yet."
+    age = boot_clock() - float(document["evaluated_boottime_seconds"])
+    if not -1 <= age <= max_age:
+        return f"the agent has not evaluated its checks for {age:.0f} s, because it has ended or it hangs: {RESTART}."
+    return ""
+
+
+def _maintenance(window: Document | None, boot: str) -> str | None:
+    """Return the window in words unless its end has passed: by the boot clock, after a reboot by the wall clock."""
+    if window is None:
+        return None
+    until = str(window["until"])
+    left = (
+        float(window["until_boottime_seconds"]) - boot_clock()
+        if boot == boot_id()
+        else datetime.fromisoformat(until).timestamp() - time.time()
+    )
+    return f"until {until[:10]} {until[11:19]} UTC: {window['reason']}" if left > 0 else None
+
+
+def _verdict(verdict: Document) -> Document:
+    missing = VERDICT_KEYS - verdict.keys()
+    if missing or verdict["level"] not in LEVELS:
+        raise KeyError(*missing)
+    return verdict
+
+
+def _gpu(gpu: Document) -> GpuHealth:
+    fault = gpu["fault"]
+    return GpuHealth(
+        number=gpu["gpu"],
+        nvml_index=gpu["nvml_index"],
+        uuid=gpu["uuid"],
+        bus_id=gpu["pci_bus_id"],
+        migs=tuple(gpu["migs"]),
+        unwatched="it is released" if gpu["released"] else f"it does not answer ({fault})" if fault else "",
+    )

@@ -1,0 +1,116 @@
+"""Which GPUs a job has: by flags, or by the variables that CUDA and Slurm set. Pure.
+
+A number is the GPU's current index in the driver. In Slurm's variables it is the index of the boot, as are the numbers
+of the device nodes that Slurm counts. If a cgroup confines a job's GPUs, CUDA_VISIBLE_DEVICES counts from 0 among them,
+so Slurm's own variables, which do not, have precedence over its numbers. Its uuids have precedence over all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from gpumon.cli.health_file import CheckError, GpuHealth, NodeHealth
+from gpumon.model.bus_id import parsed
+
+CUDA = "CUDA_VISIBLE_DEVICES"
+SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+ORDINAL = "GPU_DEVICE_ORDINAL"
+SLURM_JOB = "SLURM_JOB_ID"
+NO_DEVICE = ("-1", "NoDevFiles")
+"""Ends the list: CUDA ignores what follows it; Slurm writes the second for a job without GPUs."""
+
+
+class GpuNames(NamedTuple):
+    """The names of a job's GPUs, and the flag or variable that holds them."""
+
+    origin: str
+    names: tuple[str, ...]
+
+
+def from_job(flags: Sequence[str], environ: Mapping[str, str]) -> GpuNames:
+    """Return the names of the job's GPUs. Raises CheckError if neither flag nor variable holds any."""
+    if flags:
+        return GpuNames("--gpu", tuple(name for text in flags for name in _from_flag(text)))
+    cuda = environ.get(CUDA)
+    if cuda is not None and "-" in cuda and not cuda.startswith(NO_DEVICE):
+        return GpuNames(CUDA, tuple(_split(cuda)))
+    variables = {name: environ[name] for name in (*SLURM, CUDA, ORDINAL) if name in environ}
+    if variables:  # an empty one is skipped while another names GPUs
+        origin = next((name for name, text in variables.items() if text), next(iter(variables)))
+        return GpuNames(origin, tuple(_split(variables[origin])))
+    if SLURM_JOB in environ:
+        return GpuNames(SLURM_JOB, ())
+    raise CheckError(f"--for-job: none of --gpu, {CUDA}, {', '.join(SLURM)} names the GPUs of the job.")
+
+
+def _from_flag(text: str) -> tuple[str, ...]:
+    """Return the names in a flag; an empty one is a mistake in a script, not a job without GPUs."""
+    names = tuple(_split(text))
+    if not names:
+        raise CheckError(f"--gpu {text!r} names no GPU: give its index, its uuid or its PCI address.")
+    return names
+
+
+def _split(text: str) -> Iterator[str]:
+    """Yield single names: 0-2 is 0, 1 and 2."""
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        if name in NO_DEVICE:
+            return
+        first, dash, last = name.partition("-")
+        if dash and first.isdigit() and last.isdigit() and int(first) <= int(last) < int(first) + 1000:
+            yield from (str(number) for number in range(int(first), int(last) + 1))
+        else:
+            yield name
+
+
+def resolve(job: GpuNames, health: NodeHealth) -> tuple[GpuHealth, ...]:
+    """Return the GPUs of the job. Raises CheckError, which lists the GPUs of the node."""
+    try:
+        return tuple(dict.fromkeys(_gpu(name, job.origin, health.gpus) for name in job.names))
+    except CheckError as error:
+        raise CheckError(f"{error} {health.stale[:1].upper()}{health.stale[1:]}".strip()) from error
+
+
+def _gpu(name: str, origin: str, gpus: Collection[GpuHealth]) -> GpuHealth:
+    matching = list(dict.fromkeys(_matching(name, origin, gpus)))
+    if len(matching) == 1:
+        return matching[0]
+    wrong = "is more than one GPU" if matching else "is no GPU of this node"
+    listed = matching or gpus
+    if name.isdigit() and origin not in SLURM and any(gpu.moved for gpu in gpus):
+        wrong = f"{wrong} in the driver, which has renumbered the GPUs since boot: name it by uuid"
+        listed = [gpu._replace(number=gpu.nvml_index) for gpu in listed]
+    raise CheckError(f"{origin}: {name!r} {wrong}; there are: {_listed(listed) or 'none'}.")
+
+
+def _matching(name: str, origin: str, gpus: Collection[GpuHealth]) -> Iterable[GpuHealth]:
+    if not name.isdigit():
+        return (gpu for gpu in gpus if _matches(name, gpu))
+    if origin in SLURM:
+        return (gpu for gpu in gpus if gpu.number == int(name))
+    return _indexed(int(name), gpus)
+
+
+def _indexed(number: int, gpus: Collection[GpuHealth]) -> Iterable[GpuHealth]:
+    """Return those with this index in the driver, else, unless another GPU has moved, those shown by this index."""
+    listed = [gpu for gpu in gpus if gpu.nvml_index == number]
+    if listed or any(gpu.moved for gpu in gpus):
+        return listed
+    return (gpu for gpu in gpus if gpu.number == number)
+
+
+def _matches(name: str, gpu: GpuHealth) -> bool:
+    lower = name.lower()
+    if lower.startswith("gpu-"):
+        return gpu.uuid.lower().startswith(lower)
+    if lower.startswith("mig-gpu-"):  # of drivers before 470: MIG-GPU-<uuid>/<instance>/<instance>
+        return gpu.uuid.lower() == lower.removeprefix("mig-").partition("/")[0]
+    if lower.startswith("mig-"):
+        return any(mig.lower().startswith(lower) for mig in gpu.migs)
+    return parsed(name) == gpu.bus_id
+
+
+def _listed(gpus: Iterable[GpuHealth]) -> str:
+    """Return their names as --gpu accepts them."""
+    return ", ".join(gpu.uuid if gpu.number is None else f"{gpu.number} ({gpu.uuid})" for gpu in gpus)

@@ -1,0 +1,149 @@
+"""Writes the health file: the verdicts of this node for `gpumon check`, prologs and plugins."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from gpumon import __version__
+from gpumon.config.health_file import VERSION
+from gpumon.outputs.responses.base import ResponseModel
+from gpumon.outputs.responses.verdicts import CurrentHealthResponse
+from gpumon.outputs.words import rfc3339
+from gpumon.state.report import Report
+from gpumon.supervisor.loop import Loop
+
+_log = logging.getLogger("gpumon")
+
+MODE = 0o644
+POLL_SECONDS = 1.0
+"""How often the report is compared with what was written; checks are evaluated every 5 s."""
+RESTORE_SECONDS = 10.0
+"""Longest wait for the store: a disk that hangs must not stop the start of the agent."""
+
+
+class AgentIdentity(ResponseModel):
+    """The agent that wrote the file."""
+
+    version: str
+    pid: int
+    running: bool
+    address: str
+    """Where a program on this host reaches it."""
+    store: str
+
+
+class MaintenanceWindow(ResponseModel):
+    """The active maintenance window."""
+
+    until: str
+    until_boottime_seconds: float
+    """The same by CLOCK_BOOTTIME, which decides when it ends."""
+    reason: str
+    by: str
+
+
+class HealthFileContent(CurrentHealthResponse):
+    """The content of the file. Verdicts and GPUs are those of `/api/v1/health`."""
+
+    version: int
+    boot_id: str
+    evaluated: str | None
+    """When the checks were last evaluated; null if this agent has not evaluated them yet."""
+    evaluated_boottime_seconds: float | None
+    """The same by CLOCK_BOOTTIME, from which readers compute the age."""
+    agent: AgentIdentity
+    maintenance: MaintenanceWindow | None
+
+    @classmethod
+    def from_report(cls, report: Report, agent: AgentIdentity) -> HealthFileContent:
+        health, window = report.health, report.maintenance
+        return cls(
+            version=VERSION,
+            boot_id=report.boot_id,
+            evaluated=rfc3339(health.judged_wall),
+            evaluated_boottime_seconds=health.judged_at,
+            agent=agent,
+            **dict(CurrentHealthResponse.current(report)),
+            maintenance=None
+            if window is None
+            else MaintenanceWindow(
+                until=rfc3339(window.until),
+                until_boottime_seconds=window.deadline,
+                reason=window.reason,
+                by=window.by,
+            ),
+        )
+
+
+class HealthFile:
+    """The file, replaced whenever the verdicts were evaluated or changed. Use from the loop's thread."""
+
+    def __init__(self, loop: Loop, path: Path, *, latest: Callable[[], Report], store: Path, address: str) -> None:
+        """`address` is where a program on this host reaches the agent."""
+        self._loop = loop
+        self._path = path
+        self._latest = latest
+        self._store = store
+        self._address = address
+        self._written: tuple[object, ...] = ()
+        self._on_restored: Callable[[], object] | None = None
+        self.notice: str | None = None
+        """Why the file could not be written."""
+
+    def start(self, on_restored: Callable[[], object] = lambda: None) -> None:
+        """Keep the file up to date.
+
+        `on_restored` is called once: when the file holds what the store had, or when the store takes too long.
+        """
+        self._on_restored = on_restored
+        self._loop.call_after(RESTORE_SECONDS, self._report_restored)
+        self._loop.every(POLL_SECONDS, self.update)
+
+    def stop(self) -> None:
+        """Write that no agent runs, so that no reader waits until the file is stale."""
+        self._write(running=False)
+
+    def update(self) -> None:
+        """Write the file if what it reports has changed or was evaluated again."""
+        report = self._latest()
+        sources = (report.health, report.maintenances, report.release, report.internal.recalled)
+        if len(self._written) != len(sources) or any(a is not b for a, b in zip(sources, self._written, strict=True)):
+            self._written = sources
+            self._write(running=True)
+        if report.internal.recalled:
+            self._report_restored()
+
+    def _report_restored(self) -> None:
+        callback, self._on_restored = self._on_restored, None
+        if callback is not None:
+            callback()
+
+    def _write(self, *, running: bool) -> None:
+        report = self._latest()
+        if not (report.internal.recalled or report.health.judged):
+            return  # the file of the previous agent may hold a failure that this one has not read yet
+        agent = AgentIdentity(
+            version=__version__, pid=os.getpid(), running=running, address=self._address, store=str(self._store)
+        )
+        try:
+            replace_file(self._path, HealthFileContent.from_report(report, agent).model_dump_json(indent=1) + "\n")
+            self.notice = None
+        except OSError as error:
+            notice = f"{self._path} cannot be written ({error.strerror}), so gpumon check exits 3: set health.file"
+            if notice != self.notice:
+                _log.error(notice)
+            self.notice = notice
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Replace the file at once, so that no reader sees a part of it. Raises OSError."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, MODE)  # whatever the umask
+        file.write(text)
+    new.replace(path)

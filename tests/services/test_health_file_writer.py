@@ -1,0 +1,102 @@
+"""The health file is replaced whole, when verdicts were evaluated or changed, and not before the store was read."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_reports
+
+from gpumon.model.release import Release
+from gpumon.services.health_file import HealthFile
+from gpumon.state.report import InternalState, Report
+from gpumon.supervisor.loop import Loop
+
+
+class Node:
+    """A report that the test replaces, and the file that follows it."""
+
+    def __init__(self, path: Path, report: Report) -> None:
+        self.path = path
+        self.report = report
+        self.file = self.at(path)
+
+    def at(self, path: Path) -> HealthFile:
+        return HealthFile(Loop(), path, latest=lambda: self.report, store=Path("/s.db"), address="127.0.0.1:1")
+
+    def content(self) -> dict[str, Any]:
+        self.file.update()
+        content: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+        return content
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path / "health.json", sample_reports.healthy())
+
+
+def test_everybody_may_read_it_and_nothing_else_is_left(node: Node, tmp_path: Path) -> None:
+    """Mode 0644 whatever the umask; a temporary file that a killed agent left, or a link in its place, is replaced."""
+    (tmp_path / ".health.json.new").symlink_to(tmp_path / "victim")
+    before = os.umask(0o077)
+    try:
+        assert node.content()["agent"]["running"]
+    finally:
+        os.umask(before)
+    assert list(tmp_path.iterdir()) == [node.path]
+    assert stat.S_IMODE(node.path.stat().st_mode) == 0o644
+
+
+def test_it_is_written_when_what_it_reports_has_changed(node: Node) -> None:
+    """An unchanged report costs no write; verdicts, maintenance windows and releases are written at once."""
+    assert node.content()["level"] == "ok"
+    written = node.path.stat().st_ino
+    node.report = replace(node.report, started=1.0)
+    node.file.update()
+    assert node.path.stat().st_ino == written
+    node.report = replace(sample_reports.lost(), release=node.report.release)
+    assert node.content()["level"] == "fail"
+    written = node.path.stat().st_ino
+    node.report = replace(node.report, release=Release(windows=()))
+    node.file.update()
+    assert node.path.stat().st_ino != written
+
+
+def test_what_the_previous_agent_left_stays_until_the_store_was_read(node: Node) -> None:
+    """It may hold a failure that this agent does not know yet. What the store knew is written before any evaluation."""
+    node.path.write_text("{}")
+    lost = sample_reports.lost()
+    health = replace(lost.health, judged=False, judged_at=None, judged_wall=None)
+    node.report = replace(lost, health=health, internal=InternalState())
+    restored: list[int] = []
+    node.file.start(on_restored=lambda: restored.append(1))
+    assert node.content() == {}
+    assert not restored
+    node.report = replace(node.report, internal=InternalState(recalled=True))
+    content = node.content()
+    assert restored
+    assert (content["level"], content["evaluated_boottime_seconds"]) == ("fail", None)
+    assert content["verdicts"][0]["check"] == "gpu_lost"
+
+
+def test_a_stopped_agent_is_not_running(node: Node) -> None:
+    """No reader has to wait until the file is stale."""
+    node.content()
+    node.file.stop()
+    assert not json.loads(node.path.read_text())["agent"]["running"]
+
+
+def test_a_folder_that_cannot_be_written_is_reported(node: Node, tmp_path: Path) -> None:
+    """With the setting that names another place; once it can be written the notice goes."""
+    node.file = node.at(tmp_path / "none" / "health.json")
+    node.file.update()
+    assert "set health.file" in str(node.file.notice)
+    (tmp_path / "none").mkdir()
+    node.report = sample_reports.lost()
+    node.file.update()
+    assert node.file.notice is None

@@ -1,0 +1,145 @@
+"""The store of an agent that does not run is read as it is, and left as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpumon.model.stored_gpu import StoredGpu
+from gpumon.outputs.inventory_table import render_inventory
+from gpumon.outputs.responses.inventory import InventoryResponse
+from gpumon.store.errors import StoreError
+from gpumon.store.store import Store
+
+BOARD = StoredGpu(
+    uuid="GPU-3", bus_id="00000000:61:00.0", serial="", name="H100", first_wall=time.time(), last_wall=time.time()
+)
+KILLED = """\
+import os, signal, sys
+from pathlib import Path
+from gpumon.model.stored_gpu import StoredGpu
+from gpumon.store.store import Store
+store = Store.open(Path(sys.argv[1]))
+store.keep_boards([StoredGpu(uuid="GPU-3", bus_id="0", serial="", name="H100", first_wall=1.0, last_wall=1.0)])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "gpumon.db"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def uuids(path: Path) -> list[str]:
+    with Store.open_copy(path) as store:
+        return [board.uuid for board in store.boards()]
+
+
+def test_what_a_killed_agent_left_in_its_wal_is_read(path: Path) -> None:
+    """SIGKILL right after a row was stored. Nothing is written, and the next agent finds the row."""
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), str(path)], check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    before = files(path.parent)
+    assert before["gpumon.db-wal"]
+    assert uuids(path) == ["GPU-3"]
+    assert files(path.parent) == before
+    with Store.open(path) as store:
+        assert [board.uuid for board in store.boards()] == ["GPU-3"]
+
+
+def test_an_agent_that_has_the_store_open_is_not_disturbed(path: Path) -> None:
+    """A hung agent holds the lock: its store is read, and can be written afterwards."""
+    with Store.open(path) as store:
+        store.keep_boards([BOARD])
+        assert uuids(path) == ["GPU-3"]
+        store.keep_boards([replace(BOARD, uuid="GPU-4")])
+        assert len(uuids(path)) == 2
+
+
+def test_a_missing_gpu_leaves_its_index_to_the_gpu_that_has_it_now(path: Path) -> None:
+    """After a reboot the driver counts the GPUs that are here."""
+    other = replace(BOARD, uuid="GPU-4", bus_id="00000000:9D:00.0", last_wall=BOARD.last_wall + 60, gpu=3)
+    with Store.open(path) as store:
+        store.keep_boards([replace(BOARD, gpu=3), other])
+    with Store.open_copy(path) as store:
+        document = InventoryResponse.from_store(store.boards(), None).document()
+    assert [(gpu["gpu"], gpu["uuid"]) for gpu in document["gpus"]] == [(3, "GPU-4"), (None, "GPU-3")]
+    assert "GPU-3" in render_inventory(document)
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_replaced_board_is_reported_as_replaced(path: Path, *, accepted: bool) -> None:
+    """Another is in its place, or no person has accepted that any is gone: the store does not keep why."""
+    former = replace(BOARD, uuid="GPU-former", expected=False, last_wall=BOARD.last_wall - 60)
+    lost = replace(former, uuid="GPU-lost", bus_id="00000000:9D:00.0")
+    with Store.open(path) as store:
+        store.keep_boards([replace(BOARD, gpu=3), former, lost])
+        if accepted:
+            store.accept(1, ["GPU-lost"])
+    with Store.open_copy(path) as store:
+        document = InventoryResponse.from_store(store.boards(), store.accepted()).document()
+    assert {gpu["uuid"]: gpu["why"] for gpu in document["gone"]} == {
+        "GPU-former": "replaced",
+        "GPU-lost": "accepted" if accepted else "replaced",
+    }
+
+
+def test_a_missing_store_is_not_created(path: Path) -> None:
+    """The message names the flag."""
+    with pytest.raises(StoreError, match=r"there is no such store; name it with --store\.path"):
+        Store.open_copy(path)
+    assert not list(path.parent.iterdir())
+
+
+def test_another_file_is_refused(path: Path) -> None:
+    """The message names it."""
+    path.write_bytes(b"not a database at all" * 100)
+    with pytest.raises(StoreError, match=r"gpumon\.db: it is not a store of gpumon"):
+        Store.open_copy(path)
+
+
+@contextlib.contextmanager
+def another_user() -> Iterator[None]:
+    """Be neither root nor of its group."""
+    groups, gid = os.getgroups(), os.getegid()
+    os.setgroups([])
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(gid)
+        os.setgroups(groups)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_the_right_to_read_is_enough() -> None:
+    """Without it the message names the store."""
+    with tempfile.TemporaryDirectory() as folder:  # other users cannot enter pytest's own folders
+        path = Path(folder) / "gpumon.db"
+        with Store.open(path) as store:
+            store.keep_boards([BOARD])
+        path.chmod(0o600)
+        for mode in (0o700, 0o755):
+            path.parent.chmod(mode)
+            with another_user(), pytest.raises(StoreError, match="permission denied"):
+                Store.open_copy(path)
+        path.chmod(0o644)
+        with another_user():
+            assert uuids(path) == ["GPU-3"]
