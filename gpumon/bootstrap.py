@@ -27,9 +27,9 @@ from gpumon.config.model import Configuration
 from gpumon.model.error_event import LogPosition
 from gpumon.model.orders import LinksOrders, SamplerOrders
 from gpumon.outputs.prometheus import Renderer
-from gpumon.probe.core.schedule import Schedule
-from gpumon.probe.runner.prober import Probing
 from gpumon.probe.runner.run_record import RunRecord
+from gpumon.probe.runner.runs import ProbeRuns
+from gpumon.probe.runner.scheduler import ProbeScheduler
 from gpumon.server.app import create_app
 from gpumon.server.hosts import own_names
 from gpumon.server.listener import Front
@@ -74,8 +74,8 @@ class Services:
     heartbeat: Heartbeat
     samplers: SamplerSupervisor
     links: LinksSupervisor
-    probe: Probing
-    schedule: Schedule
+    probe: ProbeRuns
+    schedule: ProbeScheduler
     releases: Releasing
     holds: Holding
     maintenance: Maintaining
@@ -195,8 +195,8 @@ class _Wiring:
         return LinksSupervisor(self.loop, self._link_orders, on_seen=self.monitor.take, on_state=self.monitor.take)
 
     @cached_property
-    def probe(self) -> Probing:
-        return Probing(
+    def probe(self) -> ProbeRuns:
+        return ProbeRuns(
             self.loop,
             PROBE,
             choices(self._configuration),
@@ -208,8 +208,8 @@ class _Wiring:
         )
 
     @cached_property
-    def schedule(self) -> Schedule:
-        return Schedule(self.probe.scheduled, timetable(self._configuration), is_due_early=self.probe.is_due_early)
+    def schedule(self) -> ProbeScheduler:
+        return ProbeScheduler(self.loop, self.probe, timetable(self._configuration))
 
     @cached_property
     def releases(self) -> Releasing:

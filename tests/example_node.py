@@ -22,8 +22,9 @@ from gpumon.model.port_record import PortRecord
 from gpumon.model.release import Release, Window
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.responses.base import HostTime
-from gpumon.probe.core.account import Progress
-from gpumon.probe.core.result import AllReduce, Comparison, Conditions, Measurement, ProbeResult
+from gpumon.probe.core.frames import Progress
+from gpumon.probe.core.metrics import AllReduce
+from gpumon.probe.core.result import Comparison, Conditions, Measurement, ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.report import Report
 

@@ -13,18 +13,17 @@ from dataclasses import dataclass, field, replace
 from benchmarks.truth.world import World
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import PROBE, floors
-from gpumon.probe.core.account import Account, Progress, Sized
 from gpumon.probe.core.baseline import ENOUGH_RUNS, Judge
 from gpumon.probe.core.conclusion import conclude, skipped
-from gpumon.probe.core.conditions import Situation
-from gpumon.probe.core.course import next_step
+from gpumon.probe.core.frames import Account, Progress, Sized
+from gpumon.probe.core.next_step import next_step
 from gpumon.probe.core.passes import Ending, Pass
-from gpumon.probe.core.plan import Plan, Run, make_plans
+from gpumon.probe.core.plan import Measure, Pairs, Plan, Run, Step, make_plans
 from gpumon.probe.core.preflight import Skip, algorithms, may_run, usable
+from gpumon.probe.core.preflight_facts import PreflightFacts
 from gpumon.probe.core.result import Measurement, ProbeResult
-from gpumon.probe.core.steps import Measure, Pairs, Step
 from gpumon.probe.runner.assessment import make_judge
-from gpumon.probe.runner.gather_conditions import situation
+from gpumon.probe.runner.preflight_facts import gather_facts
 from gpumon.probe.runner.telemetry import Witness
 from gpumon.state.messages import ProbeStarted
 
@@ -106,14 +105,14 @@ def _run(clock: float, later: float = 0.0) -> Run:
     return Run(id=f"run-{clock + later:.0f}", trigger="schedule", started=time.time() + later)
 
 
-def _now(world: World) -> Situation:
+def _now(world: World) -> PreflightFacts:
     """As if the GPUs were real ones."""
     return replace(
-        situation(world.report, boot_clock()), simulated=False, unkillable=world.agent.unkillable, scheduled=True
+        gather_facts(world.report, boot_clock()), simulated=False, unkillable=world.agent.unkillable, scheduled=True
     )
 
 
-def _planned(world: World, now: Situation) -> tuple[tuple[Plan, ...], Judge]:
+def _planned(world: World, now: PreflightFacts) -> tuple[tuple[Plan, ...], Judge]:
     plans = make_plans(PROBE, usable(now), python="python3", algorithms=algorithms(now))
     asked = floors(world.configuration())[plans[0].setting.backend]
     return plans, make_judge(PROBE, plans[0], world.report, asked)

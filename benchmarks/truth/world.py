@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from benchmarks.truth.children import MAINS
 from benchmarks.truth.host import Host, Process
+from gpumon.bootstrap import Services
 from gpumon.clock import BOOT_ID, boot_clock
 from gpumon.config.component_settings import timetable
 from gpumon.config.given import Problem
@@ -26,7 +27,8 @@ from gpumon.health.verdict import Verdict, VerdictTransition
 from gpumon.model.call_progress import Reader
 from gpumon.model.release import NODE
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.core.schedule import Schedule, Timetable
+from gpumon.probe.core.schedule import Timetable
+from gpumon.probe.runner.scheduler import ProbeScheduler
 from gpumon.server.listener import Front
 from gpumon.sim.profiles import PROFILES
 from gpumon.state.messages import Message
@@ -38,15 +40,19 @@ _PATIENCE = 5.0
 """Real seconds that the store may take for one piece of work."""
 
 
-class _Schedule(Schedule):
+class _Schedule(ProbeScheduler):
     """By the clocks of this host; what comes of a run that is due, a row of the tables says."""
 
-    def __init__(self, timetable: Timetable) -> None:
-        super().__init__(lambda: None, timetable)
+    def __init__(self, services: Services, timetable: Timetable) -> None:
+        super().__init__(services.loop, services.probe, timetable)
+        self._timetable = timetable
         self._began = 0.0
 
     def start(self) -> None:
         self._began = boot_clock()
+
+    def tick(self) -> None:
+        """Begin no run early."""
 
     def next_run(self) -> float | None:
         passed = boot_clock() - self._began - self._timetable.first_after
@@ -71,7 +77,7 @@ class Agent(Daemon):
         self.services.front.stop()
         self.services = replace(
             self.services,
-            schedule=_Schedule(timetable(configuration)),
+            schedule=_Schedule(self.services, timetable(configuration)),
             front=_Front(configuration.web, FastAPI),
         )
 
@@ -104,7 +110,7 @@ class Agent(Daemon):
         return self.services.probe.unkillable
 
     def stick(self, pids: Iterable[int]) -> None:
-        self.services.probe._runs.ranks._stuck.update(pids)
+        self.services.probe._ranks._stuck.update(pids)
 
     def post_reload(self) -> None:
         self.services.loop.post(self.reload)

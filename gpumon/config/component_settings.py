@@ -22,7 +22,7 @@ from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.core.state import ProbeState
-from gpumon.probe.runner.settings import Choices
+from gpumon.probe.runner.settings import ProbeSettings
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
 from gpumon.version import revision
@@ -133,10 +133,10 @@ def _simulation(configuration: Configuration, epoch: float) -> Simulation | None
     )
 
 
-def choices(configuration: Configuration) -> Choices:
+def choices(configuration: Configuration) -> ProbeSettings:
     """Return the settings of a probe run."""
     probe = configuration.probe
-    return Choices(
+    return ProbeSettings(
         python=str(probe.python or sys.executable),
         enabled=probe.enabled,
         deadline=probe.deadline_seconds,

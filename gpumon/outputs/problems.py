@@ -22,8 +22,8 @@ from gpumon.outputs.asked import if_it_comes_back
 from gpumon.outputs.health import title, ways_out
 from gpumon.outputs.standing import unanswered
 from gpumon.outputs.words import sentence
+from gpumon.probe.core.current_result import standing
 from gpumon.probe.core.probes import ALL_REDUCE
-from gpumon.probe.core.standing import standing
 from gpumon.state.report import Report
 
 DRIVER = "driver"

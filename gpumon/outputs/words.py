@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, overload
 
 from gpumon.model.durations import utc
-from gpumon.probe.core.numbers import leaves_out, numbered
+from gpumon.probe.core.wording import leaves_out, numbered
 
 ABSENT = "n/a"
 MINUTE, HOUR, DAY = 60, 3600, 86400

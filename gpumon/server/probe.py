@@ -12,9 +12,9 @@ from gpumon.outputs.responses.base import HostTime
 from gpumon.outputs.responses.probes import ProbeRequestResponse, ProbeResponse, age_seconds
 from gpumon.outputs.standing import unanswered
 from gpumon.outputs.words import duration
+from gpumon.probe.core.current_result import standing
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.core.standing import standing
 from gpumon.probe.core.state import ProbeState
 from gpumon.server import parameters
 from gpumon.server.context import Filter, NoParameters, host_time, main_loop_answer, sources

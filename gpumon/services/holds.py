@@ -11,7 +11,7 @@ from gpumon.clock import boot_clock
 from gpumon.model.hold import MOST_HELD, Hold, HoldEnded, in_force, wrong_owner
 from gpumon.model.release import Answer, Holder
 from gpumon.model.time_window import ASK_FOR_LESS, wrong_length, wrong_reason
-from gpumon.probe.runner.prober import Probing
+from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.services.persistence import Persistence
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
@@ -48,7 +48,7 @@ class Holding:
         self,
         loop: Loop,
         persistence: Persistence,
-        probing: Probing,
+        probing: ProbeRuns,
         *,
         most: float,
         latest: Callable[[], Report],

@@ -14,7 +14,7 @@ from gpumon.clock import boot_clock
 from gpumon.model.bus_id import parsed
 from gpumon.model.release import NODE, Answer, Holder, Release, Window
 from gpumon.model.time_window import ASK_FOR_LESS, wrong_length
-from gpumon.probe.runner.prober import Probing
+from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.services.release_marker import Done, MarkerWatch
 from gpumon.state.report import Report
 from gpumon.supervisor import device_nodes
@@ -52,7 +52,7 @@ class Releasing:
         marker: Path,
         record: Path,
         samplers: SamplerSupervisor,
-        probing: Probing,
+        probing: ProbeRuns,
         latest: Callable[[], Report],
         tell: Callable[[Release], None],
     ) -> None:

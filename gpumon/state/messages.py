@@ -15,7 +15,7 @@ from gpumon.model.port_record import PortRecord
 from gpumon.model.release import Release
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
-from gpumon.probe.core.account import Progress
+from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import ProbeResult
 from gpumon.store.events import ErrorCounter

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpumon.probe.core.figures import TABLE
 from gpumon.probe.core.probes import GIB, MIB
+from gpumon.probe.core.published_figures import TABLE
 
 
 def sections() -> Mapping[str, str]:

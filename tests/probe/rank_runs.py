@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpumon.probe.core.account import Progress
 from gpumon.probe.core.baseline import Judge
+from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.plan import Plan, Run, make_plans
 from gpumon.probe.core.probes import KIB, MIB, PROBES
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.runner import ranks
-from gpumon.probe.runner.ranks import TERM_PATIENCE
-from gpumon.probe.runner.run import Runs
+from gpumon.probe.runner.ranks import TERM_PATIENCE, Ranks
+from gpumon.probe.runner.run import Phase, Prepared, ProbeRun, Surroundings
 from gpumon.supervisor import child_process
 from gpumon.supervisor.loop import Loop
 
@@ -48,13 +48,29 @@ def make_plan(*arguments: Any, **more: Any) -> Plan:
     return make_plans(*arguments, **more)[0]
 
 
+def start_run(
+    ranks: Ranks,
+    run: Run,
+    plans: Sequence[Plan],
+    judge: Judge,
+    *,
+    on_result: Callable[[ProbeResult], None],
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> ProbeRun:
+    """Start a run without preflight, gate and GPUs."""
+    surroundings = Surroundings(prepare=lambda: Prepared(plans, judge), on_progress=on_progress, on_result=on_result)
+    started = ProbeRun(ranks, run, plans[0].probe, surroundings)
+    started.start()
+    return started
+
+
 class Probing:
     """A loop with its ranks; `run` turns it until the result is there."""
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.runs = Runs(self.loop)
-        self.ranks = self.runs.ranks
+        self.ranks = Ranks(self.loop)
+        self.current: ProbeRun | None = None
         self.progress: list[Progress] = []
         self.pids: set[int] = set()
         self.results: list[ProbeResult] = []
@@ -73,11 +89,11 @@ class Probing:
 
         limit = self.loop.call_after(150, self.loop.stop)
         run = Run(id="one", trigger="request", started=time.time())
-        self.runs.start([plan], run, judge, progressed, ended)
+        self.current = start_run(self.ranks, run, [plan], judge, on_progress=progressed, on_result=ended)
         self.loop.run()
         limit.cancel()
         [result] = self.results
-        assert self.runs.running is None
+        assert self.current.phase is Phase.CONCLUDED
         return result
 
 

@@ -34,25 +34,26 @@ from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.plan import Run, make_plans
 from gpumon.probe.core.probes import PROBES
 from gpumon.supervisor.loop import Loop
-from gpumon.probe.runner.run import Runs
+from gpumon.probe.runner.run import Prepared, ProbeRun, Surroundings
 ranks.KILL_PATIENCE = 2.0
 loop = Loop()
-runs = Runs(loop)
+started = ranks.Ranks(loop)
 probe = replace(PROBES["allreduce"], worker=Path(sys.argv[2]))
 plans = make_plans(probe, (), python=sys.executable, deadline=float(sys.argv[3]))
 named = set()
 def look():
-    named.update(runs.ranks.pids)
+    named.update(started.pids)
     loop.call_after(0.1, look)
 look()
 def tell(result):
     told = {"outcome": result.outcome, "reason": result.reason, "hint": result.hint, "log": result.log}
-    print(json.dumps({**told, "stuck": runs.ranks.unkillable, "named": sorted(named)}), flush=True)
+    print(json.dumps({**told, "stuck": started.unkillable, "named": sorted(named)}), flush=True)
     loop.call_after(0.1, wait)
 def wait():
-    loop.call_after(0.1, wait) if runs.ranks.unkillable else loop.stop()
+    loop.call_after(0.1, wait) if started.unkillable else loop.stop()
 run = Run(id="one", trigger="request", started=time.time())
-runs.start(plans, run, Judge(probe="allreduce", backend="gloo"), lambda _: None, tell)
+judge = Judge(probe="allreduce", backend="gloo")
+ProbeRun(started, run, probe, Surroundings(prepare=lambda: Prepared(plans, judge), on_result=tell)).start()
 loop.run()
 """
 LEAVE = """

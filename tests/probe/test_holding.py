@@ -30,10 +30,12 @@ from gpumon.model.node import Node
 from gpumon.model.release import Answer
 from gpumon.probe.core.preflight import IDLE_BYTES
 from gpumon.probe.core.probes import PROBES
-from gpumon.probe.runner import departure, ranks
-from gpumon.probe.runner.prober import Probing
+from gpumon.probe.core.schedule import Timetable
+from gpumon.probe.runner import gpu_visibility, ranks
 from gpumon.probe.runner.run_record import RunRecord
-from gpumon.probe.runner.settings import Choices
+from gpumon.probe.runner.runs import ProbeRuns
+from gpumon.probe.runner.scheduler import ProbeScheduler
+from gpumon.probe.runner.settings import ProbeSettings
 from gpumon.services import holds
 from gpumon.services.holds import Holding
 from gpumon.services.persistence import Persistence
@@ -75,16 +77,17 @@ class Held:
         """What else a test lets the Report say."""
         self.told: list[Any] = []
         self.watched: list[bool] = []
-        self.probing = Probing(
+        self.probing = ProbeRuns(
             self.loop,
             replace(PROBES["allreduce"], worker=worker),
-            Choices(python=python, deadline=30.0),
+            ProbeSettings(python=python, deadline=30.0),
             latest=self.latest,
             tell=self._tell,
             keep=lambda result: self._tell(ProbeEnded(result=result)),
             watch=lambda *, closely: self.watched.append(closely),
             record=RunRecord(worker.with_name("run.json")),
         )
+        self.scheduler = ProbeScheduler(self.loop, self.probing, Timetable(interval=3600, jitter=0, first_after=3600))
         self.holding = Holding(
             self.loop, self.persistence, self.probing, most=3600.0, latest=self.latest, tell=self.monitor.take
         )
@@ -324,7 +327,7 @@ def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
     agent: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was over after its patience; the GPUs are read closely again, and once they are clear nobody has to wait."""
-    monkeypatch.setattr(departure, "PATIENCE", 0.1)
+    monkeypatch.setattr(gpu_visibility, "DEPARTURE_PATIENCE", 0.1)
     monkeypatch.setattr(holds, "ANSWER_SECONDS", 0.5)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
@@ -420,8 +423,8 @@ def race(agent: Held, stamps: Stamps, number: int, chance: random.Random) -> tup
 
     For some of the runs the scheduler is asked first, so that they have been asked for, and no rank has begun.
     """
-    agent.probing.choices = replace(agent.probing.choices, gate=("/bin/true",) if number % 3 else ())
-    start: Callable[[], object] = agent.probing.scheduled if number % 2 else agent.probing.request
+    agent.probing.settings = replace(agent.probing.settings, gate=("/bin/true",) if number % 3 else ())
+    start: Callable[[], object] = agent.scheduler.run_due if number % 2 else agent.probing.request
     if number % 4 >= 2:  # ranks are at work already
         before = stamps.begun()
         start()

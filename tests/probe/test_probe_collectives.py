@@ -8,11 +8,10 @@ import sys
 
 import pytest
 
-from gpumon.probe.core.account import Sized
+from gpumon.probe.core.frames import Sized
 from gpumon.probe.core.passes import Pass
-from gpumon.probe.core.plan import make_plans
+from gpumon.probe.core.plan import Measure, Misbehave, Step, make_plans
 from gpumon.probe.core.probes import KIB, MIB, PROBES
-from gpumon.probe.core.steps import Measure, Misbehave, Step
 from gpumon.probe.runner.ranks import Ranks
 from gpumon.supervisor.loop import Loop
 

@@ -7,16 +7,15 @@ import pytest
 
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
-from gpumon.probe.core.account import Account, Progress, Sized
 from gpumon.probe.core.baseline import Floors, Judge
 from gpumon.probe.core.conclusion import conclude, skipped
-from gpumon.probe.core.course import next_step
+from gpumon.probe.core.frames import Account, Progress, Sized
+from gpumon.probe.core.next_step import next_step
 from gpumon.probe.core.passes import Ending, Pass, percentile
-from gpumon.probe.core.plan import Plan, Rendezvous, Run, make_plans
+from gpumon.probe.core.plan import Measure, Pairs, Plan, Rendezvous, Run, make_plans, rounds
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import GIB, KIB, MIB, PROBES
 from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, Measurement, ProbeResult, from_document, to_document
-from gpumon.probe.core.steps import Measure, Pairs, rounds
 from gpumon.probe.runner.assessment import make_judge
 from gpumon.state.report import Report
 

@@ -11,9 +11,9 @@ from gpumon.health.standing import Health
 from gpumon.health.terms import WARN, Action, Way
 from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
 from gpumon.outputs.probe_table import compared
-from gpumon.probe.core.account import Account, Progress, Sized
 from gpumon.probe.core.baseline import MOST_RUNS, Floors, Judge
 from gpumon.probe.core.conclusion import conclude
+from gpumon.probe.core.frames import Account, Progress, Sized
 from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Run, make_plans
 from gpumon.probe.core.probes import GIB, PROBES

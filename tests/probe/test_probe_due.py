@@ -11,14 +11,21 @@ from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
-from gpumon.probe.core.conditions import GpuUse, Situation
+from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
 from gpumon.probe.core.state import ProbeState
-from gpumon.probe.runner.due import AGAIN_SECONDS, FIND_SECONDS, IDLE_LOOK_SECONDS, LOOK_SECONDS, is_due_early, pause
+from gpumon.probe.runner.scheduler import (
+    IDLE_INTERVAL,
+    REPAIR_INTERVAL,
+    SCHEDULER_PATIENCE,
+    START_INTERVAL,
+    is_due_early,
+    pause,
+)
 from gpumon.state.report import InternalState, Report
 
 LOOKED = Report(started=0.0, node=Node(snapshot_timestamp_seconds=1.0), internal=InternalState(recalled=True))
 GPUS = tuple(GpuUse(index=n, uuid=f"GPU-{n}", processes=0.0, idle_seconds=480.0) for n in range(2))
-IDLE = Situation(gpus=GPUS, expected=2, scheduled=True, idle_seconds=480.0)
+IDLE = PreflightFacts(gpus=GPUS, expected=2, scheduled=True, idle_seconds=480.0)
 SOON = replace(IDLE, idle_seconds=600.0)
 
 
@@ -26,21 +33,21 @@ SOON = replace(IDLE, idle_seconds=600.0)
     ("report", "now", "waited", "seconds"),
     [
         (LOOKED, IDLE, 0.0, None),
-        (replace(LOOKED, node=Node()), IDLE, 3600.0, LOOK_SECONDS),
-        (replace(LOOKED, internal=InternalState()), IDLE, 0.0, LOOK_SECONDS),
-        (LOOKED, replace(IDLE, schedulers=None), 1.0, LOOK_SECONDS),
-        (LOOKED, replace(IDLE, schedulers=None), FIND_SECONDS + 1, None),
+        (replace(LOOKED, node=Node()), IDLE, 3600.0, START_INTERVAL),
+        (replace(LOOKED, internal=InternalState()), IDLE, 0.0, START_INTERVAL),
+        (LOOKED, replace(IDLE, schedulers=None), 1.0, START_INTERVAL),
+        (LOOKED, replace(IDLE, schedulers=None), SCHEDULER_PATIENCE + 1, None),
         (LOOKED, replace(IDLE, schedulers=None, gated=True), 0.0, None),
         (LOOKED, replace(IDLE, schedulers=None, simulated=True), 0.0, None),
-        (LOOKED, SOON, 0.0, IDLE_LOOK_SECONDS),
+        (LOOKED, SOON, 0.0, IDLE_INTERVAL),
         (LOOKED, replace(SOON, idle_seconds=482.0), 0.0, 2.0),
-        (LOOKED, SOON, 600.0 + FIND_SECONDS + 1, None),
+        (LOOKED, SOON, 600.0 + SCHEDULER_PATIENCE + 1, None),
         (LOOKED, replace(SOON, gpus=(replace(GPUS[0], processes=1.0), GPUS[1])), 0.0, None),
         (LOOKED, replace(SOON, enabled=False), 0.0, None),
     ],
 )
 def test_a_run_that_is_due_waits_for_what_passes_by_itself(
-    report: Report, now: Situation, waited: float, seconds: float | None
+    report: Report, now: PreflightFacts, waited: float, seconds: float | None
 ) -> None:
     """For a first look at the GPUs, at the store and for schedulers, and for idleness; not for a job to end."""
     assert pause(report, now, waited) == seconds
@@ -114,8 +121,8 @@ PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditi
         (after_repair(ran=(RUN, FAILED), last=FAILED), FREE, False),
         (after_repair(last=replace(SKIP, started=WALL - 60.0)), FREE, False),
         (after_repair(ran=(RUN, PART), last=PART), FREE, False),
-        (after_repair(ran=(RUN, PART), last=replace(PART, started=WALL - AGAIN_SECONDS)), FREE, True),
-        (after_repair(last=replace(SKIP, started=WALL - AGAIN_SECONDS)), FREE, True),
+        (after_repair(ran=(RUN, PART), last=replace(PART, started=WALL - REPAIR_INTERVAL)), FREE, True),
+        (after_repair(last=replace(SKIP, started=WALL - REPAIR_INTERVAL)), FREE, True),
         (after_repair(last=replace(SKIP, started=WALL + 86400.0)), FREE, True),  # the clock was set back since
         (after_repair(), IDLE, True),
         (after_repair(), SOON, False),
@@ -129,7 +136,7 @@ PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditi
 )
 def test_a_repair_makes_a_run_due_as_soon_as_nothing_is_in_its_way(
     report: Report,
-    now: Situation,
+    now: PreflightFacts,
     early: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     """Once, however that run ends; after a skip again in half an hour. A fault that went by itself is no repair.

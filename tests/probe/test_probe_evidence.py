@@ -13,18 +13,17 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
 from gpumon.model.nvlink import Nvlink, NvlinkPeer
-from gpumon.probe.core.account import Account, Progress, Sized
 from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.conclusion import conclude
 from gpumon.probe.core.evidence import AllSeen, Sight, findings, see
+from gpumon.probe.core.frames import Account, Progress, Sized
 from gpumon.probe.core.locate import NO_PAIR, locate
+from gpumon.probe.core.nvlink_sharp import HIDDEN, LINKS, MAYBE_LOST, NOT_LINKS, told_apart
+from gpumon.probe.core.nvlink_sharp import LOST as LOST_SHARP
 from gpumon.probe.core.passes import Ending, Pass
-from gpumon.probe.core.plan import Run, make_plans
+from gpumon.probe.core.plan import Pairs, Run, make_plans, rounds
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Comparison, Location
-from gpumon.probe.core.sharp import HIDDEN, LINKS, MAYBE_LOST, NOT_LINKS, told_apart
-from gpumon.probe.core.sharp import LOST as LOST_SHARP
-from gpumon.probe.core.steps import Pairs, rounds
 from gpumon.probe.runner.telemetry import Witness
 from gpumon.state.report import Report
 

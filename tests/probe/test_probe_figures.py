@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 
 from gpumon.probe.core.baseline import Floors, Judge
-from gpumon.probe.core.figures import NEAR, TABLE, figure, gain
+from gpumon.probe.core.nvlink_sharp import LOST, levelled, told_apart
 from gpumon.probe.core.probes import GIB, MIB, PROBES
+from gpumon.probe.core.published_figures import NEAR, TABLE, figure, gain
 from gpumon.probe.core.result import Measurement
-from gpumon.probe.core.sharp import LOST, levelled, told_apart
 from gpumon.sim.profiles import PROFILES
 
 H200 = "NVIDIA H200"

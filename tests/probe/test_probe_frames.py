@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpumon.probe.core.account import Account, Progress
-from gpumon.probe.core.frames import MOST_TEXT, take
-from gpumon.probe.core.steps import Measure, Pairs, Step, rounds
+from gpumon.probe.core.frames import MOST_TEXT, Account, Progress, take
+from gpumon.probe.core.plan import Measure, Pairs, Step, rounds
 
 STEPS = (Measure(collective="all_reduce", sizes=(1024, 4096)), Pairs(bytes=4096, rounds=rounds(4)))
 SIZED = {"step": 0, "bytes": 1024, "seconds": [1e-3] * 20, "wrong": 0}

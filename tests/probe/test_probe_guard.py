@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from gpumon.probe.core.conditions import GpuUse, Situation
 from gpumon.probe.core.preflight import (
     GIB,
     IDLE_BYTES,
@@ -16,6 +15,7 @@ from gpumon.probe.core.preflight import (
     may_run,
     usable,
 )
+from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
 from gpumon.probe.core.result import SKIP_REASONS
 
 
@@ -23,10 +23,10 @@ def gpus(*processes: float | None) -> tuple[GpuUse, ...]:
     return tuple(GpuUse(index=n, uuid=f"GPU-{n}", processes=count) for n, count in enumerate(processes))
 
 
-FREE = Situation(gpus=gpus(0, 0), expected=2)
+FREE = PreflightFacts(gpus=gpus(0, 0), expected=2)
 
 
-def one_with(**use: Any) -> Situation:
+def one_with(**use: Any) -> PreflightFacts:
     """Two free GPUs, of which the second is in use so."""
     first, second = FREE.gpus
     return replace(FREE, gpus=(first, replace(second, **use)))
@@ -34,7 +34,7 @@ def one_with(**use: Any) -> Situation:
 
 def test_one_gpu_is_enough_for_ranks_that_act_alone() -> None:
     """Copies between host and GPU need no other."""
-    assert may_run(Situation(gpus=gpus(0), expected=1, alone=True)) is None
+    assert may_run(PreflightFacts(gpus=gpus(0), expected=1, alone=True)) is None
 
 
 def test_free_gpus_may_be_probed() -> None:
@@ -44,7 +44,7 @@ def test_free_gpus_may_be_probed() -> None:
 
 def test_a_host_without_gpus_may_be_probed() -> None:
     """A host that has no GPU and expects none runs the probe on its CPU."""
-    assert may_run(Situation()) is None
+    assert may_run(PreflightFacts()) is None
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_a_host_without_gpus_may_be_probed() -> None:
         (replace(FREE, held="Held by 4711."), "held", "by 4711"),
         (replace(FREE, recalled=False), "held", "store has not been read"),
         (replace(FREE, recalled=False, store="/s.db: the disk is full; free space"), "held", "full; free space."),
-        (Situation(gpus=gpus(0), expected=1), "single_gpu", "One GPU"),
-        (Situation(expected=1), "single_gpu", "One GPU"),
+        (PreflightFacts(gpus=gpus(0), expected=1), "single_gpu", "One GPU"),
+        (PreflightFacts(expected=1), "single_gpu", "One GPU"),
     ],
 )
-def test_each_objection_names_its_reason_and_hint(situation: Situation, reason: str, hint: str) -> None:
+def test_each_objection_names_its_reason_and_hint(situation: PreflightFacts, reason: str, hint: str) -> None:
     """Every guard skips with a listed reason and a hint that says what it saw."""
     skip = may_run(situation)
     assert skip is not None
@@ -83,15 +83,15 @@ def test_each_objection_names_its_reason_and_hint(situation: Situation, reason: 
 def test_what_is_not_known_is_named_with_its_fault() -> None:
     """A GPU that does not answer might be in use: the hint says which, and why it does not answer."""
     lost = GpuUse(index=3, uuid="GPU-3", processes=None, fault="lost")
-    skip = may_run(Situation(gpus=(*gpus(0, 0, 0), lost), expected=4))
+    skip = may_run(PreflightFacts(gpus=(*gpus(0, 0, 0), lost), expected=4))
     assert skip is not None
     assert "GPU 3 (lost)" in skip.hint
 
 
 def test_a_simulated_node_is_guarded_by_its_simulated_processes() -> None:
     """One simulated GPU does not stop the probe, which is real on the CPU; a simulated job does."""
-    assert may_run(Situation(gpus=gpus(0), expected=1, simulated=True)) is None
-    skip = may_run(Situation(gpus=gpus(1), expected=1, simulated=True))
+    assert may_run(PreflightFacts(gpus=gpus(0), expected=1, simulated=True)) is None
+    skip = may_run(PreflightFacts(gpus=gpus(1), expected=1, simulated=True))
     assert skip is not None
     assert skip.reason == "busy"
 
@@ -135,7 +135,7 @@ def test_what_an_idle_gpu_shows_is_not_busy() -> None:
         one_with(compute_mode=0, memory_free=80.0 * GIB, traffic=1e6),
     ],
 )
-def test_what_harms_nobody_runs(ready: Situation) -> None:
+def test_what_harms_nobody_runs(ready: PreflightFacts) -> None:
     """A person's run on a scheduler's node, a gated one, idle for long enough, and what ranks on a CPU never touch."""
     assert may_run(ready) is None
     assert usable(ready) == ("GPU-0", "GPU-1")
@@ -161,7 +161,7 @@ def test_idleness_that_is_too_short_says_how_long_to_wait() -> None:
         (FREE, ("GPU-0", "GPU-1")),
     ],
 )
-def test_a_partial_run_uses_the_idle_gpus(situation: Situation, wanted: tuple[str, ...]) -> None:
+def test_a_partial_run_uses_the_idle_gpus(situation: PreflightFacts, wanted: tuple[str, ...]) -> None:
     """Those in use, and those of which nobody knows, are left out; without need none is."""
     opted_in = replace(situation, partial=True)
     assert (may_run(opted_in), usable(opted_in)) == (None, wanted)
@@ -169,16 +169,16 @@ def test_a_partial_run_uses_the_idle_gpus(situation: Situation, wanted: tuple[st
 
 
 @pytest.mark.parametrize("situation", [one_with(processes=1.0), replace(FREE, gpus=gpus(0, 0, 1), enabled=False)])
-def test_what_a_partial_run_does_not_get_round(situation: Situation) -> None:
+def test_what_a_partial_run_does_not_get_round(situation: PreflightFacts) -> None:
     """It needs two idle GPUs, and what is in the way of every run is in its way too."""
     assert may_run(replace(situation, partial=True)) == may_run(situation) is not None
 
 
 def test_a_run_gives_way_to_strangers_on_its_gpus() -> None:
     """Its own load is no reason; a stranger is, unless it is on a GPU that the run leaves out."""
-    own = tuple(replace(gpu, strangers=0.0, utilization=1.0, memory_used=8.0 * IDLE_BYTES) for gpu in gpus(1, 1))
-    assert intruders(Situation(gpus=own)) is None
-    taken = Situation(gpus=(own[0], replace(own[1], processes=2.0, strangers=1.0)))
+    own = tuple(replace(gpu, foreign=0.0, utilization=1.0, memory_used=8.0 * IDLE_BYTES) for gpu in gpus(1, 1))
+    assert intruders(PreflightFacts(gpus=own)) is None
+    taken = PreflightFacts(gpus=(own[0], replace(own[1], processes=2.0, foreign=1.0)))
     skip = intruders(taken)
     assert skip is not None
     assert (skip.reason, "GPU 1" in skip.hint, "GPU 0" in skip.hint) == ("busy", True, False)
@@ -187,20 +187,23 @@ def test_a_run_gives_way_to_strangers_on_its_gpus() -> None:
 
 def test_a_run_does_not_go_on_where_nobody_would_see_a_job_come() -> None:
     """For longer than polls take, which the run itself makes slower, nobody has seen who holds one of its GPUs."""
-    stuck = replace(one_with(processes=None, fault="stuck"), unseen={"GPU-0": 0.0, "GPU-1": UNSEEN_SECONDS + 2.5})
+    stuck = replace(one_with(processes=None, fault="stuck"), unobserved={"GPU-0": 0.0, "GPU-1": UNSEEN_SECONDS + 2.5})
     skip = intruders(stuck, ("GPU-0", "GPU-1"))
     assert skip is not None
     assert (skip.reason, "For 8 s" in skip.hint, "holds GPU 1 (stuck):" in skip.hint) == ("busy", True, True)
     assert intruders(replace(stuck, poll_seconds=3.0)) is None
-    assert intruders(replace(stuck, unseen={"GPU-1": UNSEEN_SECONDS + POLL_SECONDS + 1}, poll_seconds=60.0)) is not None
-    gone = intruders(replace(FREE, unseen={"GPU-7": 60.0}))
+    assert (
+        intruders(replace(stuck, unobserved={"GPU-1": UNSEEN_SECONDS + POLL_SECONDS + 1}, poll_seconds=60.0))
+        is not None
+    )
+    gone = intruders(replace(FREE, unobserved={"GPU-7": 60.0}))
     assert gone is not None
     assert "holds GPU-7:" in gone.hint
 
 
 def test_on_a_simulated_node_any_load_is_a_stranger() -> None:
     """The ranks never show there."""
-    for taken in (one_with(strangers=1.0), one_with(utilization=0.5)):
+    for taken in (one_with(foreign=1.0), one_with(utilization=0.5)):
         skip = intruders(replace(taken, simulated=True))
         assert skip is not None
         assert (skip.reason, "GPU 1" in skip.hint) == ("busy", True)
@@ -218,7 +221,7 @@ def test_on_a_simulated_node_any_load_is_a_stranger() -> None:
     ],
 )
 def test_beside_jobs_only_the_ring_is_measured(
-    situation: Situation, chosen: tuple[str, ...], wanted: tuple[str, ...]
+    situation: PreflightFacts, chosen: tuple[str, ...], wanted: tuple[str, ...]
 ) -> None:
     """On the same host whatever is configured, on other nodes of the fabric unless something is."""
     assert algorithms(situation, chosen) == wanted

@@ -8,16 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from gpumon.probe.core.account import Account, Progress, Sized
 from gpumon.probe.core.baseline import Judge
-from gpumon.probe.core.course import MOST_TRIES, next_step
 from gpumon.probe.core.evidence import Sight, see
+from gpumon.probe.core.frames import Account, Progress, Sized
 from gpumon.probe.core.locate import AS_BUILT, NO_PAIR, NOBODY_ALONE, NOT_IN_PAIRS, locate
+from gpumon.probe.core.next_step import MOST_TRIES, next_step
 from gpumon.probe.core.passes import Pass, pairs
-from gpumon.probe.core.plan import make_plans
+from gpumon.probe.core.plan import Pairs, make_plans, rounds
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Location
-from gpumon.probe.core.steps import Pairs, rounds
 
 BYTES = 1 << 28
 USUAL = 1e-3

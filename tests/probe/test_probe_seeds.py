@@ -9,15 +9,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from gpumon.probe.core.account import Account
 from gpumon.probe.core.baseline import Judge
-from gpumon.probe.core.course import next_step
+from gpumon.probe.core.frames import Account
 from gpumon.probe.core.locate import locate
+from gpumon.probe.core.next_step import next_step
 from gpumon.probe.core.passes import Pass
-from gpumon.probe.core.plan import make_plans
+from gpumon.probe.core.plan import Measure, Misbehave, Pairs, Step, make_plans
 from gpumon.probe.core.probes import KIB, PROBES
 from gpumon.probe.core.result import Location
-from gpumon.probe.core.steps import Measure, Misbehave, Pairs, Step
 from gpumon.probe.runner.ranks import Ranks
 from gpumon.supervisor.loop import Loop
 

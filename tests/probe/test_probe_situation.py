@@ -6,11 +6,11 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.probe.core.preflight import may_run
 from gpumon.probe.core.state import ProbeState
-from gpumon.probe.runner.gather_conditions import Own, situation, strangers_of
+from gpumon.probe.runner.preflight_facts import OwnProcesses, foreign_processes, gather_facts
 from gpumon.state.report import Report
 
-OURS = Own(pids=frozenset({71, 72}), gpus=("GPU-0", "GPU-1"))
-YET_TO_COME = Own(pids=frozenset({71, 72}))
+OURS = OwnProcesses(pids=frozenset({71, 72}), gpus=("GPU-0", "GPU-1"))
+YET_TO_COME = OwnProcesses(pids=frozenset({71, 72}))
 
 
 def held(*pids: tuple[int, ...] | None) -> tuple[GpuState, ...]:
@@ -43,10 +43,10 @@ def held(*pids: tuple[int, ...] | None) -> tuple[GpuState, ...]:
     ],
 )
 def test_our_own_ranks_are_no_strangers(
-    gpus: tuple[GpuState, ...], own: Own, *, contained: bool | None, strangers: list[float | None]
+    gpus: tuple[GpuState, ...], own: OwnProcesses, *, contained: bool | None, strangers: list[float | None]
 ) -> None:
     """By pid where NVML's are ours; in a container that shows the host's, one rank a GPU, once it may be there."""
-    assert list(strangers_of(gpus, own, contained=contained).values()) == strangers
+    assert list(foreign_processes(gpus, own, contained=contained).values()) == strangers
 
 
 def test_what_a_run_leaves_behind_for_a_moment_is_nobodys_work() -> None:
@@ -56,15 +56,15 @@ def test_what_a_run_leaves_behind_for_a_moment_is_nobodys_work() -> None:
     probe = ProbeState(loaded=("GPU-0",), loaded_until=103.0)
     report = Report(started=0.0, gpus=gpus, probe=probe)
 
-    first, second = situation(report, 102.0).gpus
+    first, second = gather_facts(report, 102.0).gpus
     assert (first.utilization, first.traffic, first.memory_used) == (None, None, 2e9)
     assert (second.utilization, second.traffic) == (1.0, 1e11)
-    assert situation(report, 103.0).gpus[0].utilization == 1.0
+    assert gather_facts(report, 103.0).gpus[0].utilization == 1.0
 
 
 def test_what_is_wrong_with_the_store_is_said_where_nothing_runs_for_it() -> None:
     """With the remedy, since holds that cannot be read keep every run away."""
     unread = Report(started=0.0, notices={"store": "/gpumon.db: it is not a store of gpumon; move it away"})
-    skip = may_run(situation(unread, 0.0))
+    skip = may_run(gather_facts(unread, 0.0))
     assert skip is not None
     assert (skip.reason, skip.hint.endswith("it is not a store of gpumon; move it away.")) == ("held", True)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import example_node as example
 import pytest
 
+from gpumon.probe.core.current_result import standing
 from gpumon.probe.core.metrics import INITIAL
-from gpumon.probe.core.numbers import numbered
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.core.standing import standing
 from gpumon.probe.core.state import MOST_RAN, ProbeState, ended, recalled
+from gpumon.probe.core.wording import numbered
 
 WRONG = replace(example.run(90, outcome="wrong"), wrong_elements=31)
 SLOW = example.run(80, outcome="degraded")

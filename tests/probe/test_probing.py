@@ -26,11 +26,13 @@ from gpumon.model.snapshot import LinksSnapshot
 from gpumon.probe.core import preflight
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Conditions, ProbeRequest, ProbeResult
+from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.core.state import ProbeState
-from gpumon.probe.runner import departure, prober
-from gpumon.probe.runner.prober import WATCH_SECONDS, Probing
+from gpumon.probe.runner import gpu_visibility, scheduler
 from gpumon.probe.runner.run_record import RunRecord
-from gpumon.probe.runner.settings import Choices
+from gpumon.probe.runner.runs import WATCH_SECONDS, ProbeRuns
+from gpumon.probe.runner.scheduler import ProbeScheduler
+from gpumon.probe.runner.settings import ProbeSettings
 from gpumon.state.gpu_record import GpuRecord
 from gpumon.state.messages import ProbeProgressed, ProbeStarted
 from gpumon.state.port_inventory import PortInventory
@@ -98,23 +100,24 @@ class Bench:
         self.told: list[ProbeStarted | ProbeProgressed] = []
         self.kept: list[ProbeResult] = []
         self.watched: list[bool] = []
-        self.probing = Probing(
+        self.probing = ProbeRuns(
             self.loop,
             replace(PROBE, worker=worker, cpu=replace(PROBE.cpu, algorithms=("default", "ring"))),
-            Choices(python=sys.executable, deadline=30.0),
+            ProbeSettings(python=sys.executable, deadline=30.0),
             latest=lambda: self.report,
             tell=self.told.append,
             keep=self.kept.append,
             watch=self._watch,
             record=RunRecord(worker.with_name("run.json")),
         )
+        self.scheduler = ProbeScheduler(self.loop, self.probing, Timetable(interval=3600, jitter=0, first_after=3600))
 
     def _watch(self, *, closely: bool) -> None:
         self.watched.append(closely)
 
     def gate(self, command: str, *, seconds: float = 60.0) -> None:
         """Ask the scheduler by this line of the shell."""
-        self.probing.choices = replace(self.probing.choices, gate=("/bin/sh", "-c", command), gate_seconds=seconds)
+        self.probing.settings = replace(self.probing.settings, gate=("/bin/sh", "-c", command), gate_seconds=seconds)
 
     def turn_until(self, done: Callable[[], bool]) -> None:
         turn_until(self.loop, done)
@@ -145,7 +148,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 def test_a_probe_that_is_not_enabled_does_not_run_on_request(bench: Bench) -> None:
     """probe.enabled is for runs by request too: the answer says disabled, and names the setting."""
-    bench.probing.choices = replace(bench.probing.choices, enabled=False)
+    bench.probing.settings = replace(bench.probing.settings, enabled=False)
     answer = bench.request()
     assert (answer.accepted, answer.reason) == (False, "disabled")
     assert "probe.enabled" in answer.hint
@@ -155,7 +158,7 @@ def test_a_probe_that_is_not_enabled_does_not_run_on_request(bench: Bench) -> No
 def test_a_run_that_is_due_before_the_first_poll_waits_for_it(bench: Bench) -> None:
     """Slow drivers do not cost the first run: it begins once the GPUs have been looked at."""
     seen, bench.report = bench.report, Report(started=0.0, simulated="h100x8")
-    bench.probing.scheduled()
+    bench.scheduler.run_due()
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     assert (bench.probing.running, bench.kept) == (False, [])
 
@@ -177,13 +180,13 @@ def test_a_run_after_a_repair_is_due_until_it_is_made(bench: Bench) -> None:
     )
     known = replace(seen, internal=replace(seen.internal, links=links), probe=ProbeState(last=before, ran=(before,)))
     bench.report = known
-    assert not bench.probing.is_due_early()
+    assert not bench.scheduler.is_due_early()
     reset = replace(known.gpus[1], begun_at=boot_clock())
     bench.report = replace(known, gpus=(known.gpus[0], reset))
-    assert bench.probing.is_due_early()
-    bench.probing.scheduled()
+    assert bench.scheduler.is_due_early()
+    bench.scheduler.run_due()
     bench.turn_until(lambda: bench.probing.running)
-    assert not bench.probing.is_due_early()
+    assert not bench.scheduler.is_due_early()
 
 
 def test_excluded_gpus_are_not_missed(bench: Bench) -> None:
@@ -242,7 +245,7 @@ def test_what_stays_on_a_gpu_after_a_run_is_told_and_not_waited_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, *, pids: bool, memory: float, asked_at: float, left: str
 ) -> None:
     """The outcome stands; the hint says what NVML still shows, or that nobody has looked."""
-    monkeypatch.setattr(departure, "PATIENCE", 0.3)
+    monkeypatch.setattr(gpu_visibility, "DEPARTURE_PATIENCE", 0.3)
     bench.worker.write_text(HANG.replace("time.sleep(60)", "sys.exit(1)"))
     bench.report = on_host(node(0.0, 0.0, simulated=False))
     assert bench.request().accepted
@@ -262,7 +265,8 @@ def test_memory_that_a_rank_leaves_is_what_the_guard_would_not_call_idle() -> No
     """A driver that tells its own memory apart shows less than a GiB; elsewhere it may be the driver's."""
     used = {"memory_used_bytes": float(300 << 20)}
     for told, words in (({}, []), ({"memory_reserved_bytes": 0.0}, ["GPU 0, which has 0.3 GiB in use"])):
-        left = departure.left_on(on_host(node(0.0, simulated=False, **used, **told)), ["GPU-0"], frozenset(), 0.0)
+        report = on_host(node(0.0, simulated=False, **used, **told))
+        left = gpu_visibility.remaining_on(report, ["GPU-0"], frozenset(), 0.0)
         assert [one.words for one in left or ()] == words
 
 
@@ -314,7 +318,7 @@ def test_what_the_ranks_of_one_algorithm_leave_is_no_stranger_to_the_next(bench:
 
 def test_a_rank_that_has_ended_is_no_stranger_to_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVML still lists it as the last poll saw it, while they are about to end."""
-    monkeypatch.setattr(departure, "PATIENCE", 0.3)
+    monkeypatch.setattr(gpu_visibility, "DEPARTURE_PATIENCE", 0.3)
     bench.worker.write_text(HANG.replace("time.sleep(60)", "sys.exit(1) if orders['rank'] else time.sleep(60)"))
     bench.report = on_host(node(0.0, 0.0, simulated=False))
     assert bench.request().accepted
@@ -344,7 +348,7 @@ def test_what_the_agents_own_stop_ends_is_known_under_its_id(bench: Bench) -> No
     run = bench.run()
     bench.probing.stop()
     bench.turn_until(lambda: not bench.probing.running)
-    bench.probing.scheduled()
+    bench.scheduler.run_due()
     answer = bench.request()
     assert (answer.accepted, answer.id) == (False, "")
     assert not bench.probing.running
@@ -357,16 +361,16 @@ def test_a_run_in_which_the_agent_is_killed_is_told_of_at_the_next_start(bench: 
     """Under its id, once; one that the agent has ended, or its own stop, is on record no more."""
     record = RunRecord(tmp_path / "run.json")
     run = bench.run()
-    killed = record.cut_short()
+    killed = record.interrupted_run()
     assert killed is not None
     assert (killed.id, killed.outcome, killed.reason, killed.trigger) == (run, "skipped", "interrupted", "request")
-    assert record.cut_short() is None
+    assert record.interrupted_run() is None
 
     bench.probing.stop()
     bench.turn_until(lambda: not bench.probing.running)
-    assert record.cut_short() is None
+    assert record.interrupted_run() is None
     (tmp_path / "run.json").write_text("garbage")
-    assert record.cut_short() is None
+    assert record.interrupted_run() is None
 
 
 def test_the_run_of_another_agent_that_lives_is_left_alone(bench: Bench, tmp_path: Path) -> None:
@@ -379,10 +383,10 @@ def test_the_run_of_another_agent_that_lives_is_left_alone(bench: Bench, tmp_pat
     with subprocess.Popen(["/bin/sleep", "60"]) as other:
         began = Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[19]
         path.write_text(json.dumps(document | {"agent": f"{other.pid}-{began}"}))
-        assert RunRecord(path).cut_short() is None
+        assert RunRecord(path).interrupted_run() is None
         assert path.exists()
         other.kill()
-    killed = RunRecord(path).cut_short()
+    killed = RunRecord(path).interrupted_run()
     assert killed is not None
     assert killed.id == run
 
@@ -417,7 +421,7 @@ def found(report: Report, *schedulers: str) -> Report:
 def test_where_a_scheduler_is_found_nothing_runs_by_schedule_without_a_gate(bench: Bench) -> None:
     """A person may still run it: they know what the node is for."""
     bench.report = found(node(0.0, 0.0, simulated=False), "slurmd")
-    bench.probing.scheduled()
+    bench.scheduler.run_due()
     bench.turn_until(lambda: bool(bench.kept))
     [skip] = bench.kept
     assert (skip.outcome, skip.reason, skip.trigger) == ("skipped", "unarmed", "schedule")
@@ -429,7 +433,7 @@ def test_a_run_that_is_due_waits_to_be_told_of_schedulers(bench: Bench) -> None:
     """An agent that has just begun does not know yet: it runs on no scheduler's node by accident."""
     host = node(0.0, 0.0, simulated=False)
     bench.report = replace(host, node=replace(host.node, snapshot_timestamp_seconds=1.0))
-    bench.probing.scheduled()
+    bench.scheduler.run_due()
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     assert (bench.probing.running, bench.kept) == (False, [])
     bench.report = found(host)
@@ -441,7 +445,7 @@ def test_a_gate_that_gives_the_node_arms_the_schedule(bench: Bench, tmp_path: Pa
     bench.worker.write_text(MEASURE)
     bench.gate(f'echo "$GPUMON_PROBE_TRIGGER $GPUMON_PROBE_GPUS" >> {tmp_path}/asked')
     bench.report = found(node(0.0, 0.0), "slurmd")
-    bench.probing.scheduled()
+    bench.scheduler.run_due()
     bench.turn_until(lambda: bool(bench.kept))
     [result] = bench.kept
     assert (result.outcome, result.trigger) == ("ok", "schedule")
@@ -477,7 +481,7 @@ def test_a_gate_that_does_not_give_the_node_is_a_skip(
 
 def test_a_gate_that_is_not_there_leaves_the_schedule_unarmed(bench: Bench) -> None:
     """The hint names the command, and what to do."""
-    bench.probing.choices = replace(bench.probing.choices, gate=("/nonexistent/gate",))
+    bench.probing.settings = replace(bench.probing.settings, gate=("/nonexistent/gate",))
     assert bench.request().accepted
     bench.turn_until(lambda: bool(bench.kept))
     [skip] = bench.kept
@@ -512,7 +516,7 @@ def test_a_gate_that_is_taken_away_during_a_run_is_asked_no_more(bench: Bench) -
     bench.worker.write_text(MEASURE)
     bench.gate("true")
     bench.run()
-    bench.probing.choices = replace(bench.probing.choices, gate=())
+    bench.probing.settings = replace(bench.probing.settings, gate=())
     bench.turn_until(lambda: bool(bench.kept))
     assert bench.kept[0].outcome == "ok"
     assert {one.algorithm for one in bench.kept[0].measurements} == {"default", "ring"}
@@ -550,10 +554,10 @@ def test_any_probe_runs_on_request(bench: Bench) -> None:
 
 def test_a_run_by_schedule_waits_for_another_probe(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not lost until the next is due."""
-    monkeypatch.setattr(prober, "IDLE_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(scheduler, "IDLE_INTERVAL", 0.1)
     bench.report = replace(bench.report, node=replace(bench.report.node, snapshot_timestamp_seconds=1.0))
     other = bench.run("broadcast")
-    bench.probing.scheduled()
+    bench.scheduler.run_due()
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     assert not bench.kept
     for pid in bench.probing.pids:
@@ -575,9 +579,9 @@ def idle(report: Report, *seconds: float) -> Report:
 
 def test_a_run_by_schedule_waits_until_nobody_has_used_the_gpus_for_long_enough(bench: Bench) -> None:
     """It is not lost until the next is due. A person need not wait."""
-    bench.probing.choices = replace(bench.probing.choices, idle_seconds=600.0)
+    bench.probing.settings = replace(bench.probing.settings, idle_seconds=600.0)
     bench.report = idle(node(0.0, 0.0), 3600.0, 540.0)
-    bench.probing.scheduled()
+    bench.scheduler.run_due()
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     assert (bench.probing.running, bench.kept) == (False, [])
     bench.report = idle(node(0.0, 0.0), 3600.0, 601.0)
@@ -586,16 +590,16 @@ def test_a_run_by_schedule_waits_until_nobody_has_used_the_gpus_for_long_enough(
 
 def test_a_person_need_not_wait_for_idleness(bench: Bench) -> None:
     """What they ask for is guarded by all the rest."""
-    bench.probing.choices = replace(bench.probing.choices, idle_seconds=600.0)
+    bench.probing.settings = replace(bench.probing.settings, idle_seconds=600.0)
     bench.report = idle(node(0.0, 0.0), 1.0, 1.0)
     assert bench.request().accepted
 
 
 def test_a_job_that_comes_while_a_run_waits_is_a_skip(bench: Bench) -> None:
     """Of the reason busy: it says who holds the GPUs."""
-    bench.probing.choices = replace(bench.probing.choices, idle_seconds=600.0)
+    bench.probing.settings = replace(bench.probing.settings, idle_seconds=600.0)
     bench.report = idle(node(0.0, 0.0), 3600.0, 540.0)
-    bench.probing.scheduled()
+    bench.scheduler.run_due()
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     bench.report = idle(node(0.0, 1.0), 3600.0, 1.0)
     bench.turn_until(lambda: bool(bench.kept))
@@ -608,7 +612,7 @@ def test_a_job_that_comes_while_a_run_waits_is_a_skip(bench: Bench) -> None:
 def test_a_partial_run_leaves_out_what_is_in_use(bench: Bench) -> None:
     """It measures the ring alone on the others, and what happens on a GPU that it left out is no reason to end."""
     bench.worker.write_text(MEASURE)
-    bench.probing.choices = replace(bench.probing.choices, partial=True, algorithms=("default", "ring"))
+    bench.probing.settings = replace(bench.probing.settings, partial=True, algorithms=("default", "ring"))
     bench.report = on_host(node(0.0, 1.0, 0.0, simulated=False))
     answer = bench.request()
     assert answer.accepted
@@ -625,7 +629,7 @@ def test_a_partial_run_leaves_out_what_is_in_use(bench: Bench) -> None:
 def test_a_run_without_a_gpu_that_was_never_seen_is_a_partial_one(bench: Bench) -> None:
     """It should be here, so what the others come to is not what the host comes to."""
     bench.worker.write_text(MEASURE)
-    bench.probing.choices = replace(bench.probing.choices, partial=True)
+    bench.probing.settings = replace(bench.probing.settings, partial=True)
     seen = on_host(node(0.0, 0.0, simulated=False))
     bench.report = replace(seen, node=replace(seen.node, gpus_expected=3.0))
     assert bench.request().accepted
@@ -636,7 +640,7 @@ def test_a_run_without_a_gpu_that_was_never_seen_is_a_partial_one(bench: Bench) 
 
 def test_a_partial_run_on_a_simulated_node_leaves_out_what_is_in_use_there(bench: Bench) -> None:
     """Its ranks are on the CPU: they run to their end as if they were on the idle GPUs."""
-    bench.probing.choices = replace(bench.probing.choices, partial=True)
+    bench.probing.settings = replace(bench.probing.settings, partial=True)
     bench.report = node(0.0, 1.0, 0.0)
     bench.run()
     turn_for(bench.loop, 4 * WATCH_SECONDS)
@@ -656,7 +660,7 @@ def test_in_a_fabric_of_several_nodes_the_ring_alone_is_measured(bench: Bench) -
     bench.turn_until(lambda: bool(bench.kept))
     assert {one.algorithm for one in bench.kept[0].measurements} == {"ring"}
 
-    bench.probing.choices = replace(bench.probing.choices, algorithms=("default",))
+    bench.probing.settings = replace(bench.probing.settings, algorithms=("default",))
     assert bench.request().accepted
     bench.turn_until(lambda: len(bench.kept) == 2)
     assert {one.algorithm for one in bench.kept[1].measurements} == {"default"}

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 from loops import turn_until
-from rank_runs import ALL_REDUCE, HANG, JUDGE, KILLING, QUICK, STARTED, Probing, gone, make_plan, scripted
+from rank_runs import ALL_REDUCE, HANG, JUDGE, KILLING, QUICK, STARTED, Probing, gone, make_plan, scripted, start_run
 from unkillable import build, held
 
 import gpumon
 from gpumon.clock import boot_clock
-from gpumon.probe.core.account import Progress
 from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.conclusion import LOG_LIMIT
+from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.plan import Plan, Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.result import Measurement, ProbeResult
@@ -159,15 +159,18 @@ from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.plan import Run, make_plans
 from gpumon.probe.core.probes import PROBES
 from gpumon.supervisor.loop import Loop
-from gpumon.probe.runner.run import Runs
+from gpumon.probe.runner.ranks import Ranks
+from gpumon.probe.runner.run import Prepared, ProbeRun, Surroundings
 loop = Loop()
-runs = Runs(loop)
+ranks = Ranks(loop)
 def tell(progress):
     if progress.stage == "warm_up":
-        print(*runs.ranks.pids, flush=True)
+        print(*ranks.pids, flush=True)
 plans = make_plans(PROBES["allreduce"], (), python=sys.executable, fault="sleep:1:60")
 judge = Judge(probe="allreduce", backend="gloo")
-runs.start(plans, Run(id="one", trigger="request", started=time.time()), judge, tell, print)
+run = Run(id="one", trigger="request", started=time.time())
+surroundings = Surroundings(prepare=lambda: Prepared(plans, judge), on_progress=tell, on_result=print)
+ProbeRun(ranks, run, PROBES["allreduce"], surroundings).start()
 loop.run()
 """
 
@@ -310,11 +313,11 @@ def test_an_abort_ends_the_run_as_a_skip(probing: Probing, worker: Callable[...,
     plan = worker(HANG)
 
     def interrupt(_: Progress) -> None:
-        assert probing.runs.running == "one"
-        with pytest.raises(RuntimeError, match="one"):
-            probing.runs.start([plan], Run(id="two", trigger="request", started=0.0), JUDGE, print, print)
+        assert probing.current is not None
+        with pytest.raises(RuntimeError, match="in progress"):
+            start_run(probing.ranks, Run(id="two", trigger="request", started=0.0), [plan], JUDGE, on_result=print)
         aborted.append(boot_clock())
-        probing.runs.abort(Skip(reason="busy", hint="a job has come"))
+        probing.current.abort(Skip(reason="busy", hint="a job has come"))
 
     aborted: list[float] = []
     result = probing.run(plan, interrupt)

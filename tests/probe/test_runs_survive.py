@@ -18,17 +18,16 @@ from pathlib import Path
 
 import pytest
 from loops import turn_until
-from rank_runs import JUDGE, KILLING, QUICK, STARTED, Probing, gone, make_plan, scripted
+from rank_runs import JUDGE, KILLING, QUICK, STARTED, Probing, gone, make_plan, scripted, start_run
 
 import gpumon
-from gpumon.probe.core.account import SETUP_STAGES, Progress
+from gpumon.probe.core.frames import SETUP_STAGES, Progress
 from gpumon.probe.core.plan import Plan, Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.runner.nccl_conf import lines_of
+from gpumon.probe.runner.nccl_conf import read_nccl_conf
 from gpumon.probe.runner.process_marks import RANK, environment
-from gpumon.probe.runner.ranks import LAST_WORDS, TERM_PATIENCE
-from gpumon.probe.runner.run import Runs
+from gpumon.probe.runner.ranks import LAST_WORDS, TERM_PATIENCE, Ranks
 from gpumon.probe.runner.shared_memory import sweep
 from gpumon.supervisor.loop import Loop
 
@@ -89,7 +88,7 @@ def results(plans: Mapping[str, Plan]) -> Mapping[str, ProbeResult]:
     loop, found = Loop(), dict[str, ProbeResult]()
     for name, plan in plans.items():
         run = Run(id=name, trigger="request", started=time.time())
-        Runs(loop).start([plan], run, JUDGE, lambda _: None, lambda one: found.update({one.id: one}))
+        start_run(Ranks(loop), run, [plan], JUDGE, on_result=lambda one: found.update({one.id: one}))
     turn_until(loop, lambda: len(found) == len(plans))
     return found
 
@@ -235,13 +234,13 @@ def test_what_nccl_is_told_is_recorded(tmp_path: Path) -> None:
     """Variables that were given, and the lines of the host's own file under its path; the user's file is not read."""
     conf = tmp_path / "nccl.conf"
     conf.write_text("# of the site\n\nNCCL_IB_HCA=mlx5\n NCCL_P2P_LEVEL=NVL \n")
-    plan = make_plan(QUICK, (), python="python", environment={"NCCL_ALGO": "Tree"}, nccl_conf=lines_of(conf))
+    plan = make_plan(QUICK, (), python="python", environment={"NCCL_ALGO": "Tree"}, nccl_conf=read_nccl_conf(conf))
     assert plan.settings["NCCL_ALGO"] == "Tree"
     assert plan.settings["NCCL_CONF_FILE"] == "/dev/null"
     assert plan.settings[str(conf)] == "NCCL_IB_HCA=mlx5\nNCCL_P2P_LEVEL=NVL"
     assert "PATH" not in plan.settings
-    assert lines_of(tmp_path / "absent") == {}
-    assert list(lines_of(tmp_path).values()) == ["# not readable: Is a directory"]
+    assert read_nccl_conf(tmp_path / "absent") == {}
+    assert list(read_nccl_conf(tmp_path).values()) == ["# not readable: Is a directory"]
 
 
 TAKE = """
@@ -308,7 +307,8 @@ from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.plan import Run, make_plans
 from gpumon.probe.core.probes import PROBES
 from gpumon.supervisor.loop import Loop
-from gpumon.probe.runner.run import Runs
+from gpumon.probe.runner.ranks import Ranks
+from gpumon.probe.runner.run import Prepared, ProbeRun, Surroundings
 largest = bytearray(b"x") * (120 << 20)
 loop = Loop()
 plans = make_plans(PROBES["allreduce"], (), python=sys.argv[2])
@@ -316,7 +316,9 @@ judge = Judge(probe="allreduce", backend="gloo")
 def tell(result):
     print(result.outcome, result.hint)
     loop.stop()
-Runs(loop).start(plans, Run(id="one", trigger="request", started=time.time()), judge, lambda _: None, tell)
+run = Run(id="one", trigger="request", started=time.time())
+surroundings = Surroundings(prepare=lambda: Prepared(plans, judge), on_result=tell)
+ProbeRun(Ranks(loop), run, PROBES["allreduce"], surroundings).start()
 loop.run()
 """
 EATER = """

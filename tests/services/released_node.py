@@ -24,9 +24,9 @@ from gpumon.model.release import NODE, Answer
 from gpumon.model.snapshot import ChildMessage, DriverStatus, PciBus, Snapshot
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.runner.prober import Probing
 from gpumon.probe.runner.run_record import RunRecord
-from gpumon.probe.runner.settings import Choices
+from gpumon.probe.runner.runs import ProbeRuns
+from gpumon.probe.runner.settings import ProbeSettings
 from gpumon.services.releases import Releasing
 from gpumon.state.messages import Message, StoredState, Tick, VerdictTransitions
 from gpumon.state.monitor import Monitor
@@ -65,10 +65,10 @@ class ReleasedNode:
         )
         worker = folder / "rank.py"
         worker.write_text(RANK, encoding="ascii")
-        self.probing = Probing(
+        self.probing = ProbeRuns(
             self.loop,
             replace(PROBES["allreduce"], worker=worker),
-            Choices(python=sys.executable, deadline=60.0),
+            ProbeSettings(python=sys.executable, deadline=60.0),
             latest=lambda: self.monitor.latest,
             tell=self.take,
             keep=self.kept.append,

@@ -12,7 +12,7 @@ from benchmarks.truth.fault import Fault, Step, growing
 from benchmarks.truth.ranks import Told, run, well_so_far
 from gpumon.config.component_settings import PROBE
 from gpumon.health.terms import Action
-from gpumon.probe.core.figures import TABLE as PUBLISHED
+from gpumon.probe.core.published_figures import TABLE as PUBLISHED
 from gpumon.sim.board import Profile
 
 MINUTE = 60.0

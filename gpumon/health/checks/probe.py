@@ -12,7 +12,7 @@ from gpumon.health.mended import Mended, mended
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, Verdict, VerdictTransition, fail, over, unknown, warn
-from gpumon.probe.core.account import SETUP_STAGES
+from gpumon.probe.core.frames import SETUP_STAGES
 from gpumon.probe.core.preflight import REFUSED
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import DECISIVE, ProbeResult

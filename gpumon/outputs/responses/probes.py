@@ -10,10 +10,11 @@ from gpumon.outputs.responses.base import HostTime, Number, ResponseModel, metri
 from gpumon.outputs.responses.windows import HoldResponse
 from gpumon.outputs.standing import unanswered
 from gpumon.outputs.words import rfc3339, stage
-from gpumon.probe.core.account import Progress
+from gpumon.probe.core.current_result import newest, standing
+from gpumon.probe.core.frames import Progress
+from gpumon.probe.core.metrics import AllReduce
 from gpumon.probe.core.probes import ALL_REDUCE
-from gpumon.probe.core.result import OUTCOMES, AllReduce, ProbeRequest, ProbeResult
-from gpumon.probe.core.standing import newest, standing
+from gpumon.probe.core.result import OUTCOMES, ProbeRequest, ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.report import Report
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpumon.model.durations import utc
-from gpumon.probe.core.numbers import numbered
 from gpumon.probe.core.probes import ALGORITHMS
 from gpumon.probe.core.result import Comparison, Conditions, Measurement, ProbeResult
+from gpumon.probe.core.wording import numbered
 
 ENOUGH_RUNS = 5
 """Fewer say nothing about what is normal."""

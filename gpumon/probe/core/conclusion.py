@@ -6,19 +6,18 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpumon.probe.core.account import SETUP_STAGES
 from gpumon.probe.core.baseline import Judge
-from gpumon.probe.core.course import comparisons
 from gpumon.probe.core.evidence import NOTHING_SEEN, AllSeen, told
+from gpumon.probe.core.frames import SETUP_STAGES
 from gpumon.probe.core.locate import locate
+from gpumon.probe.core.next_step import comparisons
+from gpumon.probe.core.nvlink_sharp import levelled, told_apart
 from gpumon.probe.core.passes import Ending, Pass, measurements, wrong_elements
 from gpumon.probe.core.plan import Plan, Run, memory_needed_on_cpu
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import MIB, Probe
-from gpumon.probe.core.remedies import remedy
+from gpumon.probe.core.remedies import more, remedy, trial, unread
 from gpumon.probe.core.result import DECISIVE, SUCCESSES, Comparison, Location, ProbeResult
-from gpumon.probe.core.sharp import levelled, told_apart
-from gpumon.probe.core.trials import more, trial, unread
 
 LOCATED = ("degraded", "wrong")
 """Outcomes after which it is said where the trouble is."""

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from gpumon.probe.core.access import OK, Ends, lacking
 from gpumon.probe.core.evidence import NOTHING_SEEN, AllSeen, findings, name, told
 from gpumon.probe.core.passes import Pass, measurements, pairs
+from gpumon.probe.core.peer_access import OK, Ends, lacking
+from gpumon.probe.core.plan import Measure
 from gpumon.probe.core.result import Location, Pair
-from gpumon.probe.core.steps import Measure
 
 SLOW = 0.7
 """A pair below this share of the next faster one is slow, however much the others differ."""

@@ -3,12 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from gpumon.model.reading import KEY_SEPARATOR
+from gpumon.model.reading import KEY_SEPARATOR, agent
+from gpumon.probe.core.current_result import checked
 from gpumon.probe.core.probes import ALL_REDUCE
-from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, SUCCESSES, AllReduce, Comparison, Measurement, ProbeResult
-from gpumon.probe.core.standing import checked
+from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, SUCCESSES, Comparison, Measurement, ProbeResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduce:
+    """The metrics of the all-reduce probe."""
+
+    PREFIX: ClassVar[str] = "gpumon_probe_allreduce_"
+    LABELS: ClassVar[tuple[str, ...]] = ()
+
+    busbw_bytes_per_second: dict[str, float] | None = agent(
+        "Bus bandwidth of the last run that succeeded.", label=("backend", "algorithm", "bytes")
+    )
+    algbw_bytes_per_second: dict[str, float] | None = agent(
+        "Algorithm bandwidth of the last run that succeeded.", label=("backend", "algorithm", "bytes")
+    )
+    latency_seconds: dict[str, float] | None = agent(
+        "Time of one operation.", label=("backend", "algorithm", "bytes", "percentile")
+    )
+    baseline_ratio: dict[str, float] | None = agent(
+        "Bus bandwidth of the last run over the median of this host's own, at the largest size; may exceed 1.",
+        label=("backend", "algorithm"),
+    )
+    expected_ratio: dict[str, float] | None = agent(
+        "Bus bandwidth of the last run over the published figure for this hardware, at the largest size; may exceed 1.",
+        label=("backend", "algorithm"),
+    )
+    wrong_elements: dict[str, float] | None = agent(
+        "Wrong elements in the last run that checked its data, or in one before it with GPUs that were left out since; "
+        "anything but 0 is silent corruption.",
+        label="backend",
+    )
+    ranks: dict[str, float] | None = agent(
+        "Ranks of the last run that started any, and left no GPU out.", label="backend"
+    )
+    runs_total: dict[str, float] | None = agent("Runs by outcome, counted over restarts.", label="outcome")
+    skips_total: dict[str, float] | None = agent("Skipped runs by reason, counted over restarts.", label="reason")
+    last_run_timestamp_seconds: float | None = agent("When a run last ended, however it ended; skips aside.")
+    last_success_timestamp_seconds: float | None = agent("When a run last succeeded, of some of the GPUs too.")
+    duration_seconds: float | None = agent("How long the last run took; skips aside.")
+    running: float | None = agent("1 while a run is in progress, of whichever probe: it loads the GPUs.")
+
 
 INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fromkeys(SKIP_REASONS, 0.0), running=0.0)
 """Before any run: every counter exists, so that its first increase shows."""

@@ -6,11 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpumon.probe.core.account import Account, Sized
-from gpumon.probe.core.plan import Plan
+from gpumon.probe.core.frames import Account, Sized
+from gpumon.probe.core.plan import Measure, Pairs, Plan, Step
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.result import Measurement, Pair
-from gpumon.probe.core.steps import Measure, Pairs, Step
 
 PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpumon.probe.core.conditions import GpuUse, Situation
-from gpumon.probe.core.numbers import enumerated
+from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
+from gpumon.probe.core.wording import enumerated
 
 GIB = 1 << 30
 IDLE_BYTES = GIB
@@ -54,13 +54,13 @@ class Skip:
 # The node
 
 
-def disabled(situation: Situation) -> Skip | None:
+def disabled(situation: PreflightFacts) -> Skip | None:
     if situation.enabled:
         return None
     return Skip(reason="disabled", hint="Set probe.enabled to true to let probes run.")
 
 
-def single_gpu(situation: Situation) -> Skip | None:
+def single_gpu(situation: PreflightFacts) -> Skip | None:
     if situation.simulated or situation.alone or max(len(situation.gpus), situation.expected) != 1:
         return None
     hint = (
@@ -70,24 +70,24 @@ def single_gpu(situation: Situation) -> Skip | None:
     return Skip(reason="single_gpu", hint=hint)
 
 
-def released(situation: Situation) -> Skip | None:
+def released(situation: PreflightFacts) -> Skip | None:
     if not situation.released:
         return None
     return Skip(reason="maintenance", hint="GPUs are released for maintenance: run again when the release has ended.")
 
 
-def maintained(situation: Situation) -> Skip | None:
+def maintained(situation: PreflightFacts) -> Skip | None:
     if not situation.maintained:
         return None
     hint = "The node is in maintenance: run again when it has ended, or end it with `gpumon maintenance end`."
     return Skip(reason="maintenance", hint=hint)
 
 
-def held(situation: Situation) -> Skip | None:
+def held(situation: PreflightFacts) -> Skip | None:
     return Skip(reason="held", hint=situation.held) if situation.held else None
 
 
-def unrecalled(situation: Situation) -> Skip | None:
+def unrecalled(situation: PreflightFacts) -> Skip | None:
     """To run all the same could break a hold, and harm whom it is for."""
     if situation.recalled:
         return None
@@ -96,14 +96,14 @@ def unrecalled(situation: Situation) -> Skip | None:
     return Skip(reason="held", hint=hint)
 
 
-def left_over(situation: Situation) -> Skip | None:
+def left_over(situation: PreflightFacts) -> Skip | None:
     if not situation.unkillable:
         return None
     pids = ", ".join(map(str, situation.unkillable))
     return Skip(reason="busy", hint=f"A rank of an earlier run cannot be killed (pid {pids}): reboot the node.")
 
 
-def unarmed(situation: Situation) -> Skip | None:
+def unarmed(situation: PreflightFacts) -> Skip | None:
     """Where a job may start at this instant, no look at the GPUs is proof enough."""
     if not situation.scheduled or situation.simulated or situation.gated or situation.schedulers == ():
         return None
@@ -115,7 +115,7 @@ def unarmed(situation: Situation) -> Skip | None:
     return Skip(reason="unarmed", hint=hint)
 
 
-def unseen(situation: Situation) -> Skip | None:
+def unseen(situation: PreflightFacts) -> Skip | None:
     missing = situation.expected - len(situation.gpus)
     if missing <= 0:
         return None
@@ -123,7 +123,7 @@ def unseen(situation: Situation) -> Skip | None:
     return Skip(reason="busy", hint=hint)
 
 
-GUARDS: tuple[Callable[[Situation], Skip | None], ...] = (
+GUARDS: tuple[Callable[[PreflightFacts], Skip | None], ...] = (
     *(disabled, released, maintained, held, unrecalled, single_gpu, left_over, unarmed),
 )
 """What is in the way whichever GPUs are used, in the order of asking: what never changes first."""
@@ -136,33 +136,33 @@ class Gate(NamedTuple):
     """What must not be so of any GPU that a run uses."""
 
     reason: str
-    signs: Callable[[GpuUse, Situation], Iterator[str]]
+    signs: Callable[[GpuUse, PreflightFacts], Iterator[str]]
     """What is seen of it, in words."""
     hint: str
     """With {gpus} for the words."""
 
-    def skip(self, situation: Situation, gpus: Iterable[GpuUse]) -> Skip | None:
+    def skip(self, situation: PreflightFacts, gpus: Iterable[GpuUse]) -> Skip | None:
         words = [sign for gpu in gpus for sign in self.signs(gpu, situation)]
         some = [*words[:MOST_TOLD], f"{len(words) - MOST_TOLD} more"] if len(words) > MOST_TOLD + 1 else words
         return Skip(reason=self.reason, hint=self.hint.format(gpus=enumerated(some))) if words else None
 
 
-def _partitioned(gpu: GpuUse, situation: Situation) -> Iterator[str]:
+def _partitioned(gpu: GpuUse, situation: PreflightFacts) -> Iterator[str]:
     if gpu.mig and not situation.simulated:
         yield f"GPU {gpu.index}"
 
 
-def _exclusive(gpu: GpuUse, situation: Situation) -> Iterator[str]:
+def _exclusive(gpu: GpuUse, situation: PreflightFacts) -> Iterator[str]:
     if gpu.compute_mode in EXCLUSIVE and not situation.simulated:
         yield f"{EXCLUSIVE[gpu.compute_mode]} GPU {gpu.index}"
 
 
-def _held(gpu: GpuUse, _: Situation) -> Iterator[str]:
+def _held(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
     if gpu.processes:
         yield f"GPU {gpu.index} ({gpu.processes:.0f})"
 
 
-def _at_work(gpu: GpuUse, _: Situation) -> Iterator[str]:
+def _at_work(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
     """A job may have come since the processes were last counted, or be one that they do not show."""
     signs = []
     if gpu.utilization:
@@ -175,17 +175,17 @@ def _at_work(gpu: GpuUse, _: Situation) -> Iterator[str]:
         yield f"GPU {gpu.index} {enumerated(signs)}"
 
 
-def _unknown(gpu: GpuUse, _: Situation) -> Iterator[str]:
+def _unknown(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
     if gpu.processes is None:
         yield f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "")
 
 
-def _short_of_memory(gpu: GpuUse, situation: Situation) -> Iterator[str]:
+def _short_of_memory(gpu: GpuUse, situation: PreflightFacts) -> Iterator[str]:
     if gpu.memory_free is not None and gpu.memory_free < situation.memory_needed and not situation.simulated:
         yield f"GPU {gpu.index} has {gpu.memory_free / GIB:.1f} GiB free of the {situation.memory_needed / GIB:.1f}"
 
 
-def _restless(gpu: GpuUse, situation: Situation) -> Iterator[str]:
+def _restless(gpu: GpuUse, situation: PreflightFacts) -> Iterator[str]:
     if (gpu.idle_seconds or 0.0) < situation.idle_seconds:
         yield f"GPU {gpu.index} {gpu.idle_seconds or 0.0:.0f} s"
 
@@ -207,7 +207,7 @@ GATES = (
 _IDLENESS = Gate("busy", _restless, _UNTIL_IDLE)
 
 
-def may_run(situation: Situation) -> Skip | None:
+def may_run(situation: PreflightFacts) -> Skip | None:
     """The first objection, or None when a run on the `usable` GPUs harms nobody as far as can be seen."""
     skip = next(filter(None, (guard(situation) for guard in GUARDS)), None)
     if skip is not None or is_partial(situation):
@@ -215,28 +215,28 @@ def may_run(situation: Situation) -> Skip | None:
     return _of_gpus(situation) or unseen(situation) or _not_idle_yet(situation)
 
 
-def usable(situation: Situation) -> tuple[str, ...]:
+def usable(situation: PreflightFacts) -> tuple[str, ...]:
     """UUIDs of the GPUs that a run may use: all of the host, or in a partial run the idle ones."""
     return tuple(gpu.uuid for gpu in (_free(situation) if is_partial(situation) else situation.gpus))
 
 
-def is_partial(situation: Situation) -> bool:
+def is_partial(situation: PreflightFacts) -> bool:
     """Whether a run leaves GPUs out that are in use, or may be. For those that are not idle for long it can wait."""
     if not situation.partial or (_of_gpus(situation) is None and unseen(situation) is None):
         return False
     return len(_free(situation)) >= LEAST_PARTIAL
 
 
-def _free(situation: Situation) -> tuple[GpuUse, ...]:
+def _free(situation: PreflightFacts) -> tuple[GpuUse, ...]:
     gates = (*GATES, _IDLENESS)
     return tuple(gpu for gpu in situation.gpus if not any(gate.skip(situation, (gpu,)) for gate in gates))
 
 
-def _of_gpus(situation: Situation) -> Skip | None:
+def _of_gpus(situation: PreflightFacts) -> Skip | None:
     return next(filter(None, (gate.skip(situation, situation.gpus) for gate in GATES)), None)
 
 
-def _not_idle_yet(situation: Situation) -> Skip | None:
+def _not_idle_yet(situation: PreflightFacts) -> Skip | None:
     skip = _IDLENESS.skip(situation, situation.gpus)
     if skip is None:
         return None
@@ -244,7 +244,7 @@ def _not_idle_yet(situation: Situation) -> Skip | None:
     return Skip(reason=skip.reason, hint=skip.hint, wait=wait)
 
 
-def algorithms(situation: Situation, chosen: Sequence[str] = ()) -> tuple[str, ...]:
+def algorithms(situation: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, ...]:
     """Those of NCCL that a run measures; empty for the probe's own. `chosen`: by the configuration.
 
     NVLink SHARP takes slots of the NVSwitches, and a job that finds none left dies: beside jobs the ring alone is safe.
@@ -260,7 +260,7 @@ def algorithms(situation: Situation, chosen: Sequence[str] = ()) -> tuple[str, .
 # While it runs
 
 
-def intruders(situation: Situation, used: Collection[str] | None = None) -> Skip | None:
+def intruders(situation: PreflightFacts, used: Collection[str] | None = None) -> Skip | None:
     """Why a run in progress must give way. `used`: UUIDs of the GPUs that it uses, None for all.
 
     Its own load shows on real GPUs, and not on those of a simulated node.
@@ -269,7 +269,7 @@ def intruders(situation: Situation, used: Collection[str] | None = None) -> Skip
     if asked is not None:
         return asked
     gpus = [gpu for gpu in situation.gpus if used is None or gpu.uuid in used]
-    came = [f"GPU {gpu.index}" for gpu in gpus if gpu.strangers]
+    came = [f"GPU {gpu.index}" for gpu in gpus if gpu.foreign]
     if came:
         hint = f"Another process came to {', '.join(came)}. Run again when the GPUs are free."
         return Skip(reason="busy", hint=hint)
@@ -279,10 +279,10 @@ def intruders(situation: Situation, used: Collection[str] | None = None) -> Skip
     return unwatched(situation)
 
 
-def unwatched(situation: Situation) -> Skip | None:
+def unwatched(situation: PreflightFacts) -> Skip | None:
     """Nobody would see a job that comes."""
     patience = UNSEEN_SECONDS + min(situation.poll_seconds, POLL_SECONDS)
-    late = {uuid: seconds for uuid, seconds in situation.unseen.items() if seconds > patience}
+    late = {uuid: seconds for uuid, seconds in situation.unobserved.items() if seconds > patience}
     if not late:
         return None
     known = {gpu.uuid: f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "") for gpu in situation.gpus}

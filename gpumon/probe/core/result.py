@@ -1,15 +1,15 @@
-"""What a run of a probe said, and TABLE: the metrics of the last runs."""
+"""The result of a probe run, and its JSON document."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from gpumon.model.durations import LATEST
-from gpumon.model.reading import agent
-from gpumon.probe.core.decode import decoded
-from gpumon.probe.core.numbers import leaves_out
+from gpumon.probe.core.wording import leaves_out
 
 OUTCOMES = ("ok", "degraded", "wrong", "failed", "timeout", "skipped")
 SUCCESSES = ("ok", "degraded")
@@ -205,41 +205,51 @@ class ProbeRequest:
     """What to do about it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllReduce:
-    """The metrics of the all-reduce probe."""
+MOST = 1e21
+"""No figure of a run comes near it, and none is less than 0; infinity and what is not a number are not between."""
 
-    PREFIX: ClassVar[str] = "gpumon_probe_allreduce_"
-    LABELS: ClassVar[tuple[str, ...]] = ()
 
-    busbw_bytes_per_second: dict[str, float] | None = agent(
-        "Bus bandwidth of the last run that succeeded.", label=("backend", "algorithm", "bytes")
-    )
-    algbw_bytes_per_second: dict[str, float] | None = agent(
-        "Algorithm bandwidth of the last run that succeeded.", label=("backend", "algorithm", "bytes")
-    )
-    latency_seconds: dict[str, float] | None = agent(
-        "Time of one operation.", label=("backend", "algorithm", "bytes", "percentile")
-    )
-    baseline_ratio: dict[str, float] | None = agent(
-        "Bus bandwidth of the last run over the median of this host's own, at the largest size; may exceed 1.",
-        label=("backend", "algorithm"),
-    )
-    expected_ratio: dict[str, float] | None = agent(
-        "Bus bandwidth of the last run over the published figure for this hardware, at the largest size; may exceed 1.",
-        label=("backend", "algorithm"),
-    )
-    wrong_elements: dict[str, float] | None = agent(
-        "Wrong elements in the last run that checked its data, or in one before it with GPUs that were left out since; "
-        "anything but 0 is silent corruption.",
-        label="backend",
-    )
-    ranks: dict[str, float] | None = agent(
-        "Ranks of the last run that started any, and left no GPU out.", label="backend"
-    )
-    runs_total: dict[str, float] | None = agent("Runs by outcome, counted over restarts.", label="outcome")
-    skips_total: dict[str, float] | None = agent("Skipped runs by reason, counted over restarts.", label="reason")
-    last_run_timestamp_seconds: float | None = agent("When a run last ended, however it ended; skips aside.")
-    last_success_timestamp_seconds: float | None = agent("When a run last succeeded, of some of the GPUs too.")
-    duration_seconds: float | None = agent("How long the last run took; skips aside.")
-    running: float | None = agent("1 while a run is in progress, of whichever probe: it loads the GPUs.")
+def decoded(kind: Any, value: Any) -> Any:
+    """`value` as this kind. An object may have more members. Raises TypeError and ValueError."""
+    if attributes := _attributes(kind):
+        known = _object(value)
+        return kind(**{name: decoded(one, known[name]) for name, one in attributes.items() if name in known})
+    parts = get_args(kind)
+    match get_origin(kind):
+        case None:
+            return _plain(kind, value)
+        case origin if origin is UnionType:  # with None, and no other
+            return None if value is None else decoded(parts[0], value)
+        case origin if origin is tuple:
+            kinds = parts[:1] * len(_list(value)) if parts[-1] is Ellipsis else parts
+            return tuple(decoded(part, one) for part, one in zip(kinds, _list(value), strict=True))
+        case _:
+            return {decoded(parts[0], key): decoded(parts[1], one) for key, one in _object(value).items()}
+
+
+@cache
+def _attributes(kind: Any) -> Mapping[str, Any]:
+    """By name, how each is declared; of a dataclass alone."""
+    return get_type_hints(kind) if is_dataclass(kind) else {}
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{value!r:.100} is no object")
+    return value
+
+
+def _list(value: Any) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{value!r:.100} is no list")
+    return value
+
+
+def _plain(kind: Any, value: Any) -> Any:
+    if kind is str and type(value) is str:
+        return value.encode(errors="replace").decode()  # half a character cannot be told to anybody
+    if type(value) is not kind and (kind, type(value)) != (float, int):
+        raise TypeError(f"{value!r:.100} is no {kind.__name__}")
+    if kind is not bool and not 0 <= value <= MOST:
+        raise ValueError(f"{value!r:.100} is no figure")
+    return kind(value)

@@ -43,14 +43,10 @@ class Schedule:
         self,
         fire: Callable[[], None],
         timetable: Timetable,
-        *,
-        is_due_early: Callable[[], bool] = lambda: False,
         on_trouble: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`is_due_early` is polled by `tick`: it returns whether the next run should come now."""
         self._fire = fire
         self._timetable = timetable
-        self._is_due_early = is_due_early
         self._on_trouble = on_trouble
         self._scheduler: Any = None
         self._booted = _booted()
@@ -82,13 +78,6 @@ class Schedule:
         if timetable != self._timetable:
             self._timetable = timetable
             self.start()
-
-    def tick(self) -> None:
-        """Follow the wall clock, and bring the next run forward after a repair."""
-        self.follow_clock()
-        if self._is_due_early():
-            log.info("GPUs were repaired; the next probe runs now")
-            self.bring_forward()
 
     def follow_clock(self) -> None:
         """Move the next run by the step of a wall clock that was stepped."""

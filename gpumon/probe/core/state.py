@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpumon.probe.core.account import Progress
 from gpumon.probe.core.baseline import good_runs
-from gpumon.probe.core.metrics import fold_result
+from gpumon.probe.core.current_result import checked, standing
+from gpumon.probe.core.frames import Progress
+from gpumon.probe.core.metrics import AllReduce, fold_result
 from gpumon.probe.core.probes import ALL_REDUCE
-from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, AllReduce, ProbeResult
-from gpumon.probe.core.standing import checked, standing
+from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, ProbeResult
 
 MOST_RESULTS = 200
 """The newest, whatever their outcome: most of them skips, where jobs run."""

@@ -10,7 +10,7 @@ LIMIT = 16 * 1024
 """Most that is read, in characters."""
 
 
-def lines_of(path: Path = PATH) -> Mapping[str, str]:
+def read_nccl_conf(path: Path = PATH) -> Mapping[str, str]:
     """Its lines by its path, without comments; empty where there is no such file."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:

@@ -12,13 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpumon.clock import boot_clock
-from gpumon.probe.core.account import Account, Progress
 from gpumon.probe.core.conclusion import LOG_LIMIT
-from gpumon.probe.core.frames import take
+from gpumon.probe.core.frames import Account, Progress, take
 from gpumon.probe.core.passes import Ending, Pass
-from gpumon.probe.core.plan import LOOPBACK, Plan, Rendezvous
+from gpumon.probe.core.plan import LOOPBACK, Plan, Rendezvous, Step, encode
 from gpumon.probe.core.preflight import Skip
-from gpumon.probe.core.steps import Step, encode
 from gpumon.probe.runner.containment import make_containment
 from gpumon.probe.runner.process_marks import RANK, environment
 from gpumon.probe.runner.shared_memory import sweep

@@ -1,220 +1,223 @@
-"""One run of a probe: a pass for each algorithm, one after the other, and one result at the end."""
+"""One run of a probe: preflight, gate, a pass for each algorithm, departure from the GPUs, and one result."""
 
 from __future__ import annotations
 
+import enum
 import logging
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gpumon.clock import boot_clock
-from gpumon.probe.core.account import Progress
 from gpumon.probe.core.baseline import Judge
-from gpumon.probe.core.conclusion import conclude, mistaken
-from gpumon.probe.core.course import next_step
+from gpumon.probe.core.conclusion import conclude, mistaken, skipped
 from gpumon.probe.core.evidence import NOTHING_SEEN, AllSeen
+from gpumon.probe.core.frames import Progress
+from gpumon.probe.core.next_step import next_step
 from gpumon.probe.core.passes import Pass
-from gpumon.probe.core.plan import Plan, Run
+from gpumon.probe.core.plan import Plan, Run, Step
 from gpumon.probe.core.preflight import Skip
-from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.core.steps import Step
-from gpumon.probe.runner.departure import Behind, Departure, Left
-from gpumon.probe.runner.ranks import OnProgress, Ranks
-from gpumon.supervisor.loop import Loop
+from gpumon.probe.core.probes import Probe
+from gpumon.probe.core.result import SUCCESSES, ProbeResult
+from gpumon.probe.runner.ranks import Ranks
+from gpumon.probe.runner.scheduler_gate import OnAnswer, Question
 
-log = logging.getLogger(__name__)
-
-OnResult = Callable[[ProbeResult], None]
-Clear = Callable[[Callable[[Skip | None], None]], None]
-"""Asks whether one more set of ranks may start; is answered at once or later, by a skip or None."""
-Look = Callable[[], AllSeen]
-"""What the GPUs of the run have told since before it began."""
-LeftOn = Callable[[Collection[str], frozenset[int], float], Left]
-"""What is still there of these ranks on these GPUs, after they ended at this moment of the boot clock."""
+log = logging.getLogger("gpumon.probe")
 
 
-def at_once(on_answer: Callable[[Skip | None], None]) -> None:
-    """Where nobody has to be asked."""
-    on_answer(None)
+class Phase(enum.Enum):
+    """Where a run is. The gate is asked before each pass."""
+
+    PREFLIGHT = "preflight"
+    GATE = "gate"
+    RANKS = "ranks"
+    DEPARTURE = "departure"
+    """All ranks have ended; NVML may still list them."""
+    CONCLUDED = "concluded"
 
 
-def nothing_seen() -> AllSeen:
-    """Where the GPUs tell nothing."""
-    return NOTHING_SEEN
+class Prepared(NamedTuple):
+    """What is decided when the first pass may begin."""
+
+    plans: Sequence[Plan]
+    """One for each pass."""
+    judge: Judge
 
 
-def nobody(_gpus: Collection[str], _pids: frozenset[int], _ended: float) -> Left:
-    """Where the GPUs are not read."""
-    return ()
+def _depart_at_once(_gpus: tuple[str, ...], _pids: frozenset[int], on_departed: Callable[[str], None]) -> None:
+    on_departed("")
 
 
-class Runs:
-    """One run at a time. All callbacks come from the loop, and `on_result` comes once, whatever happens."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a run asks of the agent. All callbacks come from the loop."""
 
-    def __init__(self, loop: Loop, left_on: LeftOn = nobody) -> None:
-        self._loop = loop
-        self._left_on = left_on
-        self.ranks = Ranks(loop)
-        self._current: _Current | None = None
-        self.behind = Behind()
+    prepare: Callable[[], Prepared]
+    preflight: Callable[[], Skip | None] = lambda: None
+    ask_gate: Callable[[OnAnswer], Question | None] = lambda _: None
+    """Ask the scheduler for the node; None if no gate is configured."""
+    observed: Callable[[], AllSeen] = lambda: NOTHING_SEEN
+    """What the GPUs of the run have shown since before it began."""
+    await_departure: Callable[[tuple[str, ...], frozenset[int], Callable[[str], None]], None] = _depart_at_once
+    on_progress: Callable[[Progress], None] = lambda _: None
+    on_result: Callable[[ProbeResult], None]
+    """Called once, whatever happens."""
 
-    @property
-    def running(self) -> str | None:
-        """Id of the run in progress."""
-        return None if self._current is None else self._current.run.id
+
+class ProbeRun:
+    """One run as a state machine. Use from the loop's thread."""
+
+    def __init__(
+        self, ranks: Ranks, run: Run, probe: Probe, surroundings: Surroundings, *, simulated: bool = False
+    ) -> None:
+        self.phase = Phase.PREFLIGHT
+        self.run = run
+        self.probe = probe
+        self.left_at: float | None = None
+        """Boot clock when the last pass ended."""
+        self._simulated = simulated
+        self._ranks = ranks
+        self._surroundings = surroundings
+        self._question: Question | None = None
+        self._prepared: Prepared | None = None
+        self._passes: list[Pass] = []
+        self._begun = boot_clock()
+        self._failure: ProbeResult | None = None
+        """The result if the agent itself failed to judge the run."""
 
     @property
     def pids(self) -> frozenset[int]:
-        """Of its ranks, those of earlier passes among them: who holds a GPU is told as it was at the last poll."""
-        return self.ranks.pids | self.ranks.begun | _pids(() if self._current is None else self._current.passes)
+        """Ranks of this run, ended ones included: NVML lists processes as of the last poll."""
+        return self._ranks.pids | self._ranks.begun | _ended_pids(self._passes)
 
-    @property
-    def arrived(self) -> bool:
-        """Whether a rank may be on its GPU by now."""
-        return self.ranks.arrived
-
-    @property
-    def left_at(self) -> float | None:
-        """When the last pass of the run in progress that has ended did so, on the boot clock."""
-        return None if self._current is None else self._current.left_at
-
-    def start(
-        self,
-        plans: Sequence[Plan],
-        run: Run,
-        judge: Judge,
-        on_progress: OnProgress,
-        on_result: OnResult,
-        *,
-        clear: Clear = at_once,
-        look: Look = nothing_seen,
-    ) -> None:
-        """Begin a run, which has been cleared. Raises RuntimeError while another is in progress: look at `running`."""
-        if self._current is not None:
-            raise RuntimeError(f"run {self._current.run.id} is in progress")
-
-        def conclude_once(result: ProbeResult) -> None:
-            self._current = None
-            on_result(result)
-
-        def leave(result: ProbeResult, ranks: Sequence[Pass]) -> None:
-            ended, gpus, pids = boot_clock(), ranks[-1].plan.gpus, _pids(ranks)
-            if pids and gpus:
-                self.behind = self.behind.after(gpus, pids)
-            Departure(
-                self._loop,
-                lambda: self._left_on(gpus, pids, ended) if pids and gpus else (),
-                lambda left: conclude_once(replace(result, hint=f"{result.hint} {left}".strip())),
-            )
-
-        self._current = _Current(
-            self.ranks, plans, run, judge, on_progress=on_progress, on_end=leave, clear=clear, look=look
-        )
-        self._current.next_pass()
+    def start(self) -> Skip | None:
+        """Begin. Return the skip if preflight refuses the run."""
+        skip = self._surroundings.preflight()
+        if skip is None:
+            self._pass_gate()
+        else:
+            self._skip(skip)
+        return skip
 
     def abort(self, skip: Skip) -> None:
-        """Kill the run in progress, if any; its result is this skip."""
-        if self._current is not None:
-            self._current.abort(skip)
+        """End the run with this skip, unless its ranks have ended already."""
+        match self.phase:
+            case Phase.GATE:
+                question, self._question = self._question, None
+                if question is not None:
+                    question.withdraw()
+                self._refuse(skip)
+            case Phase.RANKS:
+                self._ranks.abort(skip)
+            case _:
+                pass
 
+    # Gate
 
-def _pids(passes: Sequence[Pass]) -> frozenset[int]:
-    """Of the ranks that have ended."""
-    stuck = {pid for one in passes if one.ending is not None for pid in one.ending.abandoned}
-    return frozenset(account.pid for one in passes for account in one.accounts if account.pid is not None) - stuck
+    def _pass_gate(self) -> None:
+        self.phase = Phase.GATE
+        self._question = self._surroundings.ask_gate(self._take_answer)
+        if self._question is None:
+            self._begin_pass()
 
+    def _take_answer(self, refused: Skip | None) -> None:
+        """Check again before the first pass: much may have happened while the scheduler was asked."""
+        self._question = None
+        skip = refused or (self._surroundings.preflight() if self._prepared is None else None)
+        if skip is None:
+            self._begin_pass()
+        else:
+            self._refuse(skip)
 
-class _Current:
-    def __init__(
-        self,
-        ranks: Ranks,
-        plans: Sequence[Plan],
-        run: Run,
-        judge: Judge,
-        *,
-        on_progress: OnProgress,
-        on_end: Callable[[ProbeResult, Sequence[Pass]], None],
-        clear: Clear,
-        look: Look,
-    ) -> None:
-        self.run = run
-        self._ranks = ranks
-        self._plans = plans
-        self._judge = judge
-        self._on_progress = on_progress
-        self._on_end = on_end
-        self._over = False
-        self._clear = clear
-        self._look = look
-        self.passes: list[Pass] = []
-        self.left_at: float | None = None
-        """When the last of them ended, on the boot clock."""
-        self._begun = boot_clock()
-        self._failure: ProbeResult | None = None
-        """Of the agent's own making."""
+    def _refuse(self, skip: Skip) -> None:
+        """End with a skip while no rank runs."""
+        if self._passes:
+            last = self._passes[-1]
+            self._passes[-1] = replace(last, ending=last.ending and replace(last.ending, aborted=skip))
+            self._depart()
+        else:
+            self._skip(skip)
 
-    def next_pass(self) -> None:
-        plan = self._plans[len(self.passes)]
-        left = max(0.0, plan.deadline - self._elapsed()) if self.passes else plan.deadline
-        self._ranks.start(plan, self._next_step, self._progressed, self._ended, within=left)
+    def _skip(self, skip: Skip) -> None:
+        self._conclude(skipped(self.probe, self.run, skip, simulated=self._simulated))
 
-    def _next_step(self, one: Pass) -> Step | None:
-        """None, the end of the pass, where it cannot be told: that must cost the run, and not the agent."""
+    # Passes
+
+    def _begin_pass(self) -> None:
+        if self._prepared is None:
+            self._prepared, self._begun = self._surroundings.prepare(), boot_clock()
+        self.phase = Phase.RANKS
+        plan = self._prepared.plans[len(self._passes)]
+        left = max(0.0, plan.deadline - self._elapsed()) if self._passes else plan.deadline
+        self._ranks.start(plan, self._next_step, self._report_progress, self._end_pass, within=left)
+
+    def _next_step(self, current: Pass) -> Step | None:
+        """Return the next step. An error in judging ends the pass: it must not end the agent."""
+        assert self._prepared is not None  # noqa: S101 - a pass has begun
         try:
-            return next_step(one, self._judge)
-        except Exception as error:  # noqa: BLE001 - what ranks tell is judged by much code
-            self._mistaken(error)
+            return next_step(current, self._prepared.judge)
+        except Exception as error:  # noqa: BLE001 - frames of ranks reach much code
+            self._fail(error)
             return None
 
-    def _mistaken(self, error: Exception) -> ProbeResult:
-        log.error("cannot judge a run of a probe: report this", extra={"id": self.run.id}, exc_info=error)
-        self._failure = mistaken(self.run, self._plans[0], error, self._elapsed())
-        return self._failure
-
-    def abort(self, skip: Skip) -> None:
-        """Between two passes there are no ranks to kill."""
-        if self._ranks.running:
-            self._ranks.abort(skip)
-        elif not self._over:
-            last = self.passes[-1]
-            self.passes[-1] = replace(last, ending=last.ending and replace(last.ending, aborted=skip))
-            self._end()
-
-    def _cleared(self, skip: Skip | None) -> None:
-        if skip is None:
-            self.next_pass()
-        else:
-            self.abort(skip)
-
-    def _progressed(self, progress: Progress) -> None:
-        """Over all passes. What a drop asks for comes after all that was planned."""
-        plan = self._plans[len(self.passes)]
+    def _report_progress(self, progress: Progress) -> None:
+        """Report progress over all passes. Repeats and pairs come after all that was planned."""
+        assert self._prepared is not None  # noqa: S101 - a pass has begun
+        plans = self._prepared.plans
+        plan = plans[len(self._passes)]
         step, planned = progress.step, len(plan.measures)
         share = progress.ratio if step is None else min(1.0, (step + progress.ratio) / planned)
-        again = step is not None and step >= planned and progress.bytes is not None
-        ratio = (len(self.passes) + share) / len(self._plans)
-        stage = "repeat" if again else progress.stage
-        self._on_progress(replace(progress, stage=stage, algorithm=plan.algorithm, ratio=ratio))
+        repeated = step is not None and step >= planned and progress.bytes is not None
+        ratio = (len(self._passes) + share) / len(plans)
+        stage = "repeat" if repeated else progress.stage
+        self._surroundings.on_progress(replace(progress, stage=stage, algorithm=plan.algorithm, ratio=ratio))
 
-    def _ended(self, one: Pass) -> None:
-        """What did not end well is not measured in another way."""
-        self.passes.append(one)
+    def _end_pass(self, ended: Pass) -> None:
+        """Go on with the next algorithm if this pass succeeded."""
+        assert self._prepared is not None  # noqa: S101 - a pass has begun
+        self._passes.append(ended)
         self.left_at = boot_clock()
-        if self._concluded().outcome in {"ok", "degraded"} and len(self.passes) < len(self._plans):
-            self._clear(self._cleared)
+        more = len(self._passes) < len(self._prepared.plans)
+        if more and self._judged(NOTHING_SEEN).outcome in SUCCESSES:
+            self._pass_gate()
         else:
-            self._end()
+            self._depart()
 
-    def _end(self) -> None:
-        self._over = True
-        self._on_end(self._concluded(self._look()), self.passes)
+    # End
 
-    def _concluded(self, seen: AllSeen = NOTHING_SEEN) -> ProbeResult:
+    def _depart(self) -> None:
+        self.phase = Phase.DEPARTURE
+        result = self._judged(self._surroundings.observed())
+
+        def departed(remark: str) -> None:
+            self._conclude(replace(result, hint=f"{result.hint} {remark}".strip()))
+
+        self._surroundings.await_departure(self._passes[-1].plan.gpus, _ended_pids(self._passes), departed)
+
+    def _conclude(self, result: ProbeResult) -> None:
+        self.phase = Phase.CONCLUDED
+        self._surroundings.on_result(result)
+
+    def _judged(self, seen: AllSeen) -> ProbeResult:
+        assert self._prepared is not None  # noqa: S101 - a pass has begun
         if self._failure is not None:
             return self._failure
         try:
-            return conclude(self.run, self.passes, self._judge, self._elapsed(), seen)
+            return conclude(self.run, self._passes, self._prepared.judge, self._elapsed(), seen)
         except Exception as error:  # noqa: BLE001 - as above
-            return self._mistaken(error)
+            return self._fail(error)
+
+    def _fail(self, error: Exception) -> ProbeResult:
+        assert self._prepared is not None  # noqa: S101 - a pass has begun
+        log.error("cannot judge a probe run: please report this", extra={"id": self.run.id}, exc_info=error)
+        self._failure = mistaken(self.run, self._prepared.plans[0], error, self._elapsed())
+        return self._failure
 
     def _elapsed(self) -> float:
         return boot_clock() - self._begun
+
+
+def _ended_pids(passes: Sequence[Pass]) -> frozenset[int]:
+    """Return the pids of the ranks that have ended."""
+    stuck = {pid for ended in passes if ended.ending is not None for pid in ended.ending.abandoned}
+    return frozenset(rank.pid for ended in passes for rank in ended.accounts if rank.pid is not None) - stuck

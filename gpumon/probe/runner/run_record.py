@@ -45,7 +45,7 @@ class RunRecord:
         except OSError as error:
             log.warning("the run is still on record", extra={"path": str(self._path), "error": str(error)})
 
-    def cut_short(self) -> ProbeResult | None:
+    def interrupted_run(self) -> ProbeResult | None:
         """What became of the run that an earlier agent has not ended. Told once."""
         try:
             document = json.loads(self._path.read_text(encoding="ascii"))

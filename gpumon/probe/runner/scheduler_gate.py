@@ -22,6 +22,10 @@ NO = 1
 """Exit code of a scheduler that does not give the node."""
 
 
+OnAnswer = Callable[[Skip | None], None]
+"""Takes None for yes, else the skip."""
+
+
 class Question:
     """One run of the command. `on_answer` comes once, from the loop, unless it is withdrawn: None is yes."""
 

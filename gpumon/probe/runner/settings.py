@@ -1,4 +1,4 @@
-"""What the configuration says about probing, as values."""
+"""The configuration of probes, as values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpumon.probe.runner.nccl_conf import PATH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """Those that may change while the agent runs."""
+class ProbeSettings:
+    """Settings of probes, which may change while the agent runs."""
 
     python: str
     enabled: bool = True

@@ -29,7 +29,7 @@ from gpumon.model.health_metrics import HealthMetrics
 from gpumon.model.node import Node
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import Sample, Table, rows, samples
-from gpumon.probe.core.result import AllReduce
+from gpumon.probe.core.metrics import AllReduce
 
 ROOT = Path(__file__).parents[3]
 RECORDING = recorded()

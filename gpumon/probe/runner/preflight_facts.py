@@ -1,4 +1,4 @@
-"""From the Report to what the guards of a probe look at."""
+"""Gather from the Report what preflight checks."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from dataclasses import dataclass
 
 from gpumon.model import hold
 from gpumon.model.gpu_state import GpuState
-from gpumon.probe.core.conditions import GpuUse, Situation
+from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
 from gpumon.probe.runner import host_memory
 from gpumon.state.report import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
-    """What is ours on the GPUs: no stranger."""
+class OwnProcesses:
+    """The probe's own processes on the GPUs."""
 
     pids: frozenset[int] = frozenset()
-    """Of ranks, in the namespace of the agent."""
+    """Pids of ranks, in the agent's namespace."""
     gpus: Collection[str] = ()
-    """UUIDs of the GPUs on which there may be one rank each by now."""
+    """UUIDs of the GPUs on which there may be one rank each."""
 
 
-def situation(report: Report, at: float, own: Own | None = None) -> Situation:
-    """As far as it can be seen; what the configuration adds is for the caller. `at`: now, on the boot clock."""
+def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> PreflightFacts:
+    """Return what the Report shows; the caller adds the configuration. `at`: now, on the boot clock."""
     links, loaded = report.internal.links.seen, report.probe.own_load(at)
-    unknown = strangers_of(report.gpus, own or Own(), contained=None if links is None else links.contained)
-    return Situation(
-        gpus=tuple(_use(state, unknown[state.uuid], at, own=state.uuid in loaded) for state in report.gpus),
+    foreign = foreign_processes(
+        report.gpus, own or OwnProcesses(), contained=None if links is None else links.contained
+    )
+    return PreflightFacts(
+        gpus=tuple(_use(state, foreign[state.uuid], at, own=state.uuid in loaded) for state in report.gpus),
         expected=expected_gpus(report),
         simulated=report.simulated is not None,
         released=report.release.end is not None,
@@ -42,26 +44,26 @@ def situation(report: Report, at: float, own: Own | None = None) -> Situation:
 
 
 def expected_gpus(report: Report) -> int:
-    """GPUs that should be here, less those that nobody looks at."""
+    """Return how many GPUs should be here, without those that the configuration excludes."""
     return max(0, int(report.node.gpus_expected or 0) - len(report.excluded))
 
 
 def free_memory(report: Report, used: Collection[str]) -> float | None:
-    """Bytes that ranks may count on: on the GPU that has least left, on the CPU in all; None: not known."""
+    """Return the bytes for ranks: on the fullest GPU, or on the CPU for all of them; None if unknown."""
     if not report.gpus or report.simulated is not None:
         return host_memory.available()
     free = [state.gpu.memory_free_bytes for state in report.gpus if state.uuid in used]
-    return min((one for one in free if one is not None), default=None) if None not in free else None
+    return min((size for size in free if size is not None), default=None) if None not in free else None
 
 
-def _use(state: GpuState, strangers: float | None, at: float, *, own: bool) -> GpuUse:
-    """`own`: what moves there now, or did a moment ago, is the probe's."""
+def _use(state: GpuState, foreign: float | None, at: float, *, own: bool) -> GpuUse:
+    """Return who uses one GPU. `own`: its load, now or a moment ago, is the probe's."""
     gpu = state.gpu
     return GpuUse(
         index=state.index,
         uuid=state.uuid,
         processes=gpu.processes,
-        strangers=strangers,
+        foreign=foreign,
         utilization=None if own else gpu.utilization_ratio,
         memory_used=gpu.memory_used_bytes,
         memory_free=gpu.memory_free_bytes,
@@ -74,10 +76,13 @@ def _use(state: GpuState, strangers: float | None, at: float, *, own: bool) -> G
     )
 
 
-def strangers_of(gpus: Sequence[GpuState], own: Own, *, contained: bool | None) -> Mapping[str, float | None]:
-    """By UUID, how many processes are not ours; None: not known.
+def foreign_processes(
+    gpus: Sequence[GpuState], own: OwnProcesses, *, contained: bool | None
+) -> Mapping[str, float | None]:
+    """Return how many processes are not ours, by UUID; None if unknown.
 
-    In a container NVML may give the host's pids, by which nobody knows his own: then they are told by their number.
+    In a container NVML may report the host's pids, by which our own cannot be recognized. Then one rank a GPU is
+    subtracted from the number of processes.
     """
     seen = {pid for state in gpus for pid in state.pids or ()}
     by_pid = contained is False or bool(seen & own.pids)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from gpumon.probe.core.baseline import Judge, saturating
 from gpumon.probe.core.locate import culprits, doubtful
 from gpumon.probe.core.passes import Pass, measured, measurements, pairs
+from gpumon.probe.core.plan import Measure, Pairs, Step, rounds
 from gpumon.probe.core.result import Comparison, Measurement
-from gpumon.probe.core.steps import Measure, Pairs, Step, rounds
 
 MOST_PAIR_BYTES = 256 << 20
 """Enough to fill a link."""

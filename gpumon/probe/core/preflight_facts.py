@@ -1,4 +1,4 @@
-"""What the guards of a probe look at: the node and its GPUs, as far as it can be seen who uses them."""
+"""What preflight checks: the node and its GPUs, and who uses them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ class GpuUse:
     index: int
     uuid: str
     processes: float | None
-    """None: not known. Between runs read seldom: what follows is read at every poll."""
-    strangers: float | None = None
-    """Those of them that are not ours."""
+    """None: unknown. Between runs this is read seldom; the readings below are read at every poll."""
+    foreign: float | None = None
+    """Processes that are not ours."""
     utilization: float | None = None
     """0 to 1."""
     memory_used: float | None = None
     """Bytes."""
     memory_free: float | None = None
     memory_exact: bool = False
-    """What the driver keeps for itself is not among the memory in use."""
+    """Whether the memory in use is without what the driver reserves."""
     traffic: float | None = None
     """Over NVLink and PCIe, both ways, in bytes a second."""
     idle_seconds: float | None = None
-    """For how long nobody has been seen to use it; None: not seen yet."""
+    """Seconds since the GPU was last in use; None: unknown."""
     mig: bool = False
     compute_mode: int | None = None
     fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """What the guards look at."""
+class PreflightFacts:
+    """The state of the node, its configuration and the run that is to begin."""
 
     gpus: Sequence[GpuUse] = ()
     expected: int = 0
@@ -44,21 +44,21 @@ class Situation:
     unkillable: Sequence[int] = ()
     """Pids of ranks of earlier runs that SIGKILL did not end."""
     released: bool = False
-    """The agent was asked to keep off one GPU or all."""
+    """A release of one GPU or all is active."""
     maintained: bool = False
-    """The node is in maintenance: somebody works on it."""
+    """The node is in maintenance."""
     held: str = ""
-    """Who keeps probes away for a while, in words; empty when nobody does."""
+    """The active holds, in words; empty without any."""
     recalled: bool = True
-    """Holds from before the start of the agent are known."""
+    """The store has been read, so that holds from before the start are known."""
     store: str = ""
-    """What is wrong with the store that knows them, and the remedy; empty when nothing is, or that is not known yet."""
+    """The error of the store and its remedy; empty without an error."""
     scheduled: bool = False
-    """Nobody asked for this run."""
+    """The run was not requested."""
     schedulers: Collection[str] | None = ()
-    """What gives the GPUs of this host to jobs, as far as it was found; None: nobody could look."""
+    """Schedulers found on this host; None: unknown."""
     gated: bool = False
-    """The scheduler is asked before a run."""
+    """A scheduler gate is configured."""
     idle_seconds: float = 0.0
     """For how long the GPUs must have been idle."""
     memory_needed: float = 0.0
@@ -66,10 +66,10 @@ class Situation:
     alone: bool = False
     """Each rank acts by itself: one GPU is enough."""
     partial: bool = False
-    """Whether a run may use some of the GPUs."""
-    unseen: Mapping[str, float] = field(default_factory=dict)
-    """By UUID of the GPUs of the run in progress, for how many seconds nobody has seen who holds them."""
+    """A run may leave out GPUs that are in use."""
+    unobserved: Mapping[str, float] = field(default_factory=dict)
+    """For how many seconds nothing was read of who holds the GPUs of the run in progress, by UUID."""
     poll_seconds: float = 0.0
-    """How long the last poll took: our own load makes it longer."""
+    """Duration of the last poll: the probe's own load makes it longer."""
     clique: bool = False
     """The GPUs are in an NVLink fabric with those of other nodes."""

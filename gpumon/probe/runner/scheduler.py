@@ -1,0 +1,153 @@
+"""When a probe run is due: by its timetable, and early after a repair; a due run waits while the node is busy."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from gpumon.clock import boot_clock
+from gpumon.health.mended import mended
+from gpumon.probe.core.preflight import is_partial, may_run, usable
+from gpumon.probe.core.preflight_facts import PreflightFacts
+from gpumon.probe.core.probes import ALL_REDUCE
+from gpumon.probe.core.schedule import Schedule, Timetable
+from gpumon.probe.runner.runs import SCHEDULE, ProbeRuns
+from gpumon.state.report import Report
+from gpumon.supervisor.loop import Loop, Timer
+
+log = logging.getLogger("gpumon.probe")
+
+START_INTERVAL = 0.25
+"""How often a due run checks whether the GPUs and the store have been read."""
+IDLE_INTERVAL = 5.0
+"""How often a due run checks the GPUs while it waits for them to be idle."""
+REPAIR_INTERVAL = 1800.0
+"""Min time between two early runs: the one before was skipped, by the scheduler or for a job."""
+SCHEDULER_PATIENCE = 30.0
+"""How long a due run waits to learn whether the host has a scheduler."""
+
+
+class ProbeScheduler:
+    """Begins runs by schedule. Use from the loop's thread."""
+
+    def __init__(self, loop: Loop, runs: ProbeRuns, timetable: Timetable) -> None:
+        self._loop = loop
+        self._runs = runs
+        self._schedule = Schedule(self.run_due, timetable)
+        self._waiting: Timer | None = None
+        self._due_at = 0.0
+        """Boot clock at which the run that waits was due."""
+
+    def start(self) -> None:
+        self._schedule.start()
+
+    def stop(self) -> None:
+        self._schedule.stop()
+
+    def apply(self, timetable: Timetable) -> None:
+        """Restart the schedule if the timetable has changed."""
+        self._schedule.apply(timetable)
+
+    def next_run(self) -> float | None:
+        """Return the wall time of the next run."""
+        return self._schedule.next_run()
+
+    def tick(self) -> None:
+        """Follow the wall clock, and bring the next run forward after a repair."""
+        self._schedule.follow_clock()
+        if self.is_due_early():
+            log.info("GPUs were repaired; the next probe run begins now")
+            self._schedule.bring_forward()
+
+    def run_due(self) -> None:
+        """Begin the scheduled run as soon as it may begin; from any thread."""
+        self._loop.post(self._begin_waiting)
+
+    def is_due_early(self) -> bool:
+        """Return whether the next run should begin now, because of a repair."""
+        runs = self._runs
+        if runs.running or runs.stopping:
+            return False
+        return is_due_early(runs.latest(), self._facts(), wall=time.time(), at=boot_clock())
+
+    def _begin_waiting(self) -> None:
+        self._due_at = boot_clock()
+        self._begin_or_wait()
+
+    def _begin_or_wait(self) -> None:
+        """Wait while another probe runs, too little is known, or the GPUs are not idle long enough.
+
+        A skip would last until the next run is due.
+        """
+        if self._waiting is not None:
+            self._waiting.cancel()
+        runs = self._runs
+        running = runs.running_probe
+        if runs.stopping or (running is not None and running.name == runs.probe.name):
+            return
+        if running is not None:
+            self._due_at = boot_clock()
+            self._wait(IDLE_INTERVAL)
+            return
+        seconds = pause(runs.latest(), self._facts(), boot_clock() - self._due_at)
+        if seconds is None:
+            runs.begin(runs.probe, SCHEDULE)
+        else:
+            self._wait(seconds)
+
+    def _wait(self, seconds: float) -> None:
+        self._waiting = self._loop.call_after(seconds, self._begin_or_wait)
+
+    def _facts(self) -> PreflightFacts:
+        return self._runs.facts(self._runs.probe, SCHEDULE)
+
+
+def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:
+    """Return the seconds until a due run is tried again; None: begin now, even if it will be skipped.
+
+    `waited`: seconds since it was due.
+    """
+    if not _knows_enough(report, facts, waited):
+        return START_INTERVAL
+    skip = may_run(facts)
+    if skip is None or skip.wait is None or waited > facts.idle_seconds + SCHEDULER_PATIENCE:
+        return None
+    return min(skip.wait, IDLE_INTERVAL)
+
+
+def is_due_early(report: Report, facts: PreflightFacts, *, wall: float, at: float) -> bool:
+    """Return whether a GPU was repaired since the last run, and nothing prevents a run now.
+
+    `wall` and `at`: now, in seconds since the epoch and on the boot clock.
+    """
+    last = report.probe.last
+    attempted = last is not None and (last.outcome == "skipped" or not last.is_whole)
+    if last is not None and attempted and 0 <= wall - last.started < REPAIR_INTERVAL:
+        return False
+    return _is_repaired(report, facts, wall, at) and pause(report, facts, 0.0) is None and may_run(facts) is None
+
+
+def _knows_enough(report: Report, facts: PreflightFacts, waited: float) -> bool:
+    """Return whether the GPUs have been read, and whether it is known if the host has a scheduler."""
+    found = facts.simulated or facts.gated or facts.schedulers is not None
+    return _is_read(report) and (found or waited > SCHEDULER_PATIENCE)
+
+
+def _is_read(report: Report) -> bool:
+    """Return whether the first poll has ended, or the driver is down, and the store was read or cannot be."""
+    status = report.internal.status
+    polled = report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
+    return polled and (report.internal.recalled or report.node.store_up == 0)
+
+
+def _is_repaired(report: Report, facts: PreflightFacts, wall: float, at: float) -> bool:
+    """Return whether a GPU that a run would measure was repaired since the last all-reduce."""
+    runs = [run for run in report.probe.ran if run.probe == ALL_REDUCE]
+    repairs = mended(
+        runs,
+        report.gpus,
+        report.health.history,
+        wall=lambda moment: wall - at + moment,
+        since=lambda ruling: ruling.wall,
+    )
+    return any(not is_partial(facts) or repair.uuid in usable(facts) for repair in repairs)
