@@ -1,4 +1,4 @@
-"""Events: what happened when, and what has been told to those who wait."""
+"""Events: when each happened, and which of them each event set has delivered."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import NamedTuple
 from gpumon.sim.mig import WHOLE_GPU
 
 XID, MIG_CHANGED = 0x8, 0x100
-"""NVML's types of event."""
+"""NVML's event types."""
 _QUEUE = 1000
-"""Events that the driver keeps for a set: of a storm, the last ones."""
+"""Maximum number of undelivered events that the driver keeps for a set: the newest ones."""
 
 
 class Xid(NamedTuple):
-    """An Xid of the scenario; times in seconds after the epoch."""
+    """An Xid of the scenario. Times are seconds after the epoch."""
 
     xid: int
     at: float | None = None
-    """None for when the file is seen to have it."""
+    """None: the Xid happens when a process first reads it in the file."""
     gpu_instance: int = WHOLE_GPU
     compute_instance: int = WHOLE_GPU
     rate: float | None = None
-    """How many a second, from `at` to `until`; None for a single one."""
+    """Events a second, from `at` to `until`; None for a single event."""
     until: float = math.inf
 
 
 class Message(NamedTuple):
-    """An event, when it happened, and which of those that are alike it is."""
+    """An event, the time it happened, and its sequence number among equal ones."""
 
     time: float
     gpu: int
@@ -46,15 +46,15 @@ def arrival(xid: Xid, time: float, gpu: int, number: int) -> Message:
 
 @dataclass(slots=True)
 class EventSet:
-    """What a set waits for: by GPU, the types and since when."""
+    """What a set waits for: event types and registration time, by GPU."""
 
     registered: dict[int, tuple[int, float]] = field(default_factory=dict)
     delivered: set[Message] = field(default_factory=set)
     told: dict[tuple[int, Xid], int] = field(default_factory=dict)
-    """Of the storms, how many of their Xids."""
+    """Number of Xids delivered, by storm."""
 
     def next(self, arrivals: dict[int, list[Message]], storms: dict[int, list[Xid]], now: float) -> Message | None:
-        """The first that came after registration and has not been delivered; it counts as delivered now."""
+        """Return the first undelivered event after registration, and mark it as delivered."""
         found = min(self._new(arrivals), default=None)
         if found is not None:
             self.delivered.add(found)

@@ -1,4 +1,4 @@
-"""nvmlDeviceGetFieldValues: many fields of a GPU in one call, each of which may fail by itself."""
+"""nvmlDeviceGetFieldValues: many fields of a GPU in one call. Each field may fail separately."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gpumon.sim.exports import POINTER, device_function
 from gpumon.sim.fields import ECC_TOTALS, NVLINK5_COUNTERS, Row, rows_of
 
 _ENTRY = 40
-"""Bytes of one nvmlFieldValue_t: the question, and the answer."""
+"""Size in bytes of one nvmlFieldValue_t, and offsets of input and output."""
 _NUMBERS = struct.Struct("<I36x")
-_QUESTION = struct.Struct("<II")  # number, scope
+_QUESTION = struct.Struct("<II")  # id, scope
 _ANSWER = struct.Struct("<qqiI8s")  # timestamp, latency (µs), type, return code, value
 _LETTERS = "dIQQqiH"
-"""Of the struct module, by NVML's type of value."""
+"""Format of the struct module, by NVML's value type."""
 _VALUES = [struct.Struct(f"<{letter}{8 - struct.calcsize('<' + letter)}x") for letter in _LETTERS]
 _UNDEFINED = b"\xa5" * 8
-"""What stands in the value of a field that failed: nothing that may be read."""
+"""Filler for the value of a failed field, which no reader may use."""
 _LATENCY = 3
 
 
 @device_function("nvmlDeviceGetFieldValues", ctypes.c_int, POINTER)
 def field_values(device: Device, count: int, address: int | None) -> None:
-    """Answer a batch in place; the call succeeds whatever its fields do."""
+    """Write the answers in place. The call succeeds even if fields fail."""
     if count <= 0 or not address:
         raise Refusal(Code.INVALID_ARGUMENT)
     batch = bytearray(ctypes.string_at(address, count * _ENTRY))
@@ -41,7 +41,7 @@ def field_values(device: Device, count: int, address: int | None) -> None:
 
 
 def _answer(row: Row | None, device: Device, scope: int) -> tuple[int, int, bytes]:
-    """Type, return code, value."""
+    """Return type, return code and value."""
     if row is None:
         return 0, Code.NOT_SUPPORTED, _UNDEFINED
     state = device.state

@@ -1,9 +1,9 @@
 """TABLE: the GPUs that can be simulated. Plain data.
 
-Figures are those of published `nvidia-smi -q` output: of the nvidia_gpu_exporter project's captures (H100, H200, L40S,
-MIG), of the hardware captures of NVIDIA/k8s-test-infra (B200, GB200), and of NVIDIA's MIG guide; where a board is sold
-in several variants, the commoner one. What a full load would draw, the temperatures under load, the thresholds of
-boards that tell none, the H100 PCIe's reserve and idle figures, and the C2C links are ours.
+Figures come from published `nvidia-smi -q` output: captures of the nvidia_gpu_exporter project (H100, H200, L40S, MIG),
+hardware captures of NVIDIA/k8s-test-infra (B200, GB200), and NVIDIA's MIG guide; for a product with variants, the most
+common one. Our own assumptions are: power under full load, temperatures under load, thresholds of products that report
+none, the reserved memory and idle figures of the H100 PCIe, and the C2C links.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpumon.sim.board import MIB, Board, MigProfile
 
 
 def _mig(names: str, multiprocessors: tuple[int, ...], memory: tuple[int, ...], jpeg: int) -> tuple[MigProfile, ...]:
-    """The six sizes that these boards have; memory in MiB."""
+    """The six MIG sizes of these products; memory in MiB."""
     shapes = (
         (1, 1, (0, 1, 2, 3, 4, 5, 6)),
         (1, 2, (0, 2, 4, 6)),

@@ -1,8 +1,7 @@
-"""Recordings of what NVML answered: the file, and what it holds. docs/captures.md describes the format.
+"""Recordings of NVML's answers: file and content. docs/captures.md describes the format.
 
-A recording is a set of timelines: for each question that was asked, its answers in time, an answer that did not change
-stored once. Questions are functions of NVML with what they were given, and a few things that are no function: the names
-below that begin with a small letter and hold a space.
+A recording is a set of timelines: for each query its answers over time, without repetitions. Queries are NVML functions
+with their inputs, and a few others: the names below that begin with a small letter and contain a space.
 """
 
 from __future__ import annotations
@@ -19,30 +18,30 @@ from typing import Any, NamedTuple
 from gpumon.sim import SimulationError
 
 FORMAT, VERSION = "gpumon capture", 1
-"""The first key of a file, and its value. A reader takes this version and those before."""
+"""The first key of a file and its value. A reader accepts this version and earlier ones."""
 LARGEST = 512 * 1024 * 1024
-"""Bytes of a recording, unpacked: more is no recording of ours."""
+"""Maximum size of an unpacked recording in bytes."""
 
 FIELD = "one field"
-"""(device, number, scope) -> code, type, value as the number that its 8 bytes are, 1 when it bore a time."""
+"""(device, id, scope) -> code, type, value as the integer of its 8 bytes, 1 if it had a timestamp."""
 METRIC = "one metric"
-"""Of GPM: (device, GPU instance or null, number) -> code, value."""
+"""GPM: (device, GPU instance or null, metric id) -> code, value."""
 EVENT = "one event"
-"""() -> code, device, type, datum, GPU instance, compute instance; alike ones are told as often as they came."""
+"""() -> code, device, type, data, GPU instance, compute instance. Equal events are repeated."""
 BUS = "pci functions"
-"""() -> code, {bus id: driver bound}."""
+"""() -> code, {bus id: bound driver}."""
 UUIDS = "known uuids"
-"""() -> code, {bus id: uuid} as the kernel module shows them."""
+"""() -> code, {bus id: uuid} from the kernel module."""
 HANGS = -1
-"""In place of NVML's code: the call did not return."""
+"""Code of a call that did not return."""
 INITIALISATIONS = ("nvmlInitWithFlags", "nvmlInit_v2")
 
 Answer = tuple[Any, ...]
-"""The code, and for success what was written."""
+"""The code and, for success, the output."""
 
 
 class Question(NamedTuple):
-    """What was asked: a function of NVML and what it was given."""
+    """A query: an NVML function and its inputs."""
 
     function: str
     given: tuple[Any, ...] = ()
@@ -50,25 +49,25 @@ class Question(NamedTuple):
 
 @dataclass(slots=True)
 class Timeline:
-    """The answers to one question; each holds until the next. Times are seconds since the recording began."""
+    """The answers to one query; each is valid until the next. Times are seconds since the recording began."""
 
     times: list[float] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
 
     def add(self, time: float, answer: Answer, *, anyway: bool = False) -> None:
-        """An answer that is like the one before is left out."""
+        """Append an answer, unless it equals the last one."""
         if anyway or not self.answers or self.answers[-1] != answer:
             self.times.append(round(time, 3))
             self.answers.append(answer)
 
     def at(self, time: float) -> Answer:
-        """The answer then; before the first, the first."""
+        """Return the answer at this time; before the first, the first."""
         return self.answers[max(0, bisect_right(self.times, time) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """How often a function was called, and how long it took, in microseconds."""
+    """Number of calls of a function, and their duration in microseconds."""
 
     calls: int
     median: float
@@ -79,48 +78,48 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """How a recording was made."""
+    """How the recording was made."""
 
     gpumon: str
-    """Version that made it."""
+    """Version of gpumon."""
     wall: str
-    """When, in UTC."""
+    """Date in UTC."""
     seconds: float
     interval: float
     simulated: str | None
-    """Profile that stood in for a host; None for a real one."""
+    """The simulated profile; None for a real host."""
     masked: bool
     root: bool
-    """Whether the recorder ran as root: others are refused some calls."""
+    """Whether the recorder ran as root: other users are refused some calls."""
     bindings: str
     """Version of pynvml."""
     remarks: tuple[str, ...] = ()
-    """What went wrong meanwhile."""
+    """Errors during the recording."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Capture:
-    """A recording."""
+    """A recording: queries with their answers, and the functions called."""
 
     header: Header
     signatures: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By function that was called: its arguments in the words of signatures."""
+    """Arguments of each function that was called, in the words of signatures.py."""
     costs: dict[str, Cost] = field(default_factory=dict)
     answers: dict[Question, Timeline] = field(default_factory=dict)
     handles: tuple[str, ...] = ()
-    """Named by the lookup that gave them."""
+    """Handles, named by the lookup that returned them."""
     missing: tuple[str, ...] = ()
     """Functions that the library did not have."""
     unrecorded: tuple[str, ...] = ()
-    """Functions that were called, and whose arguments nobody has written down."""
+    """Functions that were called but have no known signature."""
     findings: tuple[tuple[str, str, str], ...] = ()
-    """What was asked, of which GPU (bus id), and what was learned, in words."""
+    """Findings as text: question, GPU (bus id), answer."""
 
     def timeline(self, function: str, *given: Any) -> Timeline | None:
         return self.answers.get(Question(function, given))
 
     def questions(self, function: str) -> Iterator[tuple[tuple[Any, ...], Timeline]]:
-        """All that a function was given, and its answers."""
+        """Return all queries of a function, with their answers."""
         return ((one.given, timeline) for one, timeline in self.answers.items() if one.function == function)
 
 
@@ -128,7 +127,7 @@ _LISTS = ("handles", "missing", "unrecorded", "findings")
 
 
 def write(capture: Capture, path: Path) -> int:
-    """Write the file whole or not at all. Returns its size in bytes. Raises OSError."""
+    """Write the file atomically. Returns its size in bytes. Raises OSError."""
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in _lines(capture))
     packed = gzip.compress(text.encode(), mtime=0)
     new = path.with_name(f".{path.name}.new")
@@ -156,7 +155,7 @@ def _lines(capture: Capture) -> Iterator[dict[str, Any]]:
 
 
 def read(path: Path) -> Capture:
-    """Raises SimulationError, which names the file and the remedy."""
+    """Read a recording. Raises SimulationError, which names the file and the remedy."""
     try:
         lines = list(_unpacked(path))
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
@@ -227,17 +226,17 @@ def _timeline(answers: Iterable[Any]) -> Timeline:
 
 
 def _tuple(values: Iterable[Any]) -> tuple[Any, ...]:
-    """JSON has lists only."""
+    """Convert JSON's lists to tuples."""
     return tuple(_tuple(one) if isinstance(one, list) else one for one in values)
 
 
 def bus(capture: Capture, time: float) -> Mapping[str, str]:
-    """The PCI functions then."""
+    """Return the PCI functions at this time."""
     timeline = capture.timeline(BUS)
     return timeline.at(time)[1] if timeline else {}
 
 
 def uuids(capture: Capture, time: float) -> Mapping[str, str]:
-    """The uuids that the kernel module knew then."""
+    """Return the uuids that the kernel module listed at this time."""
     timeline = capture.timeline(UUIDS)
     return timeline.at(time)[1] if timeline else {}

@@ -1,4 +1,4 @@
-"""`python -m gpumon.sim.check PROFILE [SCENARIO]`: whether it can be simulated; if not, says why and exits with 1."""
+"""`python -m gpumon.sim.check PROFILE [SCENARIO]`: exit with 1 and the reason if it cannot be simulated."""
 
 from __future__ import annotations
 

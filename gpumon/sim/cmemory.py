@@ -1,4 +1,4 @@
-"""Reading and writing the caller's memory by address, as a C library does."""
+"""Reads and writes the caller's memory by address, as a C library does."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _RANGES = {
     letter: (-(1 << bits - 1), (1 << bits - 1) - 1) if letter.islower() else (0, (1 << bits) - 1)
     for letter, bits in ((letter, 8 * struct.calcsize("<" + letter)) for letter in "BHiIqQ")
 }
-"""What integers can hold; small letters are signed."""
+"""Ranges of integers; lower-case letters are signed."""
 
 
 def put(address: int | None, layout: struct.Struct, *values: Any) -> None:
-    """Write a struct. NULL is an invalid argument; any other wrong address ends the process."""
+    """Write a struct. NULL is an invalid argument; any other invalid address ends the process."""
     ctypes.memmove(_checked(address), layout.pack(*values), layout.size)
 
 
@@ -28,7 +28,7 @@ def take(address: int | None, layout: struct.Struct) -> tuple[Any, ...]:
 
 
 def whole(number: float, letter: str) -> int:
-    """A number as C would store it in an integer of this letter of the struct module: what does not fit wraps."""
+    """Convert a number to an integer of this letter of the struct module, wrapping as C does."""
     low, high = _RANGES[letter]
     if low <= number <= high:
         return round(number)
@@ -38,7 +38,7 @@ def whole(number: float, letter: str) -> int:
 
 
 def put_text(buffer: int | None, length: int, text: str) -> None:
-    """Write a text and its NUL into a buffer of `length` bytes; INSUFFICIENT_SIZE when they do not fit."""
+    """Write a NUL-terminated text into a buffer of `length` bytes. INSUFFICIENT_SIZE if it does not fit."""
     encoded = text.encode() + b"\0"
     if len(encoded) > length:
         raise Refusal(Code.INSUFFICIENT_SIZE)
@@ -46,7 +46,7 @@ def put_text(buffer: int | None, length: int, text: str) -> None:
 
 
 def check_version(address: int | None, number: int, size: int) -> None:
-    """Versioned structs begin with their size and a version number; another one is ARGUMENT_VERSION_MISMATCH."""
+    """Check the size and version number of a versioned struct. ARGUMENT_VERSION_MISMATCH if they differ."""
     if take(address, _UINT) != (size | number << 24,):
         raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
 

@@ -1,4 +1,4 @@
-"""NVML's return codes, and how an answer of the simulated driver is refused."""
+"""NVML's return codes, and the exception with which a simulated call returns one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """What every function of NVML returns."""
+    """Return codes of all NVML functions."""
 
     SUCCESS = 0
     UNINITIALIZED = 1
@@ -42,12 +42,12 @@ class Code(IntEnum):
 
     @property
     def words(self) -> str:
-        """As nvmlErrorString says it, but for the odd capital."""
+        """Return the text of nvmlErrorString, except for some capital letters."""
         return self.name.replace("_", " ").capitalize()
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not an error of ours
-    """The simulated driver answers with this code instead of a value."""
+    """The simulated call returns this code and no value."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)

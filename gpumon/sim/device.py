@@ -1,4 +1,4 @@
-"""What a getter sees: one GPU, or a part of it, at one moment."""
+"""The input of a getter: one GPU, or a part of it, at one moment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpumon.sim.state import State
 
 
 class Identity(NamedTuple):
-    """What stays the same for the life of a GPU."""
+    """What does not change during the life of a GPU."""
 
     number: int
-    """Position in the profile, and minor number of its device node."""
+    """Position in the profile, and minor number of the device node."""
     bus_id: str
     uuid: str
     serial: str
@@ -28,7 +28,7 @@ class Device(NamedTuple):
     state: State
     driver: Version
     part: ComputeInstance | None = None
-    """The MIG device that the handle stands for; None for the whole GPU."""
+    """The MIG device of the handle; None for the whole GPU."""
 
     @property
     def board(self) -> Board:

@@ -1,4 +1,4 @@
-"""Errors of the memory: ECC counts, rows remapped, pages retired."""
+"""Memory errors: ECC counters, remapped rows, retired pages."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpumon.sim.exports import POINTER, UINT, device_function, getter
 AMPERE = 7
 _UINT = struct.Struct("<I")
 _CORRECTED, _UNCORRECTED = 0, 1
-"""NVML's types of error."""
+"""NVML's error types."""
 _VOLATILE, _LIFETIME = 0, 1
-"""NVML's counters: since the driver was loaded, over the life of the board."""
+"""NVML's counter types: since the driver was loaded, and over the life of the board."""
 _L2, _DRAM, _SRAM = 1, 2, 7
 """NVML's locations: L1, L2, device memory, registers, texture memory, shared memory, CBU, SRAM."""
 _SRAM_STATUS = struct.Struct("<I4x11QI4x")
@@ -38,7 +38,7 @@ def total_errors(device: Device, error: int, counter: int) -> float | None:
 
 @getter("nvmlDeviceGetMemoryErrorCounter", "Q", takes=[UINT, UINT, UINT])
 def errors_of(device: Device, error: int, counter: int, location: int) -> float | None:
-    """From Ampere on, SRAM is one location; before, its errors are all in the L2 cache."""
+    """From Ampere on SRAM is one location; before, SRAM errors are counted in the L2 cache."""
     sram = _SRAM if device.board.architecture >= AMPERE else _L2
     places = {_DRAM: "dram", sram: "sram"}
     return _count(device, error, counter, places[location]) if location in places else None
@@ -49,7 +49,10 @@ getter("nvmlDeviceGetEccMode", "I", "I")(lambda device: (device.state.ecc_mode, 
 
 @device_function("nvmlDeviceGetSramEccErrorStatus", POINTER, since=(535,))
 def sram_status(device: Device, out: int | None) -> None:
-    """Uncorrected ones by parity and by SEC-DED, and corrected ones, of the life and volatile; buckets; the verdict."""
+    """Return SRAM error details.
+
+    Uncorrected by parity and by SEC-DED, corrected, each aggregate and volatile; buckets; threshold flag.
+    """
     check_version(out, 1, _SRAM_STATUS.size)
     state = device.state
     if state.ecc_threshold_exceeded is None or not state.ecc_mode:
@@ -69,7 +72,7 @@ def remapped_rows(device: Device) -> tuple[float | None, ...]:
 
 @getter("nvmlDeviceGetRowRemapperHistogram", "IIIII")
 def spare_rows(device: Device) -> tuple[float | None, ...]:
-    """Banks with the most spare rows left, with many, with some, with few, with none."""
+    """Return the number of banks by spare rows left: maximum, high, partial, low, none."""
     state = device.state
     left = state.remap_banks_max, state.remap_banks_high, state.remap_banks_partial
     return *left, state.remap_banks_low, state.remap_banks_none
@@ -80,7 +83,7 @@ getter("nvmlDeviceGetRetiredPagesPendingStatus", "I")(lambda device: device.stat
 
 @device_function("nvmlDeviceGetRetiredPages", UINT, POINTER, POINTER)
 def retired_pages(device: Device, cause: int, size: int | None, addresses: int | None) -> None:
-    """How many; where they are is made up."""
+    """Return the number of retired pages; their addresses are invented."""
     state = device.state
     if cause > 1:
         raise Refusal(Code.INVALID_ARGUMENT)

@@ -1,4 +1,4 @@
-"""What the rows of a scenario do: refuse a call, or make another state of a GPU."""
+"""Effects of scenario rows: fail a call, or change the state of a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpumon.sim.codes import Code
 from gpumon.sim.state import LINK_ACTIVE, LINK_ASLEEP, LINK_DOWN, QUANTITIES, Link, State
 
 RECHECK = 0.05
-"""Seconds between two looks at the scenario of a call that hangs."""
+"""Seconds between two checks of the scenario by a call that hangs."""
 ROOT_ONLY = frozenset({"nvmlDeviceGetSramEccErrorStatus"})
 
 
@@ -27,11 +27,11 @@ class Keyed(Protocol):
 
 
 class Call(NamedTuple):
-    """A call that has been entered and not yet been answered."""
+    """A call that was entered and has not returned."""
 
     function: str
     still: Callable[[], Iterable[tuple[Keyed, Any]]]
-    """What is in force for it by now."""
+    """The scenario that is active now."""
 
 
 # Calls
@@ -61,7 +61,7 @@ def fail(codes: Mapping[str, int], call: Call) -> int | None:
 
 def crash(patterns: tuple[str, ...], call: Call) -> None:
     if _matches(patterns, call.function):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # many crashes of a demo must not fill the disk
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # repeated crashes of a demo must not fill the disk
         signal.raise_signal(signal.SIGSEGV)
 
 
@@ -73,7 +73,7 @@ DRIVERS = {
 
 
 def driver(condition: str, call: Call) -> int | None:
-    # A process that has the library keeps it when its file goes or changes; an unloaded module is gone for all.
+    # A process that has loaded the library keeps it when its file changes; an unloaded kernel module is gone for all.
     concerns_all = condition == "not_loaded" and call.function != "nvmlShutdown"
     return DRIVERS[condition] if concerns_all or call.function.startswith("nvmlInit") else None
 
@@ -112,7 +112,7 @@ Alter = Callable[[Any, State, float], State]
 
 
 def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
-    """The quantities whose names start alike, as a key of their own: in words, their shape, and what they do."""
+    """Return, by prefix, the quantities with that prefix: description, shape and effect of the key."""
     known = {name.removeprefix(prefix): growable(name) for name in QUANTITIES if name.startswith(prefix)}
 
     def alter(values: Mapping[str, Any], state: State, now: float) -> State:
@@ -123,7 +123,7 @@ def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
 
 
 def growable(name: str) -> shapes.Shape:
-    """What a quantity may be set to; null takes it away."""
+    """Return the allowed values of a quantity; null makes it unsupported."""
     return shapes.optional(shapes.growing(QUANTITIES[name].low, QUANTITIES[name].high, QUANTITIES[name].unit))
 
 
@@ -173,7 +173,7 @@ def c2c_links(wanted: Mapping[int | str, str], state: State, _: float) -> State:
 # Peer access
 
 CAPABILITIES = ("read", "write", "nvlink", "atomics", "pci")
-"""In the order of NVML's numbers, as are the statuses."""
+"""In the order of NVML's numbers, like the statuses."""
 ACCESS_STATUSES = (
     *("ok", "chipset_not_supported", "gpu_not_supported", "topology_not_supported"),
     *("disabled_by_regkey", "not_supported", "unknown"),
@@ -201,7 +201,9 @@ HEALTH = {
     "partition_assigned": (12, 2),
     "manager_connected": (14, 2),
 }
-"""Checks of the health mask: shift and width. Each is 0 where it is not supported, mostly 1 for true, 2 for false."""
+"""Checks of the health mask: shift and width. Each is 0 if not supported, otherwise mostly 1 for true and 2 for
+false.
+"""
 
 FABRIC = shapes.fields(
     {name: growable(f"fabric_{name}") for name in ("state", "status", "summary", "clique")}

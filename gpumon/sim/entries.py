@@ -1,4 +1,4 @@
-"""What single entries of a scenario look like: an Xid, a job, a MIG instance, a field, a driver's version."""
+"""Shapes of single scenario entries: an Xid, a job, a MIG instance, a field, a driver version."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _XID_PARTS = shapes.fields(
 
 
 def xid(value: Any, path: shapes.Path) -> Xid:
-    """A number, or that and more about it."""
+    """A number, or a mapping with more details."""
     return Xid(**_with("xid", _XID_PARTS, value, path)) if isinstance(value, dict) else Xid(_XID(value, path))
 
 
 def _with(key: str, parts: shapes.Shape, value: Any, path: shapes.Path) -> dict[str, Any]:
-    """Parts of which one may not be missing."""
+    """A mapping with a required key."""
     found: dict[str, Any] = parts(value, path)
     if key not in found:
         raise shapes.ShapeError(path, f"needs a key {key!r}")
@@ -66,7 +66,7 @@ _WANTED = shapes.fields({"profile": _profile, "compute": shapes.listing(shapes.w
 
 
 def instance(value: Any, path: shapes.Path) -> Wanted:
-    """The name of a MIG profile, or that and how its compute slices are divided."""
+    """The name of a MIG profile, or a mapping with its compute slices."""
     return (
         Wanted(**_with("profile", _WANTED, value, path)) if isinstance(value, dict) else Wanted(_profile(value, path))
     )

@@ -1,4 +1,4 @@
-"""Event sets: how Xids and changes of MIG reach a program that waits for them."""
+"""Event sets: how a program receives Xids and MIG changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def free(node: Node, pointer: int | None) -> None:
 
 @function("nvmlDeviceRegisterEvents", POINTER, ULONGLONG, POINTER)
 def register(node: Node, handle: int | None, types: int, pointer: int | None) -> None:
-    """One unsupported type, and nothing is registered."""
+    """Register for events. If one type is not supported, none is registered."""
     device = node.device("nvmlDeviceRegisterEvents", handle)
     if types & ~device.board.event_types:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -47,7 +47,10 @@ def register(node: Node, handle: int | None, types: int, pointer: int | None) ->
 
 @function("nvmlEventSetWait_v2", POINTER, POINTER, UINT)
 def wait(node: Node, pointer: int | None, out: int | None, milliseconds: int) -> None:
-    """The next event, else TIMEOUT; GPU_IS_LOST at once and every time while a registered GPU is lost."""
+    """Return the next event, otherwise TIMEOUT.
+
+    While a registered GPU is lost, GPU_IS_LOST immediately and repeatedly.
+    """
     node.enter("nvmlEventSetWait_v2")
     deadline = time.monotonic() + milliseconds / 1000
     while True:
@@ -72,7 +75,7 @@ def _next(node: Node, waiting: EventSet) -> Message | None:
 
 
 def _set(node: Node, pointer: int | None) -> EventSet:
-    """Of this initialisation; the sets of earlier ones went with them."""
+    """Return an event set of this initialisation; earlier ones ended with theirs."""
     if not node.initialised:
         raise Refusal(Code.UNINITIALIZED)
     if pointer not in node.event_sets:

@@ -1,7 +1,7 @@
-"""What the simulated library exports: a function is written once, and added by its decorator.
+"""The functions that the simulated library exports: each is written once and registered by its decorator.
 
-Functions get the node first, a getter the device that its handle stands for, then C's arguments: integers, and
-addresses (None for NULL). They answer None for success or raise Refusal.
+A function receives the node, or for a getter the device of its handle, and then C's arguments: integers, and addresses
+(None for NULL). It returns None for success or raises Refusal.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Export:
     since: Version = ()
     """First driver version that has it."""
     arguments: tuple[str, ...] | None = None
-    """In the words of signatures, where the decorator knows them."""
+    """Signature in the words of signatures.py, if the decorator knows it."""
 
 
 EXPORTS: dict[str, Export] = {}
 
 
 def function(name: str, *takes: Any, gives: Any = ctypes.c_int, since: Version = ()) -> Callable[[Any], Any]:
-    """Export a function that concerns no single GPU: `f(node, *arguments)`."""
+    """Export a function without a device: `f(node, *arguments)`."""
 
     def export(written: Callable[..., Any]) -> Callable[..., Any]:
         EXPORTS[name] = Export(name, written, takes, gives, since)
@@ -51,7 +51,7 @@ def function(name: str, *takes: Any, gives: Any = ctypes.c_int, since: Version =
 
 
 class Devices(Protocol):
-    """What knows the devices that handles stand for: the node."""
+    """Resolves handles to devices: the node."""
 
     def device(self, function: str, handle: int | None, *, parts: bool) -> Any: ...
 
@@ -61,7 +61,7 @@ def device_function(
 ) -> Callable[[Any], Any]:
     """Export a function whose first argument is a device handle: `f(device, *arguments)`.
 
-    With `parts`, the handle of a MIG device will do; to any other function it is an invalid argument.
+    With `parts` it accepts MIG device handles; other functions answer INVALID_ARGUMENT to them.
     """
 
     def export(written: Callable[..., None]) -> Callable[..., None]:
@@ -77,9 +77,9 @@ def device_function(
 def getter(
     name: str, *layouts: str, takes: Sequence[Any] = (), since: Version = (), parts: bool = False
 ) -> Callable[[Any], Any]:
-    """Export a getter that answers numbers: `f(device, *arguments) -> number, tuple of numbers, or None`.
+    """Export a getter of numbers: `f(device, *arguments) -> number, tuple of numbers, or None`.
 
-    One layout (of the struct module) for each pointer that the caller hands in; None is "not supported".
+    One layout (of the struct module) for each output pointer. None is "not supported".
     """
     packed = [(struct.Struct("<" + layout), layout) for layout in layouts]
     arguments = ("handle", *(_NUMBERS[kind] for kind in takes), *(f"out {layout}" for layout in layouts))
@@ -103,7 +103,7 @@ def getter(
 
 
 def text_getter(name: str, *, parts: bool = False) -> Callable[[Any], Any]:
-    """Export a getter that answers a text into a buffer of bounded length: `f(device) -> str`."""
+    """Export a getter of a text that is written into a bounded buffer: `f(device) -> str`."""
 
     def export(written: Callable[[Any], str]) -> Callable[[Any], str]:
         def answer(device: Any, buffer: int | None, length: int) -> None:

@@ -1,4 +1,4 @@
-"""The GPU's place in the NVLink fabric, and in its rack."""
+"""The GPU's place in the NVLink fabric and in its rack."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from gpumon.sim.exports import POINTER, device_function, getter
 from gpumon.sim.state import State
 
 _UINT = struct.Struct("<I")
-_FABRIC_V1 = struct.Struct("<16siIB3x")  # cluster, status, clique, state; without a version
+_FABRIC_V1 = struct.Struct("<16siIB3x")  # cluster, status, clique, state; no version
 _FABRIC_V2 = struct.Struct("<I16siIB3xI")  # version, the same, health
 _FABRIC_V3 = struct.Struct("<I16siIB3xIB3x")  # the same, summary
 _SINCE_V3 = (580,)
 _PLATFORM = struct.Struct("<I16s16sBBBBB3x")
-"""Version 1: rack, slot in the chassis, compute slot, node. Version 2: chassis, slot, tray, host. Peer, module."""
+"""Version 1: rack, slot in the chassis, compute slot, node. Version 2: chassis, slot, tray, host. Then peer and
+module.
+"""
 _SWITCH_CONNECTED = 1
 _NOT_TOLD = 0xFF
 
 
 def _known(device: Device) -> tuple[State, bytes]:
-    """The state, and the uuid of the cluster."""
+    """Return the state, and the uuid of the cluster."""
     fabric = device.profile.fabric
     if fabric is None or device.state.fabric_state is None:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -32,7 +34,7 @@ def _known(device: Device) -> tuple[State, bytes]:
 
 
 def _registration(device: Device) -> tuple[bytes, int, int, int]:
-    """Cluster, status, clique, state: the others mean something once the state is completed."""
+    """Return cluster, status, clique and state. The others are valid only if the state is completed."""
     state, cluster = _known(device)
     status, clique = whole(state.fabric_status or 0, "i"), whole(state.fabric_clique or 0, "I")
     return cluster, status, clique, whole(state.fabric_state or 0, "B")
@@ -77,6 +79,6 @@ getter("nvmlDeviceGetModuleId", "I")(
 
 @getter("nvmlDeviceGetNumaNodeId", "I", since=(550,))
 def numa_node(device: Device) -> int | None:
-    """Of its memory, where that is the host's as well."""
+    """Return the mode of GPU memory that is host memory too."""
     nodes = device.profile.numa_nodes
     return nodes[device.identity.number] if nodes else None

@@ -1,6 +1,6 @@
-"""TABLE: what a scenario can do to the simulated node. One row a fault.
+"""TABLE: the faults that a scenario can set. One row a fault.
 
-A row refuses calls, alters what GPUs answer, or plans their work; `docs/simulation.md` shows each in use.
+A row fails calls, changes what GPUs answer, or plans their work. docs/simulation.md shows each in use.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class Fault:
 
     key: str
     value: str
-    """What it takes, for the page on the simulation."""
+    """Its values, for the documentation."""
     help: str
-    """What it does."""
+    """Its effect, for the documentation."""
     shape: shapes.Shape
     gpu: bool = True
-    """May stand under a GPU."""
+    """Allowed below a GPU."""
     node: bool = False
-    """May stand at the top of the file, for every call or the whole node."""
+    """Allowed at the top of the file, for every call or the whole node."""
     refuse: Callable[[Any, Call], int | None] | None = None
-    """The code that the call answers at once, or None to go on."""
+    """Returns the code with which the call fails immediately, or None to continue."""
     alter: Alter | None = None
-    """Another state at this time. Replaces by what the scenario says, so that doing it twice is doing it once."""
+    """Returns the GPU's state with the fault. Idempotent, because it replaces values by those of the scenario."""
     plan: Callable[[Any, int, int], Workload | None] | None = None
-    """From seed and GPU, its workload; None for the usual one."""
+    """Returns the workload, from seed and GPU; None for the default."""
 
 
 _PATTERNS = shapes.listing(shapes.functions)
@@ -61,7 +61,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="hang",
             value="functions",
-            help="the call returns when this row is gone",
+            help="the call returns when this row is removed",
             shape=_PATTERNS,
             node=True,
             refuse=effects.hang,
@@ -77,7 +77,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="delay",
             value="functions: seconds",
-            help="the call takes that much longer",
+            help="the call takes this much longer",
             shape=shapes.by_key(shapes.functions, shapes.number(0, 86400, "s")),
             node=True,
             refuse=effects.delay,
@@ -85,7 +85,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="fail",
             value="functions: code",
-            help="the call answers this code (`15` or `GPU_IS_LOST`)",
+            help="the call returns this code (`15` or `GPU_IS_LOST`)",
             shape=shapes.by_key(shapes.functions, shapes.code),
             node=True,
             refuse=effects.fail,
@@ -93,7 +93,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="driver",
             value="`absent`, `not_loaded`, `mismatch`",
-            help="initialisation answers 12, 9, 18; without a kernel module all calls answer 9",
+            help="initialisation returns 12, 9 or 18; without a kernel module all calls return 9",
             shape=shapes.one_of(*effects.DRIVERS),
             gpu=False,
             node=True,
@@ -102,7 +102,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="root",
             value="`false`",
-            help="the caller is not root: functions for root alone (state of the SRAM) answer 4",
+            help="the caller is not root: functions that need root (SRAM state) return 4",
             shape=shapes.flag,
             gpu=False,
             node=True,
@@ -111,42 +111,42 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="lost",
             value="`true`",
-            help="lookups and getters answer 15; NVML counts the GPU still, and all lookups by uuid answer 15",
+            help="lookups and getters return 15, as do all lookups by uuid; NVML still counts the GPU",
             shape=shapes.flag,
             alter=lambda lost, state, _: replace(state, lost=lost),
         ),
         Fault(
             key="uncounted",
             value="`true`",
-            help="NVML's count and indices leave the GPU out; the PCI bus has it",
+            help="missing from NVML's count and indexes, but on the PCI bus",
             shape=shapes.flag,
             alter=lambda uncounted, state, _: replace(state, counted=not uncounted),
         ),
         Fault(
             key="absent",
             value="`true`",
-            help="the GPU is gone from the PCI bus as well",
+            help="missing from the PCI bus too",
             shape=shapes.flag,
             alter=lambda absent, state, _: replace(state, on_bus=not absent),
         ),
         Fault(
             key="bound",
             value="`vfio-pci`, `none`",
-            help="the GPU belongs to another driver or none: NVML does not have it, the PCI bus does",
+            help="bound to another driver or none: on the PCI bus, but not in NVML",
             shape=shapes.one_of("nvidia", "vfio-pci", "none"),
             alter=lambda driver, state, _: replace(state, bound="" if driver == "none" else driver),
         ),
         Fault(
             key="lookup",
             value="code",
-            help="looking up the handle answers this code; who has the handle reads on",
+            help="the handle lookup returns this code; existing handles still work",
             shape=shapes.code,
             alter=lambda code, state, _: replace(state, lookup_code=code),
         ),
         Fault(
             key="reset_required",
             value="`true`",
-            help="looking up the handle answers 16, and the recovery action is 1, a reset",
+            help="the handle lookup returns 16, and the recovery action is 1 (reset)",
             shape=shapes.flag,
             alter=lambda on, state, _: (
                 replace(state, lookup_code=Code.RESET_REQUIRED, recovery_action=1) if on else state
@@ -155,7 +155,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="mig",
             value="list of MIG profiles; `null`",
-            help="the GPU is cut into these instances, or whole; see below",
+            help="the GPU has these MIG instances, or MIG is disabled; see below",
             shape=shapes.optional(shapes.listing(entries.instance)),
         ),
         Fault(
@@ -168,14 +168,14 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="garbage",
             value="quantity: number",
-            help="the same without bounds: what no GPU can have, as far as the type in C goes",
+            help="the same without bounds: values that no GPU can have, within the C type",
             shape=shapes.fields(dict.fromkeys(QUANTITIES, shapes.moving(shapes.any_number))),
             alter=effects.set_garbage,
         ),
         Fault(
             key="gpm",
             value='metric or `"*"`: %',
-            help="performance monitoring that does not follow the load, see below",
+            help="performance monitoring independent of the load, see below",
             shape=shapes.fields(dict.fromkeys(("*", *METRICS), _ANY_NUMBER)),
             alter=effects.set_gpm,
         ),
@@ -249,7 +249,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="stuck_processes",
             value="list of `gpus`, `since`, `until`",
-            help="processes that hold these GPUs and do not come back from the kernel",
+            help="processes that hold these GPUs and do not return from the kernel",
             shape=shapes.listing(stuck.entry),
             gpu=False,
             node=True,
@@ -263,7 +263,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="idle",
             value="`true`",
-            help="no process ever",
+            help="no process at any time",
             shape=shapes.flag,
             node=True,
             plan=lambda on, _seed, _gpu: workload.IDLE if on else None,
@@ -271,7 +271,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="busy",
             value="`true`",
-            help="one process a GPU, always",
+            help="one process a GPU at all times",
             shape=shapes.flag,
             node=True,
             plan=lambda on, seed, _gpu: workload.busy(seed) if on else None,
@@ -279,7 +279,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="jobs",
             value="list of `start`, `end`, `load`, `memory`, `gpus`",
-            help="these jobs and no others",
+            help="only these jobs",
             shape=shapes.listing(entries.job),
             gpu=False,
             node=True,
@@ -288,7 +288,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="seed",
             value="number",
-            help="another node of the kind: other uuids, other jobs",
+            help="another node of the same kind: other uuids, other jobs",
             shape=shapes.whole(0, 2**31),
             gpu=False,
             node=True,
@@ -296,7 +296,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="driver_version",
             value='`"580.65.06"`',
-            help="another driver: other functions, fields and numbers of fields, see below",
+            help="another driver: other functions, fields and field ids, see below",
             shape=entries.driver_version,
             gpu=False,
             node=True,
@@ -304,7 +304,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             key="place",
             value="`host`, `guest`, `container`",
-            help="what the agent's children take their system for when they start, see below",
+            help="the system that the agent's children detect when they start, see below",
             shape=shapes.one_of(*PLACES),
             gpu=False,
             node=True,

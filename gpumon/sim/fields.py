@@ -1,6 +1,6 @@
 """TABLE: the fields of nvmlDeviceGetFieldValues as the simulated driver numbers and answers them.
 
-Written from NVML's header by itself, not shared with the reader's table: a number misread there must show here.
+Written from NVML's header independently of the reader's table, so that a wrong id there is detected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpumon.sim.exports import Version
 from gpumon.sim.state import LINK_DOWN, Link
 
 Read = Callable[[Device, int], float | None]
-"""Device and scope -> value, None where it is not supported."""
+"""Returns the value for a device and scope, None if it is not supported."""
 
 TYPES = {
     "double": 0,
@@ -28,19 +28,19 @@ TYPES = {
     "signed_int": 5,
     "unsigned_short": 6,
 }
-"""NVML's types of value."""
+"""NVML's value types."""
 _UINT, _ULL, _INT = TYPES["unsigned_int"], TYPES["unsigned_long_long"], TYPES["signed_int"]
 _ALL_LINKS = 0xFFFFFFFF
 _GPU, _MODULE, _MEMORY = 0, 1, 2
 """Scopes of power."""
 _HEADER = 1.06
-"""Raw traffic of a link for each byte of payload."""
+"""Raw link traffic for each payload byte."""
 _PACKET = 256
-"""Bytes of payload in a packet of NVLink 5."""
+"""Payload bytes of an NVLink 5 packet."""
 
 
 class Row(NamedTuple):
-    """A field: on drivers from `since` up to and without `until`."""
+    """A field, on drivers from `since` up to, but not including, `until`."""
 
     number: int
     name: str
@@ -114,7 +114,7 @@ def _nvlink5(read: Read) -> Read:
 
 
 def _traffic(quantity: str, factor: float = 1) -> Read:
-    """Of one link, or the sum over all of them; a link that is down carries nothing."""
+    """Return the value of one link, or the sum of all links. A link that is down carries nothing."""
 
     def read(device: Device, scope: int) -> float | None:
         links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
@@ -128,7 +128,7 @@ def _traffic(quantity: str, factor: float = 1) -> Read:
 
 
 def _counted(*quantities: str) -> Read:
-    """Of one link, or the sum over all of them."""
+    """Return the counter of one link, or the sum of all links."""
 
     def read(device: Device, scope: int) -> float | None:
         links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
@@ -143,9 +143,9 @@ def _error_rate(quantity: str) -> Read:
 
 
 def packed(ratio: float) -> int:
-    """A bit error rate as NVML packs it: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
+    """Encode a bit error rate as NVML does: mantissa in bits 8 to 11, negative power of ten in bits 0 to 7."""
     if ratio <= 0:
-        return 15 << 8 | 255  # as good as none: 15e-255
+        return 15 << 8 | 255  # practically none: 15e-255
     exponent = min(255, math.floor(math.log10(15 / ratio) + 1e-9))
     return round(ratio * 10.0**exponent) << 8 | exponent
 
@@ -268,7 +268,7 @@ ROWS = (
     Row(221, "NVLINK_COUNT_SYMBOL_ERRORS", _ULL, _counted("symbol"), _R560),
     Row(222, "NVLINK_COUNT_SYMBOL_BER", _ULL, _error_rate("symbol_ber"), _R560),
     Row(230, "GET_GPU_RECOVERY_ACTION", _UINT, _plain("recovery_action"), _R570),
-    # The numbers that moved. On the wrong driver they are a power-smoothing preset, with success.
+    # The renumbered fields. On the wrong driver these ids are a power-smoothing preset, returned with success.
     Row(251, "SW_THERM_SLOWDOWN", _ULL, _plain("sw_thermal_seconds", _NANO), _R575, _RENUMBERED),
     Row(252, "HW_THERM_SLOWDOWN", _ULL, _plain("hw_thermal_seconds", _NANO), _R575, _RENUMBERED),
     Row(253, "HW_POWER_BRAKE", _ULL, _plain("hw_power_brake_seconds", _NANO), _R575, _RENUMBERED),
@@ -286,11 +286,11 @@ ROWS = (
     Row(271, "HW_POWER_BRAKE", _ULL, _plain("hw_power_brake_seconds", _NANO), _RENUMBERED),
 )
 ECC_TOTALS, NVLINK5_COUNTERS = range(3, 7), range(201, 223)
-"""Numbers of fields of which Blackwell was seen to refuse the former in a batch with the latter."""
+"""Ids for which Blackwell refuses the first in a batch with the second."""
 NAMES = frozenset(row.name for row in ROWS)
 
 
 @cache
 def rows_of(driver: Version) -> Mapping[int, Row]:
-    """The fields that this driver has, by number."""
+    """Return the fields of this driver, by id."""
     return {row.number: row for row in ROWS if row.since <= driver < row.until}

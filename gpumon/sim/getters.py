@@ -1,4 +1,4 @@
-"""NVML's getters of one GPU. A function is added by writing it below its decorator."""
+"""NVML's getters of one GPU. Add a function by writing it below its decorator."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpumon.sim.state import EVENTS_SUPPORTED
 
 _UINT = struct.Struct("<I")
 _SAMPLE = 167_000
-"""Microseconds over which engines are sampled."""
+"""Sampling period of the engines in microseconds."""
 _PCI = struct.Struct("<16sIIIII32s")
 _PCI_EXT = struct.Struct("<IIIIIIII32s")
 _TEMPERATURE, _MARGIN = struct.Struct("<IIi"), struct.Struct("<Ii")
 _MEMORY_V2 = struct.Struct("<I4xQQQQ")
 _DISPLAY_3D = 0x03, 0x02
-"""PCI class of a GPU without outputs."""
+"""PCI class of a GPU without display outputs."""
 
 # Identity
 
@@ -49,7 +49,7 @@ def pci_info(device: Device, out: int | None) -> None:
 
 
 def put_pci(out: int | None, bus_id: str, device: int, subsystem: int) -> None:
-    """Write an nvmlPciInfo_t. An address that is none, such as that of a hidden switch, is all ones."""
+    """Write an nvmlPciInfo_t. An invalid address, such as that of a hidden switch, is all ones."""
     try:
         place = address(bus_id)
         legacy = bus_id[4:]
@@ -76,7 +76,7 @@ for _engine, _quantity in (("Encoder", "encoder"), ("Decoder", "decoder"), ("Jpg
 
 
 def _memory(device: Device) -> tuple[float, float, float]:
-    """Bytes in all, reserved by the driver, and used: of the GPU, or of a part with what it shares."""
+    """Return memory in bytes: total, reserved by the driver, used. For a MIG device, its share."""
     board, state = device.board, device.state
     if device.part is not None:
         instance = device.part.instance
@@ -88,7 +88,7 @@ def _memory(device: Device) -> tuple[float, float, float]:
 
 
 def _split(device: Device) -> tuple[float, float, float, float]:
-    """Total, reserved, free, used. What is used may be set to more than there is; free is nothing then."""
+    """Return total, reserved, free, used. `used` may be set above the total; then free is 0."""
     total, reserved, used = _memory(device)
     if "memory_used" not in device.state.garbled:
         used = min(used, total - reserved)
@@ -97,7 +97,7 @@ def _split(device: Device) -> tuple[float, float, float, float]:
 
 @getter("nvmlDeviceGetMemoryInfo", "QQQ", parts=True)
 def memory(device: Device) -> tuple[float, ...]:
-    """Total, free, used. The first version counts what the driver reserves as used."""
+    """Return total, free, used. The first version includes reserved memory in `used`."""
     total, reserved, free, used = _split(device)
     return total, free, used + reserved
 
@@ -110,7 +110,7 @@ def memory_v2(device: Device, out: int | None) -> None:
 
 @getter("nvmlDeviceGetBAR1MemoryInfo", "QQQ", parts=True)
 def bar1(device: Device) -> tuple[float, ...] | None:
-    """Total, free, used."""
+    """Return total, free, used."""
     total, used = device.board.bar1_total, device.state.bar1_used
     if device.part is not None:
         return total * device.part.instance.profile.slices // 8, total * device.part.instance.profile.slices // 8, 0

@@ -1,6 +1,6 @@
-"""TABLE: metrics of GPU performance monitoring, as the simulated driver numbers them and takes them from the load.
+"""TABLE: GPM metrics as the simulated driver numbers them and derives them from the load.
 
-Written from NVML's header by itself, not shared with the reader's table.
+Written from NVML's header independently of the reader's table.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from gpumon.sim.state import LINK_DOWN, State
 
 _MIB_IN_KIB, _MIB = 1 << 10, 1 << 20
 _MAXIMA: tuple[tuple[Version, int], ...] = (((615,), 477), ((595,), 333), ((580,), 210), ((), 98))
-"""Since which driver, one more than the highest number of a metric."""
+"""The highest metric id plus one, by driver version."""
 
 
 class Metric(NamedTuple):
-    """What it is under full load: a percentage, or of traffic MiB a second."""
+    """Value under full load: percent, or MiB a second for traffic."""
 
     number: int
     full: float
@@ -52,23 +52,23 @@ NAMES = {metric.number: name for name, metric in METRICS.items()}
 
 
 class Sample(NamedTuple):
-    """A GPU, or one of its instances, when its counters were read."""
+    """Counters of a GPU or of one of its instances at one moment."""
 
     gpu: int
     instance: int | None
     time: float
     state: State
     empty: bool = False
-    """An instance in which nothing can run."""
+    """True for an instance in which nothing can run."""
 
 
 def highest(driver: Version) -> int:
-    """How many entries a caller may ask this driver for."""
+    """Return the number of entries that a caller may request from this driver."""
     return next(maximum for since, maximum in _MAXIMA if driver >= since)
 
 
 def value(name: str, earlier: Sample, later: Sample) -> float | None:
-    """The mean between two samples; NaN when there is no time between them. None is not supported."""
+    """Return the mean between two samples; NaN if no time has passed, None if not supported."""
     state = later.state
     for key in (name, "*"):
         if key in state.gpm:
@@ -79,7 +79,7 @@ def value(name: str, earlier: Sample, later: Sample) -> float | None:
 
 
 def _load(earlier: Sample, later: Sample) -> float:
-    """0 to 1; what is set as utilization is believed."""
+    """Return the load, 0 to 1. A utilization that the scenario sets takes precedence."""
     state = later.state
     if state.utilization is not None and state.utilization != state.own_utilization:
         return state.utilization / 100
@@ -88,5 +88,5 @@ def _load(earlier: Sample, later: Sample) -> float:
 
 
 def _share(instance: int | None) -> float:
-    """No two instances are quite alike."""
+    """Return a factor that makes instances slightly different."""
     return 1.0 if instance is None else 1 - instance % 5 / 50

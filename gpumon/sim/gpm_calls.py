@@ -1,4 +1,4 @@
-"""GPU performance monitoring: samples, and what lies between two of them."""
+"""GPU performance monitoring calls: samples, and the metrics between two samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpumon.sim.node import Node
 
 _SUPPORT = struct.Struct("<II")  # version, supported
 _VERSION = 1
-"""Of both structs: a bare number, without the size that other structs carry."""
+"""Version field of both structs: a plain number, without the size that other structs include."""
 _SAMPLES = 0x7E5C_0000_0000
 
 
@@ -54,7 +54,7 @@ def free(node: Node, pointer: int | None) -> None:
 
 
 def _known(node: Node, pointer: int | None) -> Sample | None:
-    """What an allocated sample holds; those of earlier initialisations went with them."""
+    """Return the content of an allocated sample. Samples end with their initialisation."""
     if pointer not in node.samples:
         raise Refusal(Code.INVALID_ARGUMENT)
     return node.samples[pointer]
@@ -68,7 +68,7 @@ def take_sample(node: Node, handle: int | None, pointer: int | None) -> None:
 
 @function("nvmlGpmMigSampleGet", POINTER, UINT, POINTER)
 def take_instance_sample(node: Node, handle: int | None, instance: int, pointer: int | None) -> None:
-    """Of a GPU instance, by the handle of its GPU."""
+    """Sample a GPU instance through the handle of its GPU."""
     device = node.device("nvmlGpmMigSampleGet", handle)
     if device.state.mig is None:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -89,7 +89,7 @@ def _take(node: Node, device: Device, pointer: int | None, instance: int | None)
 
 @function("nvmlGpmMetricsGet", POINTER)
 def metrics(node: Node, address: int | None) -> None:
-    """Answer in place; the call succeeds whatever its metrics do."""
+    """Write the metrics in place. The call succeeds even if metrics fail."""
     node.need_initialised()
     version, count, *pointers = take(address, METRICS_HEAD)
     _check(version)
@@ -120,6 +120,6 @@ def _texts(*texts: str) -> tuple[ctypes.Array[ctypes.c_char], ...]:
 
 
 def _words(name: str) -> tuple[int, int, int]:
-    """Addresses of short name, long name and unit, which live as long as the library."""
+    """Return addresses of short name, long name and unit, valid as long as the library."""
     short, long, unit = _texts(name, name.replace("_", " "), "MiB/s" if name.endswith("per_sec") else "%")
     return ctypes.addressof(short), ctypes.addressof(long), ctypes.addressof(unit)

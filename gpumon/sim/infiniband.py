@@ -1,4 +1,4 @@
-"""The simulated node's ports, services and processes: files as a kernel shows them, and read like real ones."""
+"""The simulated node's ports, services and processes, as files with the kernel's format."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ UNITS = "usr/lib/systemd/system"
 WANTS = "etc/systemd/system/multi-user.target.wants"
 
 LOAD_SHARE = 0.35
-"""Of a port's speed, under full load of the GPU beside it."""
+"""Share of a port's rate, under full load of the GPU next to it."""
 WORD = 4
 
 FIRMWARE = "28.43.1014"
-"""Of a ConnectX-7."""
+"""Firmware of a ConnectX-7."""
 _PROCESS = 4242
-"""Of a service."""
+"""Main process id of a service."""
 
 Text = Callable[[], str]
 
 
 class SimulatedTree:
-    """One process's view: the same in every process that has the same inputs. Paths of sysfs and of the host's root."""
+    """One process's view, equal in every process with the same inputs. Paths of sysfs and of the host's root."""
 
     def __init__(self, profile: Profile, file: ScenarioFile, epoch: float, clock: Callable[[], float]) -> None:
         self._profile = profile
@@ -100,7 +100,7 @@ class SimulatedTree:
                     yield path, (_failing(path) if name in fault.get("unreadable", ()) else text)
 
     def _card(self, device: str, number: int, fault: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
-        """What the device is, and where on the PCI bus."""
+        """Return the files that describe the device and its PCI address."""
         assert self._profile.ports is not None  # noqa: S101 - it has devices
         generation = self._profile.ports.generation
         yield f"{CLASS}/{device}/board_id", lambda: f"SIM_{generation}"
@@ -142,11 +142,11 @@ class SimulatedTree:
         return lambda: str(int(course.at(self._time()).point.load_seconds * words))
 
     def _process(self) -> str:
-        """Of a service that does not live for long."""
+        """Return the process id of a service that restarts often."""
         return str(_PROCESS + 1 + int(self._time() // RESTART_SECONDS))
 
     def _time(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         return self._clock() - self._epoch
 
     def _hang(self, path: str) -> None:
@@ -164,7 +164,7 @@ class SimulatedTree:
 
 
 class EmptyTree:
-    """Of a recording, which says nothing of files."""
+    """The files of a recording, which has none."""
 
     def names(self, folder: str) -> list[str]:
         raise _error(errno.ENOENT, folder)
@@ -182,7 +182,7 @@ class EmptyTree:
 def open_tree(
     profile: str, *, scenario: Path | None, epoch: float, clock: Callable[[], float] = boot_clock
 ) -> SimulatedTree:
-    """Raises SimulationError for a profile or scenario that cannot be used. `epoch`: seconds of CLOCK_BOOTTIME."""
+    """Open the files. `epoch` is in seconds of CLOCK_BOOTTIME. Raises SimulationError for a bad profile or scenario."""
     if profile not in PROFILES:
         raise SimulationError(f"no profile {profile!r} to simulate: choose one of {', '.join(PROFILES)}")
     kind = PROFILES[profile]

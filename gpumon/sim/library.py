@@ -1,4 +1,4 @@
-"""The simulated `libnvidia-ml.so.1`: C function pointers that answer for a node that is not there."""
+"""The simulated `libnvidia-ml.so.1`: C function pointers that answer for a simulated node."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ _ALL = (
 
 
 def exports() -> Mapping[str, Export]:
-    """All functions: it takes the import of this module to have them all."""
+    """Return all functions. Importing this module registers them."""
     return EXPORTS
 
 
 class SimulatedNode:
-    """What a child needs of a simulated host."""
+    """A simulated host, as a child process uses it."""
 
     def __init__(self, node: Node, trace: Trace) -> None:
         self._node = node
         self.library = Library(self._find, trace)
-        """For `pynvml.nvmlLib`; has to be kept as long as any of its functions is."""
+        """The library for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
         self.place = node.scenario().place
-        """As it was when the process started: no system becomes another one while it runs."""
+        """The detected system, fixed when the process starts."""
 
     def _find(self, name: str) -> Entry:
         export = EXPORTS.get(name)
@@ -60,7 +60,7 @@ class SimulatedNode:
         return Entry(partial(export.function, self._node), export.takes, export.gives)
 
     def pci_functions(self) -> dict[str, str]:
-        """GPUs on the PCI bus: bus id -> driver bound, "" for none."""
+        """Return the GPUs on the PCI bus: bound driver by bus id, "" for none."""
         states = {identity.bus_id: self._node.state(identity.number) for identity in self._node.identities()}
         unloaded = self._node.unloaded()
         return {
@@ -70,7 +70,7 @@ class SimulatedNode:
         }
 
     def uuids(self) -> dict[str, str]:
-        """Bus id -> uuid, as a kernel module knows them without opening a GPU."""
+        """Return uuids by bus id, as a kernel module lists them without opening a GPU."""
         return {identity.bus_id: identity.uuid for identity in self._node.identities()}
 
 
@@ -82,10 +82,10 @@ def open_node(
     trace: Path | None = None,
     clock: Callable[[], float] = boot_clock,
 ) -> SimulatedNode:
-    """Open one process's view of the node: the same in every process that names the same inputs.
+    """Open one process's view of the node, equal in every process with the same inputs.
 
-    `epoch` is in seconds of CLOCK_BOOTTIME. With `trace`, calls are counted in `<trace>-<pid>.json`.
-    Raises SimulationError for a profile or scenario that cannot be used.
+    `epoch` is in seconds of CLOCK_BOOTTIME. With `trace`, calls are counted in `<trace>-<pid>.json`. Raises
+    SimulationError for a profile or scenario that cannot be used.
     """
     if profile not in PROFILES:
         raise SimulationError(f"no profile {profile!r} to simulate: choose one of {', '.join(PROFILES)}")

@@ -1,4 +1,4 @@
-"""How many GPUs there are, and how a program gets a handle of one."""
+"""The number of GPUs, and the lookups that return handles."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def handle_by_bus_id(node: Node, bus_id: bytes | None, out: int | None) -> None:
 def handle_by_uuid(node: Node, uuid: bytes | None, out: int | None) -> None:
     node.need_initialised()
     counted = node.counted()
-    if any(node.state(gpu).lost for gpu in counted):  # as documented: one lost GPU spoils this lookup for all
+    if any(node.state(gpu).lost for gpu in counted):  # as documented: one lost GPU makes this lookup fail for all
         raise Refusal(Code.GPU_IS_LOST)
     wanted = (uuid or b"").decode(errors="replace")
     for gpu in counted:
@@ -60,7 +60,7 @@ def handle_by_uuid(node: Node, uuid: bytes | None, out: int | None) -> None:
 
 
 def address(bus_id: str) -> tuple[int, int, int]:
-    """Domain, bus and device."""
+    """Parse domain, bus and device."""
     parts = _BUS_ID.fullmatch(bus_id)
     if not parts:
         raise Refusal(Code.INVALID_ARGUMENT)
@@ -70,7 +70,7 @@ def address(bus_id: str) -> tuple[int, int, int]:
 
 @function("nvmlDeviceGetIndex", POINTER, POINTER)
 def index(node: Node, handle: int | None, out: int | None) -> None:
-    """Of a GPU among the GPUs, of a MIG device among those of its GPU."""
+    """Return the index of a GPU, or of a MIG device within its GPU."""
     device = node.device("nvmlDeviceGetIndex", handle, parts=True)
     if device.part is not None:
         put(out, _UINT, devices(device.state.mig).index(device.part))

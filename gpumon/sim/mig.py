@@ -1,4 +1,4 @@
-"""How a GPU is cut into instances: which sizes fit where, and what they are then called."""
+"""MIG layouts: which sizes fit where, and the names of the instances."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpumon.sim.board import Board, MigProfile
 
 _SLICES = 8
 WHOLE_GPU = 0xFFFFFFFF
-"""Number of an instance where there is none."""
+"""Instance id that means "none"."""
 
 
 class Wanted(NamedTuple):
@@ -18,11 +18,11 @@ class Wanted(NamedTuple):
 
     profile: str
     compute: tuple[int, ...] | None = None
-    """Compute slices of its compute instances; None for one that has all of them."""
+    """Compute slices of its compute instances; None for one instance with all slices."""
 
 
 class ComputeInstance(NamedTuple):
-    """What NVML calls a MIG device."""
+    """The names and ids of a MIG device."""
 
     instance: GpuInstance
     number: int
@@ -30,7 +30,7 @@ class ComputeInstance(NamedTuple):
 
     @property
     def profile(self) -> str:
-        """`3g.40gb`, or `1c.3g.40gb` for a part of its compute slices."""
+        """Return `3g.40gb`, or `1c.3g.40gb` for a part of its compute slices."""
         whole = self.slices == self.instance.profile.compute
         return self.instance.profile.name if whole else f"{self.slices}c.{self.instance.profile.name}"
 
@@ -41,7 +41,7 @@ class ComputeInstance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuInstance:
-    """A part of the memory and of the engines."""
+    """A part of the GPU's memory and engines."""
 
     number: int
     profile: MigProfile
@@ -53,15 +53,15 @@ class GpuInstance:
 
 
 Layout = tuple[GpuInstance, ...]
-"""Of a GPU whose MIG mode is on, by number."""
+"""The instances of a GPU with MIG enabled, by id."""
 
 
 class LayoutError(ValueError):
-    """Instances that this GPU cannot have together."""
+    """Instances that do not fit together."""
 
 
 def place(board: Board, wanted: Sequence[Wanted]) -> Layout:
-    """Create the instances one after the other, as the driver does. Raises LayoutError."""
+    """Create the instances in order, as the driver does. Raises LayoutError."""
     free = set(range(_SLICES))
     return tuple(sorted((_place(board, one, free) for one in wanted), key=lambda instance: instance.number))
 
@@ -84,5 +84,5 @@ def _place(board: Board, wanted: Wanted, free: set[int]) -> GpuInstance:
 
 
 def devices(layout: Layout | None) -> list[ComputeInstance]:
-    """All MIG devices of a GPU, in the order of their indices."""
+    """Return all MIG devices of a GPU, in the order of their indexes."""
     return [part for instance in layout or () for part in instance.parts]

@@ -1,4 +1,4 @@
-"""MIG: the devices into which a GPU is cut."""
+"""MIG calls: the devices of a partitioned GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 
 def mig_uuid(identity: Identity, part: ComputeInstance) -> str:
-    """The same whenever the GPU is cut in the same way."""
+    """Return a uuid that is equal whenever the GPU has the same layout."""
     text = f"{identity.uuid}/{part.instance.number}/{part.number}/{part.profile}"
     digest = hashlib.sha256(text.encode()).hexdigest()
     return "MIG-" + "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
@@ -60,7 +60,7 @@ getter("nvmlDeviceGetComputeInstanceId", "I", parts=True)(lambda device: _part(d
 
 @getter("nvmlDeviceGetAttributes_v2", "IIIIIIIIQ", parts=True)
 def attributes(device: Device) -> tuple[int, ...]:
-    """Multiprocessors; the engines shared: copy, decoder, encoder, JPEG, OFA; slices; MiB."""
+    """Return attributes: multiprocessors; shared engines (copy, decoder, encoder, JPEG, OFA); slices; MiB."""
     part = _part(device)
     size = part.instance.profile
     shared = size.copy_engines, size.decoders, 0, size.jpeg, size.ofa

@@ -1,4 +1,4 @@
-"""What other programs ask and gpumon does not: fixed answers, and what data-centre GPUs do not support."""
+"""Functions that other programs call and gpumon does not: constants, and what data-centre GPUs do not support."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpumon.sim.exports import POINTER, UINT, device_function, getter, text_gett
 _INT = struct.Struct("<i")
 _GSP = struct.Struct("64s")
 _NVIDIA, _TESLA = 14, 2
-"""Brands."""
+"""NVML's brand numbers."""
 _PASSED_THROUGH = 1
 _TURING = 6
 
@@ -39,7 +39,7 @@ text_getter("nvmlDeviceGetBoardPartNumber")(lambda device: f"900-{device.board.p
 
 @device_function("nvmlDeviceGetGspFirmwareVersion", POINTER)
 def gsp_firmware_version(device: Device, out: int | None) -> None:
-    """That of the driver, which brings it along."""
+    """Return the driver's CUDA version."""
     if device.board.architecture <= _TURING:
         raise Refusal(Code.NOT_SUPPORTED)
     put(out, _GSP, ".".join(f"{part:02}" for part in device.driver).encode())
@@ -52,4 +52,4 @@ def virtualization_mode(device: Device, out: int | None) -> None:
 
 @device_function("nvmlDeviceValidateInforom")
 def validate_inforom(_device: Device) -> None:
-    """There is nothing wrong with it."""
+    """Report no error."""

@@ -1,4 +1,4 @@
-"""The simulated driver: initialisation, handles, and what stands between a call and its answer."""
+"""The simulated driver: initialisation, handles, and the path from a call to its answer."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from gpumon.sim.scenario import Scenario, ScenarioFile
 from gpumon.sim.state import State
 
 SAMPLES = 10
-"""Samples that the driver takes in a second: data-centre GPUs are no quicker, however often they are asked."""
+"""Samples that the driver takes a second. Data-centre GPUs are not faster, however often they are read."""
 _HANDLES = 0x7E5A_0000_0000
-"""Handles lie beyond 32 bits, so that one passed as an int shows."""
+"""First handle. Above 32 bits, so that a handle passed as an int is detected."""
 
 
 POWER_BEFORE = 1000.0
-"""Watts that a GPU drew from the host's boot to the epoch: the next agent, with a later epoch, sees no reset in it."""
+"""Energy in watts since boot before the epoch, so that an agent with a later epoch sees no counter reset."""
 
 
 class Node:
-    """One process's view of the node. Another process that has the same inputs sees the same."""
+    """One process's view of the node, equal in every process with the same inputs."""
 
     def __init__(self, profile: Profile, file: ScenarioFile, epoch: float, clock: Callable[[], float]) -> None:
         self.profile = profile
         self.driver: Version = version(file.current.driver)
-        """Of the library that this process loaded; the kernel's may have become another."""
+        """Driver version of the loaded library; the kernel module may have another."""
         self._file = file
         self._epoch = epoch
         self._clock = clock
@@ -52,20 +52,20 @@ class Node:
         self._serial = 0
         self.event_sets: dict[int, EventSet] = {}
         self.samples: dict[int, Sample | None] = {}
-        """Event sets, and samples of performance monitoring, by pointer. They die with the last user."""
+        """Event sets and GPM samples, by pointer. They end with the last user."""
 
     # Time and the scenario
 
     def time(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         return self._clock() - self._epoch
 
     def tick(self) -> float:
-        """When the driver last took its samples."""
+        """Return the time of the driver's last sample."""
         return max(0, math.floor(self.time() * SAMPLES + 1e-6)) / SAMPLES
 
     def scenario(self) -> Scenario:
-        """What is in force; what a newer file has and the one before had not happens now."""
+        """Return the active scenario. Events that a newer file adds happen now."""
         if not self._file.due():
             return self._file.current
         with self._lock:
@@ -83,7 +83,7 @@ class Node:
                 self._arrivals.append(Message(now, gpu, MIG_CHANGED, 0, WHOLE_GPU, WHOLE_GPU, self.serial()))
 
     def arrivals(self, gpu: int) -> list[Message]:
-        """The events of a GPU that have happened, but for those of storms."""
+        """Return the events of a GPU that have happened, except storms."""
         planned: Counter[Xid] = Counter()
         for xid in self.scenario().xids(gpu):
             if xid.rate is None and xid.at is not None and xid.at <= self.time():
@@ -92,7 +92,7 @@ class Node:
         return due + [one for one in self._arrivals if one.gpu == gpu]
 
     def storms(self, gpu: int) -> list[Xid]:
-        """The Xids of a GPU that come many a second."""
+        """Return the Xid storms of a GPU."""
         return [xid for xid in self.scenario().xids(gpu) if xid.rate is not None]
 
     # Initialisation
@@ -109,7 +109,7 @@ class Node:
             self._generation += 1
 
     def shut_down(self) -> None:
-        """Handles, event sets and samples die with the last user."""
+        """Invalidate handles, event sets and samples with the last user."""
         self._users -= 1
         if not self._users:
             self.event_sets.clear()
@@ -120,19 +120,19 @@ class Node:
             raise Refusal(Code.UNINITIALIZED)
 
     def serial(self) -> int:
-        """Another number each time."""
+        """Return a number that was not used before."""
         self._serial += 1
         return self._serial
 
     # Calls
 
     def enter(self, function: str) -> None:
-        """A call that concerns no single GPU."""
+        """Enter a call without a device."""
         self.need_initialised()
         self.gate(function)
 
     def gate(self, function: str, gpu: int | None = None) -> None:
-        """Let the scenario delay, hang, fail or crash the call; an outdated library has nothing to say."""
+        """Let the scenario delay, hang, fail or crash the call. An outdated library returns its own error first."""
         scenario = self.scenario()
         rows = scenario.rows(gpu)
         if rows:
@@ -147,7 +147,7 @@ class Node:
             raise Refusal(Code.LIB_RM_VERSION_MISMATCH if starts else Code.UNKNOWN)
 
     def device(self, function: str, handle: int | None, *, parts: bool = False) -> Device:
-        """The GPU, or the part of one, that a handle stands for, if it answers this function."""
+        """Return the GPU or MIG device of a handle, if it answers this function."""
         self.need_initialised()
         identity, place = self._identity_of(handle)
         self.gate(function, identity.number)
@@ -162,7 +162,7 @@ class Node:
         return Device(self.profile, identity, state, self.driver, there[place - 1])
 
     def look_up(self, function: str, gpu: int) -> int:
-        """The handle of a GPU."""
+        """Return the handle of a GPU."""
         self.gate(function, gpu)
         state = self.state(gpu)
         if state.lost:
@@ -172,11 +172,11 @@ class Node:
         return self.handle(gpu)
 
     def handle(self, gpu: int, part: int | None = None) -> int:
-        """Of a GPU, or of its MIG device of this index: the number that another had there before it was cut anew."""
+        """Return the handle of a GPU or of its MIG device at this index, which may be reused after a layout change."""
         return _HANDLES | self._generation << 16 | gpu << 8 | (0 if part is None else part + 1)
 
     def _identity_of(self, handle: int | None) -> tuple[Identity, int]:
-        """The GPU, and one more than the index of the MIG device, 0 for none."""
+        """Return the GPU and the MIG device's index plus one, 0 for the whole GPU."""
         rest, place = divmod((handle or 0) ^ _HANDLES, 1 << 8)
         generation, gpu = divmod(rest, 1 << 8)
         if generation != self._generation or gpu >= len(self.profile.bus_ids):
@@ -189,23 +189,23 @@ class Node:
         return self.scenario().identities
 
     def counted(self) -> list[int]:
-        """The GPUs that NVML counts, in the order of its indices."""
+        """Return the GPUs that NVML counts, in the order of its indexes."""
         return [gpu for gpu in range(len(self.profile.bus_ids)) if self._well(gpu) or _counted(self.state(gpu))]
 
     def gone(self, gpu: int) -> bool:
-        """Lost, or no longer NVML's."""
+        """Return whether the GPU is lost or not visible to NVML."""
         return not self._well(gpu) and _gone(self.state(gpu))
 
     def _well(self, gpu: int) -> bool:
-        """The scenario has nothing against it: its state need not be worked out."""
+        """Return whether the scenario does not affect the GPU, so that its state need not be computed."""
         return not self.scenario().gpus[gpu]
 
     def unloaded(self) -> bool:
-        """There is no kernel driver."""
+        """Return whether the kernel driver is missing."""
         return any(fault.key == "driver" and value != "mismatch" for fault, value in self.scenario().node)
 
     def state(self, gpu: int) -> State:
-        """A GPU at the latest tick."""
+        """Return a GPU's state at the latest tick."""
         scenario = self.scenario()
         tick = self.tick()
         known = self._states.get(gpu)
@@ -220,11 +220,11 @@ class Node:
         return state
 
     def seen_at(self, gpu: int) -> float:
-        """Tick of the state that was last asked for: the next one may have begun since."""
+        """Tick of the last state returned: the next may have begun since."""
         return self._states[gpu][0]
 
     def _altered(self, scenario: Scenario, gpu: int, state: State, tick: float) -> State:
-        """What is set decides what follows from it; and what follows may itself be set, hence the second time."""
+        """Apply the scenario. It runs twice, because derived values depend on what is set and may be set themselves."""
 
         def alter(state: State) -> State:
             for fault, value in scenario.gpus[gpu]:
@@ -234,7 +234,7 @@ class Node:
         return alter(settle(self.profile, alter(state)))
 
     def course(self, gpu: int) -> Course:
-        """What the GPU's work makes of it."""
+        """Return the GPU's state under its workload."""
         scenario = self.scenario()
         workload = scenario.workloads[gpu]
         known = self._courses.get(gpu)
@@ -250,7 +250,7 @@ def version(driver: str) -> Version:
 
 
 def _seen(state: State) -> bool:
-    """NVML has the GPU."""
+    """Return whether NVML lists the GPU."""
     return state.on_bus and state.bound == "nvidia"
 
 
@@ -263,7 +263,7 @@ def _gone(state: State) -> bool:
 
 
 def body(board: Board, identity: Identity) -> Body:
-    """No two boards are quite alike: up to 3 % in power, 3 degrees in cooling."""
+    """Return small differences between boards: up to 3 % in power, 3 degrees in cooling."""
     chance = hashlib.sha256(identity.uuid.encode()).digest()
     draw, cooling = ((byte - 127.5) / 127.5 for byte in chance[:2])
     rise = (board.temperature_full - board.temperature_idle) / (board.power_limit - board.power_idle)

@@ -1,4 +1,4 @@
-"""The getters of single NVLinks, and of the chip-to-chip links of Grace hosts."""
+"""Getters of single NVLinks, and of the chip-to-chip links of Grace hosts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _INT = struct.Struct("<i")
 _C2C_MODE = struct.Struct("<I")
 _NVSWITCH = 0x22A310DE
 _ERROR_COUNTERS = ("replay", "recovery", "crc", "crc")
-"""NVML's error counters up to Hopper: replay, recovery, CRC of flits, CRC of data."""
+"""NVML's error counters up to Hopper: replay, recovery, flit CRC, data CRC."""
 
 
 def _link(device: Device, number: int) -> Link:
-    """Past the last link, not supported: what drivers were seen to answer, not what the header says."""
+    """Link numbers above the last are "not supported", as observed on drivers; the header says otherwise."""
     if number >= len(device.state.links):
         raise Refusal(Code.NOT_SUPPORTED)
     return device.state.links[number]
@@ -28,7 +28,7 @@ def _link(device: Device, number: int) -> Link:
 
 @getter("nvmlDeviceGetNvLinkState", "I", takes=[UINT])
 def state(device: Device, number: int) -> float:
-    """1 for a link that is not down."""
+    """Return 1 for a link that is not down."""
     return _link(device, number).state != LINK_DOWN
 
 
@@ -48,7 +48,7 @@ def error_counter(device: Device, number: int, counter: int) -> float | None:
 
 
 def _peer(device: Device, number: int) -> tuple[int, str]:
-    """Only a link that is up knows what is at its other end."""
+    """Return the peer. Only a link that is up reports it."""
     if _link(device, number).state == LINK_DOWN:
         raise Refusal(Code.NOT_SUPPORTED)
     return device.profile.peer(device.identity.number, number)
@@ -68,7 +68,7 @@ def peer_address(device: Device, number: int, out: int | None) -> None:
 
 @device_function("nvmlDeviceGetC2cModeInfoV", POINTER, since=(550,))
 def c2c_mode(device: Device, out: int | None) -> None:
-    """The struct carries no version: its only member says whether the links are on."""
+    """Return the link mode. The struct has no version: its only member is whether the links are on."""
     if not device.board.gpm:
         raise Refusal(Code.NOT_SUPPORTED)
     put(out, _C2C_MODE, bool(device.state.c2c_links))

@@ -1,4 +1,4 @@
-"""What a healthy GPU would answer: its state at any time, from its profile and its work."""
+"""The state of a healthy GPU at any time, from its profile and its workload."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from gpumon.sim.state import (
 )
 
 UTILIZATION_HERTZ = 6
-"""The driver renews its utilization sample every 1/6 of a second."""
+"""The driver updates its utilization sample every 1/6 second."""
 CLOCK_STEP = 15
-"""MHz between two clocks of the core."""
+"""Step in MHz between two core clocks."""
 LINK_KIB_PER_SECOND = 6_000_000
 PCIE_BYTES_PER_SECOND = 200_000_000
-"""Traffic under full load: of one NVLink, of the PCIe link."""
+"""Traffic under full load, of one NVLink and of the PCIe link."""
 MODULE_SHARE = 0.3
-"""What the CPU of a module draws for each watt that its GPU draws more."""
+"""Additional CPU power of a module for each additional watt of its GPU."""
 _ZERO = (
     *("ecc_corrected", "ecc_uncorrected", "encoder_utilization", "decoder_utilization", "compute_mode", "pcie_replays"),
     *("sync_boost_seconds", "sw_thermal_seconds", "hw_thermal_seconds", "hw_power_brake_seconds"),
 )
 FIRST_PID, PIDS = 2_000_000, 2_000_000
-"""Seldom the number of a process of the host."""
+"""First process id, rarely used by real processes."""
 
 
 def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Layout | None = None) -> State:
-    """The healthy GPU `time` seconds after the epoch, but for what `settle` works out."""
+    """Return the healthy GPU `time` seconds after the epoch, before `settle`."""
     now = course.at(time)
     point, board = now.point, profile.board
     mean = point.energy - course.at(time - 1.0).point.energy if time >= 1.0 else point.power
@@ -80,7 +80,7 @@ def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Lay
 
 
 def settle(profile: Profile, state: State) -> State:
-    """Work out what follows from other quantities: margin, clock events, clocks, lifetimes, and what MIG takes away."""
+    """Compute derived quantities: margin, clock events, clocks, lifetime counters, and what MIG removes."""
     board = profile.board
     temperature = state.temperature or 0.0
     capped = state.held_back or (state.power or 0.0) >= (state.power_limit or float("inf"))
@@ -109,7 +109,7 @@ def settle(profile: Profile, state: State) -> State:
 
 
 def _partitioned(profile: Profile, state: State) -> State:
-    """With MIG on: no utilization, no volatile ECC, no NVLink; no word on remapped rows while there are instances."""
+    """Remove what MIG disables: utilization, volatile ECC, NVLink; remapped rows only while there are instances."""
     board = profile.board
     gone: list[str] = ["utilization", "memory_utilization", *_named("ecc_corrected", "ecc_uncorrected")]
     gone += ["encoder_utilization", "decoder_utilization", "jpeg_utilization", "ofa_utilization"]
@@ -130,13 +130,13 @@ def _lacking(state: State, quantities: Iterable[str]) -> State:
 
 @cache
 def _named(*beginnings: str) -> tuple[str, ...]:
-    """Quantities that are called so, or begin so."""
+    """Return the quantities with this name or prefix."""
     return tuple(name for name in QUANTITIES if any(f"{name}_".startswith(f"{start}_") for start in beginnings))
 
 
 @cache
 def _at_rest(profile: Profile) -> State:
-    """What does not move by itself."""
+    """Return the quantities that do not change by themselves."""
     board, fabric = profile.board, profile.fabric
     remaps = board.remap_banks is not None
     remap, retired, mig = (0 if has else None for has in (remaps, not remaps, bool(board.mig_profiles)))
@@ -182,7 +182,7 @@ def _clocks(profile: Profile, events: int) -> Clocks:
 
 
 def utilization(course: Course, gpu: int, time: float) -> int:
-    """Share of the last sample in which a kernel ran; a sample under load is never quite like the one before it."""
+    """Return the share of the last sample in which a kernel ran; samples under load vary slightly."""
     sample = int(time * UTILIZATION_HERTZ)
     load = course.at(sample / UTILIZATION_HERTZ).phase.load
     wobble = crc32(b"%d/%d" % (gpu, sample)) % 5 - 2
@@ -205,7 +205,7 @@ def _module_power(profile: Profile, mean: float) -> float | None:
 
 
 def _processes(profile: Profile, gpu: int, now: Now, layout: Layout | None) -> tuple[Process, ...]:
-    """One a job; on a GPU that is cut up, one a job in each part."""
+    """Return one process a job; on a partitioned GPU, one a job in each instance."""
 
     def pid(job: Job, place: int) -> int:
         return FIRST_PID + (((now.cycle * 64 + job.number) * 16 + gpu) * 16 + place) % PIDS

@@ -1,4 +1,4 @@
-"""Opens what is named to be simulated: a profile, or a recording."""
+"""Opens the simulated node: a profile or a recording."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from gpumon.sim.trace import Trace
 
 
 class Simulated(Protocol):
-    """What a child needs of a host that is not there."""
+    """A simulated host, as a child process uses it."""
 
     library: Library
-    """For `pynvml.nvmlLib`; has to be kept as long as any of its functions is."""
+    """The library for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
     place: str
-    """One of PLACES, as it was when this process started."""
+    """One of PLACES, fixed when this process started."""
 
     def pci_functions(self) -> dict[str, str]:
-        """GPUs on the PCI bus: bus id -> driver bound, "" for none."""
+        """Return the GPUs on the PCI bus: bound driver by bus id, "" for none."""
 
     def uuids(self) -> dict[str, str]:
-        """Bus id -> uuid, as a kernel module knows them without opening a GPU."""
+        """Return uuids by bus id, as a kernel module lists them without opening a GPU."""
 
 
 class ReplayedNode:
@@ -57,7 +57,7 @@ def open_simulated(
     trace: Path | None = None,
     clock: Callable[[], float] = boot_clock,
 ) -> Simulated:
-    """Open one process's view, the same in every process that names the same inputs: see open_node.
+    """Open one process's view, equal in every process with the same inputs: see open_node.
 
     Raises SimulationError.
     """

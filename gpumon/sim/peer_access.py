@@ -1,4 +1,4 @@
-"""Which GPUs reach each other's memory."""
+"""Peer access: which GPUs can access each other's memory."""
 
 from __future__ import annotations
 

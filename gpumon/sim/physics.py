@@ -1,7 +1,7 @@
-"""How a GPU's load becomes power, energy and heat: closed forms, exact at any time and the same in every process.
+"""How load becomes power, energy and heat: closed forms, exact at any time and equal in every process.
 
-The load is piecewise constant. Power follows it with a lag of one second, temperature follows power with an inertia of
-25. Times are seconds since the epoch of the simulation.
+The load is piecewise constant. Power follows it with a time constant of one second, temperature follows power with one
+of 25 seconds. Times are seconds since the epoch of the simulation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Job(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """A time of constant load."""
+    """A period of constant load."""
 
     seconds: float
     load: float
@@ -35,19 +35,19 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Idle for `lead` seconds, then the phases, once or for ever; idle after the last."""
+    """Idle for `lead` seconds, then the phases, once or repeated; idle after the last."""
 
     lead: float
     phases: tuple[Phase, ...] = ()
     repeats: bool = False
-    """A cycle has to be long beside INERTIA: each but the first starts where the one before it started."""
+    """A cycle must be long compared with INERTIA: every cycle but the first starts at the same temperature."""
     same_jobs: bool = False
-    """The jobs of one cycle are those of the next, not new processes."""
+    """If True, the next cycle continues the jobs of this one instead of starting new processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """What one GPU makes of a load: watts and degrees Celsius."""
+    """Power in watts and temperature in degrees Celsius of one GPU, by load."""
 
     idle: float
     full: float
@@ -57,7 +57,7 @@ class Body:
 
 
 class Point(NamedTuple):
-    """Where a GPU is at one moment. Integrals run from the start."""
+    """The state of a GPU at one moment. Integrals run from the start."""
 
     power: float
     energy: float
@@ -67,23 +67,23 @@ class Point(NamedTuple):
 
 
 class Now(NamedTuple):
-    """A point and what made it."""
+    """A point, and the phase that led to it."""
 
     point: Point
     phase: Phase
     cycle: int
-    """Which time round: the jobs of another cycle are other processes."""
+    """Number of the cycle: jobs of another cycle are other processes."""
     capped: bool
-    """The power limit holds the load back."""
+    """True while the power limit restricts the load."""
 
 
 def capped(body: Body, load: float) -> bool:
-    """Whether the power limit holds this load back."""
+    """Return whether the power limit restricts this load."""
     return body.idle + (body.full - body.idle) * load > body.limit
 
 
 def advance(body: Body, load: float, start: Point, seconds: float) -> Point:
-    """`seconds` later, under a constant load."""
+    """Return the point `seconds` later, under constant load."""
     target = min(body.idle + (body.full - body.idle) * load, body.limit)
     gap = start.power - target
     fade = math.exp(-seconds / LAG)
@@ -114,7 +114,7 @@ class Course:
         self._later = self._cycle(self._rewound(self._first[-1]))
 
     def at(self, time: float) -> Now:
-        """Where the GPU is `time` seconds after the epoch."""
+        """Return the point `time` seconds after the epoch."""
         lead = self._workload.lead
         if time < lead or not self._workload.phases:
             return Now(advance(self._body, 0.0, self._cold, max(time, 0.0)), IDLE, 0, capped=False)
@@ -128,14 +128,14 @@ class Course:
         return Now(self._onwards(point, int(cycle)), phase, numbering, capped(self._body, phase.load))
 
     def _cycle(self, start: Point) -> list[Point]:
-        """The points at which the phases start, and the end."""
+        """Return the points at which the phases start, and the end point."""
         points = [start]
         for phase in self._workload.phases:
             points.append(advance(self._body, phase.load, points[-1], phase.seconds))
         return points
 
     def _onwards(self, point: Point, cycle: int) -> Point:
-        """Add the integrals of the lead and of the cycles that are over."""
+        """Add the integrals of the lead time and of finished cycles."""
         before = [self._workload.lead * self._body.idle, 0.0, 0.0]
         if cycle:
             for n, (whole, again) in enumerate(

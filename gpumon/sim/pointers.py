@@ -1,4 +1,4 @@
-"""What stands where pynvml keeps its `CDLL`: C function pointers, made on first use."""
+"""Replaces pynvml's `CDLL`: C function pointers, created on first use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _logger = logging.getLogger(__name__)
 
 
 class Function(CFuncPtr):
-    """A plain C function that answers an int, as ctypes.CDLL hands it out: no argument is converted or checked."""
+    """A plain C function that returns an int, as from ctypes.CDLL: arguments are neither converted nor checked."""
 
     _flags_ = FUNCFLAG_CDECL
     _restype_ = ctypes.c_int
 
 
 class Entry(NamedTuple):
-    """What a function calls. It answers None for success, or raises Refusal."""
+    """The Python implementation. It returns None for success, or raises Refusal."""
 
     call: Callable[..., Any]
     takes: Sequence[Any]
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 
 
 class Library:
-    """`find` gives the entry of a name, or raises AttributeError as `CDLL` does for what a driver lacks."""
+    """`find` returns a name's entry, or raises AttributeError, like `CDLL`, if the driver lacks it."""
 
     def __init__(self, find: Callable[[str], Entry], trace: Trace) -> None:
         self._find = find
@@ -42,7 +42,7 @@ class Library:
     def __getattr__(self, name: str) -> Function:
         entry = self._find(name)
         callback = ctypes.CFUNCTYPE(entry.gives, *entry.takes)(self._called(name, entry.call))
-        self._callbacks.append(callback)  # the address outlives no callback
+        self._callbacks.append(callback)  # keep the callback: its address is only valid while it exists
         function = Function(ctypes.cast(callback, ctypes.c_void_p).value or 0)
         setattr(self, name, function)
         return function

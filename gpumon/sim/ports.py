@@ -1,4 +1,4 @@
-"""TABLE: what the simulated ports count and what a scenario can do to them and to the services."""
+"""TABLE: counters of the simulated ports, and what a scenario can do to ports and services."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATES = {
     "down": ("1: DOWN", "2: Polling"),
     "disabled": ("1: DOWN", "3: Disabled"),
 }
-"""As the files `state` and `phys_state` say it."""
+"""Contents of the files `state` and `phys_state`."""
 
 COUNTERS = (
     *("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors"),
@@ -25,18 +25,18 @@ HARDWARE_COUNTERS = (
     *("out_of_buffer", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"),
     *("rx_icrc_encapsulated", "roce_slow_restart", "req_cqe_error", "resp_cqe_error"),
 )
-"""Of a ConnectX-7, those that stay at 0 while nothing is wrong."""
+"""Counters of a ConnectX-7 that stay 0 without a fault."""
 TRAFFIC = ("port_rcv_data", "port_xmit_data")
 FILES = {
     **{name: f"counters/{name}" for name in (*TRAFFIC, *COUNTERS)},
     **{name: f"hw_counters/{name}" for name in HARDWARE_COUNTERS},
     **{name: name for name in ("state", "phys_state", "rate", "link_layer")},
 }
-"""Below a port's folder, by name."""
+"""Paths of counter files below a port's folder, by name."""
 
 RUNNING, STOPPED, NOT_INSTALLED, RESTARTING = "running", "stopped", "not_installed", "restarting"
 RESTART_SECONDS = 30
-"""How long a service that restarts lives each time."""
+"""Lifetime in seconds of a service that restarts repeatedly."""
 SERVICES = {"fabric_manager": "nvidia-fabricmanager.service", "imex": "nvidia-imex.service"}
 
 _PORT = shapes.fields(
@@ -55,22 +55,22 @@ SERVICES_SHAPE = shapes.fields(dict.fromkeys(SERVICES, shapes.one_of(RUNNING, ST
 
 
 def devices(profile: Profile) -> list[str]:
-    """Names of the devices; each has one port."""
+    """Return the device names; each device has one port."""
     return [f"mlx5_{number}" for number in range(profile.ports.count if profile.ports else 0)]
 
 
 def address(number: int) -> str:
-    """PCI address of a device, as the kernel writes it: in a domain of its own, so that no GPU has it."""
+    """Return the PCI address of a device in the kernel's format, in a domain without GPUs."""
     return f"0001:{0x10 + number:02x}:00.0"
 
 
 def guid(number: int, *, replaced: bool = False) -> str:
-    """Node GUID of a device; another card has another one."""
+    """Return the node GUID of a device; a replacement card has another."""
     return f"5c25:7303:{0x00F1 if replaced else 0x00F0:04x}:{number:04x}"
 
 
 def check(wanted: Mapping[str, Any], profile: Profile) -> None:
-    """Raises ShapeError for a port that the profile does not have."""
+    """Check the device name. Raises ShapeError if the profile does not have it."""
     known = devices(profile)
     for name in wanted:
         if name not in {"*", *known}:

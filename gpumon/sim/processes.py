@@ -1,4 +1,4 @@
-"""Who uses a GPU: lists of processes, and what each made of it."""
+"""Process lists of a GPU, and utilization by process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _compute(device: Device, size: int | None, array: int | None) -> None:
 
 
 def _running(device: Device) -> list[Process]:
-    """Of a GPU, or of a MIG device."""
+    """Return the processes of a GPU or MIG device."""
     part = device.part
     return [
         process
@@ -50,7 +50,7 @@ device_function("nvmlDeviceGetMPSComputeRunningProcesses_v3", POINTER, POINTER, 
 
 @device_function("nvmlDeviceGetRunningProcessDetailList", POINTER, since=(535,), parts=True)
 def process_details(device: Device, out: int | None) -> None:
-    """The same list with what is protected in confidential computing, which is off."""
+    """Return the same list with the fields of confidential computing, which is off."""
     check_version(out, 1, _DETAILS.size)
     version, mode, room, array = take(out, _DETAILS)
     running = [] if mode else _running(device)
@@ -63,7 +63,7 @@ def process_details(device: Device, out: int | None) -> None:
 
 @device_function("nvmlDeviceGetProcessUtilization", POINTER, POINTER, ULONGLONG)
 def process_utilization(device: Device, array: int | None, size: int | None, since: int) -> None:
-    """One sample a process, of now; none that is newer than `since` (µs) is NOT_FOUND."""
+    """Return one current sample a process; NOT_FOUND if none is newer than `since` (µs)."""
     if device.state.utilization is None:
         raise Refusal(Code.NOT_SUPPORTED)
     now = time.time_ns() // 1000

@@ -10,12 +10,12 @@ from gpumon.sim.boards import A100_SXM, B200_SXM, GB200, H100_PCIE, H100_SXM, H2
 
 
 def _addresses(*places: str) -> tuple[str, ...]:
-    """PCI addresses of GPUs, as NVML writes them: bus, or domain and bus."""
+    """Format PCI addresses of GPUs as NVML does: bus, or domain and bus."""
     return tuple(f"{place.rpartition(':')[0] or '0':0>8}:{place[-2:]}:00.0" for place in places)
 
 
 def _switches(*links: int) -> dict[str, int]:
-    """NVSwitches on the PCI bus, by the number of links that each GPU has to them."""
+    """Return NVSwitches on the PCI bus, by the number of links that each GPU has to them."""
     return {f"00000000:{5 + n:02X}:00.0": count for n, count in enumerate(links)}
 
 
@@ -25,7 +25,7 @@ _HGX = ("1B", "43", "52", "61", "9D", "C3", "D1", "DF")
 
 H100X8 = Profile(
     name="h100x8",
-    note="everything is supported but fans",
+    note="supports everything except fans",
     driver="580.173.02",
     nvml="13.580.173.02",
     cuda=13000,
@@ -40,7 +40,7 @@ H100X8 = Profile(
 H200X8 = replace(
     H100X8,
     name="h200x8",
-    note="a new driver; more memory",
+    note="a newer driver; more memory",
     driver="610.43.02",
     nvml="13.610.43.02",
     cuda=13030,
@@ -50,7 +50,7 @@ H200X8 = replace(
 
 B200X8 = Profile(
     name="b200x8",
-    note="NVLink 5 with counters of its own; NVSwitches are no PCI functions; NVML tells no temperature thresholds",
+    note="NVLink 5 with its own counters; NVSwitches are not PCI functions; NVML reports no temperature thresholds",
     driver="580.105.08",
     nvml="13.580.105.08",
     cuda=13000,
@@ -64,7 +64,7 @@ B200X8 = Profile(
 
 GB200X4 = Profile(
     name="gb200x4",
-    note="chip-to-chip links; a place in a rack and in a fabric of several nodes; power of the whole module",
+    note="chip-to-chip links; a place in a rack and in a multi-node fabric; module power",
     driver="580.173.02",
     nvml="13.580.173.02",
     cuda=13000,
@@ -79,7 +79,7 @@ GB200X4 = Profile(
 
 A100X8 = Profile(
     name="a100x8",
-    note="three fields have other numbers; no mean power, no thermal margin",
+    note="three fields have other ids; no average power, no thermal margin",
     driver="575.57.08",
     nvml="12.575.57.08",
     cuda=12090,
@@ -92,7 +92,7 @@ A100X8 = Profile(
 
 L40SX4 = Profile(
     name="l40sx4",
-    note="no NVLink, MIG, performance monitoring, fan or memory temperature",
+    note="no NVLink, MIG, GPM, fan or memory temperature",
     driver="595.80",
     nvml="13.595.80",
     cuda=13020,
@@ -103,7 +103,7 @@ L40SX4 = Profile(
 
 H100PCIEX2 = Profile(
     name="h100pciex2",
-    note="two boards with a bridge, no NVSwitch and no fabric",
+    note="two boards with a bridge, no NVSwitch, no fabric",
     driver="550.163.01",
     nvml="12.550.163.01",
     cuda=12040,
@@ -115,7 +115,7 @@ H100PCIEX2 = Profile(
 
 T4X1 = Profile(
     name="t4x1",
-    note="an old driver: functions are missing; no row remapping, no memory temperature",
+    note="an old driver without some functions; no row remapping, no memory temperature",
     driver="535.183.01",
     nvml="12.535.183.01",
     cuda=12020,
@@ -126,11 +126,11 @@ T4X1 = Profile(
 H100X1 = replace(
     H100X8,
     name="h100x1",
-    note="one of them: taken for what is left of four, unless `gpus.expected_count` is 1",
+    note="one GPU: expected to be one of four, unless `gpus.expected_count` is 1",
     bus_ids=H100X8.bus_ids[:1],
 )
 H100X16 = replace(
-    H100X8, name="h100x16", note="twice as many", bus_ids=_addresses(*(f"{8 + 14 * n:02X}" for n in range(16)))
+    H100X8, name="h100x16", note="sixteen GPUs", bus_ids=_addresses(*(f"{8 + 14 * n:02X}" for n in range(16)))
 )
 
 _HALVES = ("3g.40gb", "3g.40gb")
@@ -138,7 +138,7 @@ _MIXED = ("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb")
 H100MIGX8 = replace(
     H100X8,
     name="h100migx8",
-    note="MIG is on: two halves each on four GPUs, a mixture on two, seven parts of one, none on the last",
+    note="MIG enabled: two halves each on four GPUs, a mixture on two, seven instances on one, none on the last",
     driver="590.48.01",
     nvml="13.590.48.01",
     cuda=13010,
@@ -148,7 +148,7 @@ H100MIGX8 = replace(
 H100GUESTX2 = replace(
     H100X8,
     name="h100guestx2",
-    note="a guest with two of a host's GPUs: links down, no energy, no PCIe errors, no performance monitoring",
+    note="a guest with two of the host's GPUs: links down, no energy, no PCIe errors, no GPM",
     driver="570.148.08",
     nvml="12.570.148.08",
     cuda=12080,

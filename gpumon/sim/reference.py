@@ -1,4 +1,4 @@
-"""The tables of docs/simulation.md, made from those of the code."""
+"""Generates the tables of docs/simulation.md from the code's tables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpumon.sim.profiles import PROFILES
 from gpumon.sim.state import QUANTITIES, Link
 
 _WITH_KEYS_OF_THEIR_OWN = ("ecc_", "remap_", "pcie_errors_", "fabric_")
-"""Quantities that a scenario sets by keys of their own."""
+"""Quantities with their own scenario keys."""
 
 
 def sections() -> Mapping[str, str]:
-    """Text by the name that the page gives it."""
+    """Return each table's text, by its name in the page."""
     return {
         "profiles": _table(("profile", "GPUs", "NVLinks each", "driver", "worth knowing"), _profiles()),
         "faults": _table(("at the top", "below a GPU", "value", "effect"), _faults()),

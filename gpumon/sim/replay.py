@@ -1,6 +1,6 @@
-"""Plays a recording back behind the same C functions. What it answers follows from the file and the time alone.
+"""Replays a recording behind the same C functions. Answers depend only on the file and the time.
 
-An answer holds until the recording has the next one; past its end the last ones stay, so no counter falls, and none
+An answer is valid until the recording has the next one. After the end the last answers stay, so no counter decreases or
 grows. A function that was never recorded is missing, as in a driver that lacks it.
 """
 
@@ -21,14 +21,14 @@ _logger = logging.getLogger(__name__)
 
 _HANDLES, _OBJECTS = 0x7E5C_0000_0000, 0x7E5D_0000_0000
 VERSION_DIGITS = 8
-"""A struct's version is its first four bytes, in hexadecimal."""
+"""A struct's version: its first four bytes, in hexadecimal."""
 LOOKUPS = "nvmlDeviceGetHandleBy"
 WHOLE_GPU_CODES = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
-"""What every call on a GPU answers from then on, whichever call was the first to be told."""
+"""Codes that every later call on a GPU returns, whichever call returned them first."""
 
 
 class EventSet:
-    """What a set waits for: by device, the types and since when; and what it has been told."""
+    """What a set waits for: event types and registration time, by device; and what it has delivered."""
 
     def __init__(self) -> None:
         self.registered: dict[str, tuple[int, float]] = {}
@@ -36,7 +36,7 @@ class EventSet:
 
 
 class Sample(NamedTuple):
-    """Of GPM: of a device, or one of its GPU instances, at a moment."""
+    """A GPM sample of a device or GPU instance at one moment."""
 
     device: str
     instance: int | None
@@ -44,7 +44,7 @@ class Sample(NamedTuple):
 
 
 class Replay:
-    """One process's view of the recorded host. Another process with the same epoch sees the same."""
+    """One process's view of the recorded host, equal in every process with the same epoch."""
 
     def __init__(self, recorded: Capture, epoch: float, clock: Callable[[], float]) -> None:
         self.recorded = recorded
@@ -55,17 +55,17 @@ class Replay:
         self._objects = 0
         self.event_sets: dict[int, EventSet] = {}
         self.samples: dict[int, Sample | None] = {}
-        """Both by pointer."""
+        """Event sets and samples, by pointer."""
         self.signatures = {name: Signature(words) for name, words in recorded.signatures.items()}
         self._numbers = {name: _HANDLES | n << 8 for n, name in enumerate(recorded.handles)}
         self._names = {number: name for name, number in self._numbers.items()}
         self._faults = _faults(recorded)
         self._versions = _versions(recorded)
         self.unanswered: Counter[str] = Counter()
-        """Questions that the recording does not answer, by function."""
+        """Calls that the recording cannot answer, by function."""
 
     def time(self) -> float:
-        """Seconds since the recording began."""
+        """Return seconds since the recording began."""
         return self._clock() - self._epoch
 
     # Handles
@@ -74,13 +74,13 @@ class Replay:
         return self._numbers.get(name, 0)
 
     def name(self, handle: int | None) -> str:
-        """Raises Refusal for a handle that was never given out."""
+        """Return the name of a handle. Raises Refusal if the handle is unknown."""
         if handle not in self._names:
             raise Refusal(Code.INVALID_ARGUMENT)
         return self._names[handle]
 
     def object(self) -> int:
-        """A pointer to something new."""
+        """Return a new pointer."""
         with self._lock:
             self._objects += 1
             return _OBJECTS | self._objects << 8
@@ -88,7 +88,7 @@ class Replay:
     # Initialisation
 
     def initialise(self) -> None:
-        """As the recorder was answered, whichever of the initialisations it called."""
+        """Return the recorded result of the initialisation, whichever variant was recorded."""
         for function in INITIALISATIONS:
             for _, timeline in self.recorded.questions(function):
                 self.succeed(timeline.at(self.time()))
@@ -108,19 +108,19 @@ class Replay:
     # Answers
 
     def ask(self, function: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What was written then. Raises Refusal with the code that was answered, or when nobody asked this."""
+        """Return the recorded output. Raises Refusal with the recorded code, or if this was never recorded."""
         timeline = self.recorded.answers.get(Question(function, given))
         if timeline is None:
             raise Refusal(self._unknown(function, given))
         return self.succeed(timeline.at(self.time()))
 
     def is_of_another_version(self, function: str, given: tuple[Any, ...]) -> bool:
-        """Whether a struct was handed in that says a version which the recorder never used."""
+        """Return whether the input struct has a version that the recorder never used."""
         known = self._versions.get(function)
         return known is not None and given[-1][:VERSION_DIGITS] not in known
 
     def succeed(self, answer: Answer) -> tuple[Any, ...]:
-        """The answer without its code. Raises Refusal when it is none."""
+        """Return the output without the code. Raises Refusal if there is none."""
         code, *told = answer
         while code == HANGS:
             time.sleep(3600)
@@ -129,7 +129,7 @@ class Replay:
         return tuple(told)
 
     def need_answering(self, device: str) -> None:
-        """Raises Refusal while the GPU is lost or has to be reset."""
+        """Raise Refusal while the GPU is lost or needs a reset."""
         timeline = self._faults.get(device)
         if timeline is not None:
             self.succeed(timeline.at(self.time()))
@@ -137,20 +137,20 @@ class Replay:
     def _unknown(self, function: str, given: tuple[Any, ...]) -> Code:
         self.unanswered[function] += 1
         times = self.unanswered[function]
-        if times == 10 ** (len(str(times)) - 1):  # the first, the tenth, the hundredth
+        if times == 10 ** (len(str(times)) - 1):  # log the first, the tenth, the hundredth
             told = {"function": function, "given": given, "times": times}
-            _logger.info("the recording does not answer this; not supported", extra=told)
+            _logger.info('the recording has no answer to this call; returning "not supported"', extra=told)
         return Code.NOT_SUPPORTED
 
 
 def _versions(recorded: Capture) -> Mapping[str, set[str]]:
-    """Of the structs that the recorder handed in, by function."""
+    """Return the versions of input structs that were recorded, by function."""
     versioned = (name for name, words in recorded.signatures.items() if any(w.startswith("versioned") for w in words))
     return {name: {given[-1][:VERSION_DIGITS] for given, _ in recorded.questions(name)} for name in versioned}
 
 
 def _faults(recorded: Capture) -> Mapping[str, Timeline]:
-    """By handle: when its GPU as a whole was told to be lost or in need of a reset, and when it answered again."""
+    """Return, by handle, when the GPU was reported lost or in need of a reset, and when it answered again."""
     told: dict[str, list[tuple[float, int]]] = {name: [] for name in recorded.handles}
     for question, timeline in recorded.answers.items():
         for moment, answer in zip(timeline.times, timeline.answers, strict=True):
@@ -165,7 +165,7 @@ def _faults(recorded: Capture) -> Mapping[str, Timeline]:
 
 
 def _device(question: Question, answer: Answer) -> str:
-    """The handle whose GPU this answer is of: the one that was asked, or the one that a lookup gave."""
+    """Return the handle of an answer's GPU: the input handle, or the one that a lookup returned."""
     if question.function.startswith(LOOKUPS):
         return answer[1] if len(answer) > 1 else ""
     return question.given[0] if question.given and isinstance(question.given[0], str) else ""

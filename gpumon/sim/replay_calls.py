@@ -1,4 +1,4 @@
-"""What in a replayed library is more than a question and its answer: functions that begin, end or gather things."""
+"""Functions of a replayed library that do more than answer a query: they begin, end or combine things."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Special(NamedTuple):
     call: Callable[..., None]
     signature: Signature
     needs: str
-    """Present when the recording has this function."""
+    """Export the function if the recording has it."""
 
 
 _SPECIAL: dict[str, _Special] = {}
@@ -45,7 +45,7 @@ def _special(name: str, needs: str = _ALWAYS) -> Callable[[Callable[..., None]],
 
 
 def find(replay: Replay, name: str) -> Entry:
-    """Raises AttributeError for what the recorded host did not have, or was never asked."""
+    """Return a function. Raises AttributeError for one that the recorded host lacked or that was never called."""
     if name == "nvmlErrorString":
         export = EXPORTS[name]
         return Entry(partial(export.function, None), export.takes, export.gives)
@@ -91,7 +91,7 @@ def shutdown(replay: Replay) -> None:
 
 @_special("nvmlDeviceGetFieldValues", needs="nvmlDeviceGetFieldValues")
 def field_values(replay: Replay, handle: int | None, count: int, address: int | None) -> None:
-    """Any batch of fields that were asked one way or another; a field that never was is not supported."""
+    """Answer any combination of recorded fields; an unrecorded field is not supported."""
     replay.need_initialised()
     device = replay.name(handle)
     replay.need_answering(device)
@@ -143,7 +143,7 @@ def register(replay: Replay, handle: int | None, types: int, pointer: int | None
 
 @_special("nvmlEventSetWait_v2", needs="nvmlEventSetWait_v2")
 def wait(replay: Replay, pointer: int | None, out: int | None, milliseconds: int) -> None:
-    """The next recorded event of a registered GPU, else what waiting answered then: TIMEOUT, or an error at once."""
+    """Return the next recorded event of a registered GPU, otherwise the recorded result: TIMEOUT, or an error."""
     deadline = time.monotonic() + milliseconds / 1000
     while True:
         event = _next(replay, _set(replay, pointer))
@@ -173,7 +173,7 @@ def _set(replay: Replay, pointer: int | None) -> EventSet:
 
 
 def _next(replay: Replay, waiting: EventSet) -> tuple[Any, ...] | None:
-    """Device, type, datum and instances of the first event that is due and has not been delivered."""
+    """Return device, type, data and instances of the first event that is due and undelivered."""
     timeline = replay.recorded.timeline(EVENT)
     for n, moment in enumerate(timeline.times if timeline else ()):
         _, *event = timeline.answers[n] if timeline else ()
@@ -227,7 +227,7 @@ def _sample(replay: Replay, function: str, given: tuple[Any, ...], taken: Sample
 
 @_special("nvmlGpmMetricsGet", needs="nvmlGpmMetricsGet")
 def metrics_get(replay: Replay, address: int | None) -> None:
-    """The metrics as they were computed when the second sample was taken."""
+    """Return the metrics computed when the second sample was taken."""
     replay.need_initialised()
     _, count, *pointers = take(address, METRICS_HEAD)
     first, second = (replay.samples.get(pointer) for pointer in pointers)

@@ -1,4 +1,4 @@
-"""What takes its time, or looks back: samples of the last seconds, and the throughput of the PCIe link."""
+"""Calls that look back or take time: samples of the last seconds, and PCIe throughput."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UINT = struct.Struct("<I")
 _SAMPLE = struct.Struct("<QI4x")  # time (µs), value
 _UNSIGNED_INT = 1
 _POWER, _UTILIZATION, _MEMORY = 0, 1, 2
-"""NVML's types of sample."""
+"""NVML's sample types."""
 _KEPT = 20
 _THROUGHPUT_SECONDS = 0.02
 
@@ -33,7 +33,7 @@ _READS: dict[int, Read] = {
 
 @function("nvmlDeviceGetSamples", POINTER, ctypes.c_uint, ULONGLONG, POINTER, POINTER, POINTER)
 def samples(node: Node, handle: int | None, kind: int, since: int, *pointers: int | None) -> None:
-    """What the driver keeps, newer than `since` (µs): without an array, how many that may be."""
+    """Write the samples newer than `since` (µs), or without an array the maximum number."""
     device = node.device("nvmlDeviceGetSamples", handle)
     kind_of_value, size, array = pointers
     read = _READS.get(kind)
@@ -53,7 +53,7 @@ def samples(node: Node, handle: int | None, kind: int, since: int, *pointers: in
 
 
 def _times(node: Node) -> list[tuple[int, float]]:
-    """Of the samples kept, by the clock on the wall (µs) and in seconds after the epoch, the oldest first."""
+    """Return the kept samples with wall time (µs) and seconds after the epoch, oldest first."""
     tick, wall = node.tick(), time.time()
     ages = [n / SAMPLES for n in range(_KEPT - 1, -1, -1) if tick >= n / SAMPLES]
     return [(int((wall - age) * 1e6), tick - age) for age in ages]
@@ -61,6 +61,6 @@ def _times(node: Node) -> list[tuple[int, float]]:
 
 @getter("nvmlDeviceGetPcieThroughput", "I", takes=[UINT])
 def pcie_throughput(device: Device, _way: int) -> float:
-    """KB/s, measured while the caller waits, as the driver does."""
+    """Return KB/s, measured while the caller waits, as the driver does."""
     time.sleep(_THROUGHPUT_SECONDS)
     return (device.state.own_utilization / 100) * PCIE_BYTES_PER_SECOND / 1000

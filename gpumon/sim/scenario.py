@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 CHECK_EVERY = 0.25
 SETTLED = 0.05
-"""Seconds: how often to look at the file, and how long it must have been left alone, lest half a file be read."""
+"""Seconds between checks of the file, and minimum age of a change, so that no half-written file is read."""
 
 Rows = tuple[tuple[Fault, Any], ...]
 _ORDER = {key: n for n, key in enumerate(FAULTS)}
@@ -39,17 +39,17 @@ class Scenario:
     identities: tuple[Identity, ...]
     node: Rows = ()
     gpus: tuple[Rows, ...]
-    """By position in the profile; what stands under "*" comes before the GPU's own."""
+    """Settings by position in the profile; those under "*" come before the GPU's own."""
     workloads: tuple[Workload, ...]
     layouts: tuple[Layout | None, ...]
-    """By GPU, its MIG instances; None where MIG is off."""
+    """MIG instances by GPU; None if MIG is disabled."""
     seed: int = 0
     driver: str
     place: str
     """One of PLACES."""
 
     def rows(self, gpu: int | None) -> Rows:
-        """What concerns a call: on one GPU, or on none."""
+        """Return the faults that affect a call, on one GPU or on none."""
         return self.node if gpu is None else self.node + self.gpus[gpu]
 
     def xids(self, gpu: int) -> tuple[Xid, ...]:
@@ -57,7 +57,7 @@ class Scenario:
 
 
 def parse(text: str, profile: Profile) -> Scenario:
-    """Raises ShapeError, or YAML's own error."""
+    """Parse a file. Raises ShapeError, or YAML's own error."""
     document = yaml.safe_load(text)
     top = {} if document is None else shapes.by_key(_plain_key, _anything)(document, ())
     wanted = top.pop("gpus", {})
@@ -127,7 +127,7 @@ def _layout(profile: Profile, gpu: int, rows: Rows) -> Layout | None:
 
 
 def _workload(rows: Rows, seed: int, gpu: int, layout: Layout | None) -> Workload:
-    if layout == ():  # no instance for anything to run in
+    if layout == ():  # no instance in which anything could run
         return workload.IDLE
     plans = [fault.plan(value, seed, gpu) for fault, value in rows if fault.plan is not None]
     return next((plan for plan in reversed(plans) if plan is not None), workload.usual(seed))
@@ -150,7 +150,7 @@ def _anything(value: Any, _path: shapes.Path) -> Any:
 
 
 class ScenarioFile:
-    """The file as this process last could read it; without a file, a healthy node for ever."""
+    """The last readable version of the file; without a file, a healthy node."""
 
     def __init__(self, path: Path | None, profile: Profile) -> None:
         self._path = path
@@ -160,13 +160,13 @@ class ScenarioFile:
         self.current = self._read(path) if path else parse("", profile)
 
     def due(self) -> bool:
-        """Whether it is time for another look."""
+        """Return whether the next check is due."""
         return self._path is not None and time.monotonic() >= self._next_check
 
     def refresh(self) -> bool:
-        """Look whether the file changed, every CHECK_EVERY at most. True when another scenario is in force now.
+        """Check at most every CHECK_EVERY seconds whether the file changed. Returns True for a new active scenario.
 
-        A file that cannot be read leaves the last good scenario in force and is logged once.
+        An unreadable file leaves the last valid scenario active and is logged once.
         """
         if self._path is None or not self.due():
             return False
@@ -179,7 +179,7 @@ class ScenarioFile:
         except SimulationError as error:
             if found == _fingerprint(self._path):
                 self._seen = found
-                _logger.warning("%s; the scenario read before stays in force", error)
+                _logger.warning("%s; the previous scenario stays active", error)
             return False
         if found != _fingerprint(self._path):
             return False
@@ -197,14 +197,18 @@ class ScenarioFile:
             place = ".".join(str(key) for key in error.path) or "the file"
             line = _line(yaml.compose(text, Loader=yaml.SafeLoader), error.path)
             raise SimulationError(f"scenario {path}:{line}: {place}: {error}") from error
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # PyYAML lets a wrong date or number through
+        except (
+            yaml.YAMLError,
+            ValueError,
+            RecursionError,
+        ) as error:  # PyYAML accepts some invalid dates and numbers and fails later
             raise SimulationError(
                 f"scenario {path}: not YAML ({error}); a key that begins with * has to be quoted"
             ) from error
 
 
 def _fingerprint(path: Path) -> tuple[int, int, int] | None:
-    """Modification time in ns, size, inode; None for a file that is not there."""
+    """Return modification time in ns, size and inode; None if the file is missing."""
     try:
         found = os.stat(path)  # noqa: PTH116 - twice as quick as Path.stat, and asked while calls wait
     except OSError:
@@ -213,7 +217,7 @@ def _fingerprint(path: Path) -> tuple[int, int, int] | None:
 
 
 def _line(node: yaml.Node | None, path: shapes.Path) -> int:
-    """Where in the file the path leads, or as far as it does. Lines count from 1."""
+    """Return the line of the path, or of its longest existing part. Lines count from 1."""
     line = node.start_mark.line + 1 if node else 1
     if not path or not isinstance(node, yaml.CollectionNode):
         return line

@@ -1,4 +1,4 @@
-"""Shapes of what a scenario may hold: each takes a value and its path in the file, and answers the value, checked."""
+"""Shapes of scenario values. Each takes a value and its path in the file, and returns the checked value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shape = Callable[[Any, Path], Any]
 
 
 class ShapeError(ValueError):
-    """A value of the wrong shape, and where it stands."""
+    """A value of the wrong shape, with its path."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(problem)
@@ -22,7 +22,7 @@ class ShapeError(ValueError):
 
 
 class Growth(NamedTuple):
-    """A number, or one that grows by `rate` a second from `since` (seconds after the epoch) on."""
+    """A number, optionally growing by `rate` a second from `since` (seconds after the epoch)."""
 
     value: float
     rate: float = 0.0
@@ -50,7 +50,7 @@ def number(low: float, high: float, unit: str = "") -> Shape:
 
 
 def whole(low: int, high: int, unit: str = "") -> Shape:
-    """A number without a fraction."""
+    """A whole number."""
     bounded = number(low, high, unit)
 
     def shape(value: Any, path: Path) -> int:
@@ -62,7 +62,7 @@ def whole(low: int, high: int, unit: str = "") -> Shape:
 
 
 def any_number(value: Any, path: Path) -> float:
-    """A number without bounds; .nan and .inf are numbers too."""
+    """Any number, including .nan and .inf."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ShapeError(path, "must be a number")
     return value
@@ -87,7 +87,7 @@ def moving(plain: Shape) -> Shape:
 
 
 def optional(inner: Shape) -> Shape:
-    """The same, or null."""
+    """The same shape, or null."""
     return lambda value, path: None if value is None else inner(value, path)
 
 
@@ -101,7 +101,7 @@ def one_of(*choices: str) -> Shape:
 
 
 def either(this: Shape, that: Shape) -> Shape:
-    """One of two shapes; what fits neither is judged by the second."""
+    """One of two shapes. The error is the second's."""
 
     def shape(value: Any, path: Path) -> Any:
         try:
@@ -113,7 +113,7 @@ def either(this: Shape, that: Shape) -> Shape:
 
 
 def code(value: Any, path: Path) -> int:
-    """NVML's return code, by number or by name."""
+    """NVML's return code, by number or name."""
     if isinstance(value, str) and value in Code.__members__:
         return Code[value]
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -122,7 +122,7 @@ def code(value: Any, path: Path) -> int:
 
 
 def fields(known: Mapping[str, Shape]) -> Shape:
-    """A mapping of some of the known keys."""
+    """A mapping with known keys."""
 
     def shape(value: Any, path: Path) -> dict[str, Any]:
         return {key: _known(known, key, path)(inner, (*path, key)) for key, inner in _mapping(value, path).items()}
@@ -148,7 +148,7 @@ def listing(inner: Shape) -> Shape:
 
 
 def by_key(key: Shape, inner: Shape) -> Shape:
-    """A mapping whose keys have a shape of their own."""
+    """A mapping whose keys have a shape."""
 
     def shape(value: Any, path: Path) -> dict[Any, Any]:
         return {key(k, (*path, k)): inner(v, (*path, k)) for k, v in _mapping(value, path).items()}
@@ -157,9 +157,9 @@ def by_key(key: Shape, inner: Shape) -> Shape:
 
 
 def functions(value: Any, path: Path) -> str:
-    """A pattern, as of file names, that at least one exported function matches.
+    """A file-name pattern that matches at least one exported function.
 
-    In a process that simulates files alone, the library is not loaded: there each pattern is as good as any other.
+    In a process that only simulates files the library is not loaded, and any pattern is accepted.
     """
     if not isinstance(value, str) or (EXPORTS and not any(fnmatchcase(name, value) for name in EXPORTS)):
         raise ShapeError(path, f"{value!r} matches no function that the simulated library has")

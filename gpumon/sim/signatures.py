@@ -1,10 +1,10 @@
-"""TABLE: what NVML's functions are handed, in words: enough to note a call, and to answer it elsewhere from the note.
+"""TABLE: arguments of NVML's functions, in words: sufficient to record a call and to replay it.
 
 One word an argument: `handle`; `u4`, `i4`, `u8` for numbers; `string` for input; `out <layout>` for numbers, as the
 struct module writes them; `out handle`; `struct <size> <inputs>` for bytes of which the first are input; `versioned
-<inputs>` for the same where it begins with its size and version; `object` for what means nothing elsewhere: event sets,
-GPM samples; `since` for a time that is no part of the question. Two arguments in C have `text` (buffer and its length),
-`list <size>` (count and array of entries) and `array <size>` (the same the other way round).
+<inputs>` for the same with size and version at the start; `object` for what has no meaning elsewhere (event sets, GPM
+samples); `since` for a time that does not identify a query. Two C arguments have `text` (buffer and length), `list
+<size>` (count and array of entries) and `array <size>` (array and count).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpumon.sim.library import exports
 
 Words = tuple[str, ...]
 Name = Callable[[int | None], str]
-"""Of a handle."""
+"""A handle's name."""
 
 SIGNATURES: dict[str, Words] = {
     "nvmlInitWithFlags": ("u4",),
@@ -38,7 +38,7 @@ SIGNATURES: dict[str, Words] = {
     "nvmlDeviceGetHandleByUUID": ("string", "out handle"),
     "nvmlDeviceGetIndex": ("handle", "out I"),
     "nvmlDeviceGetP2PStatus": ("handle", "handle", "i4", "out i"),
-    "nvmlDeviceGetGspFirmwareVersion": ("handle", "struct 64 0"),  # a text, whose buffer's length nobody says
+    "nvmlDeviceGetGspFirmwareVersion": ("handle", "struct 64 0"),  # a text without a length argument
     "nvmlDeviceGetPciInfo_v3": ("handle", "struct 68 0"),
     "nvmlDeviceGetMemoryInfo_v2": ("handle", "versioned 4"),
     "nvmlDeviceGetTemperatureV": ("handle", "versioned 8"),
@@ -75,28 +75,28 @@ SIGNATURES: dict[str, Words] = {
     "nvmlGpmMigSampleGet": ("handle", "u4", "object"),
     "nvmlGpmMetricsGet": ("object",),
 }
-"""Functions whose decorators do not know: the getters of plain numbers and texts do."""
+"""Functions whose decorators do not know the signature: getters of plain numbers and texts do."""
 
 WITHOUT = frozenset(
     {
-        "nvmlErrorString",  # says nothing about the node
+        "nvmlErrorString",  # describes nothing of the node
         "nvmlSystemGetProcessName",  # names processes
         "nvmlDeviceGetSamples",  # looks back in time
-        "nvmlDeviceGetRunningProcessDetailList",  # a struct that points to another; RunningProcesses tells the same
+        "nvmlDeviceGetRunningProcessDetailList",  # points to another struct; RunningProcesses has the same data
     }
 )
-"""Functions that are never noted, and that a replayed library lacks."""
+"""Functions that are not recorded and that a replayed library lacks."""
 
 
 def words(function: str) -> Words | None:
-    """Signature of a function; None for one that nobody has written down."""
+    """Return the signature of a function; None if there is none."""
     export = exports().get(function)
     known = export.arguments if export is not None else None
     return known if known is not None else SIGNATURES.get(function)
 
 
 class _Argument:
-    """A word. `given` and `told` give what JSON can hold; `put` writes what was told into the caller's memory."""
+    """A word. `given` and `told` return JSON values; `put` writes the output into the caller's memory."""
 
     c: tuple[Any, ...] = (POINTER,)
 
@@ -260,10 +260,10 @@ def _argument(word: str) -> _Argument:
 
 
 class Signature:
-    """A function's arguments. What goes in and comes out are flat lists of numbers, texts, and lists of texts."""
+    """A function's arguments. Inputs and outputs are flat lists of numbers, texts, and lists of texts."""
 
     def __init__(self, words: Words) -> None:
-        """Raises ValueError, KeyError, TypeError or struct.error for words that are none."""
+        """Parse the words. Raises ValueError, KeyError, TypeError or struct.error for invalid ones."""
         self.words = words
         self._arguments: list[tuple[_Argument, slice]] = []
         self.c_types: list[Any] = []
@@ -272,15 +272,15 @@ class Signature:
             self.c_types += argument.c
 
     def given(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
-        """What the caller asks. Raises Refusal for NULL."""
+        """Return the inputs of a call. Raises Refusal for NULL."""
         return tuple(item for one, at in self._arguments for item in one.given(arguments[at], name))
 
     def told(self, arguments: Sequence[Any], name: Name) -> tuple[Any, ...]:
-        """What a call that succeeded has written."""
+        """Return the outputs of a successful call."""
         return tuple(item for one, at in self._arguments for item in one.told(arguments[at], name))
 
     def put(self, arguments: Sequence[Any], told: Sequence[Any], handle: Callable[[str], int]) -> None:
-        """Write it. Raises Refusal for NULL and for too little room."""
+        """Write the outputs. Raises Refusal for NULL and for insufficient size."""
         rest = iter(told)
         for one, at in self._arguments:
             one.put(arguments[at], rest, handle)
@@ -288,6 +288,6 @@ class Signature:
 
 @cache
 def signature(function: str) -> Signature | None:
-    """Of a function, when it is written down."""
+    """Return the arguments of a function, if it has a signature."""
     known = words(function)
     return None if known is None else Signature(known)

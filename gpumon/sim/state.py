@@ -1,4 +1,4 @@
-"""TABLE: everything a simulated GPU would answer at one moment. A scenario can `set` every quantity here.
+"""TABLE: the complete state of a simulated GPU. A scenario can `set` every quantity here.
 
 None is what the GPU does not support.
 """
@@ -18,7 +18,7 @@ EVENTS_SUPPORTED = 0x1FF
 
 
 class Quantity(NamedTuple):
-    """What a scenario may set a number to."""
+    """Allowed values of a quantity."""
 
     unit: str
     low: float
@@ -35,7 +35,7 @@ class Process(NamedTuple):
 
 
 class Link(NamedTuple):
-    """One NVLink: its state and what it counted. Up to Hopper the next three, from Blackwell on the others."""
+    """One NVLink: state and counters. Up to Hopper the next three counters, from Blackwell on the others."""
 
     state: int = LINK_ACTIVE
     replay: float = 0
@@ -55,13 +55,13 @@ class Link(NamedTuple):
     effective_ber: float = 0
     symbol_ber: float = 0
     speed: float | None = None
-    """MB/s; None for that of the board."""
+    """MB/s; None for the product's speed."""
     carried: float | None = None
-    """KiB each way; None for what the others carry, `nvlink_transmitted` and `nvlink_received`."""
+    """KiB in each direction; None for the GPU's `nvlink_transmitted` and `nvlink_received`."""
 
 
 def quantity(unit: str, *, low: float = 0, high: float = 2**32 - 1) -> Any:
-    """A number that a scenario can set."""
+    """A quantity that a scenario can set."""
     return field(default=None, metadata={"quantity": Quantity(unit, low, high)})
 
 
@@ -74,29 +74,29 @@ class State:
     counted: bool = True
     lost: bool = False
     lookup_code: int = 0
-    """What looking its handle up answers."""
+    """Result of the handle lookup."""
     field_codes: Mapping[str, int] = field(default_factory=dict)
-    """What single fields of a batch answer, by name."""
+    """Failure codes of single fields of a batch, by name."""
     field_types: Mapping[str, int] = field(default_factory=dict)
-    """NVML's type of value that they answer with, where it is not their own."""
+    """NVML's value type of fields that answer with another type than their own."""
     gpm: Mapping[str, float | None] = field(default_factory=dict)
-    """Metrics of performance monitoring that do not follow the load; "*" stands for all others."""
+    """GPM metrics that do not follow the load; "*" is all others."""
     garbled: frozenset[str] = frozenset()
-    """Quantities set to what they cannot be."""
+    """Quantities set to impossible values."""
     processes: tuple[Process, ...] = ()
     links: tuple[Link, ...] = ()
     c2c_links: tuple[int, ...] = ()
     """1 for a chip-to-chip link that works."""
     peer_access: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """What is not as it should be, by number of the other GPU and capability."""
+    """Peer access that does not work, by index of the other GPU and capability."""
     mig: Layout | None = None
-    """None while MIG is off."""
+    """None while MIG is disabled."""
     held_back: bool = False
-    """The power limit holds the load back."""
+    """True while the power limit restricts the load."""
     load_seconds: float = 0.0
     """Integral of the load since the epoch."""
     own_utilization: float = 0.0
-    """What the load makes of it, whatever is set."""
+    """Utilization from the load, independent of what is set."""
 
     utilization: float | None = quantity("%", high=100)
     memory_utilization: float | None = quantity("%", high=100)

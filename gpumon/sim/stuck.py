@@ -1,4 +1,4 @@
-"""Processes of the simulated host that hold GPUs and do not come back from the kernel, as /proc shows them."""
+"""Processes of the simulated host that hold GPUs and are stuck in the kernel, as files of /proc."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpumon.sim.board import Profile
 
 FIRST_PID = 1_900_000
 _UNUSED_FIELDS = "0 0 0 0 4194304 0 0 0 0 0 0 0 0 20 0 1 0 1000"
-"""Of /proc/PID/stat, from the process group to when it was started."""
+"""Fields of /proc/PID/stat, from the process group to the start time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """One process as a scenario lists it; times in seconds after the epoch."""
+    """One process of a scenario. Times are seconds after the epoch."""
 
     gpus: tuple[int, ...] = ()
     since: float = 0.0
@@ -34,7 +34,7 @@ def entry(value: Any, path: shapes.Path) -> Stuck:
 
 
 def check(wanted: tuple[Stuck, ...], profile: Profile) -> None:
-    """Raises ShapeError for a GPU that the profile does not have."""
+    """Check the GPU indexes. Raises ShapeError for a GPU that the profile does not have."""
     most = len(profile.bus_ids) - 1
     for n, one in enumerate(wanted):
         if max(one.gpus, default=0) > most:
@@ -42,7 +42,7 @@ def check(wanted: tuple[Stuck, ...], profile: Profile) -> None:
 
 
 def files(wanted: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Below the host's root. They are there all the time, and asleep while they are stuck."""
+    """Files below the host's root. The processes always exist, and sleep while they are stuck."""
     for n, one in enumerate(wanted):
         folder = f"proc/{FIRST_PID + n}"
         for place in (folder, f"{folder}/task/{FIRST_PID + n}"):

@@ -1,4 +1,4 @@
-"""NVML's functions that concern no GPU: initialisation, versions, words for codes."""
+"""NVML's functions without a GPU: initialisation, versions, texts of codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpumon.sim.node import Node
 
 _UINT = struct.Struct("<I")
 _NO_GPUS = 1
-"""Flag of nvmlInitWithFlags: do not fail when there are none."""
+"""Flag of nvmlInitWithFlags: do not fail without GPUs."""
 _CONF_COMPUTE = struct.Struct("<III")  # environment, feature, tools mode
 
 
@@ -71,7 +71,7 @@ def cuda_version_v2(node: Node, out: int | None) -> None:
 
 @function("nvmlSystemGetProcessName", UINT, POINTER, UINT)
 def process_name(node: Node, pid: int, buffer: int | None, length: int) -> None:
-    """Of a process of the simulated node; it is cut to the length given."""
+    """Return the name of a process of the simulated node, truncated to the given length."""
     node.enter("nvmlSystemGetProcessName")
     running = {process.pid for gpu in node.counted() for process in node.state(gpu).processes}
     if pid not in running:

@@ -1,4 +1,4 @@
-"""Counting the calls into the simulated library, for tests and measurements."""
+"""Counts the calls into the simulated library, for tests and measurements."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 
 class Trace:
-    """Writes `<path>-<pid>.json`, at most once a second: calls by function, their total, seconds spent inside.
+    """Writes `<path>-<pid>.json` at most once a second: calls by function, their total, and seconds inside.
 
-    `seconds` by the clock on the wall, in which a call may hang; `cpu_seconds` of the threads that called.
+    `seconds` is wall time, including calls that hang; `cpu_seconds` is CPU time of the calling threads.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -39,7 +39,7 @@ class Trace:
             self.write()
 
     def write(self) -> None:
-        """Replace the file by what has been counted."""
+        """Replace the file with the current counts."""
         if self._file is None:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""Which jobs run when: the default, a free node, a busy node, or a given list."""
+"""Which jobs run when: the default, an idle node, a busy node, or a given list."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from itertools import pairwise
 from gpumon.sim.physics import Job, Phase, Workload
 
 FREE_AT_FIRST = 40.0
-"""Seconds without a process after the epoch, so that the first probe finds the node free."""
+"""Seconds without a process after the epoch, so that the first probe finds the node idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A job as a scenario lists it; times in seconds after the epoch."""
+    """A job of a scenario. Times are seconds after the epoch."""
 
     start: float = 0.0
     end: float = float("inf")
     load: float = 0.95
     memory: float = 0.8
     gpus: tuple[int, ...] | None = None
-    """None for all."""
+    """None for all GPUs."""
 
 
 IDLE = Workload(lead=float("inf"))
@@ -31,7 +31,7 @@ IDLE = Workload(lead=float("inf"))
 
 @cache
 def usual(seed: int) -> Workload:
-    """Three jobs of about five minutes with pauses of one to two minutes, over and over."""
+    """Return three jobs of about five minutes with pauses of one to two minutes, repeated."""
     chance = random.Random(seed)  # noqa: S311 - reproducible, nothing to keep secret
     phases: list[Phase] = []
     for number, level in enumerate((0.99, 0.85, 0.55)):
@@ -42,13 +42,13 @@ def usual(seed: int) -> Workload:
 
 @cache
 def busy(seed: int) -> Workload:
-    """One job that never ends."""
+    """Return one job that never ends."""
     phases = _training(random.Random(seed), 0, 0.99, 600)  # noqa: S311 - as above
     return Workload(0.0, tuple(phases), repeats=True, same_jobs=True)
 
 
 def _training(chance: random.Random, number: int, level: float, seconds: float) -> list[Phase]:
-    """Load the model, then steps with a checkpoint now and then."""
+    """Return the phases of a job: loading the model, then steps with occasional checkpoints."""
     full = (Job(number, 0.86 * min(1.0, 0.3 + 0.7 * level)),)
     phases = [Phase(6.0, 0.04, (Job(number, 0.2),))]
     while sum(phase.seconds for phase in phases) < seconds:
@@ -58,7 +58,7 @@ def _training(chance: random.Random, number: int, level: float, seconds: float) 
 
 
 def listed(runs: Sequence[Run], gpu: int) -> Workload:
-    """What a list of jobs means for one GPU. Loads and memories of jobs that overlap add up, to 1 at most."""
+    """Return the workload of one GPU for a list of jobs. Overlapping loads and memory add up, to at most 1."""
     mine = [(number, run) for number, run in enumerate(runs) if run.gpus is None or gpu in run.gpus]
     edges = sorted({0.0} | {edge for _, run in mine for edge in (run.start, run.end)})
     phases = []

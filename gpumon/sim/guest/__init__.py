@@ -1,1 +1,1 @@
-"""A folder that `gpumon simulate` puts into PYTHONPATH: its `sitecustomize` runs first in the Python it starts."""
+"""A folder that `gpumon simulate` adds to PYTHONPATH: its `sitecustomize` runs first in each Python started."""

@@ -1,7 +1,7 @@
-"""Puts the simulated library below pynvml, when a program of somebody else's imports it.
+"""Puts the simulated library below pynvml when another program imports it.
 
-Runs at the start of every Python that `gpumon simulate` starts and of their children, in their own environment: it
-adds no package to what they can import, but gpumon and, where there is none, the YAML reader of scenarios.
+Runs at the start of every Python that `gpumon simulate` starts, and of their children, in their own environments. It
+makes no package importable except gpumon and, if missing, the YAML reader for scenarios.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # Pythons that are not ours may be old
+if TYPE_CHECKING:  # other environments may have an old Python
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
 SIMULATION = "GPUMON_SIMULATION"
-"""Environment: what is simulated, and where gpumon and its YAML reader are installed."""
+"""Environment variables: what is simulated, and where gpumon and its YAML reader are installed."""
 BINDINGS = ("pynvml", "pynvml.nvml")
-"""Modules that hold `nvmlLib`: the second one in an older distribution of that name."""
+"""Modules with `nvmlLib`: the second belongs to an older distribution of that name."""
 OLDEST = 3, 11
 HERE = str(Path(__file__).parent)
 
 
 class Finder:
-    """Finds packages where they are said to be."""
+    """Finds packages in given folders."""
 
     def __init__(self, folders: dict[str, str]) -> None:
         self._folders = folders
@@ -44,7 +44,7 @@ class Finder:
 
 
 class BindingsFinder:
-    """Finds pynvml as the other finders do, and has its library replaced as soon as it has been loaded."""
+    """Finds pynvml through the other finders and replaces its library after the import."""
 
     def __init__(self, simulation: dict[str, str]) -> None:
         self._simulation = simulation
@@ -97,7 +97,7 @@ def _install() -> None:
 
 
 def _run_the_other() -> None:
-    """The environment's own sitecustomize, which this one stands in front of."""
+    """Run the environment's own sitecustomize, which this one shadows."""
     sys.path[:] = [folder for folder in sys.path if folder != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
