@@ -34,7 +34,7 @@ from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.supervisor.links_supervisor import LinksSupervisor
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.sampler_supervisor import CRASHES_A_GPU, SamplerSupervisor
+from gpumon.supervisor.sampler_supervisor import CRASHES_PER_GPU, SamplerSupervisor
 
 DEADLINE_SECONDS = 75.0
 """Longer than the slowest driver may take to open its GPUs."""
@@ -99,7 +99,7 @@ class Look:
         """Crashes that put a GPU aside are what the supervisor is there for; one more is not about a GPU."""
         self._monitor.take(state)
         crashes = state.restarts["crash"] + state.restarts["mismatch"]
-        if crashes > CRASHES_A_GPU * (1 + len(state.aside)):
+        if crashes > CRASHES_PER_GPU * (1 + len(state.aside)):
             self._end(f"the sampler ended {crashes} times before it had read anything; what it said stands above")
 
     def _see_links(self, seen: LinksSnapshot) -> None:

@@ -10,16 +10,18 @@ from gpumon.clock import boot_clock
 from gpumon.model.orders import SamplerOrders
 from gpumon.model.snapshot import ChildMessage, DriverStatus, Snapshot
 from gpumon.sim.recording.builder import Builder
+from gpumon.supervisor.deadlines import SAMPLER_DEADLINES
 from gpumon.supervisor.framed_child import ChildProgram, FramedChild
 from gpumon.supervisor.line_splitter import LineSplitter
 from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.sampler_child import call_deadline
 
 SURVEY_SECONDS = 120.0
 """Longest that a survey may take; it asks a GPU some hundred things."""
 OPENING_SECONDS = 75.0
 """Longest until the first poll has ended."""
 LOOK_SECONDS = 0.25
-SILENCE_SECONDS = 90.0
+DEADLINES = SAMPLER_DEADLINES
 LINE_LIMIT = 16 * 1024 * 1024
 
 
@@ -78,7 +80,9 @@ class Recording:
                 name=name,
                 module="gpumon.collectors.sampler",
                 orders=orders.encode(),
-                silence=SILENCE_SECONDS,
+                silence=DEADLINES.silence,
+                deadline=lambda call: call_deadline(call, DEADLINES),
+                deadlines=DEADLINES,
                 descriptors=(writer,),
             )
 
@@ -110,7 +114,7 @@ class Recording:
         child = self._child
         if child is not None and child.killed_for is None and child.is_late():
             gpu = f" of {child.call.bus_id}" if child.call.bus_id else ""
-            self._fail(f"{child.call.call}{gpu} has not returned for {child.lateness.seconds:.0f} s")
+            self._fail(f"{child.call.call}{gpu} has not returned for {child.waiting_seconds:.0f} s")
 
     def _fail(self, remark: str) -> None:
         self.outcome.remarks.append(remark)

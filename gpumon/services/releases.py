@@ -143,7 +143,7 @@ class Releasing:
         self._marker.look(self.most, self._find)
         before, windows = self._told.windows, self._windows()
         bus_ids = Release(windows=windows).bus_ids
-        self._samplers.keep_off(bus_ids)
+        self._samplers.release(bus_ids)
         holders = self._holders(bus_ids)
         self._let_go = not holders or (self._let_go and bus_ids == self._told.bus_ids)
         self._complain(holders)

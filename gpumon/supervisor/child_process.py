@@ -1,4 +1,4 @@
-"""One child process: started by exec, read without blocking, killed, reaped, abandoned if SIGKILL does not end it."""
+"""Runs one child process: exec, reads without blocking, kill, reap, and abandonment if SIGKILL does not end it."""
 
 from __future__ import annotations
 
@@ -10,41 +10,44 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop, Timer
 
-KILL_PATIENCE = 2.0
-"""Seconds after SIGKILL until a child counts as abandoned: it sits in the kernel, where no signal reaches it."""
 REAP_INTERVAL = 0.2
+"""Seconds between two attempts to reap on a kernel without pidfd."""
 
 running: set[int] = set()
-"""Pids of all children of this process that have not been reaped."""
+"""Pids of the children of this process that are not reaped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildCommand:
-    """How a child is started. It gets its own session: a terminal's ^C spares it and a group kill takes all of it."""
+    """How a child is started.
+
+    It runs in its own session, so that ^C in a terminal does not reach it and a group kill reaches all of it.
+    """
 
     name: str
     arguments: Sequence[str]
     orders: bytes = b""
-    """Written to its standard input, which then stays open: the child ends when it closes."""
+    """Written to its standard input, which stays open: the child ends when it closes."""
     environment: Mapping[str, str] | None = None
     descriptors: Sequence[int] = ()
     outputs: Mapping[int, Callable[[bytes], None]] = field(default_factory=dict)
-    """Reading ends of pipes and who takes what arrives on them, besides standard output."""
+    """Read ends of pipes besides standard output, each with the consumer of its data."""
     on_started: Callable[[int], None] = lambda _: None
-    """Is told its pid before it is given its orders."""
+    """Called with the pid before the orders are written."""
     on_output: Callable[[bytes], None] = lambda _: None
     on_error_output: Callable[[bytes], None] | None = None
-    """None: the child's standard error is the daemon's own, the journal."""
+    """None: the child inherits the daemon's standard error."""
     on_exit: Callable[[int], None] = lambda _: None
     on_abandoned: Callable[[], None] = lambda: None
     patience: float | None = None
-    """Seconds after SIGKILL until it counts as abandoned; None: KILL_PATIENCE."""
+    """Seconds after SIGKILL until it counts as abandoned; None for the default of Deadlines."""
 
 
 class ChildProcess:
-    """A running child. Use from the loop's thread, which must outlive it: PDEATHSIG fires when the thread ends."""
+    """A running child. Use it from the loop's thread, which must outlive it: PDEATHSIG fires when the thread ends."""
 
     def __init__(self, loop: Loop, command: ChildCommand) -> None:
         self._loop = loop
@@ -53,7 +56,7 @@ class ChildProcess:
         self.ended = False
         self._killing: Timer | None = None
         self._end: int | None = None
-        """Descriptor of the process: readable when it has ended."""
+        """pidfd, readable when the process has ended."""
         self._process = subprocess.Popen(
             command.arguments,
             stdin=subprocess.PIPE,
@@ -69,8 +72,8 @@ class ChildProcess:
         self._read(self._process.stdout, command.on_output)
         if command.on_error_output is not None:
             self._read(self._process.stderr, command.on_error_output)
-        for descriptor, taker in command.outputs.items():
-            self._watch(descriptor, taker)
+        for descriptor, consumer in command.outputs.items():
+            self._watch(descriptor, consumer)
         command.on_started(self.pid)
         self._give_orders()
         self._watch_for_end()
@@ -80,16 +83,16 @@ class ChildProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """SIGKILL to its whole group. Its exit, or its being abandoned, is told through the command's callbacks."""
+        """Send SIGKILL to its process group. `on_exit` or `on_abandoned` reports the effect."""
         if self.ended:
             return
         self._signal(signal.SIGKILL)
         if self._killing is None:
-            patience = KILL_PATIENCE if self.command.patience is None else self.command.patience
+            patience = Deadlines().kill if self.command.patience is None else self.command.patience
             self._killing = self._loop.call_after(patience, self._abandon)
 
     def terminate(self) -> None:
-        """SIGTERM to its whole group."""
+        """Send SIGTERM to its process group."""
         if not self.ended:
             self._signal(signal.SIGTERM)
 
@@ -97,24 +100,20 @@ class ChildProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
-    def say(self, word: bytes) -> None:
-        """One of life.WORDS, to a child that always reads its input."""
-        self.tell(word + b"\n")
-
-    def tell(self, line: bytes) -> None:
-        """Write on its input: a line for which the pipe has room."""
+    def write(self, line: bytes) -> None:
+        """Write a line to its standard input. It must fit into the pipe, so that the write does not block."""
         if self._process.stdin is not None and not self.ended:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.write(line)
 
     def close_input(self) -> None:
-        """Make it end at once: children end when their input closes."""
+        """Close its standard input, which ends the child."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
 
     def state(self) -> str:
-        """Letter of its main thread in /proc/<pid>/stat: R running, S sleeping, D in the kernel, T stopped, Z ended."""
+        """Return the state of its main thread in /proc/<pid>/stat: R, S, D (in the kernel) or T (stopped)."""
         try:
             text = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
         except OSError:
@@ -122,26 +121,26 @@ class ChildProcess:
         return text.rpartition(")")[2].split()[0]
 
     def _give_orders(self) -> None:
-        assert self._process.stdin is not None  # noqa: S101 - asked for above
-        with contextlib.suppress(BrokenPipeError):  # it died at once; its exit will be told
+        assert self._process.stdin is not None  # noqa: S101 - requested above
+        with contextlib.suppress(BrokenPipeError):  # it has ended; on_exit follows
             self._process.stdin.write(self.command.orders)
 
-    def _read(self, stream: object, taker: Callable[[bytes], None]) -> None:
-        assert hasattr(stream, "fileno")  # noqa: S101 - asked for above
-        self._watch(stream.fileno(), taker)
+    def _read(self, stream: object, consumer: Callable[[bytes], None]) -> None:
+        assert hasattr(stream, "fileno")  # noqa: S101 - requested above
+        self._watch(stream.fileno(), consumer)
 
-    def _watch(self, descriptor: int, taker: Callable[[bytes], None]) -> None:
+    def _watch(self, descriptor: int, consumer: Callable[[bytes], None]) -> None:
         os.set_blocking(descriptor, False)
         self._open.add(descriptor)
-        self._loop.watch(descriptor, lambda: self._take(descriptor, taker))
+        self._loop.watch(descriptor, lambda: self._take(descriptor, consumer))
 
-    def _take(self, descriptor: int, taker: Callable[[bytes], None]) -> None:
+    def _take(self, descriptor: int, consumer: Callable[[bytes], None]) -> None:
         try:
             data = os.read(descriptor, 1 << 20)
         except BlockingIOError:
             return
         if data:
-            taker(data)
+            consumer(data)
         else:
             self._unwatch(descriptor)
 
@@ -166,7 +165,7 @@ class ChildProcess:
             if self._end is None:
                 self._reap_later()
             return
-        self._signal(signal.SIGKILL)  # what it left: until it is reaped, no other group can have its number
+        self._signal(signal.SIGKILL)  # its remaining processes; the group id is not reused before the child is reaped
         code = self._process.wait()
         running.discard(self.pid)
         if self._end is not None:
@@ -179,29 +178,31 @@ class ChildProcess:
         self.command.on_exit(code)
 
     def _drain(self) -> None:
-        takers = dict(self.command.outputs)
+        """Deliver what is left in the pipes and close them."""
+        consumers = dict(self.command.outputs)
         if self._process.stdout is not None:
-            takers[self._process.stdout.fileno()] = self.command.on_output
+            consumers[self._process.stdout.fileno()] = self.command.on_output
         if self._process.stderr is not None and self.command.on_error_output is not None:
-            takers[self._process.stderr.fileno()] = self.command.on_error_output
-        for descriptor, taker in takers.items():
-            while descriptor in self._open:
-                before = descriptor in self._open
-                try:
-                    data = os.read(descriptor, 1 << 20)
-                except BlockingIOError:
-                    break
-                if data and before:
-                    taker(data)
-                else:
-                    self._unwatch(descriptor)
-            self._unwatch(descriptor)
+            consumers[self._process.stderr.fileno()] = self.command.on_error_output
+        for descriptor, consumer in consumers.items():
+            self._drain_one(descriptor, consumer)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
         for descriptor in self.command.outputs:
             os.close(descriptor)
+
+    def _drain_one(self, descriptor: int, consumer: Callable[[bytes], None]) -> None:
+        while descriptor in self._open:
+            try:
+                data = os.read(descriptor, 1 << 20)
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            consumer(data)
+        self._unwatch(descriptor)
 
     def _abandon(self) -> None:
         self.abandoned = True

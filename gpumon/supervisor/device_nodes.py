@@ -1,4 +1,4 @@
-"""Which processes of ours have a GPU's device node open, as the kernel tells: the proof that nothing is held."""
+"""Reads from /proc which of the agent's processes have a device node of a GPU open."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NODES = "/dev/nvidia"
-"""With which the path of every device node of the driver begins; a GPU's own ends with its minor number."""
+"""Prefix of every device node of the driver. The node of a GPU ends with its minor number."""
 
 
 def family() -> set[int]:
-    """This process and its children, those that have ended and are not reaped yet among them."""
+    """Return the pids of this process and its children, including those that have ended and are not reaped."""
     lists = Path("/proc/self/task").glob("*/children")
-    return {os.getpid(), *(int(pid) for one in lists for pid in _read(one).split())}
+    return {os.getpid(), *(int(pid) for path in lists for pid in _read(path).split())}
 
 
 def opened(pid: int, nodes: str = NODES) -> frozenset[str]:
-    """Paths of device nodes that the process has open; none for one that has ended, or may not be looked at."""
+    """Return the device nodes that the process has open, empty if it has ended or may not be inspected."""
     return frozenset(target for target in _targets(Path(f"/proc/{pid}/fd")) if target.startswith(nodes))
 
 
@@ -28,7 +28,7 @@ def _targets(folder: Path) -> Iterator[str]:
     except OSError:
         return
     for entry in entries:
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # closed in the meantime
             yield str(entry.readlink())
 
 

@@ -1,4 +1,4 @@
-"""A child that speaks in frames: what it says, the call it is in, and whether that call returns."""
+"""A child that sends frames, and whose current call is visible in shared memory."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ from gpumon.model import call_progress, frame
 from gpumon.model.call_progress import CallInProgress
 from gpumon.model.snapshot import ChildMessage, Hello, Logged, XidEvent
 from gpumon.supervisor.child_process import ChildCommand, ChildProcess
-from gpumon.supervisor.hang_detector import HangDetector, deadline
+from gpumon.supervisor.deadlines import Deadlines
+from gpumon.supervisor.hang_detector import HangDetector
 from gpumon.supervisor.line_splitter import LineSplitter
 from gpumon.supervisor.loop import Loop
 
 log = logging.getLogger("gpumon.supervisor")
 
-GRACE_SECONDS = 3.0
-"""How long a child that was asked to end may take to give back what it holds."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildProgram:
-    """What a child is, and what it is told."""
+    """The program of a child, its orders and its deadlines."""
 
     name: str
     module: str
     orders: bytes
     silence: float
-    """Longest in seconds that it may say nothing while in no call."""
-    deadline: Callable[[CallInProgress], float] = deadline
+    """Longest time in seconds without a frame outside of calls."""
+    deadline: Callable[[CallInProgress], float]
+    """Return the seconds after which a call is late."""
+    deadlines: Deadlines = Deadlines()
     descriptors: tuple[int, ...] = ()
-    """That it inherits besides its call page."""
+    """Descriptors that it inherits besides the shared memory of its calls."""
 
 
 class FramedChild:
-    """Started on construction. Callbacks come from the loop; none comes after `on_end`, but for a late `on_end`."""
+    """A running child, started on construction.
+
+    The loop calls the callbacks. After `on_abandoned` only `on_end` may follow, after `on_end` none.
+    """
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class FramedChild:
         on_end: Callable[[int], None],
         on_abandoned: Callable[[], None],
     ) -> None:
+        """`launch` returns the program. It takes the descriptor of the shared memory."""
         self.killed_for: str | None = None
         self._loop = loop
         self._on_message = on_message
@@ -59,26 +63,32 @@ class FramedChild:
         self._greeted = False
         lines = LineSplitter(frame.LIMIT, self._line, lambda: self.kill("crash"))
         with call_progress.created() as descriptor:
-            self._launch = launch(descriptor)
-            self.lateness = HangDetector(self._launch.deadline)
+            self._program = launch(descriptor)
+            self._hang_detector = HangDetector(self._program.deadline)
             self._page = call_progress.Reader(descriptor)
             self._child = ChildProcess(
                 loop,
                 ChildCommand(
-                    name=self._launch.name,
-                    arguments=(sys.executable, "-m", self._launch.module),
-                    orders=self._launch.orders,
-                    descriptors=(descriptor, *self._launch.descriptors),
+                    name=self._program.name,
+                    arguments=(sys.executable, "-m", self._program.module),
+                    orders=self._program.orders,
+                    descriptors=(descriptor, *self._program.descriptors),
                     on_output=lines.feed,
                     on_exit=self._ended,
                     on_abandoned=on_abandoned,
+                    patience=self._program.deadlines.kill,
                 ),
             )
 
     @property
     def call(self) -> CallInProgress:
-        """The call it is in, or was in last."""
+        """The current call, or the last one."""
         return self._page.read()
+
+    @property
+    def waiting_seconds(self) -> float:
+        """Time that the child was observed waiting in its current call."""
+        return self._hang_detector.seconds
 
     @property
     def pid(self) -> int:
@@ -86,57 +96,55 @@ class FramedChild:
 
     @property
     def name(self) -> str:
-        """For people: what it is and which call it is in."""
-        return f"{self._launch.name} {self.pid} in {self.call.call or 'no call'}"
+        """Name, pid and current call, for people."""
+        return f"{self._program.name} {self.pid} in {self.call.call or 'no call'}"
 
     @property
     def age(self) -> float:
         """Seconds since its start."""
         return boot_clock() - self._started_at
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether SIGKILL did not end it."""
+        return self._child.abandoned
+
     def is_late(self) -> bool:
-        """Look at it: whether its current call has been seen not to return for too long."""
-        return self.lateness.look(self.call, self._child.state(), boot_clock())
+        """Inspect the child and return whether its current call is late."""
+        return self._hang_detector.is_late(self.call, self._child.state(), boot_clock())
 
     def is_silent(self) -> bool:
-        """In no call, and yet nothing was heard of it for long."""
-        return self.lateness.idle_seconds > self._launch.silence
+        """Return whether it has sent no frame for too long outside of calls."""
+        return self._hang_detector.idle_seconds > self._program.silence
 
     def kill(self, reason: str) -> None:
-        """SIGKILL; its end will be told with this reason."""
+        """Kill it with SIGKILL. `killed_for` keeps the first reason."""
         if self.killed_for is None:
             self.killed_for = reason
             self._child.kill()
 
-    def let_go(self, reason: str) -> None:
-        """Ask it to shut the driver down and to end, and no longer listen; SIGKILL when that takes too long."""
+    def shut_down(self, reason: str) -> None:
+        """Ask it to close the driver and to end, and ignore its messages. Kill it after the grace period."""
         if self.killed_for is None:
             self.killed_for = reason
-            self._child.say(END)
-            self._loop.call_after(GRACE_SECONDS, self._child.kill)
+            self.send(END)
+            self._loop.call_after(self._program.deadlines.grace, self._child.kill)
 
-    def say(self, word: bytes) -> None:
-        """One of life.WORDS."""
-        self._child.say(word)
-
-    @property
-    def abandoned(self) -> bool:
-        """SIGKILL did not end it."""
-        return self._child.abandoned
-
-    def close_input(self) -> None:
-        self._child.close_input()
+    def send(self, word: bytes) -> None:
+        """Send one of the words of collectors/lifecycle.py."""
+        self._child.write(word + b"\n")
 
     def _ended(self, code: int) -> None:
         self._page.close()
         self._on_end(code)
 
     def _line(self, line: bytes) -> None:
-        self.lateness.idle_seconds = 0.0
+        self._hang_detector.idle_seconds = 0.0
         try:
             message = frame.decode(line)
         except frame.FrameError as error:
-            log.error("this child does not speak our language", extra={"child": self.name, "error": str(error)})  # noqa: TRY400
+            words = {"child": self.name, "error": str(error)}
+            log.error("child sent an invalid frame (protocol mismatch)", extra=words)  # noqa: TRY400
             self.kill("crash")
             return
         if isinstance(message, Hello):
@@ -144,13 +152,13 @@ class FramedChild:
         elif isinstance(message, Logged):
             count_logged(message.messages)
         elif self._greeted and (self.killed_for is None or isinstance(message, XidEvent)):
-            self._on_message(message)  # an Xid that was told before the end is true after it
+            self._on_message(message)  # an Xid that was sent before the end is valid after it
 
     def _greet(self, hello: Hello) -> None:
         self._greeted = (hello.version, hello.schema) == (__version__, frame.SCHEMA)
         if not self._greeted:
             log.error(
-                "what is installed is of another version: restart the daemon",
+                "the installed version differs from the running one: restart the daemon",
                 extra={"daemon": __version__, "child": self.name, "installed": hello.version},
             )
             self.kill("mismatch")

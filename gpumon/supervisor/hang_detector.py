@@ -1,7 +1,7 @@
-"""When a driver call is late.
+"""Detects driver calls that do not return.
 
-A call is late when it has been *seen* not to return for long enough, by a child that had its chance: a host that was
-paused, a clock that was stepped or a child starved of processor time is not a hung driver.
+Only the time counts in which a child was observed waiting in the call. A paused host, a stepped clock or a starved
+child is not a hung driver.
 """
 
 from __future__ import annotations
@@ -10,38 +10,29 @@ from collections.abc import Callable
 
 from gpumon.model.call_progress import CallInProgress
 
-CALL_SECONDS = 2.0
-OPENING_SECONDS = 60.0
-"""Without persistence mode a GPU takes 1 to 3 s to come up, sixteen of them as much longer."""
-OPENING = frozenset({"nvmlInit", "nvmlDeviceGetHandleByPciBusId"})
-"""As the call page names them; a lookup that was tried before is not among them."""
-
 WAITING = frozenset("SD")
-"""States of a process that waits for something: neither runnable (R) nor stopped by somebody (T)."""
-LONGEST_LOOK = 1.0
-"""Seconds that one look can add: when more time has passed the daemon itself was held up."""
-
-
-def deadline(call: CallInProgress) -> float:
-    """Seconds after which this call is late."""
-    return OPENING_SECONDS if call.call in OPENING else CALL_SECONDS
+"""Process states that wait: neither runnable (R) nor stopped (T)."""
+MAX_STEP_SECONDS = 1.0
+"""Time that one inspection can add. If more has passed, the daemon itself was paused."""
 
 
 class HangDetector:
-    """Adds up how long one child's current call has been seen waiting."""
+    """Measures how long a child has been waiting in its current call."""
 
-    def __init__(self, deadline: Callable[[CallInProgress], float] = deadline) -> None:
+    def __init__(self, deadline: Callable[[CallInProgress], float]) -> None:
+        """`deadline` returns the seconds after which a call is late."""
         self._deadline = deadline
         self._sequence = 0
-        self._looked_at: float | None = None
+        self._inspected_at: float | None = None
         self.seconds = 0.0
+        """Time that the current call was observed waiting."""
         self.idle_seconds = 0.0
-        """How long it has been seen waiting in no call at all; whoever hears of it sets this back."""
+        """Time that the child was observed waiting outside of calls. Reset by the receiver of its frames."""
 
-    def look(self, call: CallInProgress, state: str, now: float) -> bool:
-        """Whether the call is late now. `state` is the child's letter in /proc/<pid>/stat."""
-        elapsed = min(now - self._looked_at, LONGEST_LOOK) if self._looked_at is not None else 0.0
-        self._looked_at = now
+    def is_late(self, call: CallInProgress, state: str, now: float) -> bool:
+        """Inspect the child and return whether its call is late. `state` is its letter in /proc/<pid>/stat."""
+        elapsed = min(now - self._inspected_at, MAX_STEP_SECONDS) if self._inspected_at is not None else 0.0
+        self._inspected_at = now
         if not call.running or call.sequence != self._sequence:
             self._sequence = call.sequence
             self.seconds = 0.0

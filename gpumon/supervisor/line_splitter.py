@@ -1,4 +1,4 @@
-"""Splits what arrives on a pipe into lines, bounded: a child gone mad must not fill the daemon's memory."""
+"""Splits the output of a child into lines of bounded length, so that a faulty child cannot fill the memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class LineSplitter:
-    """Give it bytes, it gives lines. A line over the limit is dropped whole, and told to `on_too_long`."""
+    """Calls `on_line` for each line. A line over the limit is dropped and reported to `on_too_long`."""
 
     def __init__(self, limit: int, on_line: Callable[[bytes], None], on_too_long: Callable[[], None]) -> None:
         self._limit = limit
@@ -14,9 +14,10 @@ class LineSplitter:
         self._on_too_long = on_too_long
         self._rest = b""
         self._dropping = False
-        """The line that is arriving was too long already."""
+        """The incomplete line is already too long."""
 
     def feed(self, received: bytes) -> None:
+        """Process what was read from the pipe."""
         *lines, self._rest = (self._rest + received).split(b"\n")
         for line in lines:
             self._take(line)

@@ -1,4 +1,4 @@
-"""Keeps one links child running. A device whose files do not answer is left aside, and tried again now and then."""
+"""Keeps one links child running. A device whose files do not answer is quarantined and retried."""
 
 from __future__ import annotations
 
@@ -11,42 +11,27 @@ from gpumon.clock import boot_clock
 from gpumon.model.orders import LinksOrders
 from gpumon.model.snapshot import ChildMessage, LinksSnapshot
 from gpumon.state.messages import LinksStatus, Quarantine
+from gpumon.supervisor.deadlines import LINKS_DEADLINES, LinksDeadlines
 from gpumon.supervisor.framed_child import ChildProgram, FramedChild
 from gpumon.supervisor.loop import Loop, Timer
 
 log = logging.getLogger("gpumon.supervisor")
 
-LOOK_SECONDS = 0.5
-SILENCE_SECONDS = 60.0
-MOST_ABANDONED = 2
-"""Beyond that no links child is started: something is wrong with the host, and each would be one more."""
-BACK_OFF = (0.5, 30.0)
-STEADY_SECONDS = 60.0
-"""Age from which the end of a child is a new trouble and not the last one going on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """All in seconds."""
-
-    read: float = 10.0
-    """After which reading one file is late. It asks the device's firmware, which the kernel gives a minute."""
-    first_retry: float = 60.0
-    """Until a device that was left aside is tried again; doubled each time that it fails again."""
-    last_retry: float = 600.0
+MAX_ABANDONED = 2
+"""Abandoned children from which on no links child is started: each would be one more."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Stuck:
-    aside: Quarantine
+class _QuarantinedDevice:
+    quarantine: Quarantine
     pause: float
     retry_at: float
     waiting: bool = True
-    """False: it is being tried, and on trial until it has answered."""
+    """False while a child is retrying the device."""
 
 
 class LinksSupervisor:
-    """Use from the loop's thread."""
+    """Supervisor of the links child. Use it from the loop's thread."""
 
     def __init__(
         self,
@@ -55,28 +40,30 @@ class LinksSupervisor:
         *,
         on_seen: Callable[[LinksSnapshot], None],
         on_state: Callable[[LinksStatus], None],
-        patience: Patience = Patience(),
+        deadlines: LinksDeadlines = LINKS_DEADLINES,
     ) -> None:
         self._loop = loop
         self._orders = orders
         self._on_seen = on_seen
         self._on_state = on_state
-        self._patience = patience
+        self._deadlines = deadlines
         self._child: FramedChild | None = None
         self._abandoned: list[FramedChild] = []
-        self._stuck: dict[str, _Stuck] = {}
-        self._delay = BACK_OFF[0]
-        self._starting: Timer | None = None
+        self._quarantine: dict[str, _QuarantinedDevice] = {}
+        """By device or collector."""
+        self._delay = deadlines.first_restart
+        self._restart_timer: Timer | None = None
         self._trouble = ""
-        self._told = LinksStatus()
+        self._state = LinksStatus()
         self._stopping = False
 
     def start(self) -> None:
+        """Start a child and supervise it."""
         self._start()
-        self._loop.every(LOOK_SECONDS, self._look)
+        self._loop.every(self._deadlines.poll, self._inspect)
 
     def stop(self) -> None:
-        """Kill it; it is not started again."""
+        """Kill the child and start no other."""
         self._stopping = True
         if self._child is not None:
             self._child.kill("stop")
@@ -87,125 +74,140 @@ class LinksSupervisor:
 
     @property
     def running(self) -> bool:
-        """Whether the child is still to end (an abandoned one never may)."""
+        """Whether a child is running that is not abandoned."""
         return self._child is not None
 
-    # What a look finds
+    # Inspection
 
-    def _look(self) -> None:
+    def _inspect(self) -> None:
         child = self._child
         if child is not None and child.killed_for is None and not self._stopping:
             if child.is_late():
-                self._late(child)
+                self._replace_late(child)
             elif child.is_silent():
-                log.error("the links child says nothing; replacing it", extra={"child": child.name})
+                log.error("links child sends nothing; replacing it", extra={"child": child.name})
                 child.kill("silence")
-            elif self._due():
+            elif self._retry_is_due():
                 child.kill("readmit")
-        self._tell()
+        self._publish_state()
 
-    def _late(self, child: FramedChild) -> None:
+    def _replace_late(self, child: FramedChild) -> None:
         call = child.call
-        log.error("a file does not answer; going on without it", extra={"file": call.call, "subject": call.bus_id})
-        before = self._stuck.get(call.bus_id)
-        patience = self._patience
-        pause = patience.first_retry if before is None else min(2 * before.pause, patience.last_retry)
-        aside = Quarantine(fault="stuck", detail=f"reading {call.call} does not return", wall=time.time())
+        log.error(
+            "a file does not answer; its device is quarantined", extra={"file": call.call, "subject": call.bus_id}
+        )
+        before = self._quarantine.get(call.bus_id)
+        deadlines = self._deadlines
+        pause = deadlines.first_retry if before is None else min(2 * before.pause, deadlines.last_retry)
+        quarantine = Quarantine(fault="stuck", detail=f"reading {call.call} does not return", wall=time.time())
         if before is not None:
-            aside = replace(aside, wall=before.aside.wall)
-        self._stuck[call.bus_id] = _Stuck(aside, pause, boot_clock() + pause)
+            quarantine = replace(quarantine, wall=before.quarantine.wall)
+        self._quarantine[call.bus_id] = _QuarantinedDevice(quarantine, pause, boot_clock() + pause)
         child.kill("deadline")
 
-    def _due(self) -> bool:
-        """Whether what was left aside is to be tried again: never while a child that tried it cannot be ended."""
+    def _retry_is_due(self) -> bool:
+        """Return whether a quarantined device is to be retried: never while an abandoned child lives."""
         return not self._abandoned and any(
-            stuck.waiting and stuck.retry_at <= boot_clock() for stuck in self._stuck.values()
+            device.waiting and device.retry_at <= boot_clock() for device in self._quarantine.values()
         )
 
-    # What becomes of children
+    # Messages
 
-    def _message(self, message: ChildMessage) -> None:
-        """A look that went through all files: what was on trial has answered."""
+    def _take_message(self, message: ChildMessage) -> None:
+        """Take a snapshot. It has read all files, so every device that was retried has answered."""
         if isinstance(message, LinksSnapshot):
             self._trouble = ""
-            for subject in [subject for subject, stuck in self._stuck.items() if not stuck.waiting]:
-                log.info("the files answer again", extra={"subject": subject})
-                del self._stuck[subject]
+            for subject in [subject for subject, device in self._quarantine.items() if not device.waiting]:
+                log.info("the files of the device answer again", extra={"subject": subject})
+                del self._quarantine[subject]
             self._on_seen(message)
-            self._tell()
+            self._publish_state()
+
+    # Ends of children
 
     def _ended(self, child: FramedChild, code: int) -> None:
         if child in self._abandoned:
-            log.warning("a child that could not be ended has ended", extra={"child": child.pid})
-            self._abandoned.remove(child)
-            if self._child is None and not self._stopping:
-                self._restart(0.0)
+            self._abandoned_ended(child)
             return
         self._child = None
         if self._stopping:
             return
-        if child.age > STEADY_SECONDS:
-            self._delay = BACK_OFF[0]
+        if child.age > self._deadlines.steady:
+            self._delay = self._deadlines.first_restart
         if child.killed_for in {"readmit", "deadline"}:
             self._restart(0.0)
             return
-        log.error("the links child ended", extra={"code": code, "in": self._delay})
+        log.error("links child ended", extra={"code": code, "restart_in": self._delay})
         self._trouble = "the child that reads the links has ended; the log says why"
-        self._restart(self._delay)
-        self._delay = min(2 * self._delay, BACK_OFF[1])
+        self._restart_later()
+
+    def _abandoned_ended(self, child: FramedChild) -> None:
+        log.warning("an abandoned child has ended", extra={"child": child.pid})
+        self._abandoned.remove(child)
+        if self._child is None and not self._stopping:
+            self._restart(0.0)
 
     def _was_abandoned(self, child: FramedChild) -> None:
-        log.error("SIGKILL does not end this child: it sits in the kernel", extra={"child": child.name})
+        log.error("SIGKILL does not end this child: it is blocked in the kernel", extra={"child": child.name})
         self._abandoned.append(child)
         self._child = None
-        if len(self._abandoned) < MOST_ABANDONED:
+        if len(self._abandoned) < MAX_ABANDONED:
             self._restart(0.0)
-        self._tell()
+        self._publish_state()
+
+    # Starts of children
 
     def _restart(self, delay: float) -> None:
-        if self._starting is not None:
-            self._starting.cancel()
-        self._starting = self._loop.call_after(delay, self._start)
+        if self._restart_timer is not None:
+            self._restart_timer.cancel()
+        self._restart_timer = self._loop.call_after(delay, self._start)
+
+    def _restart_later(self) -> None:
+        self._restart(self._delay)
+        self._delay = min(2 * self._delay, self._deadlines.last_restart)
 
     def _start(self) -> None:
-        self._starting = None
+        self._restart_timer = None
         if self._child is not None or self._stopping:
             return
         if not self._abandoned:
-            now = boot_clock()
-            for subject, stuck in self._stuck.items():
-                self._stuck[subject] = replace(stuck, waiting=stuck.retry_at > now)
+            self._retry_what_is_due()
         try:
-            self._child = self._started()
-        except OSError as error:  # no process, no memory, no interpreter: this too may pass
+            self._child = self._start_child()
+        except OSError as error:  # no process, memory or interpreter: may be temporary
             self._trouble = f"no child can be started: {error}"
-            log.error("no links child can be started; trying again", extra={"error": str(error), "in": self._delay})  # noqa: TRY400
-            self._restart(self._delay)
-            self._delay = min(2 * self._delay, BACK_OFF[1])
+            log.error("cannot start a links child; retrying", extra={"error": str(error), "retry_in": self._delay})  # noqa: TRY400
+            self._restart_later()
 
-    def _started(self) -> FramedChild:
-        aside = tuple(subject for subject, stuck in self._stuck.items() if stuck.waiting)
+    def _retry_what_is_due(self) -> None:
+        now = boot_clock()
+        for subject, device in self._quarantine.items():
+            self._quarantine[subject] = replace(device, waiting=device.retry_at > now)
+
+    def _start_child(self) -> FramedChild:
+        quarantined = tuple(subject for subject, device in self._quarantine.items() if device.waiting)
         child = FramedChild(
             self._loop,
             lambda page: ChildProgram(
                 name="links",
                 module="gpumon.collectors.links",
-                orders=replace(self._orders(page), leave_aside=aside).encode(),
-                silence=SILENCE_SECONDS,
-                deadline=lambda _: self._patience.read,
+                orders=replace(self._orders(page), leave_aside=quarantined).encode(),
+                silence=self._deadlines.silence,
+                deadline=lambda _: self._deadlines.read,
+                deadlines=self._deadlines,
             ),
-            on_message=self._message,
+            on_message=self._take_message,
             on_end=lambda code: self._ended(child, code),
             on_abandoned=lambda: self._was_abandoned(child),
         )
         return child
 
-    def _tell(self) -> None:
-        now = LinksStatus(
-            aside={subject: stuck.aside for subject, stuck in self._stuck.items()},
+    def _publish_state(self) -> None:
+        state = LinksStatus(
+            aside={subject: device.quarantine for subject, device in self._quarantine.items()},
             abandoned=tuple(child.name for child in self._abandoned),
             trouble=self._trouble,
         )
-        if now != self._told:
-            self._told = now
-            self._on_state(now)
+        if state != self._state:
+            self._state = state
+            self._on_state(state)

@@ -1,4 +1,4 @@
-"""The daemon's main loop: descriptors, timers, and work posted by other threads. Nothing called from it may block."""
+"""The daemon's main loop: descriptors, timers and work posted by other threads. Callbacks must not block."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ Callback = Callable[[], object]
 
 @dataclass(order=True, slots=True)
 class Timer:
-    """A call to come; `cancel` makes it a no-op."""
+    """A scheduled call."""
 
     at: float
     order: int
     callback: Callback | None = field(compare=False)
 
     def cancel(self) -> None:
+        """Prevent the call."""
         self.callback = None
 
 
 class Loop:
-    """Single-threaded. Only `post` and `stop` may be called from elsewhere."""
+    """A single-threaded loop. Other threads may call only `post` and `stop`."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -42,28 +43,30 @@ class Loop:
 
     @property
     def wakeup_descriptor(self) -> int:
-        """For signal.set_wakeup_fd: a signal ends the current wait."""
+        """Descriptor for signal.set_wakeup_fd, so that a signal ends the current wait."""
         return self._wake_writer
 
     def watch(self, descriptor: int, callback: Callback) -> None:
-        """Call back whenever the descriptor can be read or has been closed at its other end."""
+        """Call back whenever the descriptor is readable or closed at its other end."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def unwatch(self, descriptor: int) -> None:
+        """Remove the callback of a descriptor, if there is one."""
         with contextlib.suppress(KeyError):
             self._selector.unregister(descriptor)
 
     def call_at(self, at: float, callback: Callback) -> Timer:
-        """Call back at a moment of the boot clock."""
+        """Call back at a time of the boot clock."""
         timer = Timer(at, next(self._order), callback)
         heapq.heappush(self._timers, timer)
         return timer
 
     def call_after(self, seconds: float, callback: Callback) -> Timer:
+        """Call back after a delay."""
         return self.call_at(boot_clock() + seconds, callback)
 
     def every(self, seconds: float, callback: Callback) -> None:
-        """Call back at this interval for the life of the loop; late calls are not made up for."""
+        """Call back now and at this interval. Missed calls are not repeated."""
 
         def again() -> None:
             self.call_after(seconds, again)
@@ -72,21 +75,21 @@ class Loop:
         again()
 
     def post(self, callback: Callback) -> None:
-        """From any thread: call back from the loop, soon."""
+        """Call back from the loop as soon as possible. May be called from any thread."""
         self._posted.append(callback)
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the loop as well as one more byte would
+        with contextlib.suppress(BlockingIOError):  # the pipe is full, so the loop wakes anyway
             os.write(self._wake_writer, b"\0")
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Run until `stop` is called."""
         self._running = True
         while self._running:
             self.turn()
 
     def turn(self) -> None:
-        """One wait and what it brought."""
+        """Wait once and make the calls that are due."""
         for key, _ in self._selector.select(self._wait()):
-            if self._selector.get_map().get(key.fileobj) == key:  # not unwatched by the one before it
+            if self._selector.get_map().get(key.fileobj) == key:  # not removed by a callback before it
                 key.data()
         while self._posted:
             self._posted.popleft()()
@@ -97,6 +100,7 @@ class Loop:
                 callback()
 
     def stop(self) -> None:
+        """End `run`. May be called from any thread."""
         self._running = False
         self.post(lambda: None)
 

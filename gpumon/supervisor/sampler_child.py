@@ -1,25 +1,33 @@
-"""One sampler or trial child: its orders, and the driver call it is in."""
+"""One sampler or trial child: its orders and its current driver call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpumon.model.call_progress import CallInProgress
 from gpumon.model.orders import SamplerOrders
 from gpumon.model.snapshot import ChildMessage
+from gpumon.supervisor.deadlines import SamplerDeadlines
 from gpumon.supervisor.framed_child import ChildProgram, FramedChild
 from gpumon.supervisor.loop import Loop
 
-SILENCE_SECONDS = 90.0
-"""Longest that a child may say nothing while in no driver call: three times its longest pause of its own."""
+OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByPciBusId"})
+"""Calls that open a GPU. The shared memory names only the first handle lookup so."""
+
+
+def call_deadline(call: CallInProgress, deadlines: SamplerDeadlines) -> float:
+    """Return the seconds after which this driver call is late."""
+    return deadlines.opening if call.call in OPENING_CALLS else deadlines.call
 
 
 class SamplerChild(FramedChild):
-    """Started on construction."""
+    """A running sampler, started on construction."""
 
     def __init__(
         self,
         loop: Loop,
         orders: Callable[[int], SamplerOrders],
+        deadlines: SamplerDeadlines,
         *,
         on_message: Callable[[ChildMessage], None],
         on_end: Callable[[SamplerChild, int], None],
@@ -29,9 +37,13 @@ class SamplerChild(FramedChild):
 
         def launch(page: int) -> ChildProgram:
             self.orders = orders(page)
-            name = "trial" if self.orders.trial else "sampler"
             return ChildProgram(
-                name=name, module="gpumon.collectors.sampler", orders=self.orders.encode(), silence=SILENCE_SECONDS
+                name="trial" if self.orders.trial else "sampler",
+                module="gpumon.collectors.sampler",
+                orders=self.orders.encode(),
+                silence=deadlines.silence,
+                deadline=lambda call: call_deadline(call, deadlines),
+                deadlines=deadlines,
             )
 
         super().__init__(

@@ -32,6 +32,7 @@ from gpumon.state.messages import Message, StoredState, Tick, VerdictTransitions
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
+from gpumon.supervisor.deadlines import SAMPLER_DEADLINES, SamplerDeadlines
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
@@ -43,7 +44,7 @@ RANK = "import sys; sys.stdin.read()\n"
 class ReleasedNode:
     """Begins with a first complete poll; `stop` ends every child."""
 
-    def __init__(self, folder: Path, *, most: float = 60.0) -> None:
+    def __init__(self, folder: Path, *, most: float = 60.0, deadlines: SamplerDeadlines = SAMPLER_DEADLINES) -> None:
         self.folder = folder
         self._before = unreaped()
         self.scenario, self.marker, self.done = (folder / one for one in ("scenario.yml", "release", "release.done"))
@@ -62,6 +63,7 @@ class ReleasedNode:
             lambda page: SamplerOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
             on_message=self._message,
             on_state=self.take,
+            deadlines=deadlines,
         )
         worker = folder / "rank.py"
         worker.write_text(RANK, encoding="ascii")

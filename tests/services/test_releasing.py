@@ -18,7 +18,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.reading import rows
 from gpumon.model.release import NODE
 from gpumon.state.report import Report
-from gpumon.supervisor import framed_child, sampler_supervisor
+from gpumon.supervisor.deadlines import SamplerDeadlines
 
 BUS_3 = "00000000:61:00.0"
 HANG = "nvmlDeviceGetUtilizationRates"
@@ -26,8 +26,8 @@ OTHERS = EVERY - {3}
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> Iterator[ReleasedNode]:
-    one = ReleasedNode(tmp_path)
+def fresh(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ReleasedNode]:
+    one = ReleasedNode(tmp_path, deadlines=getattr(request, "param", SamplerDeadlines()))
     yield one
     one.stop()
 
@@ -82,17 +82,17 @@ def test_a_released_node_has_no_sampler_and_ends_by_itself(node: ReleasedNode) -
     assert not wrong(node.reports)
 
 
-def test_the_driver_is_shut_down_in_order(node: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fresh", [SamplerDeadlines(grace=60.0)], indirect=True)
+def test_the_driver_is_shut_down_in_order(node: ReleasedNode) -> None:
     """The event set is freed and NVML shut down before the sampler ends."""
-    monkeypatch.setattr(framed_child, "GRACE_SECONDS", 60.0)
     node.suffer(delay={"nvmlShutdown": 1.1})  # the trace is written once a second
     assert node.release(50.0).holders == ()
     assert (node.calls("nvmlEventSetFree"), node.calls("nvmlShutdown")) == (1, 1)
 
 
-def test_a_shutdown_that_hangs_is_ended(node: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fresh", [SamplerDeadlines(grace=0.5)], indirect=True)
+def test_a_shutdown_that_hangs_is_ended(node: ReleasedNode) -> None:
     """By SIGKILL, after a while."""
-    monkeypatch.setattr(framed_child, "GRACE_SECONDS", 0.5)
     node.suffer(hang=["nvmlShutdown"])
     assert node.release(50.0).holders == ()
     assert not node.samplers_now()
@@ -165,9 +165,9 @@ def test_what_sigkill_does_not_end_is_named(node: ReleasedNode, tmp_path: Path) 
     node.until(lambda: node.up() == EVERY)
 
 
-def test_a_trial_holds_only_its_own_gpu(node: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fresh", [SamplerDeadlines(first_trial=0.2)], indirect=True)
+def test_a_trial_holds_only_its_own_gpu(node: ReleasedNode) -> None:
     """It is no obstacle to the release of another GPU, nor is the sampler to that of the GPU that it leaves aside."""
-    monkeypatch.setattr(sampler_supervisor, "FIRST_TRIAL", 0.2)
     node.simulate({5: {"hang": [HANG]}})
     node.until(lambda: len(node.samplers.holders(frozenset({NODE}))) == 2)
     sampler, trial = (one.pid for one in node.samplers.holders(frozenset({NODE})))
@@ -291,7 +291,7 @@ def test_a_release_goes_on_over_a_restart_of_the_agent(fresh: ReleasedNode) -> N
     fresh.release(20.0, by="command")
     kept = json.loads(record.read_text())
     fresh.releasing.stop()
-    fresh.samplers.keep_off(frozenset())
+    fresh.samplers.release(frozenset())
 
     again = fresh.releasing = fresh.another()
     fresh.start()

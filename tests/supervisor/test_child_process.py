@@ -144,7 +144,7 @@ def test_what_a_child_leaves_in_its_group_ends_with_it() -> None:
     turn_until(loop, lambda: told.output.endswith(b"\n"))
     left = os.pidfd_open(int(told.output))
 
-    child.tell(b"end\n")
+    child.write(b"end\n")
     turn_until(loop, lambda: bool(told.codes))
 
     assert told.codes == [0]

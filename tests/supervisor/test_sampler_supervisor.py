@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,13 @@ from gpumon.clock import boot_clock
 from gpumon.model.orders import SamplerOrders, Simulation
 from gpumon.model.snapshot import ChildMessage, Snapshot, XidEvent
 from gpumon.state.messages import SamplerStatus
+from gpumon.supervisor.deadlines import SamplerDeadlines
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.sampler_supervisor import MOST_ABANDONED, MOST_EVENT_FAILURES, SamplerSupervisor
+from gpumon.supervisor.sampler_supervisor import MAX_ABANDONED, MAX_EVENT_FAILURES, SamplerSupervisor
 
 HANG = "nvmlDeviceGetUtilizationRates"
+DEADLINES = replace(SamplerDeadlines().scaled(0.1), call=1.0, opening=60.0, silence=90.0, grace=3.0, early=600.0)
+"""A tenth of the real deadlines, except for those that depend on the processor time of the child."""
 
 
 class Watched:
@@ -42,6 +46,7 @@ class Watched:
             lambda page: SamplerOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
             on_message=self._take,
             on_state=self._note,
+            deadlines=DEADLINES,
         )
         self.supervisor.start()
 
@@ -101,7 +106,7 @@ def test_a_child_that_sigkill_does_not_end_is_named_and_no_trial_joins_it(watche
         assert HANG in watched.state.abandoned[0]
         watched.until(lambda: watched.polled() == {0, 1, 2, 3, 4, 6, 7})
         watched.suffer({})
-        turn_for(watched.loop, 6.0)  # a trial would have been due after 5 s
+        turn_for(watched.loop, 2 * DEADLINES.first_trial)  # a trial would be due
         assert len(watched.state.aside) == 1
 
     watched.until(lambda: not watched.state.abandoned)
@@ -114,7 +119,7 @@ def test_beyond_three_abandoned_children_no_sampler_is_started(watched: Watched,
     program = build(tmp_path)
     kept: set[int] = set()
     with ExitStack() as holders:
-        for gpu in range(MOST_ABANDONED):
+        for gpu in range(MAX_ABANDONED):
             watched.until(lambda left=gpu: len(watched.polled()) == 8 - left)
             (pid,) = samplers() - kept
             kept.add(pid)
@@ -150,7 +155,7 @@ def test_a_library_that_crashes_for_no_gpu_is_started_less_and_less_often(watche
     began = boot_clock()
     watched.until(lambda: watched.state.restarts.get("crash", 0) >= 4)
 
-    assert boot_clock() - began > 2.0
+    assert boot_clock() - began > 4 * DEADLINES.first_restart  # a lower bound: doubled twice
     watched.suffer({})
     watched.until(lambda: len(watched.polled()) == 8)
 
@@ -167,11 +172,11 @@ def test_xids_that_came_with_silent_firmware_are_not_lost(watched: Watched) -> N
 def test_an_event_set_that_hangs_costs_the_xids_and_not_the_readings(watched: Watched) -> None:
     """After a few hangs the sampler asks for no more events, and reads on."""
     watched.suffer({}, hang=["nvmlEventSetWait*"])
-    watched.until(lambda: watched.state.restarts["deadline"] == MOST_EVENT_FAILURES)
+    watched.until(lambda: watched.state.restarts["deadline"] == MAX_EVENT_FAILURES)
     seen = len(watched.snapshots)
     watched.until(lambda: len(watched.snapshots) > seen + 3)
 
-    assert watched.state.restarts["deadline"] == MOST_EVENT_FAILURES
+    assert watched.state.restarts["deadline"] == MAX_EVENT_FAILURES
 
 
 def test_a_sampler_that_is_told_to_watch_sees_at_once_who_comes(watched: Watched) -> None:

@@ -248,7 +248,7 @@ class _CurrentPass:
         if step is not None:
             self._steps.append(step)
         for rank in self.ranks:
-            rank.child.tell(line)
+            rank.child.write(line)
 
     def _so_far(self, ending: Ending | None = None) -> Pass:
         accounts = tuple(rank.account for rank in self.ranks)

@@ -17,7 +17,8 @@ from gpumon.clock import boot_clock
 from gpumon.model.orders import LinksOrders, Simulation
 from gpumon.model.snapshot import LinksSnapshot
 from gpumon.state.messages import LinksStatus
-from gpumon.supervisor.links_supervisor import LinksSupervisor, Patience
+from gpumon.supervisor.deadlines import LinksDeadlines
+from gpumon.supervisor.links_supervisor import LinksSupervisor
 from gpumon.supervisor.loop import Loop
 
 ALL = {f"mlx5_{n}" for n in range(8)}
@@ -39,7 +40,7 @@ class Watched:
             lambda page: LinksOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
             on_seen=self.seen.append,
             on_state=self._note,
-            patience=Patience(read=1.0, first_retry=2.0),
+            deadlines=LinksDeadlines(read=1.0, first_retry=2.0),
         )
         self.supervisor.start()
 

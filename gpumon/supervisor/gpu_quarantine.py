@@ -1,0 +1,69 @@
+"""The GPUs that no sampler opens because a driver call on them does not return or crashes, and when to retry them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from gpumon.clock import boot_clock
+from gpumon.model.release import NODE
+from gpumon.state.messages import Quarantine
+from gpumon.supervisor.deadlines import SamplerDeadlines
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    quarantine: Quarantine
+    since: float
+    trial_at: float
+
+
+class GpuQuarantine:
+    """Quarantined GPUs by bus id, each with the time of its next trial."""
+
+    def __init__(self, deadlines: SamplerDeadlines) -> None:
+        self._deadlines = deadlines
+        self._entries: dict[str, _Entry] = {}
+
+    def __contains__(self, bus_id: str) -> bool:
+        return bus_id in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def state(self) -> Mapping[str, Quarantine]:
+        """Return fault and time of each quarantine."""
+        return {bus_id: entry.quarantine for bus_id, entry in self._entries.items()}
+
+    def add(self, bus_id: str, fault: str, detail: str) -> None:
+        """Quarantine a GPU. A GPU that is quarantined keeps its first fault."""
+        if bus_id not in self._entries:
+            now = boot_clock()
+            quarantine = Quarantine(fault=fault, detail=detail, wall=time.time())
+            self._entries[bus_id] = _Entry(quarantine, now, now + self._deadlines.first_trial)
+
+    def remove(self, bus_id: str) -> None:
+        """Readmit a GPU."""
+        del self._entries[bus_id]
+
+    def due(self, released: frozenset[str]) -> str | None:
+        """Return the GPU whose trial is due for the longest time, except released ones."""
+        now = boot_clock()
+        due = [gpu for gpu, entry in self._entries.items() if entry.trial_at <= now and gpu not in released]
+        return min(due, key=lambda gpu: self._entries[gpu].trial_at, default=None)
+
+    def postpone(self, bus_id: str) -> None:
+        """Schedule the next trial after one that failed."""
+        entry = self._entries.get(bus_id)
+        if entry is not None:
+            early = boot_clock() - entry.since < self._deadlines.early
+            pause = self._deadlines.early_trial if early else self._deadlines.late_trial
+            self._entries[bus_id] = replace(entry, trial_at=boot_clock() + pause)
+
+    def retry_now(self, bus_id: str) -> None:
+        """Make the trial due at once, with NODE all trials: a released GPU may have been repaired."""
+        now = boot_clock()
+        for gpu in tuple(self._entries) if bus_id == NODE else (bus_id,):
+            if gpu in self._entries:
+                self._entries[gpu] = replace(self._entries[gpu], since=now, trial_at=now)
