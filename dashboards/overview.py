@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dashboards.panels import Section, graph, series, stat, table, timeline
-from gpumon.health.alerting import rules
-from gpumon.health.alerts.fleet import MIN_NODES, ratio_at_best_size
-from gpumon.health.alerts.rules import JOB
+from gpumon.health.alert_rules import JOB, rules
+from gpumon.health.fleet_rules import MIN_NODES, ratio_at_best_size
 
 UID = "gpumon-overview"
 TITLE = "gpumon: overview"
@@ -24,7 +23,7 @@ LEVELS = {0.0: ("ok", "green"), 1.0: ("unknown", "purple"), 2.0: ("warn", "orang
 """Of verdicts."""
 
 _TARGETS = f'up{{job="{JOB}",instance=~"$instance"}}'
-_RULES = "|".join(rule.name for rule in rules({}))
+_RULES = "|".join(rule.name for rule in rules())
 
 
 def alerts(*matchers: str) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from dashboards.generate import dashboards
 from gpumon.config.reference import reference, sample
-from gpumon.health.alerting import rules
-from gpumon.health.alerts.render import render, runbook
+from gpumon.health.alert_rules import render, rules
 from gpumon.outputs.catalogue import markdown
 from gpumon.sim import reference as reference_of_simulation
 from scripts.docs import health_page, probe_page, xid_page
+from scripts.docs.alerts_page import alerts_page
 from scripts.reference import findings
 
 ROOT = Path(__file__).parents[1]
@@ -23,13 +23,13 @@ _SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTA
 
 def generated() -> Mapping[str, str]:
     """Contents by path."""
-    table = rules({})
+    table = rules()
     return {
         "docs/metrics.md": markdown(findings()),
         "docs/xids.md": xid_page.markdown(),
         "docs/health.md": health_page.markdown(),
         "docs/configuration.md": reference(),
-        "docs/alerts.md": runbook(table),
+        "docs/alerts.md": alerts_page(table),
         "docs/simulation.md": filled("docs/simulation.md", reference_of_simulation.sections()),
         "docs/probe.md": filled("docs/probe.md", probe_page.sections()),
         "deploy/gpumon.yml": sample(),

@@ -30,7 +30,7 @@ from gpumon.sim.infiniband import open_tree
 from gpumon.sim.library import SimulatedNode, open_node
 from gpumon.sim.profiles import PROFILES
 from gpumon.state.messages import StoredState, Tick, VerdictTransitions
-from gpumon.state.reduce import reduce, watching
+from gpumon.state.reduce import reduce
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
 
@@ -68,7 +68,7 @@ def report_of(profile: str, scenario: Path | None = None) -> Report:
     """
     terms = ReducerSettings()
     first = Report(started=0.0, simulated=profile, build=BUILD, probe=ProbeState(metrics=INITIAL))
-    report, clock = watching(first, terms), [AT]
+    report, clock = first, [AT]
     with _simulated(profile, scenario, clock) as node:
         library = Library(call_progress.Writer(call_progress.create()))
         status = start(library)

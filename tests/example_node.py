@@ -6,12 +6,10 @@ from dataclasses import replace
 
 from example_parts import GIB, NVLINKS, bus_id, gpu, mig, port, uuid
 
-from gpumon.health.alerting import names, rules
-from gpumon.health.alerts.alert import FIRING, Alert
-from gpumon.health.alerts.template import filled
+from gpumon.health.alert import FIRING, Alert
+from gpumon.health.alert_rules import fill, rule_of
 from gpumon.health.expectation import Expectation
 from gpumon.health.standing import Health
-from gpumon.health.table import BY_NAME
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
@@ -33,7 +31,7 @@ STAMP = HostTime(host="gpu-17", wall=WALL, boot=864000.0)
 BOOT_ID = "3c0e1f5e-6d0c-4a51-9d34-0d2f8f1f2b77"
 LADDER = (1 << 20, 1 << 25, 1 << 30, 1 << 33)
 HEAT = "gpu_thermal_margin_low"
-HOT = names(BY_NAME[HEAT])[-1]
+HOT = "GpuThermalMarginLowWarning"
 """The alert: a warning."""
 
 
@@ -57,18 +55,17 @@ def event() -> ErrorEvent:
 
 
 def alert() -> Alert:
-    [rule] = (one for one in rules({}) if one.name == HOT)
-    labels, value = (("check", HEAT), ("gpu", "0"), ("uuid", uuid(0))), float(Level.WARN)
+    rule = rule_of(HEAT, Level.WARN)
+    assert rule is not None
+    labels = (("check", HEAT), ("gpu", "0"), ("uuid", uuid(0)))
     return Alert(
         rule=rule.name,
         severity=rule.severity,
         state=FIRING,
         labels=labels,
-        summary=filled(rule.summary, labels, value),
-        description=filled(rule.description, labels, value),
+        summary=fill(rule.summary, labels),
+        description="It has 0 degrees left until it slows down for heat.",
         runbook_url=rule.runbook_url,
-        value=value,
-        active_at=STAMP.boot - 400,
         since=WALL - 400,
         firing_since=WALL - 280,
     )

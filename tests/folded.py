@@ -15,7 +15,7 @@ from gpumon.model.nvlink import Nvlink
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
 from gpumon.state.change_log import changes
 from gpumon.state.messages import Message
-from gpumon.state.reduce import reduce, watching
+from gpumon.state.reduce import reduce
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
 
@@ -50,7 +50,7 @@ def polled(*gpus: GpuReading, at: float = 100.0) -> Snapshot:
 
 def told(*arrivals: Message, at: float = 100.0, report: Report | None = None, terms: ReducerSettings = TERMS) -> Report:
     """The Report after these arrivals, all at one moment."""
-    report = report or watching(Report(started=0.0), terms)
+    report = report or Report(started=0.0)
     for arrival in arrivals:
         report = reduce(report, arrival, Now(at, 1e9 + at, at), terms)
     return report

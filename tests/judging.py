@@ -11,9 +11,9 @@ import example_parts
 
 from gpumon.health import judge, table
 from gpumon.health.acknowledge import Asked, acknowledged
-from gpumon.health.alerts.history import History
 from gpumon.health.pending_verdicts import PendingVerdict, resumed, waited
 from gpumon.health.policy import Policy
+from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.standing import Health
 from gpumon.health.terms import Level, Way
 from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
@@ -34,7 +34,7 @@ LOOK = 5.0
 """Seconds between two looks of the daemon."""
 EVERY = 10.0
 """Seconds between two looks while a test lets time pass: a look is dear, and few stories are told in seconds."""
-WINDOWS = table.windows()
+WINDOWS = table.recorded_windows()
 
 
 class Ward:
@@ -51,7 +51,7 @@ class Ward:
             events=(),
             alerts=(),
             health=type(base.health)(),
-            internal=replace(base.internal, recalled=True, history=History().watching((), WINDOWS)),
+            internal=replace(base.internal, recalled=True, history=SampleHistory(windows=WINDOWS)),
         )
         self.terms = ReducerSettings(policy=policy or Policy())
         self.at = uptime
@@ -147,7 +147,7 @@ class Ward:
         self.report = replace(self.report, boot_id=boot_id)
         self.report = replace(
             self.report,
-            internal=replace(self.report.internal, history=History().watching((), WINDOWS)),
+            internal=replace(self.report.internal, history=SampleHistory(windows=WINDOWS)),
         )
         self.at = 0.0
         self.restart(waiting=())
@@ -191,7 +191,7 @@ class Ward:
             replace(one, begun_at=None, gpu=replace(one.gpu, ecc_errors_total=dict(one.ecc_volatile or {}) or None))
             for one in self.report.gpus
         )
-        memory = replace(self.report.internal, history=History().watching((), WINDOWS))
+        memory = replace(self.report.internal, history=SampleHistory(windows=WINDOWS))
         self.report = replace(self.report, health=replace(health, open=known), gpus=gpus, internal=memory)
         self._idle = self.at
         resumed_ = resumed(waiting, self.moment, self.report.boot_id)

@@ -9,10 +9,12 @@ import example_node as example
 import example_parts
 
 from gpumon.health import table
-from gpumon.health.alerting import rules
-from gpumon.health.alerts.alert import Alert
-from gpumon.health.alerts.history import History
+from gpumon.health.alert import Alert
+from gpumon.health.alert_rules import rules
+from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.standing import Health
+from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import Verdict
 from gpumon.model.error_event import OVERRUN, SXID, ErrorEvent
 from gpumon.model.fabric import CHECKS, Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
@@ -35,7 +37,7 @@ from gpumon.state.settings import ReducerSettings
 STAMP: HostTime = example.STAMP
 MINUTE = 60.0
 RUNS = 24
-RULES = {rule.name: rule for rule in rules({})}
+RULES = {rule.name: rule for rule in rules()}
 
 
 def report_document(report: Report, now: HostTime = STAMP) -> Document:
@@ -80,6 +82,23 @@ def lost(index: int = 3) -> Report:
     return judged(replace(report, events=(event,), alerts=(fired,)))
 
 
+def idle(index: int) -> Report:
+    """Return a node with a verdict for information."""
+    report = healthy()
+    verdict = Verdict(
+        check="gpu_idle",
+        device=example_parts.uuid(index),
+        level=Level.WARN,
+        reason="Processes held it for an hour in which it was busy 2% of the time.",
+        action=Action.NONE,
+        since=STAMP.wall - 10 * MINUTE,
+        seen=STAMP.wall,
+        seen_at=STAMP.boot,
+        boot_id=report.boot_id,
+    )
+    return replace(report, health=replace(report.health, open={verdict.key: verdict}))
+
+
 def stuck(index: int = 5) -> Report:
     """A driver call on one GPU does not return."""
     return judged(faulted(healthy(), index, "stuck", "nvmlDeviceGetFieldValues has not returned"))
@@ -87,7 +106,7 @@ def stuck(index: int = 5) -> Report:
 
 def judged(report: Report) -> Report:
     """With the verdicts that ten minutes of it have given."""
-    history = History().watching((), table.windows())
+    history = SampleHistory(windows=table.recorded_windows())
     report = replace(report, internal=replace(report.internal, recalled=True, history=history))
     for ago in (20 * MINUTE, 10 * MINUTE, 0.0):
         now = Now(STAMP.boot - ago, STAMP.wall - ago, STAMP.boot - ago)
@@ -268,8 +287,6 @@ def alert(name: str, index: int, summary: str, *, state: str = "firing") -> Aler
         summary=summary,
         description="What it means, in a sentence.",
         runbook_url=rule.runbook_url,
-        value=1.0,
-        active_at=STAMP.boot - 10 * MINUTE,
         since=STAMP.wall - 10 * MINUTE,
         firing_since=STAMP.wall - 9 * MINUTE if state != "pending" else None,
         resolved_at=STAMP.wall - MINUTE if state == "resolved" else None,

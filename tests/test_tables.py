@@ -11,9 +11,7 @@ import pytest
 from gpumon.collectors.nvml import gpm
 from gpumon.collectors.nvml.calls import CALLS
 from gpumon.collectors.nvml.field_ids import FIELD_IDS, field_ids
-from gpumon.health.alerting import rules
-from gpumon.health.alerts.expression import Reading, fits
-from gpumon.health.alerts.expression import parts as branches
+from gpumon.health.table import recorded_windows
 from gpumon.model.nvlink import C2cLink, Nvlink
 from gpumon.model.reading import (
     KEY_SEPARATOR,
@@ -35,7 +33,6 @@ from gpumon.model.reading import (
     Source,
     Sysfs,
     Table,
-    labels_of,
     rows,
 )
 from gpumon.outputs.catalogue import unit
@@ -169,17 +166,12 @@ def test_details_are_values_of_the_label(table: type[Table], name: str, row: Row
                 raise AssertionError("such a source does not say its values")
 
 
-def test_rules_read_no_details() -> None:
-    """What /metrics does not show by itself cannot raise an alert in Prometheus."""
+def test_checks_read_windows_of_exported_metrics() -> None:
+    """The history holds what the agent exports: a window of another metric, or of a detail, would stay empty."""
     by_name = {table.PREFIX + name: row for table, name, row in METRICS}
-    written = [rule.expression for rule in rules({}) if rule.expression is not None]
-    read = [part for expression in written for part in branches(expression) if isinstance(part, Reading)]
-    assert read
-    for reading in read:
-        row = by_name.get(reading.name)
-        if row is not None and row.detail is not False:
-            assert row.detail is not True, reading
-            assert not [key for key in row.detail if fits(labels_of(row, key), reading.where)], reading
+    windows = recorded_windows()
+    assert windows
+    assert [name for name in windows if name not in by_name or by_name[name].detail is True] == []
 
 
 def test_every_field_number_is_used() -> None:

@@ -68,12 +68,10 @@ class _Front(Front):
 
 
 class Agent(Daemon):
-    """The daemon without an HTTP server, without ranks and without alert rules, which take long to evaluate."""
+    """The daemon without an HTTP server and without ranks."""
 
     def __init__(self, configuration: Configuration, reread: Callable[[], Configuration]) -> None:
         super().__init__(configuration, reread)
-        monitor = self.services.monitor
-        monitor.apply(replace(monitor.terms, rules=()))
         self.services.front.stop()
         self.services = replace(
             self.services,

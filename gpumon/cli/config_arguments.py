@@ -16,7 +16,6 @@ from gpumon.config import health_file, xid_file
 from gpumon.config.load import ConfigurationError, configuration_file, load
 from gpumon.config.model import Configuration
 from gpumon.config.settings import CONFIG_FILE, FLAGS
-from gpumon.health.alerts.rules import THRESHOLDS
 from gpumon.health.checks.versions import VERSIONS
 from gpumon.health.table import BY_NAME, LIMITS
 from gpumon.model.orders import is_recording
@@ -38,7 +37,6 @@ def reader(chosen: argparse.Namespace) -> Callable[[], Configuration]:
         path,
         flags,
         os.environ,
-        thresholds=THRESHOLDS,
         versions=VERSIONS,
         limits=LIMITS,
         checks=BY_NAME,

@@ -1,19 +1,23 @@
-"""`gpumon rules render`: the alert rules for Prometheus, with this configuration's thresholds."""
+"""`gpumon rules render`: the alert rules for Prometheus."""
 
 from __future__ import annotations
 
 import argparse
 
-from gpumon.cli.config_arguments import add_flags, configuration
-from gpumon.config.component_settings import terms
-from gpumon.health.alerts.render import render
+from gpumon.health.alert_rules import STALE_SECONDS, render, rules
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("render",))
-    add_flags(parser)
+    parser.add_argument(
+        "--stale-seconds",
+        type=float,
+        default=STALE_SECONDS,
+        metavar="SECONDS",
+        help="age of the last complete poll above which GpumonStale fires (default: %(default)g)",
+    )
 
 
 def run(chosen: argparse.Namespace) -> int:
-    print(render(terms(configuration(chosen)).rules), end="")
+    print(render(rules(chosen.stale_seconds)), end="")
     return 0

@@ -12,7 +12,6 @@ from pathlib import Path
 from gpumon import __version__
 from gpumon.config.model import Configuration
 from gpumon.health.agent_runs import AgentRun
-from gpumon.health.alerting import rules
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.policy import Policy
 from gpumon.model.node import Build
@@ -74,7 +73,6 @@ def terms(configuration: Configuration) -> ReducerSettings:
         expected=configuration.gpus.expected_count,
         probe_interval=timetable(configuration).interval,
         probe_gated=bool(configuration.probe.scheduler_gate),
-        rules=rules(configuration.alerts.thresholds),
         catalogue=catalogue(configuration),
         policy=policy(configuration),
     )

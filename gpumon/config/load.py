@@ -43,7 +43,6 @@ def load(
     flags: Mapping[str, str | None],
     environ: Mapping[str, str],
     *,
-    thresholds: Collection[str] | None = None,
     versions: Collection[str] | None = None,
     limits: Mapping[str, Limit] | None = None,
     checks: Collection[str] | None = None,
@@ -52,9 +51,9 @@ def load(
 ) -> Configuration:
     """Return the configuration in force. Raises ConfigurationError with every problem.
 
-    `flags` maps flag names to values, None if a flag is not given. The allowed names of alerts.thresholds,
-    health.thresholds (`limits`), health.versions, health.disabled_checks (`checks`) and simulate.profile are not
-    checked if they are None. `xid_rows` reads xids.file, which is not read if it is None.
+    `flags` maps flag names to values, None if a flag is not given. The allowed names of health.thresholds (`limits`),
+    health.versions, health.disabled_checks (`checks`) and simulate.profile are not checked if they are None. `xid_rows`
+    reads xids.file, which is not read if it is None.
     """
     given = Given()
     state = places.state_directory(environ, root=os.geteuid() == 0)
@@ -64,8 +63,6 @@ def load(
         given.put_file(path)
     given.put_environment(environ)
     given.put_flags(flags)
-    if thresholds is not None:
-        given.check_names("alerts", "thresholds", thresholds)
     if limits is not None:
         given.check_names("health", "thresholds", limits)
         given.check_limits(limits)

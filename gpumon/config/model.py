@@ -168,16 +168,6 @@ class Simulate(Section):
         return scenario
 
 
-class Alerts(Section):
-    """The agent's own evaluation of the rules, and the rules it renders for Prometheus."""
-
-    thresholds: Mapping[str, float | None] = setting(
-        {},
-        "Thresholds of the rules that differ from the shipped ones, by name. Null switches off what depends on one.",
-        example={"idle_busy_ratio": 0.1},
-    )
-
-
 class Health(Section):
     """The checks, and the verdicts that they give: docs/health.md."""
 
@@ -280,7 +270,6 @@ class Configuration(Section):
     metrics: Metrics = Metrics()
     simulate: Simulate = Simulate()
     probe: Probe = Probe()
-    alerts: Alerts = Alerts()
     health: Health = Health()
     release: Release = Release()
     maintenance: Maintenance = Maintenance()

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Literal
 
 from gpumon.health.facts import Facts, GpuCase, PortCase
-from gpumon.health.past import Past
 from gpumon.health.policy import Limit
+from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.terms import ACTIONS, FAIL, WARN, Action, Level
 from gpumon.health.verdict import NODE, Finding, Verdict
 
@@ -97,8 +97,8 @@ class Check:
     """Of a verdict of this check, and one of those that it follows from: whether that one does explain it. The third
     says whether they came at the same time; it is for this to say whether that matters. None: it does, and what is
     latched follows from nothing that asks for less."""
-    past: tuple[Past, ...] = ()
-    """What it looks back on."""
+    windows: tuple[SampleWindow, ...] = ()
+    """Sample windows that it reads."""
     limits: tuple[Limit, ...] = ()
     """What an operator can set of it."""
     notice: str = ""
@@ -112,6 +112,11 @@ class Check:
     def alert(self) -> str:
         """Return the name of the check's alert."""
         return alert_name(self.name)
+
+    @property
+    def first_step(self) -> str:
+        """Return the first of the numbered steps, in one line."""
+        return " ".join(self.steps.partition("\n2. ")[0].removeprefix("1. ").split())
 
     @property
     def severities(self) -> tuple[tuple[Level, str], ...]:

@@ -8,11 +8,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from gpumon.health.agent_runs import AgentRun
-from gpumon.health.alerts.history import STEP, History
 from gpumon.health.catalogue import SHIPPED, Catalogue, Explanation
 from gpumon.health.expectation import Expectation
-from gpumon.health.past import Growth, Past, Series, grouped, growing
 from gpumon.health.policy import Limit, Policy
+from gpumon.health.sample_windows import (
+    STEP,
+    CounterGrowth,
+    SampleHistory,
+    SampleWindow,
+    WindowSeries,
+    growth_by_device,
+    series_by_device,
+    with_labels,
+)
 from gpumon.health.terms import Way
 from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
@@ -53,7 +61,7 @@ class Facts:
     interval: float = 1.0
     """Of the fast polls, in seconds."""
     catalogue: Catalogue = SHIPPED
-    history: History = field(default_factory=History)
+    history: SampleHistory = field(default_factory=SampleHistory)
     notices: Mapping[str, str] = field(default_factory=dict)
     excluded: tuple[str, ...] = ()
     """Bus ids of the GPUs that the configuration excludes."""
@@ -188,47 +196,46 @@ class Facts:
         """The number in force; None: switched off."""
         return self.policy.limit(one)
 
-    def series(self, past: Past, device: str = NODE, *, since: float | None = None) -> tuple[Series, ...]:
-        """Of this device, every series of the metric that has a point in the window, with its other labels.
+    def series(
+        self, window: SampleWindow, device: str = NODE, *, since: float | None = None
+    ) -> tuple[WindowSeries, ...]:
+        """Return every series of the metric that this device has in the window, with its other labels.
 
-        `since`: seconds since the epoch before which nothing counts, where that is later than the window's begin.
+        `since`: seconds since the epoch before which nothing counts, if that is later than the start of the window.
         """
-        begin = past.seconds if since is None else min(past.seconds, max(0.0, self.now.wall - since))
-        if begin < past.seconds:
-            return self._cut(past, device, begin)
-        known = self._series.get(past)
-        if known is None:
-            known = self._series[past] = grouped(self.history, past, past.seconds, self.now.at)
-        return known.get(device, ())
+        seconds = window.seconds if since is None else min(window.seconds, max(0.0, self.now.wall - since))
+        if seconds < window.seconds:
+            return series_by_device(self.history, window, seconds, self.now.at).get(device, ())
+        if window not in self._series:
+            self._series[window] = series_by_device(self.history, window, seconds, self.now.at)
+        return self._series[window].get(device, ())
 
-    def growth(self, past: Past, device: str = NODE, *, since: float | None = None) -> tuple[Growth, ...]:
-        """Of this device, every counter of the metric that grew in the window; cheap where all stand still.
+    def growth(
+        self, window: SampleWindow, device: str = NODE, *, since: float | None = None
+    ) -> tuple[CounterGrowth, ...]:
+        """Return every counter of the metric that increased on this device in the window; cheap if all are constant.
 
-        `since`: as in `series`; less the moments in which the newest point of the history still moves.
+        `since`: as in `series`, plus the seconds in which the newest point of the history may still be replaced.
         """
-        known = self._growth.get(past)
-        if known is None:
-            known = self._growth[past] = growing(self.history, past, self.now.at)
-        found = known.get(device, ())
+        if window not in self._growth:
+            self._growth[window] = growth_by_device(self.history, window, self.now.at)
+        growths = self._growth[window].get(device, ())
         begin = self.now.at - (self.now.wall - since) + STEP if since is not None else 0.0
-        if not found or begin <= self.now.at - past.seconds:
-            return found
-        cut = (Growth(one.labels, tuple(step for step in one.steps if step[0] > begin)) for one in found)
-        return tuple(one for one in cut if one.steps)
+        if not growths or begin <= self.now.at - window.seconds:
+            return growths
+        cut = (CounterGrowth(each.labels, tuple(step for step in each.steps if step[0] > begin)) for each in growths)
+        return tuple(each for each in cut if each.steps)
 
     def wall(self, at: float) -> float:
-        """Seconds since the epoch, of a moment of the boot clock."""
+        """Return a boot clock time in seconds since the epoch."""
         return self.now.wall - (self.now.at - at)
 
-    def _cut(self, past: Past, device: str, seconds: float) -> tuple[Series, ...]:
-        return grouped(self.history, past, seconds, self.now.at).get(device, ())
-
     @cached_property
-    def _growth(self) -> dict[Past, Mapping[str, tuple[Growth, ...]]]:
+    def _growth(self) -> dict[SampleWindow, Mapping[str, tuple[CounterGrowth, ...]]]:
         return {}
 
     @cached_property
-    def _series(self) -> dict[Past, Mapping[str, tuple[Series, ...]]]:
+    def _series(self) -> dict[SampleWindow, Mapping[str, tuple[WindowSeries, ...]]]:
         return {}
 
 
@@ -243,13 +250,23 @@ class _Case(ABC):
     def device(self) -> str:
         """As verdicts name it."""
 
-    def series(self, past: Past, *, since: float | None = None) -> tuple[Series, ...]:
-        """As Facts.series."""
-        return self.facts.series(past, self.device, since=since)
+    def series(self, window: SampleWindow, *, since: float | None = None) -> tuple[WindowSeries, ...]:
+        """Return the device's series, as Facts.series."""
+        return self.facts.series(window, self.device, since=since)
 
-    def growth(self, past: Past, *, since: float | None = None) -> tuple[Growth, ...]:
-        """As Facts.growth."""
-        return self.facts.growth(past, self.device, since=since)
+    def growth(self, window: SampleWindow, *, since: float | None = None) -> tuple[CounterGrowth, ...]:
+        """Return the device's counters that increased, as Facts.growth."""
+        return self.facts.growth(window, self.device, since=since)
+
+    def mean(self, window: SampleWindow, **labels: str) -> float | None:
+        """Return the mean over the window; None if its samples cover too little of it."""
+        series = with_labels(self.series(window), **labels)
+        return None if series is None or not series.covers(window) else series.mean
+
+    def peak(self, window: SampleWindow, **labels: str) -> float | None:
+        """Return the highest value in the window; None if its samples cover too little of it."""
+        series = with_labels(self.series(window), **labels)
+        return None if series is None or not series.covers(window) else max(series.values)
 
     def has_verdict(self, check: str) -> bool:
         return (check, self.device) in self.facts.open

@@ -129,7 +129,7 @@ class _Causes:
 def _lead(cause: Verdict) -> float:
     """Seconds that it may take to find the cause while its consequence is found at once."""
     check = BY_NAME.get(cause.check)
-    return max(LEAD_SECONDS, *(past.seconds for past in check.past)) if check and check.past else LEAD_SECONDS
+    return max(LEAD_SECONDS, *(window.seconds for window in check.windows)) if check and check.windows else LEAD_SECONDS
 
 
 def _devices(device: str, where: Where, facts: Facts) -> Iterator[str]:

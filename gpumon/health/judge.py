@@ -144,7 +144,7 @@ class _Case:
 
     def _looks_back(self, verdict: Verdict, facts: Facts) -> bool:
         """Whether what made the verdict would still be seen. A restart forgets it; it counts for its whole time."""
-        now, window = facts.now, max((past.seconds for past in self.check.past), default=0.0)
+        now, window = facts.now, max((window.seconds for window in self.check.windows), default=0.0)
         before = verdict.boot_id == facts.boot_id and verdict.seen_at <= now.at - now.uptime
         return now.uptime >= min(HOUR, window) and not (before and now.at - verdict.seen_at < window)
 

@@ -49,6 +49,14 @@ class Limit(NamedTuple):
     graver: str = ""
     """Name of the limit of the next level, which this one does not pass."""
 
+    @property
+    def default_text(self) -> str:
+        """Return the default as the shortest decimal that reads back as the same number, or "unset"."""
+        value = self.default
+        if value is None:
+            return "unset"
+        return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
+
 
 def senseless(given: Mapping[str, float | None], limits: Mapping[str, Limit]) -> Iterator[tuple[str, str]]:
     """Names of limits that are given a number that makes no sense, and what it should be."""

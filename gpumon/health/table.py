@@ -21,7 +21,9 @@ from gpumon.health.checks import (
     pcie,
     power,
     probe,
+    probe_limits,
     thermal,
+    utilization,
     versions,
     work,
     xid,
@@ -46,7 +48,9 @@ SUBJECTS: Mapping[str, ModuleType] = {
     "Clocks": clocks,
     "InfiniBand and RoCE": infiniband,
     "The all-reduce": probe,
+    "Limits of the all-reduce": probe_limits,
     "What holds a GPU": work,
+    "Utilization": utilization,
     "Versions": versions,
     "The agent": agent,
 }
@@ -63,9 +67,9 @@ SUBJECT_OF: Mapping[str, str] = {
 """Of what a check judges, in a word: memory, nvlink, ..."""
 
 
-def windows() -> dict[str, float]:
-    """What the checks look back on: seconds by metric name."""
-    needed: dict[str, float] = {}
-    for past in (past for check in CHECKS for past in check.past):
-        needed[past.name] = max(past.seconds, needed.get(past.name, 0.0))
-    return needed
+def recorded_windows() -> dict[str, float]:
+    """Return the seconds of each metric that the checks read, by metric name."""
+    seconds: dict[str, float] = {}
+    for window in (window for check in CHECKS for window in check.windows):
+        seconds[window.metric] = max(window.seconds, seconds.get(window.metric, 0.0))
+    return seconds

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpumon.health.alerting import OF_VERDICTS
-from gpumon.health.alerts.alert import FIRING, SEVERITIES, Alert
-from gpumon.health.alerts.faults import FAULTS
-from gpumon.health.alerts.rules import RUNBOOK_URL, first_of, first_step
+from gpumon.health.alert_rules import SEVERITIES, runbook_url
 from gpumon.health.answered import repaired
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.clearing import PROOF_AFTER_REBOOT, PROOF_AFTER_RESET
 from gpumon.health.expectation import BASES
+from gpumon.health.gpu_faults import FAULTS
 from gpumon.health.table import BY_NAME, SUBJECT_OF
 from gpumon.health.terms import ACTIONS, UNKNOWN, Action, Way
 from gpumon.health.verdict import Verdict
@@ -51,12 +49,11 @@ class Problem:
 
 
 def problems(report: Report) -> tuple[Problem, ...]:
-    """Verdicts, faults that are none yet, other alerts, a bad run of the probe, notices; worst first, then oldest."""
+    """Return verdicts, faults without a verdict yet, a failed probe run and notices; worst first, then oldest."""
     found = (
         *_verdicts(report),
         *_faults(report),
         *_awaited(report),
-        *_alerts(report),
         *_probe(report),
         *_notices(report),
     )
@@ -91,8 +88,8 @@ def _problem(one: Verdict, check: Check, report: Report) -> Problem:
         severity=dict(check.severities).get(one.level, "warning"),
         title=_named(one, report, title(one)),
         detail=" ".join(filter(None, (one.reason, _latched(one, check, report), _consequences(one, report)))),
-        action=" ".join(filter(None, (_asked(one, report), first_of(check.steps)))),
-        runbook_url=RUNBOOK_URL.format(anchor=check.alert.lower()),
+        action=" ".join(filter(None, (_asked(one, report), check.first_step))),
+        runbook_url=runbook_url(check.alert),
         gpu=None if state is None else state.index,
         since=one.since,
     )
@@ -168,23 +165,6 @@ def _awaited(report: Report) -> Iterator[Problem]:
         )
 
 
-def _alerts(report: Report) -> Iterator[Problem]:
-    """Those that are no verdicts."""
-    index = {state.uuid: state.index for state in report.gpus}
-    for alert in _firing(report):
-        if alert.rule in OF_VERDICTS:
-            continue
-        yield Problem(
-            severity=alert.severity,
-            title=alert.summary.rstrip(".") or alert.rule,
-            detail=alert.description,
-            action=first_step(alert.rule),
-            runbook_url=alert.runbook_url,
-            gpu=index.get(dict(alert.labels).get("uuid", "")),
-            since=alert.firing_since or alert.since,
-        )
-
-
 def _probe(report: Report) -> Iterator[Problem]:
     """What no verdict says."""
     last = standing(report.probe.ran, ALL_REDUCE)
@@ -211,7 +191,3 @@ def _notices(report: Report) -> Iterator[Problem]:
                 title=f"The agent's {subject}" if subject != DRIVER else "The NVIDIA driver cannot be used",
                 detail=message,
             )
-
-
-def _firing(report: Report) -> Iterator[Alert]:
-    return (one for one in report.alerts if one.state == FIRING)

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpumon.health.alerts.alert import FIRING, SEVERITIES, Alert
+from gpumon.health.alert import FIRING, Alert
+from gpumon.health.alert_rules import SEVERITIES
 from gpumon.health.terms import Level
 from gpumon.health.verdict import Key
 from gpumon.health.verdict import VerdictChange as Cleared

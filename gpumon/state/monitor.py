@@ -9,7 +9,7 @@ from gpumon.clock import boot_clock
 from gpumon.model.now import Now
 from gpumon.state.change_log import changes
 from gpumon.state.messages import Message
-from gpumon.state.reduce import reduce, watching
+from gpumon.state.reduce import reduce
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
 
@@ -24,7 +24,7 @@ class Monitor:
     """`take` is called from the main loop alone; anybody may read `latest`. What changes is logged, once."""
 
     def __init__(self, first: Report, terms: ReducerSettings) -> None:
-        self.latest = watching(first, terms)
+        self.latest = first
         self._looked_at = boot_clock()
         self._lived = 0.0
         self.terms = terms
@@ -32,7 +32,6 @@ class Monitor:
     def apply(self, terms: ReducerSettings) -> None:
         """Reduce with these settings from now on."""
         self.terms = terms
-        self.latest = watching(self.latest, terms)
 
     def take(self, arrival: Message) -> None:
         """Fold one arrival into the next Report."""

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from gpumon.health import table
-from gpumon.health.alerts.alert import Alert
-from gpumon.health.alerts.evaluate import evaluate
+from gpumon.health.alert import RESOLVED, Alert, update_alerts
 from gpumon.model import hold, maintenance
 from gpumon.model.hold import Hold, HoldEnded, Holds
 from gpumon.model.maintenance import Known, Maintenance, MaintenanceEnded
@@ -35,12 +33,6 @@ from gpumon.state.messages import (
 )
 from gpumon.state.report import InternalState, Report
 from gpumon.state.settings import ReducerSettings
-
-
-def watching(report: Report, terms: ReducerSettings) -> Report:
-    """The same Report, remembering from now on what these rules look back on."""
-    history = report.internal.history.watching(terms.rules, table.windows())
-    return replace(report, internal=replace(report.internal, history=history))
 
 
 def reduce(previous: Report, arrival: Message, now: Now, terms: ReducerSettings) -> Report:
@@ -211,7 +203,14 @@ def _evaluated(report: Report, now: Now, terms: ReducerSettings) -> Report:
     samples = list(report.samples())
     history = report.internal.history.add(samples, now.at)
     report = health_reducer.looked(replace(report, internal=replace(report.internal, history=history)), now, terms)
-    alerts = evaluate(terms.rules, history, report.alerts, now.at, now.wall)
+    alerts = update_alerts(
+        report.alerts,
+        report.health,
+        report.gpus,
+        now,
+        boot_id=report.boot_id,
+        in_maintenance=report.maintenance is not None,
+    )
     return replace(
         report,
         alerts=alerts,
@@ -222,7 +221,7 @@ def _evaluated(report: Report, now: Now, terms: ReducerSettings) -> Report:
 def _alert_counts(alerts: Iterable[Alert]) -> dict[str, float]:
     counted: dict[str, float] = {}
     for alert in alerts:
-        if alert.state != "resolved":
+        if alert.state != RESOLVED:
             key = f"{alert.rule},{alert.severity},{alert.state}"
             counted[key] = counted.get(key, 0.0) + 1
     return counted

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpumon.health.agent_runs import AgentRun
-from gpumon.health.alerts.alert import Alert
-from gpumon.health.alerts.history import History
+from gpumon.health.alert import Alert
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.expectation import Expectation
+from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.standing import Health
+from gpumon.health.table import recorded_windows
 from gpumon.model.bus_id import parsed
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.gpu_state import GpuState
@@ -86,7 +87,8 @@ class InternalState:
     """A person has accepted that there are no more than were learned since."""
     gone: Mapping[str, RemovedGpu] = field(default_factory=dict)
     """uuid -> why it is expected no more."""
-    history: History = History()
+    history: SampleHistory = field(default_factory=lambda: SampleHistory(windows=recorded_windows()))
+    """The samples that the checks read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

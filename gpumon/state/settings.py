@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumon.health.alerts.rules import Rule
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.policy import Policy
 
@@ -19,7 +18,6 @@ class ReducerSettings:
     """Seconds between scheduled runs of the all-reduce."""
     probe_gated: bool = False
     """A command asks the scheduler for the node before each."""
-    rules: tuple[Rule, ...] = ()
     policy: Policy = Policy()
     """What an operator decided about checks."""
     catalogue: Catalogue = SHIPPED

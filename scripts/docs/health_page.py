@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpumon.health.alerts.render import duration, number
+from gpumon.health.alert_rules import duration
 from gpumon.health.check import Check
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.table import SUBJECTS
@@ -90,9 +90,7 @@ def _line(check: Check) -> str:
     info = "" if check.pages else " (for information)"
     grace = "; grace" if check.grace else ""
     after = duration(check.after) if check.after else "at once"
-    limits = "<br>".join(
-        f"`{one.name}`: {'unset' if one.default is None else number(one.default)}" for one in check.limits
-    )
+    limits = "<br>".join(f"`{limit.name}`: {limit.default_text}" for limit in check.limits)
     name = f"[`{check.name}`](alerts.md#{check.alert.lower()})" if check.levels else f"`{check.name}`"
     return f"| {name} | {check.help} | {levels}{info} | {after}{grace} | {_end(check)} | {limits} |"
 

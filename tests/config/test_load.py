@@ -30,7 +30,6 @@ def complaints(path: Path | None, environ: dict[str, str], flags: dict[str, str 
             path,
             flags or {},
             environ,
-            thresholds=("temperature_celsius",),
             versions=("vbios", "nccl"),
             limits=LIMITS,
             checks=("nvlink_down", "gpu_row_remap_many"),
@@ -77,8 +76,8 @@ gpus:
   exclude:
     - 0000:18:00.0
     - wrong
-alerts:
-  thresholds: {temperatur: 90}
+health:
+  thresholds: {margin_celsiu: 0}
 simulate: {scenario: x.yml}
 """,
     )
@@ -95,7 +94,7 @@ simulate: {scenario: x.yml}
             f"{path}:10: gpus.exclude.1: should be a GPU's uuid (GPU-...), PCI bus id (0000:18:00.0) or index, "
             "not 'wrong'; for example exclude: [GPU-4d2f7c1e-5d0b-6a0e-8c1f-2b3a4c5d6e7f, '0000:18:00.0']"
         ),
-        f"{path}:12: alerts.thresholds.temperatur: is not known; did you mean temperature_celsius?",
+        f"{path}:12: health.thresholds.margin_celsiu: is not known; did you mean margin_celsius?",
         f"{path}:13: simulate.scenario: needs a profile; set simulate.profile (--simulate) too",
         f"{path}:2: web.listen_adress: is not known; did you mean listen_address?",
         (
@@ -223,14 +222,14 @@ def test_lists_and_mappings_fit_in_the_environment(environ: dict[str, str]) -> N
     """A list is written with brackets or commas, a mapping with braces; an empty variable counts as not set."""
     environ |= {
         "GPUMON_GPUS__EXCLUDE": "0, GPU-4d2f7c1e",
-        "GPUMON_ALERTS__THRESHOLDS": "{temperature_celsius: 90, idle_busy_ratio: null}",
+        "GPUMON_HEALTH__THRESHOLDS": "{temperature_celsius: 90, idle_busy_ratio: null}",
         "GPUMON_LOG__LEVEL": "",
     }
 
-    configuration = load(None, {}, environ, thresholds=("temperature_celsius", "idle_busy_ratio"))
+    configuration = load(None, {}, environ)
 
     assert configuration.gpus.exclude == ("0", "GPU-4d2f7c1e")
-    assert configuration.alerts.thresholds == {"temperature_celsius": 90, "idle_busy_ratio": None}
+    assert configuration.health.thresholds == {"temperature_celsius": 90, "idle_busy_ratio": None}
     assert configuration.log.level == "info"
 
 

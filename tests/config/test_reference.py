@@ -8,7 +8,6 @@ from pathlib import Path
 from gpumon.config.load import load
 from gpumon.config.reference import reference, sample
 from gpumon.config.settings import settings
-from gpumon.health.alerts.rules import THRESHOLDS
 from gpumon.health.table import BY_NAME, LIMITS
 from gpumon.probe.core.probes import PROBES
 
@@ -28,8 +27,7 @@ def test_every_example_is_valid(tmp_path: Path) -> None:
     filled.write_text(re.sub(r"(?m)^  # (\w+: )", r"  \1", sample()), encoding="utf-8")
 
     plain, full = (
-        load(path, {}, {"STATE_DIRECTORY": "/s"}, thresholds=THRESHOLDS, limits=LIMITS, checks=BY_NAME)
-        for path in (as_it_is, filled)
+        load(path, {}, {"STATE_DIRECTORY": "/s"}, limits=LIMITS, checks=BY_NAME) for path in (as_it_is, filled)
     )
 
     assert plain == load(None, {}, {"STATE_DIRECTORY": "/s"}).with_origins(plain._origins)

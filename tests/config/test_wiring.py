@@ -25,11 +25,10 @@ def test_the_hosts_log_is_not_a_simulated_nodes(tmp_path: Path, given: dict[str,
     assert kernel_log(load(None, {}, {"STATE_DIRECTORY": str(tmp_path)} | given)) == read
 
 
-def test_thresholds_of_the_configuration_reach_the_rules() -> None:
-    """What is evaluated and rendered is what the operator has set."""
-    configuration = load(None, {}, {"GPUMON_ALERTS__THRESHOLDS": "{idle_busy_ratio: 0.05}"})
-    (rule,) = (one for one in terms(configuration).rules if one.name == "GpuIdle")
-    assert rule.thresholds == {"idle_busy_ratio": 0.05}
+def test_thresholds_of_the_configuration_reach_the_checks() -> None:
+    """The checks use the thresholds that the operator has set."""
+    configuration = load(None, {}, {"GPUMON_HEALTH__THRESHOLDS": "{idle_busy_ratio: 0.05}"})
+    assert terms(configuration).policy.thresholds == {"idle_busy_ratio": 0.05}
 
 
 def test_what_is_slow_is_configured_for_every_backend_and_shipped_for_each() -> None:

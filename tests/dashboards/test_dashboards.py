@@ -19,7 +19,7 @@ from agents import Agent, eventually, free_port, running
 from dashboards import overview
 from dashboards.generate import dashboards
 from dashboards.panels import GPU, NODE, WIDTH, Panel
-from gpumon.health.alerts.fleet import RECORDING_RULES
+from gpumon.health.fleet_rules import RECORDING_RULES
 from gpumon.outputs.catalogue import catalogue
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from gpumon.health.alerts.rules import JOB
+from gpumon.health.alert_rules import JOB
 
 ROOT = Path(__file__).parents[2]
 GRAFANA = ROOT / "deploy" / "grafana" / "provisioning"

@@ -7,14 +7,13 @@ import re
 from dataclasses import replace
 
 import pytest
-from folded import TERMS, said, told
+from folded import said, told
 
 from gpumon.health.products import PRODUCTS
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.nvlink import Nvlink, NvlinkPeer
 from gpumon.model.snapshot import GpuReading, PciBus, Snapshot
-from gpumon.state.reduce import watching
 from gpumon.state.report import Report
 
 SXM, PCIE = "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"
@@ -168,7 +167,7 @@ def test_a_bridge_that_is_half_up_is_half_down() -> None:
 
 def test_links_that_go_down_are_one_line_in_the_log() -> None:
     """A GPU at a time, not a link; so is their recovery."""
-    report = watching(node(8, SXM, (1.0,) * 18), TERMS)
+    report = node(8, SXM, (1.0,) * 18)
     others = [gpu(n, SXM, (1.0,) * 18) for n in range(1, 8)]
     down = told(poll(gpu(0, SXM, (0.0, 0.0) + (1.0,) * 16), *others), report=report)
 

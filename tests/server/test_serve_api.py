@@ -99,7 +99,7 @@ def test_lost_gpu_is_not_a_404(node: Node, port: int) -> None:
 @pytest.mark.parametrize(
     ("query", "rules"),
     [
-        ("state=firing", {"GpuLost", example.HOT}),
+        ("state=firing", {"GpuLost", "GpuThermalMarginLowWarning"}),
         ("state=pending", {"NvlinkDown"}),
         ("severity=critical", {"GpuLost", "NvlinkDown"}),
         ("severity=info&state=firing", set()),

@@ -17,7 +17,6 @@ from agents import alive, descendants, unreaped
 from loops import turn_until
 
 from gpumon.clock import boot_clock
-from gpumon.health.alerting import rules
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.orders import SamplerOrders, Simulation
 from gpumon.model.release import NODE, Answer
@@ -56,8 +55,7 @@ class ReleasedNode:
         simulation = Simulation(
             profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario), trace=str(self.trace)
         )
-        shipped = rules({})
-        self.monitor = Monitor(Report(started=time.time(), simulated="h100x8"), ReducerSettings(rules=shipped))
+        self.monitor = Monitor(Report(started=time.time(), simulated="h100x8"), ReducerSettings())
         self.samplers = SamplerSupervisor(
             self.loop,
             lambda page: SamplerOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),

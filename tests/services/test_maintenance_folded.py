@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from folded import TERMS, fallen, healthy, said, told
+from folded import fallen, healthy, said, told
 
-from gpumon.health.alerting import rules
-from gpumon.health.alerts.alert import FIRING
+from gpumon.health.alert import FIRING
 from gpumon.health.verdict import VerdictChange, VerdictTransition
 from gpumon.model.maintenance import Maintenance, MaintenanceEnded
 from gpumon.state.messages import StoredState, Tick, VerdictTransitions
-from gpumon.state.reduce import watching
 from gpumon.state.report import Report
 
-RULED = replace(TERMS, rules=rules({}))
 AT = 100.0
 WALL = 1e9 + AT
 """The moment at which `told` tells."""
@@ -36,8 +33,8 @@ def maintenance(seconds: float = 60.0, began: float = WALL) -> Maintenance:
 def wrong() -> Report:
     """A node whose GPU 1 has fallen off the bus."""
     raised = VerdictTransition(verdict=fallen("GPU-1"), change=VerdictChange.RAISED, wall=WALL, at=AT, boot_id="")
-    known = told(StoredState(), report=watching(healthy(), RULED), terms=RULED)
-    return told(VerdictTransitions(transitions=(raised,)), Tick(), report=known, terms=RULED)
+    known = told(StoredState(), report=healthy())
+    return told(VerdictTransitions(transitions=(raised,)), Tick(), report=known)
 
 
 def firing(report: Report) -> list[str]:
@@ -48,12 +45,12 @@ def test_what_fires_resolves_when_it_begins_and_fires_again_when_it_ends() -> No
     """By request or because its time is up; the verdict stays all the while."""
     before = wrong()
     assert "GpuXidCritical" in firing(before)
-    during = told(maintenance(), Tick(), report=before, terms=RULED)
+    during = told(maintenance(), Tick(), report=before)
     assert firing(during) == []
     assert during.health.open.keys() == before.health.open.keys()
     for after in (
-        told(MaintenanceEnded(WALL, AT), Tick(), report=during, terms=RULED),
-        told(Tick(), report=during, at=AT + 61, terms=RULED),
+        told(MaintenanceEnded(WALL, AT), Tick(), report=during),
+        told(Tick(), report=during, at=AT + 61),
     ):
         assert after.maintenance is None
         assert "GpuXidCritical" in firing(after)

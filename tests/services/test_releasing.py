@@ -13,7 +13,7 @@ from loops import turn_for
 from released_node import EVERY, ReleasedNode
 from unkillable import build, held
 
-from gpumon.health.alerts.alert import FIRING
+from gpumon.health.alert import FIRING
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import rows
 from gpumon.model.release import NODE

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
-from folded import TERMS, UP, of, said
+from folded import UP, of, said
 from folded import told as fold_told
 
 from gpumon.health.expectation import Basis, Expectation
@@ -16,7 +16,6 @@ from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus, GpuReadi
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.state.expected_gpus import acceptance, unacceptable
 from gpumon.state.messages import Acceptance, Message, Quarantine, SamplerStatus, StoredState
-from gpumon.state.reduce import watching
 from gpumon.state.report import Removal, RemovedGpu, Report
 from gpumon.store.events import ErrorCounter
 
@@ -83,7 +82,7 @@ def polled(gpus: Mapping[int, int], *, name: str = SXM, at: float = 100.0, **val
 
 
 def told(*arrivals: Message, report: Report | None = None, boot: str = "b1", at: float = 100.0) -> Report:
-    report = report or watching(Report(started=0.0, boot_id=boot), TERMS)
+    report = report or Report(started=0.0, boot_id=boot)
     return fold_told(*arrivals, report=report, at=at)
 
 

@@ -8,7 +8,6 @@ import pytest
 from folded import BUS, TERMS, UP, fallen, healthy, lost, of, polled, seen, told
 from sample_events import change
 
-from gpumon.health.alerting import rules
 from gpumon.model.error_event import XID
 from gpumon.model.frame import decode, encode
 from gpumon.model.gpu import Gpu
@@ -308,10 +307,9 @@ def test_a_sampler_that_only_crashes_means_that_nvml_is_down() -> None:
 
 def test_an_alert_on_a_verdict_survives_a_restart_of_the_agent() -> None:
     """What the store remembers fires from the first evaluation on."""
-    terms = replace(TERMS, rules=rules({}))
     verdict = fallen("GPU-1")
-    report = told(StoredState(verdicts=(verdict,)), PciBus(functions=dict.fromkeys(BUS, "nvidia")), terms=terms)
-    report = told(UP, polled(seen(0), seen(1)), Tick(), report=report, at=101.0, terms=terms)
+    report = told(StoredState(verdicts=(verdict,)), PciBus(functions=dict.fromkeys(BUS, "nvidia")))
+    report = told(UP, polled(seen(0), seen(1)), Tick(), report=report, at=101.0)
 
     firing = [dict(alert.labels)["gpu"] for alert in report.alerts if alert.rule == "GpuXidCritical"]
     assert firing == ["1"]

@@ -7,16 +7,14 @@ import logging
 from folded import UP, fallen, healthy, lost, polled, said, seen, told
 from sample_events import change, error_event
 
-from gpumon.health.alerting import rules
 from gpumon.health.terms import Way
 from gpumon.health.verdict import VerdictChange, VerdictTransition
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot
 from gpumon.state.change_log import changes
 from gpumon.state.messages import ErrorChanges, StoredState, Tick, VerdictTransitions
-from gpumon.state.reduce import watching
 from gpumon.state.settings import ReducerSettings
 
-TERMS = ReducerSettings(rules=rules({}))
+TERMS = ReducerSettings()
 THREE = (seen(0), seen(1), seen(2))
 
 
@@ -60,7 +58,7 @@ def test_a_missing_driver_is_told_with_its_remedy_and_not_again() -> None:
 def test_an_alert_is_told_when_it_fires_and_when_it_resolves() -> None:
     """With its rule and the labels of the instance."""
     raised = VerdictTransition(verdict=fallen("GPU-1"), change=VerdictChange.RAISED, wall=1e9)
-    wrong = told(VerdictTransitions(transitions=(raised,)), report=watching(healthy(), TERMS), terms=TERMS)
+    wrong = told(VerdictTransitions(transitions=(raised,)), report=healthy(), terms=TERMS)
     firing = told(Tick(), report=wrong, terms=TERMS)
     cleared = told(
         VerdictTransitions(transitions=(raised._replace(change=VerdictChange.CLEARED, way=Way.RESET),)),

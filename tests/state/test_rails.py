@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from folded import TERMS, UP, polled, said, seen
+from folded import UP, polled, said, seen
 from folded import told as fold_told
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,6 @@ from gpumon.state import port_inventory
 from gpumon.state.expected_gpus import acceptance, unacceptable
 from gpumon.state.messages import LinksStatus, Message, StoredState
 from gpumon.state.port_identity import MOST_KNOWN, SETTLING_SECONDS
-from gpumon.state.reduce import watching
 from gpumon.state.report import Report
 
 CARDS = 4
@@ -46,7 +45,7 @@ def links(*cards: PortReading, **more: object) -> LinksSnapshot:
 
 
 def told(*arrivals: Message, report: Report | None = None, at: float = 100.0) -> Report:
-    return fold_told(*arrivals, report=report or watching(Report(started=0.0, boot_id="b2"), TERMS), at=at)
+    return fold_told(*arrivals, report=report or Report(started=0.0, boot_id="b2"), at=at)
 
 
 def known(report: Report) -> tuple[PortRecord, ...]:

@@ -8,29 +8,27 @@ from folded import TERMS, UP, healthy, lost, polled, seen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumon.health.alerting import rules
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.now import Now
 from gpumon.state.messages import Tick
-from gpumon.state.reduce import reduce, watching
+from gpumon.state.reduce import reduce
 from gpumon.state.report import Report
 
 SECONDS = 40
-RULED = replace(TERMS, rules=rules({}))
 
 
 def lived_through(steps: dict[int, float], *, lost_from: int) -> Report:
     """A poll every second and a look at the rules every five, while the wall clock is stepped at these seconds."""
-    report, step = watching(healthy(), RULED), 0.0
+    report, step = healthy(), 0.0
     for second in range(SECONDS):
         at = 100.0 + second
         step += steps.get(second, 0.0)
         moment = Now(at, 1e9 + at + step, at)
         second_gpu = lost(1) if second >= lost_from else seen(1)
         snapshot = replace(polled(seen(0), second_gpu, seen(2), at=at), wall=moment.wall)
-        report = reduce(reduce(report, UP, moment, RULED), snapshot, moment, RULED)
+        report = reduce(reduce(report, UP, moment, TERMS), snapshot, moment, TERMS)
         if second % 5 == 0:
-            report = reduce(report, Tick(), moment, RULED)
+            report = reduce(report, Tick(), moment, TERMS)
     return report
 
 

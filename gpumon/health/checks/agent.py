@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
-from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, SHARE, Limit
+from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.terms import HISTORY_UNREAD, WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, unknown, warn
 from gpumon.model.error_event import OVERRUN
 
-ERRORS = Past("gpumon_poll_errors_total", 5 * MINUTE)
-RESTARTS = Past("gpumon_sampler_restarts_total", 10 * MINUTE)
+ERRORS = SampleWindow("gpumon_poll_errors_total", 5 * MINUTE)
+RESTARTS = SampleWindow("gpumon_sampler_restarts_total", 10 * MINUTE)
 SLOW_SHARE = Limit("poll_duration_ratio", 0.5, "Share of the poll interval that a fast poll may take.", SHARE)
 MOST_RESTARTS = Limit("sampler_restarts", 3, "Replacements of the sampler in ten minutes that are a verdict.", COUNT)
 _BY_FAULTS = frozenset({"crash", "deadline"})
@@ -195,7 +195,7 @@ CHECKS = (
 """,
         node=poll_errors,
         after=10 * MINUTE,
-        past=(ERRORS,),
+        windows=(ERRORS,),
         follows={
             "gpu_driver_down": "node",
             "gpu_lost": "any",
@@ -229,7 +229,7 @@ CHECKS = (
 2. A crash inside the driver's library: reinstall the driver, or leave the GPU out with `gpus.exclude`.
 """,
         node=sampler_restarting,
-        past=(RESTARTS,),
+        windows=(RESTARTS,),
         limits=(MOST_RESTARTS,),
         follows={"gpu_driver_down": "node", "gpu_stuck": "any", "gpu_lost": "any"},
     ),

@@ -7,16 +7,15 @@ from typing import NamedTuple
 
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import GpuCase
-from gpumon.health.lasting import held, labelled, whole_mean
-from gpumon.health.past import Past
 from gpumon.health.policy import SHARE, Limit, Range
+from gpumon.health.sample_windows import SampleWindow, flag_held, with_labels
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 
 WINDOW = 10 * MINUTE
-REASONS = Past("gpumon_gpu_clock_event_active", WINDOW)
-CLOCKS = Past("gpumon_gpu_clock_hertz", WINDOW)
-BUSY = Past("gpumon_gpu_utilization_ratio", WINDOW)
+REASONS = SampleWindow("gpumon_gpu_clock_event_active", WINDOW)
+CLOCKS = SampleWindow("gpumon_gpu_clock_hertz", WINDOW)
+BUSY = SampleWindow("gpumon_gpu_utilization_ratio", WINDOW)
 SLOWED = Limit(
     "slowdown_seconds", 6 * MINUTE, "Seconds of ten minutes in which a GPU is slowed down.", Range(1, 10 * MINUTE)
 )
@@ -53,8 +52,8 @@ def slowdown(gpu: GpuCase) -> Finding | None:
     if gpu.now.clock_event_active is None:
         return None
     series = gpu.series(REASONS)
-    hardware = [held(labelled(series, reason=reason), REASONS, least) for reason in _HARDWARE]
-    software = held(labelled(series, reason="sw_thermal"), REASONS, least)
+    hardware = [flag_held(with_labels(series, reason=reason), REASONS, least) for reason in _HARDWARE]
+    software = flag_held(with_labels(series, reason="sw_thermal"), REASONS, least)
     if True in hardware:
         reason = f"The hardware slowed it down for at least {least / MINUTE:.0f} of the last 10 minutes."
         return fail(reason, Action.INSPECT, **_clock(gpu))
@@ -114,13 +113,11 @@ def _pace(gpu: GpuCase, load: float) -> _Pace | None:
     """None of a GPU that was not busy for the whole window."""
     if gpu.now.utilization_ratio is None:
         return None
-    busy = whole_mean(gpu, BUSY)
+    busy = gpu.mean(BUSY)
     if busy is None or busy < load:
         return None
-    clock = whole_mean(gpu, CLOCKS, domain="sm")
-    return (
-        None if clock is None else _Pace(gpu.state.uuid, clock, whole_mean(gpu, REASONS, reason="sw_power_cap") or 0.0)
-    )
+    clock = gpu.mean(CLOCKS, domain="sm")
+    return None if clock is None else _Pace(gpu.state.uuid, clock, gpu.mean(REASONS, reason="sw_power_cap") or 0.0)
 
 
 def _reasons(gpu: GpuCase) -> list[str]:
@@ -142,7 +139,7 @@ CHECKS = (
 """,
         gpu=slowdown,
         clear_after=2 * MINUTE,
-        past=(REASONS,),
+        windows=(REASONS,),
         limits=(SLOWED,),
         follows={"gpu_thermal_margin_low": "same", "gpu_memory_temperature_high": "same", "gpu_power_brake": "same"},
     ),
@@ -156,7 +153,7 @@ CHECKS = (
 3. It comes again: cooling and power of this slot, then the board.
 """,
         gpu=straggler,
-        past=(REASONS, CLOCKS, BUSY),
+        windows=(REASONS, CLOCKS, BUSY),
         limits=(CLOCK_SHARE, BUSY_SHARE),
         follows={
             "gpu_thermal_margin_low": "same",

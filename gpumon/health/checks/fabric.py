@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check, Xids
 from gpumon.health.facts import Facts, GpuCase
-from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, Limit
+from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 from gpumon.model.fabric import COMPLETED, HEALTHY, STATES, SUMMARIES, Fabric
 from gpumon.model.nvlink import PEERS
 
-STOPS = Past("gpumon_service_stops_total", 10 * MINUTE)
+STOPS = SampleWindow("gpumon_service_stops_total", 10 * MINUTE)
 MOST_STOPS = Limit("fabric_manager_stops", 3, "Ends of the fabric manager in ten minutes that are a verdict.", COUNT)
 
 _SWITCH = PEERS[2]
@@ -149,7 +149,7 @@ CHECKS: tuple[Check, ...] = (
 2. Its version must be the driver's. An NVSwitch that is sick (SXid in the kernel log) ends it as well.
 """,
         node=manager_flapping,
-        past=(STOPS,),
+        windows=(STOPS,),
         limits=(MOST_STOPS,),
         follows={"fabric_manager_down": "node", "nvswitch_error": "node"},
     ),

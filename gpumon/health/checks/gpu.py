@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpumon.health.alerts.faults import FAULTS
 from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.expectation import BASES, Basis, Expectation
 from gpumon.health.facts import Facts, GpuCase
+from gpumon.health.gpu_faults import FAULTS
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import NODE, WELL, Finding, fail, over, unknown
 from gpumon.model.error_event import FIRMWARE_SILENT

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from gpumon.health.alerts.history import STEP
 from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.checks import infiniband_counters
 from gpumon.health.facts import Facts, PortCase
-from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, Limit, Range
+from gpumon.health.sample_windows import STEP, SampleWindow
 from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import WELL, Finding, fail, over, warn
 from gpumon.model.error_event import NIC
 from gpumon.model.nic_errors import nic_error
 
-DOWNS = Past("gpumon_infiniband_link_downs_total", DAY)
-UPS_HALF_DAY, UPS_DAY = (Past("gpumon_infiniband_port_up", seconds) for seconds in (DAY / 2, DAY))
+DOWNS = SampleWindow("gpumon_infiniband_link_downs_total", DAY)
+UPS_HALF_DAY, UPS_DAY = (SampleWindow("gpumon_infiniband_port_up", seconds) for seconds in (DAY / 2, DAY))
 
 DOWNS_HALF_DAY = Limit("infiniband_downs_in_12_hours", 3, "Times a port may go down in twelve hours, less one.", COUNT)
 DOWNS_DAY = Limit("infiniband_downs_in_24_hours", 5, "The same in a day.", COUNT)
@@ -78,23 +77,23 @@ def flapping(port: PortCase) -> Finding | None:
     """By its own counter, which may be full, or by what was seen of it: the one that knows more."""
     if port.port.link.port_up is None:
         return None
-    for limit, past in ((DOWNS_HALF_DAY, UPS_HALF_DAY), (DOWNS_DAY, UPS_DAY)):
-        most, times, hours = port.facts.limit(limit), _times_down(port, past), past.seconds / HOUR
+    for limit, window in ((DOWNS_HALF_DAY, UPS_HALF_DAY), (DOWNS_DAY, UPS_DAY)):
+        most, times, hours = port.facts.limit(limit), _times_down(port, window), window.seconds / HOUR
         if most is not None and times >= most:
             return warn(f"The port went down {times:.0f} times in {hours:.0f} hours.", Action.INSPECT, link_downs=times)
     return WELL
 
 
-def _times_down(port: PortCase, past: Past) -> float:
+def _times_down(port: PortCase, window: SampleWindow) -> float:
     """What a port does while the host boots, or in maintenance, does not count."""
     facts = port.facts
-    begin = max(facts.policy.boot_grace, facts.now.at - past.seconds)
+    begin = max(facts.policy.boot_grace, facts.now.at - window.seconds)
     steps = [step for one in port.growth(DOWNS) for step in one.steps if step[0] > begin]
     counted = sum(gain for at, gain in steps if not _worked_on(facts.wall(at), facts))
-    seen = _seen_down(port, past)
+    seen = _seen_down(port, window)
     if seen:
         for first, last in facts.worked_on:
-            seen -= _seen_down(port, past, since=first - STEP) - _seen_down(port, past, since=last)
+            seen -= _seen_down(port, window, since=first - STEP) - _seen_down(port, window, since=last)
     return max(counted, seen)
 
 
@@ -103,8 +102,8 @@ def _worked_on(wall: float, facts: Facts) -> bool:
     return any(first <= wall <= last + STEP for first, last in facts.worked_on)
 
 
-def _seen_down(port: PortCase, past: Past, since: float | None = None) -> int:
-    return sum(pair == (1, 0) for one in port.series(past, since=since) for pair in pairwise(one.window.values))
+def _seen_down(port: PortCase, window: SampleWindow, since: float | None = None) -> int:
+    return sum(pair == (1, 0) for one in port.series(window, since=since) for pair in pairwise(one.values))
 
 
 def slow(port: PortCase) -> Finding | None:
@@ -189,7 +188,7 @@ CHECKS: tuple[Check, ...] = (
 3. It clears by itself when the port has been quiet.
 """,
         port=flapping,
-        past=(DOWNS, UPS_HALF_DAY, UPS_DAY),
+        windows=(DOWNS, UPS_HALF_DAY, UPS_DAY),
         limits=(DOWNS_HALF_DAY, DOWNS_DAY),
         follows=_BELOW,
     ),

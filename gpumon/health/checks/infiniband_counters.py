@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from gpumon.health.check import HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.facts import PortCase
-from gpumon.health.past import Past
 from gpumon.health.policy import AMOUNT, Limit
+from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import WELL, Finding, fail, warn
 
 ERRORS = "gpumon_infiniband_errors_total"
-ERRORS_SOON, ERRORS_LONG, ERRORS_HOUR = (Past(ERRORS, seconds) for seconds in (5 * MINUTE, 10 * MINUTE, HOUR))
-DOWNS_SOON = Past("gpumon_infiniband_link_downs_total", 5 * MINUTE)
+ERRORS_SOON, ERRORS_LONG, ERRORS_HOUR = (SampleWindow(ERRORS, seconds) for seconds in (5 * MINUTE, 10 * MINUTE, HOUR))
+DOWNS_SOON = SampleWindow("gpumon_infiniband_link_downs_total", 5 * MINUTE)
 
 SYMBOLS_SECOND = Limit("infiniband_symbol_errors_per_second", 10, "Symbol errors a second that are a warning.", AMOUNT)
 SYMBOLS_HOUR = Limit(
@@ -111,9 +111,9 @@ def stress(port: PortCase) -> Finding | None:
     return WELL
 
 
-def _gained(port: PortCase, past: Past) -> Mapping[str, float]:
+def _gained(port: PortCase, window: SampleWindow) -> Mapping[str, float]:
     """By kind; over the whole of a window that is not covered, what was seen of it."""
-    return {one.labels["kind"]: one.gain for one in port.growth(past)}
+    return {one.labels["kind"]: one.gain for one in port.growth(window)}
 
 
 def _covered(port: PortCase) -> bool:
@@ -138,7 +138,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         port=fatal,
         latch=Latch(quiet=HOUR),
-        past=(ERRORS_SOON, DOWNS_SOON),
+        windows=(ERRORS_SOON, DOWNS_SOON),
         follows=_DOWN,
     ),
     Check(
@@ -151,7 +151,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         port=symbols,
         after=5 * MINUTE,
-        past=(ERRORS_SOON, ERRORS_HOUR),
+        windows=(ERRORS_SOON, ERRORS_HOUR),
         limits=(SYMBOLS_SECOND, SYMBOLS_HOUR),
         follows={**_DOWN, "ib_fatal_counter": "same"},
     ),
@@ -164,7 +164,7 @@ CHECKS: tuple[Check, ...] = (
 2. Plan the exchange of cable or transceiver before the link goes down.
 """,
         port=rates,
-        past=(ERRORS_SOON,),
+        windows=(ERRORS_SOON,),
         limits=(RECOVERIES, RECEIVE),
         follows={**_DOWN, "ib_fatal_counter": "same", "ib_symbol_errors": "same"},
     ),
@@ -177,7 +177,7 @@ CHECKS: tuple[Check, ...] = (
 2. One port: its cable, or the other end.
 """,
         port=stress,
-        past=(ERRORS_LONG,),
+        windows=(ERRORS_LONG,),
         limits=(DISCARDS, TIMEOUTS, SLOW_STARTS, NOT_READY),
         follows={**_DOWN, "ib_symbol_errors": "same", "ib_error_rates": "same"},
     ),

@@ -6,8 +6,8 @@ from gpumon.health.check import MINUTE, Check, Latch, covers, same
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.clearing import repaired
 from gpumon.health.facts import GpuCase
-from gpumon.health.past import Past, Series
 from gpumon.health.policy import AMOUNT, Limit
+from gpumon.health.sample_windows import SampleWindow, WindowSeries
 from gpumon.health.terms import FAIL, WARN, Action, Way
 from gpumon.health.verdict import OFF, WELL, Finding, Verdict, fail, over, warn
 
@@ -18,8 +18,8 @@ DRAM = Limit(
 )
 
 _COUNTS = "gpumon_gpu_ecc_errors_total"
-_GAINED = Past(_COUNTS, 3 * MINUTE)
-_RATE = Past(_COUNTS, MINUTE)
+_GAINED = SampleWindow(_COUNTS, 3 * MINUTE)
+_RATE = SampleWindow(_COUNTS, MINUTE)
 _SHORTEST = MINUTE / 2
 """Seconds of a minute that must have been watched to speak of a rate."""
 _WHERE = {"dram": "memory (DRAM)", "sram": "caches and registers (SRAM)"}
@@ -52,13 +52,13 @@ def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
     return verdict.boot_id == gpu.facts.boot_id and not watched
 
 
-def _is_new(one: Series, gpu: GpuCase) -> bool:
+def _is_new(one: WindowSeries, gpu: GpuCase) -> bool:
     cleared = gpu.cleared("gpu_ecc_uncorrectable")
     new = one.labels["severity"] == "uncorrected" and one.gain > 0
     return new and (cleared is None or _wall(one, gpu) > cleared)
 
 
-def _wall(one: Series, gpu: GpuCase) -> float:
+def _wall(one: WindowSeries, gpu: GpuCase) -> float:
     return gpu.facts.now.wall - (gpu.facts.now.at - one.changed_at)
 
 
@@ -144,7 +144,7 @@ CHECKS = (
         latch=Latch(),
         follows=SPENT | XIDS,
         because=of_memory,
-        past=(_GAINED,),
+        windows=(_GAINED,),
     ),
     Check(
         name="gpu_ecc_corrected_storm",
@@ -158,7 +158,7 @@ CHECKS = (
         after=5 * MINUTE,
         follows=SPENT | XIDS | same("gpu_ecc_uncorrectable"),
         because=of_memory,
-        past=(_RATE,),
+        windows=(_RATE,),
         limits=(RATE,),
     ),
     Check(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import Facts
-from gpumon.health.past import Past
+from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.terms import Action
 from gpumon.health.verdict import WELL, Finding, fail
 
-STUCK = Past("gpumon_nvml_stuck_seconds", 5 * MINUTE)
+STUCK = SampleWindow("gpumon_nvml_stuck_seconds", 5 * MINUTE)
 
 
 def driver_down(facts: Facts) -> Finding | None:
@@ -19,7 +19,7 @@ def driver_down(facts: Facts) -> Finding | None:
         return WELL
     stuck = facts.node.nvml_stuck_seconds or 0.0
     # While the sampler is replaced no call is in the driver: what was seen just before counts too.
-    hangs = facts.node.abandoned_children or any(max(one.window.values) > 0 for one in facts.series(STUCK))
+    hangs = facts.node.abandoned_children or any(max(one.values) > 0 for one in facts.series(STUCK))
     silent = "a call into it does not return" if hangs else "no reason is known"
     words = facts.notices.get("driver", silent).rstrip(".")
     action = Action.REBOOT if hangs else Action.INSPECT
@@ -38,7 +38,7 @@ CHECKS: tuple[Check, ...] = (
 4. When calls hang, drain the node and reboot it; a process in state D cannot be killed.
 """,
         node=driver_down,
-        past=(STUCK,),
+        windows=(STUCK,),
         notice="driver",
         after=MINUTE,
         grace=True,

@@ -9,9 +9,9 @@ from gpumon.health.catalogue import RECOVERY_ACTION
 from gpumon.health.check import MINUTE, Check, Latch, Where, Xids
 from gpumon.health.checks.xid import LINKS
 from gpumon.health.facts import Facts, GpuCase
-from gpumon.health.past import Growth, Past
 from gpumon.health.policy import AMOUNT, COUNT, SHARE, Limit, Range
 from gpumon.health.products import link_speed
+from gpumon.health.sample_windows import CounterGrowth, SampleWindow
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 
@@ -19,10 +19,10 @@ _ELSEWHERE = frozenset({108, 121, 137, 159, 173})
 """They accuse the peer, or are of links from chip to chip."""
 LINK_XIDS = LINKS - {RECOVERY_ACTION} - _ELSEWHERE
 """Those by which the driver itself says that an NVLink is at fault."""
-ERRORS_SOON = Past("gpumon_nvlink_errors_total", 5 * MINUTE)
-ERRORS_LONG = Past("gpumon_nvlink_errors_total", 30 * MINUTE)
-RECOVERIES = Past("gpumon_nvlink_recoveries_total", 5 * MINUTE)
-UP = Past("gpumon_nvlink_up", 30 * MINUTE)
+ERRORS_SOON = SampleWindow("gpumon_nvlink_errors_total", 5 * MINUTE)
+ERRORS_LONG = SampleWindow("gpumon_nvlink_errors_total", 30 * MINUTE)
+RECOVERIES = SampleWindow("gpumon_nvlink_recoveries_total", 5 * MINUTE)
+UP = SampleWindow("gpumon_nvlink_up", 30 * MINUTE)
 
 MOST_ERRORS = Limit("nvlink_errors", 1, "Errors of an NVLink in five minutes that are a warning.", COUNT)
 BAD_MINUTES = Limit(
@@ -132,7 +132,7 @@ def _erring(gpu: GpuCase, most: float) -> Finding | None:
 
 def _flapping(gpu: GpuCase, most: float) -> Finding | None:
     """A link that is down for less than the patience of `nvlink_down`, again and again."""
-    downs = {one.labels["link"]: _falls(one.window.values) for one in gpu.series(UP)}
+    downs = {one.labels["link"]: _falls(one.values) for one in gpu.series(UP)}
     link = max(downs, key=lambda one: downs[one], default=None)
     if link is None or downs[link] < most:
         return None
@@ -196,19 +196,19 @@ def _can_tell(gpu: GpuCase) -> bool:
     return bool(gpu.state.links) and not any(one.released for one in gpu.facts.gpus)
 
 
-def _grown(gpu: GpuCase, past: Past, *, since: float | None = None) -> Iterator[Growth]:
+def _grown(gpu: GpuCase, window: SampleWindow, *, since: float | None = None) -> Iterator[CounterGrowth]:
     """Counters of its links that grew, less what the training of a neighbour's links made of them."""
-    found = gpu.growth(past, since=since)
+    found = gpu.growth(window, since=since)
     if not found:
         return
     trained = list(_trained(gpu.facts))
     for one in found:
         steps = tuple(step for step in one.steps if not any(begin < step[0] < end for begin, end in trained))
         if steps:
-            yield Growth(one.labels, steps)
+            yield CounterGrowth(one.labels, steps)
 
 
-def _minutes(gpu: GpuCase, grown: Growth) -> set[int]:
+def _minutes(gpu: GpuCase, grown: CounterGrowth) -> set[int]:
     """The minutes in which it grew, counted from now."""
     return {int((gpu.facts.now.at - at) // MINUTE) for at, _ in grown.steps}
 
@@ -247,7 +247,7 @@ CHECKS = (
 """,
         gpu=recovery_failed,
         latch=Latch(),
-        past=(RECOVERIES,),
+        windows=(RECOVERIES,),
         follows={**_LOST, "nvlink_down": "same"},
     ),
     Check(
@@ -260,7 +260,7 @@ CHECKS = (
 """,
         gpu=unstable,
         clear_after=10 * MINUTE,
-        past=(ERRORS_LONG, UP),
+        windows=(ERRORS_LONG, UP),
         limits=(BAD_MINUTES, MOST_DOWNS),
         follows=_FAILING,
     ),
@@ -274,7 +274,7 @@ CHECKS = (
 3. It goes on: reseat or replace the board, or what the link leads to.
 """,
         gpu=crc_high,
-        past=(ERRORS_SOON,),
+        windows=(ERRORS_SOON,),
         limits=(CRC_RATE,),
         follows={**_FAILING, "nvlink_unstable": "same"},
     ),
@@ -299,7 +299,7 @@ CHECKS = (
 2. They come again: drain the node and reset the GPUs that share the link; then the vendor's diagnostics.
 """,
         gpu=errors,
-        past=(ERRORS_SOON, RECOVERIES),
+        windows=(ERRORS_SOON, RECOVERIES),
         limits=(MOST_ERRORS,),
         follows={**_FAILING, "nvlink_unstable": "same", "nvlink_crc_high": "same", "nvlink_ber_high": "same"},
     ),

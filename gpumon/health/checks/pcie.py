@@ -6,16 +6,16 @@ import math
 
 from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
 from gpumon.health.facts import GpuCase
-from gpumon.health.past import Past
 from gpumon.health.policy import SHARE, Limit, Range
+from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.terms import Action, Level
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 from gpumon.model.error_event import AER
 
-REPLAYS = Past("gpumon_gpu_pcie_replays_total", 5 * MINUTE)
-ERRORS = Past("gpumon_gpu_pcie_errors_total", 5 * MINUTE)
-BUSY = Past("gpumon_gpu_utilization_ratio", 10 * MINUTE)
-GENERATION = Past("gpumon_gpu_pcie_link_generation", 10 * MINUTE)
+REPLAYS = SampleWindow("gpumon_gpu_pcie_replays_total", 5 * MINUTE)
+ERRORS = SampleWindow("gpumon_gpu_pcie_errors_total", 5 * MINUTE)
+BUSY = SampleWindow("gpumon_gpu_utilization_ratio", 10 * MINUTE)
+GENERATION = SampleWindow("gpumon_gpu_pcie_link_generation", 10 * MINUTE)
 
 REPLAY_SHARE = Limit(
     "pcie_replay_ratio",
@@ -54,7 +54,7 @@ def generation(gpu: GpuCase) -> Finding | None:
     load, seen = gpu.series(BUSY), gpu.series(GENERATION)
     if not load or not seen or load[0].mean < busy or min(load[0].covered, seen[0].covered) < BUSY.seconds - _SLACK:
         return None if gpu.has_verdict("pcie_generation_degraded") else WELL
-    if max(seen[0].window.values) >= most:
+    if max(seen[0].values) >= most:
         return WELL
     reason = f"The PCIe link ran at generation {now:.0f} of {most:.0f} through ten minutes of work."
     return warn(reason, Action.INSPECT, pcie_link_generation=now, pcie_link_generation_max=most)
@@ -127,7 +127,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         gpu=errors,
         latch=Latch(quiet=DAY),
-        past=(ERRORS,),
+        windows=(ERRORS,),
         follows={**_GONE, "pcie_fatal_error": "same"},
     ),
     Check(
@@ -152,7 +152,7 @@ CHECKS: tuple[Check, ...] = (
 3. It stays slow: reseat the board, the riser or the cable.
 """,
         gpu=generation,
-        past=(BUSY, GENERATION),
+        windows=(BUSY, GENERATION),
         limits=(BUSY_SHARE,),
         follows={**_GONE, "pcie_fatal_error": "same", "pcie_width_degraded": "same"},
     ),
@@ -165,7 +165,7 @@ CHECKS: tuple[Check, ...] = (
 2. Reseat the board, the riser or the cable at the next maintenance; watch for Xid 79.
 """,
         gpu=replays,
-        past=(REPLAYS,),
+        windows=(REPLAYS,),
         limits=(REPLAY_SHARE,),
         follows={**_GONE, "pcie_fatal_error": "same", "pcie_errors": "same", "pcie_width_degraded": "same"},
     ),

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import GpuCase
-from gpumon.health.lasting import labelled, whole_mean
-from gpumon.health.past import Past
 from gpumon.health.policy import AMOUNT, SHARE, Limit, Range
+from gpumon.health.sample_windows import SampleWindow, with_labels
 from gpumon.health.terms import WARN, Action
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 from gpumon.model.gpu import Gpu
 
-BRAKED = Past("gpumon_gpu_clock_event_seconds_total", MINUTE)
-CAPPED = Past("gpumon_gpu_clock_event_active", 30 * MINUTE)
+BRAKED = SampleWindow("gpumon_gpu_clock_event_seconds_total", MINUTE)
+CAPPED = SampleWindow("gpumon_gpu_clock_event_active", 30 * MINUTE)
 CAPPED_SHARE = Limit(
     "power_capped_ratio", 0.8, "Share of half an hour in which a limit that is too low holds back.", SHARE
 )
@@ -33,7 +32,7 @@ _TOLERANCE = 0.99
 def brake(gpu: GpuCase) -> Finding | None:
     """A brake that comes and goes shows in its counter alone."""
     active = (gpu.now.clock_event_active or {}).get("hw_power_brake")
-    counted = labelled(gpu.series(BRAKED), reason="hw_power_brake")
+    counted = with_labels(gpu.series(BRAKED), reason="hw_power_brake")
     if active is None and counted is None:
         return None
     gained = counted.gain if counted is not None else 0.0
@@ -53,7 +52,7 @@ def cap(gpu: GpuCase) -> Finding | None:
     low = _too_low(gpu)
     if low is None:
         return WELL
-    share = whole_mean(gpu, CAPPED, reason="sw_power_cap")
+    share = gpu.mean(CAPPED, reason="sw_power_cap")
     if share is None:
         return None
     if share <= most:
@@ -105,7 +104,7 @@ CHECKS = (
 """,
         gpu=brake,
         after=2 * MINUTE,
-        past=(BRAKED,),
+        windows=(BRAKED,),
     ),
     Check(
         name="gpu_power_cap_low",
@@ -117,7 +116,7 @@ CHECKS = (
 3. Requested so by somebody: `nvidia-smi -pl` sets it; meant so, set `health.thresholds.power_limit_ratio` lower.
 """,
         gpu=cap,
-        past=(CAPPED,),
+        windows=(CAPPED,),
         limits=(CAPPED_SHARE, LIMIT_SHARE),
         pages=False,
     ),

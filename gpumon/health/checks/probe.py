@@ -253,6 +253,9 @@ def _after(*names: str) -> dict[str, Where]:
     return dict.fromkeys(names, "any")
 
 
+CAUSES_OF_SLOW_RUNS = _after(*_ANY, *_LINKS, *_SLOWING)
+
+
 _LOOK_FIRST = """\
 1. `gpumon probe allreduce` runs it again while the node is free. Look first at what else is wrong with the node: a link
    that is down, clocks that are held back, PCIe below its width.
@@ -339,7 +342,7 @@ CHECKS: tuple[Check, ...] = (
         node=slow,
         latch=Latch(quiet=7 * DAY),
         acceptable=True,
-        follows=_after(*_ANY, *_LINKS, *_SLOWING),
+        follows=CAUSES_OF_SLOW_RUNS,
         because=explained,
     ),
     Check(

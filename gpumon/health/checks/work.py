@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from gpumon.health.check import HOUR, MINUTE, Check
 from gpumon.health.facts import Facts, GpuCase
-from gpumon.health.lasting import whole_mean, whole_peak
-from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, SHARE, Limit, Range
 from gpumon.health.products import is_coherent
+from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.terms import WARN, Action
 from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
 
@@ -16,9 +15,9 @@ STUCK = Limit(
 )
 ORPHANED = Limit("orphaned_memory_bytes", 4.0 * (1 << 30), "Memory in use by nobody that is a verdict.", Range(1 << 20))
 SPIN = 15 * MINUTE
-BUSY = Past("gpumon_gpu_utilization_ratio", SPIN)
-DRAW = Past("gpumon_gpu_power_watts", SPIN)
-TRAFFIC = Past("gpumon_gpu_dram_active_ratio", SPIN)
+BUSY = SampleWindow("gpumon_gpu_utilization_ratio", SPIN)
+DRAW = SampleWindow("gpumon_gpu_power_watts", SPIN)
+TRAFFIC = SampleWindow("gpumon_gpu_dram_active_ratio", SPIN)
 SPIN_BUSY = Limit("spin_utilization_ratio", 0.95, "Utilization from which on a GPU is busy all the time.", SHARE)
 SPIN_DRAW = Limit("spin_power_ratio", 0.35, "Power, as a share of the limit, below which busy GPUs do nothing.", SHARE)
 SPIN_TRAFFIC = Limit(
@@ -75,7 +74,7 @@ def spin(gpu: GpuCase) -> Finding | None:
         return None
     if now < busy:
         return WELL
-    utilization, draw = whole_mean(gpu, BUSY), whole_peak(gpu, DRAW)
+    utilization, draw = gpu.mean(BUSY), gpu.peak(DRAW)
     if utilization is None or draw is None:
         return None
     if utilization < busy or draw >= low * limit or _reads_memory(gpu):
@@ -87,7 +86,7 @@ def spin(gpu: GpuCase) -> Finding | None:
 
 def _reads_memory(gpu: GpuCase) -> bool:
     """As far as performance monitoring says so."""
-    most, traffic = gpu.facts.limit(SPIN_TRAFFIC), whole_mean(gpu, TRAFFIC)
+    most, traffic = gpu.facts.limit(SPIN_TRAFFIC), gpu.mean(TRAFFIC)
     return most is not None and traffic is not None and traffic > most
 
 
@@ -151,7 +150,7 @@ CHECKS = (
 3. Light work that is meant so (small kernels, one stream): set `health.thresholds.spin_power_ratio` lower.
 """,
         gpu=spin,
-        past=(BUSY, DRAW, TRAFFIC),
+        windows=(BUSY, DRAW, TRAFFIC),
         limits=(SPIN_BUSY, SPIN_DRAW, SPIN_TRAFFIC),
         follows={"gpu_power_brake": "same", "gpu_power_implausible": "same", "gpu_hw_slowdown": "same"},
     ),

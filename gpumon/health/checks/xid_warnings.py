@@ -12,8 +12,8 @@ from gpumon.health.checks.memory_ecc import FAULTS, XIDS
 from gpumon.health.checks.nvlink import LINK_XIDS
 from gpumon.health.checks.xid import MEMORY, Told, age, codes, evidence, is_taken_back, reason, told, unplanned, worst
 from gpumon.health.facts import Facts, GpuCase
-from gpumon.health.past import Past
 from gpumon.health.policy import COUNT, Limit
+from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.terms import FAIL, WARN, Action
 from gpumon.health.verdict import NODE, OFF, WELL, Finding, Verdict, fail, over, warn
 from gpumon.health.xids import Class, Severity
@@ -27,7 +27,7 @@ _STICKS = {13: Action.INSPECT, 31: Action.INSPECT, 109: Action.RESET}
 """Xids of an application that are the GPU's fault when they come back to one GPU alone, and what to do then."""
 _EXCEPTION, _TIMEOUT, _CONTAINED = 13, 109, 94
 _UNIT = re.compile(r"\bGPC (\d+), TPC (\d+)")
-_LINES = Past("gpumon_gpu_xid_errors_total", MINUTE)
+_LINES = SampleWindow("gpumon_gpu_xid_errors_total", MINUTE)
 _SHORTEST = MINUTE / 2
 
 
@@ -288,7 +288,7 @@ CHECKS = (
         after=2 * MINUTE,
         follows=FAULTS | XIDS | same("gpu_xid", "gpu_xid_app_repeated"),
         because=of_storm,
-        past=(_LINES,),
+        windows=(_LINES,),
         limits=(STORM,),
     ),
 )

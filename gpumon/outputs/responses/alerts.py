@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from pydantic import Field
 
-from gpumon.health.alerts.alert import FIRING, PENDING, RESOLVED, SEVERITIES, Alert
-from gpumon.outputs.responses.base import Number, ResponseModel, timestamp
+from gpumon.health.alert import FIRING, PENDING, RESOLVED, Alert
+from gpumon.health.alert_rules import SEVERITIES
+from gpumon.outputs.responses.base import ResponseModel, timestamp
 from gpumon.outputs.words import rfc3339
 
 
@@ -22,8 +22,7 @@ class AlertResponse(ResponseModel):
     summary: str
     description: str
     runbook_url: str
-    value: Number | None
-    since: str = timestamp("When it became pending.")
+    since: str = timestamp("When the check became active.")
     firing_since: str | None = timestamp("When it began to fire.")
     resolved_at: str | None = timestamp("When it was resolved.")
 
@@ -37,7 +36,6 @@ class AlertResponse(ResponseModel):
             summary=alert.summary,
             description=alert.description,
             runbook_url=alert.runbook_url,
-            value=alert.value if math.isfinite(alert.value) else None,
             since=rfc3339(alert.since),
             firing_since=rfc3339(alert.firing_since),
             resolved_at=rfc3339(alert.resolved_at),
@@ -47,4 +45,4 @@ class AlertResponse(ResponseModel):
 class AlertsResponse(ResponseModel):
     """Alerts that are pending or firing, or were resolved recently."""
 
-    alerts: list[AlertResponse] = Field(description="In the order of the checks.")
+    alerts: list[AlertResponse] = Field(description="Firing and pending alerts first.")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gpumon.health.alerts.alert import SEVERITIES
+from gpumon.health.alert_rules import SEVERITIES
 from gpumon.model import node
 from gpumon.outputs.problems import Problem, problems, worst
 from gpumon.outputs.responses.base import HostTime, ResponseModel, metric_rows, row_values, timestamp

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpumon.model.reading import Sample
 
-RECORDING = Path(__file__).parents[2] / "golden" / "scrape_h100x8.txt"
+RECORDING = Path(__file__).parents[1] / "golden" / "scrape_h100x8.txt"
 
 TARGET = (("instance", "node-1:17400"), ("job", "gpumon"))
 """What Prometheus adds to each series that it scrapes."""

@@ -8,9 +8,8 @@ from typing import Any
 
 from promtool_run import Series, check, group, selector
 
-from gpumon.health.alerting import rules
-from gpumon.health.alerts.fleet import MEDIAN, RATIO, ratio_at_best_size
-from gpumon.health.alerts.render import render
+from gpumon.health.alert_rules import render, rules
+from gpumon.health.fleet_rules import MEDIAN, RATIO, ratio_at_best_size
 
 H100, B200 = "NVIDIA H100 80GB HBM3", "NVIDIA B200"
 MIB, GIB = 1 << 20, 1 << 30
@@ -74,11 +73,11 @@ def test_each_node_is_compared_with_the_median_of_its_hardware(tmp_path: Path) -
         {"expr": RATIO, "eval_time": "2m", "exp_samples": [*samples(RATIO, ratios)]},
         {"expr": f"({ratio_at_best_size()}) < 0.85", "eval_time": "2m", "exp_samples": [*samples(RATIO, low)]},
     ]
-    check(tmp_path, render(rules({})), [group(60, FLEET, promql_expr_test=wanted)])
+    check(tmp_path, render(rules()), [group(60, FLEET, promql_expr_test=wanted)])
 
 
 def test_three_nodes_have_no_median(tmp_path: Path) -> None:
     """A median needs four nodes with the same hardware."""
     few = [one for one in FLEET if dict(one.labels)["instance"] in {"a", "b", "low"}]
     wanted = [{"expr": f"{MEDIAN} or {RATIO}", "eval_time": "2m", "exp_samples": []}]
-    check(tmp_path, render(rules({})), [group(60, few, promql_expr_test=wanted)])
+    check(tmp_path, render(rules()), [group(60, few, promql_expr_test=wanted)])

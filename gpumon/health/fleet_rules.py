@@ -1,4 +1,4 @@
-"""Compare each node's all-reduce with the fleet: recording rules and an alert that only Prometheus can evaluate."""
+"""Recording rules that compare each node's all-reduce with the fleet. Only Prometheus can evaluate them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,127 @@
+"""Alerts of the agent: checks that are active for their time, derived from verdicts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from gpumon.health.alert_rules import PAGING, AlertRule, fill, rule_of
+from gpumon.health.standing import Health
+from gpumon.health.terms import UNKNOWN
+from gpumon.health.verdict import Key
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.now import Now
+from gpumon.model.reading import Labels
+
+PENDING, FIRING, RESOLVED = "pending", "firing", "resolved"
+RESOLVED_SECONDS = 900.0
+"""Seconds for which a resolved alert is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One alert rule that is active, or was until recently, on the node, a GPU or a port."""
+
+    rule: str
+    severity: str
+    state: str
+    """pending, firing or resolved."""
+    labels: Labels
+    """check, and gpu and uuid or device and port; sorted."""
+    summary: str
+    description: str
+    runbook_url: str
+    since: float
+    """Seconds since the epoch at which the check became active."""
+    firing_since: float | None = None
+    """Seconds since the epoch."""
+    resolved_at: float | None = None
+    """Seconds since the epoch."""
+    resolved_boot: float | None = None
+    """Boot clock of the same."""
+
+    @property
+    def identity(self) -> Labels:
+        """Return all labels that Prometheus gives this alert, sorted."""
+        return tuple(sorted((*self.labels, ("alertname", self.rule), ("severity", self.severity))))
+
+
+def update_alerts(
+    previous: Iterable[Alert],
+    health: Health,
+    gpus: Iterable[GpuState],
+    now: Now,
+    *,
+    boot_id: str,
+    in_maintenance: bool,
+) -> tuple[Alert, ...]:
+    """Return the pending, firing and recently resolved alerts. In maintenance nothing that pages is active."""
+    before = {alert.identity: alert for alert in previous}
+    labels = {state.uuid: (("gpu", str(state.index)), ("uuid", state.uuid)) for state in gpus}
+    active = {
+        alert.identity: alert
+        for alert in (*_of_verdicts(health, labels, now, boot_id), *_of_pending(health, labels, now))
+        if not (in_maintenance and alert.severity in PAGING)
+    }
+    current = (_continued(alert, before.get(identity), now) for identity, alert in active.items())
+    return (*current, *_resolved(before, active, now))
+
+
+def _of_verdicts(health: Health, gpus: Mapping[str, Labels], now: Now, boot_id: str) -> Iterator[Alert]:
+    for verdict in health.primary:
+        rule = rule_of(verdict.check, verdict.level)
+        if rule is not None:
+            lasted = now.at - (verdict.since_at if verdict.since_boot == boot_id else 0.0)
+            state = FIRING if lasted >= rule.for_seconds else PENDING
+            alert = _alert(rule, verdict.key, gpus)
+            yield replace(alert, state=state, since=verdict.since, description=verdict.reason)
+
+
+def _of_pending(health: Health, gpus: Mapping[str, Labels], now: Now) -> Iterator[Alert]:
+    """Yield the alerts of findings that have not lasted long enough for a verdict."""
+    for key, pending in health.pending.items():
+        for level in sorted(pending.lasted, reverse=True):
+            rule = rule_of(key[0], level)
+            if level > max(pending.level, UNKNOWN) and rule is not None:
+                yield replace(_alert(rule, key, gpus), since=now.wall - pending.lasted[level])
+                break
+
+
+def _alert(rule: AlertRule, key: Key, gpus: Mapping[str, Labels]) -> Alert:
+    check, device = key
+    labels = tuple(sorted((("check", check), *_device_labels(device, gpus))))
+    return Alert(
+        rule=rule.name,
+        severity=rule.severity,
+        state=PENDING,
+        labels=labels,
+        summary=fill(rule.summary, labels),
+        description=fill(rule.description, labels),
+        runbook_url=rule.runbook_url,
+        since=0.0,
+    )
+
+
+def _device_labels(device: str, gpus: Mapping[str, Labels]) -> Labels:
+    if device in gpus:
+        return gpus[device]
+    name, _, port = device.partition("/")
+    return tuple((label, value) for label, value in (("device", name), ("port", port)) if value)
+
+
+def _continued(alert: Alert, before: Alert | None, now: Now) -> Alert:
+    if alert.state != FIRING:
+        return alert
+    fired = before is not None and before.state == FIRING
+    return replace(alert, firing_since=before.firing_since if before is not None and fired else now.wall)
+
+
+def _resolved(before: Mapping[Labels, Alert], active: Mapping[Labels, Alert], now: Now) -> Iterator[Alert]:
+    """Yield the alerts that were firing and are not active any more, for a while."""
+    for identity, alert in before.items():
+        if identity in active or alert.state == PENDING:
+            continue
+        if alert.state == FIRING:
+            yield replace(alert, state=RESOLVED, resolved_at=now.wall, resolved_boot=now.at)
+        elif alert.resolved_boot is not None and now.at - alert.resolved_boot <= RESOLVED_SECONDS:
+            yield alert

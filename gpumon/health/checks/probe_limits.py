@@ -1,0 +1,123 @@
+"""CHECKS: limits of the all-reduce that are the same for every host, whatever it reached before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpumon.health.check import Check, Where
+from gpumon.health.checks import probe
+from gpumon.health.facts import Facts
+from gpumon.health.policy import Limit, Range
+from gpumon.health.terms import WARN, Action
+from gpumon.health.verdict import OFF, WELL, Finding, warn
+from gpumon.model.reading import KEY_SEPARATOR
+from gpumon.probe.core.probes import ALL_REDUCE, PROBES
+
+_ABOVE_ZERO = Range(0, above=True)
+LATENCY = Limit(
+    "allreduce_nccl_latency_seconds",
+    0.002,
+    "Median latency of the smallest all-reduce on GPUs above which it is too high.",
+    _ABOVE_ZERO,
+)
+NCCL_BUSBW = Limit(
+    "allreduce_nccl_busbw_bytes_per_second",
+    None,
+    "Bus bandwidth of the all-reduce on GPUs below which it is too low.",
+    _ABOVE_ZERO,
+)
+GLOO_BUSBW = Limit(
+    "allreduce_gloo_busbw_bytes_per_second",
+    None,
+    "Bus bandwidth of the all-reduce on CPUs below which it is too low.",
+    _ABOVE_ZERO,
+)
+_BUSBW = {"nccl": NCCL_BUSBW, "gloo": GLOO_BUSBW}
+_SMALLEST = str(min(PROBES[ALL_REDUCE].gpu.sizes))
+
+
+def latency_high(facts: Facts) -> Finding | None:
+    """Return a warning if the last run's median latency at the smallest size is too high."""
+    limit = facts.limit(LATENCY)
+    if limit is None:
+        return OFF
+    medians = {
+        algorithm: seconds
+        for (backend, algorithm, size, percentile), seconds in _rows(facts.probe.metrics.latency_seconds)
+        if (backend, size, percentile) == ("nccl", _SMALLEST, "p50")
+    }
+    if not medians:
+        return None
+    algorithm = max(medians, key=medians.__getitem__)
+    seconds = medians[algorithm]
+    if seconds <= limit:
+        return WELL
+    reason = (
+        f"Half of the {algorithm} all-reduces of {_SMALLEST} bytes took longer than {seconds * 1e3:.1f} ms; "
+        f"the limit is {limit * 1e3:.1f} ms."
+    )
+    return warn(reason, Action.INSPECT, latency_seconds=seconds, algorithm=algorithm)
+
+
+def bandwidth_low(facts: Facts) -> Finding | None:
+    """Return a warning if the last run's best bus bandwidth is below the limit of its backend."""
+    if all(facts.limit(limit) is None for limit in _BUSBW.values()):
+        return OFF
+    best: dict[tuple[str, ...], float] = {}
+    for (backend, algorithm, _), busbw in _rows(facts.probe.metrics.busbw_bytes_per_second):
+        best[backend, algorithm] = max(busbw, best.get((backend, algorithm), 0.0))
+    if not best:
+        return None
+    for (backend, algorithm), busbw in best.items():
+        limit = facts.limit(_BUSBW[backend])
+        if limit is not None and busbw < limit:
+            reason = (
+                f"The {algorithm} all-reduce ({backend}) reached {busbw / 1e9:.3g} GB/s of bus bandwidth at its best "
+                f"size; the limit is {limit / 1e9:.3g} GB/s."
+            )
+            return warn(reason, Action.INSPECT, busbw_bytes_per_second=busbw, algorithm=algorithm, backend=backend)
+    return WELL
+
+
+def _rows(metric: Mapping[str, float] | None) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Yield the values of the labels and the value of each series of a metric."""
+    return ((tuple(key.split(KEY_SEPARATOR)), value) for key, value in (metric or {}).items())
+
+
+_FOLLOWS: dict[str, Where] = {
+    **probe.CAUSES_OF_SLOW_RUNS,
+    "gpu_allreduce_slow": "any",
+    "allreduce_slow": "node",
+}
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        name="allreduce_bandwidth_low",
+        levels=(WARN,),
+        help="The all-reduce is slower than the configured limit.",
+        steps="""\
+1. Run it again while the node is free: `gpumon probe allreduce`.
+2. Look for other alerts of this node: a link that is down, reduced clocks, PCIe below its width.
+3. `NCCL_DEBUG=INFO` shows which transport NCCL chose; `nvidia-smi topo -m` what it could have chosen.
+4. Still slow: drain the node, leave out one GPU at a time to find the one that slows the others down.
+""",
+        node=bandwidth_low,
+        limits=(NCCL_BUSBW, GLOO_BUSBW),
+        follows=_FOLLOWS,
+        because=probe.explained,
+    ),
+    Check(
+        name="allreduce_latency_high",
+        levels=(WARN,),
+        help="Small all-reduces take too long.",
+        steps="""\
+1. Run it again while the node is free: `gpumon probe allreduce`. It shows other alerts of the node, too.
+2. Look at the CPUs: a power-saving governor, deep idle states, a process that keeps all of them busy.
+3. `NCCL_DEBUG=INFO` shows which transport NCCL chose: sockets in place of NVLink or PCIe are this slow.
+""",
+        node=latency_high,
+        limits=(LATENCY,),
+        follows=_FOLLOWS,
+        because=probe.explained,
+    ),
+)

@@ -1,0 +1,83 @@
+"""CHECKS: GPUs that are held and idle, or busy all the time, over an hour."""
+
+from __future__ import annotations
+
+from gpumon.health.check import HOUR, MINUTE, Check
+from gpumon.health.facts import GpuCase
+from gpumon.health.policy import SHARE, Limit
+from gpumon.health.sample_windows import MIN_COVERAGE, SampleWindow, with_labels
+from gpumon.health.terms import WARN
+from gpumon.health.verdict import OFF, WELL, Finding, warn
+
+BUSY_SECONDS = SampleWindow("gpumon_gpu_busy_seconds_total", HOUR)
+OBSERVED_SECONDS = SampleWindow("gpumon_gpu_observed_seconds_total", HOUR)
+PROCESSES = SampleWindow("gpumon_gpu_processes", HOUR)
+IDLE = Limit("idle_busy_ratio", 0.3, "Busy share of an hour below which a GPU that processes hold is idle.", SHARE)
+BUSY = Limit("high_busy_ratio", None, "Busy share of an hour above which a GPU is fully used: 0.85.", SHARE)
+
+
+def idle(gpu: GpuCase) -> Finding | None:
+    """Return a warning if processes held the GPU for an hour and hardly used it."""
+    limit = gpu.facts.limit(IDLE)
+    if limit is None:
+        return OFF
+    share, processes = _busy_share(gpu), with_labels(gpu.series(PROCESSES))
+    if share is None or processes is None:
+        return None
+    if share >= limit or min(processes.values) == 0:
+        return WELL
+    return warn(f"Processes held it for an hour in which it was busy {share:.0%} of the time.", busy_ratio=share)
+
+
+def busy(gpu: GpuCase) -> Finding | None:
+    """Return a warning if the GPU was busy for more than the configured share of an hour."""
+    limit = gpu.facts.limit(BUSY)
+    if limit is None:
+        return OFF
+    share = _busy_share(gpu)
+    if share is None:
+        return None
+    if share <= limit:
+        return WELL
+    return warn(f"It was busy {share:.0%} of the last hour, above the limit of {limit:.0%}.", busy_ratio=share)
+
+
+def _busy_share(gpu: GpuCase) -> float | None:
+    """Return the busy share of the last hour; None if the agent has not observed enough of it."""
+    busy_seconds, observed = with_labels(gpu.series(BUSY_SECONDS)), with_labels(gpu.series(OBSERVED_SECONDS))
+    if busy_seconds is None or observed is None or observed.gain < MIN_COVERAGE * HOUR:
+        return None
+    return busy_seconds.gain / observed.gain
+
+
+CHECKS = (
+    Check(
+        name="gpu_idle",
+        levels=(WARN,),
+        help="Processes hold the GPU and hardly use it.",
+        steps="""\
+1. `nvidia-smi` on the host, or the job scheduler, shows who holds it.
+2. A notebook left open, a job that waits for its input, a rank that waits for another: ask its owner.
+""",
+        gpu=idle,
+        clear_after=15 * MINUTE,
+        windows=(BUSY_SECONDS, OBSERVED_SECONDS, PROCESSES),
+        limits=(IDLE,),
+        follows={"gpu_spin": "same"},
+        pages=False,
+    ),
+    Check(
+        name="gpu_busy",
+        levels=(WARN,),
+        help="The GPU has been busy nearly all the time.",
+        steps="""\
+1. Training is meant to keep a GPU busy. The check is off until `health.thresholds.high_busy_ratio` is set.
+2. An inference node: it has no reserve left. Add replicas, or move work to idle GPUs.
+""",
+        gpu=busy,
+        clear_after=15 * MINUTE,
+        windows=(BUSY_SECONDS, OBSERVED_SECONDS),
+        limits=(BUSY,),
+        pages=False,
+    ),
+)

@@ -1,0 +1,267 @@
+"""Sample windows: the recent samples of the metrics that checks read over time. Pure.
+
+All series share one timeline. A series stores only the samples at which its value changed, so that a constant series
+costs nothing however long its window is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from operator import mul
+from typing import NamedTuple
+
+from gpumon.health.verdict import NODE
+from gpumon.model.reading import Labels, Sample
+
+STEP = 15.0
+"""Seconds between the stored points of the timeline. The newest point and the first of each series are always kept."""
+MIN_COVERAGE = 0.9
+"""Share of a window that its samples must cover, else its mean and its peak are unknown."""
+
+
+class SampleWindow(NamedTuple):
+    """A metric and the seconds of it that a check reads."""
+
+    metric: str
+    """Full metric name. Detail rows are not recorded."""
+    seconds: float
+
+
+class WindowSeries(NamedTuple):
+    """One series within a window, as runs of equal values in order of time; at least one run."""
+
+    labels: Mapping[str, str]
+    values: list[float]
+    counts: list[int]
+    """Points in each run."""
+    first_at: float
+    """Boot clock of the first point."""
+    last_at: float
+    """Boot clock of the last point."""
+    end: float
+    """Boot clock of the end of the window."""
+    changed_at: float
+    """Boot clock of the first point in the window that has the last value."""
+
+    @property
+    def gain(self) -> float:
+        """Increase of an accumulated counter, which never decreases while the agent runs."""
+        return self.values[-1] - self.values[0]
+
+    @property
+    def mean(self) -> float:
+        return float(sum(map(mul, self.values, self.counts))) / sum(self.counts)
+
+    @property
+    def covered(self) -> float:
+        """Seconds between the first point and the last."""
+        return self.last_at - self.first_at
+
+    def covers(self, window: SampleWindow) -> bool:
+        """Return whether the points cover enough of the window for a mean or a peak."""
+        return self.observed_seconds(window) >= MIN_COVERAGE * window.seconds
+
+    def observed_seconds(self, window: SampleWindow) -> float:
+        """Return the seconds of the window that the points cover; 0 if the series has ended."""
+        if self.end - self.last_at > 2 * STEP:
+            return 0.0
+        return min(window.seconds, self.covered + STEP)
+
+
+class CounterGrowth(NamedTuple):
+    """A counter that increased within a window."""
+
+    labels: Mapping[str, str]
+    steps: tuple[tuple[float, float], ...]
+    """Boot clock at which each increase was read, and the increase."""
+
+    @property
+    def gain(self) -> float:
+        return sum(gain for _, gain in self.steps)
+
+    @property
+    def last_at(self) -> float:
+        return self.steps[-1][0]
+
+
+class _Runs(NamedTuple):
+    """One stored series: ordinals of the points at which its value changed, and the values; None is absent."""
+
+    starts: tuple[int, ...] = ()
+    values: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleHistory:
+    """The samples of the metrics that checks read. `add` returns a new one that shares the unchanged series."""
+
+    windows: Mapping[str, float] = field(default_factory=dict)
+    """Seconds to keep, by metric name. Other metrics are not recorded."""
+    times: tuple[float, ...] = ()
+    """Boot clock of the points kept."""
+    first: int = 0
+    """Ordinal of times[0]."""
+    runs: Mapping[str, Mapping[Labels, _Runs]] = field(default_factory=dict)
+    begins: bool = False
+    """Whether a series began with the newest point: dropping that point would lose the counter's first increase."""
+
+    def recording(self, windows: Mapping[str, float]) -> SampleHistory:
+        """Return the same samples with other windows from now on."""
+        return replace(self, windows=windows)
+
+    def add(self, samples: Iterable[Sample], at: float) -> SampleHistory:
+        """Return the history with one more point; a series that `samples` lacks has ended. `at`: boot clock."""
+        latest: dict[str, dict[Labels, float]] = {name: {} for name in self.windows}
+        for name, labels, value in samples:
+            series = latest.get(name)
+            if series is not None:
+                series[_sorted_labels(labels)] = value
+        times, first = self._extend_timeline(at)
+        position = first + len(times) - 1
+        runs = {
+            name: _extend_metric(self.runs.get(name, {}), latest[name], position, first + bisect_left(times, at - keep))
+            for name, keep in self.windows.items()
+        }
+        begins = any(not runs[name].keys() <= self.runs.get(name, {}).keys() for name in runs)
+        return replace(self, times=times, first=first, runs=runs, begins=begins)
+
+    def _extend_timeline(self, at: float) -> tuple[tuple[float, ...], int]:
+        """Return the timeline with the new point, which replaces the newest one if that is closer than STEP."""
+        times = self.times
+        close = len(times) > 1 and times[-1] - times[-2] < STEP and not self.begins
+        if times and (at == times[-1] or close):
+            times = times[:-1]
+        expired = bisect_left(times, at - max(self.windows.values(), default=0.0))
+        return (*times[expired:], at), self.first + expired
+
+    def series(self, metric: str, seconds: float, at: float) -> Iterator[WindowSeries]:
+        """Yield each series that has a point in the closed interval [at - seconds, at]."""
+        low = self.first + bisect_left(self.times, at - seconds)
+        high = self.first + bisect_right(self.times, at)
+        for labels, runs in self.runs.get(metric, {}).items():
+            if cut := self._cut(labels, runs, low, high, at):
+                yield cut
+
+    def growth(self, metric: str, seconds: float, at: float) -> Iterator[CounterGrowth]:
+        """Yield each counter that increased in the closed interval [at - seconds, at].
+
+        Error counters are constant nearly always: for those only the last change is compared.
+        """
+        low = self.first + bisect_left(self.times, at - seconds)
+        high = self.first + bisect_right(self.times, at)
+        for labels, runs in self.runs.get(metric, {}).items():
+            if runs.starts[-1] > low and (steps := self._steps(runs, low, high)):
+                yield CounterGrowth(dict(labels), steps)
+
+    def _steps(self, runs: _Runs, low: int, high: int) -> tuple[tuple[float, float], ...]:
+        steps, before = list[tuple[float, float]](), None
+        for start, value in zip(runs.starts, runs.values, strict=True):
+            if value is not None and before is not None and value > before and low < start < high:
+                steps.append((self.times[start - self.first], value - before))
+            before = before if value is None else value
+        return tuple(steps)
+
+    def _cut(self, labels: Labels, runs: _Runs, low: int, high: int, end: float) -> WindowSeries | None:
+        if low >= high:
+            return None
+        starts, values, counts = runs.starts, list[float](), list[int]()
+        begin, stop = max(bisect_right(starts, low) - 1, 0), bisect_left(starts, high)
+        first = since = last = low
+        for index in range(begin, stop):
+            value = runs.values[index]
+            if value is not None:
+                since = max(starts[index], low)
+                last = starts[index + 1] if index + 1 < stop else high
+                first = first if values else since
+                values.append(value)
+                counts.append(last - since)
+        if not values:
+            return None
+        first_at, last_at, changed_at = (self.times[ordinal - self.first] for ordinal in (first, last - 1, since))
+        return WindowSeries(dict(labels), values, counts, first_at, last_at, end, changed_at)
+
+
+@lru_cache(maxsize=1 << 14)
+def _sorted_labels(labels: Labels) -> Labels:
+    return tuple(sorted(pair for pair in labels if pair[1]))
+
+
+def _extend_metric(
+    before: Mapping[Labels, _Runs], now: Mapping[Labels, float], position: int, oldest: int
+) -> dict[Labels, _Runs]:
+    after = {
+        labels: _extend_series(before.get(labels, _Runs()), value, position, oldest) for labels, value in now.items()
+    }
+    for labels, runs in before.items():
+        if labels not in now:
+            ended = _extend_series(runs, None, position, oldest)
+            if any(value is not None for value in ended.values):
+                after[labels] = ended
+    return after
+
+
+def _extend_series(runs: _Runs, value: float | None, position: int, oldest: int) -> _Runs:
+    starts, values = runs
+    if starts and starts[-1] < position and values[-1] == value and (len(starts) == 1 or starts[1] > oldest):
+        return runs  # unchanged, as nearly always
+    if starts and starts[-1] == position:  # the new point replaces the newest one
+        starts, values = starts[:-1], values[:-1]
+    if not values or values[-1] != value:
+        starts, values = (*starts, position), (*values, value)
+    expired = max(bisect_right(starts, oldest) - 1, 0)
+    if expired:
+        starts, values = starts[expired:], values[expired:]
+    return runs if starts is runs.starts else _Runs(starts, values)
+
+
+def series_by_device(
+    history: SampleHistory, window: SampleWindow, seconds: float, at: float
+) -> Mapping[str, tuple[WindowSeries, ...]]:
+    """Return every series of the metric over the last `seconds`, by device. `at`: now, boot clock."""
+    _require_recorded(history, window)
+    found: dict[str, list[WindowSeries]] = {}
+    for series in history.series(window.metric, seconds, at):
+        found.setdefault(_device(series.labels), []).append(series)
+    return {device: tuple(series) for device, series in found.items()}
+
+
+def growth_by_device(
+    history: SampleHistory, window: SampleWindow, at: float
+) -> Mapping[str, tuple[CounterGrowth, ...]]:
+    """Return the counters of the metric that increased, by device. `at`: now, boot clock."""
+    _require_recorded(history, window)
+    found: dict[str, list[CounterGrowth]] = {}
+    for growth in history.growth(window.metric, window.seconds, at):
+        found.setdefault(_device(growth.labels), []).append(growth)
+    return {device: tuple(growths) for device, growths in found.items()}
+
+
+def _require_recorded(history: SampleHistory, window: SampleWindow) -> None:
+    if history.windows.get(window.metric, 0.0) < window.seconds:
+        raise LookupError(f"{window} is not recorded: add it to `windows` of the check")
+
+
+def _device(labels: Mapping[str, str]) -> str:
+    if "uuid" in labels:
+        return labels["uuid"]
+    return f"{labels['device']}/{labels['port']}" if "port" in labels else NODE
+
+
+def with_labels(series: Iterable[WindowSeries], **labels: str) -> WindowSeries | None:
+    """Return the first series that has these labels."""
+    return next((each for each in series if labels.items() <= each.labels.items()), None)
+
+
+def flag_held(series: WindowSeries | None, window: SampleWindow, seconds: float) -> bool | None:
+    """Return whether a flag was 1 for so many seconds of the window; None if the samples cannot tell."""
+    if series is None:
+        return None
+    observed = series.observed_seconds(window)
+    on = series.mean * observed
+    if on >= seconds:
+        return True
+    unobserved = max(0.0, window.seconds - observed - 2 * STEP)
+    return None if on + unobserved >= seconds else False

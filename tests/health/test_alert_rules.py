@@ -1,0 +1,225 @@
+"""The alert rules, evaluated by Prometheus itself (promtool): each kind of rule through its life."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from promtool_run import Series, Values, check, group
+from recorded_scrape import TARGET, recorded
+
+from gpumon.health.alert_rules import (
+    CHECK_UNKNOWN,
+    MAINTENANCE_END,
+    PAGING,
+    VERDICT,
+    WARNING,
+    AlertRule,
+    alert_names,
+    render,
+    rules,
+)
+from gpumon.health.check import Check, alert_name
+from gpumon.health.gpu_faults import FAULTS
+from gpumon.health.table import BY_NAME, CHECKS
+from gpumon.health.terms import FAIL, UNKNOWN, WARN, Level
+from gpumon.model.reading import Labels
+from scripts.docs.alerts_page import alerts_page
+
+ROOT = Path(__file__).parents[2]
+RULES = {rule.name: rule for rule in rules()}
+MINUTES = 40
+START, END = 10, 30
+"""Minutes in which a case is active."""
+GPU = (("gpu", "3"), ("uuid", "GPU-3"))
+PORT = (("device", "mlx5_3"), ("port", "1"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A rule that fires from minute `firing` until minute END for one series."""
+
+    rule: str
+    metric: str
+    labels: Labels
+    values: Values
+    firing: int = START
+
+    @property
+    def series(self) -> Series:
+        return Series(self.metric, (*self.labels, *TARGET), self.values)
+
+
+def of_check(check: Check, level: Level, rule: str, firing: int = START) -> Case:
+    """Return a case in which the check has another level, then this one, then none."""
+    device = GPU if check.gpu is not None else PORT if check.port is not None else ()
+    other = WARN if level is FAIL else FAIL
+    values = [
+        float(other) if 5 <= minute < START else float(level) if START <= minute < END else None
+        for minute in range(MINUTES)
+    ]
+    return Case(rule=rule, metric=VERDICT, labels=(("check", check.name), *device), values=values, firing=firing)
+
+
+def kinds() -> list[Case]:
+    """Return one case for each kind of rule: what the check judges, and severity."""
+    found: dict[tuple[bool, bool, str], Case] = {}
+    for row in CHECKS:
+        for name, (level, severity) in zip(alert_names(row), sorted(row.severities, reverse=True), strict=True):
+            kind = (row.gpu is not None, row.port is not None, severity)
+            found.setdefault(kind, of_check(row, level, name))
+    return list(found.values())
+
+
+CASES = (
+    *kinds(),
+    of_check(BY_NAME["gpu_denied"], UNKNOWN, CHECK_UNKNOWN.name, START + 10),
+    Case(
+        rule="GpumonDown",
+        metric="up",
+        labels=(),
+        values=[float(not START <= minute < END) for minute in range(MINUTES)],
+        firing=START + 3,
+    ),
+    Case(
+        rule="GpumonStale",
+        metric="gpumon_snapshot_timestamp_seconds",
+        labels=(),
+        # The clock of promtool begins at 0.
+        values=[60.0 * (START if START <= minute < END else minute) for minute in range(MINUTES)],
+        firing=START + 3,
+    ),
+)
+
+
+def texts(rule: AlertRule, labels: Labels, value: str = "") -> dict[str, str]:
+    """Return the annotations as Prometheus fills them in."""
+    text = {"summary": rule.summary, "description": rule.description}
+    for name, content in labels:
+        text = {key: words.replace(f"{{{name}}}", content) for key, words in text.items()}
+    text = {key: words.replace('{{ printf "%.0f" $value }}', value) for key, words in text.items()}
+    return text | {"runbook_url": rule.runbook_url}
+
+
+def expected(case: Case, minute: int, *, fires: bool) -> dict[str, Any]:
+    rule = RULES[case.rule]
+    alert = {
+        "exp_labels": {**dict((*case.labels, *TARGET)), "severity": rule.severity},
+        "exp_annotations": texts(rule, case.labels, f"{60 * (minute - START)}"),
+    }
+    return {"eval_time": f"{minute}m", "alertname": case.rule, "exp_alerts": [alert] if fires else []}
+
+
+def test_each_kind_of_rule_fires_and_resolves(tmp_path: Path) -> None:
+    """A rule is quiet at another level, fires with labels and texts, and resolves when the series ends."""
+    groups = [
+        group(
+            60,
+            [case.series],
+            alert_rule_test=[
+                expected(case, START - 1, fires=False),
+                expected(case, case.firing, fires=True),
+                expected(case, END + 1, fires=False),
+            ],
+        )
+        for case in CASES
+    ]
+    check(tmp_path, render(RULES.values()), groups)
+
+
+def test_maintenance_mutes_what_pages(tmp_path: Path) -> None:
+    """In maintenance only alerts for information fire; all fire again when it ends."""
+    ends = Series(MAINTENANCE_END, TARGET, [1500.0] * MINUTES)
+    groups = [
+        group(
+            60,
+            [case.series, ends],
+            alert_rule_test=[
+                expected(case, 24, fires=RULES[case.rule].severity not in PAGING),
+                *([] if RULES[case.rule].for_seconds else [expected(case, 26, fires=True)]),
+            ],
+        )
+        for case in CASES
+    ]
+    assert {RULES[case.rule].severity for case in CASES} == {"critical", "warning", "info"}
+    check(tmp_path, render(RULES.values()), groups)
+
+
+def test_nothing_fires_on_a_healthy_node_or_during_a_release(tmp_path: Path) -> None:
+    """While the driver is released the time of the last poll is absent, which is not a stale agent."""
+    absent = range(20, 50)
+    names = {"up", "gpumon_snapshot_timestamp_seconds", VERDICT, MAINTENANCE_END}
+    series = [
+        Series(
+            sample.name,
+            sample.labels,
+            [
+                (60.0 * minute if minute not in absent else None) if "snapshot" in sample.name else sample.value
+                for minute in range(60)
+            ],
+        )
+        for sample in recorded()
+        if sample.name in names
+    ]
+    quiet = [{"expr": "ALERTS", "eval_time": f"{minute}m", "exp_samples": []} for minute in range(0, 60, 5)]
+    check(tmp_path, render(RULES.values()), [group(60, series, promql_expr_test=quiet)])
+
+
+def test_every_check_has_a_rule_for_each_severity() -> None:
+    """The rule reads the check's verdict, has its name in CamelCase and its runbook section."""
+    written = {entry["alert"]: entry for entry in yaml.safe_load(render(RULES.values()))["groups"][0]["rules"]}
+    wrong = []
+    for row in CHECKS:
+        for name, (level, severity) in zip(alert_names(row), sorted(row.severities, reverse=True), strict=True):
+            entry = written[name]
+            good = (
+                name.removesuffix(WARNING) == alert_name(row.name)
+                and entry["expr"].startswith(f'{VERDICT}{{check="{row.name}"}} == {level:d}')
+                and entry["labels"] == {"severity": severity}
+                and entry["annotations"]["runbook_url"].endswith(f"#{alert_name(row.name).lower()}")
+                and ("unless" in entry["expr"]) == (severity in PAGING)
+            )
+            wrong += [] if good else [name]
+    assert wrong == []
+    assert alert_name("nvlink_slow") == "NvlinkSlow"
+    assert alert_name("gpu_allreduce_slow") == "GpuAllReduceSlow"
+
+
+def test_names_are_unique() -> None:
+    """No two rules have one name, and no two checks."""
+    assert len(RULES) == len(rules())
+    assert len({row.alert for row in CHECKS}) == len(CHECKS)
+
+
+def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
+    """`promtool check rules` finds nothing."""
+    path = tmp_path / "rules.yml"
+    path.write_text(render(rules(stale_seconds=300)))
+    assert "gpumon_snapshot_timestamp_seconds > 300" in path.read_text()
+    subprocess.run(["promtool", "check", "rules", "--lint=all", "--lint-fatal", path], check=True)
+
+
+def test_generated_files_are_fresh() -> None:
+    """alert_rules/gpumon.yml and docs/alerts.md are what the tables render."""
+    assert (ROOT / "alert_rules" / "gpumon.yml").read_text() == render(rules())
+    assert (ROOT / "docs" / "alerts.md").read_text() == alerts_page(rules())
+
+
+def test_the_runbook_page_has_the_section_of_each_alert() -> None:
+    """The anchor of a runbook URL is the lower-cased title of a section."""
+    titles = [line.removeprefix("### ") for line in alerts_page(rules()).splitlines() if line.startswith("### ")]
+    assert len(set(titles)) == len(titles)
+    assert {rule.runbook_url.partition("#")[2] for rule in rules()} == {title.lower() for title in titles}
+
+
+def test_the_runbook_gives_the_advice_of_the_page() -> None:
+    """The action of each GPU fault is in the steps of its check."""
+    steps = [" ".join(rule.steps.split()) for rule in rules()]
+    assert [
+        fault
+        for fault, advice in FAULTS.items()
+        if fault != "no_permission" and not any(advice.action in text for text in steps)
+    ] == []

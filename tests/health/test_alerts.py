@@ -1,0 +1,141 @@
+"""The agent's own alerts: pending, firing and resolved, derived from verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from judging import Ward
+
+from gpumon.health.alert import FIRING, PENDING, RESOLVED, Alert, update_alerts
+from gpumon.health.check import HOUR, MINUTE
+from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import NODE, Verdict
+from gpumon.model.gpu_state import GpuState
+
+
+class Alerts:
+    """The alerts of a ward, updated after each step."""
+
+    def __init__(self, ward: Ward) -> None:
+        self.ward = ward
+        self.alerts: tuple[Alert, ...] = ()
+
+    def go_on(self, seconds: float = 0.0, every: float = 15.0) -> Alerts:
+        passed = 0.0
+        while True:
+            report = self.ward.report
+            self.alerts = update_alerts(
+                self.alerts,
+                report.health,
+                report.gpus,
+                self.ward.moment,
+                boot_id=report.boot_id,
+                in_maintenance=report.maintenance is not None,
+            )
+            if passed >= seconds:
+                return self
+            self.ward.go_on(every)
+            passed += every
+
+    def states(self) -> dict[str, str]:
+        return {alert.rule: alert.state for alert in self.alerts}
+
+    def alert(self, rule: str) -> Alert:
+        (alert,) = (alert for alert in self.alerts if alert.rule == rule)
+        return alert
+
+
+def hot() -> Alerts:
+    """Return a node whose GPU 1 has no thermal margin left."""
+    ward = Ward(gpus=2, ports=0)
+    ward.gpu(1, thermal_margin_celsius=-1.0)
+    return Alerts(ward)
+
+
+def test_an_alert_is_pending_while_its_check_waits_then_fires_then_is_resolved() -> None:
+    """It has the verdict's labels and reason, and is shown for a while after it has resolved."""
+    alerts = hot().go_on(MINUTE)
+    rule = "GpuThermalMarginLowWarning"
+    assert alerts.states() == {rule: PENDING}
+    alerts.go_on(3 * MINUTE)
+    firing = alerts.alert(rule)
+    uuid = alerts.ward.report.gpus[1].uuid
+    assert firing.state == FIRING
+    assert firing.labels == (("check", "gpu_thermal_margin_low"), ("gpu", "1"), ("uuid", uuid))
+    assert firing.identity == tuple(sorted((*firing.labels, ("alertname", rule), ("severity", "warning"))))
+    assert "1 degree above its limit" in firing.description
+    assert firing.summary == "GPU 1: The GPU is so hot that it slows down."
+    alerts.ward.gpu(1, thermal_margin_celsius=20.0)
+    alerts.go_on(5 * MINUTE)
+    resolved = alerts.alert(rule)
+    assert (resolved.state, resolved.firing_since) == (RESOLVED, firing.firing_since)
+    assert resolved.resolved_at is not None
+    assert not alerts.go_on(20 * MINUTE).alerts
+
+
+def test_a_worse_level_is_another_alert() -> None:
+    """The warning resolves when the failure fires."""
+    alerts = hot().go_on(4 * MINUTE)
+    alerts.ward.gpu(1, thermal_margin_celsius=-1.0, clock_event_active={"hw_thermal": 1.0})
+    alerts.go_on(3 * MINUTE)
+    states = alerts.states()
+    assert states["GpuThermalMarginLow"] == FIRING
+    assert states["GpuThermalMarginLowWarning"] == RESOLVED
+
+
+def test_maintenance_mutes_what_pages() -> None:
+    """A firing alert resolves when maintenance begins, and fires again when it ends; the verdict stays."""
+    alerts = hot().go_on(4 * MINUTE)
+    alerts.ward.maintain(HOUR)
+    assert alerts.go_on().states() == {"GpuThermalMarginLowWarning": RESOLVED}
+    assert alerts.ward.verdict("gpu_thermal_margin_low", 1)
+    alerts.ward.end_maintenance()
+    assert alerts.go_on().states() == {"GpuThermalMarginLowWarning": FIRING}
+
+
+def verdict(check: str, level: Level, device: str, ward: Ward, **changes: object) -> Verdict:
+    row = Verdict(
+        check=check,
+        device=device,
+        level=level,
+        reason="It was busy 2% of the time.",
+        action=Action.NONE,
+        since=ward.wall,
+        seen=ward.wall,
+        seen_at=ward.at,
+        boot_id=ward.report.boot_id,
+        since_at=ward.at,
+        since_boot=ward.report.boot_id,
+    )
+    return row._replace(**changes)  # type: ignore[arg-type]
+
+
+def fixed(*verdicts: Verdict, ward: Ward, after: float = 0.0, maintenance: bool = False) -> dict[str, str]:
+    """Return the states of alerts for these verdicts, so many seconds after they were raised."""
+    health = replace(ward.report.health, open={each.key: each for each in verdicts}, pending={})
+    now = replace(ward.moment, at=ward.at + after, wall=ward.wall + after)
+    gpus: tuple[GpuState, ...] = ward.report.gpus
+    alerts = update_alerts((), health, gpus, now, boot_id=ward.report.boot_id, in_maintenance=maintenance)
+    return {alert.rule: alert.state for alert in alerts}
+
+
+def test_information_is_not_muted_by_maintenance() -> None:
+    ward = Ward(gpus=2)
+    row = verdict("gpu_idle", Level.WARN, ward.report.gpus[1].uuid, ward)
+    assert fixed(row, ward=ward, maintenance=True) == {"GpuIdle": FIRING}
+
+
+def test_unknown_fires_after_ten_minutes() -> None:
+    """A check that has returned unknown for 10 minutes is an alert of its own."""
+    ward = Ward(gpus=2)
+    row = verdict("gpu_denied", Level.UNKNOWN, ward.report.gpus[1].uuid, ward)
+    assert fixed(row, ward=ward) == {"GpumonCheckUnknown": PENDING}
+    assert fixed(row, ward=ward, after=10 * MINUTE) == {"GpumonCheckUnknown": FIRING}
+
+
+def test_an_inhibited_verdict_is_no_alert() -> None:
+    """Only primary verdicts alert."""
+    ward = Ward(gpus=2)
+    cause = verdict("allreduce_failing", Level.FAIL, NODE, ward)
+    inhibited = verdict("gpu_idle", Level.WARN, ward.report.gpus[1].uuid, ward, under=cause.key)
+    assert fixed(cause, inhibited, ward=ward) == {"AllReduceFailing": FIRING}
