@@ -103,7 +103,7 @@ SECTIONS = (
             ),
             stat(
                 "Alerts firing",
-                "By the agents' own evaluation, which needs no Prometheus.",
+                "Alerts of the agents themselves, which need no Prometheus.",
                 f"sum({_FIRING}) or 0 * sum({series('gpumon_exposed_series')})",
                 colors=ORANGE,
             ),

@@ -104,5 +104,5 @@ class Node:
     dropped_series_total: dict[str, float] | None = agent("Series that a cap cut.", label="reason")
     log_messages_total: dict[str, float] | None = agent("Log messages by level.", label="level")
     alerts: dict[str, float] | None = agent(
-        "Alerts in the agent's own evaluation.", label=("rule", "severity", "state")
+        "Alerts of the agent, pending or firing.", label=("rule", "severity", "state")
     )
