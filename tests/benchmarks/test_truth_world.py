@@ -45,7 +45,7 @@ def test_a_fault_is_found_and_blamed_on_its_gpu() -> None:
 
 def test_a_check_that_is_not_made_is_a_miss() -> None:
     """The measure can fail: with its check switched off the fault is not found."""
-    outcome = measure(LOST, "h100pciex2", health={"disabled": ("gpu_lost",)})
+    outcome = measure(LOST, "h100pciex2", health={"disabled_checks": ("gpu_lost",)})
     assert missed(outcome)
     assert outcome.seconds is None
 

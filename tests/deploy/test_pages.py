@@ -11,6 +11,7 @@ import pytest
 
 from gpumon import DEFAULT_PORT
 from gpumon.cli.main import COMMANDS
+from gpumon.health.table import BY_NAME
 from gpumon.outputs.catalogue import catalogue
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +31,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @every_page
 def test_metrics_named_exist(page: Path) -> None:
-    """A metric that a page names is in the catalogue, whole or as the beginning of some."""
-    known = {entry.name for entry in catalogue()}
+    """A metric that a page names is in the catalogue, whole or as the beginning of some; so are checks of the agent."""
+    known = {entry.name for entry in catalogue()} | set(BY_NAME)
     for name in re.findall(r"(?<!/)\bgpumon_[a-z0-9_]+", page.read_text(encoding="utf-8")):
         assert name in known or any(one.startswith(name) for one in known), name
 
