@@ -4,25 +4,31 @@ BIN := .venv/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check -c requirements/constraints.txt
 STATE := .gpumon
 TORCH := 2.13.0
-# Tests mostly wait for processes of theirs: more at a time than there are cores.
 WORKERS ?= 3
+# Tests mostly wait for child processes, so more run at a time than there are cores.
+PARALLEL = -n $(WORKERS) --dist worksteal
 PEERS := nvitop nvitop-exporter gpustat
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check generate captures bench soak truth lock build clean
+.PHONY: help run test test-slow check generate captures bench soak truth lock build clean
 
 help: ## List these commands
-	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
 
 run: .venv/.run ## Start the agent on 127.0.0.1:17400, on a simulated h100x8 where no NVIDIA driver loads (ARGS: more flags)
 	@mkdir -p -m 0700 $(STATE)
 	@exec $(BIN)/gpumon serve --simulate.fallback h100x8 \
 	    --store.path $(STATE)/gpumon.db --web.token-file $(STATE)/token $(ARGS)
 
-test: .venv/.test .venv/.peers ## Run all tests (ARGS: for pytest)
-	@scripts/debian.sh prometheus prometheus-alertmanager chromium gcc docker-compose systemd-sysusers:systemd
+test: .venv/.test ## Run the quick tests, or those that ARGS names, slow or not
+	@scripts/debian.sh prometheus prometheus-alertmanager gcc docker-compose systemd-sysusers:systemd
 	@$(BIN)/python -m compileall -q gpumon # where Python writes no bytecode, every child would compile it again
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	$(BIN)/pytest $(or $(ARGS),-m "not slow" $(PARALLEL))
+
+test-slow: .venv/.test .venv/.peers ## Run the slow tests: whole agents, browser, Prometheus, other clients, real deadlines
+	@scripts/debian.sh prometheus prometheus-alertmanager chromium gcc docker-compose systemd-sysusers:systemd
+	@$(BIN)/python -m compileall -q gpumon
+	$(BIN)/pytest $(or $(ARGS),-m slow $(PARALLEL))
 
 check: .venv/.test ## Format, lint, types, layers, and whether generated files are fresh
 	$(BIN)/ruff format --check

@@ -16,7 +16,7 @@ from gpumon.outputs.catalogue import catalogue
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-MADE = re.compile(r"^([a-z]+):.*## (.+)$", re.MULTILINE)
+MADE = re.compile(r"^([a-z-]+):.*## (.+)$", re.MULTILINE)
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 
@@ -60,7 +60,7 @@ def test_commands_named_exist(page: Path) -> None:
     """A subcommand or a target that a page shows is one."""
     text = page.read_text(encoding="utf-8")
     targets = {target for target, _ in MADE.findall((ROOT / "Makefile").read_text(encoding="utf-8"))}
-    assert set(re.findall(r"^(?: {4,}|\$ |.*`)make ([a-z]+)", text, re.MULTILINE)) <= targets
+    assert set(re.findall(r"^(?: {4,}|\$ |.*`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
     shown = set(re.findall(r"(?:^ {4}|bin/|`)gpumon ([a-z]+)\b", text, re.MULTILINE))
     assert shown <= {command.name for command in COMMANDS}
 

@@ -165,11 +165,11 @@ def test_a_group_that_was_not_delegated_is_left_alone(group: Path) -> None:
 
 def test_what_is_left_in_the_group_of_a_killed_agent_is_ended_by_the_next(group: Path) -> None:
     """Nothing of its environment says whose it is; the group of an agent that lives is left alone."""
-    dead, agent_runs = group / "probe-4711-1", group / f"probe-{own_mark()}"
+    dead, living = group / "probe-4711-1", group / f"probe-{own_mark()}"
     commands = ["/bin/sh", "-c", 'echo $$ > "$0"/cgroup.procs; echo; exec sleep 600']
     with ExitStack() as stack:
         started = []
-        for one in (dead, agent_runs):
+        for one in (dead, living):
             one.mkdir()
             process = subprocess.Popen([*commands, str(one)], stdout=subprocess.PIPE, env={}, start_new_session=True)
             started.append(stack.enter_context(process))

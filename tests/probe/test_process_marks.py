@@ -33,14 +33,14 @@ def process(proc: Path, pid: str, began: int, clock: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("began", "clock", "lives"),
+    ("began", "clock", "alive"),
     [(100, OWN_CLOCK, True), (300, OWN_CLOCK, False), (300, OTHER_CLOCK, True), (None, OWN_CLOCK, False)],
 )
 def test_an_agent_by_another_clock_is_not_called_gone(
-    proc: Path, began: int | None, clock: int, *, agent_runs: bool
+    proc: Path, began: int | None, clock: int, *, alive: bool
 ) -> None:
     """In another time namespace it seems to have begun at another time; its ranks are not killed for that."""
     if began is not None:
         process(proc, str(AGENT_PID), began, clock)
-    assert is_orphaned_rank(proc / str(RANK_PID)) == (not agent_runs)
-    assert is_other_agent_alive(f"{AGENT_PID}-100") == agent_runs
+    assert is_orphaned_rank(proc / str(RANK_PID)) == (not alive)
+    assert is_other_agent_alive(f"{AGENT_PID}-100") == alive
