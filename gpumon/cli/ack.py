@@ -13,9 +13,9 @@ from urllib.parse import urlencode
 from gpumon.cli.client import ClientError, Refused
 from gpumon.cli.config_arguments import add_flags, client
 from gpumon.cli.errors import UserError
-from gpumon.outputs.health import name
+from gpumon.outputs.verdict_text import name
 
-PATH, MEMBERS = "/api/v1/health/ack", ("acknowledged", "kept", "stored")
+PATH, MEMBERS = "/api/v1/health/ack", ("acknowledged", "refused", "stored")
 WAIT_SECONDS = 30.0
 """Longer than the agent waits for its store."""
 STILL_SO = 1
@@ -55,7 +55,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _lines(answer: Any) -> list[str]:
     lines = [f"acknowledged: {name(one)}: {one['reason']}" for one in answer["acknowledged"]]
-    lines += [f"stays: {name(one)}: {one['reason']} {one['why']}" for one in answer["kept"]]
+    lines += [f"stays: {name(one)}: {one['reason']} {one['message']}" for one in answer["refused"]]
     if lines and not answer["stored"]:
         lines.append("The store is out of order: the agent remembers it, and stores it when it can. See gpumon status.")
     return lines or ["There is nothing to acknowledge."]

@@ -144,8 +144,8 @@ def _more(count: int) -> str:
 def _action(verdict: Document) -> str:
     """Return what to do, unless a reset or reboot has already done it."""
     if repaired := REPAIRED.get(verdict.get("repair")):
-        return f" {repaired} since: {verdict['action_words']}."
-    return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_words']}."
+        return f" {repaired} since: {verdict['action_text']}."
+    return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_text']}."
 
 
 def _device(verdict: Document) -> str:

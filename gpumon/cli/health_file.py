@@ -23,7 +23,7 @@ LEVELS = {level.word: level for level in Level}
 MAX_AGE_SECONDS = 30.0
 """Age from which the file is stale; the agent evaluates its checks every 5 s."""
 MAX_BYTES = 4_000_000
-VERDICT_KEYS = frozenset({"check", "level", "device", "gpu", "reason", "action", "action_words", "since"})
+VERDICT_KEYS = frozenset({"check", "level", "device", "gpu", "reason", "action", "action_text", "since"})
 START = "start the agent (systemctl start gpumon)"
 RESTART = "restart the agent (systemctl restart gpumon)"
 
@@ -155,7 +155,7 @@ def _node_health(document: Any, max_age: float) -> NodeHealth:
             for verdict in document["verdicts"]
         ),
         gpus=tuple(map(_gpu, document["gpus"])),
-        missing_gpus=int(document["gpus_awaited"]),
+        missing_gpus=int(document["gpus_missing"]),
         maintenance=_maintenance(document["maintenance"], document["boot_id"]),
         stale=_stale(document, max_age),
     )

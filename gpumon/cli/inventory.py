@@ -18,7 +18,7 @@ from gpumon.outputs.responses.inventory import InventoryResponse
 from gpumon.store.errors import StoreError
 from gpumon.store.store import Store
 
-PATH, MEMBERS = "/api/v1/inventory", ("source", "gpus", "ports", "gone")
+PATH, MEMBERS = "/api/v1/inventory", ("source", "gpus", "ports", "former_gpus")
 WAIT_SECONDS = 30.0
 """Longer than the agent waits for its store."""
 ACCEPT = "accept"

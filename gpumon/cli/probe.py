@@ -105,7 +105,7 @@ def _result_of(agent: Client, run: str, *, patient: bool) -> Any:
 def _bar(progress: Mapping[str, Any]) -> str:
     ratio = float(progress.get("ratio", 0.0))
     done = "#" * round(ratio * BAR)
-    return f"[{done:.<{BAR}}] {ratio:4.0%} {progress.get('words', 'starting')}"
+    return f"[{done:.<{BAR}}] {ratio:4.0%} {progress.get('message', 'starting')}"
 
 
 def _show(line: str) -> None:

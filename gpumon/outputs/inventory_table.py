@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gpumon.outputs.formatting import ABSENT
 from gpumon.outputs.responses.base import Document
 from gpumon.outputs.responses.inventory import STORE
 from gpumon.outputs.terminal import printable
-from gpumon.outputs.words import ABSENT
 
 GPU_COLUMNS = {
     "gpu": "GPU",
@@ -47,14 +47,14 @@ def render_inventory(document: Document) -> str:
     lines = [*_heading(document), "", *_table(GPU_COLUMNS, document["gpus"])]
     if document["ports"]:
         lines += ["", *_table(PORT_COLUMNS, document["ports"])]
-    lines += [""] * bool(document["gone"])
-    lines += [f"{gpu['uuid']} at {gpu['pci_bus_id']} {gpu['why_words']}." for gpu in document["gone"]]
+    lines += [""] * bool(document["former_gpus"])
+    lines += [f"{gpu['uuid']} at {gpu['pci_bus_id']} {gpu['message']}." for gpu in document["former_gpus"]]
     return "\n".join(map(printable, lines))
 
 
 def _heading(document: Document) -> list[str]:
     expected, visible = document["gpus_expected"], document["gpus_visible"]
-    should = f"{expected} GPU{'' if expected == 1 else 's'} expected, {document['basis_words']}"
+    should = f"{expected} GPU{'' if expected == 1 else 's'} expected, {document['basis_text']}"
     if document["source"] == STORE:
         return ["The agent does not answer; this is the inventory of its store.", f"{should}."]
     counted = "the driver does not report a count" if visible is None else f"the driver counts {visible}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpumon.outputs.formatting import duration, seconds_between
 from gpumon.outputs.responses.base import Document
-from gpumon.outputs.words import duration, seconds_between
 
 NOISE = 60.0
 """Seconds by which the end may have passed, and the clock may have moved, before somebody has looked."""

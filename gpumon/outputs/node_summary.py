@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpumon.outputs.formatting import duration
 from gpumon.outputs.problems import UNJUDGED
 from gpumon.outputs.responses.base import Document
-from gpumon.outputs.words import duration
 
 NOT_EVALUATED = "Unknown: no check has run since the agent started."
 

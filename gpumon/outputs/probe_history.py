@@ -1,48 +1,48 @@
-"""Runs of a probe as lines for a terminal, the newest first, from their JSON documents."""
+"""Runs of a probe as lines for a terminal, newest first, from their responses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from gpumon.outputs.formatting import bandwidth, participants, share
 from gpumon.outputs.responses.base import Document
-from gpumon.outputs.words import bandwidth, share, took_part
 from gpumon.probe.core.result import DECISIVE
 
-NONE = "No run is on record."
+NO_RUNS = "No run is stored."
 _GAP = "  "
 
 
 def largest(run: Document) -> Mapping[str, Document]:
-    """The measurement of the largest size, by algorithm, or where several collectives are measured by those.
+    """Return the measurement of the largest size by algorithm, or by collective if there are several.
 
-    Of float32 where there are several types. Nothing of a run that did not measure to its end: what is the largest size
-    there shows no bandwidth.
+    If there are several types, it is that of float32. A run that did not measure to its end has none, because its
+    largest size does not show the bandwidth.
     """
     if run["outcome"] not in DECISIVE:
         return {}
-    measured = [one for one in run["measurements"] if one["dtype"] == "float32"] or run["measurements"]
-    way = "collective" if len({one["collective"] for one in measured}) > 1 else "algorithm"
-    return {one[way]: one for one in sorted(measured, key=lambda one: one["bytes"])}
+    measurements = [item for item in run["measurements"] if item["dtype"] == "float32"] or run["measurements"]
+    key = "collective" if len({item["collective"] for item in measurements}) > 1 else "algorithm"
+    return {item[key]: item for item in sorted(measurements, key=lambda item: item["bytes"])}
 
 
 def comparison(run: Document, measurement: Document) -> Document | None:
-    """What this measurement was compared with."""
+    """Return the comparison of a measurement, or None."""
     key = ("collective", "algorithm", "dtype", "bytes")
-    found = (one for one in run["comparisons"] if all(one[name] == measurement[name] for name in key))
-    return next(found, None)
+    matching = (item for item in run["comparisons"] if all(item[name] == measurement[name] for name in key))
+    return next(matching, None)
 
 
 def baseline_ratio(run: Document, measurement: Document) -> float | None:
-    """Over this host's own median, as it was then; None where there was none."""
+    """Return the bandwidth over this host's median at that time; None if there was none."""
     compared = comparison(run, measurement)
-    usual = None if compared is None else compared["baseline"]
-    return float(measurement["busbw_bytes_per_second"]) / usual if usual else None
+    baseline = None if compared is None else compared["baseline"]
+    return float(measurement["busbw_bytes_per_second"]) / baseline if baseline else None
 
 
 def history(runs: Sequence[Document]) -> str:
-    """A line a run: bus bandwidth at the largest size by algorithm, and how that is to the baseline."""
+    """Return a line for each run: bus bandwidth at the largest size by algorithm, and its share of the baseline."""
     if not runs:
-        return NONE + "\n"
+        return NO_RUNS + "\n"
     algorithms = list(dict.fromkeys(name for run in runs for name in largest(run)))
     titles = ["STARTED", "PROBE", "OUTCOME", "RANKS"]
     titles += [title for name in algorithms for title in (name.upper(), "OF MEDIAN")] + ["REASON", "ID"]
@@ -57,12 +57,12 @@ def _cells(run: Document, algorithms: Iterable[str]) -> Iterable[str]:
     yield f"{run['started'][:10]} {run['started'][11:19]}Z"
     yield run["probe"]
     yield run["outcome"]
-    yield f"{took_part(run).removesuffix(' ranks')} {run['backend']}" if run["ranks"] else "-"
-    found = largest(run)
+    yield f"{participants(run).removesuffix(' ranks')} {run['backend']}" if run["ranks"] else "-"
+    by_algorithm = largest(run)
     for name in algorithms:
-        one = found.get(name)
-        ratio = None if one is None else baseline_ratio(run, one)
-        yield "-" if one is None else bandwidth(one["busbw_bytes_per_second"])
+        measurement = by_algorithm.get(name)
+        ratio = None if measurement is None else baseline_ratio(run, measurement)
+        yield "-" if measurement is None else bandwidth(measurement["busbw_bytes_per_second"])
         yield "-" if ratio is None else share(ratio)
     yield run["reason"] or "-"
     yield run["id"]

@@ -1,11 +1,11 @@
-"""A run of a probe as a terminal shows it: the columns of nccl-tests, and under them what the figures mean."""
+"""A run of a probe as text for a terminal: the columns of nccl-tests, and an evaluation of the figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from gpumon.outputs.words import ABSENT, bandwidth, share, size, took_part
+from gpumon.outputs.formatting import ABSENT, bandwidth, participants, share, size
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Comparison, Location, Measurement, Pair, ProbeResult, to_document
 
@@ -13,73 +13,74 @@ _COLUMNS = ("size", "count", "type", "min", "p50", "p95", "p99", "cv", "algbw", 
 _UNITS = ("(B)", "(elements)", "", "(us)", "(us)", "(us)", "(us)", "", "(GB/s)", "(GB/s)", "")
 _WIDTHS = (12, 13, 9, 10, 10, 10, 10, 7, 9, 9, 8)
 _BYTES = {"float32": 4, "bfloat16": 2}
-_MOST_RANKS = 16
-"""Of more, a matrix is wider than a terminal."""
+_MAX_RANKS = 16
+"""A matrix of more ranks is wider than a terminal."""
 
 
 def table(result: ProbeResult) -> str:
-    """The whole result in lines; time is the median of an operation. GB are 1e9 bytes."""
+    """Return the whole result. Times are per operation; a GB is 1e9 bytes."""
     lines = [f"# {_title(result)}"]
     if result.measurements:
         lines += ["#", "#" + _line(_COLUMNS)[1:], "#" + _line(_UNITS)[1:]]
         lines += _groups(result)
-        lines += ["#"] * bool(result.comparisons) + [f"# {compared(one)}" for one in result.comparisons]
+        lines += ["#"] * bool(result.comparisons) + [f"# {comparison_sentence(item)}" for item in result.comparisons]
         lines.append("#")
     lines.append(f"# {_ending(result)}")
     if result.hint:
         lines.append(f"# {result.hint}")
     if result.location is not None:
-        lines += [f"# {words}" if words else "#" for words in _located(result.location, result)]
+        lines += [f"# {text}" if text else "#" for text in _location_lines(result.location, result)]
     if result.log:
         lines += ["", result.log]
     return "\n".join(lines) + "\n"
 
 
-def compared(one: Comparison) -> str:
-    """A measurement beside what was to be expected, as a sentence."""
-    usual = [
-        _of(one.busbw, one.baseline, f"this host's own median of {one.runs} runs"),
-        _of(one.busbw, one.best, f"its best, up to {one.best_date}") if one.low == "drift" else "",
-        _of(one.busbw, one.expected, one.source),
+def comparison_sentence(comparison: Comparison) -> str:
+    """Return a measurement with its reference values."""
+    busbw, low = comparison.busbw, comparison.low
+    references = [
+        _share_of(busbw, comparison.baseline, f"this host's median of {comparison.runs} runs"),
+        _share_of(busbw, comparison.best, f"its best median, until {comparison.best_date}") if low == "drift" else "",
+        _share_of(busbw, comparison.expected, comparison.source),
     ]
-    known = [words for words in usual if words]
-    if one.baseline is None:
-        known.append(f"no median of its own yet ({one.runs} of {one.runs_needed} runs)")
-    low = f": low, by {one.low}" if one.low else ""
-    return f"{_name(one)} at {size(one.bytes)}: {bandwidth(one.busbw)}, {', '.join(known)}{low}"
+    texts = [text for text in references if text]
+    if comparison.baseline is None:
+        texts.append(f"no baseline yet ({comparison.runs} of {comparison.runs_needed} runs)")
+    below = f": low compared with {low}" if low else ""
+    return f"{_name(comparison)} at {size(comparison.bytes)}: {bandwidth(busbw)}, {', '.join(texts)}{below}"
 
 
 def _title(result: ProbeResult) -> str:
     probe = PROBES.get(result.probe)
     parts = [probe.title if probe else result.probe]
     if result.ranks:
-        parts += [result.backend, took_part(to_document(result))]
+        parts += [result.backend, participants(to_document(result))]
     conditions = result.conditions
-    parts += [words for words in (conditions.model, conditions.driver and f"driver {conditions.driver}") if words]
+    parts += filter(None, (conditions.model, conditions.driver and f"driver {conditions.driver}"))
     parts += [f"{name} {version}" for name, version in result.versions.items()]
     return ", ".join(parts + ["simulated node"] * result.simulated)
 
 
 def _groups(result: ProbeResult) -> Iterator[str]:
-    """A heading for each way of measuring, and a line a size."""
-    ordered = sorted(result.measurements, key=lambda one: (one.collective, one.algorithm, one.dtype, one.bytes))
-    for (collective, algorithm, _), sizes in groupby(ordered, lambda one: (one.collective, one.algorithm, one.dtype)):
+    """Return a heading for each algorithm, and a line for each size."""
+    ordered = sorted(result.measurements, key=lambda item: item.key)
+    for (collective, algorithm, _), sizes in groupby(ordered, lambda item: item.key[:3]):
         yield f"# {collective}, {algorithm}"
-        yield from (_line(_cells(one)) for one in sizes)
+        yield from (_line(_cells(item)) for item in sizes)
 
 
-def _cells(one: Measurement) -> tuple[str, ...]:
-    cv = ABSENT if one.variation_ratio is None else f"{one.variation_ratio:.3f}"
+def _cells(item: Measurement) -> tuple[str, ...]:
+    cv = ABSENT if item.variation_ratio is None else f"{item.variation_ratio:.3f}"
     return (
-        str(one.bytes),
-        str(one.bytes // _BYTES[one.dtype]),
-        one.dtype,
-        ABSENT if one.min_seconds is None else f"{one.min_seconds * 1e6:.1f}",
-        *(f"{one.latency_seconds[name] * 1e6:.1f}" for name in ("p50", "p95", "p99")),
+        str(item.bytes),
+        str(item.bytes // _BYTES[item.dtype]),
+        item.dtype,
+        ABSENT if item.min_seconds is None else f"{item.min_seconds * 1e6:.1f}",
+        *(f"{item.latency_seconds[name] * 1e6:.1f}" for name in ("p50", "p95", "p99")),
         cv,
-        f"{one.algbw_bytes_per_second / 1e9:.2f}",
-        f"{one.busbw_bytes_per_second / 1e9:.2f}",
-        str(one.wrong_elements),
+        f"{item.algbw_bytes_per_second / 1e9:.2f}",
+        f"{item.busbw_bytes_per_second / 1e9:.2f}",
+        str(item.wrong_elements),
     )
 
 
@@ -87,12 +88,13 @@ def _line(cells: Sequence[str]) -> str:
     return "".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
 
 
-def _name(one: Comparison) -> str:
-    return f"{one.collective}, {one.algorithm}" + ("" if one.dtype == "float32" else f", {one.dtype}")
+def _name(comparison: Comparison) -> str:
+    dtype = "" if comparison.dtype == "float32" else f", {comparison.dtype}"
+    return f"{comparison.collective}, {comparison.algorithm}{dtype}"
 
 
-def _of(value: float, usual: float | None, whose: str) -> str:
-    return f"{share(value / usual)} of {bandwidth(usual)} ({whose})" if usual else ""
+def _share_of(value: float, reference: float | None, source: str) -> str:
+    return f"{share(value / reference)} of {bandwidth(reference)} ({source})" if reference else ""
 
 
 def _ending(result: ProbeResult) -> str:
@@ -101,25 +103,24 @@ def _ending(result: ProbeResult) -> str:
     return f"{result.outcome}{reason}{wrong}, after {result.duration_seconds:.1f} s"
 
 
-def _located(one: Location, result: ProbeResult) -> Iterator[str]:
-    """What the hint has not said already."""
-    if one.sentence not in result.hint:
-        yield one.sentence
-    yield from one.evidence
-    ranks = sorted({rank for pair in one.pairs for rank in pair.ranks})
-    if 2 < len(ranks) <= _MOST_RANKS:
+def _location_lines(location: Location, result: ProbeResult) -> Iterator[str]:
+    if location.sentence not in result.hint:
+        yield location.sentence
+    yield from location.evidence
+    ranks = sorted({rank for pair in location.pairs for rank in pair.ranks})
+    if 2 < len(ranks) <= _MAX_RANKS:
         yield ""
-        known = result.conditions.indexes
-        yield f"between two {'GPUs' if known else 'ranks'} alone, GB/s each way:"
-        yield from _matrix(ranks, {pair.ranks: pair for pair in one.pairs}, known or range(result.ranks))
+        indexes = result.conditions.indexes
+        yield f"pairs of {'GPUs' if indexes else 'ranks'}, one pair at a time, GB/s in each direction:"
+        yield from _matrix(ranks, {pair.ranks: pair for pair in location.pairs}, indexes or range(result.ranks))
 
 
 def _matrix(ranks: Sequence[int], pairs: Mapping[tuple[int, int], Pair], numbers: Sequence[int]) -> Iterator[str]:
-    """`numbers`: what each rank is called."""
+    """Return a line for each rank; `numbers` are the GPU indexes or rank numbers to show."""
     yield "".join(f"{numbers[rank]:8}" for rank in ranks).join(("      ", ""))
     for row in ranks:
-        found = (pairs.get((min(row, column), max(row, column))) for column in ranks)
+        row_pairs = (pairs.get((min(row, column), max(row, column))) for column in ranks)
         cells = (
-            "-" if pair is None else f"{pair.bandwidth / 1e9:.2f}{'!' if any(pair.wrong) else ''}" for pair in found
+            "-" if pair is None else f"{pair.bandwidth / 1e9:.2f}{'!' if any(pair.wrong) else ''}" for pair in row_pairs
         )
         yield f"{numbers[row]:6}" + "".join(f"{cell:>8}" for cell in cells)

@@ -16,10 +16,9 @@ from gpumon.health.table import BY_NAME, SUBJECT_OF
 from gpumon.health.terms import ACTIONS, UNKNOWN, Action, Way
 from gpumon.health.verdict import Verdict
 from gpumon.model.gpu_state import GpuState
-from gpumon.outputs.asked import if_it_comes_back
-from gpumon.outputs.health import title, ways_out
-from gpumon.outputs.standing import unanswered
-from gpumon.outputs.words import sentence
+from gpumon.outputs.formatting import sentence
+from gpumon.outputs.partial_runs import partial_run_note
+from gpumon.outputs.verdict_text import action_if_it_recurs, clearing_conditions, title
 from gpumon.probe.core.current_result import standing
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.state.report import Report
@@ -108,7 +107,7 @@ def _latched(one: Verdict, check: Check, report: Report) -> str:
         return ""
     state = report.gpu(one.device) if one.device else None
     which = "" if not one.device else f" --gpu {state.index}" if state else f" --device {one.device}"
-    until = f"until {' or '.join(ways_out(check))}"
+    until = f"until {' or '.join(clearing_conditions(check))}"
     if check.latch.repair and one.boot_id != report.boot_id:
         until = f"until it has been well for {PROOF_AFTER_REBOOT / MINUTE:.0f} minutes: the node was rebooted since"
     elif check.latch.repair and repaired(one, report.boot_id) is Way.RESET:
@@ -130,7 +129,7 @@ def _asked(one: Verdict, report: Report) -> str:
     """Nobody should repair again because it was repaired just now."""
     if one.action is Action.NONE:
         return ""
-    return sentence(if_it_comes_back(one) if repaired(one, report.boot_id) else ACTIONS[one.action])
+    return sentence(action_if_it_recurs(one) if repaired(one, report.boot_id) else ACTIONS[one.action])
 
 
 def _faults(report: Report) -> Iterator[Problem]:
@@ -170,7 +169,7 @@ def _probe(report: Report) -> Iterator[Problem]:
     last = standing(report.probe.ran, ALL_REDUCE)
     judged = any(SUBJECT_OF.get(one.check) == "probe" and one.level > UNKNOWN for one in report.health.verdicts)
     if last is not None and last.outcome != "ok" and not judged:
-        later = unanswered(report.probe, ALL_REDUCE)
+        later = partial_run_note(report.probe, ALL_REDUCE)
         wrong = f"{last.wrong_elements} elements were wrong: silent corruption." if last.wrong_elements else ""
         yield Problem(
             severity="critical" if last.outcome == "wrong" else "warning",

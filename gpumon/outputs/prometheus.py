@@ -1,4 +1,4 @@
-"""Report -> the text format of Prometheus, 0.0.4. Prefixes are built once a series, the page once a Report."""
+"""Render a Report in the text format 0.0.4 of Prometheus. Line prefixes are cached by series, pages by Report."""
 
 from __future__ import annotations
 
@@ -36,40 +36,40 @@ TABLES: tuple[type[Table], ...] = (
     AllReduce,
 )
 """In the order of the page."""
-KEPT = (Nvlink, NvlinkPeer, C2cLink, Platform, InfinibandLink, InfinibandPort)
-"""Tables of which most Reports have the same objects as the one before: their lines are kept."""
+CACHED = (Nvlink, NvlinkPeer, C2cLink, Platform, InfinibandLink, InfinibandPort)
+"""Tables that rarely change from one Report to the next: their lines are cached by object identity."""
 EXACT = 1e15
-"""Below this every digit of a float is exact, and a whole number is written as one."""
+"""Whole numbers below this are written without a fraction; a float represents them exactly."""
 GZIP_LEVEL = 1
-"""The client library's 9 costs twelve times as much for a page a third smaller."""
+"""Level 9 costs twelve times as much for a page that is a third smaller."""
 
 
 SPARE = 64
-"""Prefixes kept of label values that are gone, before they are all made anew."""
+"""Cached prefixes of label values that no longer exist, before the cache of the row is cleared."""
 
 _Place = tuple[type[Table], Labels]
 
 
 @dataclass(frozen=True, slots=True)
 class Exposition:
-    """One page, in both encodings."""
+    """The page in both encodings."""
 
     raw: bytes
     gzipped: bytes
 
 
 class Renderer:
-    """Remembers the page of the last Report, and of each of its series the line up to the value."""
+    """A renderer that caches the page of the last Report and the line of each series up to its value."""
 
     def __init__(self, latest: Callable[[], Report]) -> None:
         self._latest = latest
         self._prefixes: dict[_Place, dict[str, dict[str, str]]] = {}
-        self._kept: dict[_Place, tuple[Table, Mapping[str, list[str]]]] = {}
+        self._cached_lines: dict[_Place, tuple[Table, Mapping[str, list[str]]]] = {}
         self._report: Report | None = None
         self._page = Exposition(b"", b"")
 
     def exposition(self) -> Exposition:
-        """The page of the latest Report."""
+        """Return the page of the latest Report."""
         report = self._latest()
         if report is not self._report:
             raw = self.render(report).encode()
@@ -77,64 +77,64 @@ class Renderer:
         return self._page
 
     def render(self, report: Report) -> str:
-        """The page as text."""
+        """Return the page as text."""
         families: dict[str, list[str]] = {name: [] for table in TABLES for name in _families(table)}
         tables = [(table, own, (type(table), own)) for table, own in report.tables()]
         self._forget({place for _, _, place in tables})
         for table, own, place in tables:
-            if isinstance(table, KEPT):
-                for name, lines in self._keep(table, own, place, detailed=report.detailed).items():
+            if isinstance(table, CACHED):
+                for name, lines in self._lines(table, own, place, detailed=report.detailed).items():
                     families[name] += lines
             else:
                 self._series(table, own, place, families, detailed=report.detailed)
         return "".join(_HEADS[name] + "".join(lines) for name, lines in families.items() if lines)
 
     def _forget(self, places: set[_Place]) -> None:
-        """What was remembered of tables that are gone: MIG instances, ports, GPUs."""
+        """Remove the caches of tables that no longer exist, such as those of a MIG instance."""
         for gone in self._prefixes.keys() - places:
             del self._prefixes[gone]
-            self._kept.pop(gone, None)
+            self._cached_lines.pop(gone, None)
 
-    def _keep(self, table: Table, own: Labels, place: _Place, *, detailed: bool) -> Mapping[str, list[str]]:
-        """Lines of a table that is seldom read and often asked for."""
-        known, lines = self._kept.get(place, (None, {}))
-        if known is not table:
+    def _lines(self, table: Table, own: Labels, place: _Place, *, detailed: bool) -> Mapping[str, list[str]]:
+        """Return the lines of a table, from the cache if the table is the same object."""
+        cached_table, lines = self._cached_lines.get(place, (None, {}))
+        if cached_table is not table:
             families: dict[str, list[str]] = {name: [] for name in _families(type(table))}
             self._series(table, own, place, families, detailed=detailed)
-            lines = {name: found for name, found in families.items() if found}
-            self._kept[place] = (table, lines)
+            lines = {name: own_lines for name, own_lines in families.items() if own_lines}
+            self._cached_lines[place] = (table, lines)
         return lines
 
     def _series(
         self, table: Table, own: Labels, place: _Place, families: dict[str, list[str]], *, detailed: bool
     ) -> None:
         prefixes = self._prefixes.setdefault(place, {})
-        named = False
+        has_identity = False
         for name, row, hidden in _exported(type(table), detailed=detailed):
             value = getattr(table, name)
             if value is None:
                 continue
             if row.identity:
-                named = named or bool(value)
+                has_identity = has_identity or bool(value)
                 continue
-            known = prefixes.setdefault(name, {})
+            row_prefixes = prefixes.setdefault(name, {})
             lines = families[table.PREFIX + name]
             values = value if row.labels else {"": value}
-            if len(known) > 2 * len(values) + SPARE:
-                known.clear()  # processes come and go
-            for key, one in values.items():
+            if len(row_prefixes) > 2 * len(values) + SPARE:
+                row_prefixes.clear()  # label values such as processes come and go
+            for key, number in values.items():
                 if key in hidden:
                     continue
-                if key not in known:
-                    known[key] = _prefix(table.PREFIX + name, own, row, key)
-                lines.append(f"{known[key]}{_number(one)}\n")
-        if named:
+                if key not in row_prefixes:
+                    row_prefixes[key] = _prefix(table.PREFIX + name, own, row, key)
+                lines.append(f"{row_prefixes[key]}{_number(number)}\n")
+        if has_identity:
             families[f"{table.PREFIX}info"].append(f"{_info(table, own)}1\n")
 
 
 @cache
 def _exported(table: type[Table], *, detailed: bool) -> tuple[tuple[str, Row, frozenset[str]], ...]:
-    """The rows that are shown, each with the values of its labels that are not."""
+    """Return the exported rows, each with the label values that are hidden."""
     return tuple(
         (name, row, frozenset(() if detailed or isinstance(row.detail, bool) else row.detail))
         for name, row in rows(table).items()
@@ -143,14 +143,14 @@ def _exported(table: type[Table], *, detailed: bool) -> tuple[tuple[str, Row, fr
 
 
 def _families(table: type[Table]) -> Mapping[str, str]:
-    """Names and help texts of a table's metrics, in order."""
-    found = {}
+    """Return the names and help texts of a table's metrics, in order."""
+    families = {}
     for name, row in rows(table).items():
         if row.identity:
-            found[f"{table.PREFIX}info"] = INFO_HELP
+            families[f"{table.PREFIX}info"] = INFO_HELP
         else:
-            found[table.PREFIX + name] = row.help
-    return found
+            families[table.PREFIX + name] = row.help
+    return families
 
 
 def _head(name: str, text: str) -> str:
@@ -162,22 +162,22 @@ _HEADS = {name: _head(name, text) for table in TABLES for name, text in _familie
 
 
 def _prefix(name: str, own: Labels, row: Row, key: str) -> str:
-    return _named(name, own + labels_of(row, key) if row.labels else own)
+    return _series_prefix(name, own + labels_of(row, key) if row.labels else own)
 
 
 def _info(table: Table, own: Labels) -> str:
     named = tuple((name, str(getattr(table, name) or "")) for name, row in rows(type(table)).items() if row.identity)
-    return _named(f"{table.PREFIX}info", own + named)
+    return _series_prefix(f"{table.PREFIX}info", own + named)
 
 
-def _named(name: str, labels: Labels) -> str:
+def _series_prefix(name: str, labels: Labels) -> str:
     if not labels:
         return f"{name} "
-    pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels)
+    pairs = ",".join(f'{label}="{_escape(value)}"' for label, value in labels)
     return f"{name}{{{pairs}}} "
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

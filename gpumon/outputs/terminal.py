@@ -1,4 +1,4 @@
-"""Text for a terminal, from the JSON documents: the same whether they come from this process or over HTTP."""
+"""Status of a node as text for a terminal, from the response of /api/v1/report."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpumon.outputs import events, hold
-from gpumon.outputs.connections import nvlinks, ports, services
-from gpumon.outputs.maintenance import sentences
-from gpumon.outputs.node_summary import exclusions, gpu_counts, headline, releases, unmonitored
-from gpumon.outputs.remarks import remarks
-from gpumon.outputs.responses.base import Document
-from gpumon.outputs.words import (
+from gpumon.outputs import event_text, hold
+from gpumon.outputs.formatting import (
     ABSENT,
     bandwidth,
     celsius,
     clock,
     count,
     duration,
+    participants,
     seconds_between,
     share,
     size,
-    took_part,
     watts,
 )
+from gpumon.outputs.gpu_warnings import gpu_warnings
+from gpumon.outputs.link_text import nvlink_sentences, port_sentences, stopped_services
+from gpumon.outputs.maintenance import sentences
+from gpumon.outputs.node_summary import exclusions, gpu_counts, headline, releases, unmonitored
+from gpumon.outputs.responses.base import Document
 
 RED, GREEN, YELLOW, DIM, BOLD = "31", "32", "33", "2", "1"
 SEVERITY_COLORS = {"critical": RED, "warning": YELLOW, "info": DIM}
@@ -32,22 +32,22 @@ STATE_COLORS = {"critical": RED, "warning": YELLOW, "unknown": YELLOW, "ok": GRE
 OUTCOME_COLORS = {"ok": GREEN, "degraded": YELLOW, "skipped": DIM}
 GAP = "  "
 STATUS = ("node", "gpus", "links", "ports", "events", "probe")
-"""The parts of a document that `status` shows."""
+"""Parts of the report that `status` shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table of GPUs; the last ones are left out where the terminal is narrow."""
+    """A column of the table of GPUs. The last columns are left out on a narrow terminal."""
 
     title: str
     cell: Callable[[Document], str]
-    """Of a GPU."""
-    mig: Callable[[Document], str] = lambda mig: ""  # noqa: ARG005 - most columns are the GPU's alone
-    """Of a MIG instance."""
+    """Text for a GPU."""
+    mig: Callable[[Document], str] = lambda mig: ""  # noqa: ARG005 - most columns have no text for an instance
+    """Text for a MIG instance."""
 
 
-def _memory(one: Document) -> str:
-    return _of(one["memory_used_bytes"], one["memory_total_bytes"], size)
+def _memory(readings: Document) -> str:
+    return _of(readings["memory_used_bytes"], readings["memory_total_bytes"], size)
 
 
 def _of(part: float | None, total: float | None, unit: Callable[[float | None], str]) -> str:
@@ -73,21 +73,21 @@ COLUMNS = (
 
 
 def table(document: Document, width: int, *, color: bool) -> str:
-    """A heading, a line a GPU, none longer than `width` columns, what connects them, and the agent's notices."""
-    notices = [f"{one['subject']}: {printable(one['message'])}" for one in document["node"]["notices"]]
+    """Return a heading, a line for each GPU within `width` columns, the links, and the notices of the agent."""
+    notices = [f"{notice['subject']}: {printable(notice['message'])}" for notice in document["node"]["notices"]]
     lines = [_heading(document, color=color), "", *_gpu_lines(document, width, color=color)]
     lines += ["", *_connection_lines(document, width)][:-1]
-    return "\n".join(lines + [line for one in notices for line in ("", *_wrapped(one, width, indent=""))]) + "\n"
+    return "\n".join(lines + [line for notice in notices for line in ("", *_wrapped(notice, width, indent=""))]) + "\n"
 
 
 def status(document: Document, width: int, *, color: bool) -> str:
-    """What is wrong first and what to do about it, then a line a GPU, what connects them, and the last probe.
+    """Return the problems with their actions, a line for each GPU, the links, recent errors, and the last probe.
 
-    `document` is document.whole, or its STATUS alone.
+    `document` is the whole report or the parts in STATUS.
     """
     node = document["node"]
-    asked = [*sentences(node["maintenance"], node["time"]), *releases(node)]
-    lines = [_paint(printable(line), YELLOW, color=color) for line in asked]
+    windows = [*sentences(node["maintenance"], node["time"]), *releases(node)]
+    lines = [_paint(printable(line), YELLOW, color=color) for line in windows]
     lines += [_paint(headline(node), STATE_COLORS[node["state"]], color=color), ""]
     for problem in node["problems"]:
         lines += [*_problem_lines(problem, node["time"], width, color=color), ""]
@@ -98,8 +98,8 @@ def status(document: Document, width: int, *, color: bool) -> str:
 
 
 def printable(text: str) -> str:
-    """What a driver or a peer says must not steer the terminal: no control or escape characters."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
+    """Replace control and escape characters, so that text from a driver or a peer cannot control the terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _heading(document: Document, *, color: bool) -> str:
@@ -117,15 +117,15 @@ def _heading(document: Document, *, color: bool) -> str:
 
 def _gpus_up(document: Document) -> str:
     up, expected = gpu_counts(document)
-    others = unmonitored(document)
-    if expected or not (others or document["node"]["releases"]):
-        others.insert(0, f"{up} of {expected} GPUs up" if expected else "no GPU expected")
-    return ", ".join(others)
+    parts = unmonitored(document)
+    if expected or not (parts or document["node"]["releases"]):
+        parts.insert(0, f"{up} of {expected} GPUs up" if expected else "no GPU expected")
+    return ", ".join(parts)
 
 
 def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> Iterator[str]:
-    lasting = seconds_between(problem["since"], now)
-    title = problem["title"] + ("" if lasting is None else f" (for {duration(lasting)})")
+    age = seconds_between(problem["since"], now)
+    title = problem["title"] + ("" if age is None else f" (for {duration(age)})")
     severity = _paint(problem["severity"].upper(), SEVERITY_COLORS[problem["severity"]], color=color)
     yield f"{severity}{GAP}{printable(title)}"
     for label, text in (("", problem["detail"]), ("Do: ", problem["action"]), ("Runbook: ", problem["runbook_url"])):
@@ -134,32 +134,32 @@ def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> I
 
 
 def _event_lines(document: Document, width: int, *, color: bool) -> Iterator[str]:
-    found = events.recent(document["events"], document["node"]["time"])
-    if found:
-        yield "Errors of the last day, the newest first:"
-    for event in found[: events.MOST_SHOWN]:
+    events = event_text.recent(document["events"], document["node"]["time"])
+    if events:
+        yield "Errors of the last day, newest first:"
+    for event in events[: event_text.MAX_SHOWN]:
         severity = _paint(event["severity"].upper(), SEVERITY_COLORS[event["severity"]], color=color)
-        yield f"{severity}{GAP}{printable(events.title(event))}"
-        for text in (events.when(event), *events.advice(event)):
+        yield f"{severity}{GAP}{printable(event_text.title(event))}"
+        for text in (event_text.occurrence(event), *event_text.advice(event)):
             yield from _wrapped(printable(text), width, indent="  ")
-    if len(found) > events.MOST_SHOWN:
-        yield f"{len(found) - events.MOST_SHOWN} more: /api/v1/events?since=1d"
-    if found:
+    if len(events) > event_text.MAX_SHOWN:
+        yield f"{len(events) - event_text.MAX_SHOWN} more: /api/v1/events?since=1d"
+    if events:
         yield ""
 
 
 def _gpu_lines(document: Document, width: int, *, color: bool) -> Iterator[str]:
-    yield from _watched(document, width, color=color)
+    yield from _monitored_gpu_lines(document, width, color=color)
     for line in exclusions(document["node"]):
         yield _paint(_cut(printable(line), width), DIM, color=color)
 
 
-def _watched(document: Document, width: int, *, color: bool) -> Iterator[str]:
+def _monitored_gpu_lines(document: Document, width: int, *, color: bool) -> Iterator[str]:
     gpus = document["gpus"]
     if not gpus:
         yield "No GPU in the inventory."
         return
-    columns, widths = _fitting(gpus, width)
+    columns, widths = _columns(gpus, width)
     yield _paint(_row((column.title for column in columns), widths), DIM, color=color)
     for gpu in gpus:
         if gpu["state"] == "up":
@@ -167,15 +167,15 @@ def _watched(document: Document, width: int, *, color: bool) -> Iterator[str]:
             for mig in gpu["migs"]:
                 yield _row((printable(column.mig(mig)) for column in columns), widths)
         else:
-            tone = DIM if gpu["state"] == "released" else RED
-            yield _paint(_cut(_faulted(gpu, widths, document["node"]["time"]), width), tone, color=color)
+            line = _fault_line(gpu, widths, document["node"]["time"])
+            yield _paint(_cut(line, width), DIM if gpu["state"] == "released" else RED, color=color)
 
 
-def _fitting(gpus: list[Document], width: int) -> tuple[tuple[Column, ...], tuple[int, ...]]:
+def _columns(gpus: list[Document], width: int) -> tuple[tuple[Column, ...], tuple[int, ...]]:
     migs = [mig for gpu in gpus for mig in gpu["migs"]]
     widths = [
-        max(len(one.title), *(len(printable(cell)) for cell in (*map(one.cell, gpus), *map(one.mig, migs))))
-        for one in COLUMNS
+        max(len(column.title), *(len(printable(cell)) for cell in (*map(column.cell, gpus), *map(column.mig, migs))))
+        for column in COLUMNS
     ]
     shown = len(COLUMNS)
     while shown > 2 and sum(widths[:shown]) + len(GAP) * (shown - 1) > width:
@@ -187,21 +187,21 @@ def _row(cells: Iterable[str], widths: tuple[int, ...]) -> str:
     return GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
-def _faulted(gpu: Document, widths: tuple[int, ...], now: str) -> str:
-    lasting = seconds_between(gpu["since"], now)
-    since = "" if lasting is None else f" for {duration(lasting)}"
+def _fault_line(gpu: Document, widths: tuple[int, ...], now: str) -> str:
+    age = seconds_between(gpu["since"], now)
+    since = "" if age is None else f" for {duration(age)}"
     identity = _row((printable(column.cell(gpu)) for column in COLUMNS[:2]), widths[:2])
     return f"{identity}{GAP}{gpu['state'].replace('_', ' ').upper()}{since}. {printable(gpu['detail'])}".rstrip()
 
 
 def _connection_lines(document: Document, width: int) -> Iterator[str]:
-    """What there is to say of GPUs that answer, and of the links."""
-    said = [
-        f"GPU {gpu['gpu']}: {'; '.join(found)}."
+    """Return the warnings about GPUs that are up, and the state of services, NVLinks and ports."""
+    warnings = [
+        f"GPU {gpu['gpu']}: {'; '.join(texts)}."
         for gpu in document["gpus"]
-        if gpu["state"] == "up" and (found := remarks(gpu))
+        if gpu["state"] == "up" and (texts := gpu_warnings(gpu))
     ]
-    lines = [*said, *services(document["node"]), *nvlinks(document), *ports(document)]
+    lines = [*warnings, *stopped_services(document["node"]), *nvlink_sentences(document), *port_sentences(document)]
     for line in lines:
         yield from _wrapped(printable(line), width, indent="")
     if lines:
@@ -213,14 +213,15 @@ def _probe_lines(probe: Document, now: str, width: int, *, color: bool) -> Itera
         yield _paint(printable(sentence), YELLOW, color=color)
     last = probe["last"]
     if last is None:
-        coming = f" The first is due at {probe['next_run']}." if probe["next_run"] else ""
-        yield f"All-reduce probe: has not run yet.{coming}"
+        first = f" The first run is due at {probe['next_run']}." if probe["next_run"] else ""
+        yield f"All-reduce probe: has not run yet.{first}"
         return
-    stands = probe["standing"]
-    if stands and stands["unanswered"]:
-        yield f"All-reduce probe: {_outcome(stands, color=color)}, {duration(stands['age_seconds'])} ago, still stands."
-        yield from _wrapped(printable(stands["unanswered"]), width, indent="  ")
-    yield f"All-reduce probe: {_outcome(last, color=color)}, {duration(probe['age_seconds'])} ago{_measured(last)}."
+    decisive = probe["current_result"]
+    if decisive and decisive["partial_run_note"]:
+        ago = duration(decisive["age_seconds"])
+        yield f"All-reduce probe: {_outcome(decisive, color=color)}, {ago} ago, is still the result of all its GPUs."
+        yield from _wrapped(printable(decisive["partial_run_note"]), width, indent="  ")
+    yield f"All-reduce probe: {_outcome(last, color=color)}, {duration(probe['age_seconds'])} ago{_bandwidth(last)}."
     reason = ". ".join(filter(None, (last["reason"], last["hint"])))
     if reason:
         yield from _wrapped(printable(reason), width, indent="  ")
@@ -230,16 +231,16 @@ def _outcome(run: Document, *, color: bool) -> str:
     return _paint(run["outcome"], OUTCOME_COLORS.get(run["outcome"], RED), color=color)
 
 
-def _measured(result: Document) -> str:
+def _bandwidth(result: Document) -> str:
     if not result["measurements"]:
         return ""
-    largest = max(result["measurements"], key=lambda one: one["bytes"])
+    largest = max(result["measurements"], key=lambda measurement: measurement["bytes"])
     busbw, of = bandwidth(largest["busbw_bytes_per_second"]), size(largest["bytes"])
-    return f": busbw {busbw} at {of}, {took_part(result)}, {result['backend']}"
+    return f": busbw {busbw} at {of}, {participants(result)}, {result['backend']}"
 
 
 def _wrapped(text: str, width: int, *, indent: str) -> list[str]:
-    # A command is not broken at its hyphens: it would not be found as it stands there.
+    # Commands are not broken at hyphens, so that they can be copied.
     return textwrap.wrap(
         text,
         max(width, 20),

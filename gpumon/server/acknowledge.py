@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gpumon.health.acknowledge import Acknowledged, Asked
 from gpumon.health.table import BY_NAME
-from gpumon.outputs import health as verdict_text
+from gpumon.outputs import verdict_text
 from gpumon.outputs.responses.verdicts import AcknowledgeResponse, VerdictResponse, refused_verdicts
 from gpumon.server import parameters
 from gpumon.server.context import Filter, main_loop_answer, sources
@@ -43,7 +43,7 @@ class AcknowledgeFilter(Filter):
             **TOKEN_ERRORS,
             400: "Neither a check nor a device, nor `all`.",
             404: "No such verdict; `verdicts` lists those that exist.",
-            409: "The fault is still present; `kept` lists the verdicts and what to do.",
+            409: "The fault is still present; `refused` lists the verdicts and what to do.",
         }
     ),
 )
@@ -89,8 +89,8 @@ def _no_such_verdict(asked: Asked, report: Report) -> Problem:
 
 
 def _still_present(answer: Acknowledged, report: Report) -> Problem:
-    kept = [verdict.document() for verdict in refused_verdicts(answer, report)]
-    detail = " ".join(f"{verdict_text.name(one)}: {one['reason']} {one['why']}" for one in kept)
-    actions = dict.fromkeys(one["action_words"] for one in kept)
+    refused = [verdict.document() for verdict in refused_verdicts(answer, report)]
+    detail = " ".join(f"{verdict_text.name(verdict)}: {verdict['reason']} {verdict['message']}" for verdict in refused)
+    actions = dict.fromkeys(verdict["action_text"] for verdict in refused)
     remedy = f"To do: {'; '.join(actions)}. To suppress its alerts until then: gpumon maintenance."
-    return Problem(409, "Fault still present", detail, remedy, kept=kept)
+    return Problem(409, "Fault still present", detail, remedy, refused=refused)

@@ -7,12 +7,12 @@ from fastapi import FastAPI
 from gpumon import __version__
 from gpumon.server import (
     acknowledge,
-    api,
     events,
     hold,
     inventory,
     maintenance,
     metrics,
+    node,
     openapi,
     page,
     probe,
@@ -36,7 +36,7 @@ def create_app(sources: Sources) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.sources = sources
-    for part in (metrics, probe, hold, runs, api, acknowledge, events, inventory, release, maintenance, page):
+    for part in (metrics, probe, hold, runs, node, acknowledge, events, inventory, release, maintenance, page):
         app.include_router(part.router)
     problem.install(app)
     openapi.install(app)

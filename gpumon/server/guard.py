@@ -1,4 +1,4 @@
-"""What stands before every route: Host and Origin, HEAD, security headers; and the token that writes ask for."""
+"""Checks before every route: Host, Origin and HEAD, security headers, and the token for writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpumon.server.problem import Problem
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 HOW_TO_AUTHORIZE = (
     "Send `Authorization: Bearer <token>` with the token from the agent's token file (--web.token-file). "
-    "A request from this host needs it too."
+    "Requests from this host need it too."
 )
 
 
@@ -31,7 +31,7 @@ TOKEN_ERRORS: Mapping[int, str] = {
 
 
 class Guard:
-    """ASGI middleware, outermost."""
+    """The outermost ASGI middleware."""
 
     def __init__(self, app: ASGIApp, allowed_hosts: frozenset[str]) -> None:
         self._app = app
@@ -50,7 +50,7 @@ class Guard:
         problem = self._refusal(scope)
         if problem is not None:
             await problem.response(scope)(scope, receive, secured)
-        elif scope["method"] == "HEAD":  # every page answers it as GET; the server leaves the body out
+        elif scope["method"] == "HEAD":  # routes answer GET; the server omits the body
             await self._app({**scope, "method": "GET"}, receive, secured)
         else:
             await self._app(scope, receive, secured)
@@ -70,8 +70,8 @@ def not_this_host(host: str) -> Problem:
     return Problem(
         421,
         "Host not allowed",
-        f"This agent does not go by the name {host!r}.",
-        "Ask by IP address or by the host's own name, or add the name to web.allowed_hosts.",
+        f"{host!r} is not a name of this host.",
+        "Use the IP address or the name of the host, or add the name to web.allowed_hosts.",
     )
 
 
@@ -79,15 +79,15 @@ def other_origin(origin: str | None) -> Problem:
     return Problem(
         403,
         "Origin not allowed",
-        f"A page of {origin!r} asked for a change.",
-        "Changes are taken from this agent's own pages and from programs that send no Origin.",
+        f"A page of {origin!r} sent a request that changes state.",
+        "Send it from this agent's own pages, or from a program that sends no Origin header.",
     )
 
 
 def token_needed() -> Problem:
     challenge = {"WWW-Authenticate": 'Bearer realm="gpumon"'}
     return Problem(
-        401, "Token needed", "This request starts work or changes something.", HOW_TO_AUTHORIZE, headers=challenge
+        401, "Token needed", "This request starts work or changes state.", HOW_TO_AUTHORIZE, headers=challenge
     )
 
 
@@ -98,8 +98,8 @@ def authorize(request: Request) -> None:
         raise Problem(
             503,
             "No token",
-            "The agent has no token to compare with, so it takes no request that starts work or changes something.",
-            "See the agent's notices: its token file (--web.token-file) is missing or cannot be read.",
+            "The agent has no token, so it refuses requests that start work or change state.",
+            "The token file (--web.token-file) is missing or cannot be read: see the notices of the agent.",
         )
     given = request.headers.get("authorization")
     if given is None:
@@ -121,12 +121,12 @@ needs_token = Depends(_require_token)
 
 
 def is_authorized(request: Request) -> bool:
-    """Whether the request carries the token, for what only few may read."""
+    """Return whether the request carries the token, for data that is not public."""
     token, given = request.app.state.sources.token(), request.headers.get("authorization")
     return token is not None and given is not None and is_token(given, token)
 
 
 def is_token(authorization: str, token: str) -> bool:
-    """Takes the same time wherever the two differ."""
+    """Compare in constant time."""
     scheme, _, given = authorization.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())

@@ -1,4 +1,4 @@
-"""What every answer tells a browser."""
+"""Security headers of every response."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECURITY_HEADERS = {
 
 
 def secure(headers: MutableHeaders) -> None:
-    """Add them; what may be kept says so itself."""
+    """Add the headers. A response that may be cached sets Cache-Control itself."""
     for name, value in SECURITY_HEADERS.items():
         headers[name] = value
     headers.setdefault("Cache-Control", "no-store")

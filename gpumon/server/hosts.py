@@ -1,4 +1,4 @@
-"""Which names in a Host header are this agent's: a page of another site must not reach it by rebinding its own name."""
+"""Names of this host in a Host header, against DNS rebinding by pages of other sites."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ LOCAL = ("localhost", "localhost.localdomain", "ip6-localhost")
 
 
 def own_names(listen_host: str, etc: Path = Path("/etc")) -> frozenset[str]:
-    """What this host may be called without being told: localhost, the listen address, its name, short and long.
+    """Return localhost, the listen address, and the short and long names of this host.
 
-    Long names are read from files. DNS is not asked: a resolver that does not answer must not delay the start.
+    Long names are read from files. DNS is not queried, because a resolver that hangs would delay the start.
     """
     name = socket.gethostname()
     short = name.partition(".")[0]
     long = {f"{short}.{domain}" for domain in _search_domains(etc / "resolv.conf")}
     names = {*LOCAL, listen_host, name, short, *long, *_aliases(etc / "hosts", {name, short})}
-    return frozenset(one.lower().removesuffix(".") for one in names if one)
+    return frozenset(item.lower().removesuffix(".") for item in names if item)
 
 
 def is_allowed(header: str, names: frozenset[str]) -> bool:
-    """Whether a Host header may be answered. An IP address always may: it cannot be rebound."""
+    """Return whether a Host header is allowed. An IP address always is, because it cannot be rebound."""
     host = host_of(header)
     return ANY in names or host in names or _is_address(host)
 
 
 def host_of(header: str) -> str:
-    """The host in a Host header, without port, brackets and the dot of the root."""
+    """Return the host of a Host header without port, brackets and final dot."""
     bracketed, closing, _ = header.partition("]")
     host = bracketed.removeprefix("[") if closing else header.partition(":")[0]
     return host.lower().removesuffix(".")
@@ -49,9 +49,9 @@ def _search_domains(resolv_conf: Path) -> set[str]:
 
 
 def _aliases(hosts: Path, names: set[str]) -> set[str]:
-    """All names on the lines that carry one of these names."""
+    """Return all names on the lines of a hosts file that have one of these names."""
     lines = (set(line.partition("#")[0].split()[1:]) for line in _lines(hosts))
-    return {one for aliases in lines if aliases & names for one in aliases}
+    return {alias for aliases in lines if aliases & names for alias in aliases}
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,9 +1,8 @@
-"""The page for people, and the reference page. Rendered here, without anything from another host."""
+"""The status page and the reference page. They load nothing from another host."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,40 +12,40 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
-from gpumon.outputs import connections, hold, node_summary, words
-from gpumon.outputs.health import place
+from gpumon.outputs import formatting, hold, link_text, node_summary
+from gpumon.outputs.gpu_warnings import gpu_warnings
 from gpumon.outputs.maintenance import sentences
-from gpumon.outputs.remarks import remarks
 from gpumon.outputs.responses.report import ReportResponse
-from gpumon.server import links, openapi, probe_view, view
+from gpumon.outputs.verdict_text import place
+from gpumon.server import openapi, page_links, page_overview, page_probe
 from gpumon.server.context import IndentedJson, host_time, sources
-from gpumon.server.plot import plot
+from gpumon.server.page_plot import plot
 from gpumon.server.problem import Problem
 
 router = APIRouter(include_in_schema=False)
 
 HERE = Path(__file__).parent
 TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-EVENTS_SHOWN = 10
+MAX_EVENTS = 10
 
 
 @router.get("/")
 async def page(request: Request) -> Response:
-    """The whole page."""
-    return _html("page.html", _facts(request))
+    """Return the whole status page."""
+    return _html("page.html", _context(request))
 
 
 @router.get("/live")
 async def live(request: Request) -> Response:
-    """The part of the page that changes, for the page's script."""
-    return _html("live.html", _facts(request))
+    """Return the part of the page that its script refreshes."""
+    return _html("live.html", _context(request))
 
 
 @router.get("/docs")
 async def docs(request: Request) -> Response:
-    """The OpenAPI document as a page."""
-    described = request.app.openapi()
-    return _html("docs.html", {"described": described, "operations": openapi.operations(described)})
+    """Return the OpenAPI document as a page."""
+    document = request.app.openapi()
+    return _html("docs.html", {"document": document, "operations": openapi.operations(document)})
 
 
 @router.get("/openapi.json")
@@ -56,57 +55,56 @@ async def openapi_document(request: Request) -> Response:
 
 @router.get("/static/{name}")
 async def static(name: str) -> Response:
-    """One of the few files beside the page; named with their version, so that a browser may keep them."""
+    """Return a style sheet, script or icon. Links to it carry its version, so that browsers may cache it."""
     if name not in _files():
-        raise Problem(404, "Not Found", f"There is no file {name!r}.", f"There are: {', '.join(_files())}.")
+        raise Problem(404, "Not Found", f"There is no file {name!r}.", f"Existing files: {', '.join(_files())}.")
     kind = TYPES[Path(name).suffix]
     return Response(_files()[name], headers={"Content-Type": kind, "Cache-Control": "public, max-age=86400"})
 
 
-def prose(text: str) -> Markup:
-    """Text in which what stands between backticks is code."""
+def with_code(text: str) -> Markup:
+    """Return text as HTML, with code elements for text between backticks."""
     parts = [escape(part) for part in text.split("`")]
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(parts)
     )
 
 
-def _facts(request: Request) -> dict[str, Any]:
+def _context(request: Request) -> dict[str, Any]:
     report = ReportResponse.from_report(sources(request).latest(), host_time(request))
-    return {"report": report.document(), "events_shown": EVENTS_SHOWN}
+    return {"report": report.document(), "max_events": MAX_EVENTS}
 
 
-def _html(template: str, facts: dict[str, Any]) -> Response:
-    return Response(_environment().get_template(template).render(facts), media_type="text/html")
+def _html(template: str, context: dict[str, Any]) -> Response:
+    return Response(_environment().get_template(template).render(context), media_type="text/html")
 
 
 @cache
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,  # what a driver or a GPU's name says is text, never markup
+        autoescape=True,  # text from a driver is never markup
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.globals.update(
-        view=view,
-        words=words,
-        connections=connections,
-        links=links,
+        overview=page_overview,
+        formatting=formatting,
+        link_text=link_text,
+        page_links=page_links,
         headline=node_summary.headline,
         excluded=node_summary.exclusions,
         released=node_summary.releases,
         maintenance=sentences,
-        held=hold.sentences,
+        holds=hold.sentences,
         place=place,
         plot=plot,
-        remarks=remarks,
-        runs=probe_view,
+        gpu_warnings=gpu_warnings,
+        page_probe=page_probe,
         version=_version,
     )
-    environment.filters["pretty"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
-    environment.filters["prose"] = prose
+    environment.filters["with_code"] = with_code
     environment.filters["link"] = lambda url: url if url.startswith(("https://", "http://")) else ""
     return environment
 
@@ -117,5 +115,5 @@ def _files() -> dict[str, bytes]:
 
 
 def _version(name: str) -> str:
-    """Changes with the file, so that a browser never shows an old one."""
+    """Return a hash of the file, so that a browser reloads a file that has changed."""
     return hashlib.sha256(_files()[name]).hexdigest()[:12]

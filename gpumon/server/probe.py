@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
+from gpumon.outputs.formatting import duration
+from gpumon.outputs.partial_runs import partial_run_note
 from gpumon.outputs.responses.base import HostTime
 from gpumon.outputs.responses.probes import ProbeRequestResponse, ProbeResponse, age_seconds
-from gpumon.outputs.standing import unanswered
-from gpumon.outputs.words import duration
 from gpumon.probe.core.current_result import standing
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 from gpumon.probe.core.result import ProbeResult
@@ -97,7 +97,7 @@ async def run(request: Request, response: Response, name: Name, _: NoParameters)
 def _assert_ok(state: ProbeState, now: HostTime, max_age: float | None, answer: ProbeResponse) -> None:
     """Raise a Problem unless the outcome of the probe is ok and no older than max_age."""
     probe = answer.probe
-    reason = _failed_assertion(standing(state.ran, probe), unanswered(state, probe), now, max_age)
+    reason = _failed_assertion(standing(state.ran, probe), partial_run_note(state, probe), now, max_age)
     if reason:
         remedy = f"See `probe`. Start a run with POST /probe/{probe} or `gpumon probe {probe}`."
         raise Problem(503, "Assertion failed", reason, remedy, probe=answer.document())

@@ -19,10 +19,10 @@ from gpumon.server.headers import secure
 
 MEDIA_TYPE = "application/problem+json"
 REMEDIES: Mapping[int, str] = {
-    404: "See /docs for the addresses that exist.",
+    404: "See /docs for the paths that exist.",
     405: "Use a method that the Allow header names.",
-    413: "Send no body: nothing here takes a large one.",
-    500: "This is a defect of gpumon. The agent's log holds the traceback: please report it.",
+    413: "Send no body.",
+    500: "This is a bug in gpumon. Please report it with the traceback in the agent's log.",
 }
 
 
@@ -60,7 +60,7 @@ class Problem(Exception):  # noqa: N818 - the term of RFC 9457
         super().__init__(detail)
         self.status = status
         self.kind = kind
-        """A few words, stable: the title, and in the type for programs."""
+        """Stable text: the title, and part of the type."""
         self.detail = detail
         self.remedy = remedy
         self.headers = dict(headers or {})
@@ -84,14 +84,14 @@ class Problem(Exception):  # noqa: N818 - the term of RFC 9457
 
 
 def install(app: FastAPI) -> None:
-    """Make every error of this application a problem."""
-    app.add_exception_handler(Problem, _own)
+    """Answer every error of this application as a problem."""
+    app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(Exception, _defect)
+    app.add_exception_handler(Exception, _bug)
 
 
-async def _own(request: Request, error: Exception) -> Response:
+async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)  # noqa: S101 - registered for it alone
     return error.response(request.scope)
 
@@ -109,21 +109,23 @@ async def _http(request: Request, error: Exception) -> Response:
 
 async def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for it alone
-    wrong = [{"name": str(one["loc"][-1]), "in": str(one["loc"][0]), "message": one["msg"]} for one in error.errors()]
-    detail = "; ".join(f"{one['name']}: {one['message']}" for one in wrong)
-    remedy = "Correct or leave out what `errors` names; /docs says what each may be."
+    wrong = [
+        {"name": str(item["loc"][-1]), "in": str(item["loc"][0]), "message": item["msg"]} for item in error.errors()
+    ]
+    detail = "; ".join(f"{item['name']}: {item['message']}" for item in wrong)
+    remedy = "Correct or leave out the parameters in `errors`; /docs describes them."
     return Problem(422, "Invalid parameter", detail, remedy, errors=wrong).response(request.scope)
 
 
-async def _defect(request: Request, error: Exception) -> Response:
+async def _bug(request: Request, error: Exception) -> Response:
     detail = f"{type(error).__name__} while answering {request.method} {request.url.path}."
     response = Problem(500, "Internal error", detail, REMEDIES[500]).response(request.scope)
-    secure(response.headers)  # it is sent from outside of the guard
+    secure(response.headers)  # this response does not pass the guard
     return response
 
 
 def _allowed(request: Request) -> str:
-    """Methods of all routes at this path; whoever answers GET answers HEAD."""
+    """Return the methods of all routes at this path; a route for GET answers HEAD too."""
     routes = request.app.routes
     methods = [
         method

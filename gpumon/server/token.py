@@ -1,4 +1,4 @@
-"""The token that whatever starts work or changes state asks for: a file made at the first start."""
+"""The token for requests that start work or change state: a file that is created at the first start."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import stat
 from pathlib import Path
 
 MODE = 0o640
-SHORTEST = 16
-"""Characters; what `ensure` writes has 43."""
+MIN_LENGTH = 16
+"""Characters; `ensure` writes 43."""
 
 
 class TokenError(Exception):
@@ -18,52 +18,52 @@ class TokenError(Exception):
 
 
 def ensure(path: Path) -> str:
-    """Read the token, making the file first if there is none. Two that start at once read the same."""
+    """Return the token. Create the file if there is none; two agents that start at once read the same token."""
     if not path.exists():
         try:
-            _make(path)
+            _create(path)
         except OSError as error:
             raise TokenError(
-                f"cannot make the token file {path}: {error.strerror}. Make its folder writable for the agent, or "
-                "name another file with --web.token-file."
+                f"cannot create the token file {path}: {error.strerror}. Make its directory writable for the agent, or "
+                "give another file with --web.token-file."
             ) from error
     return read(path)
 
 
 def read(path: Path) -> str:
-    """The token as the file holds it now."""
+    """Return the token in the file."""
     try:
         token = path.read_text(encoding="ascii").strip()
     except FileNotFoundError as error:
         raise TokenError(
-            f"there is no token file {path}. The agent makes it at its start; name the right one with --web.token-file."
+            f"there is no token file {path}. The agent creates it at its start; give its path with --web.token-file."
         ) from error
     except OSError as error:
         raise TokenError(
-            f"cannot read the token file {path}: {error.strerror}. Use sudo, or become a member of the file's group."
+            f"cannot read the token file {path}: {error.strerror}. Use sudo, or join the file's group."
         ) from error
     except UnicodeDecodeError as error:
-        raise TokenError(f"the token file {path} holds more than ASCII. Delete it and restart the agent.") from error
-    if len(token) < SHORTEST or not token.isprintable() or " " in token:
+        raise TokenError(f"the token file {path} is not ASCII. Delete it and restart the agent.") from error
+    if len(token) < MIN_LENGTH or not token.isprintable() or " " in token:
         raise TokenError(
-            f"the token file {path} holds no token of at least {SHORTEST} characters. Delete it and restart the agent."
+            f"the token file {path} has no token of {MIN_LENGTH} characters or more. Delete it and restart the agent."
         )
     return token
 
 
 def warning(path: Path) -> str | None:
-    """What is wrong with the permissions of the file, and the remedy."""
+    """Return what is wrong with the permissions of the file and how to fix it, or None."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        return f"everybody on this host may read the token in {path} (mode {mode:04o}): chmod {MODE:04o} {path}"
+        return f"every user of this host can read the token in {path} (mode {mode:04o}): chmod {MODE:04o} {path}"
     return None
 
 
-def _make(path: Path) -> None:
-    """Whole or not at all: written beside it, then linked to its name, which fails where another was faster."""
+def _create(path: Path) -> None:
+    """Write a temporary file and link it to the path, which fails if another agent was faster."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, MODE)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, MODE)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             os.fchmod(descriptor, MODE)  # whatever the umask
@@ -71,6 +71,6 @@ def _make(path: Path) -> None:
             file.flush()
             os.fsync(descriptor)
         with contextlib.suppress(FileExistsError):
-            path.hardlink_to(beside)
+            path.hardlink_to(temporary)
     finally:
-        beside.unlink()
+        temporary.unlink()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from gpumon import __version__
 from gpumon.config.health_file import VERSION
+from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel
 from gpumon.outputs.responses.verdicts import CurrentHealthResponse
-from gpumon.outputs.words import rfc3339
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 

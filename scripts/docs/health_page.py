@@ -9,7 +9,7 @@ from gpumon.health.check import Check
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.table import SUBJECTS
 from gpumon.health.terms import ACTIONS
-from gpumon.outputs.health import ways_out
+from gpumon.outputs.verdict_text import clearing_conditions
 
 
 def markdown() -> str:
@@ -98,4 +98,4 @@ def _line(check: Check) -> str:
 def _end(check: Check) -> str:
     if check.latch is None:
         return f"well for {duration(check.clear_after)}" if check.clear_after else "when it is well"
-    return ", ".join((*ways_out(check), "`gpumon ack`"))
+    return ", ".join((*clearing_conditions(check), "`gpumon ack`"))

@@ -17,7 +17,7 @@ GPUS = tuple(GpuHealth(number=index, uuid=f"GPU-{index}", bus_id=f"00000000:0{in
 def verdict(level: str, gpu: int | None = None, *, check: str = "some_check", **values: Any) -> dict[str, Any]:
     device = None if gpu is None else f"GPU-{gpu}"
     told = {"check": check, "level": level, "gpu": gpu, "device": device, "reason": f"It is {level}.", "action": "none"}
-    return told | {"action_words": "nothing to do", "since": "2026-11-20T17:00:00Z"} | values
+    return told | {"action_text": "nothing to do", "since": "2026-11-20T17:00:00Z"} | values
 
 
 def node(*groups: VerdictGroup, **values: Any) -> NodeHealth:
@@ -81,7 +81,7 @@ def test_no_warning_hides_that_nobody_can_tell_how_a_gpu_is(values: dict[str, An
 
 def test_the_line_says_what_and_what_to_do() -> None:
     """The worst first, its action, and how many more there are."""
-    lost = verdict("fail", 3, reason="It fell off the bus.", action="reboot", action_words="reboot the node")
+    lost = verdict("fail", 3, reason="It fell off the bus.", action="reboot", action_text="reboot the node")
     found = check_result(
         node(
             VerdictGroup(verdict=verdict("warn", 1)), VerdictGroup(verdict=lost), VerdictGroup(verdict=verdict("warn"))
@@ -96,7 +96,7 @@ def test_the_line_says_what_and_what_to_do() -> None:
 def test_who_obeys_the_line_does_not_repair_in_a_loop(repair: str, done: str) -> None:
     """What was asked for, and was done, has to prove itself first."""
     words = "if it comes back, reboot the node"
-    lost = verdict("fail", 3, reason="It fell off the bus.", action_words=words, repair=repair)
+    lost = verdict("fail", 3, reason="It fell off the bus.", action_text=words, repair=repair)
     found = check_result(node(VerdictGroup(verdict=lost)))
     assert found.line == f"GPU FAIL: GPU 3: It fell off the bus. {done}: {words}."
     assert found.document(None)["verdicts"] == [lost]

@@ -59,7 +59,7 @@ def test_a_gpu_that_does_not_come_back_is_missing_until_it_is_accepted_as_gone(a
 
     agent.stop()
     agent.start()
-    eventually(lambda: agent.get("/api/v1/inventory")["gone"])
+    eventually(lambda: agent.get("/api/v1/inventory")["former_gpus"])
     assert agent.metrics().value("gpumon_gpus_expected") == 7
     assert not missing(agent)
 

@@ -35,7 +35,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 def shown(agent: Agent) -> set[tuple[str, str | None]]:
     """Check and device of every verdict, whatever it follows from."""
     document = agent.get("/api/v1/health")
-    assert document["judged"]
+    assert document["evaluated"]
     found = [one for top in document["verdicts"] for one in (top, *top["consequences"])]
     return {(one["check"], one["device"]) for one in found}
 

@@ -34,7 +34,7 @@ def test_what_is_wrong_in_a_maintenance_pages_when_it_is_over(tmp_path: Path) ->
         agent.simulate({"idle": True, "gpus": {3: {"lost": True}}})
         eventually(lambda: "gpu_lost" in verdicts(agent))
         eventually(lambda: agent.metrics().value("gpumon_health_check", check="gpu_lost", gpu="3") == 3)
-        assert all(one["muted"] for one in agent.get("/api/v1/health")["transitions"])
+        assert all(one["in_maintenance"] for one in agent.get("/api/v1/health")["transitions"])
         assert firing(agent) == set()
         assert agent.post("/probe/allreduce")[1]["reason"] == "maintenance"
 

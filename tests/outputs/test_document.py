@@ -25,11 +25,11 @@ from gpumon.model.node import Build, Driver, Node
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.reading import Sample, Table, rows
 from gpumon.model.reading import samples as readings
+from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.problems import problems
 from gpumon.outputs.responses.base import row_values
 from gpumon.outputs.responses.events import newest_first
 from gpumon.outputs.responses.verdicts import HealthResponse
-from gpumon.outputs.words import rfc3339
 from gpumon.probe.core.metrics import AllReduce
 from gpumon.probe.core.state import ProbeState
 
@@ -223,15 +223,15 @@ def test_what_was_rebooted_is_not_to_be_rebooted_again() -> None:
     report = replace(report, boot_id="another", health=replace(report.health, open=over))
 
     (problem,) = problems(report)
-    assert problem.action.startswith("If it comes back, reboot the node. ")
+    assert problem.action.startswith("If it recurs, reboot the node. ")
     told, before = whole(report)["health"]["verdicts"][0], whole(samples.lost(3))["health"]["verdicts"][0]
-    assert (told["action"], told["action_words"], told["repair"]) == (
+    assert (told["action"], told["action_text"], told["repair"]) == (
         "none",
-        "if it comes back, reboot the node",
+        "if it recurs, reboot the node",
         "reboot",
     )
-    assert told["repaired"] == whole(report)["node"]["booted"]
-    assert (before["action"], before["repair"], before["repaired"]) == ("reboot", None, None)
+    assert told["repaired_at"] == whole(report)["node"]["booted"]
+    assert (before["action"], before["repair"], before["repaired_at"]) == ("reboot", None, None)
     assert {one["verdict"]["action"] for one in whole(report)["health"]["transitions"]} == {"reboot"}
     assert "until it has been well for 10 minutes: the node was rebooted since; `gpumon ack gpu_lost" in problem.detail
 
@@ -248,7 +248,7 @@ def test_what_was_reset_is_not_to_be_reset_again() -> None:
     def told(**changed: Any) -> tuple[Any, ...]:
         after = replace(report, health=replace(report.health, open={key: asking._replace(**changed)}))
         one, (problem,) = whole(after)["health"]["verdicts"][0], problems(after)
-        return one["action"], one["repair"], one["repaired"], problem.action.partition(".")[0]
+        return one["action"], one["repair"], one["repaired_at"], problem.action.partition(".")[0]
 
     later = asking.seen_at + 1
     booted = samples.STAMP.wall - samples.STAMP.boot
@@ -256,7 +256,7 @@ def test_what_was_reset_is_not_to_be_reset_again() -> None:
         "none",
         "reset",
         rfc3339(round(booted + later)),
-        "If it comes back, reset the GPU",
+        "If it recurs, reset the GPU",
     )
     not_yet = ("reset", None, None, "Reset the GPU")
     assert told() == told(begun_at=asking.seen_at - 1) == told(begun_at=later, active=True) == not_yet
@@ -324,6 +324,6 @@ def test_every_fault_has_advice() -> None:
 def test_the_age_of_a_judgement_is_counted_when_it_is_asked_for() -> None:
     """By the boot clock: the same Report is older each time, and one that was never judged has no age."""
     report = replace(samples.healthy(), health=Health(judged=True, judged_wall=0.0, judged_at=100.0))
-    assert [HealthResponse.from_report(report, boot).judged_age_seconds for boot in (102.5, 163.0)] == [2.5, 63.0]
+    assert [HealthResponse.from_report(report, boot).evaluation_age_seconds for boot in (102.5, 163.0)] == [2.5, 63.0]
     unjudged = HealthResponse.from_report(replace(report, health=Health()), 102.5)
-    assert (unjudged.judged, unjudged.judged_age_seconds) == (None, None)
+    assert (unjudged.evaluated, unjudged.evaluation_age_seconds) == (None, None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import example_node as example
 from sample_reports import run_document
 
-from gpumon.outputs.probe_history import NONE, history
+from gpumon.outputs.probe_history import NO_RUNS, history
 from gpumon.outputs.probe_table import table
 from gpumon.probe.core.result import OUTCOMES, Comparison, Location, Pair, ProbeResult
 
@@ -50,9 +50,9 @@ def test_the_columns_are_those_of_nccl_tests_and_more() -> None:
 
 
 def test_figures_are_compared_in_words() -> None:
-    """With this host's own median and with the shipped figure; where there is none yet, how many runs are lacking."""
+    """With this host's median and with the shipped figure; where there is none yet, how many runs are lacking."""
     assert (
-        "# all_reduce, default at 8 GiB: 474 GB/s, 100 % of 474 GB/s (this host's own median of 30 runs),"
+        "# all_reduce, default at 8 GiB: 474 GB/s, 100 % of 474 GB/s (this host's median of 30 runs),"
         " 99 % of 480 GB/s (NVIDIA/nccl#2140)"
     ) in table(OK).splitlines()
     young = Comparison(
@@ -60,9 +60,9 @@ def test_figures_are_compared_in_words() -> None:
     )
     low = replace(young, dtype="float32", baseline=4e11, runs=9, low="baseline")
     lines = table(replace(OK, comparisons=(young, low))).splitlines()
-    assert "# all_reduce, ring, bfloat16 at 1 GiB: 300 GB/s, no median of its own yet (2 of 5 runs)" in lines
+    assert "# all_reduce, ring, bfloat16 at 1 GiB: 300 GB/s, no baseline yet (2 of 5 runs)" in lines
     assert (
-        "# all_reduce, ring at 1 GiB: 300 GB/s, 75 % of 400 GB/s (this host's own median of 9 runs): low, by baseline"
+        "# all_reduce, ring at 1 GiB: 300 GB/s, 75 % of 400 GB/s (this host's median of 9 runs): low compared with baseline"
     ) in lines
 
 
@@ -82,7 +82,7 @@ def test_where_the_trouble_is_stands_below() -> None:
         "# rank 2 is slow with every other.",
         "# It was hot.",
         "#",
-        "# between two GPUs alone, GB/s each way:",
+        "# pairs of GPUs, one pair at a time, GB/s in each direction:",
         "#              0       1       2",
         "#      0       -   20.00   1.00!",
         "#      1   20.00       -   1.00!",
@@ -145,4 +145,4 @@ def test_copies_both_ways_stand_beside_each_other() -> None:
 
 def test_history_of_nothing_is_a_sentence() -> None:
     """Not an empty table."""
-    assert history([]) == NONE + "\n"
+    assert history([]) == NO_RUNS + "\n"

@@ -122,13 +122,13 @@ def test_instances_stand_below_their_gpu() -> None:
 def test_links_are_summed_up_and_the_bad_ones_named() -> None:
     """One sentence while all is well; each GPU, fabric and port that is not has its own."""
     assert "\nNVLinks: 144 of 144 up.\nInfiniBand and RoCE: 8 of 8 ports up.\n" in status(samples.healthy())
-    assert "\nNVLinks: 36 of 36 up, 36 not known.\n" in status(samples.partitioned())
+    assert "\nNVLinks: 36 of 36 up, 36 unknown.\n" in status(samples.partitioned())
     bad = status(samples.disconnected())
     assert "GPU 2: the fabric registration is in progress." in bad
-    assert "GPU 4: the fabric registration failed with NVML's code 999." in bad
+    assert "GPU 4: the fabric registration failed with NVML error 999." in bad
     assert "GPU 6: fabric unhealthy: route unhealthy." in bad
     assert "7 of 8 ports up.\nmlx5_3/1 (InfiniBand) is down." in bad
-    assert "GPU 1: NVLinks 4, 5 down; NVLink 4 has counted 3 recovery errors;" in status(samples.troubled(), 200)
+    assert "GPU 1: NVLinks 4, 5 down; NVLink 4 has 3 recovery errors;" in status(samples.troubled(), 200)
     assert "NVLink" not in table(samples.without_gpus())
 
 
@@ -138,7 +138,7 @@ def test_links_of_which_nothing_is_known_are_no_score() -> None:
     dark = replace(dark, links={link: replace(one, up=None) for link, one in dark.links.items()})
     report = samples.healthy()
     said = table(replace(report, gpus=(dark,), node=replace(report.node, fabric_manager_up=0.0, imex_up=1.0)))
-    assert "\nThe NVIDIA fabric manager does not run.\nNVLinks: 18, whose state is not known.\n" in said
+    assert "\nThe NVIDIA fabric manager is not running.\nNVLinks: 18, state unknown.\n" in said
     assert "IMEX" not in said
 
 
@@ -196,14 +196,14 @@ def test_what_a_run_on_some_of_the_gpus_leaves_open_is_told() -> None:
     """The line of the last run would be an all-clear for GPUs that it left out."""
     found, some = example.run(3, outcome="wrong"), example.part(1, 4, 5, 6, 7)
     text = status(replace(samples.healthy(), probe=ProbeState(last=some, history=(found, some), ran=(found, some))))
-    assert "All-reduce probe: wrong, 3 h 14 min ago, still stands.\n" in text
-    assert f"  Run {some.id} came later and was ok, but had only 4 of 8 GPUs (4 to 7).\n" in text
+    assert "All-reduce probe: wrong, 3 h 14 min ago, is still the result of all its GPUs.\n" in text
+    assert f"  Run {some.id} is newer and was ok, but had only 4 of 8 GPUs (4 to 7).\n" in text
     assert "ok, 1 h 14 min ago: busbw 474 GB/s at 8 GiB, 4 of 8 GPUs (4 to 7), nccl." in text
 
 
 def test_time_of_the_first_run_is_told() -> None:
     """Before any run, the reader learns when there will be one."""
-    assert "The first is due at 2025-11-20T12:00:07" in status(samples.before_any_run(samples.healthy()))
+    assert "The first run is due at 2025-11-20T12:00:07" in status(samples.before_any_run(samples.healthy()))
 
 
 def test_recent_errors_are_told_in_words() -> None:
@@ -219,7 +219,7 @@ def test_recent_errors_are_told_in_words() -> None:
     text = status(replace(samples.healthy(), events=(*left_out, switch, event, often)))
 
     assert (
-        "Errors of the last day, the newest first:\n"
+        "Errors of the last day, newest first:\n"
         "WARNING  Xid 13 on GPU 0: Graphics engine exception\n"
         "  812 times from 2025-11-20 11:50:00 to 2025-11-20 11:59:55 UTC\n"
         "  Do: restart the application\n"

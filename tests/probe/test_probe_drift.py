@@ -10,7 +10,7 @@ import pytest
 from gpumon.health.standing import Health
 from gpumon.health.terms import WARN, Action, Way
 from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
-from gpumon.outputs.probe_table import compared
+from gpumon.outputs.probe_table import comparison_sentence
 from gpumon.probe.core.baseline import MOST_RUNS, Floors, Judge
 from gpumon.probe.core.conclusion import conclude
 from gpumon.probe.core.frames import Account, Progress, Sized
@@ -182,4 +182,4 @@ def test_drift_is_said_in_words_of_its_own() -> None:
     result = conclude(Run(id="one", trigger="request", started=host.wall), [one], host.judge(), 1.0)
     assert (result.outcome, result.reason) == ("degraded", "drift")
     assert "(what this host came to in the runs up to 2026-01-08, from which it went down slowly)." in result.hint
-    assert "of 448 GB/s (its best, up to 2026-01-08)" in compared(result.comparisons[-1])
+    assert "of 448 GB/s (its best median, until 2026-01-08)" in comparison_sentence(result.comparisons[-1])

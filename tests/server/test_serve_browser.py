@@ -55,21 +55,21 @@ def test_page_shows_the_simulated_node_and_its_lost_gpu(tmp_path: Path) -> None:
 
 
 def test_page_follows_the_node(tmp_path: Path) -> None:
-    """A GPU that is lost after the page was opened appears without a reload: table, verdict, title, and is spoken."""
+    """A GPU that is lost after the page was opened appears without a reload and is announced."""
     seen = look(Changing(reports=[samples.healthy(), samples.lost(3)]), tmp_path)
     assert "GPU 3: The GPU fell off the bus" in seen.words
     assert "No problems." not in seen.words
     assert "<title>(1) gpu-17" in seen.html
-    spoken = re.search(r'id="spoken"[^>]*>([^<]*)<', seen.html)
-    assert spoken is not None
-    assert spoken[1].startswith("1 problem. GPU 3: The GPU fell off the bus")
+    announced = re.search(r'id="announcement"[^>]*>([^<]*)<', seen.html)
+    assert announced is not None
+    assert announced[1].startswith("1 problem. GPU 3: The GPU fell off the bus")
     assert (seen.console, seen.foreign) == ([], [])
 
 
 def test_page_that_is_cut_off_says_so(tmp_path: Path) -> None:
     """When the agent no longer answers, what is seen is called old, not left standing as if it were true."""
     seen = look(Changing(reports=[samples.healthy(), None]), tmp_path, seconds=12)
-    assert re.search(r'<p id="silent"[^>]*role="alert">The agent does not answer\.', seen.html)
+    assert re.search(r'<p id="offline"[^>]*role="alert">The agent does not respond\.', seen.html)
     assert '<body class="old">' in seen.html
     assert seen.console  # the browser complains of the failed requests: the other tests do see its console
 
@@ -78,7 +78,7 @@ def test_page_recovers(tmp_path: Path) -> None:
     """When the agent answers again, the page is the node's again."""
     seen = look(Changing(reports=[samples.healthy(), *[None] * 5, samples.lost(3)]), tmp_path, seconds=20)
     assert "GPU 3: The GPU fell off the bus" in seen.words
-    assert re.search(r'<p id="silent"[^>]*hidden', seen.html)
+    assert re.search(r'<p id="offline"[^>]*hidden', seen.html)
     assert "<body class=" not in seen.html.replace('<body class="">', "")
 
 

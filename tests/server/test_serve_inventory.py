@@ -70,8 +70,8 @@ def test_the_inventory_is_for_everyone(node: Node, port: int) -> None:
     assert missing["state"] == "missing"
     assert (missing["uuid"], missing["nvlinks"]) == (example_parts.uuid(3), 18)
     assert missing["first_seen"] == "2025-08-22T12:00:00.000Z"
-    assert answer["gone"] == [
-        {"uuid": "GPU-old", "pci_bus_id": example_parts.bus_id(5), "why": "replaced", "why_words": "was replaced"}
+    assert answer["former_gpus"] == [
+        {"uuid": "GPU-old", "pci_bus_id": example_parts.bus_id(5), "reason": "replaced", "message": "was replaced"}
     ]
 
 

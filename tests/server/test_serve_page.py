@@ -16,12 +16,12 @@ from serving import Node, ask, is_problem
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.nvlink import Nvlink
-from gpumon.outputs.remarks import remarks
+from gpumon.outputs.gpu_warnings import gpu_warnings
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Location, Pair
 from gpumon.probe.core.state import ProbeState, ended
-from gpumon.server.page import prose
-from gpumon.server.plot import APART, plot
+from gpumon.server.page import with_code
+from gpumon.server.page_plot import LABEL_DISTANCE, plot
 from gpumon.state.report import Report
 
 EVIL = """"><script>alert(1)</script><img src=x onerror='alert(2)'>`<marquee>`&"""
@@ -52,12 +52,12 @@ def words(html: str) -> str:
 def test_excluded_gpu_is_said_and_not_missed(node: Node, port: int) -> None:
     """The tile counts those that are watched, and the table names the one that is not."""
     shown = words(page(node, port, samples.excluding(3)))
-    assert "GPUs up 7 of 7 all answer, 1 excluded" in shown
+    assert "GPUs up 7 of 7 all respond, 1 excluded" in shown
     assert f"GPU at {example_parts.bus_id(3)}: excluded by the configuration." in shown
     none_left = replace(
         samples.excluding(0), gpus=(), excluded=tuple(example_parts.bus_id(index) for index in range(8))
     )
-    assert "GPUs up none no GPU is expected here, 8 excluded" in words(page(node, port, none_left))
+    assert "GPUs up none no GPU is expected, 8 excluded" in words(page(node, port, none_left))
 
 
 def test_names_from_outside_are_text(node: Node, port: int) -> None:
@@ -141,7 +141,7 @@ def test_node_before_its_first_poll_says_so(node: Node, port: int) -> None:
     text = words(page(node, port, samples.without_driver()))
     assert "no readings yet" in text
     assert "The NVIDIA driver cannot be used" in text
-    assert "No GPU has been seen" in text
+    assert "No GPU was found" in text
 
 
 def test_old_readings_are_called_old(node: Node, port: int) -> None:
@@ -156,9 +156,9 @@ def test_every_link_is_a_cell(node: Node, port: int) -> None:
     html = page(node, port, samples.troubled())
     assert "NVLink 4: down, 3 recovery errors" in html
     assert "NVLink 6: up, 12 replay errors" in html
-    assert "NVLink 7: not known" in html
+    assert "NVLink 7: unknown" in html
     assert html.count('title="NVLink') == 8 * 18
-    assert html.count("not known") >= 2 * 18
+    assert html.count("unknown") >= 2 * 18
     assert "GPU 1: NVLinks 4, 5 down;" in words(html)
 
 
@@ -176,7 +176,7 @@ def test_instances_stand_below_their_gpu(node: Node, port: int) -> None:
     assert html.count("<b>1g.10gb</b>") == 7
     text = words(html)
     assert "12.2 GiB of 39.5 GiB SM 81 % tensor 35 %" in text
-    assert "NVLinks up 36 of 36 all carry traffic, 36 not known" in text
+    assert "NVLinks up 36 of 36 all up, 36 unknown" in text
     assert 'class="down"' not in html
 
 
@@ -189,7 +189,7 @@ def test_activity_is_shown_where_it_is_measured(node: Node, port: int) -> None:
 
 def test_fabric_and_ports_are_told(node: Node, port: int) -> None:
     """What all GPUs have in common is said once; what is wrong stands beside its GPU."""
-    assert "every GPU: in the fabric, clique 32766; C2C 10 of 10" in words(page(node, port, samples.grace()))
+    assert "all GPUs: in the fabric, clique 32766; C2C 10 of 10" in words(page(node, port, samples.grace()))
     text = words(page(node, port, samples.disconnected()))
     for trouble in ("the fabric registration is in progress", "fabric unhealthy: route unhealthy"):
         assert text.count(trouble) == 2
@@ -204,8 +204,8 @@ def test_errors_are_told_in_words(node: Node, port: int) -> None:
     assert "Xid 31 9000 times GPU 1 MIG 2 Memory page fault: an address that is not mapped." in text
     assert "SXid 20034 00000000:05:00.0 NVSwitch error" in text
     assert "kernel log Records of the kernel log were lost." in text
-    assert "Xid 163 GPU 1 Power smoothing is lost. It is over." in text
-    assert "Xid 48 GPU 1 Uncorrectable memory error (double bit). It was there before the agent." in text
+    assert "Xid 163 GPU 1 Power smoothing is lost. Cancelled by a later Xid." in text
+    assert "Xid 48 GPU 1 Uncorrectable memory error (double bit). Older than the first start of the agent." in text
 
 
 def test_links_of_which_none_is_known_are_not_drawn(node: Node, port: int) -> None:
@@ -213,7 +213,7 @@ def test_links_of_which_none_is_known_are_not_drawn(node: Node, port: int) -> No
     report = samples.healthy(2)
     dark = replace(report, gpus=tuple(replace(one, links=dict.fromkeys(one.links, Nvlink())) for one in report.gpus))
     html = page(node, port, dark)
-    assert "every GPU: 18 NVLinks, not known to be up or down; in the fabric" in words(html)
+    assert "all GPUs: 18 NVLinks, state unknown; in the fabric" in words(html)
     assert 'class="matrix"' not in html
 
 
@@ -221,7 +221,7 @@ def test_services_that_the_links_need_are_told(node: Node, port: int) -> None:
     """Where they are installed; GB200 has no fabric manager and is well."""
     report = samples.healthy()
     stopped = replace(report, node=replace(report.node, fabric_manager_up=0.0, imex_up=1.0))
-    assert "fabric manager does not run IMEX runs" in words(page(node, port, stopped))
+    assert "fabric manager not running IMEX running" in words(page(node, port, stopped))
     assert "fabric manager" not in page(node, port, report)
 
 
@@ -233,7 +233,7 @@ def test_probe_history_is_drawn(node: Node, port: int) -> None:
     assert "20\N{NO-BREAK SPACE}ok\N{NO-BREAK SPACE}●, " in html
     assert "1\N{NO-BREAK SPACE}degraded\N{NO-BREAK SPACE}▲" in html
     before = words(page(node, port, samples.before_any_run(samples.healthy())))
-    assert "It has not run yet. The first run is due at 12:00:07 UTC" in before
+    assert "The probe has not run yet. The first run is due at 12:00:07 UTC" in before
 
 
 def test_busy_node_keeps_the_result_that_it_has(node: Node, port: int) -> None:
@@ -255,12 +255,12 @@ def test_a_run_on_some_of_the_gpus_hides_nothing_of_the_others(node: Node, port:
     report = replace(samples.healthy(), probe=ProbeState(last=some, history=(found, some), ran=(found, some)))
     text = words(page(node, port, report))
     assert "All-reduce 474 GB/s wrong, 3 h 15 min ago" in text
-    assert "wrong 3 h 14 min ago, and still stands." in text
+    assert "wrong 3 h 14 min ago. This is still the result for all its GPUs." in text
     assert "ok 1 h 14 min ago, 4 of 8 GPUs (4 to 7) over nccl" in text
     assert "Measured 3 h 15 min ago: wrong" in text
     alone = words(page(node, port, replace(report, probe=ProbeState(last=some, history=(some,), ran=(some,)))))
     assert "All-reduce 474 GB/s ok, 1 h 15 min ago, 4 of 8 GPUs (4 to 7)" in alone
-    assert "still stands" not in alone
+    assert "still the result" not in alone
 
 
 def test_what_is_normal_is_a_band_behind_the_history() -> None:
@@ -274,7 +274,7 @@ def test_what_is_normal_is_a_band_behind_the_history() -> None:
         assert [len(band.split()) for band in one.bands] == [4, 6]
         assert [len(median.split()) for median in one.medians] == [2, 3]
         assert len(one.line.split()) == 6
-    assert abs(drawn.series[0].label - drawn.series[1].label) >= APART
+    assert abs(drawn.series[0].label - drawn.series[1].label) >= LABEL_DISTANCE
     assert drawn.size == "8 GiB"
     assert drawn.banded
     alike = plot(
@@ -284,7 +284,7 @@ def test_what_is_normal_is_a_band_behind_the_history() -> None:
         ]
     )
     assert alike is not None
-    assert abs(alike.series[0].label - alike.series[1].label) == APART
+    assert abs(alike.series[0].label - alike.series[1].label) == LABEL_DISTANCE
 
 
 def test_a_run_that_did_not_measure_to_its_end_stands_on_the_floor() -> None:
@@ -320,7 +320,7 @@ def test_sizes_stand_with_what_is_usual(node: Node, port: int) -> None:
     text = words(page(node, port, samples.healthy()))
     assert "default 8 GiB 474 GB/s 100 % 31.7 ms 32.6 ms 34.9 ms 1.2 % 0 1 GiB 450 GB/s" in text
     assert "ring 8 GiB 363 GB/s 100 %" in text
-    assert "all_reduce, ring at 8 GiB: 363 GB/s, 100 % of 363 GB/s (this host&#39;s own median of 30 runs)" in text
+    assert "all_reduce, ring at 8 GiB: 363 GB/s, 100 % of 363 GB/s (this host&#39;s median of 30 runs)" in text
     assert "NVIDIA H100 80GB HBM3 driver 580.95.05 torch 2.13.0 nccl 2.30.7" in text
 
 
@@ -338,8 +338,8 @@ def test_pairs_are_a_matrix_that_shows_the_slow_one(node: Node, port: int) -> No
     html = page(node, port, replace(samples.healthy(), probe=ended(ProbeState(), run)))
     section = html[html.index('<section id="probe"') :]
     assert section.count(sentence) == 1
-    assert 'class="erring" title="0 and 2: 90 GB/s, 25 % of the usual">90</td>' in html
-    assert 'class="down" title="0 and 3: 360 GB/s, 100 % of the usual, 5 wrong elements">360!</td>' in html
+    assert 'class="erring" title="0 and 2: 90 GB/s, 25 % of the median">90</td>' in html
+    assert 'class="down" title="0 and 3: 360 GB/s, 100 % of the median, 5 wrong elements">360!</td>' in html
     assert "<li>GPU 2 was hot.</li>" in html
 
 
@@ -377,20 +377,22 @@ def test_plot_keeps_inside_its_frame() -> None:
 def test_healthy_gpu_has_no_remark() -> None:
     """Calm where nothing is to be seen, and a word where there is."""
     gpu = gpu_document(example_parts.gpu(0))
-    assert remarks(gpu) == []
+    assert gpu_warnings(gpu) == []
     broken = [{"link": 2, "up": 1}, {"link": 3, "up": 0}]
-    assert remarks(gpu | {"recovery_action": 1, "pcie_link_width": 8, "row_remap_pending": 1, "c2c_links": broken}) == [
-        "the driver asks for a reset of the GPU",
+    assert gpu_warnings(
+        gpu | {"recovery_action": 1, "pcie_link_width": 8, "row_remap_pending": 1, "c2c_links": broken}
+    ) == [
+        "the driver requests a reset of the GPU",
         "chip-to-chip link 3 down",
-        "a row waits for a reset to be remapped",
+        "row remapping pending: a reset is needed",
         "PCIe x8 of x16",
     ]
-    assert remarks(gpu_document(replace(example_parts.gpu(0), gpu=Gpu(up=1.0)))) == []
+    assert gpu_warnings(gpu_document(replace(example_parts.gpu(0), gpu=Gpu(up=1.0)))) == []
 
 
 def test_backticks_are_code() -> None:
     """And what is between them is text all the same."""
-    assert prose("run `a < b` now") == "run <code>a &lt; b</code> now"
+    assert with_code("run `a < b` now") == "run <code>a &lt; b</code> now"
 
 
 def test_static_files_may_be_kept(port: int) -> None:

@@ -57,7 +57,7 @@ def test_before_any_run_the_next_is_told(node: Node, port: int) -> None:
         ((OK, replace(example.run(0), outcome="degraded")), "", "ended degraded"),
         ((OK, replace(example.run(0), outcome="timeout", reason="join")), "", "join"),
         ((replace(example.run(2), outcome="wrong"), SKIP), "", "ended wrong"),
-        ((example.run(2, outcome="wrong"), SOME), "", f"Run {SOME.id} came later and was ok, but had only 4 of 8 GPUs"),
+        ((example.run(2, outcome="wrong"), SOME), "", f"Run {SOME.id} is newer and was ok, but had only 4 of 8 GPUs"),
         ((example.run(2, outcome="wrong"), OK, SOME), "", None),
     ],
 )

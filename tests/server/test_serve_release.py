@@ -223,12 +223,12 @@ def test_page_says_what_is_released_and_that_nothing_is_wrong(node: Node, port: 
     assert "GPU 3 is released until 12:04:00 UTC, for 4 min more, by marker." in page
     assert '<tr role="row" class="released">' in page
     assert "faulted" not in page
-    assert "<b>7 of 7</b> <span>all answer, 1 released</span>" in page
+    assert "<b>7 of 7</b> <span>all respond, 1 released</span>" in page
     assert "No problems." in page
     node.report = released(window())
     page = ask(port, "/").body.decode()
     assert "Every GPU is released until" in page
-    assert "<b>released</b> <span>nobody looks</span>" in page
+    assert "<b>released</b> <span>not monitored</span>" in page
 
 
 def test_terminal_says_what_is_released() -> None:

@@ -56,14 +56,14 @@ def test_signals_stay_with_the_main_thread() -> None:
 
 def test_stop_frees_the_port_and_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle connections do not hold it up, and a second start can have the address."""
-    monkeypatch.setattr(server, "PATIENCE", 60)
+    monkeypatch.setattr(server, "SHUTDOWN_SECONDS", 60)
     threads = set(threading.enumerate())
     with serving(Node()) as port:
         idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         idle.request("GET", "/-/healthy")
         idle.getresponse().read()
         began = time.monotonic()
-    assert time.monotonic() - began < server.PATIENCE
+    assert time.monotonic() - began < server.SHUTDOWN_SECONDS
     assert {one.name for one in set(threading.enumerate()) - threads} <= {"asyncio_0"}
     idle.close()
     listen("127.0.0.1", port).close()
@@ -122,7 +122,7 @@ def test_nonsense_does_not_end_the_server() -> None:
 
 def test_more_connections_than_allowed_are_closed_and_the_others_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who opens connections without end cannot take all descriptors, and when they close there is room again."""
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 8)
     with serving(Node()) as port:
         mine = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         mine.connect()

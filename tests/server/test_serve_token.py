@@ -57,7 +57,7 @@ def test_file_that_cannot_be_read_or_made_is_told(tmp_path: Path) -> None:
     with pytest.raises(TokenError, match=r"cannot read the token file"):
         read(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(TokenError, match=r"cannot make the token file"):
+    with pytest.raises(TokenError, match=r"cannot create the token file"):
         ensure(tmp_path / "file" / "token")
 
 

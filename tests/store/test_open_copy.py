@@ -93,7 +93,7 @@ def test_a_replaced_board_is_reported_as_replaced(path: Path, *, accepted: bool)
             store.accept(1, ["GPU-lost"])
     with Store.open_copy(path) as store:
         document = InventoryResponse.from_store(store.boards(), store.accepted()).document()
-    assert {gpu["uuid"]: gpu["why"] for gpu in document["gone"]} == {
+    assert {gpu["uuid"]: gpu["reason"] for gpu in document["former_gpus"]} == {
         "GPU-former": "replaced",
         "GPU-lost": "accepted" if accepted else "replaced",
     }

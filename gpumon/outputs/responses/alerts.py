@@ -8,8 +8,8 @@ from pydantic import Field
 
 from gpumon.health.alert import FIRING, PENDING, RESOLVED, Alert
 from gpumon.health.alert_rules import SEVERITIES
+from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
-from gpumon.outputs.words import rfc3339
 
 
 class AlertResponse(ResponseModel):

@@ -11,8 +11,8 @@ from gpumon.health.alert_rules import SEVERITIES
 from gpumon.health.catalogue import RECOVERY_ACTION
 from gpumon.model.error_event import AER, KINDS, SOURCES, SXID, XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
+from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
-from gpumon.outputs.words import rfc3339
 from gpumon.state.report import Report
 
 

@@ -12,9 +12,9 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink
 from gpumon.model.snapshot import MigReading
+from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.problems import fault_words
 from gpumon.outputs.responses.base import ResponseModel, metric_rows, row_values, timestamp
-from gpumon.outputs.words import rfc3339
 from gpumon.state.report import Report
 
 

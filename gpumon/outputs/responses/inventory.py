@@ -14,9 +14,9 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.port_record import PortRecord
 from gpumon.model.snapshot import PLACES
 from gpumon.model.stored_gpu import StoredGpu
+from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
 from gpumon.outputs.responses.gpus import GpuResponse
-from gpumon.outputs.words import rfc3339
 from gpumon.state import expected_gpus
 from gpumon.state.report import Removal, RemovedGpu, Report
 
@@ -125,12 +125,12 @@ class FormerGpuResponse(ResponseModel):
 
     uuid: str
     pci_bus_id: str
-    why: Literal[tuple(one.value for one in Removal)]  # type: ignore[valid-type]
-    why_words: str
+    reason: Literal[tuple(reason.value for reason in Removal)]  # type: ignore[valid-type]
+    message: str
 
     @classmethod
     def from_gone(cls, uuid: str, gone: RemovedGpu) -> FormerGpuResponse:
-        return cls(uuid=uuid, pci_bus_id=gone.bus_id, why=gone.why.value, why_words=LEFT[gone.why])
+        return cls(uuid=uuid, pci_bus_id=gone.bus_id, reason=gone.why.value, message=LEFT[gone.why])
 
 
 class InventoryResponse(ResponseModel):
@@ -139,10 +139,10 @@ class InventoryResponse(ResponseModel):
     source: Literal[SOURCES]  # type: ignore[valid-type]
     place: Literal[PLACES] | None = Field(description="Where the agent runs.")  # type: ignore[valid-type]
     gpus_expected: int
-    basis: Literal[tuple(one.value for one in Basis)] = Field(  # type: ignore[valid-type]
+    basis: Literal[tuple(basis.value for basis in Basis)] = Field(  # type: ignore[valid-type]
         description="What the expected number is based on."
     )
-    basis_words: str
+    basis_text: str
     gpus_visible: int | None = Field(description="GPUs that the driver counts.")
     gpus_possible: int | None = Field(
         description="Set in a guest or a container if the host may have more GPUs than are expected here."
@@ -150,7 +150,7 @@ class InventoryResponse(ResponseModel):
     unlisted: list[str] = Field(description="PCI addresses of GPUs on the bus that the driver does not list.")
     gpus: list[InventoryGpuResponse]
     ports: list[InventoryPortResponse]
-    gone: list[FormerGpuResponse]
+    former_gpus: list[FormerGpuResponse] = Field(description="GPUs that were here and are not expected any more.")
 
     @classmethod
     def from_report(cls, report: Report) -> InventoryResponse:
@@ -160,13 +160,13 @@ class InventoryResponse(ResponseModel):
             place=expectation.place,
             gpus_expected=expectation.count,
             basis=expectation.basis.value,
-            basis_words=BASES[expectation.basis],
+            basis_text=BASES[expectation.basis],
             gpus_visible=None if visible is None else int(visible),
             gpus_possible=expectation.may,
             unlisted=list(expectation.unlisted),
             gpus=[InventoryGpuResponse.from_state(state) for state in report.gpus],
             ports=list(_ports(report)),
-            gone=_former_gpus(report.internal.gone),
+            former_gpus=_former_gpus(report.internal.gone),
         )
 
     @classmethod
@@ -184,13 +184,13 @@ class InventoryResponse(ResponseModel):
             place=None,
             gpus_expected=max(len(expected), accepted or 0),
             basis=basis.value,
-            basis_words=BASES[basis],
+            basis_text=BASES[basis],
             gpus_visible=None,
             gpus_possible=None,
             unlisted=[],
             gpus=[InventoryGpuResponse.from_board(board) for board in by_index],
             ports=[InventoryPortResponse.from_record(port, port.device, None) for port in in_order],
-            gone=_former_gpus(expected_gpus.gone(boards, accepted=accepted is not None)),
+            former_gpus=_former_gpus(expected_gpus.gone(boards, accepted=accepted is not None)),
         )
 
 

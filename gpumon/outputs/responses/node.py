@@ -8,10 +8,10 @@ from pydantic import Field
 
 from gpumon.health.alert_rules import SEVERITIES
 from gpumon.model import node
+from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.problems import Problem, problems, worst
 from gpumon.outputs.responses.base import HostTime, ResponseModel, metric_rows, row_values, timestamp
 from gpumon.outputs.responses.windows import MaintenanceResponse, ReleaseResponse, ReleaseWindowResponse
-from gpumon.outputs.words import rfc3339
 from gpumon.state.report import Report
 
 NODE_STATES = ("ok", "unknown", "warning", "critical")

@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field
 
+from gpumon.outputs.formatting import rfc3339, stage
+from gpumon.outputs.partial_runs import partial_run_note
 from gpumon.outputs.responses.base import HostTime, Number, ResponseModel, metric_rows, row_values, timestamp
 from gpumon.outputs.responses.windows import HoldResponse
-from gpumon.outputs.standing import unanswered
-from gpumon.outputs.words import rfc3339, stage
 from gpumon.probe.core.current_result import newest, standing
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.metrics import AllReduce
@@ -143,7 +143,7 @@ class ProgressResponse(ResponseModel):
     algorithm: str
     bytes: int | None
     ratio: Number = Field(description="Share of the measurements that is done.")
-    words: str = Field(description="The same as a phrase.")
+    message: str = Field(description="The same as text.")
 
     @classmethod
     def from_progress(cls, progress: Progress) -> ProgressResponse:
@@ -153,21 +153,21 @@ class ProgressResponse(ResponseModel):
             algorithm=progress.algorithm,
             bytes=progress.bytes,
             ratio=progress.ratio,
-            words=stage(progress.stage, progress.bytes, progress.algorithm),
+            message=stage(progress.stage, progress.bytes, progress.algorithm),
         )
 
 
-class StandingResponse(ResponseModel):
+class CurrentResultResponse(ResponseModel):
     """The newest run that was not skipped, or an older failed run that no later run has covered."""
 
     id: str
     outcome: Literal[OUTCOMES]  # type: ignore[valid-type]
     reason: str
     age_seconds: Number = Field(description="Time since it ended.")
-    unanswered: str = Field(description="Set if a later run left out GPUs of this one, which did not end ok.")
+    partial_run_note: str = Field(description="Set if a newer run left out GPUs of this one; else empty.")
 
     @classmethod
-    def from_state(cls, state: ProbeState, probe: str, wall: float) -> StandingResponse | None:
+    def from_state(cls, state: ProbeState, probe: str, wall: float) -> CurrentResultResponse | None:
         run = standing(state.ran, probe)
         if run is None:
             return None
@@ -176,7 +176,7 @@ class StandingResponse(ResponseModel):
             outcome=run.outcome,
             reason=run.reason,
             age_seconds=round(max(0.0, wall - run.ended), 3),
-            unanswered=unanswered(state, probe),
+            partial_run_note=partial_run_note(state, probe),
         )
 
 
@@ -195,7 +195,9 @@ class ProbeResponse(ResponseModel):
     hold: HoldResponse | None = Field(description="The holds that are active; null if there are none.")
     age_seconds: Number | None = Field(description="Time since the last run ended.")
     last: RunResponse | None
-    standing: StandingResponse | None = Field(description="The run that assert=ok refers to; null before any run.")
+    current_result: CurrentResultResponse | None = Field(
+        description="The run that determines the outcome, for assert=ok too; null before any run."
+    )
     metrics: AllReduceMetricsResponse | None = Field(description="For the all-reduce; null for other probes.")
 
     @classmethod
@@ -212,7 +214,7 @@ class ProbeResponse(ResponseModel):
             hold=HoldResponse.from_report(report),
             age_seconds=None if last is None else round(age_seconds(last, now), 3),
             last=None if last is None else RunResponse.from_result(last),
-            standing=StandingResponse.from_state(state, probe, now.wall),
+            current_result=CurrentResultResponse.from_state(state, probe, now.wall),
             metrics=AllReduceMetricsResponse(**row_values(state.metrics)) if scheduled else None,
         )
 

@@ -10,11 +10,10 @@ from gpumon.health.acknowledge import Acknowledged
 from gpumon.health.terms import ACTIONS, WAYS, Level
 from gpumon.health.verdict import Verdict, VerdictTransition
 from gpumon.model.gpu_state import GpuState
-from gpumon.outputs.asked import asked
-from gpumon.outputs.health import title
+from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
 from gpumon.outputs.responses.windows import MaintenanceResponse
-from gpumon.outputs.words import rfc3339
+from gpumon.outputs.verdict_text import action_values, title
 from gpumon.state.report import Report
 
 LevelName = Literal["ok", "unknown", "warn", "fail"]
@@ -34,16 +33,16 @@ class VerdictResponse(ResponseModel):
     action: str = Field(
         description="none, restart, reset, reboot, inspect or replace. none while a repair is being verified."
     )
-    action_words: str
+    action_text: str
     repair: str | None = Field(
         description="reboot or reset: the repair that was made since the fault was last seen, and is being verified. "
         "Else null."
     )
-    repaired: str | None = timestamp("When that repair was made.")
+    repaired_at: str | None = timestamp("When that repair was made.")
     evidence: dict[str, float | str]
     active: bool = Field(description="The fault is present now. False: it was, and is latched until it is cleared.")
     since: str = timestamp("When the verdict was raised.")
-    seen: str = timestamp("When the fault was last seen.")
+    last_seen: str = timestamp("When the fault was last seen.")
 
     @classmethod
     def from_verdict(cls, verdict: Verdict, report: Report) -> VerdictResponse:
@@ -69,11 +68,11 @@ class PrimaryVerdictResponse(VerdictResponse):
 class RefusedVerdictResponse(VerdictResponse):
     """A verdict that cannot be acknowledged."""
 
-    why: str = Field(description="Why it cannot be acknowledged.")
+    message: str = Field(description="Why it cannot be acknowledged.")
 
     @classmethod
-    def with_reason(cls, verdict: Verdict, why: str, report: Report) -> RefusedVerdictResponse:
-        return cls(**_verdict_values(verdict, report), why=why)
+    def with_message(cls, verdict: Verdict, message: str, report: Report) -> RefusedVerdictResponse:
+        return cls(**_verdict_values(verdict, report), message=message)
 
 
 class GpuHealthResponse(ResponseModel):
@@ -110,10 +109,10 @@ class TransitionResponse(ResponseModel):
 
     time: str = timestamp("When.")
     change: Literal["raised", "changed", "cleared"]
-    way: str | None = Field(description="Why it was cleared.")
-    way_words: str
+    cleared_by: str | None = Field(description="What cleared it.")
+    cleared_by_text: str
     note: str = Field(description="Note of the acknowledgement.")
-    muted: bool = Field(description="The node was in maintenance.")
+    in_maintenance: bool = Field(description="The node was in maintenance.")
     verdict: VerdictResponse
 
     @classmethod
@@ -121,10 +120,10 @@ class TransitionResponse(ResponseModel):
         return cls(
             time=rfc3339(transition.wall),
             change=transition.change.value,
-            way=None if transition.way is None else transition.way.value,
-            way_words="" if transition.way is None else WAYS[transition.way],
+            cleared_by=None if transition.way is None else transition.way.value,
+            cleared_by_text="" if transition.way is None else WAYS[transition.way],
             note=transition.note,
-            muted=transition.muted,
+            in_maintenance=transition.muted,
             verdict=VerdictResponse.as_recorded(transition.verdict, report),
         )
 
@@ -136,7 +135,7 @@ class CurrentHealthResponse(ResponseModel):
     score: float | None = Field(description="0 to 100 over the last 30 days; 100: no verdict in that time.")
     verdicts: list[PrimaryVerdictResponse] = Field(description="Worst first.")
     gpus: list[GpuHealthResponse]
-    gpus_awaited: int = Field(description="Expected GPUs that the driver does not count.")
+    gpus_missing: int = Field(description="Expected GPUs that the driver does not count.")
 
     @classmethod
     def current(cls, report: Report) -> CurrentHealthResponse:
@@ -145,15 +144,15 @@ class CurrentHealthResponse(ResponseModel):
             score=report.health.score,
             verdicts=[PrimaryVerdictResponse.from_verdict(verdict, report) for verdict in report.health.primary],
             gpus=[GpuHealthResponse.from_state(state) for state in report.gpus],
-            gpus_awaited=_missing_gpus(report),
+            gpus_missing=_missing_gpus(report),
         )
 
 
 class HealthResponse(CurrentHealthResponse):
     """The health of the node and how it changed."""
 
-    judged: str | None = timestamp("When the checks last ran, which is every 5 s; null before the first time.")
-    judged_age_seconds: float | None = Field(
+    evaluated: str | None = timestamp("When the checks last ran, which is every 5 s; null before the first time.")
+    evaluation_age_seconds: float | None = Field(
         description="Time since then by the boot clock. More than a minute: the agent hangs."
     )
     maintenance: MaintenanceResponse | None = Field(description="The window that is active; its verdicts do not page.")
@@ -166,8 +165,8 @@ class HealthResponse(CurrentHealthResponse):
         recent = reversed(health.history[-MAX_TRANSITIONS:])
         return cls(
             **dict(CurrentHealthResponse.current(report)),
-            judged=rfc3339(health.judged_wall),
-            judged_age_seconds=None if health.judged_at is None else round(boot - health.judged_at, 3),
+            evaluated=rfc3339(health.judged_wall),
+            evaluation_age_seconds=None if health.judged_at is None else round(boot - health.judged_at, 3),
             maintenance=MaintenanceResponse.from_report(report),
             transitions=[TransitionResponse.from_transition(transition, report) for transition in recent],
         )
@@ -177,20 +176,20 @@ class AcknowledgeResponse(ResponseModel):
     """The verdicts that an acknowledgement cleared, and those that it could not clear."""
 
     acknowledged: list[VerdictResponse]
-    kept: list[RefusedVerdictResponse] = Field(description="Verdicts that cannot be acknowledged.")
+    refused: list[RefusedVerdictResponse] = Field(description="Verdicts that cannot be acknowledged.")
     stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
 
     @classmethod
     def from_answer(cls, answer: Acknowledged, report: Report) -> AcknowledgeResponse:
         return cls(
             acknowledged=[VerdictResponse.from_verdict(verdict, report) for verdict in answer.cleared],
-            kept=refused_verdicts(answer, report),
+            refused=refused_verdicts(answer, report),
             stored=answer.stored,
         )
 
 
 def refused_verdicts(answer: Acknowledged, report: Report) -> list[RefusedVerdictResponse]:
-    return [RefusedVerdictResponse.with_reason(verdict, why, report) for verdict, why in answer.kept]
+    return [RefusedVerdictResponse.with_message(verdict, message, report) for verdict, message in answer.kept]
 
 
 def _level_name(value: float | None) -> LevelName:
@@ -207,7 +206,7 @@ def _verdict_values(verdict: Verdict, report: Report) -> dict[str, Any]:
     """Return the fields of a verdict; a repair that is being verified takes the place of the action."""
     health = report.health
     booted = None if health.judged_wall is None or health.judged_at is None else health.judged_wall - health.judged_at
-    return _recorded_values(verdict, report) | asked(verdict, report.boot_id, booted)
+    return _recorded_values(verdict, report) | action_values(verdict, report.boot_id, booted)
 
 
 def _recorded_values(verdict: Verdict, report: Report) -> dict[str, Any]:
@@ -220,11 +219,11 @@ def _recorded_values(verdict: Verdict, report: Report) -> dict[str, Any]:
         "gpu": None if state is None else state.index,
         "reason": verdict.reason,
         "action": verdict.action.value,
-        "action_words": ACTIONS[verdict.action],
+        "action_text": ACTIONS[verdict.action],
         "repair": None,
-        "repaired": None,
+        "repaired_at": None,
         "evidence": dict(verdict.evidence),
         "active": verdict.active,
         "since": rfc3339(verdict.since),
-        "seen": rfc3339(verdict.seen),
+        "last_seen": rfc3339(verdict.seen),
     }

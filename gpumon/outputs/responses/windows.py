@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from gpumon.model import hold, maintenance, release, time_window
+from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import HostTime, ResponseModel, timestamp
-from gpumon.outputs.words import rfc3339
 from gpumon.state.report import Report
 
 

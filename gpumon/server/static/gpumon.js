@@ -2,26 +2,26 @@
 "use strict";
 
 const INTERVAL = 2000;
-const PATIENCE = 6000;
-const silent = document.getElementById("silent");
-const spoken = document.getElementById("spoken");
-let answered = Date.now();
-let said = null;
+const OFFLINE_AFTER = 6000;
+const offline = document.getElementById("offline");
+const announcement = document.getElementById("announcement");
+let updated = Date.now();
+let announced = null;
 
-function say() {
-  const { spoken: words, title } = document.getElementById("verdict").dataset;
+function announce() {
+  const { announcement: text, title } = document.getElementById("verdict").dataset;
   document.title = title;
-  if (said !== null && words !== said) spoken.textContent = words;
-  said = words;
+  if (announced !== null && text !== announced) announcement.textContent = text;
+  announced = text;
 }
 
-function selected(section) {
+function hasSelection(section) {
   const selection = document.getSelection();
   return !selection.isCollapsed && selection.containsNode(section, true);
 }
 
 function replace(old, fresh) {
-  if (old.outerHTML === fresh.outerHTML || selected(old)) return;
+  if (old.outerHTML === fresh.outerHTML || hasSelection(old)) return;
   const link = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   old.replaceWith(fresh);
   if (link) fresh.querySelector(`a[href="${CSS.escape(link)}"]`)?.focus();
@@ -33,23 +33,22 @@ function show(text) {
     const old = document.getElementById(section.id);
     if (old) replace(old, section);
   }
-  say();
+  announce();
 }
 
 async function refresh() {
   try {
-    const response = await fetch("/live", { signal: AbortSignal.timeout(PATIENCE), cache: "no-store" });
-    if (!response.ok) throw new Error(`answered ${response.status}`);
+    const response = await fetch("/live", { signal: AbortSignal.timeout(OFFLINE_AFTER), cache: "no-store" });
+    if (!response.ok) throw new Error(`status ${response.status}`);
     show(await response.text());
-    answered = Date.now();
+    updated = Date.now();
   } catch {
-    // The banner below says it; the next attempt is two seconds away.
+    // The banner below shows it; the next request is sent in two seconds.
   }
-  const quiet = Date.now() - answered;
-  silent.hidden = quiet < PATIENCE;
-  document.body.classList.toggle("old", !silent.hidden);
-  if (!silent.hidden) {
-    silent.textContent = `The agent does not answer. What you see is from ${new Date(answered).toISOString().slice(11, 19)} UTC.`;
+  offline.hidden = Date.now() - updated < OFFLINE_AFTER;
+  document.body.classList.toggle("stale", !offline.hidden);
+  if (!offline.hidden) {
+    offline.textContent = `The agent does not respond. This page was last updated at ${new Date(updated).toISOString().slice(11, 19)} UTC.`;
   }
 }
 
@@ -58,6 +57,6 @@ async function run() {
   setTimeout(run, INTERVAL);
 }
 
-say();
+announce();
 setTimeout(run, INTERVAL);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });

@@ -1,4 +1,4 @@
-"""Errors of GPUs and NVSwitches for people and programs: what happened to which device, what it means, what to do."""
+"""Errors of GPUs, NVSwitches and adapters as text, from their responses."""
 
 from __future__ import annotations
 
@@ -6,35 +6,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpumon.model.error_event import AER, NIC, OVERRUN, SXID, XID
-from gpumon.outputs.words import DAY, seconds_between
+from gpumon.outputs.formatting import DAY, seconds_between
 
-MOST_SHOWN = 5
+MAX_SHOWN = 5
 
 
 def recent(events: Sequence[Mapping[str, Any]], now: str) -> list[Mapping[str, Any]]:
-    """Of documents, newest first, those that an operator should know of now: of the last day, and not yet over."""
+    """Return the events of the last day that are neither historical nor cancelled."""
     return [
-        one
-        for one in events
-        if not one["historical"] and one["cancelled"] is None and (seconds_between(one["time"], now) or 0.0) <= DAY
+        event
+        for event in events
+        if not event["historical"]
+        and event["cancelled"] is None
+        and (seconds_between(event["time"], now) or 0.0) <= DAY
     ]
 
 
 def title(event: Mapping[str, Any]) -> str:
-    """What happened to which device, in words."""
+    """Return what happened to which device."""
     if event["kind"] == OVERRUN:
         return str(event["name"])
     if event["kind"] == AER:
         return f"{event['name']} of {_gpu(event) if event['gpu'] is not None else event['pci_bus_id']}"
     if event["kind"] == NIC:
         return f"{event['name']}: {event['pci_bus_id']}"
-    number = f"Xid {event['xid']}" if event["kind"] == XID else f"SXid {event['sxid']}"
+    code = f"Xid {event['xid']}" if event["kind"] == XID else f"SXid {event['sxid']}"
     device = f"NVSwitch {event['pci_bus_id']}" if event["kind"] == SXID else _gpu(event)
-    return f"{number} on {device}: {event['name']}"
+    return f"{code} on {device}: {event['name']}"
 
 
-def when(event: Mapping[str, Any]) -> str:
-    """The last time, and how often since when."""
+def occurrence(event: Mapping[str, Any]) -> str:
+    """Return when it occurred: the time, or the number of times and the interval."""
     day, clock = event["time"][:10], event["time"][11:19]
     if event["count"] == 1:
         return f"{day} {clock} UTC"
@@ -42,7 +44,7 @@ def when(event: Mapping[str, Any]) -> str:
 
 
 def advice(event: Mapping[str, Any]) -> Iterator[str]:
-    """What the line's numbers say and what to do, in sentences."""
+    """Return the meaning of the numbers in the log line, and what to do."""
     if event["detail"]:
         yield str(event["detail"])
     yield f"Do: {event['action']}"

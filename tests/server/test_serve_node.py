@@ -198,7 +198,7 @@ def test_run_in_progress_says_how_far_it_is(node: Node, port: int) -> None:
         "algorithm": "ring",
         "bytes": 1 << 30,
         "ratio": 0.42,
-        "words": "warming up 1 GiB (ring)",
+        "message": "warming up 1 GiB (ring)",
     }
 
 

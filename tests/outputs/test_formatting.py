@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumon.outputs import words
+from gpumon.outputs import formatting
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from gpumon.outputs import words
 )
 def test_duration_has_its_two_largest_units(seconds: float | None, text: str) -> None:
     """A reader at night wants 3 d 4 h, not 273600 s."""
-    assert words.duration(seconds) == text
+    assert formatting.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -33,19 +33,19 @@ def test_duration_has_its_two_largest_units(seconds: float | None, text: str) ->
 )
 def test_size_is_in_binary_units(count: float | None, text: str) -> None:
     """Memory is sold in powers of two."""
-    assert words.size(count) == text
+    assert formatting.size(count) == text
 
 
 @pytest.mark.parametrize(("rate", "text"), [(4.82e11, "482 GB/s"), (7.4e9, "7.4 GB/s"), (0, "0 B/s"), (None, "n/a")])
 def test_bandwidth_is_in_decimal_units(rate: float | None, text: str) -> None:
     """nccl-tests count GB as 1e9 bytes."""
-    assert words.bandwidth(rate) == text
+    assert formatting.bandwidth(rate) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.0317, "31.7 ms"), (2.5e-4, "250 µs"), (3, "3 s"), (4e-7, "0.4 µs")])
 def test_latency_keeps_three_digits(seconds: float, text: str) -> None:
     """From microseconds on one node to seconds on a sick one."""
-    assert words.latency(seconds) == text
+    assert formatting.latency(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -60,20 +60,20 @@ def test_latency_keeps_three_digits(seconds: float, text: str) -> None:
 )
 def test_detail_becomes_a_sentence(text: str, told: str) -> None:
     """With a capital and one full stop; the name of a function keeps its letters."""
-    assert words.sentence(text) == told
+    assert formatting.sentence(text) == told
 
 
 def test_moments_are_read_as_they_are_written() -> None:
     """What rfc3339 writes, seconds_between reads, to the millisecond."""
-    earlier, later = words.rfc3339(1763640000.25), words.rfc3339(1763640001.5)
+    earlier, later = formatting.rfc3339(1763640000.25), formatting.rfc3339(1763640001.5)
     assert earlier == "2025-11-20T12:00:00.250Z"
     assert later is not None
-    assert words.seconds_between(earlier, later) == pytest.approx(1.25)
-    assert words.seconds_between(None, later) is None
-    assert words.rfc3339(None) is None
+    assert formatting.seconds_between(earlier, later) == pytest.approx(1.25)
+    assert formatting.seconds_between(None, later) is None
+    assert formatting.rfc3339(None) is None
 
 
 def test_a_moment_of_no_calendar_costs_nobody_the_page() -> None:
     """A disk has spoilt it: the first or the last moment that there is stands in its place."""
-    assert words.rfc3339(-1e300) == "1970-01-01T00:00:00.000Z"
-    assert str(words.rfc3339(1e300)).startswith("9892-")
+    assert formatting.rfc3339(-1e300) == "1970-01-01T00:00:00.000Z"
+    assert str(formatting.rfc3339(1e300)).startswith("9892-")

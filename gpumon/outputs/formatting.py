@@ -1,4 +1,4 @@
-"""Numbers and moments as people read them. None, the absent reading, is always "n/a"."""
+"""Numbers, times and durations as text. None, an absent reading, is always "n/a"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpumon.probe.core.wording import leaves_out, numbered
 
 ABSENT = "n/a"
 MINUTE, HOUR, DAY = 60, 3600, 86400
-STAGES = {
+STAGE_TEXTS = {
     "start": "starting",
     "import": "importing torch",
     "join": "joining",
@@ -26,21 +26,21 @@ STAGES = {
 
 
 def size(count: float | None) -> str:
-    """Bytes in binary units, as memory is sold and sizes of a ladder are chosen."""
+    """Return bytes in binary units, as for memory and message sizes."""
     if count is None:
         return ABSENT
     return _scaled(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
 def bandwidth(bytes_per_second: float | None) -> str:
-    """Decimal units, as nccl-tests print them."""
+    """Return a bandwidth in decimal units, as nccl-tests prints it."""
     if bytes_per_second is None:
         return ABSENT
     return _scaled(bytes_per_second, 1000, ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"))
 
 
 def line_rate(bytes_per_second: float | None) -> str:
-    """Bits, as network links are named by."""
+    """Return a link speed in bits per second."""
     return ABSENT if bytes_per_second is None else f"{bytes_per_second * 8 / 1e9:.3g} Gb/s"
 
 
@@ -68,12 +68,12 @@ def latency(seconds: float | None) -> str:
     if seconds is None:
         return ABSENT
     scales = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-    factor, unit = next((one for one in scales if seconds >= one[0]), scales[-1])
+    factor, unit = next((scale for scale in scales if seconds >= scale[0]), scales[-1])
     return f"{seconds / factor:.3g} {unit}"
 
 
 def duration(seconds: float | None) -> str:
-    """The two largest units that say something: 3 d 4 h, 2 h 5 min, 45 s."""
+    """Return a duration in its two largest units: 3 d 4 h, 2 h 5 min, 45 s."""
     if seconds is None:
         return ABSENT
     whole = max(0, round(seconds))
@@ -87,16 +87,13 @@ def duration(seconds: float | None) -> str:
 
 
 def stage(name: str, count: int | None, algorithm: str) -> str:
-    """What a run of a probe does now, at which size, and how if that is not NCCL's own choice."""
-    words = STAGES.get(name, name) + ("" if count is None else f" {size(count)}")
-    return words + (f" ({algorithm})" if algorithm not in {"", "default"} else "")
+    """Return the stage of a run with its message size, and its algorithm unless NCCL chooses it."""
+    text = STAGE_TEXTS.get(name, name) + ("" if count is None else f" {size(count)}")
+    return text + (f" ({algorithm})" if algorithm not in {"", "default"} else "")
 
 
-def took_part(run: Mapping[str, Any]) -> str:
-    """The ranks of a run, as a document has it; of one that left GPUs out, how many of the host's these are, and which.
-
-    Their numbers are those of when it ran.
-    """
+def participants(run: Mapping[str, Any]) -> str:
+    """Return the number of ranks of a run; for a partial run the number of GPUs and their indexes at that time."""
     conditions = run["conditions"]
     if not is_partial(run):
         return f"{run['ranks']} ranks"
@@ -105,17 +102,17 @@ def took_part(run: Mapping[str, Any]) -> str:
 
 
 def is_partial(run: Mapping[str, Any]) -> bool:
-    """It left GPUs of the host out."""
+    """Return whether a run left out GPUs of the host."""
     conditions = run["conditions"]
     return leaves_out(conditions["gpus"], run["ranks"], conditions["host_gpus"])
 
 
 def sentence(text: str) -> str:
-    """With a capital and a full stop. A first word that is a name, such as nvmlInit, stays as it is."""
-    words = text.strip().rstrip(".")
-    if not words:
+    """Return a text with a capital letter and a full stop. A first word such as nvmlInit stays as it is."""
+    text = text.strip().rstrip(".")
+    if not text:
         return ""
-    first, *rest = words.split(" ", 1)
+    first, *rest = text.split(" ", 1)
     return " ".join((first.capitalize() if first.isalpha() and first.islower() else first, *rest)) + "."
 
 
@@ -133,7 +130,7 @@ def rfc3339(wall: float | None) -> str | None:
 
 
 def seconds_between(earlier: str | None, later: str) -> float | None:
-    """Between two moments as `rfc3339` writes them."""
+    """Return the seconds between two times in RFC 3339."""
     if earlier is None:
         return None
     return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()

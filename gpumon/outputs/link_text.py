@@ -1,0 +1,90 @@
+"""NVLinks, fabric, services and ports as text, from their responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpumon.model.fabric import COMPLETED, STATES
+from gpumon.model.nvlink import Nvlink
+from gpumon.model.reading import metric_type, rows
+from gpumon.outputs.formatting import count
+from gpumon.outputs.responses.base import Document
+
+_ERROR_COUNTERS = {
+    name: name.removesuffix("_total").replace("_", " ")
+    for name, row in rows(Nvlink).items()
+    if metric_type(name) == "counter" and len(row.labels) == 1
+}
+"""Counters of a link that have one label, with the noun for what they count."""
+
+
+def link_state(link: Document) -> str:
+    """Return up, down or unknown."""
+    return {1: "up", 0: "down"}.get(link["up"], "unknown")
+
+
+def link_errors(link: Document) -> list[str]:
+    """Return the error counts of a link that are not 0, such as `12 replay errors`."""
+    return [
+        f"{count(number)} {kind.replace('_', ' ')} {noun}"
+        for name, noun in _ERROR_COUNTERS.items()
+        for kind, number in (link[name] or {}).items()
+        if number
+    ]
+
+
+def nvlink_sentences(document: Document) -> list[str]:
+    """Return how many NVLinks are up, then a sentence for each GPU with a link that is down or has errors."""
+    links = document["links"]
+    if not links:
+        return []
+    reported = [link for link in links if link["up"] is not None]
+    up = sum(link["up"] == 1 for link in reported)
+    unknown = f", {len(links) - len(reported)} unknown" if len(reported) < len(links) else ""
+    by_gpu: dict[int, list[Document]] = {}
+    for link in links:
+        by_gpu.setdefault(link["gpu"], []).append(link)
+    faults = ((gpu, "; ".join(_link_faults(own))) for gpu, own in by_gpu.items())
+    summary = f"{up} of {len(reported)} up{unknown}" if reported else f"{len(links)}, state unknown"
+    return [f"NVLinks: {summary}.", *(f"GPU {gpu}: {text}." for gpu, text in faults if text)]
+
+
+def _link_faults(links: list[Document]) -> Iterator[str]:
+    down = [str(link["link"]) for link in links if link["up"] == 0]
+    if down:
+        yield f"NVLink{'s' if len(down) > 1 else ''} {', '.join(down)} down"
+    for link in links:
+        if errors := link_errors(link):
+            yield f"NVLink {link['link']} has {', '.join(errors)}"
+
+
+def fabric_fault(gpu: Document) -> str:
+    """Return what is wrong with the fabric of a GPU; empty if nothing is, or nothing is reported."""
+    fabric: Document = gpu["fabric"] or {}
+    state, status = fabric.get("state"), fabric.get("status")
+    if state in STATES:
+        return f"the fabric registration {STATES[state]}"
+    if state == COMPLETED and status:
+        return f"the fabric registration failed with NVML error {count(status)}"
+    unhealthy = [check.replace("_", " ") for check, value in (fabric.get("health") or {}).items() if value]
+    return f"fabric unhealthy: {', '.join(unhealthy)}" if unhealthy else ""
+
+
+SERVICES = {"fabric_manager_up": "NVIDIA fabric manager", "imex_up": "NVIDIA IMEX daemon"}
+
+
+def stopped_services(node: Document) -> list[str]:
+    """Return a sentence for each service that is installed but not running."""
+    return [f"The {name} is not running." for row, name in SERVICES.items() if node[row] == 0]
+
+
+def port_sentences(document: Document) -> list[str]:
+    """Return how many InfiniBand and RoCE ports are up, then a sentence for each port that is down."""
+    ports = document["ports"]
+    if not ports:
+        return []
+    down = [port for port in ports if port["port_up"] == 0]
+    return [
+        f"InfiniBand and RoCE: {sum(port['port_up'] == 1 for port in ports)} of {len(ports)} ports up.",
+        *(f"{port['device']}/{port['port']} ({port['link_layer']}) is down." for port in down),
+    ]

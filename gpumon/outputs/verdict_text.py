@@ -1,0 +1,65 @@
+"""Verdicts as text: for the page, the terminal and the API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpumon.health.answered import repaired
+from gpumon.health.check import Check
+from gpumon.health.table import BY_NAME
+from gpumon.health.terms import ACTIONS, Action, Way
+from gpumon.health.verdict import Verdict
+from gpumon.outputs.formatting import duration, rfc3339
+from gpumon.outputs.responses.base import Document
+
+
+def title(verdict: Verdict) -> str:
+    """Return what is wrong if this check fails."""
+    check = BY_NAME.get(verdict.check)
+    return check.help.rstrip(".") if check else verdict.check
+
+
+def clearing_conditions(check: Check) -> Sequence[str]:
+    """Return what clears a latched verdict of this check, besides an acknowledgement."""
+    if check.latch is None:
+        return ()
+    repair = ("a reset or reboot" if check.gpu else "a reboot",) if check.latch.repair else ()
+    return (*repair, *((f"{duration(check.latch.quiet)} without it",) if check.latch.quiet is not None else ()))
+
+
+def place(verdict: Document) -> str:
+    """Return the GPU by its index, or the name of a port; an empty string for the node."""
+    return verdict["device"] or "" if verdict["gpu"] is None else f"GPU {verdict['gpu']}"
+
+
+def name(verdict: Document) -> str:
+    """Return the check and the device of a verdict."""
+    return f"{verdict['check']} of {place(verdict) or 'the node'}"
+
+
+def action_values(verdict: Verdict, boot_id: str, booted: float | None) -> dict[str, Any]:
+    """Return the fields of a verdict about its action and its repair.
+
+    While a repair is being verified the action is none, so that automation does not repair in a loop.
+    `boot_id` is that of this boot, which began at `booted`, in seconds since the epoch.
+    """
+    way = repaired(verdict, boot_id)
+    if way is None:
+        return {
+            "action": verdict.action.value,
+            "action_text": ACTIONS[verdict.action],
+            "repair": None,
+            "repaired_at": None,
+        }
+    after = verdict.begun_at or 0.0 if way is Way.RESET else 0.0
+    return {
+        "action": Action.NONE.value,
+        "action_text": action_if_it_recurs(verdict),
+        "repair": way.value,
+        "repaired_at": None if booted is None else rfc3339(round(booted + after)),
+    }
+
+
+def action_if_it_recurs(verdict: Verdict) -> str:
+    return f"if it recurs, {ACTIONS[verdict.action]}"

@@ -1,0 +1,141 @@
+"""The links on the page: a matrix of NVLinks by GPU, their fabric, and the ports of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpumon.model.fabric import COMPLETED
+from gpumon.outputs.formatting import count, line_rate
+from gpumon.outputs.link_text import fabric_fault, link_errors, link_state
+from gpumon.outputs.responses.base import Document
+
+SIGNS = {"ok": "", "erring": "!", "down": "✕", "unknown": "·"}
+"""Shown besides the color of a state."""
+SERVICES = {"fabric_manager_up": "fabric manager", "imex_up": "IMEX"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkCell:
+    """One NVLink."""
+
+    link: int
+    tone: str
+    """ok, erring, down or unknown."""
+    title: str
+
+    @property
+    def sign(self) -> str:
+        return SIGNS[self.tone]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRow:
+    """The links of one GPU."""
+
+    gpu: int
+    cells: tuple[LinkCell | None, ...]
+    """By link number; None if only other GPUs have this link. Empty if no link reports its state."""
+    up: str
+    remarks: tuple[tuple[str, str], ...]
+    """Texts with their tone: fabric, chip-to-chip links."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortItem:
+    """One InfiniBand or RoCE port."""
+
+    name: str
+    tone: str
+    state: str
+    notes: tuple[str, ...]
+
+
+def matrix(document: Document) -> list[LinkRow]:
+    """Return a row for each GPU that has links or a fabric, all with the same columns."""
+    by_gpu: dict[str, list[Document]] = {}
+    for link in document["links"]:
+        by_gpu.setdefault(link["uuid"], []).append(link)
+    reported = any(link["up"] is not None for link in document["links"])
+    columns = max((link["link"] + 1 for link in document["links"] if reported), default=0)
+    gpus = (gpu for gpu in document["gpus"] if gpu["uuid"] in by_gpu or gpu["c2c_links"] or _fabric(gpu))
+    return [_row(gpu, by_gpu.get(gpu["uuid"], []), columns) for gpu in gpus]
+
+
+def common_remarks(rows: list[LinkRow]) -> list[str]:
+    """Return the remarks that all GPUs have, so that they are shown once."""
+    if len(rows) < 2:
+        return []
+    first, *others = rows
+    return [text for text, tone in first.remarks if not tone and all((text, tone) in row.remarks for row in others)]
+
+
+def has_details(rows: list[LinkRow], common: list[str]) -> bool:
+    """Return whether the matrix shows more than the common remarks."""
+    return any(row.cells or {text for text, _ in row.remarks} - set(common) for row in rows)
+
+
+def services(node: Document) -> list[tuple[str, str]]:
+    """Return each installed service that the links need, with its tone."""
+    return [
+        (f"{name} {'running' if node[key] else 'not running'}", "" if node[key] else "critical")
+        for key, name in SERVICES.items()
+        if node[key] is not None
+    ]
+
+
+def ports(document: Document) -> list[PortItem]:
+    return [_port(port) for port in document["ports"]]
+
+
+def _row(gpu: Document, links: list[Document], columns: int) -> LinkRow:
+    cells = {link["link"]: _cell(link) for link in links}
+    reported = [link["up"] for link in links if link["up"] is not None]
+    up = f"{count(sum(reported))} of {len(links)}" if reported else "unknown" if links and columns else ""
+    unknown = ((f"{len(links)} NVLinks, state unknown", ""),) if links and not columns else ()
+    all_columns = tuple(cells.get(number) for number in range(columns))
+    return LinkRow(gpu=gpu["gpu"], cells=all_columns, up=up, remarks=(*unknown, *_remarks(gpu)))
+
+
+def _cell(link: Document) -> LinkCell:
+    state, errors = link_state(link), link_errors(link)
+    tone = {"down": "down", "unknown": "unknown"}.get(state, "erring" if errors else "ok")
+    peer = f"to {link['peer_type']} {link['peer'] or ''}".rstrip() if link["peer_type"] else ""
+    title = ", ".join(filter(None, (f"NVLink {link['link']}: {state}", *errors, peer)))
+    return LinkCell(link=link["link"], tone=tone, title=title)
+
+
+def _remarks(gpu: Document) -> Iterator[tuple[str, str]]:
+    fault = fabric_fault(gpu)
+    if fault:
+        yield fault, "critical"
+    elif _fabric(gpu):
+        yield _fabric(gpu), ""
+    c2c_links = [link["up"] for link in gpu["c2c_links"] if link["up"] is not None]
+    if c2c_links:
+        yield f"C2C {count(sum(c2c_links))} of {len(c2c_links)}", "" if all(c2c_links) else "critical"
+
+
+def _fabric(gpu: Document) -> str:
+    """Return the fabric of a GPU; empty if it is in none."""
+    fabric = gpu["fabric"]
+    if fabric is None or not fabric["state"]:
+        return ""
+    clique = f", clique {fabric['clique_id']}" if fabric["cluster_uuid"] and fabric["clique_id"] else ""
+    return f"in the fabric{clique}" if fabric["state"] == COMPLETED else fabric_fault(gpu)
+
+
+def _port(port: Document) -> PortItem:
+    state = {1: "up", 0: "down"}.get(port["port_up"], "unknown")
+    downs, speed = port["link_downs_total"], port["port_speed_bytes_per_second"]
+    notes = (
+        "" if speed is None else line_rate(speed),
+        port["link_layer"],
+        f"went down {count(downs)} times" if downs else "",
+    )
+    return PortItem(
+        name=f"{port['device']}/{port['port']}",
+        tone={"up": "ok", "down": "down"}.get(state, "unknown"),
+        state=state,
+        notes=tuple(filter(None, notes)),
+    )

@@ -1,0 +1,229 @@
+"""The history of the all-reduce as SVG geometry: bus bandwidth of the largest size over time, with its baseline."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import groupby
+
+from gpumon.outputs.formatting import bandwidth, participants, size
+from gpumon.outputs.probe_history import comparison, largest
+from gpumon.outputs.responses.base import Document
+
+WIDTH, HEIGHT = 640, 280
+LEFT, RIGHT, TOP, BOTTOM = 64, 58, 12, 34
+PADDING = 8
+TICK = 7
+"""Height of the mark of a skipped run, which is below the axis."""
+LABEL_DISTANCE = 14
+MIN_BAND = 3.0
+"""Half the height of the smallest visible band."""
+STEPS = (1, 2, 2.5, 5, 10)
+SIGNS = {"ok": "●", "degraded": "▲", "skipped": "|"}
+OTHER_SIGN = "✕"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One run, or its bandwidth with one algorithm."""
+
+    x: float
+    y: float
+    outcome: str
+    title: str
+    series: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlotSeries:
+    """One algorithm over time."""
+
+    name: str
+    line: str
+    """Points of a polyline."""
+    medians: tuple[str, ...]
+    """Points of this host's median at that time, with gaps if there was none."""
+    bands: tuple[str, ...]
+    """Polygons of the median and its spread."""
+    label: float
+    """Vertical position of its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A horizontal line with its value."""
+
+    y: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """The whole plot, in units of the view box, WIDTH by HEIGHT."""
+
+    marks: tuple[Mark, ...]
+    series: tuple[PlotSeries, ...]
+    ticks: tuple[Tick, ...]
+    first: str
+    last: str
+    size: str
+    """Message size of the measurements."""
+    summary: str
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    floor: int = HEIGHT - BOTTOM
+    tick: int = TICK
+
+    @property
+    def banded(self) -> bool:
+        return any(item.bands for item in self.series)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    """The bandwidth of a run with one algorithm, and its baseline."""
+
+    run: Document
+    x: float
+    value: float
+    median: float | None
+    spread: float
+    comparable: bool
+    """The run has the most common number of ranks and size; the line joins only such runs."""
+
+
+def plot(runs: Sequence[Document]) -> Plot | None:
+    """Return the plot of these runs, newest first; None if no run has measured. The scale begins at 0."""
+    ordered = list(reversed(runs))
+    positions = _positions(ordered)
+    by_algorithm = _points(ordered, positions)
+    values = [point.value for points in by_algorithm.values() for point in points]
+    if not values:
+        return None
+    top = _ceiling(max(values))
+    newest = next(point.run for points in by_algorithm.values() for point in reversed(points) if point.comparable)
+    return Plot(
+        marks=(*_measured_runs(by_algorithm, top), *_other_runs(ordered, positions)),
+        series=tuple(_separate_labels([_series(name, points, top) for name, points in by_algorithm.items()])),
+        ticks=tuple(Tick(y=_y(top * part, top), text=bandwidth(top * part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)),
+        first=ordered[0]["started"],
+        last=ordered[-1]["started"],
+        size=size(max(item["bytes"] for item in largest(newest).values())),
+        summary=_summary(runs, values),
+    )
+
+
+def _positions(runs: Sequence[Document]) -> list[float]:
+    """Return horizontal positions in proportion to time."""
+    times = [datetime.fromisoformat(run["started"]).timestamp() for run in runs]
+    span = times[-1] - times[0] if times else 0.0
+    width = WIDTH - RIGHT - LEFT - 2 * PADDING
+    return [round(LEFT + PADDING + ((at - times[0]) / span if span > 0 else 1.0) * width, 1) for at in times]
+
+
+def _points(runs: Sequence[Document], positions: Sequence[float]) -> Mapping[str, list[_Point]]:
+    """Return the points by algorithm."""
+    by_algorithm: dict[str, list[_Point]] = {}
+    most_common = Counter(kind for run in runs if (kind := _kind(run))).most_common(1)
+    for run, x in zip(runs, positions, strict=True):
+        for name, measurement in largest(run).items():
+            usual = comparison(run, measurement) or {"baseline": None, "spread": None}
+            point = _Point(
+                run=run,
+                x=x,
+                value=float(measurement["busbw_bytes_per_second"]),
+                median=usual["baseline"],
+                spread=usual["spread"] or 0.0,
+                comparable=_kind(run) == most_common[0][0],
+            )
+            by_algorithm.setdefault(name, []).append(point)
+    return by_algorithm
+
+
+def _kind(run: Document) -> tuple[int, int] | None:
+    """Return the number of ranks and the largest size; None if the run has no measurements."""
+    measurements = largest(run).values()
+    return (run["ranks"], max(item["bytes"] for item in measurements)) if measurements else None
+
+
+def _measured_runs(by_algorithm: Mapping[str, Sequence[_Point]], top: float) -> Iterator[Mark]:
+    for number, (name, points) in enumerate(by_algorithm.items()):
+        for point in points:
+            text = f"{name} {bandwidth(point.value)}"
+            text += (
+                "" if point.comparable else f" at {size((_kind(point.run) or (0, 0))[1])} on {participants(point.run)}"
+            )
+            title = f"{_title(point.run)}, {text}" + (f" (median: {bandwidth(point.median)})" if point.median else "")
+            yield Mark(x=point.x, y=_y(point.value, top), outcome=point.run["outcome"], title=title, series=number)
+
+
+def _other_runs(runs: Sequence[Document], positions: Sequence[float]) -> Iterator[Mark]:
+    """Return marks on the axis for runs without a measurement."""
+    for run, x in zip(runs, positions, strict=True):
+        if not largest(run):
+            yield Mark(x=x, y=HEIGHT - BOTTOM, outcome=run["outcome"], title=_title(run))
+
+
+def _series(name: str, every: Sequence[_Point], top: float) -> PlotSeries:
+    points = [point for point in every if point.comparable]
+    with_median = [list(part) for has, part in groupby(points, lambda point: point.median is not None) if has]
+    return PlotSeries(
+        name=name,
+        line=" ".join(f"{point.x},{_y(point.value, top)}" for point in points),
+        medians=tuple(" ".join(f"{point.x},{_y(point.median or 0.0, top)}" for point in part) for part in with_median),
+        bands=tuple(_band(part, top) for part in with_median),
+        label=_y((points or every)[-1].value, top) + 4,
+    )
+
+
+def _band(points: Sequence[_Point], top: float) -> str:
+    """Return a polygon: along the upper edge and back along the lower edge."""
+    edges = [(point.x, _y(point.median or 0.0, top), _height(point.spread, top)) for point in points]
+    upper = [f"{x},{round(max(TOP, y - half), 1)}" for x, y, half in edges]
+    lower = [f"{x},{round(min(HEIGHT - BOTTOM, y + half), 1)}" for x, y, half in reversed(edges)]
+    return " ".join(upper + lower)
+
+
+def _separate_labels(series: Sequence[PlotSeries]) -> Iterator[PlotSeries]:
+    """Move labels down so that none covers another."""
+    above = -math.inf
+    moved = {}
+    for item in sorted(series, key=lambda item: item.label):
+        above = max(item.label, above + LABEL_DISTANCE)
+        moved[item.name] = above
+    for item in series:
+        yield replace(item, label=round(moved[item.name], 1))
+
+
+def _ceiling(value: float) -> float:
+    """Return the next round number at or above the value."""
+    magnitude = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
+    return next(step * magnitude for step in STEPS if step * magnitude >= value)
+
+
+def _y(value: float, top: float) -> float:
+    """Return the vertical position; values above the scale are drawn at its top."""
+    return round(HEIGHT - BOTTOM - min(value, top) / top * (HEIGHT - BOTTOM - TOP), 1)
+
+
+def _height(value: float, top: float) -> float:
+    return max(MIN_BAND, value / top * (HEIGHT - BOTTOM - TOP))
+
+
+def _title(run: Document) -> str:
+    reason = f" ({run['reason']})" if run["reason"] else ""
+    return f"{run['started'][:10]} {run['started'][11:16]} UTC: {run['outcome']}{reason}"
+
+
+def _summary(runs: Sequence[Document], values: Sequence[float]) -> str:
+    outcomes = Counter(run["outcome"] for run in runs)
+    counted = ", ".join(
+        f"{number}\N{NO-BREAK SPACE}{outcome}\N{NO-BREAK SPACE}{SIGNS.get(outcome, OTHER_SIGN)}"
+        for outcome, number in outcomes.most_common()
+    )
+    return f"{counted}; {bandwidth(min(values))} to {bandwidth(max(values))}"

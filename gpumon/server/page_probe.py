@@ -1,0 +1,151 @@
+"""A run of the probe on the page: its sizes, their comparisons, and the pairs of GPUs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from gpumon.outputs.formatting import bandwidth, duration, seconds_between, share
+from gpumon.outputs.probe_history import comparison, largest
+from gpumon.outputs.probe_table import comparison_sentence
+from gpumon.outputs.responses.base import Document
+from gpumon.probe.core.locate import SLOW
+from gpumon.probe.core.probes import ALL_REDUCE, PROBES
+from gpumon.probe.core.result import Comparison
+from gpumon.server.page_overview import Bar
+
+MAX_RANKS = 16
+"""A matrix of more ranks is too large to read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementGroup:
+    """Measurements with one collective, algorithm and type."""
+
+    title: str
+    sizes: tuple[Document, ...]
+    """Measurements, largest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairCell:
+    """Bandwidth between two ranks."""
+
+    text: str
+    tone: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairRow:
+    """One rank and its pairs."""
+
+    name: str
+    cells: tuple[PairCell, ...]
+
+
+def groups(run: Document) -> list[MeasurementGroup]:
+    """Return the measurements in groups; a single group has no title."""
+    measurements = run["measurements"]
+    ordered = sorted(measurements, key=lambda item: (*_group_key(item), -item["bytes"]))
+    by_key = {key: tuple(sizes) for key, sizes in groupby(ordered, _group_key)}
+    several = [len({item[name] for item in measurements}) > 1 for name in ("collective", "dtype")]
+    return [
+        MeasurementGroup(title=_title(key, several) if len(by_key) > 1 else "", sizes=sizes)
+        for key, sizes in by_key.items()
+    ]
+
+
+def ratio(run: Document, measurement: Document) -> tuple[str, str]:
+    """Return the share of this host's median, and its tone; empty strings if there is no median."""
+    compared = comparison(run, measurement)
+    if compared is None or not compared["baseline"]:
+        return "", ""
+    return share(compared["busbw"] / compared["baseline"]), "warning" if compared["low"] else ""
+
+
+def comparisons(run: Document) -> list[tuple[str, str]]:
+    """Return the comparisons as sentences with their tone."""
+    return [
+        (f"{comparison_sentence(Comparison(**item))}.", "warning" if item["low"] else "") for item in run["comparisons"]
+    ]
+
+
+def conditions(run: Document) -> list[str]:
+    """Return the GPU model and the versions of the software."""
+    gpu, driver = run["conditions"]["model"], run["conditions"]["driver"]
+    return [
+        *filter(None, (gpu, driver and f"driver {driver}")),
+        *(f"{name} {version}" for name, version in run["versions"].items()),
+    ]
+
+
+def progress(probe: Document) -> Bar:
+    """Return the progress of the run."""
+    current = probe["progress"] or {"message": "starting", "ratio": 0.0}
+    ratio = current["ratio"]
+    return Bar(text=f"A run is in progress: {current['message']}", limit=share(ratio), ratio=ratio)
+
+
+def pairs(run: Document, report: Document) -> list[PairRow]:
+    """Return a row and a column for each rank, named by its GPU; empty if no pairs were measured."""
+    by_ranks = {tuple(pair["ranks"]): pair for pair in (run["location"] or {"pairs": []})["pairs"]}
+    ranks = sorted({rank for both in by_ranks for rank in both})
+    if not 2 < len(ranks) <= MAX_RANKS:
+        return []
+    faster_half = sorted((pair["bandwidth"] for pair in by_ranks.values()), reverse=True)[: -(-len(by_ranks) // 2)]
+    usual = statistics.median(faster_half)
+    names = [_rank(rank, run, report) for rank in ranks]
+    return [
+        PairRow(name=name, cells=tuple(_cells(row, ranks, names, by_ranks, usual)))
+        for row, name in zip(ranks, names, strict=True)
+    ]
+
+
+def requested_probes(report: Document) -> list[str]:
+    """Return a sentence about the last run of each probe that runs on request."""
+    now, sentences = report["node"]["time"], []
+    for name, probe in PROBES.items():
+        run = next((run for run in report["probes"] if run["probe"] == name != ALL_REDUCE), None)
+        if run is not None:
+            figures = [bandwidth(item["busbw_bytes_per_second"]) for item in largest(run).values()][:1]
+            ended = f"{run['outcome']}{' (' + run['reason'] + ')' if run['reason'] else ''}"
+            ago = duration(seconds_between(run["started"], now))
+            sentences.append(f"{probe.title}: {', '.join([ended, *figures])}, {ago} ago")
+    return sentences
+
+
+def _group_key(measurement: Document) -> tuple[str, str, str]:
+    return measurement["collective"], measurement["algorithm"], measurement["dtype"]
+
+
+def _title(key: tuple[str, str, str], several: list[bool]) -> str:
+    """Return the algorithm, with collective and type if there are several of them."""
+    collective, algorithm, dtype = key
+    parts = (collective if several[0] else "", algorithm, dtype if several[1] else "")
+    return ", ".join(filter(None, parts))
+
+
+def _rank(rank: int, run: Document, report: Document) -> str:
+    """Return the index of the rank's GPU, or the number of the rank if the GPU is not in the inventory."""
+    gpus = run["conditions"]["gpus"]
+    uuid = gpus[rank] if rank < len(gpus) else None
+    return next((str(gpu["gpu"]) for gpu in report["gpus"] if gpu["uuid"] == uuid), f"r{rank}")
+
+
+def _cells(
+    row: int, ranks: list[int], names: list[str], pairs: dict[tuple[int, ...], Document], usual: float
+) -> Iterator[PairCell]:
+    row_name = names[ranks.index(row)]
+    for column, name in zip(ranks, names, strict=True):
+        pair = pairs.get((min(row, column), max(row, column)))
+        if pair is None:
+            yield PairCell(text="")
+            continue
+        wrong, part = sum(pair["wrong"]), pair["bandwidth"] / usual
+        tone = "down" if wrong else "erring" if part < SLOW else "ok"
+        title = f"{row_name} and {name}: {bandwidth(pair['bandwidth'])}, {share(part)} of the median"
+        title += f", {wrong} wrong elements" if wrong else ""
+        yield PairCell(text=f"{pair['bandwidth'] / 1e9:.3g}{'!' if wrong else ''}", tone=tone, title=title)
