@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpumon.outputs.formatting import participants
-from gpumon.probe.core.result import to_document
 from gpumon.probe.core.current_result import newest, standing
+from gpumon.probe.core.result import to_document
 from gpumon.probe.core.state import ProbeState
 
 

@@ -46,7 +46,7 @@ def comparison_sentence(comparison: Comparison) -> str:
     texts = [text for text in references if text]
     if comparison.baseline is None:
         texts.append(f"no baseline yet ({comparison.runs} of {comparison.runs_needed} runs)")
-    below = f": low compared with {low}" if low else ""
+    below = f": low against {low}" if low else ""
     return f"{_name(comparison)} at {size(comparison.bytes)}: {bandwidth(busbw)}, {', '.join(texts)}{below}"
 
 

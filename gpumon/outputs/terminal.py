@@ -216,11 +216,11 @@ def _probe_lines(probe: Document, now: str, width: int, *, color: bool) -> Itera
         first = f" The first run is due at {probe['next_run']}." if probe["next_run"] else ""
         yield f"All-reduce probe: has not run yet.{first}"
         return
-    decisive = probe["current_result"]
-    if decisive and decisive["partial_run_note"]:
-        ago = duration(decisive["age_seconds"])
-        yield f"All-reduce probe: {_outcome(decisive, color=color)}, {ago} ago, is still the result of all its GPUs."
-        yield from _wrapped(printable(decisive["partial_run_note"]), width, indent="  ")
+    current = probe["current_result"]
+    if current and current["partial_run_note"]:
+        ago = duration(current["age_seconds"])
+        yield f"All-reduce probe: {_outcome(current, color=color)}, {ago} ago, is still the result of all its GPUs."
+        yield from _wrapped(printable(current["partial_run_note"]), width, indent="  ")
     yield f"All-reduce probe: {_outcome(last, color=color)}, {duration(probe['age_seconds'])} ago{_bandwidth(last)}."
     reason = ". ".join(filter(None, (last["reason"], last["hint"])))
     if reason:

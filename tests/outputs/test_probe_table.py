@@ -62,7 +62,7 @@ def test_figures_are_compared_in_words() -> None:
     lines = table(replace(OK, comparisons=(young, low))).splitlines()
     assert "# all_reduce, ring, bfloat16 at 1 GiB: 300 GB/s, no baseline yet (2 of 5 runs)" in lines
     assert (
-        "# all_reduce, ring at 1 GiB: 300 GB/s, 75 % of 400 GB/s (this host's median of 9 runs): low compared with baseline"
+        "# all_reduce, ring at 1 GiB: 300 GB/s, 75 % of 400 GB/s (this host's median of 9 runs): low against baseline"
     ) in lines
 
 
