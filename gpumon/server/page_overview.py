@@ -138,7 +138,7 @@ def readings_age(node: Document) -> float | None:
 def current_result(document: Document) -> Document | None:
     """Return the run that determines the outcome of the all-reduce; skipped runs do not change it."""
     current = document["probe"]["current_result"]
-    return next((run for run in document["probes"] if decisive and run["id"] == current["id"]), None)
+    return next((run for run in document["probes"] if current and run["id"] == current["id"]), None)
 
 
 def all_reduces(document: Document) -> list[Document]:
