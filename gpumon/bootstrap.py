@@ -302,7 +302,7 @@ class _Wiring:
 
     def _note_xid(self, bus_id: str, xid: int) -> None:
         """Report an Xid of the kernel log to the supervisor if it is about a GPU of this agent."""
-        if bus_id in self.monitor.latest.internal.inventory:
+        if bus_id in self.monitor.latest.internal.inventory.gpus:
             self.samplers.note_xid(bus_id, xid)
 
     def _beside_store(self, suffix: str) -> Path:

@@ -284,10 +284,10 @@ def inventoried() -> Report:
         speed=50e9,
         expected=True,
     )
-    links = replace(node.internal.links, records={rail.identity: rail}, here={("mlx5_0", "1"): rail.identity})
+    ports = replace(node.internal.ports, records={rail.identity: rail}, here={("mlx5_0", "1"): rail.identity})
     return replace(
         node,
-        gpus=(replace(one, board=board),),
+        gpus=(replace(one, stored=board),),
         expectation=Expectation(count=1),
-        internal=replace(node.internal, links=links),
+        internal=replace(node.internal, ports=ports),
     )

@@ -51,7 +51,7 @@ class Ward:
             events=(),
             alerts=(),
             health=type(base.health)(),
-            internal=replace(base.internal, recalled=True, history=SampleHistory(windows=WINDOWS)),
+            internal=replace(base.internal, restored=True, history=SampleHistory(windows=WINDOWS)),
         )
         self.terms = ReducerSettings(policy=policy or Policy())
         self.at = uptime
@@ -139,7 +139,7 @@ class Ward:
     def reset(self, index: int) -> None:
         """Its counters begin anew."""
         volatile = dict.fromkeys(self.report.gpus[index].ecc_volatile or {}, 0.0)
-        self.gpu(index, state={"fault": None, "detail": "", "begun_at": self.at, "ecc_volatile": volatile})
+        self.gpu(index, state={"fault": None, "detail": "", "reset_at": self.at, "ecc_volatile": volatile})
 
     def reboot(self, boot_id: str = "boot-2") -> None:
         """The same node after a boot; the clock of the boot begins anew."""
@@ -188,7 +188,7 @@ class Ward:
         verdicts = judge.resumed(health.open.values(), self.report.boot_id)
         known = {one.key: one._replace(active=False) for one in verdicts}
         gpus = tuple(
-            replace(one, begun_at=None, gpu=replace(one.gpu, ecc_errors_total=dict(one.ecc_volatile or {}) or None))
+            replace(one, reset_at=None, gpu=replace(one.gpu, ecc_errors_total=dict(one.ecc_volatile or {}) or None))
             for one in self.report.gpus
         )
         memory = replace(self.report.internal, history=SampleHistory(windows=WINDOWS))
@@ -216,11 +216,11 @@ class Ward:
         """Once, now."""
         memory = self.report.internal
         history = memory.history.add(self._remembered(), self.at)
-        links = replace(memory.links, seen=self._links, seen_at=self.moment.uptime)
+        links = replace(memory.links, snapshot=self._links, read_at=self.moment.uptime)
         known = maintenance.in_time(self.report.maintenances, self.moment, self.report.boot_id)
         memory = replace(memory, history=history, links=links)
         self.report = replace(self.report, internal=memory, maintenances=known)
-        self.report = health_reducer.looked(self.report, self.moment, self.terms)
+        self.report = health_reducer.evaluate(self.report, self.moment, self.terms)
         self.rule(self.report.health.due)
         return self
 

@@ -107,12 +107,12 @@ def stuck(index: int = 5) -> Report:
 def judged(report: Report) -> Report:
     """With the verdicts that ten minutes of it have given."""
     history = SampleHistory(windows=table.recorded_windows())
-    report = replace(report, internal=replace(report.internal, recalled=True, history=history))
+    report = replace(report, internal=replace(report.internal, restored=True, history=history))
     for ago in (20 * MINUTE, 10 * MINUTE, 0.0):
         now = Now(STAMP.boot - ago, STAMP.wall - ago, STAMP.boot - ago)
         past = report.internal.history.add(report.samples(), now.at)
         report = replace(report, internal=replace(report.internal, history=past))
-        report = judging.looked(report, now, ReducerSettings())
+        report = judging.evaluate(report, now, ReducerSettings())
         report = judging.take(report, VerdictTransitions(transitions=report.health.due))
     return report
 

@@ -99,7 +99,7 @@ class Look:
         """Crashes that put a GPU aside are what the supervisor is there for; one more is not about a GPU."""
         self._monitor.take(state)
         crashes = state.restarts["crash"] + state.restarts["mismatch"]
-        if crashes > CRASHES_PER_GPU * (1 + len(state.aside)):
+        if crashes > CRASHES_PER_GPU * (1 + len(state.quarantined)):
             self._end(f"the sampler ended {crashes} times before it had read anything; what it said stands above")
 
     def _see_links(self, seen: LinksSnapshot) -> None:

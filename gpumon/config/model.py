@@ -23,7 +23,7 @@ from gpumon import DEFAULT_PORT
 from gpumon.config.probe import Probe
 from gpumon.config.row import NEEDS, Section, SomePath, checked_address, checked_gpu, setting, split
 from gpumon.health.xids import Xid
-from gpumon.model.series_limits import MOST
+from gpumon.model.series_limits import MAX_SERIES
 
 
 class Web(Section):
@@ -108,7 +108,7 @@ class Processes(Section):
         "How many of each GPU to show with pid, name and memory, the largest first. "
         "0 shows none: names of processes are not for everyone.",
         ge=0,
-        le=MOST["processes"],
+        le=MAX_SERIES["processes"],
     )
 
 

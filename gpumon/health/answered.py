@@ -24,4 +24,4 @@ def repaired(one: Verdict, boot_id: str) -> Way | None:
 def _was_reset(one: Verdict) -> bool:
     """In the boot in which it was last so. A reset before it was raised, or that did not help, was none for it."""
     raised_at = one.since_at if one.since_boot == one.boot_id else 0.0
-    return not one.active and one.begun_at is not None and one.begun_at > max(one.seen_at, raised_at)
+    return not one.active and one.reset_at is not None and one.reset_at > max(one.seen_at, raised_at)

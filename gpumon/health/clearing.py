@@ -42,16 +42,16 @@ def in_vain(verdict: Verdict, facts: Facts) -> Way | None:
     """What was tried since it was raised, and it is so all the same."""
     if verdict.since_boot != facts.boot_id:
         return Way.REBOOT if facts.uptime >= PROOF_AFTER_REBOOT else None
-    begun = begun_at(verdict, facts)
+    begun = reset_at(verdict, facts)
     tried = begun is not None and verdict.since_at < begun <= facts.now.at - SETTLING
     return Way.RESET if tried else None
 
 
-def begun_at(verdict: Verdict, facts: Facts) -> float | None:
+def reset_at(verdict: Verdict, facts: Facts) -> float | None:
     """When the GPU's counters were seen to begin anew in this boot, by this life of the agent or an earlier one."""
     state = _state(verdict.device, facts)
-    known = verdict.begun_at if verdict.boot_id == facts.boot_id else None
-    return known if state is None or state.begun_at is None else max(state.begun_at, known or 0.0)
+    known = verdict.reset_at if verdict.boot_id == facts.boot_id else None
+    return known if state is None or state.reset_at is None else max(state.reset_at, known or 0.0)
 
 
 def _repair(verdict: Verdict, facts: Facts, settling: float) -> Way | None:
@@ -59,7 +59,7 @@ def _repair(verdict: Verdict, facts: Facts, settling: float) -> Way | None:
     here = verdict.boot_id == facts.boot_id
     if not here or (verdict.since_boot != facts.boot_id and verdict.seen_at < settling):
         return Way.REBOOT
-    begun = begun_at(verdict, facts)
+    begun = reset_at(verdict, facts)
     if begun is None:
         return None
     raised_at = verdict.since_at if verdict.since_boot == facts.boot_id else 0.0
@@ -69,7 +69,7 @@ def _repair(verdict: Verdict, facts: Facts, settling: float) -> Way | None:
 def _has_proved(repair: Way, verdict: Verdict, facts: Facts) -> bool:
     if repair is Way.REBOOT:
         return min(facts.uptime, facts.now.uptime, verdict.well) >= PROOF_AFTER_REBOOT
-    begun = begun_at(verdict, facts) or 0.0
+    begun = reset_at(verdict, facts) or 0.0
     return min(facts.now.at - begun, verdict.well) >= PROOF_AFTER_RESET
 
 

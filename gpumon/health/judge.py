@@ -158,10 +158,10 @@ class _Case:
         known = self.verdict
         if known is None:
             return None
-        begun_at = clearing.begun_at(known, facts)
-        if begun_at != known.begun_at:
-            since_reset = begun_at is not None and _proves(self.check)
-            known = known._replace(begun_at=begun_at, well=0.0 if since_reset else known.well)
+        reset_at = clearing.reset_at(known, facts)
+        if reset_at != known.reset_at:
+            since_reset = reset_at is not None and _proves(self.check)
+            known = known._replace(reset_at=reset_at, well=0.0 if since_reset else known.well)
         well = known.well + (self.passed if clearing.is_watched(self.device, facts) else 0.0)
         if finding.level < known.level and (finding.level is OK or self.check.latch is not None):
             return known._replace(active=False, well=well)

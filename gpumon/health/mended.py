@@ -38,7 +38,7 @@ def mended(
         if end is None:
             if any(run.is_whole for run in runs):
                 yield Mended(state.uuid, f"GPU {state.index} was replaced")
-        elif state.begun_at is not None and wall(state.begun_at) > end:
+        elif state.reset_at is not None and wall(state.reset_at) > end:
             yield Mended(state.uuid, f"GPU {state.index} was reset, or the driver loaded again")
     for one in transitions:
         repaired = one.change is VerdictChange.CLEARED and one.way in REPAIRS and one.verdict.level is FAIL

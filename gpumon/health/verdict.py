@@ -86,7 +86,7 @@ class Verdict(NamedTuple):
     since_boot: str = ""
     well: float = 0.0
     """Seconds for which somebody has looked since it was last so, and it was not: a pause of the agent is none."""
-    begun_at: float | None = None
+    reset_at: float | None = None
     """When its GPU's counters were last seen to begin anew in this boot, on CLOCK_BOOTTIME: a reset."""
     active: bool = True
     """It is so now. False: it was, and stays until something clears it. Not stored."""

@@ -31,9 +31,9 @@ class GpuState:
     """Wall time at which the fault was found."""
     released: bool = False
     """The agent keeps off it, or has not read it since: nobody looks, and a fault is the one that it had before."""
-    recalled: bool = False
+    restored: bool = False
     """It has not told its name in this life of the agent: the store knows it."""
-    begun_at: float | None = None
+    reset_at: float | None = None
     """Boot clock at which its counters were seen to have begun anew: a reset, or a driver that was loaded again."""
     ecc_volatile: Mapping[str, float] | None = None
     """ECC errors since its last reset by severity and location, as the driver counts: the exported ones count on."""
@@ -46,7 +46,7 @@ class GpuState:
     c2c_links: Mapping[str, C2cLink] = field(default_factory=dict)
     fabric: Fabric | None = None
     platform: Platform | None = None
-    board: StoredGpu | None = None
+    stored: StoredGpu | None = None
     """What the store is to know of it; None until it has told its name."""
     migs: tuple[MigReading, ...] = ()
     traffic: float | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-MOST: Mapping[str, int] = {
+MAX_SERIES: Mapping[str, int] = {
     "xids": 64,
     "processes": 64,
     "migs": 16,

@@ -52,7 +52,7 @@ def action_values(verdict: Verdict, boot_id: str, booted: float | None) -> dict[
             "repair": None,
             "repaired_at": None,
         }
-    after = verdict.begun_at or 0.0 if way is Way.RESET else 0.0
+    after = verdict.reset_at or 0.0 if way is Way.RESET else 0.0
     return {
         "action": Action.NONE.value,
         "action_text": action_if_it_recurs(verdict),

@@ -113,7 +113,9 @@ def _gpu(latest: Report, text: str) -> tuple[str | None, str]:
 
     A GPU that was removed is found by its uuid.
     """
-    if text in {board.uuid for board in latest.internal.boards.values()} - {state.uuid for state in latest.gpus}:
+    if text in {board.uuid for board in latest.internal.inventory.stored.values()} - {
+        state.uuid for state in latest.gpus
+    }:
         return None, text
     state = parameters.gpu(latest, text)
     return state.bus_id, state.uuid

@@ -165,8 +165,8 @@ class EventRecorder:
         """With the uuid of the GPU at that address, even when it has not been seen since boot."""
         if seen.kind != XID or seen.uuid is not None:
             return seen
-        memory = self._latest().internal
-        known, board = memory.inventory.get(seen.bus_id), memory.boards.get(seen.bus_id)
+        inventory = self._latest().internal.inventory
+        known, board = inventory.gpus.get(seen.bus_id), inventory.stored.get(seen.bus_id)
         if known is not None and not known.uuid.startswith(UNNAMED):
             return replace(seen, uuid=known.uuid)
         return replace(seen, uuid=board.uuid) if board is not None else seen

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from gpumon.model.stored_gpu import StoredGpu
-from gpumon.state.report import Removal, Report
+from gpumon.state.gpu_inventory import Removal
+from gpumon.state.report import Report
 from gpumon.store.writer import Writer
 
 BOARD_SECONDS = 3600.0
@@ -50,9 +51,9 @@ class KeptBoards:
 
     def _told(self, report: Report) -> Iterator[StoredGpu]:
         for state in report.gpus:
-            if state.board is not None:
-                yield state.board
-        for uuid, gone in report.internal.gone.items():
+            if state.stored is not None:
+                yield state.stored
+        for uuid, gone in report.internal.inventory.removed.items():
             if gone.why is Removal.REPLACED and uuid in self._known:
                 yield replace(self._known[uuid], expected=False)
 

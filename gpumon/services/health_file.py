@@ -109,11 +109,11 @@ class HealthFile:
     def update(self) -> None:
         """Write the file if what it reports has changed or was evaluated again."""
         report = self._latest()
-        sources = (report.health, report.maintenances, report.release, report.internal.recalled)
+        sources = (report.health, report.maintenances, report.release, report.internal.restored)
         if len(self._written) != len(sources) or any(a is not b for a, b in zip(sources, self._written, strict=True)):
             self._written = sources
             self._write(running=True)
-        if report.internal.recalled:
+        if report.internal.restored:
             self._report_restored()
 
     def _report_restored(self) -> None:
@@ -123,7 +123,7 @@ class HealthFile:
 
     def _write(self, *, running: bool) -> None:
         report = self._latest()
-        if not (report.internal.recalled or report.health.judged):
+        if not (report.internal.restored or report.health.judged):
             return  # the file of the previous agent may hold a failure that this one has not read yet
         agent = AgentIdentity(
             version=__version__, pid=os.getpid(), running=running, address=self._address, store=str(self._store)

@@ -124,7 +124,7 @@ class Holding:
 
     def _end(self, owner: str, give_up_at: float, future: Future[Answer]) -> None:
         """What the store has not told yet cannot be ended yet."""
-        if not self._latest().internal.recalled and boot_clock() < give_up_at:
+        if not self._latest().internal.restored and boot_clock() < give_up_at:
             self._loop.call_after(LOOK_SECONDS, lambda: self._end(owner, give_up_at, future))
             return
         self._tell(HoldEnded(owner=owner, wall=time.time(), at=boot_clock()))

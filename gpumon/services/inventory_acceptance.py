@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 from gpumon.model.release import Answer
 from gpumon.services.persistence import Persistence
-from gpumon.state import expected_gpus
+from gpumon.state import acceptance
 from gpumon.state.report import Report
 from gpumon.store.errors import StoreError
 from gpumon.supervisor.loop import Loop
@@ -36,7 +36,7 @@ class InventoryAcceptance:
 
     def _accept(self, parts: Collection[str], answered: Future[Answer]) -> None:
         report = self._latest()
-        refusal = expected_gpus.unacceptable(report, parts)
+        refusal = acceptance.refusal(report, parts)
         if refusal is not None:
             answered.set_result(refusal)
             return
@@ -44,7 +44,7 @@ class InventoryAcceptance:
         def failed(error: StoreError) -> None:
             answered.set_result(Answer(refused=f"It cannot be stored: {error.wrong}.", remedy=f"{error.remedy}."))
 
-        told = expected_gpus.acceptance(report, parts)
+        told = acceptance.acceptance(report, parts)
 
         def stored() -> None:
             words = {"gpus": told.count, "gone": ",".join(told.gone), "ports": ",".join((*told.ports, *told.slow))}

@@ -21,7 +21,7 @@ from gpumon.services.gpu_persistence import KeptBoards
 from gpumon.services.port_persistence import KeptPorts
 from gpumon.services.restore import recall
 from gpumon.services.window_persistence import KeptSpans
-from gpumon.state.error_counters import MOST_EVENTS
+from gpumon.state.error_counters import MAX_EVENTS
 from gpumon.state.messages import Acceptance, ErrorChanges, ProbeEnded, StoredState, VerdictTransitions
 from gpumon.state.report import Report
 from gpumon.store.errors import StoreError
@@ -177,7 +177,7 @@ class Persistence:
     def keep_waiting(self, report: Report) -> None:
         """Remember what waits to become a verdict. Not before it is known what the life before has left."""
         known = tuple(waited(report.health, report.boot_id))
-        if report.internal.recalled and known != self._waiting:
+        if report.internal.restored and known != self._waiting:
             self._waiting = known
             self._writer.submit(lambda store: store.keep_waiting(known), failed=self._wait_again)
 
@@ -275,7 +275,7 @@ class Persistence:
     def _keep_bursts_for_later(self, events: Iterable[ErrorEvent]) -> None:
         """Of too many the oldest are given up; their counters are not."""
         self._unstored_events |= {event.id: event for event in events}
-        for oldest in list(self._unstored_events)[:-MOST_EVENTS]:
+        for oldest in list(self._unstored_events)[:-MAX_EVENTS]:
             del self._unstored_events[oldest]
 
     def _store_what_waits(self) -> None:
@@ -315,7 +315,7 @@ class Persistence:
         """What was told before the store could be read comes after what it knew."""
         self._take(remembered)
         self._position = self._position or position
-        self.boards.recalled(remembered.boards)
+        self.boards.recalled(remembered.gpus)
         self.ports.recalled(remembered.ports)
         self._on_recalled(remembered, position)
         for result in self._unstored.values():
@@ -359,8 +359,8 @@ def _tell_anew(store: Store, report: Report) -> None:
         store.add_probe_result(to_document(result))
     for agent_run in report.agent_runs:
         store.put_agent_run(agent_run)
-    if report.internal.accepted:
-        store.accept(report.internal.learned, ())
+    if report.internal.inventory.accepted:
+        store.accept(report.internal.inventory.learned, ())
 
 
 def _adding(result: ProbeResult) -> Callable[[Store], bool]:

@@ -34,9 +34,9 @@ class KeptPorts:
 
         `all_of_them`: how long they were up as well, which is worth a row only when the agent ends.
         """
-        if not report.internal.recalled:  # the store knows since when
+        if not report.internal.restored:  # the store knows since when
             return
-        told = [port for port in report.internal.links.records.values() if port.bus_id or port.guid]
+        told = [port for port in report.internal.ports.records.values() if port.bus_id or port.guid]
         everything = all_of_them or any(port.identity not in self._known for port in told)
         new = [port for port in told if everything or self._is_news(port)]
         self._known |= {port.identity: port for port in new}

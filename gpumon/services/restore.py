@@ -7,7 +7,7 @@ from gpumon.health.verdict import VerdictTransition
 from gpumon.model.hold import Hold
 from gpumon.model.maintenance import Maintenance
 from gpumon.probe.core.state import MOST_RAN, MOST_RESULTS
-from gpumon.state.error_counters import MOST_EVENTS
+from gpumon.state.error_counters import MAX_EVENTS
 from gpumon.state.messages import StoredState
 from gpumon.store.store import Store
 
@@ -20,8 +20,8 @@ def recall(store: Store, probe: str) -> StoredState:
     counters = store.probe_counters(probe)
     return StoredState(
         counters=store.error_counters(),
-        events=store.recent_events(MOST_EVENTS),
-        boards=store.boards(),
+        events=store.recent_events(MAX_EVENTS),
+        gpus=store.boards(),
         ports=store.ports(),
         accepted=store.accepted() is not None,
         verdicts=store.open_verdicts(),

@@ -1,4 +1,4 @@
-"""What the log says of the node: each change once, the recovery as well as the failure. Pure."""
+"""Log lines about the node: each change once, failures and recoveries. Pure."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from dataclasses import dataclass
 from gpumon.health.alert import FIRING, Alert
 from gpumon.health.alert_rules import SEVERITIES
 from gpumon.health.terms import Level
-from gpumon.health.verdict import Key
-from gpumon.health.verdict import VerdictChange as Cleared
+from gpumon.health.verdict import Key, VerdictChange
 from gpumon.model.durations import utc
 from gpumon.model.error_event import SXID, XID
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.hold import Hold, in_force
 from gpumon.model.snapshot import PortReading
-from gpumon.state import port_inventory
+from gpumon.state import links_status
 from gpumon.state.derive import NOT_READ
-from gpumon.state.port_identity import Known
-from gpumon.state.report import Removal, Report
+from gpumon.state.gpu_inventory import Removal
+from gpumon.state.port_inventory import Records
+from gpumon.state.report import Report
 
 
 @dataclass(frozen=True, slots=True)
-class VerdictChange:
-    """A line for the log."""
+class LogLine:
+    """A log line."""
 
     level: int
     message: str
-    words: Mapping[str, object]
+    fields: Mapping[str, object]
 
 
 Broken = Mapping[Key, str]
 _LEVELS = dict(zip(SEVERITIES, (logging.ERROR, logging.WARNING, logging.INFO), strict=True))
 
 
-def changes(before: Report, after: Report) -> Iterator[VerdictChange]:
-    """What an operator would want to have been told between these two."""
+def changes(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield a log line for every change between two Reports."""
     if before.internal.status != after.internal.status:
         yield from _driver(after)
     if before.gpus is not after.gpus:
@@ -44,62 +44,65 @@ def changes(before: Report, after: Report) -> Iterator[VerdictChange]:
         for state in after.gpus:
             yield from _gpu(known.get(state.bus_id), state)
             yield from _nvlinks(known.get(state.bus_id), state)
-    if before.internal.gone is not after.internal.gone and before.internal.recalled is after.internal.recalled:
+    if (
+        before.internal.inventory.removed is not after.internal.inventory.removed
+        and before.internal.restored is after.internal.restored
+    ):
         yield from _gone(before, after)
-    if before.internal.links is not after.internal.links:
-        yield from _ports(before.internal.links.ports, after.internal.links.ports)
-        yield from _given_up(before.internal.links.records, after.internal.links.records)
-    yield from _blindness(before.notices.get("links"), after.notices.get("links"))
+    if before.internal.ports is not after.internal.ports:
+        yield from _ports(before.internal.ports.ports, after.internal.ports.ports)
+        yield from _removed_ports(before.internal.ports.records, after.internal.ports.records)
+    yield from _links_notice(before.notices.get("links"), after.notices.get("links"))
     yield from _denied(before, after)
-    if before.events is not after.events and before.internal.recalled is after.internal.recalled:
+    if before.events is not after.events and before.internal.restored is after.internal.restored:
         yield from _errors(before, after)
-    if before.health.history is not after.health.history and before.internal.recalled is after.internal.recalled:
+    if before.health.history is not after.health.history and before.internal.restored is after.internal.restored:
         yield from _transitions(before, after)
     yield from _broken(before.health.broken, after.health.broken)
-    yield from _asked(before, after)
+    yield from _windows(before, after)
     if before.alerts is not after.alerts:
         yield from _alerts(before, after)
 
 
-def _asked(before: Report, after: Report) -> Iterator[VerdictChange]:
-    """What somebody asked for, for a while."""
+def _windows(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield the start and the end of maintenances and holds."""
     if before.maintenances is not after.maintenances:
         yield from _maintenance(before, after)
     if before.holds is not after.holds:
         yield from _holds(before, after)
 
 
-def _maintenance(before: Report, after: Report) -> Iterator[VerdictChange]:
-    """Its beginning and its end; of one from before the start of the agent, that it goes on."""
+def _maintenance(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield the start and the end of a maintenance; one from before the start of the agent continues."""
     known = {one.began: one for one in before.maintenances}
-    recalled = before.internal.recalled is not after.internal.recalled
+    recalled = before.internal.restored is not after.internal.restored
     for one in after.maintenances:
         was = known.get(one.began)
         words: dict[str, object] = {"by": one.by, "reason": one.reason, "until": _moment(one.until)}
         if was is None and one.ended is None:
             begins = "the maintenance goes on" if recalled else "maintenance begins"
-            yield VerdictChange(logging.INFO, f"{begins}: no alert pages", words)
+            yield LogLine(logging.INFO, f"{begins}: no alert pages", words)
         elif was is not None and was.ended is None and one.ended is not None:
             why = "time is up" if one.ended >= one.until else "by request"
-            yield VerdictChange(logging.INFO, "the maintenance has ended: alerts page again", words | {"ended": why})
+            yield LogLine(logging.INFO, "the maintenance has ended: alerts page again", words | {"ended": why})
 
 
-def _holds(before: Report, after: Report) -> Iterator[VerdictChange]:
-    """The same of holds of the probe; one that takes the place of another of its owner prolongs it."""
+def _holds(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield the start and the end of holds; a second hold of the same owner extends the first."""
     known, held = ({one.owner: one for one in in_force(report.holds)} for report in (before, after))
-    recalled = before.internal.recalled is not after.internal.recalled
+    recalled = before.internal.restored is not after.internal.restored
     for owner, one in held.items():
         if owner not in known:
-            yield VerdictChange(
+            yield LogLine(
                 logging.INFO, "the hold goes on" if recalled else "hold begins: no probe runs", _hold_words(one)
             )
         elif known[owner].key != one.key:
-            yield VerdictChange(logging.INFO, "the hold is prolonged", _hold_words(one))
+            yield LogLine(logging.INFO, "the hold is prolonged", _hold_words(one))
     for one in after.holds:
         was = known.get(one.owner)
         if one.owner not in held and was is not None and was.key == one.key and one.ended is not None:
             why = "time is up" if one.ended >= one.until else "by request"
-            yield VerdictChange(logging.INFO, "the hold has ended", _hold_words(one) | {"ended": why})
+            yield LogLine(logging.INFO, "the hold has ended", _hold_words(one) | {"ended": why})
 
 
 def _hold_words(one: Hold) -> dict[str, object]:
@@ -111,48 +114,46 @@ def _moment(wall: float) -> str:
     return utc(wall).isoformat(timespec="seconds")
 
 
-def _driver(report: Report) -> Iterator[VerdictChange]:
+def _driver(report: Report) -> Iterator[LogLine]:
     status = report.internal.status
     if status is not None and status.up:
-        yield VerdictChange(logging.INFO, "the driver answers", {"driver": status.driver, "nvml": status.nvml})
+        yield LogLine(logging.INFO, "the driver answers", {"driver": status.driver, "nvml": status.nvml})
     elif status is not None:
         level = logging.INFO if report.node.nvml_up is None else logging.ERROR
-        yield VerdictChange(level, "no driver to read", {"error": status.error, "remedy": status.remedy})
+        yield LogLine(level, "the driver cannot be read", {"error": status.error, "remedy": status.remedy})
 
 
-def _gpu(before: GpuState | None, after: GpuState) -> Iterator[VerdictChange]:
+def _gpu(before: GpuState | None, after: GpuState) -> Iterator[LogLine]:
     if _fault(before) == _fault(after):
         return
     words = {"gpu": after.index, "uuid": after.uuid, "pci_bus_id": after.bus_id}
     if after.fault is None:
-        yield VerdictChange(logging.WARNING, "the GPU answers again", words)
+        yield LogLine(logging.WARNING, "the GPU answers again", words)
     else:
-        yield VerdictChange(
-            logging.ERROR, "the GPU does not answer", words | {"fault": after.fault, "detail": after.detail}
-        )
+        yield LogLine(logging.ERROR, "the GPU does not answer", words | {"fault": after.fault, "detail": after.detail})
 
 
 def _fault(state: GpuState | None) -> str | None:
-    """None for one that the store remembers and nobody has read yet: so it is at each start, and that is no news."""
+    """Return the fault; None for a GPU from the store that has not been read yet, as at every start."""
     return None if state is None or state.detail == NOT_READ else state.fault
 
 
-_LEFT = {
-    Removal.GIVEN: "the GPU belongs to another driver now",
-    Removal.EXCLUDED: "the GPU is excluded by the configuration now",
-    Removal.REPLACED: "the GPU is gone, and another is here in its place: it is expected no more",
-    Removal.ACCEPTED: "the GPU is gone, as somebody accepted: it is expected no more",
+_REMOVED = {
+    Removal.GIVEN: "the GPU has another driver now and is no longer expected",
+    Removal.EXCLUDED: "the GPU is excluded by the configuration and is no longer expected",
+    Removal.REPLACED: "the GPU was replaced by another one and is no longer expected",
+    Removal.ACCEPTED: "the GPU is gone, as the operator accepted, and is no longer expected",
 }
 
 
-def _gone(before: Report, after: Report) -> Iterator[VerdictChange]:
-    """Who is expected no more."""
-    for uuid, gone in after.internal.gone.items():
-        if before.internal.gone.get(uuid) != gone:
-            yield VerdictChange(logging.WARNING, _LEFT[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})
+def _gone(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield the GPUs that are no longer expected."""
+    for uuid, gone in after.internal.inventory.removed.items():
+        if before.internal.inventory.removed.get(uuid) != gone:
+            yield LogLine(logging.WARNING, _REMOVED[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})
 
 
-def _nvlinks(before: GpuState | None, after: GpuState) -> Iterator[VerdictChange]:
+def _nvlinks(before: GpuState | None, after: GpuState) -> Iterator[LogLine]:
     if before is None or before.links is after.links:
         return
     words: dict[str, object] = {"gpu": after.index, "uuid": after.uuid}
@@ -162,109 +163,107 @@ def _nvlinks(before: GpuState | None, after: GpuState) -> Iterator[VerdictChange
         if was is not None and None not in (was.up, one.up) and was.up != one.up:
             changed[float(bool(one.up))].append(link)
     if changed[0.0]:
-        yield VerdictChange(logging.WARNING, "NVLinks are down", words | {"links": ",".join(changed[0.0])})
+        yield LogLine(logging.WARNING, "NVLinks are down", words | {"links": ",".join(changed[0.0])})
     if changed[1.0]:
-        yield VerdictChange(logging.INFO, "NVLinks are up again", words | {"links": ",".join(changed[1.0])})
+        yield LogLine(logging.INFO, "NVLinks are up again", words | {"links": ",".join(changed[1.0])})
 
 
-def _ports(before: Sequence[PortReading], after: Sequence[PortReading]) -> Iterator[VerdictChange]:
-    known, now = ({(one.device, one.port): one for one in port_inventory} for port_inventory in (before, after))
+def _ports(before: Sequence[PortReading], after: Sequence[PortReading]) -> Iterator[LogLine]:
+    known, now = ({(one.device, one.port): one for one in ports} for ports in (before, after))
     for (device, number), port in now.items():
         was = known.get((device, number))
         if was is not None and was is not port:
             yield from _port(was, port, {"device": device, "port": number})
     for device, number in known.keys() - now.keys():
-        yield VerdictChange(logging.WARNING, "the port is gone", {"device": device, "port": number})
+        yield LogLine(logging.WARNING, "the port is gone", {"device": device, "port": number})
 
 
-def _given_up(before: Known, after: Known) -> Iterator[VerdictChange]:
-    """Ports that were missed."""
+def _removed_ports(before: Records, after: Records) -> Iterator[LogLine]:
+    """Yield the missing ports that are no longer expected."""
     for name, one in after.items():
         if one.expected is False and name in before and before[name].expected:
             words = {"device": one.device, "port": one.port, "pci_bus_id": one.bus_id, "guid": one.guid}
-            yield VerdictChange(
-                logging.WARNING, "the port was replaced, or accepted as gone: it is expected no more", words
-            )
+            yield LogLine(logging.WARNING, "the port was replaced or accepted as gone and is no longer expected", words)
 
 
-def _port(before: PortReading, after: PortReading, words: dict[str, object]) -> Iterator[VerdictChange]:
+def _port(before: PortReading, after: PortReading, words: dict[str, object]) -> Iterator[LogLine]:
     was, up = before.link.port_up, after.link.port_up
     flaps = (after.counts.link_downs_total or 0.0) - (before.counts.link_downs_total or 0.0)
     if was == 1 and up == 0:
-        yield VerdictChange(logging.WARNING, "the port is down", words)
+        yield LogLine(logging.WARNING, "the port is down", words)
     elif was == 0 and up == 1:
-        yield VerdictChange(logging.INFO, "the port is up again", words)
+        yield LogLine(logging.INFO, "the port is up again", words)
     elif was == up == 1 and flaps > 0 and before.counts.link_downs_total is not None:
-        yield VerdictChange(logging.WARNING, "the port was down for a moment", words | {"times": int(flaps)})
+        yield LogLine(logging.WARNING, "the port was down for a short time", words | {"times": int(flaps)})
 
 
-def _blindness(before: str | None, after: str | None) -> Iterator[VerdictChange]:
+def _links_notice(before: str | None, after: str | None) -> Iterator[LogLine]:
     if after and not before:
-        yield VerdictChange(logging.WARNING, "not all of the links can be read", {"detail": after})
+        yield LogLine(logging.WARNING, "not all links can be read", {"detail": after})
     elif before and not after:
-        yield VerdictChange(logging.INFO, "all of the links can be read again", {})
+        yield LogLine(logging.INFO, "all links can be read again", {})
 
 
-def _denied(before: Report, after: Report) -> Iterator[VerdictChange]:
-    """The packaged unit does without what it takes, so this is no fault; whoever relies on the check has to know."""
-    was, now = (port_inventory.PROCESSES in (one.node.collector_denied or {}) for one in (before, after))
+def _denied(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield the missing right to read processes: no fault, because the packaged unit does without it."""
+    was, now = (links_status.PROCESSES in (one.node.collector_denied or {}) for one in (before, after))
     if now and not was:
         message = "what processes of other users hold may not be seen: gpu_process_stuck does not tell"
-        remedy = "the drop-in gpumon.service.d/processes.conf gives it the right (docs/install.md)"
-        yield VerdictChange(logging.INFO, message, {"remedy": remedy})
+        remedy = "install the drop-in gpumon.service.d/processes.conf (docs/install.md)"
+        yield LogLine(logging.INFO, message, {"remedy": remedy})
 
 
-def _errors(before: Report, after: Report) -> Iterator[VerdictChange]:
-    """Each burst once, when it begins."""
-    told = {event.id for event in before.events}
+def _errors(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield each error once, when it starts."""
+    known = {event.id for event in before.events}
     for event in after.events:
-        if event.id not in told and not event.historical:
+        if event.id not in known and not event.historical:
             means = after.catalogue.explain(event)
             number = {XID: f"Xid {event.code}: ", SXID: f"SXid {event.code}: "}.get(event.kind, "")
             words = {"uuid": event.uuid, "pci_bus_id": event.bus_id, "action": means.action, "text": event.text}
-            told_words = {name: word for name, word in words.items() if word}
-            yield VerdictChange(_LEVELS[means.severity], f"{number}{means.name}", told_words)
+            fields = {name: word for name, word in words.items() if word}
+            yield LogLine(_LEVELS[means.severity], f"{number}{means.name}", fields)
 
 
 _VERDICT_LEVELS = {Level.FAIL: logging.ERROR, Level.WARN: logging.WARNING}
 
 
-def _transitions(before: Report, after: Report) -> Iterator[VerdictChange]:
-    """What became of verdicts since then."""
+def _transitions(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield the transitions of verdicts."""
     known = set(map(id, before.health.history))
     for transition in after.health.history:
         if id(transition) not in known:
             one = transition.verdict
             words = _device_words(one.check, one.device) | {"action": one.action.value}
-            if transition.change is Cleared.CLEARED:
+            if transition.change is VerdictChange.CLEARED:
                 words |= {"way": transition.way or ""} | ({"note": transition.note} if transition.note else {})
-                yield VerdictChange(logging.INFO, f"verdict cleared: {one.reason}", words)
+                yield LogLine(logging.INFO, f"verdict cleared: {one.reason}", words)
             else:
                 level = _VERDICT_LEVELS.get(one.level, logging.INFO)
-                yield VerdictChange(level, f"verdict {one.level.word}: {one.reason}", words)
+                yield LogLine(level, f"verdict {one.level.word}: {one.reason}", words)
 
 
-def _broken(before: Broken, after: Broken) -> Iterator[VerdictChange]:
-    """Checks that fail, and that do not any more."""
+def _broken(before: Broken, after: Broken) -> Iterator[LogLine]:
+    """Yield the checks that raise an exception, and those that work again."""
     for check, device in after.keys() - before.keys():
         words = _device_words(check, device) | {"error": after[check, device]}
-        yield VerdictChange(logging.ERROR, "a check fails, what it found before stays: report it", words)
+        yield LogLine(logging.ERROR, "a check raised an exception, its verdicts stay: report this bug", words)
     for check, device in before.keys() - after.keys():
-        yield VerdictChange(logging.INFO, "the check works again", _device_words(check, device))
+        yield LogLine(logging.INFO, "the check works again", _device_words(check, device))
 
 
 def _device_words(check: str, device: str) -> dict[str, object]:
     return {"check": check, **({"device": device} if device else {})}
 
 
-def _alerts(before: Report, after: Report) -> Iterator[VerdictChange]:
+def _alerts(before: Report, after: Report) -> Iterator[LogLine]:
     fired = {alert.identity for alert in before.alerts if alert.state == FIRING}
     firing = {alert.identity for alert in after.alerts if alert.state == FIRING}
     for alert in after.alerts:
         if alert.state == FIRING and alert.identity not in fired:
-            yield VerdictChange(_LEVELS[alert.severity], f"alert firing: {alert.summary}", _words(alert))
+            yield LogLine(_LEVELS[alert.severity], f"alert firing: {alert.summary}", _words(alert))
         elif alert.identity in fired and alert.identity not in firing:
-            yield VerdictChange(logging.INFO, f"alert resolved: {alert.summary}", _words(alert))
+            yield LogLine(logging.INFO, f"alert resolved: {alert.summary}", _words(alert))
 
 
 def _words(alert: Alert) -> Mapping[str, object]:

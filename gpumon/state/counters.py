@@ -1,4 +1,4 @@
-"""Counters: the daemon alone accumulates, from the driver's raw values or from what the sampler's integrals gained."""
+"""Counters: accumulated here alone, from raw values of the driver or from increments of the sampler's integrals."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from gpumon.model.reading import AGENT, RARE, SLOW, Table, metric_type, rows
 
 
 class Count(NamedTuple):
-    """What is exported, and the driver's value it was last advanced by (None: an integral of our own)."""
+    """The exported total, and the raw value that last advanced it (None for an integral of the sampler)."""
 
     total: float
     raw: float | None
     fallen: float | None = None
-    """The driver's last value when it was below `raw`; one that is more, and comes next, tells whether it was true."""
+    """A raw value below `raw` that the next values have to confirm."""
     fallen_at: float = 0.0
-    """When that was first read, on the clock of Now.uptime."""
+    """When `fallen` was first read, on the clock of Now.uptime."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]
 """By row, then by label value ("" for a row without labels)."""
 Values = Mapping[str, Mapping[str, float]]
-"""One poll's values in the same shape."""
+"""The values of one poll in the same shape."""
 
 RESET_SHARE = 0.5
-"""What falls below this share of the last value, and counts on there, began anew."""
+"""A counter that falls below this share of its last value and counts on has restarted."""
 BELIEVED_SECONDS = 4 * SLOW.value
-"""For how long a value has to stay below the last one to be true: by then it was read anew several times."""
-SELDOM = {name: 2 * RARE.value for name, row in rows(Gpu).items() if row.every is RARE}
-"""The same of rows that are read more seldom, by name."""
+"""How long a value must stay lower to be confirmed: it has been read several times by then."""
+RARELY_READ = {name: 2 * RARE.value for name, row in rows(Gpu).items() if row.every is RARE}
+"""The same for rows that are read less often, by name."""
 JITTER_SHARE = 0.99
-"""What falls to less, and counts on there, has lost a part: a sum over links, of which one went down."""
+"""A counter that falls below this share and counts on has lost a part: a sum over links, one of which is down."""
 
 
 @cache
 def counter_rows(table: type[Table]) -> tuple[str, ...]:
-    """Rows of a table that count and whose values come from the driver."""
+    """Return the names of the counters of a table that come from the driver."""
     return tuple(name for name, row in rows(table).items() if metric_type(name) == "counter" and row.source != AGENT)
 
 
 def raw_values(table: Table) -> Values:
-    """The counters of a reading."""
+    """Return the raw counters of a reading."""
     values = {name: getattr(table, name) for name in counter_rows(type(table))}
     return {name: _labelled(value) for name, value in values.items() if value is not None}
 
 
 def gained(increments: Mapping[str, Any]) -> Values:
-    """What the sampler's integrals gained."""
+    """Return the increments of the sampler's integrals."""
     return {name: _labelled(value) for name, value in increments.items()}
 
 
@@ -58,64 +58,79 @@ def _labelled(value: float | Mapping[str, float]) -> Mapping[str, float]:
 
 
 def advance(counts: Counts, raws: Values, gains: Values, uptime: float) -> Counts:
-    """Counters after one more poll. A counter keeps to the kind of source it began with. `lived`: Now.uptime."""
-    after = {name: dict(labelled) for name, labelled in counts.items()}
+    """Return the counters after a poll. A counter keeps the kind of source it started with. `uptime`: Now.uptime."""
+    after = dict(counts)
     for name, values in raws.items():
-        row, believed = after.setdefault(name, {}), uptime - SELDOM.get(name, BELIEVED_SECONDS)
-        for label, raw in values.items():
-            count = row.get(label)
-            if count is None:
-                row[label] = Count(raw, raw)
-            elif count.raw is not None:
-                row[label] = _advance(count, count.raw, raw, uptime, believed)
-    for name, values in gains.items():
-        row = after.setdefault(name, {})
-        for label, gain in values.items():
-            count = row.get(label, Count(0.0, None))
-            if count.raw is None:
-                row[label] = Count(count.total + gain, None)
+        believed = uptime - RARELY_READ.get(name, BELIEVED_SECONDS)
+        after[name] = _advance_row(counts.get(name, {}), values, uptime, believed)
+    for name, gains_by_label in gains.items():
+        after[name] = _add(after.get(name, {}), gains_by_label)
     return after
 
 
-def begun(counts: Counts) -> Counts:
-    """Counters of what is known to have begun anew: those that fell have done so."""
+def _advance_row(
+    row: Mapping[str, Count], values: Mapping[str, float], uptime: float, believed: float
+) -> Mapping[str, Count]:
+    """Advance the counters of a row; the same object if nothing changed."""
+    changed: dict[str, Count] = {}
+    for label, raw in values.items():
+        count = row.get(label)
+        if count is None:
+            changed[label] = Count(raw, raw)
+        elif count.raw is not None and (raw != count.raw or count.fallen is not None):
+            changed[label] = _advance(count, count.raw, raw, uptime, believed)
+    return {**row, **changed} if changed else row
+
+
+def _add(row: Mapping[str, Count], gains: Mapping[str, float]) -> Mapping[str, Count]:
+    """Add the increments of integrals; the same object if nothing changed."""
+    changed: dict[str, Count] = {}
+    for label, gain in gains.items():
+        count = row.get(label)
+        if count is None or (count.raw is None and gain):
+            changed[label] = Count(gain if count is None else count.total + gain, None)
+    return {**row, **changed} if changed else row
+
+
+def confirm_reset(counts: Counts) -> Counts:
+    """Confirm every lower value: the device is known to have been reset."""
     return {
-        name: {label: _begun(one, one.raw, one.fallen, one.fallen) for label, one in labelled.items()}
+        name: {label: _restart(count, count.raw, count.fallen, count.fallen) for label, count in labelled.items()}
         for name, labelled in counts.items()
     }
 
 
 def _advance(count: Count, last: float, raw: float, uptime: float, believed: float) -> Count:
-    """`believed`: what fell before this moment is true if it has not risen again."""
+    """Advance one counter. A lower value first read before `believed` is confirmed if it has not risen since."""
     fallen = count.fallen
     if fallen is not None and raw >= fallen and count.fallen_at <= believed:
-        return _begun(count, last, fallen, raw)
+        return _restart(count, last, fallen, raw)
     if raw >= last:
         return Count(count.total + (raw - last), raw)
     if raw >= last * JITTER_SHARE:
         return Count(count.total, last)
-    # Taken for a beginning, one wrong value would have the next count all twice; and what falls on does not count.
+    # A wrong value taken for a restart would be counted twice with the next one; a falling value does not count.
     if fallen is None or raw < fallen:
         return Count(count.total, last, fallen=raw, fallen_at=uptime)
-    return count if raw == fallen else _begun(count, last, fallen, raw)
+    return count if raw == fallen else _restart(count, last, fallen, raw)
 
 
-def _begun(count: Count, last: float | None, fallen: float | None, raw: float | None) -> Count:
-    """It fell from the last value to that one, and is at `raw` by now; as it is where it did not fall."""
+def _restart(count: Count, last: float | None, fallen: float | None, raw: float | None) -> Count:
+    """Restart a counter that fell from `last` to `fallen` and is now at `raw`; unchanged if it did not fall."""
     if last is None or fallen is None or raw is None:
         return count
-    begun_at = 0.0 if fallen < last * RESET_SHARE else fallen
-    return Count(count.total + raw - begun_at, raw)
+    restarted_at = 0.0 if fallen < last * RESET_SHARE else fallen
+    return Count(count.total + raw - restarted_at, raw)
 
 
-def began_anew(before: Count, after: Count) -> bool:
-    """Whether the driver counts from the beginning again; only what it confirms is believed, see `advance`."""
+def was_reset(before: Count, after: Count) -> bool:
+    """Return whether the counter of the driver restarted, once `advance` has confirmed it."""
     return before.raw is not None and after.raw is not None and after.raw < before.raw * RESET_SHARE
 
 
 def totals(table: Table, counts: Counts, gains: Values) -> dict[str, Any]:
-    """The counters to export beside this reading, by row. What was not read, or could not be integrated, is absent."""
-    shown: dict[str, Any] = {}
+    """Return the counters to export with this reading, by row, without those not read or not integrated."""
+    exported: dict[str, Any] = {}
     for name in counter_rows(type(table)):
         read = getattr(table, name)
         labelled = {
@@ -124,8 +139,8 @@ def totals(table: Table, counts: Counts, gains: Values) -> dict[str, Any]:
             if _is_current(count, label, read, gains.get(name, {}))
         }
         if labelled:
-            shown[name] = labelled.get("", labelled)
-    return shown
+            exported[name] = labelled.get("", labelled)
+    return exported
 
 
 def _is_current(count: Count, label: str, read: Any, gains: Mapping[str, float]) -> bool:

@@ -1,10 +1,10 @@
-"""From what is remembered to what is shown: states of GPUs, rows of the node, and what was so an hour ago. Pure."""
+"""Derive what outputs show from the internal state: states of GPUs, rows of the node, ports and notices. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gpumon.health.architectures import possible
 from gpumon.health.expectation import Expectation
@@ -13,185 +13,224 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver, Node
 from gpumon.model.now import Now
 from gpumon.model.release import NODE, Release
-from gpumon.state import error_counters, expected_gpus, port_inventory
+from gpumon.state import error_counters, gpu_inventory, links_status, port_inventory
 from gpumon.state.gpu_record import GpuRecord, readings
-from gpumon.state.limit_series import capped
+from gpumon.state.limit_series import limit_series
 from gpumon.state.released_gpus import unwatched
-from gpumon.state.report import InternalState, Report
+from gpumon.state.report import GpuInputs, InternalState, Report
 from gpumon.state.settings import ReducerSettings
 
 NOT_READ = "not read yet"
-"""Of a GPU that the store remembers, until the first poll that has it ends."""
-_NOBODY_LOOKS = ("nvml_up", "gpus_visible", "gpus_on_pci_bus", "snapshot_timestamp_seconds")
-"""Rows of the node that are absent while nobody looks at the driver: nothing is known, and nothing is wrong."""
+"""Detail of a GPU from the store until the end of the first poll that lists it."""
+_DRIVER_ROWS = ("nvml_up", "gpus_visible", "gpus_on_pci_bus", "snapshot_timestamp_seconds")
+"""Rows of Node that are absent while the whole driver is released: they are unknown, and nothing is wrong."""
+_T = TypeVar("_T")
 
 
-def shown(report: Report, now: Now, terms: ReducerSettings) -> Report:
-    """The Report with all that follows from its memory."""
-    memory = report.internal
-    status = memory.status
-    fresh = memory.heard_at is not None and now.uptime - memory.heard_at <= terms.stale_after
-    away = unwatched(memory, report.release, now.uptime)
-    down = None if NODE in away else _down(memory, fresh=fresh, terms=terms)
-    states = tuple(
-        _state(gpu, report, down, now, terms, released=gpu.bus_id in away)
-        for gpu in sorted(memory.inventory.values(), key=lambda gpu: gpu.index)
-    )
+def derive(report: Report, now: Now, settings: ReducerSettings) -> Report:
+    """Return the Report with everything that follows from its internal state."""
+    internal = report.internal
+    status, inventory = internal.status, internal.inventory
+    fresh = internal.polled_at is not None and now.uptime - internal.polled_at <= settings.stale_after
+    away = unwatched(internal, report.release, now.uptime)
+    down = None if NODE in away else _down(internal, settings, fresh=fresh)
     alive = status is not None and status.up and NODE not in away
-    expected = expected_gpus.expected(memory, terms.expected)
-    node = _unwatched_node(_node(report, expected, down, fresh=fresh), report.release, away)
-    node = replace(node, **_link_rows(report, now))
-    notices = {"driver": None if node.nvml_up is None else down, "links": port_inventory.notice(memory.links, now)}
-    others = {subject: words for subject, words in report.notices.items() if subject not in notices}
-    known = replace(
+    expected = gpu_inventory.expected(inventory, settings.expected)
+    node = _released_rows(_node(report, expected, down, fresh=fresh), report.release, away)
+    node = replace(node, **links_status.node_rows(internal.links, node.collector_denied, now))
+    readable = links_status.current(internal.links, now) is not None
+    derived = {
+        gpu.bus_id: _derived(gpu, report, down, now, settings, released=gpu.bus_id in away)
+        for gpu in inventory.gpus.values()
+    }
+    states = tuple(sorted((state for _, state in derived.values()), key=lambda state: state.index))
+    derived_report = replace(
         report,
-        expectation=expected,
+        internal=replace(internal, derived=derived),
+        expectation=_same(report.expectation, expected),
         gpus=states,
-        excluded=memory.excluded,
-        catalogue=terms.catalogue,
+        excluded=inventory.excluded,
+        catalogue=settings.catalogue,
         driver=Driver(driver=status.driver, nvml=status.nvml, cuda=status.cuda) if status and alive else Driver(),
         node=node,
-        ports=memory.links.ports if port_inventory.current(memory.links, now) else (),
-        gone_ports=memory.links.gone if port_inventory.current(memory.links, now) else (),
-        notices={subject: words for subject, words in notices.items() if words} | others,
+        ports=internal.ports.ports if readable else (),
+        gone_ports=internal.ports.missing if readable else (),
+        notices=_notices(report, node, down, now),
     )
-    return capped(known)
+    limited = limit_series(derived_report)
+    unchanged = len(limited.gpus) == len(report.gpus) and all(map(_is, limited.gpus, report.gpus))
+    return replace(
+        limited,
+        gpus=report.gpus if unchanged else limited.gpus,
+        node=_same(report.node, limited.node),
+        driver=_same(report.driver, limited.driver),
+    )
 
 
-def _down(memory: InternalState, *, fresh: bool, terms: ReducerSettings) -> str | None:
-    """Why no GPU of the node can be read now; None when they can."""
-    if memory.status is not None and not memory.status.up:
-        return f"{memory.status.error}: {memory.status.remedy}"
-    if memory.samplers.gave_up:
+def _is(value: object, other: object) -> bool:
+    return value is other
+
+
+def _same(before: _T, after: _T) -> _T:
+    """Return the same object as before if both are equal, so that readers can compare by identity."""
+    return before if before == after else after
+
+
+def _notices(report: Report, node: Node, down: str | None, now: Now) -> Mapping[str, str]:
+    derived = {
+        "driver": None if node.nvml_up is None else down,
+        "links": links_status.notice(report.internal.links, now),
+    }
+    others = {subject: text for subject, text in report.notices.items() if subject not in derived}
+    return _same(report.notices, {subject: text for subject, text in derived.items() if text} | others)
+
+
+def _down(internal: InternalState, settings: ReducerSettings, *, fresh: bool) -> str | None:
+    """Return why no GPU of the node can be read now; None if GPUs can be read."""
+    if internal.status is not None and not internal.status.up:
+        return f"{internal.status.error}: {internal.status.remedy}"
+    if internal.samplers.gave_up:
         return "too many children cannot be ended; see abandoned_children"
-    if not fresh and memory.heard_at is not None:
-        return f"no poll for more than {terms.stale_after:g} s"
-    if memory.status is None and memory.samplers.restarts.get("crash"):
-        return f"the sampler has crashed {memory.samplers.restarts['crash']:.0f} times, and said nothing: see the log"
+    if not fresh and internal.polled_at is not None:
+        return f"no poll for more than {settings.stale_after:g} s"
+    crashes = internal.samplers.restarts.get("crash")
+    if internal.status is None and crashes:
+        return f"the sampler has crashed {crashes:.0f} times before its first message: see the log"
     return None
 
 
-def _unwatched_node(node: Node, release: Release, away: Collection[str]) -> Node:
-    """A release is over when what was released has been read again."""
+def _released_rows(node: Node, release: Release, away: Collection[str]) -> Node:
+    """Return Node with the end of the release. A release is over when the GPUs have been read again."""
     end = node.release_end_timestamp_seconds if release.end is None else release.end
     node = replace(node, release_end_timestamp_seconds=end if away else None)
-    return replace(node, **dict.fromkeys(_NOBODY_LOOKS)) if NODE in away else node
+    return replace(node, **dict.fromkeys(_DRIVER_ROWS)) if NODE in away else node
 
 
-def _state(
-    gpu: GpuRecord, report: Report, down: str | None, now: Now, terms: ReducerSettings, *, released: bool
-) -> GpuState:
+# GPUs
+
+
+def _derived(
+    gpu: GpuRecord, report: Report, down: str | None, now: Now, settings: ReducerSettings, *, released: bool
+) -> tuple[GpuInputs, GpuState]:
+    """Return the state of a GPU: the same object as before while its inputs are the same."""
+    internal = report.internal
     fault, detail = gpu.fault, gpu.detail
     if fault is None and not released:
-        fault, detail = _unread(gpu, down, now, terms)
-    xids = _xids(gpu, report.internal, terms)
-    unwatched_level = UNKNOWN if released or fault is not None else OK
-    health = float(max(report.health.of(gpu.uuid), unwatched_level))
+        fault, detail = _unread(gpu, down, now, settings)
+    lowest = UNKNOWN if released or fault is not None else OK
+    inputs = GpuInputs(
+        record=gpu,
+        xids=internal.xids.get(gpu.uuid),
+        catalogue=settings.catalogue,
+        fault=fault,
+        detail=detail,
+        health=float(max(report.health.of(gpu.uuid), lowest)),
+        released=released,
+        port_above=internal.inventory.ports_above.get(gpu.bus_id),
+    )
+    before = internal.derived.get(gpu.bus_id)
+    if before is not None and before[0].same(inputs):
+        return before
+    return inputs, _state(inputs, None if before is None else before[1])
+
+
+def _state(inputs: GpuInputs, before: GpuState | None) -> GpuState:
+    gpu = inputs.record
+    table = readings(gpu, _xids(inputs), inputs.fault, released=inputs.released, before=before and before.gpu)
     return GpuState(
         bus_id=gpu.bus_id,
         uuid=gpu.uuid,
         index=gpu.index,
         nvml_index=gpu.nvml_index,
-        gpu=replace(readings(gpu, xids, fault, released=released), health=health),
-        fault=fault,
-        detail=detail,
+        gpu=replace(table, health=inputs.health),
+        fault=inputs.fault,
+        detail=inputs.detail,
         since=gpu.since,
-        released=released,
-        recalled=gpu.recalled,
-        begun_at=gpu.begun_at,
-        port_above=report.internal.ports_above.get(gpu.bus_id),
+        released=inputs.released,
+        restored=gpu.restored,
+        reset_at=gpu.reset_at,
+        port_above=inputs.port_above,
         peers=gpu.peers,
         peer_access=gpu.peer_access,
         platform=gpu.platform,
-        board=gpu.board,
-        **(_read(gpu) if fault is None and not released else {}),
+        stored=gpu.stored,
+        **(_reading(gpu) if inputs.fault is None and not inputs.released else {}),
     )
 
 
-def _unread(gpu: GpuRecord, down: str | None, now: Now, terms: ReducerSettings) -> tuple[str | None, str]:
-    """The fault of a GPU that had none when it was last read, if that is too long ago."""
-    if down is not None or gpu.seen_at is None:
+def _unread(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSettings) -> tuple[str | None, str]:
+    """Return the fault of a GPU that had none at its last reading if that reading is too old."""
+    if down is not None or gpu.read_at is None:
         return "unknown", down or NOT_READ
-    if now.uptime - gpu.seen_at > terms.stale_after:
-        return "unknown", f"not read for more than {terms.stale_after:g} s"
+    if now.uptime - gpu.read_at > settings.stale_after:
+        return "unknown", f"not read for more than {settings.stale_after:g} s"
     return None, ""
 
 
-def _read(gpu: GpuRecord) -> dict[str, Any]:
-    """What goes when the GPU does not answer."""
-    seen = gpu.seen
-    if seen is None:
+def _reading(gpu: GpuRecord) -> dict[str, Any]:
+    """Return what is absent while the GPU does not answer."""
+    reading = gpu.reading
+    if reading is None:
         return {}
     return {
-        "ecc_volatile": None if seen.gpu is None else seen.gpu.ecc_errors_total,
+        "ecc_volatile": None if reading.gpu is None else reading.gpu.ecc_errors_total,
         "links": gpu.links,
-        "c2c_links": seen.c2c_links,
-        "fabric": seen.fabric,
-        "migs": seen.migs,
-        "pids": seen.pids,
-        "pids_at": seen.pids_at,
-        "link_bytes": seen.link_bytes,
+        "c2c_links": reading.c2c_links,
+        "fabric": reading.fabric,
+        "migs": reading.migs,
+        "pids": reading.pids,
+        "pids_at": reading.pids_at,
+        "link_bytes": reading.link_bytes,
         "traffic": gpu.traffic,
         "idle_since": gpu.idle_since,
     }
 
 
-def _xids(gpu: GpuRecord, memory: InternalState, terms: ReducerSettings) -> Mapping[str, tuple[float, float]]:
-    """Count and last time by code; the critical codes that this GPU can have exist from the start."""
-    has_links = gpu.seen is not None and bool(gpu.seen.c2c_links)
-    can = possible(sorted(terms.catalogue.critical), gpu.identity.get("architecture"), chip_to_chip=has_links)
-    return {str(xid): (0.0, 0.0) for xid in can} | dict(memory.xids.get(gpu.uuid, {}))
+def _xids(inputs: GpuInputs) -> Mapping[str, tuple[float, float]]:
+    """Return count and last time by code; the critical codes that this GPU can have exist from the start."""
+    gpu, critical = inputs.record, inputs.catalogue.critical
+    chip_to_chip = gpu.reading is not None and bool(gpu.reading.c2c_links)
+    codes = possible(sorted(critical), gpu.identity.get("architecture"), chip_to_chip=chip_to_chip)
+    return {str(code): (0.0, 0.0) for code in codes} | dict(inputs.xids or {})
+
+
+# The node
 
 
 def _node(report: Report, expected: Expectation, down: str | None, *, fresh: bool) -> Node:
-    memory, status = report.internal, report.internal.status
-    nothing_here = memory.bus is not None and not expected_gpus.ours(memory.bus) and not expected.count
-    tried = status is not None or memory.samplers.stuck_seconds or any(memory.samplers.restarts.values())
+    internal = report.internal
+    samplers, bus = internal.samplers, internal.inventory.bus
+    no_gpus = bus is not None and not gpu_inventory.owned_on_bus(bus) and not expected.count
+    tried = internal.status is not None or samplers.stuck_seconds or any(samplers.restarts.values())
+    left_out = float(internal.ports.left_out * port_inventory.MIN_SERIES_PER_PORT)
     return replace(
         report.node,
         simulated=float(report.simulated is not None),
-        nvml_up=None if nothing_here or not tried else float(down is None and fresh),
-        nvml_stuck_seconds=memory.samplers.stuck_seconds,
-        gpus_expected=None if memory.bus is None else float(expected.count),
+        nvml_up=None if no_gpus or not tried else float(down is None and fresh),
+        nvml_stuck_seconds=samplers.stuck_seconds,
+        gpus_expected=None if bus is None else float(expected.count),
         gpus_visible=report.node.gpus_visible if down is None else None,
-        gpus_on_pci_bus=_by_driver(memory.bus),
+        gpus_on_pci_bus=_by_driver(bus),
         maintenance_end_timestamp_seconds=_maintenance_end(report),
-        sampler_restarts_total=dict(memory.samplers.restarts),
-        abandoned_children=float(len(memory.samplers.abandoned) + len(memory.links.child.abandoned)),
-        driver_calls_total=memory.samplers.driver_calls,
-        nvswitch_errors_total=error_counters.nvswitch_errors(memory),
-        dropped_series_total={
-            **(report.node.dropped_series_total or {}),
-            "ports": float(memory.links.left_out * port_inventory.SERIES_A_PORT),
-        },
+        sampler_restarts_total=dict(samplers.restarts),
+        abandoned_children=float(len(samplers.abandoned) + len(internal.links.child.abandoned)),
+        driver_calls_total=samplers.driver_calls,
+        nvswitch_errors_total=error_counters.nvswitch_errors(internal),
+        dropped_series_total={**(report.node.dropped_series_total or {}), "ports": left_out},
     )
 
 
 def _maintenance_end(report: Report) -> float | None:
-    """Absent, and not 0, until the store has told: 0 would say that a maintenance from before a restart has ended."""
+    """Return the end; None until the store has been read, because 0 would end a maintenance from before a restart."""
     if report.maintenance is not None:
         return report.maintenance.until
-    return 0.0 if report.internal.recalled else None
-
-
-def _link_rows(report: Report, now: Now) -> dict[str, Any]:
-    """What the links child knows of the node."""
-    seen = port_inventory.current(report.internal.links, now)
-    before = report.node.collector_denied
-    denied = {name: one for name, one in (before or {}).items() if name not in port_inventory.COLLECTORS}
-    denied |= dict.fromkeys(seen.denied if seen else (), 1.0)
-    stops = port_inventory.stops(report.internal.links)
-    return {
-        **port_inventory.services(seen),
-        "service_stops_total": stops,
-        "collector_denied": None if before is None and not denied else denied,
-    }
+    return 0.0 if report.internal.restored else None
 
 
 def _by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:
     if bus is None:
         return None
-    counted = {"nvidia": 0.0, "vfio-pci": 0.0, "none": 0.0}
+    counts = {"nvidia": 0.0, "vfio-pci": 0.0, "none": 0.0}
     for driver in bus.values():
-        counted[driver or "none"] = counted.get(driver or "none", 0.0) + 1
-    return counted
+        counts[driver or "none"] = counts.get(driver or "none", 0.0) + 1
+    return counts

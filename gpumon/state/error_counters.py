@@ -1,4 +1,4 @@
-"""Errors of GPUs and NVSwitches in the Report: counters, and the events that stand on record. Pure."""
+"""Errors of GPUs and NVSwitches in the Report: counters, and the last events. Pure."""
 
 from __future__ import annotations
 
@@ -6,41 +6,43 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpumon.model.error_event import CANCELLED_BY, SXID, UNNAMED, XID, ErrorChange, ErrorEvent
-from gpumon.state import expected_gpus
 from gpumon.state.messages import ErrorChanges, StoredState
 from gpumon.state.report import Counted, InternalState, Report
 
-MOST_EVENTS = 500
-"""Events that the Report holds; the store knows more."""
+MAX_EVENTS = 500
+"""Events in the Report; the store has more."""
 
 
-def take(report: Report, told: ErrorChanges) -> Report:
-    """Count what was gained, and put each burst in the place of its older state."""
-    memory = report.internal
-    counted = {XID: memory.xids, SXID: memory.sxids}
+def take(report: Report, message: ErrorChanges) -> Report:
+    """Count the new errors, and replace each event by its newer state."""
+    internal = report.internal
+    counted = {XID: internal.xids, SXID: internal.sxids}
     for kind, before in counted.items():
-        counted[kind] = _counted(before, (change for change in told.changes if change.event.kind == kind))
-    memory = replace(memory, xids=counted[XID], sxids=counted[SXID])
-    return replace(report, internal=memory, events=_events(report.events, [change.event for change in told.changes]))
+        counted[kind] = _counted(before, (change for change in message.changes if change.event.kind == kind))
+    internal = replace(internal, xids=counted[XID], sxids=counted[SXID])
+    return replace(
+        report, internal=internal, events=_events(report.events, [change.event for change in message.changes])
+    )
 
 
-def recall(report: Report, remembered: StoredState) -> Report:
-    """What the store knew, and what was told before it could be read."""
-    memory = report.internal
-    counted = {XID: _copied(memory.xids), SXID: _copied(memory.sxids)}
-    for one in remembered.counters:
-        device = one.device.lower() if one.device.startswith(UNNAMED) else one.device
-        codes = counted[one.kind].setdefault(device, {})
-        meanwhile, later = codes.get(str(one.code), (0.0, 0.0))
-        codes[str(one.code)] = (one.count + meanwhile, max(one.last_wall, later))
-    memory = expected_gpus.recalled(memory, remembered, report.boot_id)
-    memory = replace(memory, xids=counted[XID], sxids=counted[SXID], recalled=True)
-    return replace(report, internal=memory, events=_events(remembered.events, report.events))
+def restore(report: Report, stored: StoredState) -> Report:
+    """Add the stored counters and events to those from before the store was read."""
+    internal = report.internal
+    counted = {XID: _copied(internal.xids), SXID: _copied(internal.sxids)}
+    for row in stored.counters:
+        device = row.device.lower() if row.device.startswith(UNNAMED) else row.device
+        codes = counted[row.kind].setdefault(device, {})
+        meanwhile, later = codes.get(str(row.code), (0.0, 0.0))
+        codes[str(row.code)] = (row.count + meanwhile, max(row.last_wall, later))
+    internal = replace(internal, xids=counted[XID], sxids=counted[SXID])
+    return replace(report, internal=internal, events=_events(stored.events, report.events))
 
 
-def nvswitch_errors(memory: InternalState) -> dict[str, float] | None:
-    """By nvswitch and sxid."""
-    counts = {f"{switch},{code}": count for switch, codes in memory.sxids.items() for code, (count, _) in codes.items()}
+def nvswitch_errors(internal: InternalState) -> dict[str, float] | None:
+    """Return the SXid counters by nvswitch and sxid."""
+    counts = {
+        f"{switch},{code}": count for switch, codes in internal.sxids.items() for code, (count, _) in codes.items()
+    }
     return counts or None
 
 
@@ -63,12 +65,12 @@ def _counted(before: Counted, changes: Iterable[ErrorChange]) -> Counted:
 
 def _events(before: Sequence[ErrorEvent], newer: Sequence[ErrorEvent]) -> tuple[ErrorEvent, ...]:
     by_id = {event.id: event for event in (*before, *newer)}
-    kept = sorted(by_id.values(), key=lambda event: event.last_wall)[-MOST_EVENTS:]
-    return tuple(_cancelled(event, kept) for event in kept)
+    last = sorted(by_id.values(), key=lambda event: event.last_wall)[-MAX_EVENTS:]
+    return tuple(_cancelled(event, last) for event in last)
 
 
 def _cancelled(event: ErrorEvent, events: Sequence[ErrorEvent]) -> ErrorEvent:
-    """The same, knowing when another Xid of its GPU said that it is over."""
+    """Return the event with the time at which another Xid of the same GPU cancelled it."""
     by = CANCELLED_BY.get(event.code) if event.kind == XID else None
     if by is None:
         return event

@@ -1,7 +1,4 @@
-"""Who used a GPU and since when nobody does, from one reading to the next; what the agent's own probe did is nobody's.
-
-Pure.
-"""
+"""Whether a GPU is in use and since when it is idle, without the use by the agent's own probe. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +14,9 @@ from gpumon.model.snapshot import GpuReading
 from gpumon.probe.core.preflight import IDLE_TRAFFIC, idle_bytes
 
 IDLE_UTILIZATION = 0.05
-"""At most, for who would know since when a GPU is idle: a look at it may wake it."""
+"""Maximum utilization of an idle GPU: reading a GPU may wake it."""
 GAP_SECONDS = 120.0
-"""After so long without a reading nobody knows who used the GPU meanwhile."""
+"""Time without a reading after which the use of the GPU in between is unknown."""
 _TRAFFIC = (
     *("pcie_receive_bytes_total", "pcie_transmit_bytes_total"),
     *("nvlink_receive_bytes_total", "nvlink_transmit_bytes_total"),
@@ -28,30 +25,30 @@ _TRAFFIC = (
 
 @cache
 def busy_rows() -> tuple[str, ...]:
-    """Rows of Gpu that say how much it was used: all that are integrals by nature, and none for want of a counter."""
+    """Return the rows of Gpu that measure its use: integrals that do not replace a counter of the driver."""
     return tuple(name for name, row in rows(Gpu).items() if isinstance(row.source, Integral))
 
 
-def without_own(seen: GpuReading) -> GpuReading:
-    """The reading of a GPU that the probe loads: as if nobody had watched how busy it is."""
-    unused: Mapping[str, Any] = {name: 0.0 for name in busy_rows() if name in seen.increments}
-    return replace(seen, watched=0.0, increments={**seen.increments, **unused})
+def without_own(reading: GpuReading) -> GpuReading:
+    """Return the reading without the use by the agent's probe: that time counts as not observed."""
+    unused: Mapping[str, Any] = {name: 0.0 for name in busy_rows() if name in reading.increments}
+    return replace(reading, watched=0.0, increments={**reading.increments, **unused})
 
 
-def traffic(before: GpuReading | None, seen: GpuReading) -> float | None:
-    """Bytes a second over NVLink and PCIe, both ways, since the reading before; None where none is counted."""
-    if before is None or before.gpu is None or seen.gpu is None or not seen.watched:
+def traffic(before: GpuReading | None, reading: GpuReading) -> float | None:
+    """Return the NVLink and PCIe traffic since the last reading, in bytes per second; None if it is not counted."""
+    if before is None or before.gpu is None or reading.gpu is None or not reading.watched:
         return None
     gains = [
         now - was
-        for was, now in ((getattr(before.gpu, name), getattr(seen.gpu, name)) for name in _TRAFFIC)
+        for was, now in ((getattr(before.gpu, name), getattr(reading.gpu, name)) for name in _TRAFFIC)
         if was is not None and now is not None and now >= was
     ]
-    return sum(gains) / seen.watched if gains else None
+    return sum(gains) / reading.watched if gains else None
 
 
 def in_use(gpu: Gpu, moved: float | None) -> bool:
-    """Whether anything shows that somebody uses it. `moved`: its traffic."""
+    """Return whether the reading shows that the GPU is in use. `moved`: its traffic."""
     return bool(
         gpu.processes
         or (gpu.utilization_ratio or 0.0) > IDLE_UTILIZATION
@@ -60,8 +57,8 @@ def in_use(gpu: Gpu, moved: float | None) -> bool:
     )
 
 
-def idle_since(before: float | None, gpu: Gpu, moved: float | None, now: Now, *, unseen: float | None) -> float | None:
-    """Boot clock since when nobody uses it; None while somebody does. `unseen`: seconds since it was last read."""
+def idle_since(before: float | None, gpu: Gpu, moved: float | None, now: Now, *, unread: float | None) -> float | None:
+    """Return the boot clock since when it is idle; None while in use. `unread`: seconds since it was last read."""
     if in_use(gpu, moved):
         return None
-    return now.at if before is None or unseen is None or unseen > GAP_SECONDS else before
+    return now.at if before is None or unread is None or unread > GAP_SECONDS else before

@@ -1,196 +1,320 @@
-"""The GPUs the agent knows, together: found on the bus, named, numbered, in each other's place, missed."""
+"""The GPUs of the node, and which GPUs should be here over restarts and reboots. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+import enum
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from gpumon.health.products import Neighbours
+from gpumon.health.expectation import Expectation, expectation
+from gpumon.health.products import Neighbours, whole
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.now import Now
-from gpumon.model.snapshot import GpuReading
+from gpumon.model.snapshot import CONTAINER, HOST, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
+from gpumon.state.gpu_identity import DISPLACED, Bus, Records, add_stored, identify, identify_from_store, unidentified
 from gpumon.state.gpu_record import GpuRecord, fail, read
-from gpumon.state.messages import Quarantine
+from gpumon.state.messages import Acceptance, Quarantine, StoredState
 
-OURS = frozenset({"", "nvidia", "nouveau"})
-"""Drivers of GPUs that are, or should be, NVIDIA's driver's: any other one gives the GPU to a virtual machine."""
-TAKEN = "taken-"
-"""Begins the stand-in for the bus id of a GPU at whose address there is another one now; its uuid follows."""
+NVIDIA_DRIVERS = frozenset({"", "nvidia", "nouveau"})
+"""Drivers of GPUs that belong to this host; a GPU with any other driver is passed through to a virtual machine."""
 
 
-Inventory = Mapping[str, GpuRecord]
-"""By bus id."""
-Bus = Mapping[str, str]
-"""Bus id -> driver bound."""
+class Removal(enum.StrEnum):
+    """Why a GPU is no longer expected."""
+
+    GIVEN = "given"
+    """Passed through to a virtual machine: it has another driver."""
+    EXCLUDED = "excluded"
+    REPLACED = "replaced"
+    ACCEPTED = "accepted"
+    """The operator accepted that it is gone."""
 
 
-def see(
-    known: Inventory, seen: GpuReading, bus: Bus, now: Now, boot_id: str = "", *, own: Collection[str] = ()
-) -> Inventory:
-    """Take one GPU of a poll into the inventory. `own`: UUIDs of those that the probe loads."""
-    before = known.get(seen.bus_id) or stranger(known, seen.bus_id, bus)
-    if seen.uuid is not None and (before.uuid != seen.uuid or before.recalled):
-        known, before = _name(known, before, seen)
-    if before.nvml_index != seen.index:
-        before = replace(before, nvml_index=seen.index)
-    return {**known, seen.bus_id: read(before, seen, _neighbours(known, bus), now, boot_id, own=before.uuid in own)}
+class RemovedGpu(NamedTuple):
+    """A GPU that was here and is no longer expected."""
+
+    why: Removal
+    bus_id: str
 
 
-def _name(known: Inventory, stand_in: GpuRecord, seen: GpuReading) -> tuple[Inventory, GpuRecord]:
-    """A GPU has told its uuid: it was opened for the first time, or moved here, or took another board's place."""
-    others = {bus_id: gpu for bus_id, gpu in known.items() if bus_id != seen.bus_id}
-    if stand_in.uuid != seen.uuid and not stand_in.uuid.startswith(UNNAMED):
-        key = TAKEN + stand_in.uuid
-        others[key] = replace(stand_in, bus_id=key, seen=None, seen_at=None, absent=True)
-    before = next((gpu for gpu in others.values() if gpu.uuid == seen.uuid), None)
-    if before is not None:
-        del others[before.bus_id]
-        if not before.recalled:
-            return others, replace(before, bus_id=seen.bus_id, absent=False)
-        if not before.absent:  # it was not there after all: who sits there has no name again
-            unnamed = replace(before, uuid=UNNAMED + before.bus_id.lower(), identity={}, recalled=False, board=None)
-            others[before.bus_id] = replace(unnamed, numbered=False)
-    elif stand_in.uuid == seen.uuid:
-        before = stand_in
-    others, index = _numbered(others, before, stand_in.index if seen.index is None else seen.index)
-    fresh = GpuRecord(bus_id=seen.bus_id, uuid=seen.uuid or "", index=index, numbered=True)
-    return others, fresh if before is None else replace(fresh, board=before.board, identity=before.identity)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuInventory:
+    """The GPUs of the node, the PCI bus, and what is known of earlier GPUs."""
+
+    gpus: Records = field(default_factory=dict)
+    """By bus id."""
+    bus: Bus | None = None
+    """None until the PCI bus has been read."""
+    ports_above: Mapping[str, str] = field(default_factory=dict)
+    """Bus id -> address of the PCIe port that the GPU's link leads to."""
+    excluded: tuple[str, ...] = ()
+    """Bus ids that the configuration excludes."""
+    place: str = HOST
+    """One of PLACES."""
+    stored: Mapping[str, StoredGpu] = field(default_factory=dict)
+    """Bus id -> the GPU that an earlier run of the agent last read there."""
+    learned: int = 0
+    """Maximum number of GPUs that were ever here at once, with those passed through to virtual machines."""
+    accepted: bool = False
+    """The operator accepted the number of GPUs; `learned` counts from there."""
+    removed: Mapping[str, RemovedGpu] = field(default_factory=dict)
+    """uuid -> why it is no longer expected."""
+
+    @property
+    def drivers(self) -> Bus:
+        """Return the drivers by bus id; empty until the bus has been read."""
+        return self.bus or {}
 
 
-def _numbered(others: dict[str, GpuRecord], before: GpuRecord | None, told: int) -> tuple[dict[str, GpuRecord], int]:
-    """Its index: that which it had in this boot, else what the driver says. Who only guessed its own gives way."""
-    wanted = before.index if before is not None and before.numbered else told
-    holder = next((gpu for gpu in others.values() if gpu.index == wanted), None)
-    if holder is None:
-        return others, wanted
-    if holder.numbered:
-        return others, _free(others, wanted)
-    return {**others, holder.bus_id: replace(holder, index=_free(others, wanted))}, wanted
+def poll(
+    inventory: GpuInventory,
+    snapshot: Snapshot,
+    released: Collection[str],
+    now: Now,
+    boot_id: str,
+    *,
+    own: Collection[str],
+) -> GpuInventory:
+    """Apply the readings of a poll, or of a part of one. `own` holds the uuids of GPUs that the agent's probe loads."""
+    records, bus = inventory.gpus, inventory.drivers
+    for reading in snapshot.gpus:
+        before = records.get(reading.bus_id) or unidentified(records, reading.bus_id, bus)
+        if reading.uuid is not None and (before.uuid != reading.uuid or before.restored):
+            records, before = identify(records, before, reading)
+        record = read(before, reading, _neighbours(records, bus), now, boot_id, own=before.uuid in own)
+        records = {**records, reading.bus_id: record}
+    records = _with_released(records, released, bus)
+    return replace(inventory, gpus=records)
 
 
-def _free(known: Inventory, index: int) -> int:
-    """The first index from this one on that no GPU has."""
-    taken = {gpu.index for gpu in known.values()}
-    while index in taken:
-        index += 1
-    return index
+def finish_poll(
+    inventory: GpuInventory, snapshot: Snapshot, present: set[str], now: Now, *, restored: bool
+) -> GpuInventory:
+    """Mark GPUs that a complete poll did not list as missing, and remove those that were replaced.
 
-
-def stranger(known: Inventory, bus_id: str, bus: Bus) -> GpuRecord:
-    """A GPU of which only the PCI address is known. NVML counts in the order of the bus: its place is its index."""
-    places = sorted({one for one, driver in bus.items() if driver == "nvidia"} | {bus_id})
-    return GpuRecord(bus_id=bus_id, uuid=UNNAMED + bus_id.lower(), index=_free(known, places.index(bus_id)))
-
-
-def recall(known: Inventory, boards: Mapping[str, StoredGpu]) -> Inventory:
-    """Name those that have not told their names by the boards that were last seen at their addresses."""
-    taken = {gpu.uuid for gpu in known.values()}
-    named = {
-        bus_id: replace(gpu, uuid=board.uuid, identity={**identity(board), **gpu.identity}, recalled=True, board=board)
-        for bus_id, gpu in known.items()
-        if gpu.uuid.startswith(UNNAMED) and (board := boards.get(bus_id)) is not None and board.uuid not in taken
-    }
-    return {**known, **named} if named else known
-
-
-def identity(board: StoredGpu) -> dict[str, str]:
-    """What is shown of it before it has told its name."""
-    known = {name: getattr(board, name) for name in ("name", "serial", "vbios", "inforom", "gsp")}
-    return {name: value for name, value in {**known, "pci_bus_id": board.bus_id}.items() if value}
-
-
-def remember(known: Inventory, boards: Collection[StoredGpu], boot_id: str) -> Inventory:
-    """With every board that is expected and that nobody has seen yet. Of two at one address the one seen last is there.
-
-    An index counts as long as the host was not rebooted since: then the driver may count otherwise.
+    `present` holds the bus ids that are not missing: listed, quarantined or released. `restored`: the store was read.
     """
-    mine = {board.uuid: board for board in boards}
-    after = {bus_id: _merged(gpu, mine.get(gpu.uuid)) for bus_id, gpu in known.items()}
-    here = {gpu.uuid for gpu in after.values()}
-    for board in sorted(boards, key=lambda board: -board.last_wall):
-        if board.expected and board.uuid not in here:
-            key = board.bus_id if board.bus_id not in after else TAKEN + board.uuid
-            index = _free(after, board.gpu or 0)
-            after[key] = GpuRecord(
-                bus_id=key,
-                uuid=board.uuid,
-                index=index,
-                identity=identity(board),
-                recalled=True,
-                numbered=board.boot_id == boot_id and index == board.gpu,
-                absent=True,
-                board=board,
-            )
-    return after
+    records = inventory.gpus
+    if snapshot.complete:
+        missing = {
+            bus_id: fail(gpu, "missing", _location(gpu, inventory.drivers), now.wall)
+            for bus_id, gpu in records.items()
+            if bus_id not in present
+        }
+        records = {**records, **missing}
+    inventory = replace(inventory, gpus=identify_from_store(records, inventory.stored))
+    inventory = _owned(_learn(inventory, snapshot.visible))
+    if snapshot.complete and restored:
+        inventory = _remove(inventory, _replaced(inventory.gpus, _places(inventory)), Removal.REPLACED)
+    return inventory
 
 
-def _merged(gpu: GpuRecord, board: StoredGpu | None) -> GpuRecord:
-    """The store was late: it knows when the GPU was seen first."""
-    if board is None or gpu.board is None:
-        return gpu
-    return replace(gpu, board=replace(gpu.board, first_wall=min(gpu.board.first_wall, board.first_wall)))
-
-
-def replaced(known: Inventory, places: int) -> Collection[GpuRecord]:
-    """Absent boards in whose stead others are here: with as many as should be all, else those whose place is taken.
-
-    While a GPU has not told its name nobody knows.
-    """
-    absent = [gpu for gpu in known.values() if gpu.absent]
-    surplus = len(known) - places
-    if surplus <= 0 or any(gpu.uuid.startswith(UNNAMED) for gpu in known.values()):
-        return ()
-    if surplus >= len(absent):
-        return absent
-    taken = [gpu for gpu in absent if gpu.bus_id.startswith(TAKEN)]
-    return sorted(taken, key=lambda gpu: gpu.board.last_wall if gpu.board else 0.0)[:surplus]
-
-
-def leave_aside(known: Inventory, aside: Mapping[str, Quarantine], bus: Bus) -> Inventory:
-    """Mark what no sampler opens."""
-    marked = dict(known)
-    for bus_id, one in aside.items():
-        marked[bus_id] = fail(known.get(bus_id) or stranger(marked, bus_id, bus), one.fault, one.detail, one.wall)
-    return marked
-
-
-def expect(known: Inventory, bus_ids: Collection[str], bus: Bus) -> Inventory:
-    """Know what is on the bus and nobody has opened yet, nor will for now."""
-    expected = dict(known)
-    for bus_id in sorted(bus_ids):
-        if bus_id in bus:
-            expected[bus_id] = replace(expected.get(bus_id) or stranger(expected, bus_id, bus), absent=False)
-    return expected
-
-
-def miss(known: Inventory, present: set[str], bus: Bus, now: Now) -> Inventory:
-    """Mark as missing what should have been in this poll and was not."""
-    gone = {bus_id: gpu for bus_id, gpu in known.items() if bus_id not in present}
-    missing = {bus_id: fail(gpu, "missing", _whereabouts(gpu, bus), now.wall) for bus_id, gpu in gone.items()}
-    return {**known, **missing}
-
-
-def _whereabouts(gpu: GpuRecord, bus: Bus) -> str:
-    if gpu.bus_id.startswith(TAKEN):
-        return f"another GPU is at {gpu.board.bus_id}, where it was last seen" if gpu.board else "another is there now"
+def _location(gpu: GpuRecord, bus: Bus) -> str:
+    if gpu.bus_id.startswith(DISPLACED):
+        return f"another GPU is at its last address {gpu.stored.bus_id}" if gpu.stored else "another GPU is there now"
     return "on the PCI bus, but the driver does not list it" if gpu.bus_id in bus else "no longer on the PCI bus"
 
 
-def release(known: Inventory, bus: Bus, excluded: Collection[str]) -> Inventory:
-    """Drop what another driver owns now, or the configuration excludes: it is not ours to miss."""
-    return {bus_id: gpu for bus_id, gpu in known.items() if bus.get(bus_id, "") in OURS and bus_id not in excluded}
+def _with_released(records: Records, released: Collection[str], bus: Bus) -> Records:
+    """Add GPUs that are on the bus and that no sampler opens because of a release or of a stored verdict."""
+    after = records
+    for bus_id in sorted(released):
+        before = after.get(bus_id)
+        if bus_id in bus and (before is None or before.absent):
+            after = {**after, bus_id: replace(before or unidentified(after, bus_id, bus), absent=False)}
+    return after
 
 
-def given_away(bus: Bus) -> int:
-    """GPUs on the bus that belong to virtual machines."""
-    return len(_given(bus))
+def quarantine(inventory: GpuInventory, quarantined: Mapping[str, Quarantine]) -> GpuInventory:
+    """Set the fault of every GPU that no sampler opens."""
+    records = dict(inventory.gpus)
+    for bus_id, entry in quarantined.items():
+        before = records.get(bus_id) or unidentified(records, bus_id, inventory.drivers)
+        records[bus_id] = fail(before, entry.fault, entry.detail, entry.wall)
+    return replace(inventory, gpus=identify_from_store(records, inventory.stored))
 
 
-def _given(bus: Bus) -> frozenset[str]:
-    return frozenset(bus_id for bus_id, driver in bus.items() if driver not in OURS)
+def read_bus(inventory: GpuInventory, bus: PciBus) -> GpuInventory:
+    """Apply a reading of the PCI bus."""
+    inventory = replace(inventory, bus=bus.functions, excluded=bus.excluded, place=bus.place, ports_above=bus.ports)
+    return _owned(_learn(inventory, None))
 
 
-def _neighbours(known: Inventory, bus: Bus) -> Neighbours:
-    given = _given(bus)
-    return Neighbours(count=max(len(bus) - len(given), len(known)), given_away=given)
+def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuInventory:
+    """Apply the stored GPUs: each that is expected is in the inventory again, wherever it is."""
+    by_address = {gpu.bus_id: gpu for gpu in stored.gpus}
+    records = add_stored(identify_from_store(inventory.gpus, by_address), stored.gpus, boot_id)
+    inventory = replace(
+        inventory,
+        stored=by_address,
+        gpus=records,
+        accepted=inventory.accepted or stored.accepted,
+        removed={**removed(stored.gpus, accepted=stored.accepted), **inventory.removed},
+        learned=max(inventory.learned, sum(gpu.expected for gpu in stored.gpus)),
+    )
+    return _owned(inventory)
+
+
+def removed(stored: Collection[StoredGpu], *, accepted: bool) -> dict[str, RemovedGpu]:
+    """Return the stored GPUs that are no longer expected, by uuid.
+
+    The store does not keep the reason: a GPU was replaced if another one has its address, or if nothing was accepted.
+    """
+    addresses = {gpu.bus_id for gpu in stored if gpu.expected}
+    return {
+        gpu.uuid: RemovedGpu(
+            Removal.ACCEPTED if accepted and gpu.bus_id not in addresses else Removal.REPLACED, gpu.bus_id
+        )
+        for gpu in stored
+        if not gpu.expected
+    }
+
+
+def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
+    """Expect from now on what the operator accepted."""
+    leaving = [gpu for gpu in inventory.gpus.values() if gpu.uuid in acceptance.gone]
+    inventory = _remove(inventory, leaving, Removal.ACCEPTED)
+    if acceptance.count is None:
+        return inventory
+    return replace(inventory, accepted=True, learned=acceptance.count + passed_through(_own_bus(inventory)))
+
+
+def expect_unnamed(inventory: GpuInventory, bus_ids: Collection[str]) -> GpuInventory:
+    """Add GPUs on the bus that only stored verdicts name, so that they have an index before the first poll."""
+    records = _with_released(inventory.gpus, set(bus_ids) - inventory.gpus.keys(), inventory.drivers)
+    owned = _owned_records(records, inventory)
+    return inventory if owned is inventory.gpus else replace(inventory, gpus=owned)
+
+
+def expected(inventory: GpuInventory, configured: int | None) -> Expectation:
+    """Return how many GPUs should be here, and why."""
+    away = passed_through(_own_bus(inventory)) + _excluded_and_off(inventory)
+    own = max(0, inventory.learned - away)
+    return expectation(
+        configured=configured,
+        accepted=inventory.accepted,
+        learned=own,
+        product=None if away else _by_product(inventory.gpus.values(), own),
+        on_bus=owned_on_bus(inventory.drivers),
+        place=inventory.place,
+        unlisted=_unlisted(inventory),
+    )
+
+
+def passed_through(bus: Bus) -> int:
+    """Return the number of GPUs on the bus that belong to virtual machines."""
+    return len(_passed_through(bus))
+
+
+def owned_on_bus(bus: Bus) -> int:
+    """Return the number of GPUs on the bus that belong to this host."""
+    return len(bus) - passed_through(bus)
+
+
+def _passed_through(bus: Bus) -> frozenset[str]:
+    return frozenset(bus_id for bus_id, driver in bus.items() if driver not in NVIDIA_DRIVERS)
+
+
+def _neighbours(records: Records, bus: Bus) -> Neighbours:
+    away = _passed_through(bus)
+    return Neighbours(count=max(len(bus) - len(away), len(records)), given_away=away)
+
+
+def _own_bus(inventory: GpuInventory) -> Bus:
+    """Return the bus, empty in a container: there it lists all GPUs of the host."""
+    return {} if inventory.place == CONTAINER else inventory.drivers
+
+
+def _learn(inventory: GpuInventory, visible: int | None) -> GpuInventory:
+    """Raise the learned number of GPUs to what is here now."""
+    bus = _own_bus(inventory)
+    here = (visible or 0) + passed_through(bus)
+    if bus:  # the driver may have counted before a GPU was passed through, and the bus was read after that
+        here = min(here, len(bus))
+    learned = max(inventory.learned, here, 0 if inventory.accepted else len(bus))
+    return inventory if learned == inventory.learned else replace(inventory, learned=learned)
+
+
+def _places(inventory: GpuInventory) -> int:
+    """Return how many records the inventory should have: none is passed through or excluded."""
+    excluded = sum(bus_id in inventory.drivers for bus_id in inventory.excluded)
+    away = passed_through(_own_bus(inventory)) + excluded + _excluded_and_off(inventory)
+    return inventory.learned - away
+
+
+def _excluded_and_off(inventory: GpuInventory) -> int:
+    """Return the number of GPUs that are excluded and no longer on the PCI bus: they are not missing."""
+    excluded = (gpu for gpu in inventory.removed.values() if gpu.why is Removal.EXCLUDED)
+    return sum(gpu.bus_id in inventory.excluded and gpu.bus_id not in inventory.drivers for gpu in excluded)
+
+
+def _replaced(records: Records, places: int) -> Collection[GpuRecord]:
+    """Return the absent GPUs that others replace: all if the node is full, else those whose address is used.
+
+    While the uuid of a GPU has not been read, nothing counts as replaced.
+    """
+    surplus = len(records) - places
+    if surplus <= 0 or any(gpu.uuid.startswith(UNNAMED) for gpu in records.values()):
+        return ()
+    absent = [gpu for gpu in records.values() if gpu.absent]
+    if surplus >= len(absent):
+        return absent
+    displaced = [gpu for gpu in absent if gpu.bus_id.startswith(DISPLACED)]
+    return sorted(displaced, key=lambda gpu: gpu.stored.last_wall if gpu.stored else 0.0)[:surplus]
+
+
+def _owned_records(records: Records, inventory: GpuInventory) -> Records:
+    """Return the records without GPUs that another driver owns or the configuration excludes."""
+    bus, excluded = inventory.drivers, inventory.excluded
+    if all(bus_id not in excluded and bus.get(bus_id, "") in NVIDIA_DRIVERS for bus_id in records):
+        return records
+    return {
+        bus_id: gpu
+        for bus_id, gpu in records.items()
+        if bus_id not in excluded and bus.get(bus_id, "") in NVIDIA_DRIVERS
+    }
+
+
+def _owned(inventory: GpuInventory) -> GpuInventory:
+    """Remove GPUs that another driver owns or the configuration excludes; what is here again is no longer removed."""
+    records = inventory.gpus
+    left = _owned_records(records, inventory)
+    if left is not records:
+        leaving = [gpu for bus_id, gpu in records.items() if bus_id not in left]
+        given = [gpu for gpu in leaving if gpu.bus_id not in inventory.excluded]
+        excluded = [gpu for gpu in leaving if gpu.bus_id in inventory.excluded]
+        inventory = _remove(_remove(inventory, given, Removal.GIVEN), excluded, Removal.EXCLUDED)
+    back = {gpu.uuid for gpu in inventory.gpus.values()} & inventory.removed.keys()
+    if not back:
+        return inventory
+    return replace(inventory, removed={uuid: gpu for uuid, gpu in inventory.removed.items() if uuid not in back})
+
+
+def _remove(inventory: GpuInventory, gpus: Iterable[GpuRecord], why: Removal) -> GpuInventory:
+    leaving = {gpu.uuid: gpu for gpu in gpus}
+    if not leaving:
+        return inventory
+    gone = {
+        uuid: RemovedGpu(why, gpu.stored.bus_id if gpu.bus_id.startswith(DISPLACED) and gpu.stored else gpu.bus_id)
+        for uuid, gpu in leaving.items()
+    }
+    left = {bus_id: gpu for bus_id, gpu in inventory.gpus.items() if gpu.uuid not in leaving}
+    return replace(inventory, gpus=left, removed={**inventory.removed, **gone})
+
+
+def _by_product(gpus: Iterable[GpuRecord], count: int) -> int | None:
+    """Return how many GPUs a host with this product has; None for a mixture of products."""
+    names = {gpu.identity.get("name") for gpu in gpus}
+    return whole(names.pop(), count) if len(names) == 1 else None
+
+
+def _unlisted(inventory: GpuInventory) -> tuple[str, ...]:
+    """Return the addresses of GPUs on the bus that are neither read nor passed through nor excluded."""
+    here = {gpu.bus_id for gpu in inventory.gpus.values() if not gpu.absent}
+    return tuple(
+        bus_id
+        for bus_id, driver in sorted(inventory.drivers.items())
+        if driver in NVIDIA_DRIVERS and bus_id not in here and bus_id not in inventory.excluded
+    )

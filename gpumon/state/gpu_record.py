@@ -1,4 +1,4 @@
-"""One GPU as the agent knows it: what each reading makes of it, and what is exported of it. Identity never vanishes."""
+"""The record of one GPU: what each reading changes in it, and what is exported of it. Identity never disappears."""
 
 from __future__ import annotations
 
@@ -14,124 +14,154 @@ from gpumon.model.nvlink import Nvlink, NvlinkPeer
 from gpumon.model.reading import rows
 from gpumon.model.snapshot import GpuReading
 from gpumon.model.stored_gpu import StoredGpu
-from gpumon.state.counters import RESET_SHARE, Count, Counts, advance, began_anew, begun, gained, raw_values, totals
+from gpumon.state.counters import (
+    RESET_SHARE,
+    Count,
+    Counts,
+    advance,
+    confirm_reset,
+    gained,
+    raw_values,
+    totals,
+    was_reset,
+)
 from gpumon.state.gpu_idle import idle_since, traffic, without_own
 
 AWAY_SECONDS = 10.0
-"""After so long without a reading a GPU may have been reset in between."""
+"""Time without a reading after which a GPU may have been reset in between."""
 _VOLATILE = frozenset({"ecc_errors_total", "pcie_replays_total"})
-"""What the driver counts from the moment at which it took the GPU up."""
+"""Counters that the driver starts at zero when it initialises the GPU."""
+_FAULT_ROWS: Mapping[str | None, dict[str, float]] = {
+    fault: {name: float(name == fault) for name in FAULTS} for fault in (None, *FAULTS)
+}
+"""The row `fault` by fault."""
 _IDENTITY = tuple(name for name, row in rows(Gpu).items() if row.identity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRecord:
-    """One GPU, with the memory that its counters need. `seen` is its last reading."""
+    """One GPU: its identity, its last reading, and what its counters need."""
 
     bus_id: str
     uuid: str
     index: int
     nvml_index: int | None = None
-    """What the driver last called it; None while the driver does not list it, or nobody can tell."""
+    """NVML's index at the last reading; None if the driver does not list the GPU."""
     identity: Mapping[str, str] = field(default_factory=dict)
     fault: str | None = None
     detail: str = ""
     since: float | None = None
     """Wall time at which the fault was found."""
-    seen: GpuReading | None = None
-    seen_at: float | None = None
-    """When it was last read, on the clock of Now.uptime."""
-    observed: float = 0.0
-    counts: Counts = field(default_factory=dict)
-    link_counts: Mapping[str, Counts] = field(default_factory=dict)
+    reading: GpuReading | None = None
+    """The last reading."""
+    read_at: float | None = None
+    """Time of the last reading, on the clock of Now.uptime."""
+    observed_seconds: float = 0.0
+    counters: Counts = field(default_factory=dict)
+    link_counters: Mapping[str, Counts] = field(default_factory=dict)
     links: Mapping[str, Nvlink] = field(default_factory=dict)
-    """As they are exported: the same objects until one of them is read anew and differs."""
+    """NVLinks as exported: the same objects until a reading changes one of them."""
     expects: Expects = Expects.UNKNOWN
-    """Which of its links should be up."""
-    away: frozenset[str] = frozenset()
-    """Links that lead to a GPU that a virtual machine has."""
-    been_up: frozenset[str] = frozenset()
-    """Links that have been up since the agent's start."""
+    """Which of its NVLinks should be up."""
+    passed_through_links: frozenset[str] = frozenset()
+    """NVLinks that lead to a GPU of a virtual machine."""
+    links_once_up: frozenset[str] = frozenset()
+    """NVLinks that have been up since the start of the agent."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     platform: Platform | None = None
-    """Identity: these stay, whatever becomes of the GPU."""
-    begun_at: float | None = None
-    """Boot clock at which its counters were last seen to have begun anew."""
-    recalled: bool = False
-    """It has not told its name in this life of the agent: it is that of the board that was last seen here."""
-    numbered: bool = False
-    """Its index is that of this boot, and no guess."""
+    """Identity: it stays when the GPU does not answer."""
+    reset_at: float | None = None
+    """Boot clock at which its counters were last read to have restarted."""
+    restored: bool = False
+    """The uuid has not been read in this run of the agent: it is that of the stored GPU that was last here."""
+    index_confirmed: bool = False
+    """The index is that of this boot; else it is assumed."""
     traffic: float | None = None
-    """Over NVLink and PCIe, both ways, in bytes a second."""
+    """NVLink and PCIe traffic in both directions, in bytes per second."""
     idle_since: float | None = None
-    """Boot clock since when nobody has been seen to use it, the agent's own probe aside; None while somebody does."""
+    """Boot clock since when no process other than the agent's probe has used it; None while one uses it."""
     absent: bool = False
-    """Nobody has seen anything of it since the agent's start, or in the last whole poll."""
-    board: StoredGpu | None = None
-    """What the store is to know of it; None until it has told its name."""
+    """It has not been read since the start of the agent, or the last complete poll did not list it."""
+    stored: StoredGpu | None = None
+    """The row for the store; None until the uuid has been read."""
 
 
 def fail(gpu: GpuRecord, fault: str, detail: str, wall: float) -> GpuRecord:
-    """The GPU with this fault; since when, if it is the same as before."""
+    """Set the fault. `since` stays if the fault is the same as before."""
     since = gpu.since if gpu.fault == fault else wall
     missing = fault == "missing"
     index = None if missing else gpu.nvml_index
+    before = (gpu.fault, gpu.detail, gpu.since, gpu.absent, gpu.nvml_index)
+    if before == (fault, detail, since, missing, index):
+        return gpu
     return replace(gpu, fault=fault, detail=detail, since=since, absent=missing, nvml_index=index)
 
 
 def read(
-    gpu: GpuRecord, seen: GpuReading, around: Neighbours, now: Now, boot_id: str, *, own: bool = False
+    gpu: GpuRecord, reading: GpuReading, around: Neighbours, now: Now, boot_id: str, *, own: bool = False
 ) -> GpuRecord:
-    """The GPU after a poll of it; while the agent was away, it may have been reset. `own`: the probe loads it."""
-    told = seen.gpu
-    if told is None:
-        return fail(gpu, seen.fault or "unknown", seen.error, now.wall)
-    after = _used(gpu, _answered(gpu, without_own(seen) if own else seen, told, around, now), seen, now, own=own)
-    board = _board(after, gpu.board, told, now, boot_id)
-    return replace(after, board=board, begun_at=now.at if _was_reset(gpu, told, boot_id) else after.begun_at)
+    """Apply a reading. `own`: the agent's probe loads this GPU."""
+    if gpu.nvml_index != reading.index:
+        gpu = replace(gpu, nvml_index=reading.index)
+    values = reading.gpu
+    if values is None:
+        return fail(gpu, reading.fault or "unknown", reading.error, now.wall)
+    after = _answered(gpu, without_own(reading) if own else reading, values, around, now)
+    usage = {} if own else _usage(gpu, reading, values, now)
+    stored = _stored(after, gpu.stored, values, now, boot_id)
+    reset_at = now.at if _reset_since_stored(gpu, values, boot_id) else after.reset_at
+    return replace(after, **usage, stored=stored, reset_at=reset_at)
 
 
-def _answered(gpu: GpuRecord, seen: GpuReading, told: Gpu, around: Neighbours, now: Now) -> GpuRecord:
-    what = expects(told.name, told.nvlinks, mig=bool(told.mig_mode), guest=bool(seen.guest), around=around)
-    away = frozenset(link for link, one in (seen.peers or gpu.peers).items() if one.peer in around.given_away)
-    if gpu.seen is None or gpu.seen.links != seen.links or (gpu.expects, gpu.away) != (what, away):
-        gpu = _read_links(replace(gpu, expects=what, away=away), seen.links, now)
-    counts = advance(gpu.counts, raw_values(told), gained(seen.increments), now.uptime)
-    identity = {name: value for name in _IDENTITY if (value := getattr(told, name)) is not None}
-    anew = _began_anew(gpu, counts, told, now)
+def _answered(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Neighbours, now: Now) -> GpuRecord:
+    which = expects(values.name, values.nvlinks, mig=bool(values.mig_mode), guest=bool(reading.guest), around=around)
+    peers = reading.peers or gpu.peers
+    away = frozenset(link for link, peer in peers.items() if peer.peer in around.given_away)
+    if (
+        gpu.reading is None
+        or gpu.reading.links != reading.links
+        or (gpu.expects, gpu.passed_through_links)
+        != (
+            which,
+            away,
+        )
+    ):
+        gpu = _read_links(replace(gpu, expects=which, passed_through_links=away), reading.links, now)
+    counters = advance(gpu.counters, raw_values(values), gained(reading.increments), now.uptime)
+    identity = {name: value for name in _IDENTITY if (value := getattr(values, name)) is not None}
+    reset = _was_reset(gpu, counters, values, now)
+    link_counters = gpu.link_counters
     return replace(
         gpu,
-        identity={**gpu.identity, **identity},
+        identity=gpu.identity if identity.items() <= gpu.identity.items() else {**gpu.identity, **identity},
         fault=None,
         detail="",
         since=None,
         absent=False,
-        seen=seen,
-        seen_at=now.uptime,
-        observed=gpu.observed + seen.watched,
-        counts=begun(counts) if anew else counts,
-        link_counts={link: begun(one) for link, one in gpu.link_counts.items()} if anew else gpu.link_counts,
-        begun_at=now.at if anew else gpu.begun_at,
-        peers=gpu.peers if not seen.peers or seen.peers == gpu.peers else seen.peers,
-        peer_access=seen.peer_access or gpu.peer_access,
-        platform=gpu.platform if seen.platform in {None, gpu.platform} else seen.platform,
+        reading=reading,
+        read_at=now.uptime,
+        observed_seconds=gpu.observed_seconds + reading.watched,
+        counters=confirm_reset(counters) if reset else counters,
+        link_counters={link: confirm_reset(row) for link, row in link_counters.items()} if reset else link_counters,
+        reset_at=now.at if reset else gpu.reset_at,
+        peers=gpu.peers if peers == gpu.peers else peers,
+        peer_access=reading.peer_access or gpu.peer_access,
+        platform=gpu.platform if reading.platform in {None, gpu.platform} else reading.platform,
     )
 
 
-def _used(before: GpuRecord, after: GpuRecord, seen: GpuReading, now: Now, *, own: bool) -> GpuRecord:
-    """With what is known of who uses it. What the probe does changes nothing."""
-    if own or seen.gpu is None:
-        return after
-    moved = traffic(before.seen, seen)
-    unseen = None if before.seen_at is None or before.fault is not None else now.uptime - before.seen_at
-    since = idle_since(before.idle_since, seen.gpu, moved, now, unseen=unseen)
-    return replace(after, traffic=moved, idle_since=since)
+def _usage(before: GpuRecord, reading: GpuReading, values: Gpu, now: Now) -> dict[str, float | None]:
+    """Return the rows about the use of the GPU."""
+    moved = traffic(before.reading, reading)
+    unread = None if before.read_at is None or before.fault is not None else now.uptime - before.read_at
+    since = idle_since(before.idle_since, values, moved, now, unread=unread)
+    return {"traffic": moved, "idle_since": since}
 
 
-def _board(gpu: GpuRecord, stored: StoredGpu | None, told: Gpu, now: Now, boot_id: str) -> StoredGpu:
-    """What the store is to know of it."""
-    energy = told.energy_joules_total
+def _stored(gpu: GpuRecord, stored: StoredGpu | None, values: Gpu, now: Now, boot_id: str) -> StoredGpu:
+    """Return the row for the store."""
+    energy = values.energy_joules_total
     return StoredGpu(
         uuid=gpu.uuid,
         bus_id=gpu.bus_id,
@@ -144,65 +174,82 @@ def _board(gpu: GpuRecord, stored: StoredGpu | None, told: Gpu, now: Now, boot_i
         last_wall=now.wall,
         gpu=gpu.index,
         boot_id=boot_id,
-        nvlinks=int(told.nvlinks) if told.nvlinks is not None else stored.nvlinks if stored else None,
+        nvlinks=int(values.nvlinks) if values.nvlinks is not None else stored.nvlinks if stored else None,
         energy=energy if energy is not None else stored.energy if stored else None,
     )
 
 
-def _was_reset(before: GpuRecord, told: Gpu, boot_id: str) -> bool:
-    """Since it was stored, in this boot: seen at its first reading, by the energy that the driver has counted."""
-    stored = before.board
-    if before.seen is not None or stored is None or stored.boot_id != boot_id:
+def _reset_since_stored(before: GpuRecord, values: Gpu, boot_id: str) -> bool:
+    """Return whether the GPU was reset since it was stored in this boot: its first energy reading is lower."""
+    stored = before.stored
+    if before.reading is not None or stored is None or stored.boot_id != boot_id:
         return False
-    kept_open = told.persistence_mode != 0  # else it begins anew whenever nobody has it open
-    return kept_open and began_anew(Count(0.0, stored.energy), Count(0.0, told.energy_joules_total))
+    kept_open = values.persistence_mode != 0  # else the counter restarts whenever no process has the GPU open
+    return kept_open and was_reset(Count(0.0, stored.energy), Count(0.0, values.energy_joules_total))
 
 
-def _began_anew(gpu: GpuRecord, counts: Counts, told: Gpu, now: Now) -> bool:
-    """Energy is counted from the moment at which the driver took the GPU up, and grows on the idlest GPU.
+def _was_reset(gpu: GpuRecord, counters: Counts, values: Gpu, now: Now) -> bool:
+    """Return whether the counters of the driver have restarted.
 
-    Where it is not counted, errors that fell while nobody could read the GPU are the proof.
+    Energy is counted from the initialisation by the driver and grows even on an idle GPU. If energy is not counted,
+    error counters that are lower after a time without readings prove it.
     """
-    was, energy = (one.get("energy_joules_total", {}).get("") for one in (gpu.counts, counts))
-    if was is not None and energy is not None:
-        return began_anew(was, energy)
-    away = gpu.fault is not None or (gpu.seen_at is not None and now.uptime - gpu.seen_at > AWAY_SECONDS)
+    before, after = (rows_.get("energy_joules_total", {}).get("") for rows_ in (gpu.counters, counters))
+    if before is not None and after is not None:
+        return was_reset(before, after)
+    away = gpu.fault is not None or (gpu.read_at is not None and now.uptime - gpu.read_at > AWAY_SECONDS)
     return away and any(
-        raw < RESET_SHARE * (known.raw or 0.0)
-        for name, labelled in raw_values(told).items()
+        raw < RESET_SHARE * (count.raw or 0.0)
+        for name, labelled in raw_values(values).items()
         if name in _VOLATILE
         for label, raw in labelled.items()
-        if (known := gpu.counts.get(name, {}).get(label)) is not None
+        if (count := gpu.counters.get(name, {}).get(label)) is not None
     )
 
 
 def _read_links(gpu: GpuRecord, links: Mapping[str, Nvlink], now: Now) -> GpuRecord:
-    before = gpu.link_counts
-    counts = {link: advance(before.get(link, {}), raw_values(one), {}, now.uptime) for link, one in links.items()}
-    been_up = gpu.been_up | {link for link, one in links.items() if one.up}
-    wanted = set(expected(gpu.expects, links, been_up)) - gpu.away
-    shown = {
-        link: replace(one, up=one.up if one.up or link in wanted else None, **totals(one, counts[link], {}))
-        for link, one in links.items()
-    }
-    return replace(gpu, link_counts={**gpu.link_counts, **counts}, links=shown, been_up=been_up)
+    before = gpu.link_counters
+    counters = {link: advance(before.get(link, {}), raw_values(row), {}, now.uptime) for link, row in links.items()}
+    once_up = gpu.links_once_up | {link for link, row in links.items() if row.up}
+    wanted = set(expected(gpu.expects, links, once_up)) - gpu.passed_through_links
+    exported = {}
+    for link, row in links.items():
+        up = row.up if row.up or link in wanted else None
+        after = replace(row, up=up, **totals(row, counters[link], {}))
+        exported[link] = old if (old := gpu.links.get(link)) == after else after
+    return replace(gpu, link_counters={**before, **counters}, links=exported, links_once_up=once_up)
 
 
 def readings(
-    gpu: GpuRecord, xids: Mapping[str, tuple[float, float]], fault: str | None, *, released: bool = False
+    gpu: GpuRecord,
+    xids: Mapping[str, tuple[float, float]],
+    fault: str | None,
+    *,
+    released: bool = False,
+    before: Gpu | None = None,
 ) -> Gpu:
-    """The GPU as it is exported: everything while it answers, what never vanishes while it does not."""
+    """Return the GPU as exported: everything while it answers, and only what never disappears while it does not.
+
+    A labelled row that is equal to the one in `before` is the same object.
+    """
     own: dict[str, Any] = {
         **gpu.identity,
         "up": None if released and fault is None else float(fault is None),
         "released": float(released),
-        "fault": {name: float(name == fault) for name in FAULTS},
-        "observed_seconds_total": gpu.observed,
+        "fault": _FAULT_ROWS[fault],
+        "observed_seconds_total": gpu.observed_seconds,
         "xid_errors_total": {xid: count for xid, (count, _) in xids.items()},
         "xid_last_timestamp_seconds": {xid: last for xid, (_, last) in xids.items() if last} or None,
     }
-    if released or fault is not None or gpu.seen is None or gpu.seen.gpu is None:
-        return Gpu(**own)
+    if released or fault is not None or gpu.reading is None or gpu.reading.gpu is None:
+        return Gpu(**_reuse(own, before))
     up = [link.up for link in gpu.links.values() if link.up is not None]
-    own |= totals(gpu.seen.gpu, gpu.counts, gained(gpu.seen.increments))
-    return replace(gpu.seen.gpu, nvlinks_active=float(sum(up)) if up else None, **own)
+    own |= totals(gpu.reading.gpu, gpu.counters, gained(gpu.reading.increments))
+    return replace(gpu.reading.gpu, nvlinks_active=float(sum(up)) if up else None, **_reuse(own, before))
+
+
+def _reuse(values: dict[str, Any], before: Gpu | None) -> dict[str, Any]:
+    for name, value in values.items():
+        if isinstance(value, dict) and value == (old := getattr(before, name, None)):
+            values[name] = old
+    return values

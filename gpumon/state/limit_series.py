@@ -1,4 +1,4 @@
-"""Cuts the Report down to what may be exported: the largest stay, or the first where there is nothing to compare."""
+"""Limit the Report to the series that may be exported: the largest values, or the first ones if they have no order."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TypeVar
 
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.reading import Table, samples
-from gpumon.model.series_limits import MOST
+from gpumon.model.series_limits import MAX_SERIES
 from gpumon.state.report import Report
 
 _Table = TypeVar("_Table", bound=Table)
 
 
-def capped(report: Report) -> Report:
-    """The Report without what is beyond the caps. The counts of what was cut are those of the worst moment."""
+def limit_series(report: Report) -> Report:
+    """Return the Report without the series beyond MAX_SERIES. Dropped series are counted at their maximum."""
     cut: Counter[str] = Counter()
     gpus = tuple(_gpu(state, cut) for state in report.gpus)
     node = report.node
@@ -27,22 +27,22 @@ def capped(report: Report) -> Report:
         nvswitch_errors_total=_largest(node.nvswitch_errors_total, "sxids", cut),
         poll_errors_total=_largest(node.poll_errors_total, "poll_errors", cut),
     )
-    dropped = {reason: max(float(cut[reason]), before.get(reason, 0.0)) for reason in MOST}
+    dropped = {reason: max(float(cut[reason]), before.get(reason, 0.0)) for reason in MAX_SERIES}
     return replace(report, gpus=gpus, node=replace(node, dropped_series_total=dropped))
 
 
 def _gpu(state: GpuState, cut: Counter[str]) -> GpuState:
     gpu = state.gpu
     if gpu.process_memory_bytes is not None and gpu.processes is not None:
-        cut["processes"] += max(0, int(gpu.processes) - len(gpu.process_memory_bytes))  # the sampler kept the largest
-    if len(gpu.xid_errors_total or ()) > MOST["xids"]:
-        kept = _largest(gpu.xid_errors_total, "xids", cut) or {}
-        last = {xid: at for xid, at in (gpu.xid_last_timestamp_seconds or {}).items() if xid in kept}
-        state = replace(state, gpu=replace(gpu, xid_errors_total=kept, xid_last_timestamp_seconds=last or None))
-    if len(state.migs) > MOST["migs"]:
-        _count([one.mig for one in state.migs], "migs", cut)
-        state = replace(state, migs=state.migs[: MOST["migs"]])
-    if max(len(state.links), len(state.peers), len(state.c2c_links)) > MOST["links"]:
+        cut["processes"] += max(0, int(gpu.processes) - len(gpu.process_memory_bytes))  # the sampler sends the largest
+    if len(gpu.xid_errors_total or ()) > MAX_SERIES["xids"]:
+        largest = _largest(gpu.xid_errors_total, "xids", cut) or {}
+        last = {xid: at for xid, at in (gpu.xid_last_timestamp_seconds or {}).items() if xid in largest}
+        state = replace(state, gpu=replace(gpu, xid_errors_total=largest, xid_last_timestamp_seconds=last or None))
+    if len(state.migs) > MAX_SERIES["migs"]:
+        _count([mig.mig for mig in state.migs], "migs", cut)
+        state = replace(state, migs=state.migs[: MAX_SERIES["migs"]])
+    if max(len(state.links), len(state.peers), len(state.c2c_links)) > MAX_SERIES["links"]:
         links, peers, c2c_links = _links(state.links, cut), _links(state.peers, cut), _links(state.c2c_links, cut)
         state = replace(state, links=links, peers=peers, c2c_links=c2c_links)
     return state
@@ -50,17 +50,17 @@ def _gpu(state: GpuState, cut: Counter[str]) -> GpuState:
 
 def _links(links: Mapping[str, _Table], cut: Counter[str]) -> Mapping[str, _Table]:
     _count(list(links.values()), "links", cut)
-    return dict(list(links.items())[: MOST["links"]])
+    return dict(list(links.items())[: MAX_SERIES["links"]])
 
 
 def _count(tables: Sequence[Table], reason: str, cut: Counter[str]) -> None:
-    cut[reason] += sum(1 for table in tables[MOST[reason] :] for _ in samples(table, ()))
+    cut[reason] += sum(1 for table in tables[MAX_SERIES[reason] :] for _ in samples(table, ()))
 
 
 def _largest(values: Mapping[str, float] | None, reason: str, cut: Counter[str]) -> dict[str, float] | None:
-    """In the order in which they came."""
-    if values is None or len(values) <= MOST[reason]:
+    """Return the largest values, in their present order."""
+    if values is None or len(values) <= MAX_SERIES[reason]:
         return None if values is None else dict(values)
-    cut[reason] += len(values) - MOST[reason]
-    kept = set(nlargest(MOST[reason], values, key=lambda key: values[key]))
-    return {key: value for key, value in values.items() if key in kept}
+    cut[reason] += len(values) - MAX_SERIES[reason]
+    largest = set(nlargest(MAX_SERIES[reason], values, key=lambda key: values[key]))
+    return {key: value for key, value in values.items() if key in largest}

@@ -1,4 +1,4 @@
-"""What arrives at the daemon and is folded into the next Report: children's messages, and what is in here."""
+"""The messages that `reduce` applies to the Report, beside those of the children."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpumon.store.events import ErrorCounter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """A GPU that no sampler opens, because a call on it did not return or broke the library."""
+    """Why no child opens a GPU or a device: a call on it did not return, or crashed the library."""
 
     fault: str
     detail: str
@@ -32,11 +32,11 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerStatus:
-    """How the samplers fare, as their supervisor sees it."""
+    """State of the samplers, from their supervisor."""
 
     stuck_seconds: float = 0.0
-    """How long the current driver call has been seen not to return."""
-    aside: Mapping[str, Quarantine] = field(default_factory=dict)
+    """How long the present driver call has not returned."""
+    quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
     """By bus id."""
     restarts: Mapping[str, float] = field(default_factory=dict)
     """By reason."""
@@ -49,52 +49,52 @@ class SamplerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksStatus:
-    """How the links child fares, as its supervisor sees it."""
+    """State of the links child, from its supervisor."""
 
-    aside: Mapping[str, Quarantine] = field(default_factory=dict)
-    """Devices and collectors whose files do not answer."""
+    quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
+    """Devices and collectors whose files cannot be read, by name."""
     abandoned: tuple[str, ...] = ()
     """Names of the children that SIGKILL did not end."""
     trouble: str = ""
-    """Why there is none, in words."""
+    """Why no links child runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorChanges:
-    """Errors of GPUs and NVSwitches, after the attempt to make them durable."""
+    """New errors of GPUs and NVSwitches, after the attempt to store them."""
 
     changes: tuple[ErrorChange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictTransitions:
-    """What became of verdicts, after the attempt to make it durable."""
+    """Transitions of verdicts, after the attempt to store them."""
 
     transitions: tuple[VerdictTransition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """What the store still knew at start."""
+    """What the store has at the start of the agent."""
 
     counters: tuple[ErrorCounter, ...] = ()
     events: tuple[ErrorEvent, ...] = ()
     """Newest last."""
-    boards: tuple[StoredGpu, ...] = ()
-    """Those at one address in the order in which they were seen there last."""
+    gpus: tuple[StoredGpu, ...] = ()
+    """Those with one address in the order in which they were last read there."""
     ports: tuple[PortRecord, ...] = ()
-    """The one seen last stands last."""
+    """The one read last is last."""
     accepted: bool = False
-    """A person has accepted how many GPUs there are."""
+    """The operator accepted the number of GPUs."""
     verdicts: tuple[Verdict, ...] = ()
     transitions: tuple[VerdictTransition, ...] = ()
     """Newest last."""
     cleared: Mapping[Key, VerdictTransition] = field(default_factory=dict)
     """How each verdict was last cleared."""
     pending: tuple[PendingVerdict, ...] = ()
-    """What had not lasted long enough."""
+    """Findings that had not lasted long enough."""
     agent_runs: tuple[AgentRun, ...] = ()
-    """Of the agent; the newest last, its present one may be among them."""
+    """Runs of the agent, the newest last; the present one may be among them."""
     maintenances: Known = ()
     """Newest last."""
     holds: Holds = ()
@@ -106,12 +106,12 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """A person has accepted what is here, and it is stored: so many GPUs, and these are gone."""
+    """What the operator accepted, after it was stored."""
 
     count: int | None
-    """None: only of ports."""
+    """Number of GPUs; None: only ports are concerned."""
     gone: tuple[str, ...] = ()
-    """By uuid."""
+    """GPUs that are gone, by uuid."""
     ports: tuple[str, ...] = ()
     """Ports that are down or gone, by identity."""
     slow: Mapping[str, float] = field(default_factory=dict)
@@ -120,36 +120,36 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeStarted:
-    """A run began, or, told again, its ranks are about to start."""
+    """A run started; sent again when its ranks are about to start."""
 
     id: str
     probe: str = ALL_REDUCE
     gpus: tuple[str, ...] = ()
-    """UUIDs of those that it loads from now on."""
+    """UUIDs of the GPUs that it loads from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeProgressed:
-    """The slowest rank of the run got so far."""
+    """Progress of the slowest rank of the run."""
 
     progress: Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeEnded:
-    """A run ended, or was skipped."""
+    """A run ended or was skipped."""
 
     result: ProbeResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStatus:
-    """The daemon on itself."""
+    """State of the daemon itself."""
 
     log_messages: Mapping[str, float]
     store_up: bool
     kernel_log_up: bool | None = None
-    """None where there is no kernel log to read."""
+    """None if there is no kernel log to read."""
     kernel_log_overruns: float = 0.0
     kernel_log_denied: bool = False
     next_probe: float | None = None
@@ -161,7 +161,7 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time passed: what is too old goes, and the rules are evaluated."""
+    """Time has passed: readings that are too old disappear, and checks are evaluated."""
 
 
 Message = (

@@ -1,4 +1,4 @@
-"""Holds the one mutable name: `latest`, replaced whole."""
+"""The one mutable name: `Monitor.latest`, replaced as a whole by each message."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from gpumon.state.settings import ReducerSettings
 log = logging.getLogger("gpumon")
 
 BEAT_SECONDS = 1.0
-LONGEST_PAUSE = 2 * BEAT_SECONDS
-"""Seconds between two looks at the clock after which the daemon itself was stopped."""
+MAX_BEAT_SECONDS = 2 * BEAT_SECONDS
+"""Longest time between two readings of the clock that counts as uptime: beyond it the daemon itself was stopped."""
 
 
 class Monitor:
-    """`take` is called from the main loop alone; anybody may read `latest`. What changes is logged, once."""
+    """The latest Report. `take` is called from the main loop only; any thread may read `latest`."""
 
-    def __init__(self, first: Report, terms: ReducerSettings) -> None:
+    def __init__(self, first: Report, settings: ReducerSettings) -> None:
         self.latest = first
-        self._looked_at = boot_clock()
-        self._lived = 0.0
-        self.terms = terms
+        self._read_at = boot_clock()
+        self._uptime = 0.0
+        self.settings = settings
 
-    def apply(self, terms: ReducerSettings) -> None:
-        """Reduce with these settings from now on."""
-        self.terms = terms
+    def apply(self, settings: ReducerSettings) -> None:
+        """Use other settings from now on."""
+        self.settings = settings
 
-    def take(self, arrival: Message) -> None:
-        """Fold one arrival into the next Report."""
+    def take(self, message: Message) -> None:
+        """Apply a message to the latest Report, and log what changed."""
         before = self.latest
-        self.latest = reduce(before, arrival, self._now(), self.terms)
+        self.latest = reduce(before, message, self._now(), self.settings)
         for change in changes(before, self.latest):
-            log.log(change.level, change.message, extra=change.words)
+            log.log(change.level, change.message, extra=change.fields)
 
     def beat(self) -> None:
-        """To be called every BEAT_SECONDS, whatever arrives: time goes by while the daemon runs."""
+        """Count the uptime. Called every BEAT_SECONDS, with or without messages."""
         self._now()
 
     def _now(self) -> Now:
         at = boot_clock()
-        self._lived += min(at - self._looked_at, LONGEST_PAUSE)
-        self._looked_at = at
-        return Now(at=at, wall=time.time(), uptime=self._lived)
+        self._uptime += min(at - self._read_at, MAX_BEAT_SECONDS)
+        self._read_at = at
+        return Now(at=at, wall=time.time(), uptime=self._uptime)

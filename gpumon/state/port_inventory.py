@@ -1,170 +1,118 @@
-"""The ports that the agent knows, and what it was told of services. Pure."""
+"""The InfiniBand and RoCE ports of the node, and which ports should be here over restarts and reboots. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
-from gpumon.model.node import UNITS
 from gpumon.model.now import Now
 from gpumon.model.port_record import PortRecord
-from gpumon.model.reading import SLOW, rows
+from gpumon.model.reading import rows
 from gpumon.model.snapshot import LinksSnapshot, PortReading
-from gpumon.state import port_identity
 from gpumon.state.counters import Counts, advance, raw_values, totals
-from gpumon.state.messages import LinksStatus
 
-STALE_SECONDS = 3 * SLOW.value
-"""Age from which what the links child said last is no longer true."""
-MOST_KNOWN = port_identity.MOST_KNOWN
-"""Ports whose counters are remembered, so that they go on when a port is back."""
-INFINIBAND, _, PROCESSES, _ = COLLECTORS = ("infiniband", "services", "processes", "schedulers")
-"""As the links child names what it collects."""
-SERIES_A_PORT = len(rows(InfinibandLink)) + len(rows(InfinibandPort))
-"""At least."""
+MAX_RECORDS = 256
+"""Ports that are remembered: virtual functions come and go under new names."""
+SETTLING_SECONDS = 30.0
+"""Time for which a port must be gone before another may replace it: a driver starts one card after the other."""
+MIN_SERIES_PER_PORT = len(rows(InfinibandLink)) + len(rows(InfinibandPort))
+
+Place = tuple[str, str]
+"""Device and port, as they are called now."""
+Records = Mapping[str, PortRecord]
+"""By identity."""
 
 
 class MissingPort(NamedTuple):
-    """A port that has been up and is not there."""
+    """A port that should be here and is not."""
 
     port: PortReading
     """Without readings."""
     wall: float
-    """Since when it is gone, in seconds since the epoch; of one that nobody has seen since the agent's start, when it
-    was there last."""
+    """Seconds since the epoch since when it is gone, or when it was last read by an earlier run of the agent."""
     identity: str = ""
     since: float = 0.0
-    """When it was missed first, on the clock of Now.uptime."""
+    """When it was first missing, on the clock of Now.uptime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortInventory:
-    """What the links child said last, with the memory that counters need."""
+    """The ports that are here, those that should be, and what counters need."""
 
-    child: LinksStatus = LinksStatus()
-    seen: LinksSnapshot | None = None
-    seen_at: float = 0.0
-    """When that arrived, on the clock of Now.uptime."""
-    counts: Mapping[tuple[str, str], Counts] = field(default_factory=dict)
-    """By device and port, those seen last at the end."""
     ports: tuple[PortReading, ...] = ()
-    """As they are exported."""
-    records: port_identity.Known = field(default_factory=dict)
+    """As exported."""
+    counters: Mapping[Place, Counts] = field(default_factory=dict)
+    """The ports read last are at the end."""
+    records: Records = field(default_factory=dict)
     """Every port that was ever here."""
-    here: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """By device and port, which of those it is."""
-    gone: tuple[MissingPort, ...] = ()
-    """Those of them that should be here and are not, while the others can be read."""
-    ended: Mapping[str, float] = field(default_factory=dict)
-    """How often each unit was seen to have ended."""
+    here: Mapping[Place, str] = field(default_factory=dict)
+    """Identity of each port that is here."""
+    missing: tuple[MissingPort, ...] = ()
     left_out: int = 0
-    """Most ports that were too many at once."""
+    """Maximum number of ports beyond the limit at once."""
 
 
-def see(known: PortInventory, seen: LinksSnapshot, now: Now) -> PortInventory:
-    """Take a look of the child: counters go on from where they were."""
-    before = {(port.device, port.port): port for port in known.ports}
-    counts = dict(known.counts)
+def read(inventory: PortInventory, snapshot: LinksSnapshot, now: Now, *, complete: bool) -> PortInventory:
+    """Apply a snapshot. `complete`: ports that are not listed are missing."""
+    before = {(port.device, port.port): port for port in inventory.ports}
+    counters = dict(inventory.counters)
     ports = []
-    for port in seen.ports:
+    for port in snapshot.ports:
         place = (port.device, port.port)
-        counts[place] = advance(counts.pop(place, {}), raw_values(port.counts), {}, now.uptime)
-        shown = replace(port, counts=replace(port.counts, **totals(port.counts, counts[place], {})))
-        ports.append(_same(before.get(place), shown))
-    kept = dict(list(counts.items())[-MOST_KNOWN:])
-    named = port_identity.identities(seen.ports, known.records)
-    known = replace(
-        known,
-        seen=seen,
-        seen_at=now.uptime,
-        counts=kept,
+        counters[place] = advance(counters.pop(place, {}), raw_values(port.counts), {}, now.uptime)
+        exported = replace(port, counts=replace(port.counts, **totals(port.counts, counters[place], {})))
+        ports.append(_reuse(before.get(place), exported))
+    here = _identities(snapshot.ports, inventory.records)
+    inventory = replace(
+        inventory,
         ports=tuple(ports),
-        records=port_identity.met(known.records, seen.ports, named, now.wall),
-        here=named,
-        gone=_still_gone(known.gone, named.values()),
-        ended={**known.ended} | {unit: known.ended.get(unit, 0.0) + 1 for unit in seen.ended},
-        left_out=max(known.left_out, seen.left_out),
+        counters=dict(list(counters.items())[-MAX_RECORDS:]),
+        records=_with_ports(inventory.records, snapshot.ports, here, now.wall),
+        here=here,
+        missing=_without(inventory.missing, here.values()),
+        left_out=max(inventory.left_out, snapshot.left_out),
     )
-    return _missing(known, before.keys(), now) if _all_listed(known) else known
+    return _find_missing(inventory, before.keys(), now) if complete else inventory
 
 
-def _all_listed(known: PortInventory) -> bool:
-    """Where the list of devices, or of a device's ports, could not be read, nobody can tell what is not there."""
-    seen, child = known.seen, known.child
-    return seen is not None and not (INFINIBAND in seen.errors or seen.left_out or child.aside or child.trouble)
+def restore(inventory: PortInventory, stored: Iterable[PortRecord]) -> PortInventory:
+    """Apply the stored ports; those that are not here are missing from the next snapshot on."""
+    before = {row.identity: row for row in stored}
+    merged = {name: _merge(record, before.get(name)) for name, record in inventory.records.items()}
+    return replace(inventory, records=_limit({**before, **merged}))
 
 
-def listed(known: PortInventory, now: Now) -> bool:
-    """What is not there now is not there."""
-    return current(known, now) is not None and _all_listed(known)
+def accept(inventory: PortInventory, down: Collection[str], slow: Mapping[str, float]) -> PortInventory:
+    """Apply what the operator accepted: these ports are down or gone, and those have a lower speed."""
+    records = dict(inventory.records)
+    for identity in records.keys() & set(down):
+        records[identity] = replace(records[identity], expected=False)
+    for identity in records.keys() & slow.keys():
+        records[identity] = replace(records[identity], speed=slow[identity])
+    return replace(inventory, records=records, missing=_without(inventory.missing, down))
 
 
-def _still_gone(gone: Iterable[MissingPort], here: Collection[str]) -> tuple[MissingPort, ...]:
-    return tuple(one for one in gone if one.identity not in here)
+def by_name(inventory: PortInventory) -> dict[str, PortRecord]:
+    """Return the records of the ports that are here or missing, by the name that verdicts use: device/port."""
+    here = {f"{device}/{port}": identity for (device, port), identity in inventory.here.items()}
+    missing = {f"{gone.port.device}/{gone.port.port}": gone.identity for gone in inventory.missing}
+    records = inventory.records
+    return {name: records[identity] for name, identity in {**missing, **here}.items() if identity in records}
 
 
-def _missing(known: PortInventory, before: Collection[tuple[str, str]], now: Now) -> PortInventory:
-    """With those that should be here and are not. `before`: the ports that were here at the last look."""
-    here, was = known.here.values(), {one.identity: one for one in known.gone}
-    settled = [one.identity for one in known.gone if now.uptime - one.since >= port_identity.SETTLING_SECONDS]
-    records = port_identity.replaced(known.records, here, settled)
-    missed = port_identity.missed(records, here)
-    called = port_identity.names(missed, {device for device, _ in known.here})
-    gone = []
-    for one in missed:
-        if one.identity in called:
-            wall = now.wall if (one.device, one.port) in before else one.last_wall
-            bare = _bare(one, called[one.identity])
-            begun = was.get(one.identity) or MissingPort(bare, wall, one.identity, now.uptime)
-            gone.append(begun._replace(port=bare))
-    return replace(known, records=records, gone=tuple(gone))
+def removed(inventory: PortInventory) -> set[str]:
+    """Return the names of the ports that were here and are no longer expected."""
+    here = set(inventory.here.values())
+    gone = [record for record in inventory.records.values() if record.expected is False and record.identity not in here]
+    names = {f"{name}/{record.port}" for record in gone for name in (record.device, record.bus_id) if name}
+    return names - by_name(inventory).keys()
 
 
-def _bare(one: PortRecord, name: str) -> PortReading:
-    """It has no readings."""
-    return PortReading(
-        device=name,
-        port=one.port,
-        link_layer=one.link_layer,
-        link=InfinibandLink(),
-        counts=InfinibandPort(),
-        bus_id=one.bus_id,
-        board=one.board,
-        guid=one.guid,
-        firmware=one.firmware,
-    )
-
-
-def recalled(known: PortInventory, stored: Iterable[PortRecord]) -> PortInventory:
-    """With what the store knew of ports; those that are not there are missed from the next look on."""
-    return replace(known, records=port_identity.recalled(known.records, stored))
-
-
-def accepted(known: PortInventory, down: Collection[str], slow: Mapping[str, float]) -> PortInventory:
-    """A person has accepted that these ports are down or gone, and that those are slower than they were."""
-    records = port_identity.slower(port_identity.expected_no_more(known.records, down), slow)
-    return replace(known, records=records, gone=_still_gone(known.gone, down))
-
-
-def by_name(known: PortInventory) -> dict[str, PortRecord]:
-    """What is remembered of the ports that are here, and of those that are missed, as verdicts name them."""
-    here = {f"{device}/{port}": identity for (device, port), identity in known.here.items()}
-    gone = {f"{one.port.device}/{one.port.port}": one.identity for one in known.gone}
-    return {name: known.records[identity] for name, identity in {**gone, **here}.items() if identity in known.records}
-
-
-def left(known: PortInventory) -> set[str]:
-    """Names of the ports that were here and are expected no more."""
-    here = set(known.here.values())
-    gone = [one for one in known.records.values() if one.expected is False and one.identity not in here]
-    names = {f"{name}/{one.port}" for one in gone for name in (one.device, one.bus_id) if name}
-    return names - by_name(known).keys()
-
-
-def _same(before: PortReading | None, after: PortReading) -> PortReading:
-    """With the parts that have not changed as the objects they were: the page keeps their lines."""
+def _reuse(before: PortReading | None, after: PortReading) -> PortReading:
+    """Return `after` with every part that is equal to the one before as the same object."""
     if before is None or before == after:
         return before or after
     return replace(
@@ -174,38 +122,184 @@ def _same(before: PortReading | None, after: PortReading) -> PortReading:
     )
 
 
-def current(known: PortInventory, now: Now) -> LinksSnapshot | None:
-    """What is true now; None when nothing was heard for too long."""
-    return known.seen if known.seen is not None and now.uptime - known.seen_at <= STALE_SECONDS else None
+# Which port is which
 
 
-def services(seen: LinksSnapshot | None) -> dict[str, float | None]:
-    """By row of Node."""
-    running = {} if seen is None else seen.services
-    return {row: float(running[unit]) if unit in running else None for row, unit in UNITS.items()}
+def _identities(ports: Sequence[PortReading], records: Records) -> dict[Place, str]:
+    """Return the identity of each port: the GUID of its card, else its PCI address, else its name."""
+    counted = Counter((port.guid, port.port) for port in ports)
+    return {
+        (port.device, port.port): _identity(port, records, unique=counted[port.guid, port.port] == 1) for port in ports
+    }
 
 
-def stops(known: PortInventory) -> dict[str, float] | None:
-    """How often each service that is installed was seen to have ended, by its name in the rows of Node."""
-    if known.seen is None:
-        return None
-    rows_of = {unit: row.removesuffix("_up") for row, unit in UNITS.items()}
-    counted = {rows_of[unit]: known.ended.get(unit, 0.0) for unit in {**known.seen.services, **known.ended}}
-    return counted or None
+def _identity(port: PortReading, records: Records, *, unique: bool) -> str:
+    if port.guid:
+        return f"{port.guid}/{port.port}" if unique else f"{port.guid}@{port.bus_id}/{port.port}"
+    address = f"{port.bus_id or port.device}/{port.port}"
+    place = (port.bus_id, port.port)
+    there = (name for name, record in records.items() if port.bus_id and (record.bus_id, record.port) == place)
+    return address if address in records else next(there, address)
 
 
-def notice(known: PortInventory, now: Now) -> str | None:
-    """What cannot be seen of the links, in words."""
-    return "; ".join(_troubles(known, now)) or None
+def _with_ports(records: Records, ports: Iterable[PortReading], named: Mapping[Place, str], wall: float) -> Records:
+    """Return the records updated by these readings."""
+    after = dict(records)
+    for port in ports:
+        identity = named[port.device, port.port]
+        after[identity] = _updated(records.get(identity) or _first_record(identity, port, wall), port, wall)
+    return _limit(after)
 
 
-def _troubles(known: PortInventory, now: Now) -> Iterator[str]:
-    for subject, aside in known.child.aside.items():
-        yield f"{subject} is left aside: {aside.detail}"
-    if known.child.trouble:
-        yield known.child.trouble
-    seen = current(known, now)
-    if seen is not None:
-        yield from (f"{collector}: {words}" for collector, words in seen.errors.items())
-    elif known.seen is not None:
-        yield f"nothing was read for more than {STALE_SECONDS:g} s"
+def _first_record(identity: str, port: PortReading, wall: float) -> PortRecord:
+    return PortRecord(
+        identity=identity,
+        device=port.device,
+        port=port.port,
+        bus_id=port.bus_id,
+        guid=port.guid,
+        link_layer=port.link_layer,
+        board=port.board,
+        firmware=port.firmware,
+        first_wall=wall,
+        last_wall=wall,
+    )
+
+
+def _updated(record: PortRecord, port: PortReading, wall: float) -> PortRecord:
+    returned = record.expected is False and wall - record.last_wall > SETTLING_SECONDS
+    after = replace(
+        record,
+        first_wall=wall if returned else record.first_wall,
+        device=port.device,
+        bus_id=port.bus_id,
+        guid=port.guid or record.guid,
+        link_layer=port.link_layer,
+        board=port.board or record.board,
+        firmware=port.firmware or record.firmware,
+        last_wall=wall,
+    )
+    if not port.link.port_up:
+        return replace(after, expected=True) if port.used and record.expected is None else after
+    first, before = record.first_up, None if record.expected is False else record.speed
+    speed = _faster(before, port.link.port_speed_bytes_per_second)
+    return replace(after, first_up=wall if first is None else first, last_up=wall, speed=speed, expected=True)
+
+
+def _faster(speed: float | None, other: float | None) -> float | None:
+    return max((value for value in (speed, other) if value), default=None)
+
+
+def _limit(records: dict[str, PortRecord]) -> Records:
+    """Drop records beyond the limit: those not expected first, then those not read for the longest time."""
+    if len(records) <= MAX_RECORDS:
+        return records
+    order = sorted(records.values(), key=lambda record: (bool(record.expected), record.last_wall))
+    return {record.identity: record for record in order[-MAX_RECORDS:]}
+
+
+def _merge(record: PortRecord, stored: PortRecord | None) -> PortRecord:
+    """Add what the store has of the time before the start of the agent."""
+    if stored is None:
+        return record
+    return replace(
+        record,
+        first_wall=min(record.first_wall, stored.first_wall),
+        first_up=record.first_up if stored.first_up is None else stored.first_up,
+        last_up=stored.last_up if record.last_up is None else record.last_up,
+        speed=_faster(stored.speed, record.speed),
+        expected=stored.expected if record.expected is None else record.expected,
+    )
+
+
+# What is missing, and what replaces it
+
+
+def _without(missing: Iterable[MissingPort], identities: Collection[str]) -> tuple[MissingPort, ...]:
+    return tuple(port for port in missing if port.identity not in identities)
+
+
+def _find_missing(inventory: PortInventory, before: Collection[Place], now: Now) -> PortInventory:
+    """Find the ports that should be here and are not. `before`: the ports that were here in the last snapshot."""
+    here, known = inventory.here.values(), {port.identity: port for port in inventory.missing}
+    settled = [port.identity for port in inventory.missing if now.uptime - port.since >= SETTLING_SECONDS]
+    records = _replace_missing(inventory.records, here, settled)
+    absent = _absent(records, here)
+    names = _names(absent, {device for device, _ in inventory.here})
+    missing = []
+    for record in absent:
+        if record.identity in names:
+            wall = now.wall if (record.device, record.port) in before else record.last_wall
+            port = _without_readings(record, names[record.identity])
+            gone = known.get(record.identity) or MissingPort(port, wall, record.identity, now.uptime)
+            missing.append(gone._replace(port=port))
+    return replace(inventory, records=records, missing=tuple(missing))
+
+
+def _without_readings(record: PortRecord, name: str) -> PortReading:
+    return PortReading(
+        device=name,
+        port=record.port,
+        link_layer=record.link_layer,
+        link=InfinibandLink(),
+        counts=InfinibandPort(),
+        bus_id=record.bus_id,
+        board=record.board,
+        guid=record.guid,
+        firmware=record.firmware,
+    )
+
+
+def _absent(records: Records, here: Collection[str]) -> list[PortRecord]:
+    """Return the expected ports that are not here, the one read last first."""
+    gone = (record for identity, record in records.items() if record.expected and identity not in here)
+    return sorted(gone, key=lambda record: (-record.last_wall, record.identity))
+
+
+def _replace_missing(records: Records, here: Collection[str], settled: Collection[str]) -> Records:
+    """Stop expecting settled ports that others replace: at the same address, or as many new ones as are gone.
+
+    Only a port that came after the old one was last read replaces it; at its address it is expected to be up too.
+    """
+    if not settled:
+        return records
+    after = dict(records)
+    heirs = set[str]()
+    for old in [record for record in _absent(records, here) if record.identity in settled]:
+        heir = next((new for new in _newer(after, here, old) if _same_place(new, old)), None)
+        if heir is not None:
+            heirs.add(heir.identity)
+            after[heir.identity] = replace(heir, expected=True)
+            after[old.identity] = replace(old, expected=False)
+    left = [record for record in _absent(after, here) if record.identity in settled]
+    for layer in {record.link_layer for record in left}:
+        olds = [record for record in left if record.link_layer == layer]
+        news = {new.identity for old in olds for new in _newer(after, here, old) if new.expected} - heirs
+        if len(news) >= len(olds):
+            after |= {old.identity: replace(old, expected=False) for old in olds}
+    return after
+
+
+def _newer(records: Records, here: Collection[str], old: PortRecord) -> Iterator[PortRecord]:
+    """Yield the ports of the same link layer that came after the old one was last read."""
+    for identity in here:
+        record = records.get(identity)
+        if record is not None and record.first_wall > old.last_wall and record.link_layer == old.link_layer:
+            yield record
+
+
+def _same_place(record: PortRecord, other: PortRecord) -> bool:
+    return bool(record.bus_id) and (record.bus_id, record.port) == (other.bus_id, other.port)
+
+
+def _names(absent: Sequence[PortRecord], used_devices: Collection[str]) -> dict[str, str]:
+    """Return a device name for each absent port, by identity: its last name unless another device has it now."""
+    names: dict[str, str] = {}
+    used = {(device, "") for device in used_devices}
+    for record in absent:
+        candidates = (record.device, record.bus_id, record.identity.rpartition("/")[0])
+        name = next((name for name in candidates if name and not {(name, ""), (name, record.port)} & used), None)
+        if name is not None:  # else it has no name of its own
+            used.add((name, record.port))
+            names[record.identity] = name
+    return names

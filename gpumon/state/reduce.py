@@ -1,22 +1,27 @@
-"""next = fold(previous, arrival, now): the only way in which the agent's knowledge changes. Pure."""
+"""next = reduce(report, message, now): the only way in which the state of the agent changes. Pure."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import assert_never
 
 from gpumon.health.alert import RESOLVED, Alert, update_alerts
-from gpumon.model import hold, maintenance
-from gpumon.model.hold import Hold, HoldEnded, Holds
-from gpumon.model.maintenance import Known, Maintenance, MaintenanceEnded
+from gpumon.model.hold import Hold, HoldEnded
+from gpumon.model.maintenance import Maintenance, MaintenanceEnded
 from gpumon.model.now import Now
 from gpumon.model.release import Release
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot, PciBus, Snapshot
-from gpumon.probe.core import state
-from gpumon.state import error_counters, expected_gpus, gpu_inventory, health_reducer, port_inventory, released_gpus
-from gpumon.state.derive import shown
+from gpumon.probe.core import state as probe_state
+from gpumon.state import (
+    error_counters,
+    gpu_inventory,
+    health_reducer,
+    links_status,
+    port_inventory,
+    released_gpus,
+    window_reducer,
+)
+from gpumon.state.derive import derive
 from gpumon.state.messages import (
     Acceptance,
     AgentStatus,
@@ -31,134 +36,87 @@ from gpumon.state.messages import (
     Tick,
     VerdictTransitions,
 )
-from gpumon.state.report import InternalState, Report
+from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
 
 
-def reduce(previous: Report, arrival: Message, now: Now, terms: ReducerSettings) -> Report:
-    """The Report after this arrival."""
-    match arrival:
+def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings) -> Report:  # noqa: C901, PLR0912 (one case per message)
+    """Return the Report after this message."""
+    match message:
         case Snapshot():
-            report = _polled(previous, arrival, now)
-        case LinksSnapshot() | LinksStatus():
-            report = replace(previous, internal=_links(previous.internal, arrival, now))
-        case SamplerStatus() | DriverStatus() | PciBus() | Acceptance():
-            report = health_reducer.placed(replace(previous, internal=_remember(previous.internal, arrival)))
-        case Release():
-            memory = released_gpus.released(previous.internal, previous.release, arrival, now.uptime)
-            report = replace(previous, release=arrival, internal=memory)
-        case ErrorChanges():
-            report = error_counters.take(previous, arrival)
-        case StoredState():
-            report = health_reducer.recall(error_counters.recall(previous, arrival), arrival, now)
-        case VerdictTransitions():
-            report = health_reducer.take(previous, arrival)
-        case _:
-            report = previous
-    match arrival:
-        case ProbeStarted() | ProbeProgressed() | ProbeEnded() | StoredState():
-            report = _probe(report, arrival, now)
-        case AgentStatus():
-            report = _agent(report, arrival)
-    known = maintenance.in_time(_maintenances(report, arrival), now, report.boot_id)
-    holds = hold.in_time(_holds(report, arrival), now, report.boot_id)
-    report = shown(replace(report, maintenances=known, holds=holds), now, terms)
-    return _evaluated(report, now, terms) if isinstance(arrival, Tick) else report
-
-
-# What is remembered
-
-
-def _maintenances(report: Report, arrival: Message) -> Known:
-    """What was begun before the store could be read came after what it knew."""
-    match arrival:
-        case Maintenance():
-            return maintenance.begun(report.maintenances, arrival)
-        case MaintenanceEnded():
-            return maintenance.ended(report.maintenances, arrival)
-        case StoredState():
-            return functools.reduce(maintenance.begun, report.maintenances, arrival.maintenances)
-        case _:
-            return report.maintenances
-
-
-def _holds(report: Report, arrival: Message) -> Holds:
-    """The same of holds."""
-    match arrival:
-        case Hold():
-            return hold.begun(report.holds, arrival)
-        case HoldEnded():
-            return hold.ended(report.holds, arrival)
-        case StoredState():
-            return functools.reduce(hold.begun, report.holds, arrival.holds)
-        case _:
-            return report.holds
-
-
-def _remember(memory: InternalState, arrival: SamplerStatus | DriverStatus | PciBus | Acceptance) -> InternalState:
-    match arrival:
-        case SamplerStatus():
-            known = gpu_inventory.leave_aside(memory.inventory, arrival.aside, memory.bus or {})
-            known = gpu_inventory.recall(known, memory.boards)
-            return released_gpus.heard(replace(memory, samplers=arrival, inventory=known), arrival)
+            report = _snapshot(report, message, now)
         case DriverStatus():
-            return released_gpus.heard(replace(memory, status=arrival), arrival)
+            report = _driver_status(report, message)
         case PciBus():
-            return expected_gpus.on_bus(memory, arrival)
+            report = _pci_bus(report, message)
+        case SamplerStatus():
+            report = _sampler_status(report, message)
+        case LinksSnapshot():
+            report = _links_snapshot(report, message, now)
+        case LinksStatus():
+            report = _with(report, links=replace(report.internal.links, child=message))
+        case ErrorChanges():
+            report = error_counters.take(report, message)
+        case VerdictTransitions():
+            report = health_reducer.take(report, message)
+        case StoredState():
+            report = _stored_state(report, message, now)
         case Acceptance():
-            return expected_gpus.accepted(memory, arrival)
-        case _:
-            assert_never(arrival)
+            report = _acceptance(report, message)
+        case ProbeStarted():
+            probe = probe_state.started(report.probe, message.id, message.probe, message.gpus)
+            report = replace(report, probe=probe)
+        case ProbeProgressed():
+            report = replace(report, probe=replace(report.probe, progress=message.progress))
+        case ProbeEnded():
+            probe = probe_state.ended(report.probe, message.result, at=now.at, uptime=now.uptime)
+            report = replace(report, probe=probe)
+        case AgentStatus():
+            report = _agent_status(report, message)
+        case Tick() | Release() | Maintenance() | MaintenanceEnded() | Hold() | HoldEnded():
+            pass
+    report = window_reducer.take(report, message, now)
+    report = derive(report, now, settings)
+    return _evaluated(report, now, settings) if isinstance(message, Tick) else report
 
 
-def _links(memory: InternalState, arrival: LinksSnapshot | LinksStatus, now: Now) -> InternalState:
-    if isinstance(arrival, LinksSnapshot):
-        return replace(memory, links=port_inventory.see(memory.links, arrival, now))
-    return replace(memory, links=replace(memory.links, child=arrival))
+def _with(report: Report, **internal: object) -> Report:
+    """Return the Report with these fields of its internal state."""
+    return replace(report, internal=replace(report.internal, **internal))  # type: ignore[arg-type]
 
 
-def _polled(report: Report, snapshot: Snapshot, now: Now) -> Report:
-    memory = report.internal
-    bus = memory.bus or {}
-    known, own = memory.inventory, report.probe.own_load(now.at)
-    for seen in snapshot.gpus:
-        known = gpu_inventory.see(known, seen, bus, now, report.boot_id, own=own)
-    known = gpu_inventory.expect(known, report.release.bus_ids, bus)
-    if snapshot.complete:
-        known = gpu_inventory.miss(
-            known, {*snapshot.present, *memory.samplers.aside, *report.release.bus_ids}, bus, now
-        )
-    known = gpu_inventory.recall(known, memory.boards)
-    memory = expected_gpus.polled(replace(memory, inventory=known, heard_at=now.uptime), snapshot)
-    memory = released_gpus.heard(memory, snapshot)
-    report = replace(report, internal=memory)
-    return _tallied(report, snapshot) if snapshot.complete else report
+# The GPUs
 
 
-def _tallied(report: Report, snapshot: Snapshot) -> Report:
-    """What a complete poll says of itself."""
+def _snapshot(report: Report, snapshot: Snapshot, now: Now) -> Report:
+    before, released = report.internal, report.release.bus_ids
+    own = report.probe.own_load(now.at)
+    inventory = gpu_inventory.poll(before.inventory, snapshot, released, now, report.boot_id, own=own)
+    present = {*snapshot.present, *before.samplers.quarantined, *released}
+    inventory = gpu_inventory.finish_poll(inventory, snapshot, present, now, restored=before.restored)
+    internal = replace(before, inventory=inventory, polled_at=now.uptime)
+    report = replace(report, internal=released_gpus.heard(internal, snapshot))
+    return _count_poll(report, snapshot) if snapshot.complete else report
+
+
+def _count_poll(report: Report, snapshot: Snapshot) -> Report:
+    """Update the rows of Node about polls."""
     node = report.node
     failed = {key.partition(",")[0] for key in snapshot.errors}
-    faulted = any(gpu.fault is not None for gpu in report.internal.inventory.values())
-    return replace(
-        report,
-        node=replace(
-            node,
-            gpus_visible=snapshot.visible,
-            snapshot_timestamp_seconds=snapshot.wall,
-            poll_duration_seconds={**(node.poll_duration_seconds or {}), **snapshot.durations},
-            poll_success={
-                **(node.poll_success or {}),
-                **{tier: float(tier not in failed and not faulted) for tier in snapshot.durations},
-            },
-            polls_total=_added(node.polls_total, dict.fromkeys(snapshot.durations, 1.0)),
-            poll_errors_total=_added(node.poll_errors_total, snapshot.errors),
-            collector_denied={
-                **{name: value for name, value in (node.collector_denied or {}).items() if name == "kernel_log"},
-                **dict.fromkeys(snapshot.denied, 1.0),
-            },
-        ),
+    faulty = any(gpu.fault is not None for gpu in report.internal.inventory.gpus.values())
+    success = {tier: float(tier not in failed and not faulty) for tier in snapshot.durations}
+    kernel_log = {name: value for name, value in (node.collector_denied or {}).items() if name == "kernel_log"}
+    node = replace(
+        node,
+        gpus_visible=snapshot.visible,
+        snapshot_timestamp_seconds=snapshot.wall,
+        poll_duration_seconds={**(node.poll_duration_seconds or {}), **snapshot.durations},
+        poll_success={**(node.poll_success or {}), **success},
+        polls_total=_added(node.polls_total, dict.fromkeys(snapshot.durations, 1.0)),
+        poll_errors_total=_added(node.poll_errors_total, snapshot.errors),
+        collector_denied=kernel_log | dict.fromkeys(snapshot.denied, 1.0),
     )
+    return replace(report, node=node)
 
 
 def _added(counts: Mapping[str, float] | None, more: Mapping[str, float]) -> dict[str, float]:
@@ -168,41 +126,72 @@ def _added(counts: Mapping[str, float] | None, more: Mapping[str, float]) -> dic
     return after
 
 
-def _probe(report: Report, arrival: ProbeStarted | ProbeProgressed | ProbeEnded | StoredState, now: Now) -> Report:
-    probe = report.probe
-    match arrival:
-        case ProbeStarted(id=run, probe=name, gpus=gpus):
-            probe = state.started(probe, run, name, gpus)
-        case ProbeProgressed(progress=progress):
-            probe = replace(probe, progress=progress)
-        case ProbeEnded(result=result):
-            probe = state.ended(probe, result, at=now.at, uptime=now.uptime)
-        case StoredState():
-            probe = state.recalled(probe, arrival.probe_results, arrival.probe_runs, arrival.probe_skips)
-    return replace(report, probe=probe)
+def _driver_status(report: Report, status: DriverStatus) -> Report:
+    internal = released_gpus.heard(replace(report.internal, status=status), status)
+    return health_reducer.expect_unnamed(replace(report, internal=internal))
 
 
-def _agent(report: Report, agent: AgentStatus) -> Report:
+def _pci_bus(report: Report, bus: PciBus) -> Report:
+    report = _with(report, inventory=gpu_inventory.read_bus(report.internal.inventory, bus))
+    return health_reducer.expect_unnamed(report)
+
+
+def _sampler_status(report: Report, status: SamplerStatus) -> Report:
+    before = report.internal
+    inventory = gpu_inventory.quarantine(before.inventory, status.quarantined)
+    internal = released_gpus.heard(replace(before, samplers=status, inventory=inventory), status)
+    return health_reducer.expect_unnamed(replace(report, internal=internal))
+
+
+# The links, the store, the operator, the agent itself
+
+
+def _links_snapshot(report: Report, snapshot: LinksSnapshot, now: Now) -> Report:
+    internal = report.internal
+    links = links_status.read(internal.links, snapshot, now)
+    complete = links_status.lists_all_ports(links)
+    ports = port_inventory.read(internal.ports, snapshot, now, complete=complete)
+    return replace(report, internal=replace(internal, links=links, ports=ports))
+
+
+def _stored_state(report: Report, stored: StoredState, now: Now) -> Report:
+    report = error_counters.restore(report, stored)
+    internal = report.internal
+    inventory = gpu_inventory.restore(internal.inventory, stored, report.boot_id)
+    ports = port_inventory.restore(internal.ports, stored.ports)
+    probe = probe_state.recalled(report.probe, stored.probe_results, stored.probe_runs, stored.probe_skips)
+    internal = replace(internal, inventory=inventory, ports=ports, restored=True)
+    return health_reducer.restore(replace(report, internal=internal, probe=probe), stored, now)
+
+
+def _acceptance(report: Report, acceptance: Acceptance) -> Report:
+    internal = report.internal
+    inventory = gpu_inventory.accept(internal.inventory, acceptance)
+    ports = port_inventory.accept(internal.ports, acceptance.ports, acceptance.slow)
+    return health_reducer.expect_unnamed(_with(report, inventory=inventory, ports=ports))
+
+
+def _agent_status(report: Report, status: AgentStatus) -> Report:
     denied = {name: value for name, value in (report.node.collector_denied or {}).items() if name != "kernel_log"}
     node = replace(
         report.node,
-        log_messages_total=dict(agent.log_messages),
-        store_up=float(agent.store_up),
-        kernel_log_up=None if agent.kernel_log_up is None else float(agent.kernel_log_up),
-        kernel_log_overruns_total=agent.kernel_log_overruns,
-        collector_denied=denied | ({"kernel_log": 1.0} if agent.kernel_log_denied else {}),
+        log_messages_total=dict(status.log_messages),
+        store_up=float(status.store_up),
+        kernel_log_up=None if status.kernel_log_up is None else float(status.kernel_log_up),
+        kernel_log_overruns_total=status.kernel_log_overruns,
+        collector_denied=denied | ({"kernel_log": 1.0} if status.kernel_log_denied else {}),
     )
-    probe = replace(report.probe, next_run=agent.next_probe, unkillable=agent.probe_unkillable)
-    return replace(report, node=node, notices=agent.notices, probe=probe)
+    probe = replace(report.probe, next_run=status.next_probe, unkillable=status.probe_unkillable)
+    return replace(report, node=node, notices=status.notices, probe=probe)
 
 
-# What is judged
+# Checks and alerts
 
 
-def _evaluated(report: Report, now: Now, terms: ReducerSettings) -> Report:
+def _evaluated(report: Report, now: Now, settings: ReducerSettings) -> Report:
     samples = list(report.samples())
     history = report.internal.history.add(samples, now.at)
-    report = health_reducer.looked(replace(report, internal=replace(report.internal, history=history)), now, terms)
+    report = health_reducer.evaluate(_with(report, history=history), now, settings)
     alerts = update_alerts(
         report.alerts,
         report.health,
@@ -211,17 +200,14 @@ def _evaluated(report: Report, now: Now, terms: ReducerSettings) -> Report:
         boot_id=report.boot_id,
         in_maintenance=report.maintenance is not None,
     )
-    return replace(
-        report,
-        alerts=alerts,
-        node=replace(report.node, exposed_series=float(len(samples)), alerts=_alert_counts(alerts)),
-    )
+    node = replace(report.node, exposed_series=float(len(samples)), alerts=_alert_counts(alerts))
+    return replace(report, alerts=alerts, node=node)
 
 
 def _alert_counts(alerts: Iterable[Alert]) -> dict[str, float]:
-    counted: dict[str, float] = {}
+    counts: dict[str, float] = {}
     for alert in alerts:
         if alert.state != RESOLVED:
             key = f"{alert.rule},{alert.severity},{alert.state}"
-            counted[key] = counted.get(key, 0.0) + 1
-    return counted
+            counts[key] = counts.get(key, 0.0) + 1
+    return counts

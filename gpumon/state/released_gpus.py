@@ -29,8 +29,8 @@ def heard(memory: InternalState, arrival: Snapshot | DriverStatus | SamplerStatu
     if not memory.resuming:
         return memory
     left = {one: until for one, until in memory.resuming.items() if not _says(arrival, one)}
-    if isinstance(arrival, Snapshot) and memory.heard_at is not None:  # the first poll gets on, one GPU after another
-        left = dict.fromkeys(left, memory.heard_at + RESUME_SECONDS)
+    if isinstance(arrival, Snapshot) and memory.polled_at is not None:  # the first poll gets on, one GPU after another
+        left = dict.fromkeys(left, memory.polled_at + RESUME_SECONDS)
     return replace(memory, resuming=left)
 
 
@@ -40,7 +40,7 @@ def unwatched(memory: InternalState, release: Release, uptime: float) -> Collect
 
 
 def _covered(release: Release, memory: InternalState) -> set[str]:
-    return {*release.bus_ids, *(memory.inventory if release.covers(NODE) else ())}
+    return {*release.bus_ids, *(memory.inventory.gpus if release.covers(NODE) else ())}
 
 
 def _says(arrival: Snapshot | DriverStatus | SamplerStatus, bus_id: str) -> bool:
@@ -50,4 +50,4 @@ def _says(arrival: Snapshot | DriverStatus | SamplerStatus, bus_id: str) -> bool
         case DriverStatus():
             return not arrival.up
         case SamplerStatus():
-            return bus_id in arrival.aside
+            return bus_id in arrival.quarantined

@@ -1,4 +1,4 @@
-"""What folding is given besides the Report, the arrival and the moment: what the configuration says."""
+"""What the configuration sets for `reduce`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from gpumon.health.policy import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReducerSettings:
-    """What the configuration says about folding."""
+    """The part of the configuration that `reduce` and the checks use."""
 
     interval: float = 1.0
+    """Seconds between polls."""
     expected: int | None = None
+    """Configured number of GPUs."""
     probe_interval: float = 21600.0
-    """Seconds between scheduled runs of the all-reduce."""
+    """Seconds between scheduled all-reduce runs."""
     probe_gated: bool = False
-    """A command asks the scheduler for the node before each."""
+    """A gate command asks the scheduler for the node before each run."""
     policy: Policy = Policy()
-    """What an operator decided about checks."""
+    """Settings of the operator for checks."""
     catalogue: Catalogue = SHIPPED
-    """What Xids mean, on this host."""
+    """Meaning of the Xid codes on this host."""
 
     @property
     def stale_after(self) -> float:
-        """Seconds after which a reading is no longer true."""
+        """Return the age in seconds at which a reading is no longer used."""
         return max(3 * self.interval, 10.0)

@@ -204,7 +204,7 @@ class LinksSupervisor:
 
     def _publish_state(self) -> None:
         state = LinksStatus(
-            aside={subject: device.quarantine for subject, device in self._quarantine.items()},
+            quarantined={subject: device.quarantine for subject, device in self._quarantine.items()},
             abandoned=tuple(child.name for child in self._abandoned),
             trouble=self._trouble,
         )

@@ -312,7 +312,7 @@ class SamplerSupervisor:
         sampler = self._sampler
         state = SamplerStatus(
             stuck_seconds=sampler.waiting_seconds if sampler is not None and sampler.call.running else 0.0,
-            aside=self._quarantine.state(),
+            quarantined=self._quarantine.state(),
             restarts=dict(self._restarts),
             abandoned=tuple(child.name for child in self._abandoned),
             gave_up=sampler is None and len(self._abandoned) >= MAX_ABANDONED,

@@ -70,7 +70,7 @@ class Node(Ward):
             cleared=self._store.cleared_verdicts(),
             pending=self._store.waiting(),
         )
-        self.report = health_reducer.recall(self.report, remembered, self.moment)
+        self.report = health_reducer.restore(self.report, remembered, self.moment)
 
     def acknowledge(self) -> None:
         health = self.report.health

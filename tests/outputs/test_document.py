@@ -252,16 +252,16 @@ def test_what_was_reset_is_not_to_be_reset_again() -> None:
 
     later = asking.seen_at + 1
     booted = samples.STAMP.wall - samples.STAMP.boot
-    assert told(begun_at=later) == (
+    assert told(reset_at=later) == (
         "none",
         "reset",
         rfc3339(round(booted + later)),
         "If it recurs, reset the GPU",
     )
     not_yet = ("reset", None, None, "Reset the GPU")
-    assert told() == told(begun_at=asking.seen_at - 1) == told(begun_at=later, active=True) == not_yet
-    assert told(begun_at=later, action=Action.REBOOT)[:2] == ("reboot", None), "a reset is less than a reboot"
-    assert told(begun_at=later, since_boot=asking.boot_id, since_at=later + 1) == not_yet
+    assert told() == told(reset_at=asking.seen_at - 1) == told(reset_at=later, active=True) == not_yet
+    assert told(reset_at=later, action=Action.REBOOT)[:2] == ("reboot", None), "a reset is less than a reboot"
+    assert told(reset_at=later, since_boot=asking.boot_id, since_at=later + 1) == not_yet
 
 
 def test_fault_that_is_no_verdict_yet_is_told_at_once() -> None:

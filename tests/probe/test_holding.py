@@ -92,7 +92,7 @@ class Held:
             self.loop, self.persistence, self.probing, most=3600.0, latest=self.latest, tell=self.monitor.take
         )
         self.persistence.start()
-        turn_until(self.loop, lambda: self.monitor.latest.internal.recalled)
+        turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
 
     def latest(self) -> Report:
         return self.seen(self.monitor.latest)
@@ -189,7 +189,7 @@ def test_the_next_agent_knows_it(agent: Held, store: Path, tmp_path: Path) -> No
 
 def test_what_the_store_knows_is_waited_for(agent: Held) -> None:
     """Right after the start nobody can tell whether the GPUs are held, so nothing runs."""
-    agent.seen = lambda report: replace(report, internal=replace(report.internal, recalled=False))
+    agent.seen = lambda report: replace(report, internal=replace(report.internal, restored=False))
     refused = agent.answered(agent.probing.request())
     assert (refused.reason, "store" in refused.hint) == ("held", True)
 

@@ -23,7 +23,7 @@ from gpumon.probe.runner.scheduler import (
 )
 from gpumon.state.report import InternalState, Report
 
-LOOKED = Report(started=0.0, node=Node(snapshot_timestamp_seconds=1.0), internal=InternalState(recalled=True))
+LOOKED = Report(started=0.0, node=Node(snapshot_timestamp_seconds=1.0), internal=InternalState(restored=True))
 GPUS = tuple(GpuUse(index=n, uuid=f"GPU-{n}", processes=0.0, idle_seconds=480.0) for n in range(2))
 IDLE = PreflightFacts(gpus=GPUS, expected=2, scheduled=True, idle_seconds=480.0)
 SOON = replace(IDLE, idle_seconds=600.0)
@@ -82,7 +82,7 @@ def after_repair(*, begun: float | None = AT - 600.0, uuid: str = "GPU-1", **pro
 
 
 def state(index: int, uuid: str, begun: float | None) -> GpuState:
-    return GpuState(bus_id=str(index), uuid=uuid, index=index, gpu=Gpu(), begun_at=begun)
+    return GpuState(bus_id=str(index), uuid=uuid, index=index, gpu=Gpu(), reset_at=begun)
 
 
 def cleared(way: Way) -> Health:

@@ -33,9 +33,10 @@ from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import WATCH_SECONDS, ProbeRuns
 from gpumon.probe.runner.scheduler import ProbeScheduler
 from gpumon.probe.runner.settings import ProbeSettings
+from gpumon.state.gpu_inventory import GpuInventory
 from gpumon.state.gpu_record import GpuRecord
+from gpumon.state.links_status import LinksState
 from gpumon.state.messages import ProbeProgressed, ProbeStarted
-from gpumon.state.port_inventory import PortInventory
 from gpumon.state.report import InternalState, Report
 from gpumon.supervisor.loop import Loop
 
@@ -71,13 +72,13 @@ def node(*processes: float, simulated: bool = True, **gpu: float) -> Report:
         for n, count in enumerate(processes)
     )
     expected = Node(gpus_expected=float(len(states)))
-    known = InternalState(recalled=True)
+    known = InternalState(restored=True)
     return Report(started=0.0, simulated="h100x8" if simulated else None, gpus=states, node=expected, internal=known)
 
 
 def on_host(report: Report, pids: Sequence[int] = (), *, contained: bool = False) -> Report:
     """One that sees the processes of the whole host, and is never old; each pid is on a GPU of its own."""
-    links = PortInventory(seen=LinksSnapshot(ended_at=0.0, contained=contained))
+    links = LinksState(snapshot=LinksSnapshot(ended_at=0.0, contained=contained))
     held = [pids[n : n + 1] for n in range(len(report.gpus))]
     gpus = tuple(replace(state, pids=tuple(one)) for state, one in zip(report.gpus, held, strict=True))
     polled = replace(report.node, snapshot_timestamp_seconds=1.0)
@@ -169,7 +170,7 @@ def test_a_run_that_is_due_before_the_first_poll_waits_for_it(bench: Bench) -> N
 def test_a_run_after_a_repair_is_due_until_it_is_made(bench: Bench) -> None:
     """A GPU was reset since the last run: the next need not wait for its time, and there is no second one."""
     seen = on_host(node(0.0, 0.0, simulated=False))
-    links = replace(seen.internal.links, seen=LinksSnapshot(ended_at=0.0, contained=False, schedulers=()))
+    links = replace(seen.internal.links, snapshot=LinksSnapshot(ended_at=0.0, contained=False, schedulers=()))
     before = ProbeResult(
         id="r0",
         probe="allreduce",
@@ -181,7 +182,7 @@ def test_a_run_after_a_repair_is_due_until_it_is_made(bench: Bench) -> None:
     known = replace(seen, internal=replace(seen.internal, links=links), probe=ProbeState(last=before, ran=(before,)))
     bench.report = known
     assert not bench.scheduler.is_due_early()
-    reset = replace(known.gpus[1], begun_at=boot_clock())
+    reset = replace(known.gpus[1], reset_at=boot_clock())
     bench.report = replace(known, gpus=(known.gpus[0], reset))
     assert bench.scheduler.is_due_early()
     bench.scheduler.run_due()
@@ -280,11 +281,11 @@ def test_a_run_ends_when_nobody_sees_any_more_who_holds_its_gpus(
 
     def polled(at: float, processes: float | None = 0.0) -> Report:
         known = {
-            one.bus_id: GpuRecord(bus_id=one.bus_id, uuid=one.uuid, index=one.index, seen_at=at) for one in free.gpus
+            one.bus_id: GpuRecord(bus_id=one.bus_id, uuid=one.uuid, index=one.index, read_at=at) for one in free.gpus
         }
-        known["1"] = replace(known["1"], seen_at=known["1"].seen_at if stays == "unknown" else 0.0)
+        known["1"] = replace(known["1"], read_at=known["1"].read_at if stays == "unknown" else 0.0)
         second = replace(free.gpus[1], gpu=replace(free.gpus[1].gpu, processes=processes))
-        memory = replace(free.internal, inventory=known)
+        memory = replace(free.internal, inventory=GpuInventory(gpus=known))
         return replace(free, gpus=(free.gpus[0], second), internal=memory)
 
     bench.report = polled(0.0)
@@ -410,7 +411,7 @@ def test_shared_memory_of_a_run_in_which_the_agent_is_killed_is_deleted(bench: B
 
 def found(report: Report, *schedulers: str) -> Report:
     """A real host that has been looked at, with these schedulers."""
-    links = PortInventory(seen=LinksSnapshot(ended_at=0.0, contained=False, schedulers=schedulers))
+    links = LinksState(snapshot=LinksSnapshot(ended_at=0.0, contained=False, schedulers=schedulers))
     return replace(
         report,
         node=replace(report.node, snapshot_timestamp_seconds=1.0),

@@ -149,7 +149,7 @@ def test_a_gpu_that_is_gone_is_still_asked_about(node: Node, port: int) -> None:
     report = samples.healthy()
     node.report = replace(
         report,
-        internal=replace(report.internal, boards={gone.bus_id: gone}),
+        internal=replace(report.internal, inventory=replace(report.internal.inventory, stored={gone.bus_id: gone})),
         events=(replace(event(0, 60), uuid=gone.uuid), event(4, 30)),
     )
 

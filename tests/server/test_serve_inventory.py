@@ -18,7 +18,8 @@ from gpumon.model.snapshot import GUEST
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.inventory_table import GPU_COLUMNS
 from gpumon.outputs.responses.inventory import InventoryResponse
-from gpumon.state.report import Removal, RemovedGpu, Report
+from gpumon.state.gpu_inventory import Removal, RemovedGpu
+from gpumon.state.report import Report
 from gpumon.store.store import Store
 
 PATH, ACCEPT = "/api/v1/inventory", "/api/v1/inventory/accept"
@@ -43,14 +44,20 @@ def board(index: int, **values: object) -> StoredGpu:
 def seven() -> Report:
     """GPU 3 is missing; another was replaced."""
     report = samples.healthy()
-    gpus = [replace(one, board=board(one.index)) for one in report.gpus]
+    gpus = [replace(one, stored=board(one.index)) for one in report.gpus]
     gpus[3] = replace(gpus[3], fault="missing", detail="no longer on the PCI bus", gpu=replace(gpus[3].gpu, up=0.0))
     return replace(
         report,
         gpus=tuple(gpus),
         expectation=Expectation(count=8, basis=Basis.PRODUCT),
         node=replace(report.node, gpus_visible=7.0),
-        internal=replace(report.internal, gone={"GPU-old": RemovedGpu(Removal.REPLACED, example_parts.bus_id(5))}),
+        internal=replace(
+            report.internal,
+            inventory=replace(
+                report.internal.inventory,
+                removed={"GPU-old": RemovedGpu(Removal.REPLACED, example_parts.bus_id(5))},
+            ),
+        ),
     )
 
 

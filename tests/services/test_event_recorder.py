@@ -94,7 +94,7 @@ class Agent:
 
     def knows(self, counts: dict[str, float]) -> None:
         """All that it comes to count."""
-        turn_until(self.loop, lambda: self.monitor.latest.internal.recalled)
+        turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
         turn_until_equal(self.loop, self.counts, counts)
 
     def until(self, done: Callable[[], bool]) -> None:

@@ -77,7 +77,7 @@ def test_what_the_previous_agent_left_stays_until_the_store_was_read(node: Node)
     node.file.start(on_restored=lambda: restored.append(1))
     assert node.content() == {}
     assert not restored
-    node.report = replace(node.report, internal=InternalState(recalled=True))
+    node.report = replace(node.report, internal=InternalState(restored=True))
     content = node.content()
     assert restored
     assert (content["level"], content["evaluated_boottime_seconds"]) == ("fail", None)

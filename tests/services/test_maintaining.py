@@ -42,7 +42,7 @@ class Maintained:
             self.loop, self.persistence, most=3600.0, latest=lambda: self.monitor.latest, changed=self._changed
         )
         self.persistence.start()
-        turn_until(self.loop, lambda: self.monitor.latest.internal.recalled)
+        turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
 
     def _changed(self) -> None:
         self.changes += 1

@@ -10,6 +10,7 @@ from folded import fallen, healthy, said, told
 from gpumon.health.alert import FIRING
 from gpumon.health.verdict import VerdictChange, VerdictTransition
 from gpumon.model.maintenance import Maintenance, MaintenanceEnded
+from gpumon.state.gpu_inventory import GpuInventory
 from gpumon.state.messages import StoredState, Tick, VerdictTransitions
 from gpumon.state.report import Report
 
@@ -61,7 +62,10 @@ def test_what_is_ruled_in_it_is_muted() -> None:
     during = told(StoredState(), maintenance(), report=healthy())
     down = tuple(replace(state, fault="lost") for state in during.gpus)
     memory = replace(
-        during.internal, inventory={one: replace(gpu, fault="lost") for one, gpu in during.internal.inventory.items()}
+        during.internal,
+        inventory=GpuInventory(
+            gpus={bus_id: replace(gpu, fault="lost") for bus_id, gpu in during.internal.inventory.gpus.items()}
+        ),
     )
     report = told(Tick(), report=replace(during, gpus=down, internal=memory))
     lost = [transition for transition in report.health.due if transition.verdict.check == "gpu_lost"]

@@ -24,24 +24,24 @@ def after(*polls: GpuReading, every: float = 1.0) -> Report:
     return report
 
 
-def begun_at(*polls: GpuReading, every: float = 1.0) -> float | None:
-    return of(after(*polls, every=every), "GPU-0").begun_at
+def reset_at(*polls: GpuReading, every: float = 1.0) -> float | None:
+    return of(after(*polls, every=every), "GPU-0").reset_at
 
 
 def test_energy_that_began_anew_is_a_reset_at_its_second_reading() -> None:
     """One lower value alone may be a wrong one."""
-    assert begun_at(reads(energy=1e6), reads(energy=5.0)) is None
-    assert begun_at(reads(energy=1e6), reads(energy=5.0), reads(energy=6.0)) == 102.0
-    assert begun_at(reads(energy=1e6), reads(energy=1e6 - 1), reads(energy=1e6 + 9)) is None
+    assert reset_at(reads(energy=1e6), reads(energy=5.0)) is None
+    assert reset_at(reads(energy=1e6), reads(energy=5.0), reads(energy=6.0)) == 102.0
+    assert reset_at(reads(energy=1e6), reads(energy=1e6 - 1), reads(energy=1e6 + 9)) is None
 
 
 def test_without_energy_errors_that_fell_while_it_was_away_are_the_proof() -> None:
     """Of a GPU that was faulted, or that nobody read for a while; not of one that was read all the time."""
-    assert begun_at(reads(40.0), lost(0), reads(0.0)) == 102.0
-    assert begun_at(reads(40.0), reads(0.0), every=60.0) == 160.0
-    assert begun_at(reads(40.0), reads(0.0), reads(0.0)) is None
-    assert begun_at(reads(40.0), lost(0), reads(40.0)) is None
-    assert begun_at(reads(0.0), lost(0), reads(0.0)) is None
+    assert reset_at(reads(40.0), lost(0), reads(0.0)) == 102.0
+    assert reset_at(reads(40.0), reads(0.0), every=60.0) == 160.0
+    assert reset_at(reads(40.0), reads(0.0), reads(0.0)) is None
+    assert reset_at(reads(40.0), lost(0), reads(40.0)) is None
+    assert reset_at(reads(0.0), lost(0), reads(0.0)) is None
 
 
 def test_as_many_errors_after_a_reset_as_before_it_are_new() -> None:
@@ -52,4 +52,4 @@ def test_as_many_errors_after_a_reset_as_before_it_are_new() -> None:
 
 def test_where_energy_is_counted_it_alone_tells() -> None:
     """Errors may be cleared by a person."""
-    assert begun_at(reads(40.0, 1e6), lost(0), reads(0.0, 1e6 + 5), reads(0.0, 1e6 + 6)) is None
+    assert reset_at(reads(40.0, 1e6), lost(0), reads(0.0, 1e6 + 5), reads(0.0, 1e6 + 6)) is None

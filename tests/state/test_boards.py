@@ -14,9 +14,10 @@ from gpumon.model.error_event import XID
 from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus, GpuReading, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
-from gpumon.state.expected_gpus import acceptance, unacceptable
+from gpumon.state.acceptance import acceptance, refusal
+from gpumon.state.gpu_inventory import Removal, RemovedGpu
 from gpumon.state.messages import Acceptance, Message, Quarantine, SamplerStatus, StoredState
-from gpumon.state.report import Removal, RemovedGpu, Report
+from gpumon.state.report import Report
 from gpumon.store.events import ErrorCounter
 
 SXM = "NVIDIA H100 80GB HBM3"
@@ -45,7 +46,7 @@ def board(number: int, place: int | None = None, *, boot: str = "b1", **values: 
 
 
 def stored(*boards: StoredGpu, **values: object) -> StoredState:
-    return StoredState(boards=tuple(sorted(boards, key=lambda one: one.last_wall)), **values)  # type: ignore[arg-type]
+    return StoredState(gpus=tuple(sorted(boards, key=lambda one: one.last_wall)), **values)  # type: ignore[arg-type]
 
 
 EIGHT = stored(*map(board, range(8)))
@@ -139,7 +140,7 @@ def test_after_a_reboot_that_renumbered_all_addresses_each_is_itself() -> None:
     report = told(EIGHT, bus(range(7)), UP, polled(moved), boot="b2")
 
     assert faults(report) == {"GPU-0": "missing"}
-    assert of(report, "GPU-0").detail == f"another GPU is at {address(0)}, where it was last seen"
+    assert of(report, "GPU-0").detail == f"another GPU is at its last address {address(0)}"
     assert of(report, "GPU-0").gpu.pci_bus_id == address(0)
     assert [of(report, f"GPU-{n}").index for n in range(1, 8)] == list(range(7))  # as nvidia-smi counts in this boot
     assert of(report, "GPU-0").index == 7
@@ -169,8 +170,8 @@ def test_a_board_that_was_replaced_is_expected_no_more(place: int) -> None:
     assert [state.uuid for state in after.gpus if state.uuid == "GPU-3"] == []
     assert len(after.gpus) == 8
     assert after.node.gpus_expected == 8.0
-    assert [words for _, words in said(before, after) if "in its place" in words]
-    assert after.internal.gone["GPU-3"].bus_id == address(3)
+    assert [words for _, words in said(before, after) if "replaced by another" in words]
+    assert after.internal.inventory.removed["GPU-3"].bus_id == address(3)
 
 
 def test_with_one_of_two_replaced_only_the_one_whose_place_is_taken_leaves() -> None:
@@ -183,7 +184,7 @@ def test_with_one_of_two_replaced_only_the_one_whose_place_is_taken_leaves() -> 
 
 def test_a_gpu_that_has_not_told_its_name_replaces_nobody() -> None:
     """At a new address there is one that is stuck: it may be the one that is missed."""
-    aside = SamplerStatus(aside={address(9): Quarantine(fault="stuck", detail="", wall=1e9)})
+    aside = SamplerStatus(quarantined={address(9): Quarantine(fault="stuck", detail="", wall=1e9)})
     seven = polled(in_place(without=[3]), visible=8)
     report = told(EIGHT, bus([*in_place(without=[3]), 9]), UP, aside, seven, boot="b2")
 
@@ -199,7 +200,7 @@ def test_a_gpu_given_to_a_virtual_machine_is_not_missed_over_a_restart() -> None
 
     assert told(bus(in_place(without=[3])), seven, report=report).node.gpus_expected == 8.0
     back = told(bus(range(8)), polled(in_place()), report=report)
-    assert (back.node.gpus_expected, len(back.gpus), dict(back.internal.gone)) == (8.0, 8, {})
+    assert (back.node.gpus_expected, len(back.gpus), dict(back.internal.inventory.removed)) == (8.0, 8, {})
 
 
 def test_an_excluded_gpu_is_not_missed_over_a_restart() -> None:
@@ -247,10 +248,10 @@ def test_what_a_person_accepts_is_expected_no_more() -> None:
     restarted = told(seven, bus(range(8)), UP, polled(in_place(without=[3])))
     assert not faults(restarted)
     assert restarted.expectation == after.expectation
-    assert restarted.internal.gone == {"GPU-3": RemovedGpu(Removal.ACCEPTED, address(3))}
+    assert restarted.internal.inventory.removed == {"GPU-3": RemovedGpu(Removal.ACCEPTED, address(3))}
 
     back = told(polled(in_place()), report=restarted)
-    assert (back.expectation.count, len(back.gpus), dict(back.internal.gone)) == (8, 8, {})
+    assert (back.expectation.count, len(back.gpus), dict(back.internal.inventory.removed)) == (8, 8, {})
     assert faults(told(polled(in_place(without=[3])), report=back)) == {"GPU-3": "missing"}
 
 
@@ -263,21 +264,21 @@ def test_a_person_may_accept_one_part_and_not_another() -> None:
     assert faults(after) == {"GPU-5": "missing"}
     assert (after.expectation.count, after.expectation.basis) == (7, Basis.ACCEPTED)
 
-    assert unacceptable(report, ["GPU-3", "GPU-5"]) is None
-    refusal = unacceptable(report, ["GPU-3", "GPU-4"])
-    assert refusal is not None
-    assert refusal.refused.startswith("GPU-4: no GPU and no port of that name is missing")
-    assert "GPU-5" in refusal.remedy
+    assert refusal(report, ["GPU-3", "GPU-5"]) is None
+    refused = refusal(report, ["GPU-3", "GPU-4"])
+    assert refused is not None
+    assert refused.refused.startswith("GPU-4: no GPU and no port of that name is missing")
+    assert "GPU-5" in refused.remedy
 
 
 def test_nobody_accepts_what_nobody_can_count() -> None:
     """Without a driver, or before the store was read."""
-    assert unacceptable(told(bus(range(8)), UP, polled(in_place()))) is not None
+    assert refusal(told(bus(range(8)), UP, polled(in_place()))) is not None
     down = told(EIGHT, bus(range(8)), DriverStatus(up=False, error="DriverNotLoaded", remedy="modprobe nvidia"))
-    refusal = unacceptable(down)
-    assert refusal is not None
-    assert "modprobe nvidia" in refusal.refused
-    assert unacceptable(told(EIGHT, bus(range(8)), UP, polled(in_place()))) is None
+    refused = refusal(down)
+    assert refused is not None
+    assert "modprobe nvidia" in refused.refused
+    assert refusal(told(EIGHT, bus(range(8)), UP, polled(in_place()))) is None
 
 
 @pytest.mark.parametrize(
@@ -307,7 +308,7 @@ def test_what_was_here_once_is_learned_in_a_container_too() -> None:
     report = told(pair, bus(range(8), place=CONTAINER), UP, polled({0: 0}))
 
     assert faults(report) == {"GPU-1": "missing"}
-    assert [state.recalled for state in report.gpus] == [False, True]
+    assert [state.restored for state in report.gpus] == [False, True]
     assert report.expectation.count == 2
 
 
@@ -317,14 +318,14 @@ def test_a_reset_while_the_agent_was_away_is_seen_by_the_energy() -> None:
     drained = replace(drained, gpus=(replace(drained.gpus[0], gpu=Gpu(name=SXM, energy_joules_total=5.0)),))
     arrivals = (stored(board(0)), bus([0]), UP, drained)
 
-    assert of(told(*arrivals, boot="b1"), "GPU-0").begun_at == 100.0
-    assert of(told(*arrivals, boot="b2"), "GPU-0").begun_at is None
-    assert of(told(stored(board(0)), bus([0]), UP, polled({0: 0})), "GPU-0").begun_at is None
+    assert of(told(*arrivals, boot="b1"), "GPU-0").reset_at == 100.0
+    assert of(told(*arrivals, boot="b2"), "GPU-0").reset_at is None
+    assert of(told(stored(board(0)), bus([0]), UP, polled({0: 0})), "GPU-0").reset_at is None
 
 
 def test_what_the_store_is_told_of_a_gpu() -> None:
     """When it was first seen stays; all else is as it was read last."""
     report = told(stored(board(0, 5, boot="b1", vbios="old")), bus([0]), UP, polled({0: 0}), boot="b2")
-    known = of(report, "GPU-0").board
+    known = of(report, "GPU-0").stored
 
     assert known == board(0, boot="b2", last_wall=1e9 + 100.0, energy=2e9, nvlinks=18, vbios="old")

@@ -10,8 +10,8 @@ import sample_reports as samples
 
 from gpumon.model.gpu import Gpu
 from gpumon.model.nvlink import Nvlink
-from gpumon.model.series_limits import MOST
-from gpumon.state.limit_series import capped
+from gpumon.model.series_limits import MAX_SERIES
+from gpumon.state.limit_series import limit_series
 from gpumon.state.report import Report
 
 
@@ -27,19 +27,19 @@ def dropped(report: Report) -> dict[str, float]:
 def test_a_page_within_the_caps_is_whole() -> None:
     """Nothing is cut of what real nodes have, and every reason is there at 0."""
     for report in (samples.healthy(16), samples.partitioned(), samples.grace(), samples.troubled()):
-        after = capped(report)
+        after = limit_series(report)
         assert (after.gpus, after.ports) == (report.gpus, report.ports)
-        assert after.node.dropped_series_total == dict.fromkeys(MOST, 0.0)
+        assert after.node.dropped_series_total == dict.fromkeys(MAX_SERIES, 0.0)
 
 
 def test_the_xids_that_came_most_often_stay() -> None:
     """Whatever garbage a log brings, those that are counted most are shown, in their order."""
     counts = {str(xid): float(xid % 100) for xid in range(200)}
     times = dict.fromkeys(counts, 1.7e9)
-    after = capped(with_gpu(gpu=Gpu(up=1.0, xid_errors_total=counts, xid_last_timestamp_seconds=times)))
+    after = limit_series(with_gpu(gpu=Gpu(up=1.0, xid_errors_total=counts, xid_last_timestamp_seconds=times)))
     shown = after.gpus[0].gpu.xid_errors_total or {}
 
-    assert len(shown) == MOST["xids"]
+    assert len(shown) == MAX_SERIES["xids"]
     assert min(shown.values()) >= max(count for xid, count in counts.items() if xid not in shown)
     assert list(shown) == sorted(shown, key=int)
     assert set(after.gpus[0].gpu.xid_last_timestamp_seconds or {}) == set(shown)
@@ -56,24 +56,24 @@ def test_the_xids_that_came_most_often_stay() -> None:
 )
 def test_every_cut_is_counted_by_its_reason(changes: dict[str, object], reason: str, cut: float) -> None:
     """By the series that are not there; of processes, which the sampler cuts, by what it counted."""
-    after = capped(with_gpu(**changes))
+    after = limit_series(with_gpu(**changes))
     state = after.gpus[0]
-    assert max(len(state.migs), len(state.links)) <= MOST["links"]
+    assert max(len(state.migs), len(state.links)) <= MAX_SERIES["links"]
     assert dropped(after) == {reason: cut}
 
 
 def test_a_count_of_what_was_cut_does_not_fall() -> None:
     """It is a counter: that of the worst moment."""
-    worst = capped(with_gpu(migs=(example_parts.mig(),) * 20))
+    worst = limit_series(with_gpu(migs=(example_parts.mig(),) * 20))
     healed = replace(worst, gpus=samples.healthy(1).gpus)
-    assert dropped(capped(healed)) == dropped(worst) == {"migs": 32.0}
+    assert dropped(limit_series(healed)) == dropped(worst) == {"migs": 32.0}
 
 
 def test_errors_of_switches_are_cut_to_the_most_frequent() -> None:
     """Of all NVSwitches together."""
     report = samples.healthy(1)
     counts = {f"00000000:05:00.0,{sxid}": float(sxid) for sxid in range(100)}
-    after = capped(replace(report, node=replace(report.node, nvswitch_errors_total=counts)))
-    assert len(after.node.nvswitch_errors_total or ()) == MOST["sxids"]
+    after = limit_series(replace(report, node=replace(report.node, nvswitch_errors_total=counts)))
+    assert len(after.node.nvswitch_errors_total or ()) == MAX_SERIES["sxids"]
     assert "00000000:05:00.0,99" in (after.node.nvswitch_errors_total or {})
     assert dropped(after) == {"sxids": 36.0}

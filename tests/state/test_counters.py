@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumon.model.gpu import Gpu
-from gpumon.state.counters import Count, Counts, advance, begun, raw_values, totals
+from gpumon.state.counters import Count, Counts, advance, confirm_reset, raw_values, totals
 
 ENERGY, SELDOM = "energy_joules_total", "ecc_errors_lifetime_total"
 
@@ -82,7 +82,7 @@ def test_a_wrong_value_of_what_is_read_seldom_is_no_beginning_though_it_is_told_
 def test_of_what_is_known_to_have_begun_anew_nothing_is_doubted() -> None:
     """What the driver has counted since then is new, whatever it was before; what did not fall has not begun anew."""
     counts = exported({ENERGY: {"fell": 8.0, "rose": 10.0}}, {ENERGY: {"fell": 1.0, "rose": 18.0}})
-    counts = advance(begun(counts), {ENERGY: {"fell": 8.0, "rose": 19.0}}, {}, 2.0)
+    counts = advance(confirm_reset(counts), {ENERGY: {"fell": 8.0, "rose": 19.0}}, {}, 2.0)
 
     assert counts[ENERGY] == {"fell": Count(16.0, 8.0), "rose": Count(19.0, 19.0)}
 

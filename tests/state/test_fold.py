@@ -64,11 +64,11 @@ def test_a_recalled_verdict_on_a_gpu_without_a_name_is_one_series_from_the_first
     recalled = told(StoredState(verdicts=(fallen(stand_in),)))
     named = told(bus, report=recalled)
 
-    assert (recalled.judged().health_check, recalled.judged().node_health) == (None, 3.0)
+    assert (recalled.health_metrics().health_check, recalled.health_metrics().node_health) == (None, 3.0)
     series = {f"gpu_xid_critical,1,{stand_in},,": 3.0}
-    assert named.judged().health_check == series
-    assert told(UP, polled(seen(0), lost(1, uuid=None), seen(2)), report=named).judged().health_check == series
-    assert told(bus, StoredState(verdicts=(fallen(stand_in),))).judged().health_check == series
+    assert named.health_metrics().health_check == series
+    assert told(UP, polled(seen(0), lost(1, uuid=None), seen(2)), report=named).health_metrics().health_check == series
+    assert told(bus, StoredState(verdicts=(fallen(stand_in),))).health_metrics().health_check == series
 
 
 def test_a_recalled_verdict_brings_back_no_gpu_that_is_excluded_or_gone() -> None:
@@ -82,7 +82,7 @@ def test_a_recalled_verdict_brings_back_no_gpu_that_is_excluded_or_gone() -> Non
 def test_a_stuck_gpu_loses_its_readings_at_once_and_its_neighbours_do_not() -> None:
     """When its call is declared late only that GPU's readings vanish."""
     aside = {BUS[2]: Quarantine(fault="stuck", detail="nvmlDeviceGetTemperature does not return", wall=1e9)}
-    report = told(SamplerStatus(aside=aside), report=healthy())
+    report = told(SamplerStatus(quarantined=aside), report=healthy())
 
     assert of(report, "GPU-2").gpu.temperature_celsius is None
     assert (of(report, "GPU-2").gpu.fault or {})["stuck"] == 1.0
@@ -93,7 +93,7 @@ def test_a_gpu_stuck_in_the_first_poll_takes_no_neighbours_index() -> None:
     """Only its address is known; its place on the bus is its index."""
     bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
     aside = {BUS[1]: Quarantine(fault="stuck", detail="", wall=1e9)}
-    report = told(bus, UP, SamplerStatus(aside=aside), polled(seen(0), seen(2)))
+    report = told(bus, UP, SamplerStatus(quarantined=aside), polled(seen(0), seen(2)))
 
     assert [(state.index, state.fault) for state in report.gpus] == [(0, None), (1, "stuck"), (2, None)]
 
@@ -101,7 +101,7 @@ def test_a_gpu_stuck_in_the_first_poll_takes_no_neighbours_index() -> None:
 def test_a_stuck_gpu_is_not_missing_from_the_polls_that_leave_it_aside() -> None:
     """Its fault stays stuck while a sampler without it polls, and ends with the first poll that reads it."""
     aside = {BUS[2]: Quarantine(fault="stuck", detail="", wall=1e9)}
-    report = told(SamplerStatus(aside=aside), polled(seen(0), seen(1), at=101.0), report=healthy(), at=101.0)
+    report = told(SamplerStatus(quarantined=aside), polled(seen(0), seen(1), at=101.0), report=healthy(), at=101.0)
     assert of(report, "GPU-2").fault == "stuck"
 
     healed = told(SamplerStatus(), polled(seen(0), seen(1), seen(2), at=102.0), report=report, at=102.0)

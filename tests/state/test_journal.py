@@ -39,8 +39,8 @@ def test_that_nobody_may_see_what_processes_hold_is_told_once() -> None:
     words = "what processes of other users hold may not be seen: gpu_process_stuck does not tell"
     assert said(well, denied) == [(logging.INFO, words)]
     assert said(denied, still) == []
-    assert [one.words["remedy"] for one in changes(well, denied)] == [
-        "the drop-in gpumon.service.d/processes.conf gives it the right (docs/install.md)"
+    assert [one.fields["remedy"] for one in changes(well, denied)] == [
+        "install the drop-in gpumon.service.d/processes.conf (docs/install.md)"
     ]
 
 
@@ -51,7 +51,7 @@ def test_a_missing_driver_is_told_with_its_remedy_and_not_again() -> None:
     gone = told(down, report=first)
 
     (line,) = changes(first, gone)
-    assert (line.level, line.words["remedy"]) == (logging.ERROR, "modprobe nvidia")
+    assert (line.level, line.fields["remedy"]) == (logging.ERROR, "modprobe nvidia")
     assert said(gone, told(down, report=gone)) == []
 
 
@@ -68,7 +68,7 @@ def test_an_alert_is_told_when_it_fires_and_when_it_resolves() -> None:
     resolved = told(Tick(), report=cleared, at=106.0, terms=TERMS)
 
     (line,) = changes(wrong, firing)
-    assert (line.words["rule"], line.words["label_gpu"]) == ("GpuXidCritical", "1")
+    assert (line.fields["rule"], line.fields["label_gpu"]) == ("GpuXidCritical", "1")
     assert said(cleared, resolved) == [(logging.INFO, line.message.replace("firing", "resolved"))]
 
 

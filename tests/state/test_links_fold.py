@@ -12,8 +12,9 @@ from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.snapshot import LinksSnapshot, PortReading
 from gpumon.outputs.prometheus import Renderer
 from gpumon.state.change_log import changes
+from gpumon.state.links_status import STALE_SECONDS
 from gpumon.state.messages import LinksStatus, Quarantine, Tick
-from gpumon.state.port_inventory import MOST_KNOWN, STALE_SECONDS
+from gpumon.state.port_inventory import MAX_RECORDS
 from gpumon.state.report import Report
 
 FABRIC_MANAGER, IMEX = "nvidia-fabricmanager.service", "nvidia-imex.service"
@@ -91,9 +92,9 @@ def test_services_are_up_down_or_not_installed() -> None:
 def test_what_cannot_be_read_is_a_notice_that_goes_when_it_can() -> None:
     """The words of the child, and a device that was left aside."""
     aside = {"mlx5_3": Quarantine(fault="stuck", detail="reading state does not return", wall=1e9)}
-    report = told(links(port(), errors={"infiniband": "state: Input/output error"}), LinksStatus(aside=aside))
+    report = told(links(port(), errors={"infiniband": "state: Input/output error"}), LinksStatus(quarantined=aside))
     assert report.notices == {
-        "links": "mlx5_3 is left aside: reading state does not return; infiniband: state: Input/output error"
+        "links": "mlx5_3 is quarantined: reading state does not return; infiniband: state: Input/output error"
     }
 
     assert told(links(port()), LinksStatus(), report=report).notices == {}
@@ -124,10 +125,10 @@ def test_ports_that_were_too_many_are_counted() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """Virtual functions come and go under new names."""
-    report = told(*(links(port(number)) for number in range(MOST_KNOWN + 50)))
+    report = told(*(links(port(number)) for number in range(MAX_RECORDS + 50)))
 
-    assert len(report.internal.links.counts) == MOST_KNOWN
-    assert ("mlx5_305", "1") in report.internal.links.counts
+    assert len(report.internal.ports.counters) == MAX_RECORDS
+    assert ("mlx5_305", "1") in report.internal.ports.counters
 
 
 def test_a_look_that_says_the_same_keeps_the_same_objects() -> None:
@@ -159,7 +160,7 @@ def test_a_change_of_a_port_is_told_once() -> None:
         [(logging.WARNING, "the port is down")],
         [],
         [(logging.INFO, "the port is up again")],
-        [(logging.WARNING, "the port was down for a moment")],
+        [(logging.WARNING, "the port was down for a short time")],
         [(logging.WARNING, "the port is gone")],
     ]
 
@@ -170,9 +171,9 @@ def test_blindness_is_told_when_it_begins_and_when_it_ends() -> None:
     blind = told(links(port(), errors={"infiniband": "one"}), report=clear)
     still = told(links(port(), errors={"infiniband": "two"}), report=blind)
 
-    assert said(clear, blind) == [(logging.WARNING, "not all of the links can be read")]
+    assert said(clear, blind) == [(logging.WARNING, "not all links can be read")]
     assert said(blind, still) == []
-    assert said(still, told(links(port()), report=still)) == [(logging.INFO, "all of the links can be read again")]
+    assert said(still, told(links(port()), report=still)) == [(logging.INFO, "all links can be read again")]
 
 
 def gone(report: Report) -> list[str]:
@@ -195,7 +196,7 @@ def test_ports_that_cannot_be_listed_are_not_gone() -> None:
     report = told(links(port(0), port(1)))
     assert gone(told(links(port(0), errors={"infiniband": "class/infiniband: denied"}), report=report)) == []
     assert gone(told(links(port(0), left_out=1), report=report)) == []
-    aside = LinksStatus(aside={"mlx5_1": Quarantine(fault="stuck", detail="state", wall=0.0)})
+    aside = LinksStatus(quarantined={"mlx5_1": Quarantine(fault="stuck", detail="state", wall=0.0)})
     assert gone(told(aside, links(port(0)), report=report)) == []
 
 

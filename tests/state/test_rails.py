@@ -15,9 +15,9 @@ from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.port_record import PortRecord
 from gpumon.model.snapshot import LinksSnapshot, PciBus, PortReading
 from gpumon.state import port_inventory
-from gpumon.state.expected_gpus import acceptance, unacceptable
+from gpumon.state.acceptance import acceptance, refusal
 from gpumon.state.messages import LinksStatus, Message, StoredState
-from gpumon.state.port_identity import MOST_KNOWN, SETTLING_SECONDS
+from gpumon.state.port_inventory import MAX_RECORDS, SETTLING_SECONDS
 from gpumon.state.report import Report
 
 CARDS = 4
@@ -49,12 +49,12 @@ def told(*arrivals: Message, report: Report | None = None, at: float = 100.0) ->
 
 
 def known(report: Report) -> tuple[PortRecord, ...]:
-    return tuple(report.internal.links.records.values())
+    return tuple(report.internal.ports.records.values())
 
 
 def rebooted(report: Report, *cards: PortReading) -> Report:
     """Another life, in which these were looked at, and again when all drivers have loaded."""
-    at = report.internal.links.seen_at + 1000.0
+    at = report.internal.links.read_at + 1000.0
     after = told(StoredState(ports=known(report)), links(*cards), at=at)
     return told(links(*cards), report=after, at=at + LATER)
 
@@ -65,7 +65,7 @@ def missing(report: Report) -> list[str]:
 
 def expected(report: Report) -> dict[str, bool | None]:
     """By the name that a verdict gives it."""
-    return {name: one.expected for name, one in port_inventory.by_name(report.internal.links).items()}
+    return {name: one.expected for name, one in port_inventory.by_name(report.internal.ports).items()}
 
 
 ALL = tuple(card(number) for number in range(CARDS))
@@ -119,7 +119,7 @@ def test_cards_that_are_called_otherwise_are_the_same() -> None:
 
     assert missing(report) == []
     assert expected(report) == {f"mlx5_{number}/1": True for number in range(CARDS + 1)}
-    assert report.internal.links.records["5c25:7303:00f0:0002/1"].device == "mlx5_3"
+    assert report.internal.ports.records["5c25:7303:00f0:0002/1"].device == "mlx5_3"
 
 
 def test_a_missing_card_whose_name_another_has_goes_by_its_address() -> None:
@@ -177,7 +177,7 @@ def at_speed(one: PortReading, speed: float) -> PortReading:
 
 
 def speeds(report: Report) -> dict[str, float | None]:
-    return {name: one.speed for name, one in port_inventory.by_name(report.internal.links).items()}
+    return {name: one.speed for name, one in port_inventory.by_name(report.internal.ports).items()}
 
 
 def test_a_port_that_comes_back_slower_has_been_faster_until_a_person_accepts_it() -> None:
@@ -185,13 +185,13 @@ def test_a_port_that_comes_back_slower_has_been_faster_until_a_person_accepts_it
     gpus = (PciBus(functions={}), UP, polled(seen(0)))
     slow = tuple(at_speed(one, 12.5e9) for one in ALL[:2])
     report = rebooted(told(links(*ALL)), *slow, *ALL[2:])
-    at = report.internal.links.seen_at
+    at = report.internal.links.read_at
     report = told(*gpus, report=report, at=at)
     assert set(speeds(report).values()) == {50e9}
 
     assert set(acceptance(report).slow.values()) == {12.5e9}
-    assert unacceptable(report, ["mlx5_2/1"]) is not None
-    assert unacceptable(report, ["mlx5_1/1"]) is None
+    assert refusal(report, ["mlx5_2/1"]) is not None
+    assert refusal(report, ["mlx5_1/1"]) is None
     answer = acceptance(report, ["mlx5_1/1"])
     assert (answer.count, answer.ports, answer.slow) == (None, (), {"5c25:7303:00f0:0001/1": 12.5e9})
     after = rebooted(told(answer, report=report, at=at), *slow, *ALL[2:])
@@ -220,11 +220,14 @@ def test_what_a_person_accepts_is_expected_no_more() -> None:
         assert (alone.count, alone.gone, alone.ports) == (None, (), ("5c25:7303:00f0:0003/1",))
     partly = told(alone, links(*here), report=report, at=1005.0)
     assert (missing(partly), expected(partly)["mlx5_2/1"]) == ([], True)
-    assert (partly.internal.accepted, partly.internal.learned) == (report.internal.accepted, report.internal.learned)
+    assert (partly.internal.inventory.accepted, partly.internal.inventory.learned) == (
+        report.internal.inventory.accepted,
+        report.internal.inventory.learned,
+    )
 
     after = told(answer, links(*here), report=report, at=1005.0)
     assert (missing(after), expected(after)["mlx5_2/1"]) == ([], False)
-    assert port_inventory.left(after.internal.links) == {"mlx5_3/1", "00000000:13:00.0/1"}
+    assert port_inventory.removed(after.internal.ports) == {"mlx5_3/1", "00000000:13:00.0/1"}
     again = rebooted(after, *here)
     assert (missing(again), expected(again)["mlx5_2/1"]) == ([], False)
 
@@ -249,10 +252,10 @@ def test_cards_that_share_a_guid_are_two() -> None:
 
 def test_what_is_remembered_of_ports_is_bounded() -> None:
     """Those that were never up go first."""
-    report = told(links(card(0)), *(links(card(number, up=0.0)) for number in range(1, MOST_KNOWN + 50)))
+    report = told(links(card(0)), *(links(card(number, up=0.0)) for number in range(1, MAX_RECORDS + 50)))
 
-    assert len(known(report)) == MOST_KNOWN
-    assert "5c25:7303:00f0:0000/1" in report.internal.links.records
+    assert len(known(report)) == MAX_RECORDS
+    assert "5c25:7303:00f0:0000/1" in report.internal.ports.records
 
 
 boots = st.lists(
@@ -275,7 +278,7 @@ def test_over_any_boots_exactly_what_is_down_or_gone_is_missed(
         here = [card(n, place, up=bad.get(n, 1.0)) for place, n in enumerate(order) if bad.get(n, 1.0) is not None]
         report = rebooted(report, *here)
         gone = {n for n, how in bad.items() if how is None}
-        named = port_inventory.by_name(report.internal.links)
+        named = port_inventory.by_name(report.internal.ports)
         assert len(report.gone_ports) == len(gone)
         assert {int(one.guid[-4:], 16) for one in (one.port for one in report.gone_ports)} == gone
         assert all(one.expected for one in named.values())

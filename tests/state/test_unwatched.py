@@ -79,7 +79,7 @@ def test_a_driver_that_is_not_there_after_the_release_is_told_at_once() -> None:
     assert states(down) == {(0.0, "unknown")}
 
     aside = {BUS[2]: Quarantine(fault="stuck", detail="nvmlDeviceGetHandleByPciBusId does not return", wall=1e9)}
-    hung = after(UP, SamplerStatus(aside=aside), at=362.0)
+    hung = after(UP, SamplerStatus(quarantined=aside), at=362.0)
     assert of(hung, "GPU-2").fault == "stuck"
     assert not of(hung, "GPU-2").released
     assert of(hung, "GPU-1").released

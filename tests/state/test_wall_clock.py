@@ -33,7 +33,7 @@ def lived_through(steps: dict[int, float], *, lost_from: int) -> Report:
 
 
 def timeless(state: GpuState) -> GpuState:
-    return replace(state, since=None, board=None)
+    return replace(state, since=None, stored=None)
 
 
 @given(

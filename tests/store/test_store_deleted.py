@@ -74,7 +74,7 @@ class Agent:
             self.loop, path, Retention(), "allreduce", take=self.monitor.take, latest=lambda: self.monitor.latest
         )
         self.persistence.start()
-        turn_until(self.loop, lambda: self.monitor.latest.internal.recalled)
+        turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
 
     def rule(self, transition: VerdictTransition) -> bool:
         """Whether it is stored; it is told in any case."""

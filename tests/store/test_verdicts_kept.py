@@ -69,7 +69,7 @@ class Agent:
         )
         self.transitions = VerdictWriter(self.loop, self.persistence, lambda: self.monitor.latest)
         self.persistence.start()
-        turn_until(self.loop, lambda: self.monitor.latest.internal.recalled or self.persistence.trouble is not None)
+        turn_until(self.loop, lambda: self.monitor.latest.internal.restored or self.persistence.trouble is not None)
 
     @property
     def open(self) -> set[str]:

@@ -107,11 +107,11 @@ def test_a_child_that_sigkill_does_not_end_is_named_and_no_trial_joins_it(watche
         watched.until(lambda: watched.polled() == {0, 1, 2, 3, 4, 6, 7})
         watched.suffer({})
         turn_for(watched.loop, 2 * DEADLINES.first_trial)  # a trial would be due
-        assert len(watched.state.aside) == 1
+        assert len(watched.state.quarantined) == 1
 
     watched.until(lambda: not watched.state.abandoned)
     watched.until(lambda: len(watched.polled()) == 8)
-    assert not watched.state.aside
+    assert not watched.state.quarantined
 
 
 def test_beyond_three_abandoned_children_no_sampler_is_started(watched: Watched, tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ def test_beyond_three_abandoned_children_no_sampler_is_started(watched: Watched,
 def test_silent_firmware_sets_a_gpu_aside_at_once(watched: Watched) -> None:
     """Xid 119: no call is made on the GPU until a trial has shown that it answers."""
     watched.suffer({2: {"xids": [119], "hang": [HANG]}})
-    watched.until(lambda: watched.state.aside)
-    (aside,) = watched.state.aside.values()
+    watched.until(lambda: watched.state.quarantined)
+    (aside,) = watched.state.quarantined.values()
     assert aside.detail == "Firmware silent since Xid 119"
     watched.until(lambda: watched.polled() == {0, 1, 3, 4, 5, 6, 7})
 
@@ -163,7 +163,7 @@ def test_a_library_that_crashes_for_no_gpu_is_started_less_and_less_often(watche
 def test_xids_that_came_with_silent_firmware_are_not_lost(watched: Watched) -> None:
     """What the sampler told before it was ended is taken, of its neighbours as well."""
     watched.suffer({4: {"xids": [119, 79], "hang": [HANG]}, 6: {"xids": [94]}})
-    watched.until(lambda: watched.state.aside)
+    watched.until(lambda: watched.state.quarantined)
     watched.until(lambda: len(watched.polled()) == 7)
 
     assert sorted(watched.xids) == [79, 94, 119]

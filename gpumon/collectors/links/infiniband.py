@@ -9,14 +9,14 @@ from collections.abc import Collection
 from gpumon.collectors.links.files import Files, Reach, ReadErrors
 from gpumon.model.bus_id import parsed
 from gpumon.model.infiniband import DATA_BITS, DOWNED_BITS, ERRORS, HARDWARE_ERRORS, InfinibandLink, InfinibandPort
-from gpumon.model.series_limits import MOST
+from gpumon.model.series_limits import MAX_SERIES
 from gpumon.model.snapshot import PortReading
 
 log = logging.getLogger("gpumon.collectors.links")
 
 CLASS = "class/infiniband"
 COLLECTOR = "infiniband"
-MAX_PORTS = MOST["ports"]
+MAX_PORTS = MAX_SERIES["ports"]
 """Maximum number of ports, the first by name: a host with one port a virtual machine must not flood the page."""
 
 WORD = 4

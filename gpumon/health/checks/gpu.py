@@ -44,7 +44,7 @@ def missing(gpu: GpuCase) -> Finding | None:
     state = gpu.state
     if state.fault != "missing":
         return None if state.fault is not None or state.released else WELL
-    board = state.board
+    board = state.stored
     rebooted = board is not None and board.boot_id != gpu.facts.boot_id
     where = {"pci_bus_id": state.bus_id} if board is None else {"pci_bus_id": board.bus_id, "serial": board.serial}
     evidence: dict[str, Any] = {name: value for name, value in where.items() if value}
@@ -62,7 +62,7 @@ def _not_given(gpu: GpuCase) -> bool:
     While it runs nothing is taken from it; and a number that a person has said is not reached without the board.
     """
     facts, wanted = gpu.facts, gpu.facts.expectation
-    if wanted.place != CONTAINER or not gpu.state.recalled or gpu.state.bus_id not in (facts.bus or {}):
+    if wanted.place != CONTAINER or not gpu.state.restored or gpu.state.bus_id not in (facts.bus or {}):
         return False
     return wanted.basis not in _TOLD or (facts.node.gpus_visible or 0) >= wanted.count
 

@@ -45,7 +45,7 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
 def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
     """Whether nothing but a reset can have brought the counts of this boot to 0 since it was last so.
 
-    They can be cleared, too. One that came while the agent looked is known by the energy; see clearing.begun_at.
+    They can be cleared, too. One that came while the agent looked is known by the energy; see clearing.reset_at.
     """
     now = gpu.facts.now
     watched = gpu.now.energy_joules_total is not None and now.uptime >= now.at - verdict.seen_at

@@ -216,8 +216,8 @@ def _minutes(gpu: GpuCase, grown: CounterGrowth) -> set[int]:
 def _trained(facts: Facts) -> Iterator[tuple[float, float]]:
     """Spans of the boot clock in which links were trained, because a GPU began anew."""
     for state in facts.gpus:
-        if state.begun_at is not None:
-            yield state.begun_at - _TRAINING_BEFORE, state.begun_at + _TRAINING_AFTER
+        if state.reset_at is not None:
+            yield state.reset_at - _TRAINING_BEFORE, state.reset_at + _TRAINING_AFTER
 
 
 _FAILING: Mapping[str, Where | Xids] = {**_LOST, "nvlink_down": "same", "nvlink_recovery_failed": "same"}

@@ -64,7 +64,7 @@ def _of_gpu(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | N
     last = _measured(gpu.facts)
     if last is None or gpu.device not in last.conditions.gpus:
         return None
-    if _is_to_be_proved(last, gpu.facts.wall(gpu.state.begun_at or 0.0), gpu.facts):
+    if _is_to_be_proved(last, gpu.facts.wall(gpu.state.reset_at or 0.0), gpu.facts):
         return None
     blamed = last.outcome == outcome and _blamed(last) == gpu.device
     return last if blamed and last.ended > (gpu.cleared(check) or 0.0) else WELL

@@ -17,8 +17,9 @@ from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
 from gpumon.outputs.responses.gpus import GpuResponse
-from gpumon.state import expected_gpus
-from gpumon.state.report import Removal, RemovedGpu, Report
+from gpumon.state import gpu_inventory
+from gpumon.state.gpu_inventory import Removal, RemovedGpu
+from gpumon.state.report import Report
 
 LEFT = {
     Removal.GIVEN: "is bound to another driver",
@@ -57,7 +58,7 @@ class InventoryGpuResponse(ResponseModel):
 
     @classmethod
     def from_state(cls, state: GpuState) -> InventoryGpuResponse:
-        response, board = GpuResponse.from_state(state).document(), state.board
+        response, board = GpuResponse.from_state(state).document(), state.stored
         same = ("gpu", "uuid", "state", "detail", "name", "serial", "pci_bus_id", "vbios", "inforom", "gsp")
         return cls(
             **{name: response[name] for name in same},
@@ -166,7 +167,7 @@ class InventoryResponse(ResponseModel):
             unlisted=list(expectation.unlisted),
             gpus=[InventoryGpuResponse.from_state(state) for state in report.gpus],
             ports=list(_ports(report)),
-            former_gpus=_former_gpus(report.internal.gone),
+            former_gpus=_former_gpus(report.internal.inventory.removed),
         )
 
     @classmethod
@@ -190,7 +191,7 @@ class InventoryResponse(ResponseModel):
             unlisted=[],
             gpus=[InventoryGpuResponse.from_board(board) for board in by_index],
             ports=[InventoryPortResponse.from_record(port, port.device, None) for port in in_order],
-            former_gpus=_former_gpus(expected_gpus.gone(boards, accepted=accepted is not None)),
+            former_gpus=_former_gpus(gpu_inventory.removed(boards, accepted=accepted is not None)),
         )
 
 
@@ -215,13 +216,13 @@ def _nvlinks(gpu: Gpu, board: StoredGpu | None) -> int | None:
 
 def _ports(report: Report) -> Iterator[InventoryPortResponse]:
     """Return the ports that are or should be here."""
-    links = report.internal.links
+    ports = report.internal.ports
     missing = {port.identity: port.port.device for port in report.gone_ports}
-    up = {links.here.get((port.device, port.port)): port.link.port_up for port in report.ports}
-    for record in _in_order(links.records.values()):
+    up = {ports.here.get((port.device, port.port)): port.link.port_up for port in report.ports}
+    for record in _in_order(ports.records.values()):
         if record.identity in missing:
             yield InventoryPortResponse.from_record(record, missing[record.identity], MISSING)
-        elif record.identity in links.here.values():
+        elif record.identity in ports.here.values():
             state = _port_state(record, up.get(record.identity))
             yield InventoryPortResponse.from_record(record, record.device, state)
         elif record.expected:

@@ -140,7 +140,7 @@ class CurrentHealthResponse(ResponseModel):
     @classmethod
     def current(cls, report: Report) -> CurrentHealthResponse:
         return CurrentHealthResponse(
-            level=_level_name(report.judged().node_health),
+            level=_level_name(report.health_metrics().node_health),
             score=report.health.score,
             verdicts=[PrimaryVerdictResponse.from_verdict(verdict, report) for verdict in report.health.primary],
             gpus=[GpuHealthResponse.from_state(state) for state in report.gpus],

@@ -24,7 +24,7 @@ class OwnProcesses:
 
 def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> PreflightFacts:
     """Return what the Report shows; the caller adds the configuration. `at`: now, on the boot clock."""
-    links, loaded = report.internal.links.seen, report.probe.own_load(at)
+    links, loaded = report.internal.links.snapshot, report.probe.own_load(at)
     foreign = foreign_processes(
         report.gpus, own or OwnProcesses(), contained=None if links is None else links.contained
     )
@@ -35,7 +35,7 @@ def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> 
         released=report.release.end is not None,
         maintained=report.maintenance is not None,
         held=hold.hint(hold.in_force(report.holds)),
-        recalled=report.internal.recalled,
+        recalled=report.internal.restored,
         store=report.notices.get("store", ""),
         clique=any(state.fabric is not None and state.fabric.cluster_uuid for state in report.gpus),
         schedulers=None if links is None else links.schedulers,

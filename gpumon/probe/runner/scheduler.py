@@ -137,7 +137,7 @@ def _is_read(report: Report) -> bool:
     """Return whether the first poll has ended, or the driver is down, and the store was read or cannot be."""
     status = report.internal.status
     polled = report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
-    return polled and (report.internal.recalled or report.node.store_up == 0)
+    return polled and (report.internal.restored or report.node.store_up == 0)
 
 
 def _is_repaired(report: Report, facts: PreflightFacts, wall: float, at: float) -> bool:

@@ -47,7 +47,7 @@ def test_links_that_fail_show_everywhere_hide_nothing_and_come_back(agent: Agent
     node = agent.get("/api/v1/node")
     assert (node["nvml_up"], node["fabric_manager_up"]) == (1, 0)
     assert [one["subject"] for one in node["notices"]] == ["links"]
-    assert node["notices"][0]["message"].startswith("mlx5_5 is left aside: reading class/infiniband/mlx5_5/")
+    assert node["notices"][0]["message"].startswith("mlx5_5 is quarantined: reading class/infiniband/mlx5_5/")
 
     agent.simulate(CALM)
     (child,) = agent.children("gpumon.collectors.links")

@@ -77,21 +77,21 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 def test_a_device_that_hangs_is_left_aside_and_taken_back_when_it_answers(watched: Watched) -> None:
     """Its neighbours go on being read by another child; it is tried again, and again, until it answers."""
     watched.suffer({"mlx5_3": {"hang": True}})
-    watched.until(lambda: watched.state.aside)
-    began = watched.state.aside["mlx5_3"].wall
-    assert "class/infiniband/mlx5_3" in watched.state.aside["mlx5_3"].detail
+    watched.until(lambda: watched.state.quarantined)
+    began = watched.state.quarantined["mlx5_3"].wall
+    assert "class/infiniband/mlx5_3" in watched.state.quarantined["mlx5_3"].detail
     watched.until(lambda: watched.devices() == OTHERS)
 
     looks = len(watched.seen)
     (tried,) = children()
     watched.until(lambda: children() and children() != {tried})
-    watched.until(lambda: len(watched.seen) > looks and watched.state.aside)
+    watched.until(lambda: len(watched.seen) > looks and watched.state.quarantined)
     assert watched.devices() == OTHERS
-    assert watched.state.aside["mlx5_3"].wall == began
+    assert watched.state.quarantined["mlx5_3"].wall == began
 
     watched.suffer({})
     watched.until(lambda: watched.devices() == ALL)
-    watched.until(lambda: not watched.state.aside)
+    watched.until(lambda: not watched.state.quarantined)
     assert watched.state.abandoned == ()
 
 

@@ -110,13 +110,13 @@ def remember(ward: Ward, number: int = 1, *, expected: bool | None = True, speed
         speed=speed,
         expected=expected,
     )
-    links = ward.report.internal.links
+    links = ward.report.internal.ports
     known = replace(
         links,
         records={**links.records, record.identity: record},
         here={**links.here, (one.device, one.port): record.identity},
     )
-    ward.report = replace(ward.report, internal=replace(ward.report.internal, links=known))
+    ward.report = replace(ward.report, internal=replace(ward.report.internal, ports=known))
 
 
 def silent(ward: Ward, number: int = 1) -> None:

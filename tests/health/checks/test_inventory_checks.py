@@ -14,7 +14,7 @@ from gpumon.health.terms import Action, Level, Way
 from gpumon.health.verdict import Verdict
 from gpumon.model.snapshot import CONTAINER, GUEST
 from gpumon.model.stored_gpu import StoredGpu
-from gpumon.state.report import Removal, RemovedGpu
+from gpumon.state.gpu_inventory import Removal, RemovedGpu
 
 DRIVER, VBIOS = "580.95.05", "96.00.89.00.01"
 QUARTER = 15 * 60.0
@@ -41,7 +41,7 @@ def test_a_missing_gpu_is_one_verdict() -> None:
     """It explains the count; a reboot is the first thing to try."""
     ward = Ward(gpus=8)
     expecting(ward, Expectation(count=8), visible=7)
-    ward.gpu(3, state={"board": board(3)})
+    ward.gpu(3, state={"stored": board(3)})
     ward.fault(3, "missing", "no longer on the PCI bus")
     ward.go_on(90)
 
@@ -56,7 +56,7 @@ def test_a_missing_gpu_is_one_verdict() -> None:
 def test_one_that_a_reboot_did_not_bring_back_is_to_be_inspected() -> None:
     """It was last seen in an earlier boot."""
     ward = Ward(gpus=8)
-    ward.gpu(3, state={"board": board(3, "boot-0")})
+    ward.gpu(3, state={"stored": board(3, "boot-0")})
     ward.fault(3, "missing")
     verdict = ward.go_on(90).verdict("gpu_missing", 3)
 
@@ -80,7 +80,12 @@ def test_what_is_expected_no_more_has_no_verdict() -> None:
     ward.fault(7, "missing")
     uuid = ward.report.gpus[7].uuid
     assert ward.go_on(90).verdict("gpu_missing", 7)
-    memory = replace(ward.report.internal, gone={uuid: RemovedGpu(Removal.ACCEPTED, example_parts.bus_id(7))})
+    memory = replace(
+        ward.report.internal,
+        inventory=replace(
+            ward.report.internal.inventory, removed={uuid: RemovedGpu(Removal.ACCEPTED, example_parts.bus_id(7))}
+        ),
+    )
     ward.report = replace(ward.report, gpus=ward.report.gpus[:7], internal=memory)
 
     assert not ward.go_on(10).verdicts
@@ -134,10 +139,12 @@ def test_a_guest_that_was_given_some_is_not_known_to_lack_any() -> None:
 def restarted(ward: Ward, expectation: Expectation, *, recalled: bool = True, on_bus: int = 8) -> Verdict:
     """What is said of the sixth GPU of a container that has four now."""
     bus = {example_parts.bus_id(index): "nvidia" for index in range(on_bus)}
-    ward.report = replace(ward.report, internal=replace(ward.report.internal, bus=bus))
+    ward.report = replace(
+        ward.report, internal=replace(ward.report.internal, inventory=replace(ward.report.internal.inventory, bus=bus))
+    )
     expecting(ward, expectation, visible=4)
     for index in (4, 5):
-        ward.gpu(index, state={"board": board(index), "recalled": recalled})
+        ward.gpu(index, state={"stored": board(index), "restored": recalled})
         ward.fault(index, "missing", "on the PCI bus, but the driver does not list it")
     verdict = ward.go_on(90).verdict("gpu_missing", 5)
     assert verdict is not None

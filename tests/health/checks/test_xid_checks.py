@@ -566,7 +566,9 @@ def unplaced(ward: Ward, code: int) -> None:
 def on_bus(ward: Ward, **others: str) -> None:
     """The PCI bus as the sampler sees it: the GPUs of the inventory, and these."""
     bus = {state.bus_id: "nvidia" for state in ward.report.gpus} | others
-    ward.report = replace(ward.report, internal=replace(ward.report.internal, bus=bus))
+    ward.report = replace(
+        ward.report, internal=replace(ward.report.internal, inventory=replace(ward.report.internal.inventory, bus=bus))
+    )
 
 
 def test_an_xid_where_no_gpu_is() -> None:

@@ -1,0 +1,89 @@
+"""What the links child last reported beside the ports: its own state, services, and what cannot be read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpumon.model.node import UNITS
+from gpumon.model.now import Now
+from gpumon.model.reading import SLOW
+from gpumon.model.snapshot import LinksSnapshot
+from gpumon.state.messages import LinksStatus
+
+STALE_SECONDS = 3 * SLOW.value
+"""Age at which the last snapshot of the links child is no longer used."""
+INFINIBAND, _, PROCESSES, _ = COLLECTORS = ("infiniband", "services", "processes", "schedulers")
+"""Names of the collectors of the links child."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinksState:
+    """The last snapshot of the links child, and the state of the child."""
+
+    child: LinksStatus = LinksStatus()
+    snapshot: LinksSnapshot | None = None
+    read_at: float = 0.0
+    """Arrival of the snapshot, on the clock of Now.uptime."""
+    stops: Mapping[str, float] = field(default_factory=dict)
+    """How often each systemd unit has stopped."""
+
+
+def read(state: LinksState, snapshot: LinksSnapshot, now: Now) -> LinksState:
+    """Apply a snapshot of the links child."""
+    stops = state.stops
+    if snapshot.ended:
+        stops = {**stops} | {unit: stops.get(unit, 0.0) + 1 for unit in snapshot.ended}
+    return replace(state, snapshot=snapshot, read_at=now.uptime, stops=stops)
+
+
+def current(state: LinksState, now: Now) -> LinksSnapshot | None:
+    """Return the last snapshot; None if it is too old."""
+    return state.snapshot if state.snapshot is not None and now.uptime - state.read_at <= STALE_SECONDS else None
+
+
+def lists_all_ports(state: LinksState) -> bool:
+    """Return whether the last snapshot lists every port: only then a port that is not listed is missing."""
+    snapshot, child = state.snapshot, state.child
+    if snapshot is None or INFINIBAND in snapshot.errors or snapshot.left_out:
+        return False
+    return not (child.quarantined or child.trouble)
+
+
+def node_rows(state: LinksState, denied: Mapping[str, float] | None, now: Now) -> dict[str, Any]:
+    """Return the rows of Node that the links child provides. `denied` is the row `collector_denied` so far."""
+    snapshot = current(state, now)
+    running = {} if snapshot is None else snapshot.services
+    others = {name: value for name, value in (denied or {}).items() if name not in COLLECTORS}
+    others |= dict.fromkeys(snapshot.denied if snapshot else (), 1.0)
+    return {
+        **{row: float(running[unit]) if unit in running else None for row, unit in UNITS.items()},
+        "service_stops_total": _service_stops(state),
+        "collector_denied": None if denied is None and not others else others,
+    }
+
+
+def _service_stops(state: LinksState) -> dict[str, float] | None:
+    """Return how often each installed service has stopped, by its name in the rows of Node."""
+    if state.snapshot is None:
+        return None
+    names = {unit: row.removesuffix("_up") for row, unit in UNITS.items()}
+    return {names[unit]: state.stops.get(unit, 0.0) for unit in {**state.snapshot.services, **state.stops}} or None
+
+
+def notice(state: LinksState, now: Now) -> str | None:
+    """Return what cannot be read of the links."""
+    return "; ".join(_problems(state, now)) or None
+
+
+def _problems(state: LinksState, now: Now) -> Iterator[str]:
+    for subject, entry in state.child.quarantined.items():
+        yield f"{subject} is quarantined: {entry.detail}"
+    if state.child.trouble:
+        yield state.child.trouble
+    snapshot = current(state, now)
+    if snapshot is not None:
+        yield from (f"{collector}: {error}" for collector, error in snapshot.errors.items())
+    elif state.snapshot is not None:
+        yield f"no snapshot for more than {STALE_SECONDS:g} s"
