@@ -84,9 +84,9 @@ def _path(flag: str, chosen: argparse.Namespace) -> Path | None:
 def _result(path: Path, chosen: argparse.Namespace) -> CheckResult:
     try:
         _check_names(chosen.ignore)
-        asked = job_gpus.from_job(chosen.gpu, os.environ) if chosen.gpu or chosen.for_job else None
+        names = job_gpus.from_job(chosen.gpu, os.environ) if chosen.gpu or chosen.for_job else None
         health = read_health(path, chosen.max_age)
-        gpus = None if asked is None else job_gpus.resolve(asked, health)
+        gpus = None if names is None else job_gpus.resolve(names, health)
         return check_result(health, gpus, chosen.ignore)
     except CheckError as error:
         return unknown(str(error))

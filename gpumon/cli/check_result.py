@@ -80,7 +80,9 @@ def check_result(
     uncertain = bool(health.stale or _unseen(health, gpus))
     history_unread = any(group.verdict["check"] == HISTORY_UNREAD for group in groups)
     order = UNCERTAIN_ORDER if uncertain or history_unread else CERTAIN_ORDER
-    verdicts = tuple(sorted((group.verdict for group in groups), key=lambda one: -order.index(LEVELS[one["level"]])))
+    verdicts = tuple(
+        sorted((group.verdict for group in groups), key=lambda verdict: -order.index(LEVELS[verdict["level"]]))
+    )
     levels = [OK, *(LEVELS[verdict["level"]] for verdict in verdicts)]
     levels += [health.level] if job is None and not ignored else []
     levels += [UNKNOWN] if uncertain else []

@@ -1,4 +1,4 @@
-"""Asks the running agent over HTTP."""
+"""The HTTP client of the running agent."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gpumon.server.token import TokenError, read
 TIMEOUT_SECONDS = 10.0
 AGENT = f"gpumon/{__version__}"
 PROBLEM = ("detail", "remedy")
-"""Members of every refusal."""
+"""Members of every error response."""
 
 
 class ClientError(Exception):
-    """The agent cannot be asked, or refuses; the message says why and what to do."""
+    """The agent does not answer, or refuses; the message states why and what to do."""
 
 
-class Refused(ClientError):  # noqa: N818 - it says what happened
-    """The agent answered with a problem."""
+class RefusedError(ClientError):
+    """The agent answered with an error response."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         super().__init__(f"{problem['detail']} {problem['remedy']}")
@@ -32,13 +32,13 @@ class Refused(ClientError):  # noqa: N818 - it says what happened
         self.problem = problem
 
 
-class Absent(ClientError):  # noqa: N818 - it says what is so
-    """Nobody listens at this address."""
+class NoAgentError(ClientError):
+    """No process listens on this address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The agent at this address. `token_file` is read only for what asks for a token."""
+    """A client of the agent at this address. `token_file` is read only for requests that need a token."""
 
     host: str
     port: int
@@ -46,15 +46,15 @@ class Client:
     timeout: float = TIMEOUT_SECONDS
 
     def get(self, path: str, members: Collection[str]) -> Any:
-        """The document at this path, whatever its status below 400; `members` are those it must have."""
+        """Return the document at this path, which must have these members. Raises ClientError."""
         return self._ask("GET", path, members, {})
 
     def post(self, path: str, members: Collection[str]) -> Any:
-        """Ask for something to be done."""
+        """Send a POST request with the token and return the response. Raises ClientError."""
         return self.change("POST", path, members)
 
     def change(self, method: str, path: str, members: Collection[str]) -> Any:
-        """The same by another method."""
+        """Send a request of any method with the token and return the response. Raises ClientError."""
         try:
             token = read(self.token_file)
         except TokenError as error:
@@ -66,17 +66,17 @@ class Client:
             status, body = self._exchange(method, path, headers)
             return _document(status, body, members)
         except OSError as error:
-            kind = Absent if isinstance(error, ConnectionRefusedError) else ClientError
+            kind = NoAgentError if isinstance(error, ConnectionRefusedError) else ClientError
             raise kind(
                 f"no agent answers at {self._address} ({error.strerror or error}). Start it (systemctl start gpumon), "
-                "or name its address with --web.listen-address; `gpumon check` tells what it knew at last."
+                "or name its address with --web.listen-address. `gpumon check` shows its last verdicts."
             ) from error
-        except (http.client.HTTPException, _Foreign) as error:
-            what = str(error) if isinstance(error, _Foreign) else type(error).__name__
+        except (http.client.HTTPException, _NotGpumonError) as error:
+            what = str(error) if isinstance(error, _NotGpumonError) else type(error).__name__
             raise ClientError(
-                f"what answers at {self._address} is no gpumon, or one of another version ({method} {path}: {what}). "
-                "After an upgrade restart it; else `ss -ltnp` names who listens there: name the agent's address with "
-                "--web.listen-address."
+                f"the server at {self._address} is not gpumon, or has another version ({method} {path}: {what}). "
+                "After an upgrade restart the agent. Else `ss -ltnp` shows what listens there: name the address "
+                "of the agent with --web.listen-address."
             ) from error
 
     @property
@@ -93,20 +93,20 @@ class Client:
             connection.close()
 
 
-class _Foreign(Exception):  # noqa: N818 - it says what answered
-    """No answer of gpumon; the message says what it is instead."""
+class _NotGpumonError(Exception):
+    """The response is not one of gpumon; the message states what it is."""
 
 
 def _document(status: int, body: bytes, members: Collection[str]) -> Any:
-    """The answer, which is an object with these members. Raises Refused for a problem, _Foreign for all else."""
+    """Return the response, an object with these members. Raises RefusedError or _NotGpumonError."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise _Foreign(f"status {status}, no JSON") from error
+        raise _NotGpumonError(f"status {status}, no JSON") from error
     refused = status >= http.client.BAD_REQUEST
     lacking = set(PROBLEM if refused else members) - set(document if isinstance(document, dict) else ())
     if not isinstance(document, dict) or lacking:
-        raise _Foreign(f"status {status}, JSON without {', '.join(sorted(lacking)) or 'members'}")
+        raise _NotGpumonError(f"status {status}, JSON without {', '.join(sorted(lacking)) or 'members'}")
     if refused:
-        raise Refused(status, document)
+        raise RefusedError(status, document)
     return document

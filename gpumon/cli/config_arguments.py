@@ -1,4 +1,4 @@
-"""Configuration for subcommands: the flags, and the file they and the environment give."""
+"""The configuration of subcommands, from their flags, the environment and the file."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from gpumon.sim.profiles import PROFILES
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of the table of settings."""
+    """Add the flags of the table of settings."""
+    group = parser.add_argument_group("settings", "These override the environment and the file: docs/configuration.md.")
     for flag in FLAGS:
-        parser.add_argument(flag.name, help=flag.help.replace("%", "%%"), dest=flag.name, metavar="VALUE")
+        group.add_argument(flag.name, help=flag.help.replace("%", "%%"), dest=flag.name, metavar="VALUE")
 
 
 def reader(chosen: argparse.Namespace) -> Callable[[], Configuration]:
-    """Reads the configuration, now and at each reload. Raises ConfigurationError."""
+    """Return a function that reads the configuration, now and at each reload. It raises ConfigurationError."""
     flags = {flag.name: getattr(chosen, flag.name, None) for flag in FLAGS}
     named = flags.pop(CONFIG_FILE.name)
     path = configuration_file(named, os.environ)
@@ -46,40 +47,43 @@ def reader(chosen: argparse.Namespace) -> Callable[[], Configuration]:
 
 
 def configuration(chosen: argparse.Namespace) -> Configuration:
-    """The configuration in force. Raises UserError with all that is wrong."""
+    """Return the configuration. Raises UserError with all that is wrong."""
     try:
         return reader(chosen)()
     except ConfigurationError as error:
-        raise UserError(f"the configuration is not good:\n{error}") from error
+        raise UserError(f"the configuration is invalid:\n{error}") from error
 
 
 def configuration_to_start(chosen: argparse.Namespace) -> Configuration:
-    """The same, for what is about to use it: a recording, or a scenario (which is read again later), is good now."""
+    """Return the configuration after reading its recording and scenario too. Raises UserError."""
     settings = configuration(chosen)
     simulate = settings.simulate
-    wrong = wrong_with_simulation(simulate.profile, simulate.scenario) if simulate.profile else ""
+    wrong = simulation_problem(simulate.profile, simulate.scenario) if simulate.profile else ""
     if wrong:
         origin = settings.origin("simulate.scenario" if simulate.scenario else "simulate.profile")
-        raise UserError(f"the configuration is not good:\n{origin}: {wrong}")
+        raise UserError(f"the configuration is invalid:\n{origin}: {wrong}")
     return settings
 
 
-def wrong_with_simulation(profile: str, scenario: Path | None) -> str:
-    """Asked in a process of its own: what reads these files knows NVML's C functions, and the daemon does not."""
+def simulation_problem(profile: str, scenario: Path | None) -> str:
+    """Return what is wrong with a recording or scenario; empty if nothing is.
+
+    A process of its own reads them, because the reader imports NVML's C functions and this process must not.
+    """
     if scenario is None and not is_recording(profile):
         return ""
-    question = [sys.executable, "-m", "gpumon.sim.check", profile, *([str(scenario)] if scenario else [])]
-    asked = subprocess.run(question, check=False, capture_output=True, text=True)
-    return asked.stderr.strip() if asked.returncode else ""
+    command = [sys.executable, "-m", "gpumon.sim.check", profile, *([str(scenario)] if scenario else [])]
+    checked = subprocess.run(command, check=False, capture_output=True, text=True)
+    return checked.stderr.strip() if checked.returncode else ""
 
 
 def client(chosen: argparse.Namespace) -> Client:
-    """Return a client of the agent that is meant. Raises UserError."""
-    return meant(chosen)[0]
+    """Return a client of the agent. Raises UserError."""
+    return find_agent(chosen)[0]
 
 
-def meant(chosen: argparse.Namespace) -> tuple[Client, Configuration, Path]:
-    """Return a client of the agent that is meant, the configuration in force, and the store of both. Raises UserError.
+def find_agent(chosen: argparse.Namespace) -> tuple[Client, Configuration, Path]:
+    """Return a client of the agent, the configuration in force, and the store of both. Raises UserError.
 
     Address and store are the configured ones, else those that the agent has written to its health file.
     """

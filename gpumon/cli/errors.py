@@ -1,5 +1,5 @@
-"""The subcommands of `gpumon`, one file a concern. Each has `add(parser)` and functions that return an exit code."""
+"""The error that every subcommand may raise."""
 
 
 class UserError(Exception):
-    """Something the user can mend; the message names it and says how."""
+    """An error that the user can correct; the message states what is wrong and what to do."""

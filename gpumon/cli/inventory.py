@@ -1,4 +1,4 @@
-"""`gpumon inventory`: GPUs and ports that should be here; `gpumon inventory accept`: those that are here are all."""
+"""`gpumon inventory`: show the expected GPUs and ports; `gpumon inventory accept`: expect only those present."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from gpumon.cli.client import Client, ClientError, Refused
-from gpumon.cli.config_arguments import add_flags, meant
+from gpumon.cli.client import Client, ClientError, RefusedError
+from gpumon.cli.config_arguments import add_flags, find_agent
 from gpumon.cli.errors import UserError
 from gpumon.outputs.inventory_table import render_inventory
 from gpumon.outputs.responses.inventory import InventoryResponse
@@ -20,7 +20,7 @@ from gpumon.store.store import Store
 
 PATH, MEMBERS = "/api/v1/inventory", ("source", "gpus", "ports", "former_gpus")
 WAIT_SECONDS = 30.0
-"""Longer than the agent waits for its store."""
+"""More than the agent waits for its store."""
 ACCEPT = "accept"
 
 
@@ -29,24 +29,24 @@ def add(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="?",
         choices=(ACCEPT,),
-        help="GPUs and ports that are missing or down are expected no more, and ports no faster than now",
+        help="stop expecting GPUs and ports that are missing or down, and ports to be faster than now",
     )
     parser.add_argument(
-        "parts", nargs="*", metavar="PART", help="of accept: only this GPU (uuid or PCI address) or port (mlx5_3/1)"
+        "parts", nargs="*", metavar="PART", help="with accept: only this GPU (uuid or PCI address) or port (mlx5_3/1)"
     )
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print the response as JSON")
     add_flags(parser)
 
 
 def run(chosen: argparse.Namespace) -> int:
-    agent, _, store = meant(chosen)
+    agent, _, store = find_agent(chosen)
     agent = replace(agent, timeout=WAIT_SECONDS)
-    found = _accepted(agent, chosen.parts) if chosen.what == ACCEPT else _known(agent, store)
-    print(json.dumps(found, indent=2) if chosen.json else render_inventory(found))
+    document = _accept(agent, chosen.parts) if chosen.what == ACCEPT else _inventory(agent, store)
+    print(json.dumps(document, indent=2) if chosen.json else render_inventory(document))
     return 0
 
 
-def _accepted(agent: Client, parts: Sequence[str]) -> Any:
+def _accept(agent: Client, parts: Sequence[str]) -> Any:
     query = f"?{urlencode({'part': parts}, doseq=True)}" if parts else ""
     try:
         return agent.post(f"{PATH}/accept{query}", MEMBERS)
@@ -54,11 +54,11 @@ def _accepted(agent: Client, parts: Sequence[str]) -> Any:
         raise UserError(str(error)) from error
 
 
-def _known(agent: Client, path: Path) -> Any:
-    """What the agent says; if it says nothing, what its store holds."""
+def _inventory(agent: Client, path: Path) -> Any:
+    """Return the inventory of the agent, or of its store if it does not answer. Raises UserError."""
     try:
         return agent.get(PATH, MEMBERS)
-    except Refused as refusal:
+    except RefusedError as refusal:
         raise UserError(str(refusal)) from refusal
     except ClientError as silence:
         try:

@@ -1,4 +1,4 @@
-"""`gpumon metrics`: the catalogue of metrics."""
+"""`gpumon metrics`: list the metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpumon.outputs.catalogue import catalogue, document, text
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
 
 
 def run(chosen: argparse.Namespace) -> int:

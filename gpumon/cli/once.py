@@ -1,4 +1,4 @@
-"""`gpumon once`: read the GPUs once, without an agent, through the same sampler child."""
+"""`gpumon once`: read the GPUs once, without an agent, with the agent's own sampler child."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import CRASHES_PER_GPU, SamplerSupervisor
 
 DEADLINE_SECONDS = 75.0
-"""Longer than the slowest driver may take to open its GPUs."""
+"""More than the slowest driver takes to open its GPUs."""
 LINKS_SECONDS = 5.0
-"""How long the links may take beyond the GPUs: sick ports are told of by the agent, not awaited here."""
-NOT_WELL = 1
+"""Longest wait for the links after the GPUs were read: a port that does not answer is the agent's concern."""
+FAILED = 1
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
-    parser.add_argument("--format", choices=("table", "json", "prometheus"), default="table")
+    parser.add_argument("--format", choices=("table", "json", "prometheus"), default="table", help="output format")
 
 
 def run(chosen: argparse.Namespace) -> int:
     settings = configuration_to_start(chosen)
     log.configure(level="warning", format=settings.log.format)
-    look = Look(settings)
-    report = look.run()
-    print(_rendered(report, chosen.format), end="")
-    if look.failure is not None:
-        print(f"gpumon: {look.failure}", file=sys.stderr)
-    return NOT_WELL if look.failure is not None or report.node.nvml_up == 0 else 0
+    reading = SingleReading(settings)
+    report = reading.run()
+    print(_render(report, chosen.format), end="")
+    if reading.failure is not None:
+        print(f"gpumon: {reading.failure}", file=sys.stderr)
+    return FAILED if reading.failure is not None or report.node.nvml_up == 0 else 0
 
 
-class Look:
-    """Ends with the first poll, with a driver that says no, or with a sampler that does not live long enough."""
+class SingleReading:
+    """One poll of all GPUs. It ends early if the driver fails or the sampler keeps crashing."""
 
     def __init__(self, settings: Configuration) -> None:
-        self.failure: str | None = f"nothing could be read within {DEADLINE_SECONDS:g} s"
-        """Why the report says nothing of the GPUs; None when it does."""
+        self.failure: str | None = f"no GPU could be read within {DEADLINE_SECONDS:g} s"
+        """Why the report has no readings of the GPUs; None if it has."""
         self._linked = False
         self._loop = Loop()
         self._monitor = Monitor(first_report(settings), terms(settings))
@@ -96,11 +96,11 @@ class Look:
             self._end(None)
 
     def _supervise(self, state: SamplerStatus) -> None:
-        """Crashes that put a GPU aside are what the supervisor is there for; one more is not about a GPU."""
+        """End if the sampler has crashed more often than it takes to quarantine the GPUs."""
         self._monitor.take(state)
         crashes = state.restarts["crash"] + state.restarts["mismatch"]
         if crashes > CRASHES_PER_GPU * (1 + len(state.quarantined)):
-            self._end(f"the sampler ended {crashes} times before it had read anything; what it said stands above")
+            self._end(f"the sampler ended {crashes} times before it had read a GPU; its messages are above")
 
     def _see_links(self, seen: LinksSnapshot) -> None:
         self._monitor.take(seen)
@@ -116,7 +116,7 @@ class Look:
             self._loop.call_after(LINKS_SECONDS, self._loop.stop)
 
 
-def _rendered(report: Report, form: str) -> str:
+def _render(report: Report, form: str) -> str:
     if form == "prometheus":
         return Renderer(lambda: report).render(report)
     now = HostTime(host=platform.node(), wall=time.time(), boot=boot_clock())

@@ -1,7 +1,7 @@
-"""`gpumon probe allreduce`: ask the running agent for a run, wait for it, print what it measured.
+"""`gpumon probe allreduce`: have the running agent run a probe, wait for it, and print its result.
 
-Exit codes: 0 ok, 1 any other outcome, 2 nobody could be asked, 3 skipped. `gpumon probe history` is in history.py,
-`hold` and `unhold` are in hold.py.
+Exit codes: 0 ok, 1 any other outcome, 2 no agent answered, 3 skipped. `gpumon probe history` is in probe_history.py,
+`hold` and `unhold` are in probe_hold.py.
 """
 
 from __future__ import annotations
@@ -16,37 +16,39 @@ from datetime import datetime
 from typing import Any
 
 from gpumon.cli import probe_history, probe_hold
-from gpumon.cli.client import Client, ClientError, Refused
+from gpumon.cli.client import Client, ClientError, RefusedError
 from gpumon.cli.config_arguments import add_flags, client
 from gpumon.cli.errors import UserError
 from gpumon.outputs.probe_table import table
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult, from_document
 
-ASK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 RECORD_SECONDS = 10.0
-"""How long the result of a run that is over may take to its durable row, and be unknown until then."""
+"""Longest time for which the result of a run may not be stored yet, and thus not be found."""
 OUTCOME_CODES = {"ok": 0, "skipped": 3}
 FAILED = 1
 BAR = 30
 ACTIONS = {probe_history.NAME: probe_history.run, **probe_hold.ACTIONS}
-"""What is not the name of a probe."""
+"""Actions beside the names of probes."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Run a probe and wait for its result (exit code: 0 ok, 1 any other outcome, 2 nobody could be asked, "
-        "3 skipped); show earlier results; or keep probes away (0 nothing of a run is on a GPU, 1 that is not certain, "
-        "2 refused)."
+        "Run a probe and wait for its result (exit code: 0 ok, 1 any other outcome, 2 no agent answered, 3 skipped), "
+        "show earlier results, or hold probes off the GPUs (exit code: 0 no process of a probe is on a GPU, "
+        "1 that is not certain, 2 refused)."
     )
     parser.add_argument(
         "name",
         choices=(*sorted(PROBES), *ACTIONS),
         metavar="NAME",
-        help=f"the probe to run: {', '.join(PROBES)}; history: earlier runs; hold, unhold: keep probes away",
+        help=f"the probe to run: {', '.join(PROBES)}; history: earlier runs; hold, unhold: hold probes off the GPUs",
     )
     parser.add_argument(
-        "--json", action="store_true", help="the answer as JSON; of a run this is the default without a terminal"
+        "--json",
+        action="store_true",
+        help="print the response as JSON, as a run does without a terminal",
     )
     probe_history.add(parser)
     probe_hold.add(parser)
@@ -73,10 +75,10 @@ def _run(chosen: argparse.Namespace) -> int:
 
 
 def _begin(agent: Client, name: str) -> str:
-    """Id of the run. One that the guard refuses has an id too: it is on record as skipped."""
+    """Return the id of the run. A run that is skipped has an id too."""
     try:
         return str(agent.post(f"/probe/{name}", ("id",))["id"])
-    except Refused as refusal:
+    except RefusedError as refusal:
         if refusal.status != http.client.CONFLICT or not refusal.problem.get("id"):
             raise
         return str(refusal.problem["id"])
@@ -90,13 +92,13 @@ def _wait(agent: Client, run: str) -> Any:
             _show("")
             return document
         _show(_bar(document.get("progress") or {}))
-        time.sleep(ASK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _result_of(agent: Client, run: str, *, patient: bool) -> Any:
     try:
         return agent.get(f"/api/v1/probes/{run}", ("id",))
-    except Refused as refusal:
+    except RefusedError as refusal:
         if refusal.status != http.client.NOT_FOUND or not patient:
             raise
         return {}
@@ -109,7 +111,7 @@ def _bar(progress: Mapping[str, Any]) -> str:
 
 
 def _show(line: str) -> None:
-    """On a terminal, in place; nowhere else."""
+    """Replace the line on a terminal; print nothing elsewhere."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 

@@ -1,6 +1,6 @@
-"""`gpumon probe history`: the runs that are stored, a line each; without an agent too.
+"""`gpumon probe history`: print the stored runs, a line each, also without an agent.
 
-Exit code 0; 2 where nobody can be asked.
+Exit code 0, or 2 if neither the agent nor its store answers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 
-from gpumon.cli.client import Client, ClientError, Refused
-from gpumon.cli.config_arguments import meant
+from gpumon.cli.client import Client, ClientError, RefusedError
+from gpumon.cli.config_arguments import find_agent
 from gpumon.cli.errors import UserError
 from gpumon.model import durations
 from gpumon.outputs.probe_history import history
@@ -26,36 +26,38 @@ from gpumon.store.store import Store
 NAME = "history"
 PATH, MEMBERS = "/api/v1/probes", ("probes",)
 PAGE = 1000
-"""Most that the agent answers with at once."""
-MOST = 100_000
+"""Maximum number of runs in one response of the agent."""
+MAX_RUNS = 100_000
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--since", metavar="WHEN", help="of history: 7d, RFC 3339, or seconds since the epoch")
-    parser.add_argument("--probe", choices=sorted(PROBES), help="of history: only runs of this probe")
+    parser.add_argument(
+        "--since", metavar="WHEN", help="with history: only runs since then: 7d, RFC 3339, or seconds since the epoch"
+    )
+    parser.add_argument("--probe", choices=sorted(PROBES), help="with history: only runs of this probe")
 
 
 def check(chosen: argparse.Namespace) -> None:
-    """What means nothing here. Raises UserError."""
+    """Raise UserError if a flag of history is given without it."""
     if chosen.name != NAME and (chosen.since or chosen.probe):
         raise UserError("--since and --probe go with history: gpumon probe history --since 7d")
 
 
 def run(chosen: argparse.Namespace) -> int:
-    found = _known(chosen)
+    documents = _runs(chosen)
     if chosen.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(documents, indent=2))
     else:
-        print(history(found), end="")
+        print(history(documents), end="")
     return 0
 
 
-def _known(chosen: argparse.Namespace) -> list[Any]:
-    """What the agent says; if it says nothing, what its store holds."""
-    agent, _, path = meant(chosen)
+def _runs(chosen: argparse.Namespace) -> list[Any]:
+    """Return the runs from the agent, or from its store if it does not answer. Raises UserError."""
+    agent, _, path = find_agent(chosen)
     try:
-        return list(_asked(agent, chosen))
-    except Refused as refusal:
+        return list(_from_agent(agent, chosen))
+    except RefusedError as refusal:
         raise UserError(str(refusal)) from refusal
     except ClientError as silence:
         query = _query(chosen)
@@ -66,8 +68,8 @@ def _known(chosen: argparse.Namespace) -> list[Any]:
             raise UserError(f"{silence} Its store cannot be read either: {error}") from error
 
 
-def _asked(agent: Client, chosen: argparse.Namespace) -> Iterator[Any]:
-    """Page by page."""
+def _from_agent(agent: Client, chosen: argparse.Namespace) -> Iterator[Any]:
+    """Yield the runs, page by page."""
     wanted = {"since": chosen.since, "probe": chosen.probe, "limit": PAGE}
     while True:
         query = urlencode({name: value for name, value in wanted.items() if value is not None})
@@ -81,5 +83,5 @@ def _asked(agent: Client, chosen: argparse.Namespace) -> Iterator[Any]:
 def _query(chosen: argparse.Namespace) -> RunQuery:
     since = None if chosen.since is None else durations.moment(chosen.since, time.time())
     if chosen.since is not None and since is None:
-        raise UserError(f"--since {chosen.since!r} cannot be read: give 7d, RFC 3339, or seconds since the epoch")
-    return RunQuery(probe=chosen.probe, since=since, limit=MOST)
+        raise UserError(f"--since {chosen.since!r} is invalid: give 7d, RFC 3339, or seconds since the epoch")
+    return RunQuery(probe=chosen.probe, since=since, limit=MAX_RUNS)

@@ -18,8 +18,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gpumon.cli import offline_hold
-from gpumon.cli.client import Absent, Client, ClientError, Refused
-from gpumon.cli.config_arguments import meant
+from gpumon.cli.client import Client, ClientError, NoAgentError, RefusedError
+from gpumon.cli.config_arguments import find_agent
 from gpumon.cli.duration_arguments import read_below_zero
 from gpumon.cli.errors import UserError
 from gpumon.config.model import Configuration
@@ -94,10 +94,10 @@ def _changed(
     well: str,
 ) -> int:
     """`ask` the agent; where none runs, do it `alone`."""
-    agent, settings, store = meant(chosen)
+    agent, settings, store = find_agent(chosen)
     try:
         done = _asked_or_alone(replace(agent, timeout=PATIENCE_SECONDS), ask, lambda: alone(settings, store))
-    except Refused as refusal:
+    except RefusedError as refusal:
         if refusal.status != http.client.CONFLICT:
             raise UserError(str(refusal)) from refusal
         done = offline_hold.Done(refusal.problem, str(refusal), certain=False)
@@ -123,7 +123,7 @@ def _asked_or_alone(
         try:
             agent.get(PATH, MEMBERS)  # asks for no token, which a host without an agent need not have
             return offline_hold.Done(ask(agent), "")
-        except Absent as absent:
+        except NoAgentError as absent:
             try:
                 return alone()
             except offline_hold.InUse as error:

@@ -1,4 +1,4 @@
-"""`gpumon record`: write down what NVML answers on this host, to be played back elsewhere."""
+"""`gpumon record`: record the answers of NVML on this host, to replay them elsewhere."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ CUT_SHORT = 1
 
 def add(parser: argparse.ArgumentParser) -> None:
     read_below_zero(parser)
-    parser.add_argument("file", type=Path, metavar="FILE", help="recording to write, or to sum up")
+    parser.add_argument("file", type=Path, metavar="FILE", help="recording to write or to summarise")
     parser.add_argument("--for", dest="lasting", default="60s", metavar="DURATION", help="how long, such as 5m (60s)")
-    parser.add_argument("--unmasked", action="store_true", help="leave serials, uuids and process ids as they are")
-    parser.add_argument("--summary", action="store_true", help="record nothing: say what FILE holds")
+    parser.add_argument("--unmasked", action="store_true", help="do not mask serials, uuids and process ids")
+    parser.add_argument("--summary", action="store_true", help="print what FILE holds, and record nothing")
     add_flags(parser)
 
 
@@ -59,13 +59,13 @@ def _summary(path: Path) -> str:
 
 
 def _check_writable(path: Path) -> None:
-    """Before a minute has been spent."""
+    """Raise UserError before time is spent on a recording that cannot be written."""
     if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UserError(f"{path} cannot be written: name a file in a folder that exists and is yours to write to")
+        raise UserError(f"{path} cannot be written: name a file in a folder that exists and that you may write to")
 
 
 def _record(path: Path, settings: Configuration, wanted: float, *, masked: bool) -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a unit or a batch job that is stopped ends as by ^C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped unit or batch job ends like ^C
     began, wall = boot_clock(), time.time()
     builder = Builder(Mask(secrets.token_bytes(32) if masked else None), began)
     recording = Recording(builder, lambda page: orders(settings, page, began), began=began, seconds=wanted)
@@ -83,10 +83,10 @@ def _record(path: Path, settings: Configuration, wanted: float, *, masked: bool)
         bindings=version("nvidia-ml-py"),
         remarks=tuple(outcome.remarks),
     )
-    return _written(path, builder, header, outcome)
+    return _write(path, builder, header, outcome)
 
 
-def _written(path: Path, builder: Builder, header: Header, outcome: Outcome) -> int:
+def _write(path: Path, builder: Builder, header: Header, outcome: Outcome) -> int:
     capture = builder.capture(header)
     try:
         size = write(capture, path)

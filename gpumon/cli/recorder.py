@@ -1,4 +1,4 @@
-"""Runs a sampler whose driver calls are noted: first a survey, then the polls. The driver is in the child alone."""
+"""Runs a sampler whose driver calls are recorded: first a survey, then polls. Only the child loads the driver."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_child import call_deadline
 
 SURVEY_SECONDS = 120.0
-"""Longest that a survey may take; it asks a GPU some hundred things."""
+"""Longest survey; it makes some hundred calls for each GPU."""
 OPENING_SECONDS = 75.0
-"""Longest until the first poll has ended."""
-LOOK_SECONDS = 0.25
+"""Longest time until the first poll has ended."""
+POLL_SECONDS = 0.25
 DEADLINES = SAMPLER_DEADLINES
 LINE_LIMIT = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How it went."""
+    """The outcome of a recording."""
 
     up: bool = False
-    """The driver could be initialised."""
+    """Whether the driver was initialised."""
     polls: int = 0
     seconds: float = 0.0
-    """From the first look to the last."""
+    """From the first call to the last."""
     remarks: list[str] = field(default_factory=list)
-    """What went wrong; empty when all that was wanted was recorded."""
+    """What went wrong; empty if the recording is complete."""
 
 
 class Recording:
-    """`orders` gives the orders of a sampler for a call page. Use `run` once."""
+    """One recording. `orders` returns the orders of a sampler for a call page. `run` is called once."""
 
     def __init__(
         self, builder: Builder, orders: Callable[[int], SamplerOrders], *, began: float, seconds: float
@@ -55,14 +55,14 @@ class Recording:
         self._over = False
 
     def run(self) -> Outcome:
-        """Until it is over, or ^C ends it: what has been recorded by then stands."""
-        self._loop.every(LOOK_SECONDS, self._look)
+        """Record until the time is over or ^C. What has been recorded by then is kept."""
+        self._loop.every(POLL_SECONDS, self._check_calls)
         self._start(survey=True)
         try:
             self._loop.run()
         except KeyboardInterrupt:
             self._over = True
-            self.outcome.remarks.append("ended by hand")
+            self.outcome.remarks.append("ended by the operator")
             self._stop("stopped")
             self._loop.run()
         self.outcome.seconds = boot_clock() - self._began
@@ -96,7 +96,7 @@ class Recording:
         )
         os.close(writer)
         limit = SURVEY_SECONDS if survey else OPENING_SECONDS
-        self._deadline = self._loop.call_after(limit, lambda: self._fail(f"nothing came for {limit:g} s"))
+        self._deadline = self._loop.call_after(limit, lambda: self._fail(f"no answer of the driver within {limit:g} s"))
 
     def _take(self, message: ChildMessage) -> None:
         if isinstance(message, DriverStatus):
@@ -110,7 +110,7 @@ class Recording:
                 self._deadline.cancel()
                 self._deadline = self._loop.call_after(self._wanted, lambda: self._stop("done"))
 
-    def _look(self) -> None:
+    def _check_calls(self) -> None:
         child = self._child
         if child is not None and child.killed_for is None and child.is_late():
             gpu = f" of {child.call.bus_id}" if child.call.bus_id else ""
@@ -139,8 +139,8 @@ class Recording:
             self._loop.stop()
 
     def _abandoned(self, child: FramedChild, reader: int) -> None:
-        """SIGKILL does not end it: it is in the kernel, where a sick driver holds it."""
-        self.outcome.remarks.append(f"{child.name} cannot be killed: the driver holds it in the kernel")
+        """Give up a child that SIGKILL does not end, because the driver blocks it in the kernel."""
+        self.outcome.remarks.append(f"{child.name} cannot be killed: the driver blocks it in the kernel")
         self._close(reader)
         self._builder.child_ended(child.call.since)
         self._loop.stop()

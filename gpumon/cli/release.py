@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
-from gpumon.cli.client import Client, ClientError, Refused
+from gpumon.cli.client import Client, ClientError, RefusedError
 from gpumon.cli.config_arguments import add_flags, client
 from gpumon.cli.duration_arguments import read_below_zero
 from gpumon.cli.errors import UserError
@@ -39,7 +39,7 @@ def run(chosen: argparse.Namespace) -> int:
     agent = replace(client(chosen), timeout=WAIT_SECONDS)
     try:
         answer, code = _ask(agent, chosen), 0
-    except Refused as refusal:
+    except RefusedError as refusal:
         if refusal.status != http.client.CONFLICT:
             raise UserError(str(refusal)) from refusal
         print(f"gpumon: {refusal}", file=sys.stderr)

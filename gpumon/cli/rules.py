@@ -1,4 +1,4 @@
-"""`gpumon rules render`: the alert rules for Prometheus."""
+"""`gpumon rules render`: print the alert rules for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpumon serve`: the agent."""
+"""`gpumon serve`: run the agent."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gpumon.config.load import ConfigurationError
 from gpumon.sim.profiles import PROFILES
 
 FALLBACK = "--simulate.fallback"
-LOOK_SECONDS = 60.0
-"""How long a driver may take to say whether it is there."""
+DRIVER_SECONDS = 60.0
+"""Longest wait for the driver to initialise."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         FALLBACK,
         dest="fallback",
         choices=sorted(PROFILES),
-        help="simulate this profile when no NVIDIA driver loads; without it the agent never simulates by itself",
+        help="simulate this profile if no NVIDIA driver loads; without this flag the agent never simulates by itself",
     )
 
 
@@ -32,7 +32,7 @@ def run(chosen: argparse.Namespace) -> int:
         setattr(chosen, "--simulate", chosen.fallback)
     settings = configuration_to_start(chosen)
     log.configure(level=settings.log.level, format=settings.log.format)
-    from gpumon.daemon import Daemon  # noqa: PLC0415 - heavy, and not for a bad configuration
+    from gpumon.daemon import Daemon  # noqa: PLC0415 - slow, and not needed if the configuration is invalid
     from gpumon.server.server import ListenError  # noqa: PLC0415 - the same
 
     reread = reader(chosen)
@@ -43,9 +43,9 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _driver_loads() -> bool:
-    """Ask in a process of its own: the call may crash or never return. A driver that hangs is there, and sick."""
-    question = [sys.executable, "-c", "import pynvml; pynvml.nvmlInit()"]
+    """Return whether the driver loads or hangs, in a process of its own, because the call may crash."""
+    command = [sys.executable, "-c", "import pynvml; pynvml.nvmlInit()"]
     try:
-        return subprocess.run(question, check=False, capture_output=True, timeout=LOOK_SECONDS).returncode == 0
+        return subprocess.run(command, check=False, capture_output=True, timeout=DRIVER_SECONDS).returncode == 0
     except subprocess.TimeoutExpired:
         return True

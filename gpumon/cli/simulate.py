@@ -1,4 +1,4 @@
-"""`gpumon simulate PROFILE -- PROGRAM`: somebody else's Python program, unmodified, on a simulated node."""
+"""`gpumon simulate PROFILE -- PROGRAM`: run another Python program, unmodified, on a simulated node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn
 import yaml
 
 import gpumon
-from gpumon.cli.config_arguments import wrong_with_simulation
+from gpumon.cli.config_arguments import simulation_problem
 from gpumon.cli.errors import UserError
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import TRACE
@@ -27,14 +27,14 @@ from gpumon.sim import guest
 from gpumon.sim.guest.sitecustomize import OLDEST, SIMULATION
 from gpumon.sim.profiles import PROFILES
 
-LOOK_SECONDS = 30.0
+INTERPRETER_SECONDS = 30.0
 QUESTION = "import importlib.util, sys; print(*sys.version_info[:2], importlib.util.find_spec('pynvml') is not None)"
 PYTHON = re.compile(r"python[\d.]*t?")
 SHELLS = frozenset({"sh", "bash", "dash"})
 LONG_PATH = re.compile(rb"^'''exec' [\"']?(?P<python>/[^\"']+?)[\"']? \"\$0\" \"\$@\"")
-"""Second line of a script whose interpreter has too long a path for the first."""
+"""Second line of a script whose interpreter's path is too long for the first line."""
 ISOLATING = re.compile(r"-[a-zA-Z]*[EI]")
-"""Options of Python that have it ignore PYTHONPATH."""
+"""Options with which Python ignores PYTHONPATH."""
 
 
 class Program(NamedTuple):
@@ -46,16 +46,16 @@ class Program(NamedTuple):
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.usage = "gpumon simulate [-h] [--scenario FILE] [--at DURATION] PROFILE -- PROGRAM [ARGUMENT ...]"
-    parser.add_argument("profile", metavar="PROFILE", help="name of a profile, or path of a recording")
-    parser.add_argument("--scenario", type=Path, metavar="FILE", help="what happens on the node")
-    parser.add_argument("--at", metavar="DURATION", help="how long the node has been running, such as 5m")
+    parser.add_argument("profile", metavar="PROFILE", help="name of a profile or path of a recording")
+    parser.add_argument("--scenario", type=Path, metavar="FILE", help="scenario: what happens on the node")
+    parser.add_argument("--at", metavar="DURATION", help="start at this time of the scenario, such as 5m")
 
 
 def run(chosen: argparse.Namespace) -> NoReturn:
-    """Becomes the program: its exit code, and the signals it gets, are its own."""
+    """Replace this process by the program, which receives its signals and sets its exit code."""
     if not chosen.program:
         raise UserError(f"name a program behind --, as in: gpumon simulate {chosen.profile} -- nvitop -1")
-    program = found(chosen.program[0], chosen.program[1:])
+    program = find_program(chosen.program[0], chosen.program[1:])
     _check_interpreter(program.python, chosen.program[0])
     _check_simulation(chosen.profile, chosen.scenario)
     environment = dict(os.environ)
@@ -86,30 +86,30 @@ def _simulation(profile: str, scenario: Path | None, age: float) -> dict[str, st
 
 def _check_simulation(profile: str, scenario: Path | None) -> None:
     if profile not in PROFILES and not is_recording(profile):
-        raise UserError(f"{profile!r} is not known; {did_you_mean(profile, PROFILES)}")
-    wrong = wrong_with_simulation(profile, scenario)
+        raise UserError(f"{profile!r} is no profile; {did_you_mean(profile, PROFILES)}")
+    wrong = simulation_problem(profile, scenario)
     if wrong:
         raise UserError(wrong)
 
 
 def _check_interpreter(python: str, name: str) -> None:
-    """Ask it: the simulated node is there for newer ones only, and for programs that use pynvml."""
+    """Raise UserError unless the interpreter runs, is new enough, and has pynvml."""
     try:
-        asked = subprocess.run(
-            [python, "-c", QUESTION], check=True, capture_output=True, text=True, timeout=LOOK_SECONDS
+        checked = subprocess.run(
+            [python, "-c", QUESTION], check=True, capture_output=True, text=True, timeout=INTERPRETER_SECONDS
         )
-        *version, has_bindings = asked.stdout.splitlines()[-1].split()
+        *version, has_bindings = checked.stdout.splitlines()[-1].split()
     except (OSError, subprocess.SubprocessError, IndexError) as error:
         raise UserError(f"{name} cannot be simulated: its interpreter {python} does not run ({error})") from error
     if tuple(map(int, version)) < OLDEST:
-        told = f"{python} is Python {'.'.join(version)}, and the simulated node needs 3.11 or later"
-        raise UserError(f"{name} cannot be simulated: {told}: install {name} for a later Python")
+        reason = f"{python} is Python {'.'.join(version)}, and the simulated node needs 3.11 or later"
+        raise UserError(f"{name} cannot be simulated: {reason}: install {name} for a later Python")
     if has_bindings != "True":
-        raise UserError(f"{name} cannot be simulated: {python} has no pynvml (nvidia-ml-py), so it reads no GPUs by it")
+        raise UserError(f"{name} cannot be simulated: {python} has no pynvml (nvidia-ml-py)")
 
 
-def found(name: str, arguments: Sequence[str]) -> Program:
-    """The program, wherever it is installed. Raises UserError for one that is not, or is not in Python."""
+def find_program(name: str, arguments: Sequence[str]) -> Program:
+    """Return the installed program. Raises UserError if it is not installed, or is not a Python program."""
     path = shutil.which(name)
     if path is None:
         raise UserError(f"{name}: no such program: install it, or name its path")
@@ -120,17 +120,17 @@ def found(name: str, arguments: Sequence[str]) -> Program:
     interpreter, *options = _interpreter(first, second) or [""]
     if not PYTHON.fullmatch(Path(interpreter).name):
         raise UserError(
-            f"{name} cannot be simulated: {path} is no Python program, and only Python programs read GPUs where "
-            f"gpumon can stand in between (nvitop, gpustat, nvitop-exporter)"
+            f"{name} cannot be simulated: {path} is not a Python program. Only programs that use pynvml can be "
+            f"simulated (nvitop, gpustat, nvitop-exporter)"
         )
     python = shutil.which(interpreter)
     if python is None:
         raise UserError(f"{name} cannot be simulated: its interpreter {interpreter} does not exist: install it again")
-    return Program(python, [*(one for one in options if not ISOLATING.fullmatch(one)), path, *arguments])
+    return Program(python, [*(option for option in options if not ISOLATING.fullmatch(option)), path, *arguments])
 
 
 def _interpreter(first: bytes, second: bytes) -> list[str] | None:
-    """As the kernel would start it, or env, or the shell of a script whose interpreter has a long path."""
+    """Return the command of the first line, resolved through env or through a shell that execs the interpreter."""
     if not first.startswith(b"#!"):
         return None
     words = shlex.split(first[2:].decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""`gpumon status`: what the running agent knows, the worst first."""
+"""`gpumon status`: show the GPUs and what is wrong, the worst first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpumon.outputs import terminal
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
-    parser.add_argument("--json", action="store_true", help="the documents as JSON")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def run(chosen: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`gpumon xid`: what a code means on this host and what to do about it, and what a line of the kernel log says."""
+"""`gpumon xid`: explain an Xid, or a line of the kernel log, and what to do about it on this host."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gpumon.model.error_event import SXID, XID
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("code", nargs="?", metavar="CODE", help="number of an Xid; without one: all")
-    parser.add_argument("--text", help="a line of the kernel log, or what stands in it after the number")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("code", nargs="?", metavar="CODE", help="number of an Xid; without it all are listed")
+    parser.add_argument("--text", help="a line of the kernel log, or its part after the number")
+    parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
     add_flags(parser)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A code with a line's text, or alone."""
+class ErrorCode:
+    """A code to explain, with the text of its line if there is one."""
 
     kind: str
     code: int
@@ -34,67 +34,67 @@ class Asked:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    known = catalogue(configuration(chosen))
+    xids = catalogue(configuration(chosen))
     if chosen.code is None and chosen.text is None:
-        rows = [_of_code(known, code) for code in sorted(known.rows)]
-        print(json.dumps([_document(known, one) for one in rows], indent=2) if chosen.json else _table(known, rows))
+        rows = [_of_code(xids, code) for code in sorted(xids.rows)]
+        print(json.dumps([_document(xids, row) for row in rows], indent=2) if chosen.json else _table(xids, rows))
         return 0
-    asked = _asked(known, chosen.code, chosen.text)
-    print(json.dumps(_document(known, asked), indent=2) if chosen.json else _words(known, asked))
+    error = _error_code(xids, chosen.code, chosen.text)
+    print(json.dumps(_document(xids, error), indent=2) if chosen.json else _words(xids, error))
     return 0
 
 
-def _asked(known: Catalogue, code: str | None, text: str | None) -> Asked:
+def _error_code(xids: Catalogue, code: str | None, text: str | None) -> ErrorCode:
     line = None if text is None else parse_quoted(text)
     if code is None and line is None:
-        raise UserError("that line names no error: give its number too, as in `gpumon xid 149 --text ...`")
+        raise UserError("the line contains no error code: give it too, as in `gpumon xid 149 --text ...`")
     if code is not None and not code.isdecimal():
-        raise UserError(f"{code!r} is not the number of an Xid: give one, as in `gpumon xid 79`")
+        raise UserError(f"{code!r} is not the number of an Xid: give a number, as in `gpumon xid 79`")
     if line is None:
-        return _of_code(known, int(code or 0), without_processes(text or ""))
+        return _of_code(xids, int(code or 0), without_processes(text or ""))
     if code is not None and int(code) != line.code:
-        raise UserError(f"the line tells of {line.code}, not of {code}: leave one of them out")
-    return Asked(line.kind, line.code, line.text, known.read(line.kind, line.code, (line.text,), fatal=line.fatal))
+        raise UserError(f"the line contains {line.code}, not {code}: omit one of them")
+    return ErrorCode(line.kind, line.code, line.text, xids.read(line.kind, line.code, (line.text,), fatal=line.fatal))
 
 
-def _of_code(known: Catalogue, code: int, text: str = "") -> Asked:
-    return Asked(XID, code, text, known.read(XID, code, (text,)))
+def _of_code(xids: Catalogue, code: int, text: str = "") -> ErrorCode:
+    return ErrorCode(XID, code, text, xids.read(XID, code, (text,)))
 
 
-def _document(known: Catalogue, asked: Asked) -> dict[str, Any]:
-    row = known.xid(asked.code) if asked.kind == XID else None
+def _document(xids: Catalogue, error: ErrorCode) -> dict[str, Any]:
+    row = xids.xid(error.code) if error.kind == XID else None
     return {
-        asked.kind: asked.code,
-        "name": asked.means.name,
-        "severity": str(asked.means.severity),
+        error.kind: error.code,
+        "name": error.means.name,
+        "severity": str(error.means.severity),
         "class": None if row is None else str(row.kind),
-        "action": asked.means.action,
-        "if_it_recurs": asked.means.if_it_recurs,
-        "detail": asked.means.detail,
-        "text": asked.text,
-        "known": row is None or asked.code in known.rows,
+        "action": error.means.action,
+        "if_it_recurs": error.means.if_it_recurs,
+        "detail": error.means.detail,
+        "text": error.text,
+        "known": row is None or error.code in xids.rows,
         "changed": [] if row is None else [key for key, attribute in KEYS.items() if attribute in row.ordered],
     }
 
 
-def _words(known: Catalogue, asked: Asked) -> str:
-    told = _document(known, asked)
-    lines = [f"{'SXid' if asked.kind == SXID else 'Xid'} {asked.code}: {told['name']}"]
+def _words(xids: Catalogue, error: ErrorCode) -> str:
+    document = _document(xids, error)
+    lines = [f"{'SXid' if error.kind == SXID else 'Xid'} {error.code}: {document['name']}"]
     rows = (
-        ("Severity", told["severity"]),
-        ("Class", told["class"]),
-        ("Do at once", told["action"]),
-        ("If it recurs", told["if_it_recurs"]),
-        ("The text", told["text"]),
-        ("It says", told["detail"]),
-        ("From xids.file", ", ".join(told["changed"])),
+        ("Severity", document["severity"]),
+        ("Class", document["class"]),
+        ("Do at once", document["action"]),
+        ("If it recurs", document["if_it_recurs"]),
+        ("Text", document["text"]),
+        ("Meaning", document["detail"]),
+        ("From xids.file", ", ".join(document["changed"])),
     )
     return "\n".join([*lines, *(f"  {name + ':':<15} {text}" for name, text in rows if text)])
 
 
-def _table(known: Catalogue, rows: list[Asked]) -> str:
+def _table(xids: Catalogue, rows: list[ErrorCode]) -> str:
     return "\n".join(
-        f"{one.code:>4}  {one.means.severity:<8}  {known.xid(one.code).kind:<11}  {one.means.name}."
-        f" Do: {one.means.action}"
-        for one in rows
+        f"{row.code:>4}  {row.means.severity:<8}  {xids.xid(row.code).kind:<11}  {row.means.name}."
+        f" Do: {row.means.action}"
+        for row in rows
     )

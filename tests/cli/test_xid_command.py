@@ -87,9 +87,9 @@ def test_the_operators_file_is_in_force(capsys: pytest.CaptureFixture[str], tmp_
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["seventy-nine"], "'seventy-nine' is not the number of an Xid: give one, as in `gpumon xid 79`"),
-        (["79", "--text", LINE], "the line tells of 149, not of 79: leave one of them out"),
-        (["--text", "usb 1-1: new device"], "that line names no error: give its number too"),
+        (["seventy-nine"], "'seventy-nine' is not the number of an Xid: give a number, as in `gpumon xid 79`"),
+        (["79", "--text", LINE], "the line contains 149, not 79: omit one of them"),
+        (["--text", "usb 1-1: new device"], "the line contains no error code: give it too"),
     ],
 )
 def test_a_question_without_an_answer_is_refused(

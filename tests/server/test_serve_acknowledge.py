@@ -126,4 +126,4 @@ def test_a_store_that_is_out_of_order_is_told(
     """The verdict is cleared, and whoever cleared it knows what that is worth until the store is mended."""
     sick.store = None
     assert main(["ack", "gpu_xid_critical", *flags(port, tmp_path)]) == 0
-    assert "The store is out of order" in capsys.readouterr().out
+    assert "The store cannot be written now" in capsys.readouterr().out

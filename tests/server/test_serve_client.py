@@ -72,7 +72,7 @@ def test_what_is_no_gpumon_is_told_so(
         code = main([*command, *flags(port, token_file)])
     shown = capsys.readouterr()
     assert (code, shown.out, shown.err.count("\n")) == (2, "", 1)
-    assert f"127.0.0.1:{port} is no gpumon" in shown.err
+    assert f"127.0.0.1:{port} is not gpumon" in shown.err
     assert "--web.listen-address" in shown.err
 
 

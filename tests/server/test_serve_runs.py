@@ -126,7 +126,7 @@ def test_history_asks_the_agent_until_it_has_all(
 
 
 def test_history_needs_no_agent(tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What the last agent stored is there, filtered in the same way; without a store nobody can tell."""
+    """What the last agent stored is there, filtered in the same way; without a store the command fails."""
     nobody = f"--web.listen-address=127.0.0.1:{free_port()}"
     assert main(["probe", "history", nobody, *flags]) == 2
     assert "Its store cannot be read either" in capsys.readouterr().err
@@ -135,4 +135,4 @@ def test_history_needs_no_agent(tmp_path: Path, flags: list[str], capsys: pytest
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines[1:]] == ["r1", "r3"]
     assert main(["probe", "history", "--since", "yesterday", nobody, *flags]) == 2
-    assert "--since 'yesterday' cannot be read" in capsys.readouterr().err
+    assert "--since 'yesterday' is invalid" in capsys.readouterr().err

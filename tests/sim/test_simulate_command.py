@@ -91,8 +91,8 @@ def test_what_cannot_be_simulated_is_told(python: Path, tmp_path: Path) -> None:
     venv.create(bare, symlinks=True)
     told: Mapping[str, Sequence[str | Path]] = {
         "no such program": ("t4x1", "--", "no-such-program"),
-        "is no Python program": ("t4x1", "--", shell),
-        "is no Python": ("t4x1", "--", "/bin/true"),
+        "is not a Python program": ("t4x1", "--", shell),
+        "is not a Python": ("t4x1", "--", "/bin/true"),
         "has no pynvml": ("t4x1", "--", bare / "bin" / "python", "-c", READS),
         "did you mean t4x1?": ("t4x2", "--", python),
         "cannot be read": ("t4x1", "--scenario", tmp_path / "none.yml", "--", python),

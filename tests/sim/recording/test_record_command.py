@@ -118,7 +118,7 @@ def test_what_is_recorded_until_it_is_interrupted_stands(how: signal.Signals, tm
         told, _ = recorder.communicate(timeout=60)
 
     assert recorder.returncode == 1
-    assert "cut short: ended by hand" in told
+    assert "cut short: ended by the operator" in told
     assert capture.read(path).costs["nvmlEventSetWait_v2"].calls > 0
 
 
