@@ -1,1 +1,1 @@
-"""Probes: what is planned and concluded (core), what starts ranks (runner), and the ranks themselves (worker)."""
+"""Probes: pure planning and conclusions (core), scheduling and rank processes (runner), and the ranks (worker)."""

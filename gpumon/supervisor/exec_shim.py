@@ -1,9 +1,9 @@
-"""Becomes a program that may lie where nobody answers, in a process that the agent can already see and kill.
+"""Become a program whose file system may not answer, in a process that the agent can already kill.
 
-`python -I -S shim.py AGENT DESCRIPTOR PROGRAM ARGUMENTS...`: who starts a program waits until its file was opened; on
-a file system whose server is gone, for ever. So the agent starts this, from its own disk, and only this waits. Process,
-descriptors, environment and parent become the program's as they are. Why it cannot be run is written to DESCRIPTOR, as
-a frame of a rank. It is a script that imports next to nothing, since each rank begins with it.
+`python -I -S shim.py AGENT DESCRIPTOR PROGRAM ARGUMENTS...`: starting a program waits until its file is opened, which
+never ends if the server of its file system is gone. The agent starts this script from its own disk, and only the script
+waits. Process, descriptors, environment and parent become the program's. If the program cannot be run, the reason is
+written to DESCRIPTOR as a frame of a rank. The script imports next to nothing, because each rank begins with it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ NOT_RUN = 127
 
 
 def main(agent: int, descriptor: int, command: list[str]) -> int:
-    """Returns only where there is no such program."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # is the program's too
-    if os.getppid() != agent:  # it went before we were tied
+    """Run the program. Return only if it cannot be run."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # inherited by the program
+    if os.getppid() != agent:  # the agent ended before PDEATHSIG was set
         return NOT_RUN
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, for which the program need not be made
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python; the program expects the default
         signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)  # noqa: S606 - no shell is wanted

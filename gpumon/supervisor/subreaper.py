@@ -1,8 +1,8 @@
-"""Runs a command that an operator wrote, and lets nothing that it starts outlive it, its time, or the agent.
+"""Run an operator's command so that nothing it starts outlives it, its time, or the agent.
 
-`python -m gpumon.supervisor.subreaper AGENT DESCRIPTOR COMMAND...`: ends as the command does, and when its input
-closes or the process AGENT is gone. Why the command cannot be run is written to DESCRIPTOR. What the command leaves
-in the background becomes a child of this process, whatever group or session it moved to: so it is found, and killed.
+`python -m gpumon.supervisor.subreaper AGENT DESCRIPTOR COMMAND...` ends when the command ends, when its input closes,
+or when the process AGENT ends. If the command cannot be run, the reason is written to DESCRIPTOR. What the command
+leaves in the background becomes a child of this process, whatever group or session it moved to, and is killed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from gpumon.collectors.lifecycle import PR_SET_PDEATHSIG
 from gpumon.supervisor.process_tree import become_subreaper, descendants
 
 PATIENCE = 2.0
-"""Seconds after SIGKILL until what is still there is given up: it sits in the kernel, or belongs to somebody else."""
+"""Seconds after SIGKILL until a remaining process is given up: it is blocked in the kernel, or belongs to another
+user.
+"""
 LOOK_INTERVAL = 0.02
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Answers the command's exit status, or ends by the signal that ended it."""
+    """Run the command. Return its exit status, or end by the signal that ended it."""
     agent, told, *command = arguments
     woken = _wake_on_signals()
     libc = ctypes.CDLL(None)
     become_subreaper()
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != int(agent):  # it went before we were tied
+    if os.getppid() != int(agent):  # the agent ended before PDEATHSIG was set
         return 1
     own = os.getpid()
 
@@ -43,19 +45,19 @@ def main(arguments: Sequence[str]) -> int:
             os._exit(1)
 
     try:
-        # Here are no threads, and only between fork and exec can a program that is not ours be tied to its parent.
+        # there are no threads here, and only between fork and exec can a foreign program be tied to its parent
         started = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=tie)  # noqa: PLW1509
     except OSError as error:
         os.write(int(told), (error.strerror or str(error)).encode())
         return 1
     status = _wait(started.pid, woken)
-    started.returncode = 0  # reaped here, and not by subprocess
+    started.returncode = 0  # reaped here, not by subprocess
     _end_descendants(woken)
     return _end_as(os.waitstatus_to_exitcode(status))
 
 
 def _wake_on_signals() -> int:
-    """Descriptor from which the number of each signal that tells something is read."""
+    """Return a descriptor from which the number of each signal is read."""
     woken, wake = os.pipe()
     for end in (woken, wake):
         os.set_blocking(end, False)
@@ -66,7 +68,7 @@ def _wake_on_signals() -> int:
 
 
 def _wait(command: int, woken: int) -> int:
-    """Until the command has ended, whose wait status it is, or nobody wants to know any more."""
+    """Wait until the command ends, and return its wait status; SIGKILL if the agent wants no answer."""
     while True:
         ready, _, _ = select.select([0, woken], [], [])
         signals = os.read(woken, 4096) if woken in ready else b""
@@ -79,7 +81,7 @@ def _wait(command: int, woken: int) -> int:
 
 
 def _end_descendants(woken: int) -> None:
-    """Kill until there is no child to wait for; whoever loses its parent meanwhile becomes one."""
+    """Kill until there is no child left; a process that loses its parent meanwhile becomes a child."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         for pid in descendants(os.getpid()):
@@ -95,7 +97,7 @@ def _end_descendants(woken: int) -> None:
 
 
 def _end_as(code: int) -> int:
-    """By the same signal, without a core of one's own."""
+    """End by the same signal, without a core dump."""
     if code >= 0:
         return code
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -298,7 +298,7 @@ def test_a_run_ends_when_nobody_sees_any_more_who_holds_its_gpus(
     bench.turn_until(over)
     [result] = bench.kept
     assert (result.id, result.outcome, result.reason) == (run, "skipped", "busy")
-    assert "nobody has seen who holds GPU 1: a job may have come." in result.hint
+    assert "the processes on GPU 1 were not read: a job may have started." in result.hint
 
 
 @pytest.mark.parametrize("contained", [False, True])
@@ -425,7 +425,7 @@ def test_where_a_scheduler_is_found_nothing_runs_by_schedule_without_a_gate(benc
     bench.scheduler.run_due()
     bench.turn_until(lambda: bool(bench.kept))
     [skip] = bench.kept
-    assert (skip.outcome, skip.reason, skip.trigger) == ("skipped", "unarmed", "schedule")
+    assert (skip.outcome, skip.reason, skip.trigger) == ("skipped", "no_scheduler_gate", "schedule")
     assert "probe.scheduler_gate" in skip.hint
     assert bench.request().accepted
 
@@ -462,8 +462,8 @@ def test_a_gate_that_gives_the_node_arms_the_schedule(bench: Bench, tmp_path: Pa
             "busy",
             "(probe.scheduler_gate): job 4711 is here",
         ),
-        ("kill -9 $$", 60.0, "unarmed", "signal 9, which is neither yes (0) nor no (1): no words"),
-        ("exec sleep 60", 0.2, "unarmed", "0.2 s. See why it takes so long, or give it more time with"),
+        ("kill -9 $$", 60.0, "scheduler_gate_failed", "signal 9, which means neither yes (0) nor no (1): no output"),
+        ("exec sleep 60", 0.2, "scheduler_gate_failed", "0.2 s. Find out why, or raise"),
     ],
 )
 def test_a_gate_that_does_not_give_the_node_is_a_skip(
@@ -480,13 +480,13 @@ def test_a_gate_that_does_not_give_the_node_is_a_skip(
     assert not bench.probing.running
 
 
-def test_a_gate_that_is_not_there_leaves_the_schedule_unarmed(bench: Bench) -> None:
+def test_a_gate_that_is_not_there_is_a_skip(bench: Bench) -> None:
     """The hint names the command, and what to do."""
     bench.probing.settings = replace(bench.probing.settings, gate=("/nonexistent/gate",))
     assert bench.request().accepted
     bench.turn_until(lambda: bool(bench.kept))
     [skip] = bench.kept
-    assert skip.reason == "unarmed"
+    assert skip.reason == "scheduler_gate_failed"
     assert "/nonexistent/gate cannot be run: No such file or directory. Name a program" in skip.hint
 
 

@@ -1,4 +1,4 @@
-"""CHECKS: what the all-reduce says of the GPU that it blames, else of the node; and whether it says anything."""
+"""CHECKS: results of the all-reduce, on the GPU that a run blames, else on the node; and whether there are results."""
 
 from __future__ import annotations
 
@@ -17,38 +17,41 @@ from gpumon.probe.core.preflight import REFUSED
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import DECISIVE, ProbeResult
 
-FAILURES = Limit(
-    "allreduce_failures", 2, "Runs of the all-reduce in a row that end without a result and are a verdict.", COUNT
-)
+FAILURES = Limit("allreduce_failures", 2, "Failed or timed out all-reduce runs in a row that are a verdict.", COUNT)
 PERIODS = 2
-"""Intervals of the schedule in which something should have come of it."""
+"""Intervals of the schedule within which a run must have ended."""
 _USUAL = {
-    "baseline": "what this host came to before",
-    "drift": "what this host came to in the runs up to {date}, from which it went down slowly",
-    "expected": "what such hosts come to",
+    "baseline": "this host's own median",
+    "drift": "this host's best median, up to {date}, since when it slowly fell",
+    "expected": "the published figure for this hardware",
 }
-_LASTING = frozenset({"unarmed", "held", "disabled", "maintenance", "single_gpu", "mig", "exclusive_mode", "no_torch"})
-"""Reasons of skips behind which there is somebody's decision: until it is taken back, none will run."""
+_LASTING = frozenset(
+    {
+        *("no_scheduler_gate", "scheduler_gate_failed", "held", "released", "maintenance", "disabled"),
+        *("single_gpu", "mig", "exclusive_mode", "no_torch"),
+    }
+)
+"""Reasons of skips that last until someone changes the configuration, the hardware or a time window."""
 
 
 def _ran(facts: Facts) -> tuple[ProbeResult, ...]:
-    """Runs of the all-reduce, the newest last."""
+    """Return runs of the all-reduce, newest last."""
     return tuple(one for one in facts.probe.ran if one.probe == ALL_REDUCE)
 
 
 def _measured(facts: Facts) -> ProbeResult | None:
-    """The last run that has."""
+    """Return the last run that measured everything."""
     return next((one for one in reversed(_ran(facts)) if one.outcome in DECISIVE), None)
 
 
 def _blamed(result: ProbeResult) -> str | None:
-    """The one GPU to which the trouble was traced."""
+    """Return the GPU to which the fault was traced, if it is only one."""
     found = () if result.location is None else result.location.gpus
     return found[0] if len(found) == 1 else None
 
 
 def _of_node(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | None:
-    """The run that ended so and blames no single GPU, else what is to be said."""
+    """Return the run with this outcome if it blames no single GPU, else the finding."""
     last = _measured(facts)
     if last is None or _is_to_be_proved(last, facts.wall(0.0), facts):
         return None
@@ -60,7 +63,7 @@ def _of_node(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | 
 
 
 def _of_gpu(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | None:
-    """The run that ended so and blames this GPU."""
+    """Return the run with this outcome if it blames this GPU, else the finding."""
     last = _measured(gpu.facts)
     if last is None or gpu.device not in last.conditions.gpus:
         return None
@@ -71,20 +74,20 @@ def _of_gpu(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | N
 
 
 def _is_to_be_proved(last: ProbeResult, repaired: float, facts: Facts) -> bool:
-    """Whether it is of before the last reset or boot, and another is to tell; if none is, that is all the proof."""
+    """Return whether a run from before the last reset or boot awaits another one as proof of the repair."""
     return last.ended < repaired and facts.probe.next_run is not None and not _is_put_off(facts)
 
 
 def _slow(last: ProbeResult, whose: str) -> Finding:
     low = [one for one in last.comparisons if one.low]
     if not low:
-        return warn(f"{whose} is slow: {last.reason or 'nobody says beside what'}.", Action.INSPECT, at=last.ended)
-    one = [each for each in low if each.algorithm == low[0].algorithm][-1]  # of the first pass, as the result says it
+        return warn(f"{whose} is slow: {last.reason or 'no figure to compare with'}.", Action.INSPECT, at=last.ended)
+    one = [each for each in low if each.algorithm == low[0].algorithm][-1]  # of the first pass, as in the result
     usual = one.usual or one.busbw
     beside = _USUAL[one.low].format(date=one.best_date)
     where = f" {last.location.sentence}" if last.location is not None else ""
     reason = (
-        f"{whose} ({one.algorithm}) came to {one.busbw / 1e9:.0f} GB/s, twice: {one.busbw / usual:.0%} of "
+        f"{whose} ({one.algorithm}) measured {one.busbw / 1e9:.0f} GB/s twice: {one.busbw / usual:.0%} of "
         f"{usual / 1e9:.0f} GB/s, {beside}.{where}"
     )
     return warn(
@@ -99,7 +102,7 @@ def _slow(last: ProbeResult, whose: str) -> Finding:
 
 
 def slow(facts: Facts) -> Finding | None:
-    """Over with a run that is not."""
+    """Cleared by the next run that is not degraded."""
     found = _of_node(facts, "allreduce_slow", "degraded")
     if isinstance(found, ProbeResult):
         return _slow(found, "The all-reduce")
@@ -109,12 +112,12 @@ def slow(facts: Facts) -> Finding | None:
 def gpu_slow(gpu: GpuCase) -> Finding | None:
     found = _of_gpu(gpu, "gpu_allreduce_slow", "degraded")
     if isinstance(found, ProbeResult):
-        return _slow(found, "It holds the all-reduce back, which")
+        return _slow(found, "This GPU slows the all-reduce. It")
     return found and over()
 
 
 def explained(_verdict: Verdict, _cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
-    """What slows a GPU or a link down is why the run was slow, whatever either asks for."""
+    """Return whether the cause explains the slow run: whatever slows a GPU or link does."""
     return together
 
 
@@ -123,7 +126,7 @@ def wrong(facts: Facts) -> Finding | None:
     if not isinstance(found, ProbeResult):
         return found
     where = f" {found.location.sentence}" if found.location is not None else ""
-    reason = f"Sums of the all-reduce were wrong, and nobody was told: silent data corruption.{where}"
+    reason = f"The all-reduce computed wrong sums without an error: silent data corruption.{where}"
     return fail(reason, Action.INSPECT, at=found.ended, wrong_elements=float(found.wrong_elements or 0))
 
 
@@ -131,12 +134,12 @@ def gpu_wrong(gpu: GpuCase) -> Finding | None:
     found = _of_gpu(gpu, "gpu_allreduce_wrong", "wrong")
     if not isinstance(found, ProbeResult):
         return found
-    reason = "It sent wrong data in the all-reduce, and nobody was told: silent data corruption."
+    reason = "This GPU sent wrong data in the all-reduce without an error: silent data corruption."
     return fail(reason, Action.REPLACE, at=found.ended, wrong_elements=float(found.wrong_elements or 0))
 
 
 def failing(facts: Facts) -> Finding | None:
-    """One failure may be of a moment. Before the first operation it is the installation; on a CPU no GPU is in it."""
+    """Fail after several runs in a row, because a single failure may be transient."""
     most = facts.limit(FAILURES)
     ran = _ran(facts)
     if most is None:
@@ -152,8 +155,8 @@ def failing(facts: Facts) -> Finding | None:
         return None
     setup = newest.reason in {"setup", *SETUP_STAGES}
     where = "before its first operation" if setup else "in an operation"
-    what = "was not done in time" if newest.outcome == "timeout" else "failed"
-    reason = f"The all-reduce has ended without a result {count} times in a row; the last one {what} {where}."
+    what = "timed out" if newest.outcome == "timeout" else "failed"
+    reason = f"The all-reduce failed {count} times in a row; the last run {what} {where}."
     if setup or newest.backend != "nccl":
         return warn(reason, Action.INSPECT, failures=float(count), stage=newest.reason)
     return fail(reason, Action.INSPECT, failures=float(count), stage=newest.reason)
@@ -165,19 +168,19 @@ def _is_failure(result: ProbeResult, since: float) -> bool:
 
 
 def unkillable(facts: Facts) -> Finding:
-    """Whoever comes to its GPU next hangs as well. Once it is so, only a reboot ends it."""
+    """Fail until a reboot: the next process on that GPU hangs as well."""
     pids = facts.probe.unkillable
     if not pids:
         return WELL
-    words = f"{len(pids)} of its processes" if len(pids) > 1 else "one of its processes"
-    reason = f"SIGKILL does not end {words}: it is stuck in the kernel. The last run says where."
+    words = f"{len(pids)} processes of the all-reduce" if len(pids) > 1 else "one process of the all-reduce"
+    reason = f"SIGKILL does not end {words}: blocked in the kernel. The last run shows the stage."
     return fail(reason, Action.REBOOT, processes=float(len(pids)))
 
 
 def stale(facts: Facts) -> Finding | None:
-    """Nobody can tell how the links are, and all the time nobody has been in the way of a run.
+    """Return unknown if no run has ended for long although the node was free.
 
-    A skip is no run: on a free node it only says why there is none.
+    A skip is not a run: on a free node it only gives the reason.
     """
     if facts.probe.next_run is None or _is_decided(facts) or not is_free(facts):
         return WELL
@@ -186,7 +189,7 @@ def stale(facts: Facts) -> Finding | None:
     since = facts.now.uptime if facts.probe.free_since is None else facts.probe.free_since
     silent = facts.now.uptime - max(facts.probe.told_at, since)
     if silent > PERIODS * facts.probe_interval:
-        reason = f"Nothing has come of the all-reduce for {silent / 3600:.0f} h, though it is due again and again."
+        reason = f"No all-reduce has run for {silent / 3600:.0f} h, although the node was free."
         return unknown(f"{reason}{_last_skip(facts)}", Action.INSPECT, silent_seconds=silent)
     repaired = next(_repaired(facts), None)
     if repaired is not None:
@@ -200,16 +203,17 @@ def _is_put_off(facts: Facts) -> bool:
 
 
 def _is_decided(facts: Facts) -> bool:
-    """Whether a person or the scheduler keeps it from running; a hold and maintenance are seen as long as they last.
+    """Return whether an operator or the scheduler prevents runs; is_free knows holds, releases and maintenance.
 
-    A gate that does not answer is nobody's decision.
+    A gate that fails is no decision.
     """
     last = facts.probe.last
     if last is None or last.outcome != "skipped":
         return False
-    if last.reason == "unarmed":
+    if last.reason == "no_scheduler_gate":
         return not facts.probe_gated
-    return last.reason in _LASTING - {"held", "maintenance"} or last.hint.startswith(REFUSED)
+    passing = {"scheduler_gate_failed", "held", "released", "maintenance"}
+    return last.reason in _LASTING - passing or last.hint.startswith(REFUSED)
 
 
 def _last_skip(facts: Facts) -> str:
@@ -220,7 +224,7 @@ def _last_skip(facts: Facts) -> str:
 
 
 def _repaired(facts: Facts) -> Iterator[Mended]:
-    """What has been done to GPUs since the last run that measured them."""
+    """Yield repairs of GPUs since the last run that measured them."""
     measured = [one for one in _ran(facts) if one.outcome in DECISIVE]
 
     def since(one: VerdictTransition) -> float:
@@ -233,9 +237,9 @@ _ANY: tuple[str, ...] = (
     *("gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_init_failed", "gpu_stuck", "gpu_unreadable"),
     *("fabric_manager_down", "fabric_unhealthy", "nvlink_down", "nvlink_recovery_failed", "gpu_xid_critical"),
 )
-"""Faults with which no all-reduce is what it was; in the order of the table."""
+"""Faults that explain any result, in the order of the table."""
 _LINKS: tuple[str, ...] = ("nvlink_unstable", "nvlink_crc_high", "nvlink_ber_high", "nvlink_errors", "nvlink_slow")
-"""What slows a link, and whoever is at its other end."""
+"""Faults that slow a link, and the GPU at its other end."""
 _SLOWING: tuple[str, ...] = (
     *(
         "pcie_width_degraded",
@@ -246,7 +250,7 @@ _SLOWING: tuple[str, ...] = (
     ),
     *("gpu_memory_temperature_high", "gpu_power_brake", "gpu_power_cap_low"),
 )
-"""What slows one GPU, and with it all of them; but it is that GPU that the run then names."""
+"""Faults that slow one GPU and thereby all; the run then names that GPU."""
 
 
 def _after(*names: str) -> dict[str, Where]:
@@ -257,19 +261,19 @@ CAUSES_OF_SLOW_RUNS = _after(*_ANY, *_LINKS, *_SLOWING)
 
 
 _LOOK_FIRST = """\
-1. `gpumon probe allreduce` runs it again while the node is free. Look first at what else is wrong with the node: a link
-   that is down, clocks that are held back, PCIe below its width.
+1. Fix other faults of the node first: a link that is down, throttled clocks, PCIe below its width. Then run
+   `gpumon probe allreduce` while the node is free.
 """
 
 CHECKS: tuple[Check, ...] = (
     Check(
         name="allreduce_unkillable",
-        help="A process of the all-reduce sits in the kernel, and SIGKILL does not end it.",
+        help="A process of the all-reduce is blocked in the kernel, and SIGKILL does not end it.",
         steps="""\
-1. Drain the node: whoever opens that GPU will hang too. The log of the run names the stage
-   (`gpumon probe allreduce --json`).
-2. Reboot it; where the reboot hangs, power-cycle it.
-3. Look for Xids of that time, and report a driver that does it again.
+1. Drain the node: every process that opens that GPU hangs too. The result of the run names the stage
+   (`gpumon probe history --json`).
+2. Reboot the node; if the reboot hangs, power-cycle it.
+3. Check for Xids at that time. If it happens again, report it to NVIDIA.
 """,
         node=unkillable,
         after=MINUTE,
@@ -278,23 +282,23 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="gpu_allreduce_wrong",
-        help="The GPU sends wrong data in the all-reduce: silent corruption.",
+        help="The GPU sends wrong data in the all-reduce (silent data corruption).",
         steps="""\
-1. Drain the node at once, and doubt what was computed there since the last run that was well.
-2. `gpumon probe allreduce` on the free node: is the same GPU named again? Then replace it.
-3. Another one, or none: reset the GPUs, reboot, and look at NVSwitches and memory.
+1. Drain the node at once. Do not trust what it has computed since the last run that was ok.
+2. Run `gpumon probe allreduce` on the free node. If it names the same GPU again, replace it.
+3. If it names another GPU, or none: reset the GPUs, reboot, and test NVSwitches and memory.
 """,
         gpu=gpu_wrong,
         latch=Latch(quiet=7 * DAY),
     ),
     Check(
         name="allreduce_wrong",
-        help="Sums of the all-reduce are wrong: silent corruption.",
+        help="The all-reduce computes wrong sums (silent data corruption).",
         steps="""\
-1. Drain the node at once, and doubt what was computed there since the last run that was well.
-2. `gpumon probe allreduce` on the free node tells which GPU the wrong data comes from, if it can be told.
-3. Reset the GPUs and reboot; if it comes again, have GPUs, NVSwitches and host memory tested.
-4. When it is mended: `gpumon ack allreduce_wrong --note "..."`.
+1. Drain the node at once. Do not trust what it has computed since the last run that was ok.
+2. Run `gpumon probe allreduce` on the free node. It names the GPU that sends wrong data if it can locate it.
+3. Reset the GPUs and reboot. If it happens again, have GPUs, NVSwitches and host memory tested.
+4. After the repair: `gpumon ack allreduce_wrong --note "..."`.
 """,
         node=wrong,
         latch=Latch(quiet=7 * DAY),
@@ -302,11 +306,13 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="allreduce_failing",
         levels=(FAIL, WARN),
-        help="The all-reduce fails again and again.",
+        help="The all-reduce fails repeatedly.",
         steps="""\
-1. `gpumon probe allreduce` runs it again and prints what went wrong, with the last lines of NCCL's log.
-2. Before the first operation it is the installation: `probe.python`, PyTorch, driver and CUDA versions, /dev/shm.
-3. In an operation it is the hardware or the fabric: look for Xids, links that are down, the fabric manager.
+1. Run `gpumon probe allreduce`: it prints the error, with the last lines of NCCL's log.
+2. A failure before the first operation is about the installation: check `probe.python`, PyTorch, driver and CUDA
+   versions, and /dev/shm.
+3. A failure in an operation is about the hardware or the fabric: check for Xids, links that are down, and the fabric
+   manager.
 """,
         node=failing,
         limits=(FAILURES,),
@@ -315,11 +321,11 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="gpu_allreduce_slow",
         levels=(WARN,),
-        help="The GPU holds the all-reduce of the node back.",
+        help="The GPU slows the node's all-reduce.",
         steps=f"""\
-{_LOOK_FIRST}2. Its links, clocks and PCIe are well: reset it, and let the probe run again.
-3. The next run that is well ends it. It is named again: have its seat, bridge and baseboard inspected.
-4. It is as it should be: `gpumon ack gpu_allreduce_slow --note "..."`, and the median begins anew.
+{_LOOK_FIRST}2. If its links, clocks and PCIe are ok: reset the GPU and run the probe again.
+3. The next run that is ok clears the verdict. If the GPU is named again, have its seat, bridge and baseboard inspected.
+4. If this bandwidth is intended: `gpumon ack gpu_allreduce_slow --note "..."` starts a new median.
 """,
         gpu=gpu_slow,
         latch=Latch(quiet=7 * DAY),
@@ -332,12 +338,13 @@ CHECKS: tuple[Check, ...] = (
         levels=(WARN,),
         help="The all-reduce is slower than it should be, and no single GPU is to blame.",
         steps=f"""\
-{_LOOK_FIRST}2. Only `default` is slow, and `ring` is not: NVLink SHARP is not in use. Look at the fabric manager and at
+{_LOOK_FIRST}2. If only `default` is slow and `ring` is not, NVLink SHARP is not in use: check the fabric manager and
    /etc/nccl.conf.
-3. After a change of driver, NCCL or settings it is meant to be so: `probe.min_expected_ratio` says what is asked for;
-   a median of its own begins anew by itself. After any other, `gpumon ack allreduce_slow --note "..."` begins it anew.
-4. It went down slowly: what has changed since the day that the verdict names? Dust and heat, clocks and power limits.
-5. The next run that is well ends it.
+3. If this bandwidth is intended: a new driver, NCCL or setting starts a new median by itself; after any other change,
+   `gpumon ack allreduce_slow --note "..."` starts it. `probe.min_expected_ratio` is the limit for published figures.
+4. If it fell slowly (drift): check what has changed since the date in the verdict, such as dust, heat, clocks and power
+   limits.
+5. The next run that is ok clears the verdict.
 """,
         node=slow,
         latch=Latch(quiet=7 * DAY),
@@ -348,9 +355,9 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="allreduce_stale",
         levels=(),
-        help="Nobody can tell how fast the all-reduce is: none has run for long, or since a repair.",
+        help="No all-reduce has run for a long time, or since a repair.",
         steps="""\
-1. `gpumon probe allreduce` runs one, or says what is in the way.
+1. Run `gpumon probe allreduce`: it runs one, or prints the reason why it cannot.
 """,
         node=stale,
         after=30 * MINUTE,

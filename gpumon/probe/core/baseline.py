@@ -1,4 +1,4 @@
-"""Is a measurement what was to be expected, by this host's own past and by figures from elsewhere? Pure."""
+"""Compare a measurement with this host's own past and with published figures. Pure."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from gpumon.probe.core.result import Comparison, Conditions, Measurement, ProbeR
 from gpumon.probe.core.wording import numbered
 
 ENOUGH_RUNS = 5
-"""Fewer say nothing about what is normal."""
+"""Min number of runs for a median."""
 MOST_RUNS = 30
-"""Of which the median is taken: what the host comes to now is not hidden by runs of last year."""
+"""Max number of runs for a median, so that it follows the host."""
 MOST_GOOD = 200
-"""Good runs that are remembered, under whatever conditions."""
+"""Max number of good runs to keep, under all conditions together."""
 SATURATING = 16
-"""Sizes from this part of the largest show bandwidth; smaller ones show latency."""
+"""Sizes above this part of the largest show bandwidth; smaller ones show latency."""
 _MAD_TO_SIGMA = 1.4826
 _TELLING = "NCCL_DEBUG"
-"""Begins the names of variables that change what NCCL says, not what it does."""
+"""Prefix of variables that change what NCCL logs, not what it does."""
 ALL = "all"
-"""GPUs of the host."""
+"""All GPUs of the host took part."""
 _VERSIONS = {"NCCL": "nccl", "CUDA": "cuda", "torch": "torch"}
 
 
 Figure = tuple[float, str]
-"""Bytes a second, and where the figure is from."""
+"""Bytes a second, and the source of the figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Below these shares of what was to be expected a measurement is low; 0: never."""
+    """Shares of the usual bandwidth below which a measurement is low; 0 disables the comparison."""
 
     baseline: float = 0.9
     spreads: float = 4.0
-    """And below the baseline by so many spreads: hosts differ in how steady they are."""
+    """Number of spreads that it must also be below the baseline: hosts differ in how steady they are."""
     expected: float = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Knows what is normal for runs under some conditions."""
+    """The usual bandwidth of runs under some conditions."""
 
     probe: str
     backend: str
     conditions: Conditions = Conditions()
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What NCCL is told, as `chosen` has it."""
+    """Settings of NCCL, from `chosen`."""
     history: Sequence[ProbeResult] = ()
-    """Earlier runs that were good, the newest last."""
+    """Earlier good runs, newest last."""
     expected: Callable[[Measurement], Figure | None] = field(default=lambda _: None)
     gain: Callable[[int], float | None] = field(default=lambda _: None)
-    """How many times the ring's bandwidth the default should reach at least, by size."""
+    """Min ratio of the default's bandwidth to the ring's, by size."""
     floors: Floors = Floors()
 
     def compare(self, measurement: Measurement, *, ranks: int, versions: Mapping[str, str]) -> Comparison:
-        """Only what saturates the links can be low: see `saturating`."""
+        """Compare one measurement. Only sizes that saturate the links can be low: see `saturating`."""
         alike = list(self._alike(ranks, versions))
         past = [one.busbw_bytes_per_second for run in alike for one in run.measurements if one.key == measurement.key]
         past = past[-MOST_RUNS:]
@@ -84,9 +84,9 @@ class Judge:
         return replace(comparison, low=_low(comparison, self.floors))
 
     def news(self, ranks: int, versions: Mapping[str, str]) -> str:
-        """What is not as it was in the last good run that was otherwise: why there is no median any more.
+        """Return what differs from the last good run under other conditions, which explains a missing median.
 
-        Beside a run on all GPUs, one that left some out is no news.
+        A run on all GPUs is not compared with a partial one.
         """
         now = self._key(ranks, versions)
         known = [one for one in self.history if (one.probe, one.backend) == (self.probe, self.backend)]
@@ -100,7 +100,7 @@ class Judge:
         return ", ".join(_change(name, then.get(name), now.get(name)) for name in changed)
 
     def _alike(self, ranks: int, versions: Mapping[str, str]) -> Iterator[ProbeResult]:
-        """Good runs under these conditions."""
+        """Yield the good runs under the same conditions."""
         here = self._key(ranks, versions)
         for result in self.history:
             if (result.probe, result.backend) == (self.probe, self.backend) and _key(result) == here:
@@ -111,7 +111,7 @@ class Judge:
 
 
 def _best(alike: Sequence[ProbeResult], measurement: Measurement, median: float | None) -> tuple[float | None, str]:
-    """The highest median that there has been, as each run hands it on to the next; `median`: of a full window."""
+    """Return the highest median so far, which each run passes on to the next. `median`: of a full window."""
     known = [(one.best, one.best_date) for run in alike for one in run.comparisons if one.key == measurement.key]
     if median is not None:
         known.append((median, utc(alike[-1].started).strftime("%Y-%m-%d")))
@@ -119,7 +119,7 @@ def _best(alike: Sequence[ProbeResult], measurement: Measurement, median: float 
 
 
 def good_runs(known: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[ProbeResult, ...]:
-    """The runs that tell what is normal, with this one if it does: a fault that lasts must not become normal."""
+    """Return the runs that make the baseline, with this one if it is ok: a lasting fault must not become normal."""
     if result.outcome != "ok":
         return known
     key = (result.probe, result.backend, _key(result))
@@ -129,24 +129,24 @@ def good_runs(known: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[Prob
 
 
 def _key(result: ProbeResult) -> Mapping[str, object]:
-    """Its settings are those of its first algorithm."""
+    """Return the conditions of a run. Its settings are those of its first algorithm."""
     settings = chosen(result.settings, next((one.algorithm for one in result.measurements), ""))
     return _conditions(result.conditions, result.ranks, result.versions, settings)
 
 
 def chosen(settings: Mapping[str, str], algorithm: str) -> Mapping[str, str]:
-    """What was chosen for this host, of all that NCCL was told: neither by the algorithm, nor for its log alone."""
+    """Return the settings that were chosen for this host, without those of the algorithm and of NCCL's log."""
     own = ALGORITHMS.get(algorithm, {})
     return {name: value for name, value in settings.items() if name not in own and not name.startswith(_TELLING)}
 
 
 def _numbered(key: Mapping[str, object], here: Conditions) -> Mapping[str, object]:
-    """With numbers for UUIDs, as far as they are known."""
+    """Return the conditions with GPU indexes in place of UUIDs, if they are known."""
     return {**key, "on": f"GPUs {numbered(here.indexes)}"} if here.indexes and key["on"] != ALL else key
 
 
 def _change(name: str, then: object, now: object) -> str:
-    if name.startswith("/"):  # its lines, which are in the results
+    if name.startswith("/"):  # the lines are in the results
         return f"{name} is not as it was"
     if name == "accepted":
         return f"what it came to was acknowledged at {now}"
@@ -157,7 +157,7 @@ def _change(name: str, then: object, now: object) -> str:
 def _conditions(
     here: Conditions, ranks: int, versions: Mapping[str, str], settings: Mapping[str, str]
 ) -> Mapping[str, object]:
-    """Only runs in which all of this is the same are compared. On the CPU nobody asks NCCL."""
+    """Return what must be equal for two runs to be compared. NCCL's settings do not matter on the CPU."""
     partial = here.gpus and ranks != here.host_gpus
     return {
         "GPU": here.model,
@@ -172,13 +172,13 @@ def _conditions(
 
 
 def saturating(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    """Those whose size shows what the links carry."""
+    """Return the measurements whose size saturates the links."""
     largest = max((one.bytes for one in measurements), default=0)
     return tuple(one for one in measurements if one.bytes * SATURATING > largest)
 
 
 def _low(one: Comparison, floors: Floors) -> str:
-    """Which of them it falls short of."""
+    """Return the name of the figure that the measurement is below; empty if it is not low."""
     own = {"baseline": one.baseline, "drift": one.best}
     for name, usual in own.items():
         if usual is None or one.spread is None:

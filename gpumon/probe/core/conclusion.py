@@ -1,4 +1,4 @@
-"""From what the ranks told to the result of the run. Pure."""
+"""Conclude the result of a run from what its ranks reported. Pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gpumon.probe.core.remedies import more, remedy, trial, unread
 from gpumon.probe.core.result import DECISIVE, SUCCESSES, Comparison, Location, ProbeResult
 
 LOCATED = ("degraded", "wrong")
-"""Outcomes after which it is said where the trouble is."""
+"""Outcomes for which the fault is located."""
 BROKEN = ("failed", "timeout")
-"""Outcomes for which the GPUs may have told the cause."""
+"""Outcomes for which GPU readings may show the cause."""
 LOG_LIMIT = 64 * 1024
-"""Longest log of a result, in characters."""
+"""Max length of a result's log in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +33,15 @@ class _Verdict:
     reason: str = ""
     hint: str = ""
     remedy: str = ""
-    """What is said after everything else."""
+    """Comes after everything else."""
 
 
 def conclude(
     run: Run, passes: Sequence[Pass], judge: Judge, duration: float, seen: AllSeen = NOTHING_SEEN
 ) -> ProbeResult:
-    """The result of a run that made at least one pass, for every way in which it can end.
+    """Return the result of a run that made at least one pass, however it ended.
 
-    `duration`: seconds. `seen`: what its GPUs told meanwhile.
+    `duration`: seconds. `seen`: readings of its GPUs during the run.
     """
     found = [one for each in passes for one in measurements(each)]
     compared = [one for each in passes for one in comparisons(each, judge)]
@@ -73,20 +73,20 @@ def conclude(
 
 
 def _location(passes: Sequence[Pass], seen: AllSeen) -> Location | None:
-    """Of the first pass that names somebody; where none does, of the first that looked."""
+    """Return the first location that names a rank, else the first of any."""
     found = [one for one in (locate(each, seen) for each in passes) if one is not None]
     return next((one for one in found if one.ranks), found[0] if found else None)
 
 
 def _apart(verdict: _Verdict, compared: Sequence[Comparison], judge: Judge) -> str:
-    """What the two algorithms say together, of a run that measured both."""
+    """Return what the two algorithms show together, if both were measured."""
     if verdict.outcome not in SUCCESSES:
         return ""
     return told_apart(compared) or levelled(compared, judge.gain)
 
 
 def _hint(verdict: _Verdict, plan: Plan, apart: str, location: Location | None, seen: AllSeen) -> str:
-    """What is to be done comes last."""
+    """Return the hint. The remedy comes last."""
     if verdict.outcome in BROKEN:
         return " ".join((verdict.hint, *told(seen)))
     where = location.sentence if location is not None else ""
@@ -95,7 +95,7 @@ def _hint(verdict: _Verdict, plan: Plan, apart: str, location: Location | None, 
 
 
 def _left_out(plan: Plan) -> str:
-    """Which sizes were not measured, and why: without them the figures say little of what the host can do."""
+    """Return which sizes were not measured for lack of memory."""
     if not plan.left_out or plan.free is None:
         return ""
     sizes = " and ".join(f"{size / MIB:g} MiB" for size in plan.left_out)
@@ -108,7 +108,7 @@ def _left_out(plan: Plan) -> str:
 
 
 def mistaken(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeResult:
-    """The result of a run that the agent itself could not judge: it says nothing of any GPU."""
+    """Return the result of a run that the agent failed to judge. It does not blame any GPU."""
     return ProbeResult(
         id=run.id,
         probe=plan.probe.name,
@@ -125,7 +125,7 @@ def mistaken(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeRe
 
 
 def skipped(probe: Probe, run: Run, skip: Skip, *, simulated: bool = False) -> ProbeResult:
-    """The result of a run that a guard did not let happen."""
+    """Return the result of a run that preflight or an abort prevented."""
     return ProbeResult(
         id=run.id,
         probe=probe.name,
@@ -191,7 +191,9 @@ def _late(one: Pass, ending: Ending) -> _Verdict | None:
     behind = min(one.accounts, key=lambda account: (account.done, account.progress.ratio)).progress
     places = "; ".join(f"rank {account.rank}: {account.progress}" for account in one.accounts)
     said = "".join(_printable(account.output) for account in one.accounts)
-    whole = ending.duration > one.plan.deadline / 2  # a later pass has what is left, and the first has read the files
+    whole = (
+        ending.duration > one.plan.deadline / 2
+    )  # a later pass has only the rest of the deadline, and the first has read the files
     known = remedy(said) or (whole and unread(one, behind.stage)) or more(one)
     hint = f"Not done after {one.plan.deadline:g} s ({places}). {known}"
     return _Verdict(outcome="timeout", reason=behind.stage, hint=hint)
@@ -209,7 +211,7 @@ def _failed(one: Pass, ending: Ending) -> _Verdict | None:
 
 
 _JUDGES = (_wrong, _unkillable, _aborted, _not_started, _no_torch, _late, _failed)
-"""In this order: what nothing else may hide first."""
+"""In this order: the most serious outcome first."""
 
 
 def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
@@ -222,7 +224,7 @@ def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
 
 
 def _without_median(passes: Sequence[Pass], judge: Judge) -> str:
-    """Why the run says little yet about this host; empty where there is a median to compare with."""
+    """Return why there is no median yet; empty if there is one."""
     first = passes[0]
     short = [one for one in comparisons(first, judge) if one.baseline is None]
     if not short:
@@ -234,7 +236,7 @@ def _without_median(passes: Sequence[Pass], judge: Judge) -> str:
 
 
 def _degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
-    """The largest size of the first pass that falls short, and where."""
+    """Return the verdict on the largest size of the first pass that is low."""
     for one in passes:
         low = comparisons(one, judge, low=True)
         if low:
@@ -270,7 +272,7 @@ def _exit(status: int | None) -> str:
 
 
 def _log(passes: Sequence[Pass]) -> str:
-    """Of the pass that did not end well, which is the last one that was made."""
+    """Return the output of the last pass, which is the one that failed."""
     accounts = passes[-1].accounts
     share = LOG_LIMIT // max(1, len(accounts))
     parts = ((account.rank, _printable(account.output).strip()) for account in accounts)
@@ -278,5 +280,5 @@ def _log(passes: Sequence[Pass]) -> str:
 
 
 def _printable(output: bytes) -> str:
-    """Without what could steer the terminal that shows it."""
+    """Return text without characters that could control a terminal."""
     return "".join(one for one in output.decode(errors="replace") if one.isprintable() or one in "\n\t")

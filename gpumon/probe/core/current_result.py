@@ -1,4 +1,4 @@
-"""Which run tells how a probe stands: one without a GPU does not answer what an earlier one found with it. Pure."""
+"""Choose the run that describes a probe now: a partial run does not clear a fault on a GPU that it left out. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from gpumon.probe.core.result import DECISIVE, SUCCESSES, ProbeResult
 
 
 def standing(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
-    """Of runs that were not skipped, the newest last: the newest, or one before it that no later success has answered.
+    """Return the newest run, or an earlier one with a fault that no later success covers. Runs are newest last.
 
-    What was not `ok` is answered by a success on all GPUs of the host, or on all of that run's.
+    A success covers a fault if it used all GPUs of the host, or all GPUs of the run with the fault. Skips do not count.
     """
     found: ProbeResult | None = None
     later: list[ProbeResult] = []
@@ -25,12 +25,12 @@ def standing(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
 
 
 def checked(runs: Iterable[ProbeResult], probe: str) -> ProbeResult | None:
-    """The same of those that checked all of their data."""
+    """Return the same among runs that checked their data."""
     return standing([one for one in runs if one.outcome in DECISIVE], probe)
 
 
 def newest(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
-    """The last one, whatever it answers."""
+    """Return the last run, whatever its outcome."""
     return next((one for one in reversed(runs) if one.probe == probe), None)
 
 

@@ -1,4 +1,4 @@
-"""What the GPUs and their links told of themselves while the ranks ran: of some slowness the cause. Pure."""
+"""Find what is unusual in the readings of the GPUs and links during a run. Pure."""
 
 from __future__ import annotations
 
@@ -17,53 +17,53 @@ HELD_DOWN = {
     "board_limit": "a limit of its board",
     "reliability": "its voltage",
 }
-"""Why clocks are held down, in words."""
+"""Clock event reasons that hold clocks down, in words."""
 ALWAYS_ODD = ("hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown")
-"""These are worth telling of every GPU; the others only of one that differs."""
+"""Reported for every GPU; the other reasons only for a GPU that differs from the others."""
 LEAST_SECONDS = 0.01
-"""For so long clocks must have been held down: what the probe times takes milliseconds."""
+"""Min seconds of a clock event: the probe times milliseconds."""
 LESS = 0.8
-"""Below this share of what the others reach a GPU differs."""
+"""Below this share of the others' figure, a GPU differs."""
 LEAST_BYTES = 1e9
-"""Less traffic says nothing of its distribution."""
+"""Min traffic of a GPU for its distribution to be compared."""
 LEAST_LINK_BYTES = 1e8
-"""The same of one link."""
+"""Min traffic of one link."""
 LEAST_REPLAYS = 10.0
 OTHERS = 2
-"""GPUs, or links, that must agree before another one differs."""
+"""Min number of GPUs, or links, that another one is compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """One GPU at one moment. Counters are totals; None is what nobody knows."""
+    """Readings of one GPU at one moment. Counters are totals; None is unknown."""
 
     index: int
     uuid: str
     at: float
-    """When it was read, on the wall clock, which may be set back."""
+    """Wall clock time of the reading; it may be set back."""
     fault: str = ""
     xids: Mapping[str, float] = field(default_factory=dict)
     ecc_errors: float | None = None
-    """Uncorrected ones."""
+    """Uncorrected errors."""
     held_down: Collection[str] = ()
-    """Reasons that hold its clocks down now."""
+    """Active reasons that hold its clocks down."""
     held_seconds: Mapping[str, float] = field(default_factory=dict)
-    """By reason."""
+    """Seconds by reason."""
     sm_clock: float | None = None
     """Hertz."""
     links_down: Collection[str] = ()
     link_errors: Mapping[str, float] = field(default_factory=dict)
-    """By link and kind, such as `3: replay`."""
+    """Errors by link and kind, such as `3: replay`."""
     link_speed: float | None = None
-    """Of its slowest NVLink, bytes a second."""
+    """Speed of its slowest NVLink in bytes a second."""
     link_bytes: float | None = None
-    """Moved over all NVLinks, both ways."""
+    """Traffic over all NVLinks, both ways."""
     each_link_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """The same of each NVLink, by where it leads and by number: links that lead to the same share what goes there."""
+    """Traffic by the link's other end and by link number: links to the same end share its traffic."""
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What NVML says of its access to the memory of others, by UUID of the other and capability."""
+    """NVML's peer access status, by UUID of the other GPU and capability."""
     fabric: Collection[str] = ()
-    """Checks of the fabric that are unhealthy."""
+    """Unhealthy checks of the fabric."""
     pcie_generation: float | None = None
     pcie_generation_max: float | None = None
     pcie_width: float | None = None
@@ -73,22 +73,22 @@ class Sight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One GPU from before a run until now."""
+    """Readings of one GPU from before a run until now."""
 
     first: Sight
     last: Sight
     looks: int = 1
     held_down: Mapping[str, int] = field(default_factory=dict)
-    """Looks at which a reason held its clocks down."""
+    """Number of readings with this active reason."""
     sm_clock: float | None = None
-    """The highest: an idle moment says nothing."""
+    """Highest clock: it falls on an idle GPU."""
     pcie_generation: float | None = None
-    """The highest: it falls on idle GPUs by design."""
+    """Highest generation: it falls on an idle GPU by design."""
     each_link_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """When they were first known, which is after the run has begun."""
+    """First known values, which come after the run has begun."""
 
     def counted(self, total: Callable[[Sight], Mapping[str, float]]) -> dict[str, float]:
-        """How much each total has grown."""
+        """Return how much each total has grown."""
         before = total(self.first)
         grown = {key: value - before.get(key, 0.0) for key, value in total(self.last).items()}
         return {key: more for key, more in grown.items() if more > 0}
@@ -97,11 +97,11 @@ class Seen:
 AllSeen = Mapping[str, Seen]
 """By UUID."""
 NOTHING_SEEN: AllSeen = MappingProxyType({})
-"""As on the CPU."""
+"""Without GPUs."""
 
 
 def see(seen: AllSeen, sights: Sequence[Sight]) -> AllSeen:
-    """After one more look. What was read when the last was has been seen already."""
+    """Return the readings with new ones added. A reading that was added before is ignored."""
     after = dict(seen)
     for sight in sights:
         known = seen.get(sight.uuid)
@@ -129,11 +129,11 @@ def _highest(*values: float | None) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-# What it amounts to
+# Findings
 
 
 def findings(seen: AllSeen) -> dict[str, tuple[str, ...]]:
-    """By UUID, what is odd about a GPU, in words that follow its name and a colon. `seen`: the GPUs of the run."""
+    """Return what is unusual about each GPU of the run, by UUID, in words that follow its name and a colon."""
     found = {}
     for uuid, one in seen.items():
         others = [other for key, other in seen.items() if key != uuid]
@@ -144,13 +144,13 @@ def findings(seen: AllSeen) -> dict[str, tuple[str, ...]]:
 
 
 def told(seen: AllSeen) -> tuple[str, ...]:
-    """All that is odd, in sentences."""
+    """Return all findings as sentences."""
     found = findings(seen)
     return tuple(f"{name(uuid, seen)}: {word}." for uuid, words in found.items() for word in words)
 
 
 def name(uuid: str, seen: AllSeen) -> str:
-    """Of a GPU; with its index, where that is known."""
+    """Return the name of a GPU, with its index if that is known."""
     return f"GPU {seen[uuid].last.index} ({uuid})" if uuid in seen else f"GPU {uuid}"
 
 
@@ -203,7 +203,7 @@ def _links(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
 
 
 def _idle_links(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
-    """In every collective of ours all ranks move as much."""
+    """Compare NVLink traffic: in each collective all ranks move the same amount."""
     moved, usual = _moved(one), _usual([_moved(other) for other in others])
     if moved is not None and usual is not None and usual > LEAST_BYTES and moved < LESS * usual:
         yield f"it moved {moved / 1e9:.1f} GB over its NVLinks, the others {usual / 1e9:.1f}"
@@ -247,4 +247,4 @@ def _usual(values: Sequence[float | None]) -> float | None:
 
 
 _FINDERS = (_faulty, _erring, _held_down, _slow_clock, _links, _idle_links, _lame_links, _pcie)
-"""What says most comes first."""
+"""The most specific finding first."""

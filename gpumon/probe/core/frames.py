@@ -10,9 +10,9 @@ from typing import Any
 from gpumon.probe.core.plan import Measure, Pairs, Step
 
 STAGES = ("start", "import", "join", "allocate", "warm_up", "measure", "check", "locate", "end")
-"""That a rank goes through; allocate to check for each size."""
+"""Stages of a rank; `allocate` to `check` are repeated for each size."""
 SETUP_STAGES = STAGES[: STAGES.index("warm_up")]
-"""Before the first operation: what fails here says nothing about the links."""
+"""Stages before the first operation: a failure there is not about the links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,14 +21,14 @@ class Progress:
 
     rank: int
     stage: str = "start"
-    """One of STAGES; where the run tells it, repeat for all of a size that is measured again."""
+    """One of STAGES. In the progress of a run, `repeat` replaces it while a size is measured again."""
     step: int | None = None
     """Number of the step; None before the first and after the last."""
     algorithm: str = ""
-    """Where the run tells it."""
+    """Set in the progress of a run."""
     bytes: int | None = None
     ratio: float = 0.0
-    """Share of the step that is done; of the run, where the run tells it."""
+    """Share of the step that is done; in the progress of a run, share of the run."""
 
     def __str__(self) -> str:
         return self.stage if self.bytes is None else f"{self.stage} of {self.bytes} bytes"
@@ -39,35 +39,35 @@ class Sized:
     """What one rank measured at one size, with all others or with one."""
 
     seconds: tuple[float, ...]
-    """Of each operation, in order."""
+    """Duration of each operation, in order."""
     wrong: int
     spoilt: int = 0
-    """Of what it gave itself."""
+    """Wrong elements in what it sent."""
     direct: bool | None = None
-    """Whether it reaches the memory of the GPU that it exchanged with."""
+    """Whether it can access the memory of the GPU that it exchanged with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """One rank's side of a run."""
+    """What one rank has reported so far."""
 
     progress: Progress
     versions: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[tuple[int, int], Sized] = field(default_factory=dict)
     """By number of the step, and bytes."""
     pairs: Mapping[tuple[int, int], Sized] = field(default_factory=dict)
-    """By number of the step, and the rank exchanged with; what is wrong came from there."""
+    """By number of the step, and the other rank. Wrong elements came from that rank."""
     stepped: int = 0
-    """How many steps it has done."""
+    """Number of steps it has done."""
     absent: str = ""
-    """A module that the interpreter lacks."""
+    """Name of a module that the interpreter lacks."""
     error: str = ""
     done: bool = False
     status: int | None = None
-    """Exit status as subprocess gives it; None while it runs, and for ever when it cannot be killed."""
+    """Exit status as subprocess gives it; None while it runs, and if it cannot be killed."""
     pid: int | None = None
     output: bytes = b""
-    """Tail of what it printed."""
+    """End of what it printed."""
 
     @property
     def rank(self) -> int:
@@ -75,17 +75,17 @@ class Account:
 
 
 LEAST_SECONDS, MOST_SECONDS = 1e-9, 1e6
-"""What one operation may take: shorter than any clock tells, and longer than any deadline."""
+"""Range of valid operation times in seconds."""
 MOST = 1 << 53
-"""A float holds every whole number up to here."""
+"""Largest whole number that a float holds exactly."""
 MOST_TEXT, MOST_NAME, MOST_VERSIONS = 2000, 100, 20
-"""Characters of an error and of a name, and names."""
+"""Max length of an error and of a name, and max number of versions."""
 MOST_SHOWN = 200
-"""Bytes of a line that is no frame."""
+"""Bytes of an invalid line that an error shows."""
 
 
 def take(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
-    """The account after one more frame. A line that is no frame becomes its error, and after an error nothing counts.
+    """Return the account after one more frame. An invalid line becomes its error; after an error, frames are ignored.
 
     `steps`: all that were ordered so far.
     """
@@ -123,7 +123,7 @@ def _progress(rank: int, frame: Mapping[str, Any], steps: Sequence[Step]) -> Pro
 
 
 def _share(stage: str, frame: Mapping[str, Any]) -> float:
-    """Of one size that is done."""
+    """Return the share of one size that is done."""
     if stage == "check":
         return 1.0
     if "operation" not in frame or stage == "warm_up":
@@ -165,7 +165,7 @@ def _stepped(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) 
 
 
 def _owed(rank: int, step: Step) -> Collection[int]:
-    """The sizes, or the peers, that a rank has to tell of in this step: of each once."""
+    """Return the sizes, or the peers, that a rank reports in this step, once each."""
     if isinstance(step, Pairs):
         return {a + b - rank for together in step.rounds for a, b in together if rank in {a, b}}
     return step.sizes if isinstance(step, Measure) else ()
@@ -206,18 +206,18 @@ _KINDS: Mapping[str, Callable[[Account, Mapping[str, Any], Sequence[Step]], Acco
     "error": _failed,
     "done": _done,
 }
-"""By the key that tells them apart."""
+"""By the key that identifies the kind of frame."""
 
 
 def _text(told: Any, most: int) -> str:
-    """On one line, bounded, and without what could steer the terminal that shows it, or be no text elsewhere."""
+    """Return text on one line, bounded, without characters that could control a terminal."""
     if not isinstance(told, str):
         raise TypeError("not a text")
     return " ".join("".join(one if one.isprintable() else " " for one in told).split())[:most] or "?"
 
 
 def _number(frame: Mapping[str, Any], steps: Sequence[Step]) -> int:
-    """Of a step that was ordered."""
+    """Return the number of a step that was ordered."""
     number = _whole(frame, "step")
     if number >= len(steps):
         raise ValueError("no such step")

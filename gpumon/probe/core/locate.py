@@ -1,4 +1,4 @@
-"""Which rank, or which path between two, is to blame? From what every two of them exchanged alone. Pure."""
+"""Locate the slow or wrong rank, or path, from exchanges between each two ranks. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gpumon.probe.core.plan import Measure
 from gpumon.probe.core.result import Location, Pair
 
 SLOW = 0.7
-"""A pair below this share of the next faster one is slow, however much the others differ."""
+"""A pair below this share of the next faster one is slow."""
 APART = 2.0
-"""So many times as far from the other pairs as those are from each other a pair is slow, however close it is."""
+"""A pair is also slow if it is this many times farther from the others than those are from each other."""
 LEAST_APART = 0.03
-"""But no closer than this share of what the others reach."""
+"""Min distance for that, as a share of the others' bandwidth."""
 TWO = 2
-"""Ranks of which either may be the slow one."""
+"""With two ranks either may be slow."""
 MOST = 0.75
-"""A rank of whose pairs more than this share are slow is slow itself."""
+"""A rank is slow if more than this share of its pairs are slow."""
 FOUR = 4
-"""Fewer ranks have three pairs at most: one beside two others, whose distance says nothing of what is usual here."""
+"""Fewer ranks have too few pairs to show how far apart they usually are."""
 AS_BUILT = (
     ", but NVML does not say that NVLinks lead there: as boards may be built so, it cannot be said where the loss is"
 )
@@ -35,7 +35,7 @@ NOT_IN_PAIRS = "Every two alone exchanged right data, so it cannot be said where
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Blame:
-    """Who it is, as far as the ranks' own figures tell."""
+    """The ranks to blame, by their own figures."""
 
     ranks: tuple[int, ...]
     sentence: str
@@ -44,7 +44,7 @@ class _Blame:
 
 
 def locate(one: Pass, seen: AllSeen = NOTHING_SEEN) -> Location | None:
-    """None where nobody has looked for it. `seen`: what the GPUs of the run told meanwhile."""
+    """Return the location; None if no pairs were measured. `seen`: readings of the GPUs during the run."""
     found, names = pairs(one), _Names(one, seen)
     blame = _blame(one, found, names, seen)
     if blame is None:
@@ -61,7 +61,7 @@ def locate(one: Pass, seen: AllSeen = NOTHING_SEEN) -> Location | None:
 
 
 def _with_access(one: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Names) -> _Blame | None:
-    """With the access to memory that the GPUs to blame lack; of nobody, with the only GPU or two that lack any."""
+    """Add missing peer access of the blamed GPUs; if none is blamed, blame the only GPU or pair that lacks any."""
     if not lacks:
         return None
     blamed = {one.plan.gpus[rank] for rank in blame.ranks}
@@ -83,7 +83,7 @@ def _with_access(one: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Na
 
 
 def _with_cause(one: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]], names: _Names) -> _Blame:
-    """With what the GPU told of itself; where nobody stands apart by his figures, who does by that."""
+    """Add a finding about the blamed GPU; if none is blamed, blame the only GPU with a finding."""
     if blame.wrong or not odd:
         return blame
     if not blame.ranks and len(odd) == 1:
@@ -103,7 +103,7 @@ def _with_cause(one: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]], name
 
 
 def _among_lone(one: Pass, names: _Names) -> _Blame | None:
-    """They need no pairs: what each of them told of itself is enough."""
+    """Blame ranks by their own figures: they have no pairs."""
     wrong = tuple(account.rank for account in one.accounts if any(sized.wrong for sized in account.sizes.values()))
     if wrong:
         named = " and ".join(names.of(rank) for rank in wrong)
@@ -117,7 +117,7 @@ def _among_lone(one: Pass, names: _Names) -> _Blame | None:
 
 
 def _slowest(one: Pass) -> tuple[int, ...]:
-    """The one rank whose median time at some size is clearly longer than that of all others."""
+    """Return the rank whose median time at some size is clearly longer than all others'."""
     for number, step in enumerate(one.steps):
         if isinstance(step, Measure):
             told = [account.sizes.get((number, max(step.sizes))) for account in one.accounts]
@@ -145,7 +145,7 @@ def _blame(one: Pass, found: Sequence[Pair], names: _Names, seen: AllSeen) -> _B
 
 
 def culprits(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Who is slow: one rank, the two of one path, or nobody that could be named."""
+    """Return who is slow: one rank, the two of one path, or none."""
     if ranks == TWO:
         return ()
     slow = _below_gap(found)
@@ -158,21 +158,21 @@ def culprits(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
 
 
 def _may_be_built_so(one: Pass, ranks: Sequence[int], found: Sequence[Pair], seen: AllSeen) -> bool:
-    """Of three GPUs two may have a bridge, or a socket, of their own; of more it shows in the pairs of the others."""
+    """Return whether the board may explain it: of three GPUs, two may share a bridge or a socket."""
     own = [pair for pair in found if set(ranks) <= set(pair.ranks)]
     linked = all((_access(one, pair, seen) or {}).get("nvlink") == OK for pair in own)
     return bool(one.plan.gpus and ranks) and one.plan.ranks < FOUR and not linked
 
 
 def doubtful(found: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
-    """Pairs that look slow beside the fastest half: of 4 ranks one slow one spoils half of all pairs."""
+    """Return pairs that look slow compared with the faster half: of 4 ranks one slow rank affects half of all pairs."""
     ordered = sorted((pair.bandwidth for pair in found), reverse=True)
     usual = statistics.median(ordered[: max(1, len(ordered) // 2)])
     return tuple(pair.ranks for pair in found if pair.bandwidth < SLOW * usual)
 
 
 def _below_gap(found: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
-    """Those on the far side of the widest gap: how far apart the others are depends on the machine."""
+    """Return the pairs below the widest gap: how far apart the others are depends on the host."""
     ordered = sorted(found, key=lambda pair: pair.bandwidth)
     ratios = [lower.bandwidth / upper.bandwidth for lower, upper in pairwise(ordered)]
     widest = min(ratios, default=1.0)
@@ -185,9 +185,9 @@ def _share(slow: Sequence[tuple[int, int]], found: Sequence[Pair], rank: int) ->
 
 
 def _apart(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """A lost link of many costs each pair of its GPU little, but all of them the same.
+    """Return a rank or pair that is slow compared with all others, however busy the host is.
 
-    On a busy host the widest gap may be one between pairs that are all well: so what is slow beside all of them too.
+    One lost link of many costs each pair of its GPU little, but the same.
     """
     groups: Iterator[tuple[int, ...]] = ((rank,) for rank in range(ranks))
     for suspects in (*groups, *(pair.ranks for pair in found)):
@@ -206,9 +206,9 @@ def _stands_apart(own: Sequence[float], others: Sequence[float]) -> bool:
 
 
 def _wrong(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Who gave what was wrong before it left, else who stands at one end of every wrong way, else the only wrong path.
+    """Return the ranks that sent wrong data, else the end that all wrong transfers share, else the only wrong path.
 
-    What arrived wrong may have been spoilt where it came from, on its way or where it went.
+    Data may be corrupted at its source, on its way or at its destination.
     """
     spoilt = {rank for pair in found for rank, own in zip(pair.ranks, pair.spoilt, strict=True) if own}
     if spoilt:
@@ -233,11 +233,11 @@ def _wrong_ways(pair: Pair) -> Iterator[tuple[int, int]]:
         yield b, a
 
 
-# In words
+# Wording
 
 
 class _Names:
-    """What ranks are called."""
+    """Names of ranks in sentences."""
 
     def __init__(self, one: Pass, seen: AllSeen) -> None:
         self._gpus = one.plan.gpus
@@ -273,7 +273,7 @@ def _of_slow(one: Pass, ranks: Sequence[int], names: _Names) -> str:
 
 
 def _access(one: Pass, pair: Pair, seen: AllSeen) -> Mapping[str, str] | None:
-    """As NVML says; nobody asks it on the CPU."""
+    """Return NVML's peer access status; None on the CPU."""
     if not one.plan.gpus:
         return None
     a, b = (one.plan.gpus[rank] for rank in pair.ranks)
@@ -286,7 +286,7 @@ def _apart_by_access(lacks: Mapping[Ends, str], names: _Names) -> Iterator[str]:
 
 
 def _cut_off(found: Sequence[Pair], names: _Names) -> Iterator[str]:
-    """Pairs that do not reach each other's memory though others do."""
+    """Yield pairs that cannot access each other's memory although others can."""
     if any(pair.direct for pair in found):
         for pair in found:
             if pair.direct is False:

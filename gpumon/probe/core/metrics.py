@@ -1,4 +1,4 @@
-"""The metrics of the all-reduce probe, folded from its results."""
+"""Fold probe results into the metrics of the all-reduce."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, SUCCESSES, Comparis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduce:
-    """The metrics of the all-reduce probe."""
+    """Metrics of the all-reduce probe."""
 
     PREFIX: ClassVar[str] = "gpumon_probe_allreduce_"
     LABELS: ClassVar[tuple[str, ...]] = ()
 
     busbw_bytes_per_second: dict[str, float] | None = agent(
-        "Bus bandwidth of the last run that succeeded.", label=("backend", "algorithm", "bytes")
+        "Bus bandwidth of the last successful run on all GPUs.", label=("backend", "algorithm", "bytes")
     )
     algbw_bytes_per_second: dict[str, float] | None = agent(
-        "Algorithm bandwidth of the last run that succeeded.", label=("backend", "algorithm", "bytes")
+        "Algorithm bandwidth of the last successful run on all GPUs.", label=("backend", "algorithm", "bytes")
     )
     latency_seconds: dict[str, float] | None = agent(
         "Time of one operation.", label=("backend", "algorithm", "bytes", "percentile")
     )
     baseline_ratio: dict[str, float] | None = agent(
-        "Bus bandwidth of the last run over the median of this host's own, at the largest size; may exceed 1.",
+        "Bus bandwidth of the last run over the median of this host's own runs, at the largest size; may exceed 1.",
         label=("backend", "algorithm"),
     )
     expected_ratio: dict[str, float] | None = agent(
@@ -41,25 +41,27 @@ class AllReduce:
         "anything but 0 is silent corruption.",
         label="backend",
     )
-    ranks: dict[str, float] | None = agent(
-        "Ranks of the last run that started any, and left no GPU out.", label="backend"
+    ranks: dict[str, float] | None = agent("Ranks of the last run on all GPUs that started any.", label="backend")
+    runs_total: dict[str, float] | None = agent("Runs by outcome, counted across restarts.", label="outcome")
+    skips_total: dict[str, float] | None = agent("Skipped runs by reason, counted across restarts.", label="reason")
+    last_run_timestamp_seconds: float | None = agent(
+        "When the last run ended, whatever its outcome; skips do not count."
     )
-    runs_total: dict[str, float] | None = agent("Runs by outcome, counted over restarts.", label="outcome")
-    skips_total: dict[str, float] | None = agent("Skipped runs by reason, counted over restarts.", label="reason")
-    last_run_timestamp_seconds: float | None = agent("When a run last ended, however it ended; skips aside.")
-    last_success_timestamp_seconds: float | None = agent("When a run last succeeded, of some of the GPUs too.")
-    duration_seconds: float | None = agent("How long the last run took; skips aside.")
-    running: float | None = agent("1 while a run is in progress, of whichever probe: it loads the GPUs.")
+    last_success_timestamp_seconds: float | None = agent(
+        "When the last successful run ended, on all or some of the GPUs."
+    )
+    duration_seconds: float | None = agent("Duration of the last run; skips do not count.")
+    running: float | None = agent("1 while a run of any probe is in progress: it loads the GPUs.")
 
 
 INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fromkeys(SKIP_REASONS, 0.0), running=0.0)
-"""Before any run: every counter exists, so that its first increase shows."""
+"""Before any run every counter exists, so that its first increase is visible."""
 
 
 def fold_result(metrics: AllReduce, result: ProbeResult, ran: Sequence[ProbeResult] = ()) -> AllReduce:
-    """A run has ended, or was skipped. Bandwidths stay those of the last success; another probe's run is in none.
+    """Return the metrics after a run. Bandwidths are those of the last success; other probes change nothing.
 
-    `ran`: the runs before it that were not skipped, the newest last.
+    `ran`: the runs before it that were not skipped, newest last.
     """
     if result.probe != ALL_REDUCE:
         return metrics
@@ -80,7 +82,7 @@ def fold_result(metrics: AllReduce, result: ProbeResult, ran: Sequence[ProbeResu
 
 def _succeeded(metrics: AllReduce, result: ProbeResult) -> AllReduce:
     metrics = replace(metrics, last_success_timestamp_seconds=result.ended)
-    if not result.is_whole:  # fewer GPUs come to another bandwidth
+    if not result.is_whole:  # fewer GPUs have another bandwidth
         return metrics
     return replace(
         metrics,
@@ -105,7 +107,7 @@ def _latency(one: Measurement) -> Mapping[str, float]:
 
 
 def _latest(result: ProbeResult, values: Callable[[Measurement], Mapping[str, float]]) -> dict[str, float]:
-    """Of this run alone: who no longer measures an algorithm must not be told of it for ever."""
+    """Return the values of this run alone: series of algorithms that are no longer measured disappear."""
     return {
         KEY_SEPARATOR.join((result.backend, one.algorithm, key)): value
         for one in result.measurements
@@ -115,7 +117,7 @@ def _latest(result: ProbeResult, values: Callable[[Measurement], Mapping[str, fl
 
 
 def _ratios(result: ProbeResult, usual: Callable[[Comparison], float | None]) -> dict[str, float]:
-    """At the largest size of each algorithm; nothing where nothing is known to compare with."""
+    """Return the ratios at the largest size of each algorithm that has a usual figure."""
     compared = [one for one in result.comparisons if one.dtype == "float32"]
     largest = {one.algorithm: one for one in sorted(compared, key=lambda one: one.bytes)}
     known = {name: (one.busbw, usual(one)) for name, one in largest.items()}

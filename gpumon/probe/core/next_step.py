@@ -1,4 +1,4 @@
-"""What the ranks do next, from what they have done: measure, measure again what is low, then find out where. Pure."""
+"""Choose the next step of a pass: measure, measure low sizes again, then measure pairs to locate the fault. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from gpumon.probe.core.plan import Measure, Pairs, Step, rounds
 from gpumon.probe.core.result import Comparison, Measurement
 
 MOST_PAIR_BYTES = 256 << 20
-"""Enough to fill a link."""
+"""Enough to saturate a link."""
 TRIES, MOST_TRIES = 2, 5
-"""How often a pair that looks slow is tried, and how often while not all of those are of whoever would be named:
-what is slow stays so, and what was only disturbed does not."""
+"""How often a slow pair is measured, and how often at most while slow pairs do not share the rank that would be
+named.
+"""
 
 
 def next_step(one: Pass, judge: Judge) -> Step | None:
-    """The step after those that all ranks have done; None: the end."""
+    """Return the step after those that all ranks have done; None at the end."""
     planned = one.plan.measures
     if len(one.steps) < len(planned):
         return planned[len(one.steps)]
@@ -46,13 +47,13 @@ def _slow_again(one: Pass, tries: Sequence[Pairs]) -> Pairs | None:
 
 
 def comparisons(one: Pass, judge: Judge, *, low: bool = False) -> tuple[Comparison, ...]:
-    """Each size that saturates the links beside what was to be expected; with `low` only those that fall short."""
+    """Compare each size that saturates the links; with `low`, return only those that are low."""
     compared = _compared(one, measurements(one), judge)
     return tuple(comparison for comparison in compared if comparison.low or not low)
 
 
 def _again(one: Pass, number: int, judge: Judge) -> Measure | None:
-    """A drop counts only when a repeat confirms it: healthy hosts vary too."""
+    """Return a repeat of low sizes: a drop counts only if a repeat confirms it, because healthy hosts vary too."""
     step = one.plan.measures[number]
     low = [comparison.bytes for comparison in _compared(one, measured(one, number, step), judge) if comparison.low]
     if not low:
@@ -61,7 +62,7 @@ def _again(one: Pass, number: int, judge: Judge) -> Measure | None:
 
 
 def _compared(one: Pass, found: Sequence[Measurement], judge: Judge) -> tuple[Comparison, ...]:
-    """Nothing before the largest size has been measured: what saturates the links is a share of it."""
+    """Compare once the largest size is measured: which sizes saturate the links depends on it."""
     if all(measurement.bytes < max(one.plan.setting.sizes) for measurement in found):
         return ()
     return tuple(

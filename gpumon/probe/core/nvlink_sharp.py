@@ -1,4 +1,4 @@
-"""Is NVLink SHARP lost, or are the links slow? The ring, which goes without it, tells. Pure."""
+"""Tell a loss of NVLink SHARP from slow links: the ring does not use NVLink SHARP. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from gpumon.probe.core.result import Comparison
 
 LEVEL = 1.1
-"""Up to so many times the ring's bandwidth is at the ring's level: with NVLink SHARP it is a third more."""
+"""Up to this ratio to the ring the default counts as level with it: NVLink SHARP adds about a third."""
 
 LOST = (
     "That is what the ring comes to, which is as usual: NVLink SHARP is lost, and the links are well. See the fabric "
@@ -25,7 +25,7 @@ HIDDEN = "The default, which NVLink SHARP helps, is as usual; what goes over the
 
 
 def told_apart(compared: Sequence[Comparison]) -> str:
-    """What the two algorithms say together, at the largest size; empty where there was only one."""
+    """Return what the two algorithms show together at the largest size; empty if only one was measured."""
     default, ring = _largest(compared)
     if default is None or ring is None or not (default.low or ring.low):
         return ""
@@ -40,9 +40,9 @@ def told_apart(compared: Sequence[Comparison]) -> str:
 
 
 def levelled(compared: Sequence[Comparison], gain: Callable[[int], float | None]) -> str:
-    """What the two say by themselves, whatever is usual; `gain`: what NVLink SHARP adds at a size, see figures.gain.
+    """Return what the two show without a usual figure. `gain`: what NVLink SHARP adds, see published_figures.gain.
 
-    Without it the two are one. Half of what it should add is asked for: hosts differ by a few hundredths.
+    It reports a loss if less than half of the gain is there: hosts differ by a few percent.
     """
     default, ring = _largest(compared)
     if default is None or ring is None or default.bytes != ring.bytes:
@@ -52,7 +52,7 @@ def levelled(compared: Sequence[Comparison], gain: Callable[[int], float | None]
 
 
 def _largest(compared: Sequence[Comparison]) -> tuple[Comparison | None, Comparison | None]:
-    """The default and the ring, each at its largest size."""
+    """Return the default and the ring, each at its largest size."""
     found = {one.algorithm: one for one in sorted(compared, key=lambda one: one.bytes) if one.dtype == "float32"}
     return found.get("default"), found.get("ring")
 

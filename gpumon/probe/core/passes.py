@@ -1,4 +1,4 @@
-"""What one set of ranks did: the steps it took and what each rank told. Measurements are made of it. Pure."""
+"""One pass: the steps that a set of ranks took, and what each rank reported. Derive measurements from it. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How the ranks came to their end, as the agent saw it."""
+    """How the ranks ended, as the agent saw it."""
 
     duration: float
     """Seconds."""
@@ -32,13 +32,13 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One set of ranks, so far or at its end."""
+    """One set of ranks, in progress or ended."""
 
     plan: Plan
     steps: Sequence[Step] = ()
-    """That were ordered; the number of a step is its place here."""
+    """Ordered steps; the number of a step is its index here."""
     accounts: Sequence[Account] = ()
-    """One a rank that was started."""
+    """One for each rank that was started."""
     ending: Ending | None = None
 
     @property
@@ -47,12 +47,12 @@ class Pass:
 
     @property
     def complete(self) -> bool:
-        """Whether every rank was started, so that one that says nothing is not overlooked."""
+        """Return whether every rank was started."""
         return len(self.accounts) == self.plan.ranks
 
 
 def measurements(one: Pass) -> tuple[Measurement, ...]:
-    """Every size that all ranks have measured; of one that was measured again, the faster."""
+    """Return every size that all ranks have measured; of repeats, the faster one."""
     found: dict[tuple[str, str, str, int], Measurement] = {}
     for number, step in enumerate(one.steps):
         if isinstance(step, Measure):
@@ -62,14 +62,14 @@ def measurements(one: Pass) -> tuple[Measurement, ...]:
 
 
 def measured(one: Pass, number: int, step: Measure) -> tuple[Measurement, ...]:
-    """Of one step, every size that all ranks have measured."""
+    """Return every size of one step that all ranks have measured."""
     keys = [(number, size) for size in step.sizes]
     whole = [key for key in keys if one.complete and all(key in account.sizes for account in one.accounts)]
     return tuple(_measurement(one.plan, step, size, [a.sizes[at, size] for a in one.accounts]) for at, size in whole)
 
 
 def pairs(one: Pass) -> tuple[Pair, ...]:
-    """Every two ranks that have exchanged with each other alone; the faster time if they did it more than once."""
+    """Return every two ranks that have exchanged with each other alone; of repeats, the faster one."""
     found: dict[tuple[int, int], Pair] = {}
     sides = {account.rank: account.pairs for account in one.accounts}
     for number, step in enumerate(one.steps):
@@ -82,14 +82,14 @@ def pairs(one: Pass) -> tuple[Pair, ...]:
 
 
 def wrong_elements(one: Pass) -> int | None:
-    """All that any rank has found, with all others or with one; None where no size was measured and nothing found."""
+    """Return the wrong elements that all ranks found; None if no size was measured and none was found."""
     told = (each for account in one.accounts for each in (*account.sizes.values(), *account.pairs.values()))
     wrong = sum(each.wrong for each in told)
     return wrong if wrong or measurements(one) else None
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Between the two nearest values, in proportion."""
+    """Interpolate between the two nearest values."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     below = int(place)
@@ -117,7 +117,7 @@ def _measurement(plan: Plan, step: Measure, size: int, ranks: Sequence[Sized]) -
 
 
 def _better(before: Measurement | None, after: Measurement) -> Measurement:
-    """The faster of two; what was wrong in one of them is not forgotten."""
+    """Return the faster of two, with the wrong elements of both."""
     if before is None:
         return after
     faster = max(before, after, key=lambda one: one.busbw_bytes_per_second)
@@ -125,7 +125,7 @@ def _better(before: Measurement | None, after: Measurement) -> Measurement:
 
 
 def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair:
-    """Of their fastest exchange: a busy host holds up one or another, a slow rank or link every one."""
+    """Return the pair's fastest exchange: a busy host delays some exchanges, a slow rank or link delays all."""
     slower = [max(together) for together in zip(at_a.seconds, at_b.seconds, strict=False)]
     return Pair(
         ranks=ranks,
@@ -137,7 +137,7 @@ def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair
 
 
 def _faster(before: Pair | None, after: Pair) -> Pair:
-    """What disturbs the machine slows a pair down and never speeds it up; wrong data is not forgotten."""
+    """Return the faster of two, with the wrong elements of both: disturbance only ever slows a pair down."""
     if before is None:
         return after
     (a, b), (c, d) = before.wrong, before.spoilt

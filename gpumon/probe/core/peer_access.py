@@ -1,4 +1,4 @@
-"""Which two GPUs of a run lack access to each other's memory that others have, or that they had before. Pure."""
+"""Find GPUs of a run that lack peer access which other pairs have, or which they had before. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from gpumon.probe.core.evidence import AllSeen
 
 OK = "ok"
 WORDS = {"read": "read", "write": "write", "nvlink": "NVLink", "atomics": "atomics"}
-"""The capabilities that NVML tells of, as a sentence has them."""
+"""NVML's capabilities, in words."""
 
 Ends = tuple[str, str]
 """UUIDs of two GPUs, in the order of the run."""
 
 
 def lacking(seen: AllSeen) -> dict[Ends, str]:
-    """What is to be said of two, in words that follow their names. `seen`: the GPUs of the run, in its order."""
+    """Return what pairs lack, in words that follow their names. `seen`: the GPUs of the run, in order."""
     told = {ends: access for ends in combinations(seen, 2) if (access := seen[ends[0]].last.peer_access.get(ends[1]))}
     known = told if _is_whole(seen) else {}
     return {ends: words for ends, access in told.items() if (words := _words(seen, ends, access, known))}
 
 
 def _is_whole(seen: AllSeen) -> bool:
-    """Whether these are all the GPUs that NVML tells of: how a board is built, a part of it does not show."""
+    """Return whether these are all GPUs that NVML reports: a part does not show how the board is built."""
     return all(uuid in seen for one in seen.values() for uuid in one.last.peer_access)
 
 
@@ -37,9 +37,9 @@ def _words(seen: AllSeen, ends: Ends, access: Mapping[str, str], known: Mapping[
 
 
 def _usual(name: str, told: Mapping[Ends, Mapping[str, str]]) -> bool:
-    """Whether half of all pairs have it, as when one GPU of four is cut off.
+    """Return whether at least half of all pairs have the capability, as if one GPU of four is cut off.
 
-    Where fewer do, or every GPU lacks it with as many others, as in a cube mesh, the board is built so.
+    If fewer have it, or every GPU lacks it equally often as in a cube mesh, the board is built so.
     """
     statuses = {ends: access[name] for ends, access in told.items() if name in access}
     have = sum(status == OK for status in statuses.values())

@@ -13,7 +13,7 @@ OPERATIONS = 20
 PAIR_OPERATIONS = 8
 
 Round = tuple[tuple[int, int], ...]
-"""Pairs of ranks that exchange at the same time, the lower one first."""
+"""Pairs of ranks that exchange at the same time, the lower rank first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Measure:
     """Time a collective at each size."""
 
     collective: str
-    """As the worker's table names it."""
+    """Name in the worker's table."""
     dtype: str = "float32"
     sizes: tuple[int, ...]
     """Bytes."""
@@ -32,7 +32,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """Let every two ranks exchange, to find out with whom it is slow or wrong."""
+    """Let each two ranks exchange, to locate a slow or wrong one."""
 
     bytes: int
     rounds: tuple[Round, ...]
@@ -44,7 +44,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misbehave:
-    """For tests: from now on one rank does this wrong, as the worker's Fault reads it."""
+    """From now on one rank misbehaves like this; for tests. The worker's Fault parses it."""
 
     fault: str
     do: str = field(default="misbehave", init=False)
@@ -54,12 +54,12 @@ Step = Measure | Pairs | Misbehave
 
 
 def encode(number: int, step: Step | None) -> bytes:
-    """The line that a rank reads; None is the end."""
+    """Return the line that orders a step; None is the end."""
     return json.dumps({"number": number} | ({"do": "end"} if step is None else asdict(step))).encode() + b"\n"
 
 
 def rounds(ranks: int) -> tuple[Round, ...]:
-    """Every pair once, in the fewest rounds, by the circle method: 7 rounds of 4 pairs for 8 ranks."""
+    """Return every pair once, in the fewest rounds, by the circle method: 7 rounds of 4 pairs for 8 ranks."""
     places = [*range(ranks), *([None] if ranks % 2 else [])]
     last = len(places) - 1
     found = []
@@ -73,13 +73,13 @@ def rounds(ranks: int) -> tuple[Round, ...]:
 CPU_RANKS = 2
 LOOPBACK = "127.0.0.1"
 OVERHEAD_BYTES = 3 << 30
-"""On each GPU, for the CUDA context and NCCL's own buffers, which differ from version to version."""
+"""Memory on each GPU for the CUDA context and NCCL's buffers, which differ between versions."""
 BUFFERS = 2
-"""Of the largest size: most collectives and all pairs send from one and receive into another."""
+"""Buffers of the largest size: most collectives and all pairs send from one and receive into another."""
 CPU_OVERHEAD_BYTES = 400 << 20
-"""Of each rank on the CPU, for torch itself."""
+"""Memory of each rank on the CPU for torch itself."""
 CPU_SHARE = 0.5
-"""Of the host's memory that is left, at most: others use it too."""
+"""Max share of the host's free memory: other processes use it too."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {
@@ -89,16 +89,16 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "=lo",
-    "NCCL_CONF_FILE": "/dev/null",  # in place of ~/.nccl.conf; /etc/nccl.conf is of the host, like its topology
+    "NCCL_CONF_FILE": "/dev/null",  # instead of ~/.nccl.conf; /etc/nccl.conf belongs to the host, like its topology
     "NCCL_DEBUG": "WARN",
-    "NCCL_DEBUG_FILE": "/dev/stderr",  # to standard output it writes blocks, which a kill would lose
+    "NCCL_DEBUG_FILE": "/dev/stderr",  # standard output is block-buffered, and a kill would lose the last block
     "NCCL_RAS_ENABLE": "0",  # its port belongs to the jobs
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What made a run, and when."""
+    """Identity of a run: what triggered it, and when."""
 
     id: str
     trigger: str
@@ -119,37 +119,37 @@ class Rendezvous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that a set of ranks needs to know before it starts: a run has one for each algorithm."""
+    """All that a set of ranks needs before it starts. A run has one plan for each algorithm."""
 
     probe: Probe
     setting: Setting
     ranks: int
     gpus: tuple[str, ...] = ()
-    """Their whole UUIDs in the order of the ranks; empty on CPU."""
+    """UUIDs in the order of the ranks; empty on the CPU."""
     algorithm: str = "default"
     dtypes: tuple[str, ...] = ("float32",)
     python: str
     """Interpreter that has torch."""
     environment: Mapping[str, str] = field(default_factory=dict)
     nccl_conf: Mapping[str, str] = field(default_factory=dict)
-    """Lines of NCCL's own file, by its path."""
+    """Lines of /etc/nccl.conf, by its path."""
     deadline: float
     """Seconds."""
     fault: str = ""
-    """For tests: what one rank does wrong, as the worker's `Fault` reads it."""
+    """For tests: what one rank does wrong. The worker's Fault parses it."""
     simulated: bool = False
     free: float | None = None
-    """Bytes of memory when it was made, see `fitting`."""
+    """Bytes of free memory when the plan was made, see `fitting`."""
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Sizes of the ladder for which there is no memory."""
+        """Sizes for which there is not enough memory."""
         ladder = (self.probe.gpu if self.gpus else self.probe.cpu).sizes
         return tuple(size for size in ladder if size not in self.setting.sizes)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """The steps that are taken whatever comes."""
+        """Steps that are taken in every case."""
         return tuple(
             Measure(collective=one, dtype=dtype, sizes=self.setting.sizes)
             for one in self.probe.collectives
@@ -158,17 +158,17 @@ class Plan:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What NCCL is told, by variables and by its own file; where both name something, the variable counts."""
+        """Settings of NCCL from variables and from its file. A variable takes precedence."""
         given = {name: value for name, value in self.environment.items() if name.startswith("NCCL_")}
         return given | dict(self.nccl_conf)
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Isolated: neither the folder of the worker nor the user's own packages may stand in for a module of torch."""
+        """Command of a rank, isolated from the worker's folder and from the user's own packages."""
         return (self.python, "-I", str(self.probe.worker))
 
     def orders(self, rank: int, *, parent: int, result: int, rendezvous: Rendezvous) -> bytes:
-        """What one rank is told on its input; `result` is the descriptor for its frames."""
+        """Return the orders for one rank; `result` is the descriptor for its frames."""
         orders = {
             "parent": parent,
             "result": result,
@@ -179,26 +179,26 @@ class Plan:
             "address": rendezvous.address,
             "port": rendezvous.port,
             "listen": rendezvous.listen if rank == 0 else None,
-            "timeout": 2 * self.deadline,  # the deadline is the agent's to keep, and to name
+            "timeout": 2 * self.deadline,  # the agent enforces the deadline, and reports it
             "fault": self.fault,
         }
         return json.dumps(orders).encode() + b"\n"
 
 
 def memory_needed(size: int) -> float:
-    """Bytes that a rank takes on its GPU for this size, at most."""
+    """Return the max bytes that a rank needs on its GPU for this size."""
     return float(BUFFERS * size + OVERHEAD_BYTES)
 
 
 def memory_needed_on_cpu(size: int, ranks: int) -> float:
-    """Bytes that have to be free before this size is measured."""
+    """Return the bytes that must be free before this size is measured."""
     return ranks * (BUFFERS * size / CPU_SHARE + CPU_OVERHEAD_BYTES)
 
 
 def fitting(setting: Setting, ranks: int, free: float | None) -> Setting:
-    """With the larger sizes that fit, and on the CPU without those that do not.
+    """Return the setting with the larger sizes that fit; on the CPU, without the sizes that do not fit.
 
-    `free`: bytes on each GPU, on the CPU for all ranks together; None: not known.
+    `free`: bytes on each GPU, or on the CPU for all ranks together; None: unknown.
     """
     if setting.device == "cuda":
         more = [size for size in setting.sizes_if_fit if free is not None and memory_needed(size) <= free]
@@ -224,10 +224,10 @@ def make_plans(
     cpu_ranks: int = CPU_RANKS,
     fault: str = "",
 ) -> tuple[Plan, ...]:
-    """One for each algorithm: a rank a GPU over NCCL where there are real GPUs, else ranks on the CPU over gloo.
+    """Return a plan for each algorithm: one rank for each real GPU over NCCL, else ranks on the CPU over gloo.
 
-    `gpus`: UUIDs. `free`: see `fitting`. `environment`: what the configuration adds, NCCL_* above
-    all; nothing else is inherited. `algorithms`: of NCCL; empty for the probe's own.
+    `gpus`: UUIDs. `free`: see `fitting`. `environment`: what the configuration adds; nothing else is inherited.
+    `algorithms`: for NCCL; empty for the probe's own.
     """
     real = () if simulated else tuple(gpus)
     ranks = len(real) or cpu_ranks

@@ -1,4 +1,4 @@
-"""May a probe run now, and on which GPUs? Pure functions of what is known; each answers with a skip or None."""
+"""Decide whether a probe may run now, and on which GPUs. Each check returns a skip or None. Pure."""
 
 from __future__ import annotations
 
@@ -11,47 +11,48 @@ from gpumon.probe.core.wording import enumerated
 
 GIB = 1 << 30
 IDLE_BYTES = GIB
-"""Most memory in use on a GPU that nobody uses: some drivers count here what they keep for themselves."""
+"""Max memory in use on an idle GPU if the driver includes what it reserves."""
 IDLE_BYTES_EXACT = GIB >> 2
-"""The same where the driver tells the two apart: less than one CUDA context."""
+"""The same if the driver excludes it: less than one CUDA context."""
 IDLE_TRAFFIC = 100e6
-"""Bytes a second over NVLink or PCIe that an idle GPU may show: reading it is traffic too."""
+"""Max bytes a second over NVLink or PCIe of an idle GPU: reading it is traffic too."""
 LEAST_PARTIAL = 2
-"""GPUs of a partial run."""
+"""Min number of GPUs of a partial run."""
 RING = ("ring",)
-"""The algorithm that takes nothing of the NVSwitches but their links."""
+"""Algorithm that takes no NVLink SHARP resources of the NVSwitches."""
 MOST_TOLD = 4
-"""GPUs that a hint names one by one."""
+"""Max number of GPUs that a hint names."""
 UNSEEN_SECONDS = 5.0
-"""Longest that a run goes on while nobody sees who holds its GPUs, beside what a poll takes. They are polled once a
-second; a sampler that ends is there again, or a GPU that is slow has been read, within this."""
+"""Max seconds, besides the duration of a poll, for which a run goes on while processes on its GPUs are not read.
+GPUs are polled every second; a restarted sampler or a slow GPU has been read within this time.
+"""
 POLL_SECONDS = 5.0
-"""Most that is waited for a poll that takes long."""
+"""Max allowance for the duration of a poll."""
 EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
-"""NVML's compute modes in which ranks and jobs are in each other's way."""
+"""NVML's compute modes in which ranks and jobs block each other."""
 
 
-REFUSED = "The scheduler does not give the node"
-"""Begins the hint of a run that it refused."""
+REFUSED = "The scheduler refused the node"
+"""Begins the hint of a run that the scheduler refused."""
 
 
 def idle_bytes(*, exact: bool) -> int:
-    """Most memory in use on a GPU that nobody uses. `exact`: without what the driver keeps for itself."""
+    """Return the max memory in use on an idle GPU. `exact`: without what the driver reserves."""
     return IDLE_BYTES_EXACT if exact else IDLE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
-    """Why a run does not take place, and what to do about it."""
+    """Why a run does not begin or was ended, and what to do."""
 
     reason: str
     """One of SKIP_REASONS."""
     hint: str
     wait: float | None = None
-    """Seconds after which this is over if nothing else happens; None: nobody knows when."""
+    """Seconds after which the reason ends by itself; None: unknown."""
 
 
-# The node
+# Node
 
 
 def disabled(situation: PreflightFacts) -> Skip | None:
@@ -64,8 +65,8 @@ def single_gpu(situation: PreflightFacts) -> Skip | None:
     if situation.simulated or situation.alone or max(len(situation.gpus), situation.expected) != 1:
         return None
     hint = (
-        "One GPU has no other to exchange with: nothing is wrong. "
-        "`gpumon probe copy` measures what it exchanges with the host."
+        "An all-reduce needs two GPUs; nothing is wrong. "
+        "`gpumon probe copy` measures copies between this GPU and the host."
     )
     return Skip(reason="single_gpu", hint=hint)
 
@@ -73,7 +74,7 @@ def single_gpu(situation: PreflightFacts) -> Skip | None:
 def released(situation: PreflightFacts) -> Skip | None:
     if not situation.released:
         return None
-    return Skip(reason="maintenance", hint="GPUs are released for maintenance: run again when the release has ended.")
+    return Skip(reason="released", hint="GPUs are released: run again when the release has ended.")
 
 
 def maintained(situation: PreflightFacts) -> Skip | None:
@@ -88,58 +89,58 @@ def held(situation: PreflightFacts) -> Skip | None:
 
 
 def unrecalled(situation: PreflightFacts) -> Skip | None:
-    """To run all the same could break a hold, and harm whom it is for."""
+    """Refuse until the store is read: it may hold a hold from before the start."""
     if situation.recalled:
         return None
-    remedy = situation.store or "Try again in a moment; should it stay so, `gpumon status` tells why"
-    hint = f"The store has not been read, so whether somebody holds the GPUs is not known. {remedy}."
+    remedy = situation.store or "Try again in a moment; `gpumon status` shows problems of the store"
+    hint = f"The store has not been read, so it is unknown whether a hold is active. {remedy}."
     return Skip(reason="held", hint=hint)
 
 
-def left_over(situation: PreflightFacts) -> Skip | None:
+def unkillable(situation: PreflightFacts) -> Skip | None:
     if not situation.unkillable:
         return None
     pids = ", ".join(map(str, situation.unkillable))
     return Skip(reason="busy", hint=f"A rank of an earlier run cannot be killed (pid {pids}): reboot the node.")
 
 
-def unarmed(situation: PreflightFacts) -> Skip | None:
-    """Where a job may start at this instant, no look at the GPUs is proof enough."""
+def no_scheduler_gate(situation: PreflightFacts) -> Skip | None:
+    """Refuse scheduled runs if a scheduler may start a job at any moment: idle GPUs do not rule that out."""
     if not situation.scheduled or situation.simulated or situation.gated or situation.schedulers == ():
         return None
-    found = ", ".join(situation.schedulers or ()) or "Maybe something"
+    found = ", ".join(situation.schedulers or ()) or "A scheduler may exist that"
     hint = (
-        f"{found} gives the GPUs of this host to jobs: set probe.scheduler_gate to a command that asks whether the "
-        "node is free, and scheduled runs begin. A run by request needs no gate."
+        f"{found} schedules jobs on the GPUs of this host: set probe.scheduler_gate to a command that "
+        "asks it whether the node is free. A run on request needs no gate."
     )
-    return Skip(reason="unarmed", hint=hint)
+    return Skip(reason="no_scheduler_gate", hint=hint)
 
 
 def unseen(situation: PreflightFacts) -> Skip | None:
     missing = situation.expected - len(situation.gpus)
     if missing <= 0:
         return None
-    hint = f"{missing} of {situation.expected} GPUs are not seen, so whether they are in use is not known."
+    hint = f"{missing} of {situation.expected} GPUs are missing, so it is unknown whether they are in use."
     return Skip(reason="busy", hint=hint)
 
 
 GUARDS: tuple[Callable[[PreflightFacts], Skip | None], ...] = (
-    *(disabled, released, maintained, held, unrecalled, single_gpu, left_over, unarmed),
+    *(disabled, released, maintained, held, unrecalled, single_gpu, unkillable, no_scheduler_gate),
 )
-"""What is in the way whichever GPUs are used, in the order of asking: what never changes first."""
+"""Checks of the node, in order: what never changes first."""
 
 
-# Each GPU
+# GPUs
 
 
 class Gate(NamedTuple):
-    """What must not be so of any GPU that a run uses."""
+    """A condition that no GPU of a run may meet."""
 
     reason: str
     signs: Callable[[GpuUse, PreflightFacts], Iterator[str]]
-    """What is seen of it, in words."""
+    """Yields what was found, in words."""
     hint: str
-    """With {gpus} for the words."""
+    """Contains {gpus} for the words."""
 
     def skip(self, situation: PreflightFacts, gpus: Iterable[GpuUse]) -> Skip | None:
         words = [sign for gpu in gpus for sign in self.signs(gpu, situation)]
@@ -163,7 +164,7 @@ def _held(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
 
 
 def _at_work(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
-    """A job may have come since the processes were last counted, or be one that they do not show."""
+    """Yield signs of a job that the process list does not show yet, or at all."""
     signs = []
     if gpu.utilization:
         signs.append(f"is {gpu.utilization:.0%} utilized")
@@ -190,25 +191,25 @@ def _restless(gpu: GpuUse, situation: PreflightFacts) -> Iterator[str]:
         yield f"GPU {gpu.index} {gpu.idle_seconds or 0.0:.0f} s"
 
 
-_UNTIL_IDLE = "Nobody has been seen to use {gpus}: too short a time for a run by schedule, see probe.min_idle_seconds."
+_UNTIL_IDLE = "Idle for too short a time for a scheduled run (probe.min_idle_seconds): {gpus}."
 GATES = (
-    Gate("mig", _partitioned, "MIG is on on {gpus}: NCCL exchanges nothing between parts of GPUs. Nothing is wrong."),
-    Gate("exclusive_mode", _exclusive, "By their compute mode {gpus}: `nvidia-smi -c DEFAULT` lets the probe run."),
+    Gate("mig", _partitioned, "MIG is enabled on {gpus}: NCCL does not work between MIG instances. Nothing is wrong."),
+    Gate("exclusive_mode", _exclusive, "By compute mode {gpus}: `nvidia-smi -c DEFAULT` lets the probe run."),
     Gate("busy", _held, "Processes hold {gpus}. Run again when the GPUs are free."),
     Gate(
         "busy",
         _at_work,
-        "{gpus}, though no process was seen when they were last counted. Run again when that is over.",
+        "{gpus}, though no process was listed. Run again when the GPUs are idle.",
     ),
-    Gate("busy", _unknown, "The processes of {gpus} cannot be read, so whether a job runs there is not known."),
+    Gate("busy", _unknown, "The processes of {gpus} cannot be read, so it is unknown whether a job runs there."),
     Gate("low_memory", _short_of_memory, "{gpus} that a run takes. Run again when there is more."),
 )
-"""In the order of asking: what never changes first, what is certain before what is not known."""
+"""Checks of each GPU, in order: what never changes first, then what is certain."""
 _IDLENESS = Gate("busy", _restless, _UNTIL_IDLE)
 
 
 def may_run(situation: PreflightFacts) -> Skip | None:
-    """The first objection, or None when a run on the `usable` GPUs harms nobody as far as can be seen."""
+    """Return the first objection; None if a run on the `usable` GPUs may begin."""
     skip = next(filter(None, (guard(situation) for guard in GUARDS)), None)
     if skip is not None or is_partial(situation):
         return skip
@@ -216,12 +217,12 @@ def may_run(situation: PreflightFacts) -> Skip | None:
 
 
 def usable(situation: PreflightFacts) -> tuple[str, ...]:
-    """UUIDs of the GPUs that a run may use: all of the host, or in a partial run the idle ones."""
+    """Return the UUIDs of the GPUs for a run: all of the host, or in a partial run the idle ones."""
     return tuple(gpu.uuid for gpu in (_free(situation) if is_partial(situation) else situation.gpus))
 
 
 def is_partial(situation: PreflightFacts) -> bool:
-    """Whether a run leaves GPUs out that are in use, or may be. For those that are not idle for long it can wait."""
+    """Return whether a run leaves out GPUs that are, or may be, in use; it waits for GPUs to be idle."""
     if not situation.partial or (_of_gpus(situation) is None and unseen(situation) is None):
         return False
     return len(_free(situation)) >= LEAST_PARTIAL
@@ -245,10 +246,10 @@ def _not_idle_yet(situation: PreflightFacts) -> Skip | None:
 
 
 def algorithms(situation: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, ...]:
-    """Those of NCCL that a run measures; empty for the probe's own. `chosen`: by the configuration.
+    """Return the NCCL algorithms to measure; empty for the probe's own. `chosen`: by the configuration.
 
-    NVLink SHARP takes slots of the NVSwitches, and a job that finds none left dies: beside jobs the ring alone is safe.
-    In a fabric of several nodes the jobs may be on another one.
+    NVLink SHARP takes slots of the NVSwitches, and a job that finds none left fails: beside jobs only the ring is safe.
+    In a fabric of several nodes these jobs may be on another node.
     """
     if situation.alone:
         return ()
@@ -257,13 +258,13 @@ def algorithms(situation: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[s
     return tuple(chosen) or (RING if situation.clique else ())
 
 
-# While it runs
+# During a run
 
 
 def intruders(situation: PreflightFacts, used: Collection[str] | None = None) -> Skip | None:
-    """Why a run in progress must give way. `used`: UUIDs of the GPUs that it uses, None for all.
+    """Return why a run in progress must end. `used`: UUIDs of its GPUs, None for all.
 
-    Its own load shows on real GPUs, and not on those of a simulated node.
+    The load of the run shows on real GPUs, but not on those of a simulated node.
     """
     asked = released(situation) or maintained(situation) or held(situation)
     if asked is not None:
@@ -280,7 +281,7 @@ def intruders(situation: PreflightFacts, used: Collection[str] | None = None) ->
 
 
 def unwatched(situation: PreflightFacts) -> Skip | None:
-    """Nobody would see a job that comes."""
+    """End the run if a job that comes would not be noticed."""
     patience = UNSEEN_SECONDS + min(situation.poll_seconds, POLL_SECONDS)
     late = {uuid: seconds for uuid, seconds in situation.unobserved.items() if seconds > patience}
     if not late:
@@ -288,7 +289,7 @@ def unwatched(situation: PreflightFacts) -> Skip | None:
     known = {gpu.uuid: f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "") for gpu in situation.gpus}
     gpus = enumerated([known.get(one, one) for one in late])
     hint = (
-        f"For {max(late.values()):.0f} s nobody has seen who holds {gpus}: a job may have come. "
-        "Run again when the agent can read its GPUs; `gpumon status` tells why it cannot."
+        f"For {max(late.values()):.0f} s the processes on {gpus} were not read: a job may have started. "
+        "Run again when the agent can read its GPUs; `gpumon status` shows why it cannot."
     )
     return Skip(reason="busy", hint=hint)

@@ -1,4 +1,4 @@
-"""TABLE: the probes. A probe is added by a row, and by a row of the worker's table if nothing there measures it."""
+"""TABLE: the probes. A new probe is a row here, and a row in the worker's table if it measures something new."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ALIGNMENT = 16
-"""Bytes at whose multiples a rank's share of an array begins."""
+"""Alignment in bytes of each rank's share of an array."""
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 ALL_REDUCE = "allreduce"
 """The probe that is scheduled, judged and exported; the others run on request."""
@@ -19,27 +19,27 @@ class Setting:
 
     backend: str
     device: str
-    """Kind of device as torch names it: cuda or cpu."""
+    """Device type as torch names it: cuda or cpu."""
     sizes: tuple[int, ...]
-    """The ladder, in bytes: a small size for latency, then up to one that saturates the links."""
+    """Sizes in bytes: a small one for latency, up to one that saturates the links."""
     sizes_if_fit: tuple[int, ...] = ()
-    """Larger ones, where there is memory enough."""
+    """Larger sizes, if there is enough memory."""
     deadline: float
     """Seconds from the start to the last result; then the ranks are killed."""
     algorithms: tuple[str, ...] = ("default",)
-    """Of ALGORITHMS; each is measured by a set of ranks of its own."""
+    """Keys of ALGORITHMS; each is measured by its own set of ranks."""
     min_baseline_ratio: float
     """Share of this host's own median below which a run is slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One thing that can be measured."""
+    """One kind of measurement."""
 
     name: str
     title: str
     collectives: tuple[str, ...]
-    """As the worker's table names them."""
+    """Names in the worker's table."""
     worker: Path = Path(__file__).parents[1] / "worker"
     """Run by its path: the interpreter that has torch need not have gpumon."""
     alone: bool = False
@@ -53,15 +53,15 @@ class Probe:
     interval: float = 6 * 3600.0
     """Seconds between scheduled runs."""
     jitter: float = 600.0
-    """Seconds by which a scheduled run may move, so that a fleet does not run in step."""
+    """Max seconds by which a scheduled run moves, so that nodes do not run at the same time."""
     first_after: float = 60.0
     """Seconds from the agent's start to the first run."""
     first_after_simulated: float = 5.0
     idle: float = 600.0
-    """Seconds for which the GPUs must have been idle before a scheduled run; on a simulated node none."""
+    """Min idle seconds of the GPUs before a scheduled run; none on a simulated node."""
 
     def sent(self, size: int, ranks: int) -> int:
-        """Bytes of the array that takes part: shares are rounded down, as the worker does it."""
+        """Return the bytes of the array that take part: shares are rounded down, as in the worker."""
         return ranks * max(ALIGNMENT, size // ranks // ALIGNMENT * ALIGNMENT) if self.shares else size
 
 
@@ -69,7 +69,7 @@ ALGORITHMS: Mapping[str, Mapping[str, str]] = {
     "default": {},
     "ring": {"NCCL_ALGO": "Ring", "NCCL_NVLS_ENABLE": "0"},
 }
-"""Variables of NCCL, which it reads once a process. Without NVLink SHARP the ring shows what the links carry."""
+"""NCCL variables, which NCCL reads once in a process. The ring without NVLink SHARP shows what the links carry."""
 
 _GPU = Setting(
     backend="nccl",
@@ -83,17 +83,17 @@ _CPU = Setting(
     device="cpu",
     sizes=(KIB, MIB, 16 * MIB, 64 * MIB),
     deadline=60.0,
-    min_baseline_ratio=0.5,  # it shares the cores with whatever else runs
+    min_baseline_ratio=0.5,  # it shares the cores with other programs
 )
 
 
 def _twice(ranks: int) -> float:
-    """Each byte is gathered and given out again."""
+    """Return the factor of collectives in which each byte is gathered and distributed."""
     return 2 * (ranks - 1) / ranks
 
 
 def _others(ranks: int) -> float:
-    """Of its array each rank has one share already."""
+    """Return the factor of collectives in which each rank has one share already."""
     return (ranks - 1) / ranks
 
 
@@ -151,7 +151,7 @@ TABLE = (
         collectives=("host_to_device", "device_to_host"),
         alone=True,
         bus_factor=_all,
-        gpu=replace(_GPU, sizes=(KIB, MIB, 64 * MIB, 256 * MIB)),  # of the host's memory each rank pins as much
+        gpu=replace(_GPU, sizes=(KIB, MIB, 64 * MIB, 256 * MIB)),  # each rank pins as much host memory
         cpu=_CPU,
     ),
 )

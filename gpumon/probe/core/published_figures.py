@@ -1,4 +1,4 @@
-"""TABLE: what hosts with known GPUs come to, as others have published it. Sizes in GiB (2^30), rates in GB/s (1e9)."""
+"""TABLE: published bandwidths of hosts by GPU model. Sizes in GiB (2^30), rates in GB/s (1e9)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpumon.probe.core.probes import GIB, MIB
 from gpumon.probe.core.result import Measurement
 
 NEAR = 4
-"""Times the measured size: so much larger ones come to hardly more (8 H200: 16 GiB to 2 % more than 4 GiB)."""
+"""Max ratio of a published size to the measured one: larger sizes add little (8 H200: 2 % from 4 to 16 GiB)."""
 
 _ML = "stas00/ml-engineering, network/README.md"
 _H100_PEAK = "NVIDIA/nccl-tests#212, peak, taken for that of 16 GiB"
@@ -19,10 +19,10 @@ _H100_PEAK = "NVIDIA/nccl-tests#212, peak, taken for that of 16 GiB"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """One row: what a run on one host came to."""
+    """One row: the result of a run on one host."""
 
     names: str
-    """Regular expression for the whole product name, as NVML gives it."""
+    """Regular expression for the whole product name that NVML returns."""
     ranks: int
     algorithm: str = "default"
     bytes: int
@@ -71,16 +71,16 @@ TABLE: tuple[Published, ...] = (
     _row(_B300, 8, 16 * GIB, 845, "NVIDIA/nccl#2140, size not told, taken for 16 GiB"),
     _row(_B300, 8, 16 * GIB, 695, "NVIDIA/nccl#2140, size not told, taken for 16 GiB", algorithm="ring"),
 )
-"""Of one product, ranks and algorithm the smallest size first: bandwidth grows with the size.
+"""Rows of one product, number of ranks and algorithm are sorted by size: bandwidth grows with it.
 
-Only boards that are soldered together: where a bridge is sold apart, nobody can tell what the links should carry.
+Only boards with soldered GPUs: with separate bridges it is unknown what the links should carry.
 """
 
 
 def figure(model: str, ranks: int, measurement: Measurement) -> Figure | None:
-    """What is known of the nearest published size, of two that are as near the smaller; None where nobody has one.
+    """Return the figure of the nearest published size, of two equally near the smaller; None if there is none.
 
-    A larger one only where it is near: beside one that is much smaller, a default without NVLink SHARP looks well.
+    A larger size must be near: compared with a much smaller one, a default without NVLink SHARP looks good.
     """
     if measurement.collective != "all_reduce":
         return None
@@ -90,10 +90,10 @@ def figure(model: str, ranks: int, measurement: Measurement) -> Figure | None:
 
 
 def gain(model: str, ranks: int, size: int) -> float | None:
-    """How many times the ring's bandwidth the default reaches at the least, in an all-reduce of this size.
+    """Return the min ratio of the default's bandwidth to the ring's in an all-reduce of this size.
 
-    As bandwidth grows with the size, the default of a smaller one and the ring of a larger one bound it. None where
-    they do not, as where the two were not published or NVLink SHARP adds nothing.
+    Bandwidth grows with the size, so the default of a smaller size and the ring of a larger one bound the ratio. None
+    if they do not, because one is not published or NVLink SHARP adds nothing.
     """
     default = max((one.busbw for one in _of(model, ranks, "default") if one.bytes <= size), default=None)
     ring = min((one.busbw for one in _of(model, ranks, "ring") if one.bytes >= size), default=None)

@@ -25,22 +25,22 @@ TABLE = (
         "Something of torch wants to write: see the log for the path, and give it room there.",
     ),
 )
-"""A pattern, searched for in the error and in what the rank printed, and the remedy; the first that fits is told."""
+"""Patterns that are searched in the error and the output of a rank, each with its remedy. The first match counts."""
 
 
 def remedy(text: str) -> str:
-    """Empty for what is not known."""
+    """Return the remedy for a text; empty if none is known."""
     return next((words for pattern, words in TABLE if re.search(pattern, text)), "")
 
 
 TRIALS = {"start": "--version", "import": "-c 'import torch'"}
-"""How to see for oneself whether the interpreter can do what it does at a stage."""
+"""Arguments with which an operator can try what the interpreter does at a stage."""
 TORCH = (2, 6)
-"""Oldest version of PyTorch with which the ranks are tried."""
+"""Oldest version of PyTorch that is tested."""
 
 
 def trial(one: Pass, cause: Account) -> str:
-    """How to see for oneself what is wrong with the interpreter or its torch."""
+    """Return how to find out what is wrong with the interpreter or its torch."""
     python, stage = one.plan.python, cause.progress.stage
     if stage == "start" and cause.error:
         return "Let probe.python name a Python interpreter, or a script that execs one, that the agent's user may run."
@@ -55,7 +55,7 @@ def trial(one: Pass, cause: Account) -> str:
 
 
 def unread(one: Pass, stage: str) -> str:
-    """Before its ranks join, a run that hangs most likely waits for a file."""
+    """Return a hint about file systems: before the ranks join, a hang is most likely a wait for a file."""
     if stage not in TRIALS:
         return ""
     where = "Does the file system answer on which probe.python and its PyTorch lie?"
@@ -63,11 +63,11 @@ def unread(one: Pass, stage: str) -> str:
 
 
 def more(one: Pass) -> str:
-    """Where to look when nobody knows a remedy."""
+    """Return where to look if no remedy is known."""
     louder = "; `probe.nccl_environment: {NCCL_DEBUG: INFO}` makes NCCL say more"
     return f"The log of the run has the last words of its ranks{louder if one.plan.gpus else ''}."
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Of 2.10.1+cu130: (2, 10, 1); of none one that is new enough."""
+    """Return (2, 10, 1) for 2.10.1+cu130. An unknown version counts as new enough."""
     return tuple(map(int, re.findall(r"\d+", version.partition("+")[0]))) or TORCH

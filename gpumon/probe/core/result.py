@@ -15,59 +15,59 @@ OUTCOMES = ("ok", "degraded", "wrong", "failed", "timeout", "skipped")
 SUCCESSES = ("ok", "degraded")
 """Outcomes whose bandwidths count."""
 DECISIVE = (*SUCCESSES, "wrong")
-"""Of runs that have measured to their end."""
+"""Outcomes of runs that have measured everything."""
 SKIP_REASONS = (
-    *("busy", "held", "unarmed", "single_gpu", "mig", "no_torch"),
-    *("exclusive_mode", "low_memory", "disabled", "maintenance", "interrupted"),
+    *("busy", "held", "released", "maintenance", "no_scheduler_gate", "scheduler_gate_failed"),
+    *("single_gpu", "mig", "exclusive_mode", "low_memory", "no_torch", "disabled", "interrupted"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One size of the ladder. Bandwidths as nccl-tests define them, from the median time of an operation."""
+    """One size. Bandwidths as nccl-tests defines them, from the median time of an operation."""
 
     collective: str = "all_reduce"
     algorithm: str = "default"
-    """default: what NCCL chooses; ring: without NVLink SHARP."""
+    """default: NCCL chooses; ring: without NVLink SHARP."""
     dtype: str = "float32"
     bytes: int
     iterations: int
     algbw_bytes_per_second: float
     busbw_bytes_per_second: float
     latency_seconds: Mapping[str, float]
-    """By percentile: p50, p95, p99. An operation lasts as long as it does on the rank where it lasts longest."""
+    """By percentile: p50, p95, p99. The slowest rank determines the time of an operation."""
     min_seconds: float | None = None
     variation_ratio: float | None = None
     """Coefficient of variation: standard deviation over mean."""
     wrong_elements: int
-    """After one operation at this size, all ranks together."""
+    """After one operation at this size, on all ranks together."""
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """What was measured: the same key in two runs can be compared."""
+        """Identity of what was measured: equal keys in two runs can be compared."""
         return (self.collective, self.algorithm, self.dtype, self.bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """On what a run ran: results under other conditions say nothing about this one."""
+    """Conditions of a run: only runs under the same conditions are compared."""
 
     model: str = ""
-    """Of the GPUs; empty on the CPU."""
+    """GPU model; empty on the CPU."""
     gpus: tuple[str, ...] = ()
     """UUIDs in the order of the ranks; empty on the CPU."""
     indexes: tuple[int, ...] = ()
-    """Their numbers when it ran, in the same order; empty on the CPU."""
+    """Indexes of the GPUs during the run, in the same order; empty on the CPU."""
     driver: str = ""
     host_gpus: int = 0
     """GPUs that the host should have: more than took part in a partial run."""
     accepted: str = ""
-    """When a person last said that what the host comes to is as it should be, in RFC 3339; empty: never."""
+    """When slowness was last acknowledged, in RFC 3339; empty: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One measurement beside what was to be expected. Bytes a second."""
+    """A measurement and the figures it is compared with, in bytes a second."""
 
     collective: str
     algorithm: str
@@ -75,32 +75,32 @@ class Comparison:
     bytes: int
     busbw: float
     baseline: float | None = None
-    """Median of this host's own runs under the same conditions; None while there are too few."""
+    """Median of this host's own runs under the same conditions; None if there are too few."""
     spread: float | None = None
-    """Of those runs: 1.48 times the median distance from their median."""
+    """Spread of those runs: 1.48 times the median distance from their median."""
     runs: int = 0
-    """How many those are."""
+    """Number of those runs."""
     best: float | None = None
-    """Highest median that as many runs as are remembered have had there, before there were so many None."""
+    """Highest median of a full window of runs; None if no window was full yet."""
     best_date: str = ""
-    """Day of the newest of those runs, in UTC."""
+    """Date of the newest of those runs, in UTC."""
     runs_needed: int = 0
-    """For a median."""
+    """Min number of runs for a median."""
     expected: float | None = None
-    """The shipped figure for this hardware."""
+    """Published figure for this hardware."""
     source: str = ""
-    """Of that figure."""
+    """Source of that figure."""
     low: str = ""
-    """Which of them it falls short of: baseline or expected; drift: of the best median."""
+    """Which figure it is below: baseline, expected, or drift (the best median); empty if it is not low."""
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """Of its measurement."""
+        """Key of the measurement."""
         return (self.collective, self.algorithm, self.dtype, self.bytes)
 
     @property
     def usual(self) -> float | None:
-        """What it falls short of."""
+        """The figure that it is below."""
         known = {"baseline": self.baseline, "drift": self.best, "expected": self.expected}
         return known.get(self.low)
 
@@ -111,43 +111,44 @@ class Pair:
 
     ranks: tuple[int, int]
     bandwidth: float
-    """Bytes a second, each way, in their fastest exchange."""
+    """Bytes a second in each direction, in their fastest exchange."""
     wrong: tuple[int, int] = (0, 0)
-    """Wrong elements that came from the first, and from the second."""
+    """Wrong elements that came from the first rank, and from the second."""
     spoilt: tuple[int, int] = (0, 0)
-    """Elements that each of them held wrong itself, of what it gave."""
+    """Wrong elements in what each rank sent."""
     direct: bool | None = None
-    """Whether each reaches the other's memory, as CUDA says; None on the CPU."""
+    """Whether each can access the other's memory, by CUDA; None on the CPU."""
     peer_access: Mapping[str, str] | None = None
-    """The same as NVML says, by capability; None on the CPU, and where it was not asked."""
+    """The same by NVML, for each capability; None on the CPU, and if it was not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """Where the trouble is, as far as it can be said."""
+    """Where the fault is, as far as it can be located."""
 
     sentence: str
     ranks: tuple[int, ...] = ()
-    """That are to blame; two of them for the path between them; empty when nobody can tell."""
+    """Ranks to blame; two for the path between them; empty if none can be named."""
     gpus: tuple[str, ...] = ()
     """Their UUIDs; empty on the CPU."""
     pairs: tuple[Pair, ...] = ()
     evidence: tuple[str, ...] = ()
-    """What else was seen during the run: link errors, clocks, a path that is not what it was."""
+    """Other findings of the run: link errors, clocks, missing peer access."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """One run, however it ended. A skip is a result, with its reason and a hint."""
+    """One run, whatever its outcome. A skip is a result, with its reason and a hint."""
 
     id: str
     probe: str
     outcome: str
     reason: str = ""
     """For a skip one of SKIP_REASONS; for a failure setup or ranks; for a timeout the stage, or unkillable; for a
-    degraded run what it falls short of."""
+    degraded run the figure that it is below.
+    """
     hint: str = ""
-    """What to do about it."""
+    """What to do."""
     trigger: str = "schedule"
     """schedule or request."""
     started: float
@@ -162,9 +163,9 @@ class ProbeResult:
     location: Location | None = None
     wrong_elements: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Variables of NCCL that the ranks were given, and under its path the lines of /etc/nccl.conf."""
+    """NCCL variables of the ranks, and the lines of /etc/nccl.conf by its path."""
     log: str = ""
-    """Tail of what the ranks printed; kept when the run did not end well."""
+    """End of what the ranks printed, if the run did not end well."""
     simulated: bool = False
 
     @property
@@ -174,17 +175,17 @@ class ProbeResult:
 
     @property
     def is_whole(self) -> bool:
-        """It left out no GPU of the host; on the CPU none takes part."""
+        """Whether it used all GPUs of the host; on the CPU no GPU takes part."""
         return not leaves_out(self.conditions.gpus, self.ranks, self.conditions.host_gpus)
 
 
 def to_document(result: ProbeResult) -> dict[str, Any]:
-    """The result as JSON holds it."""
+    """Return the result as a JSON document."""
     return asdict(result)
 
 
 def from_document(document: Mapping[str, Any]) -> ProbeResult:
-    """A result as JSON holds it, leaving out what a later version added. Raises TypeError and ValueError."""
+    """Return the result of a JSON document; unknown members are ignored. Raises TypeError and ValueError."""
     result: ProbeResult = decoded(ProbeResult, document)
     if result.ended > LATEST:
         raise ValueError(f"{result.started:.0f} is no time")
@@ -193,24 +194,24 @@ def from_document(document: Mapping[str, Any]) -> ProbeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRequest:
-    """What became of a request to run the probe now. Requests are single-flight: a second one joins the run."""
+    """The answer to a request for a run. A second request during a run joins it."""
 
     id: str
-    """Of the run that was started, else of the one in progress, else of the skip; empty if nothing was recorded."""
+    """Id of the run that was started, of the one in progress, or of the skip; empty if nothing was recorded."""
     accepted: bool
-    """This request started the run."""
+    """Whether this request started the run."""
     reason: str = ""
-    """One of SKIP_REASONS when the guard refused."""
+    """One of SKIP_REASONS if preflight refused."""
     hint: str = ""
-    """What to do about it."""
+    """What to do."""
 
 
 MOST = 1e21
-"""No figure of a run comes near it, and none is less than 0; infinity and what is not a number are not between."""
+"""Upper limit of valid figures, which also excludes infinity and NaN. The lower limit is 0."""
 
 
 def decoded(kind: Any, value: Any) -> Any:
-    """`value` as this kind. An object may have more members. Raises TypeError and ValueError."""
+    """Return `value` as this type. An object may have unknown members. Raises TypeError and ValueError."""
     if attributes := _attributes(kind):
         known = _object(value)
         return kind(**{name: decoded(one, known[name]) for name, one in attributes.items() if name in known})
@@ -218,7 +219,7 @@ def decoded(kind: Any, value: Any) -> Any:
     match get_origin(kind):
         case None:
             return _plain(kind, value)
-        case origin if origin is UnionType:  # with None, and no other
+        case origin if origin is UnionType:  # an optional type; there are no other unions
             return None if value is None else decoded(parts[0], value)
         case origin if origin is tuple:
             kinds = parts[:1] * len(_list(value)) if parts[-1] is Ellipsis else parts
@@ -229,7 +230,7 @@ def decoded(kind: Any, value: Any) -> Any:
 
 @cache
 def _attributes(kind: Any) -> Mapping[str, Any]:
-    """By name, how each is declared; of a dataclass alone."""
+    """Return the type of each attribute of a dataclass."""
     return get_type_hints(kind) if is_dataclass(kind) else {}
 
 
@@ -247,7 +248,7 @@ def _list(value: Any) -> list[Any] | tuple[Any, ...]:
 
 def _plain(kind: Any, value: Any) -> Any:
     if kind is str and type(value) is str:
-        return value.encode(errors="replace").decode()  # half a character cannot be told to anybody
+        return value.encode(errors="replace").decode()  # lone surrogates cannot be encoded
     if type(value) is not kind and (kind, type(value)) != (float, int):
         raise TypeError(f"{value!r:.100} is no {kind.__name__}")
     if kind is not bool and not 0 <= value <= MOST:

@@ -1,4 +1,4 @@
-"""When probes run: an interval with jitter. It only calls back; whether a run takes place is decided elsewhere."""
+"""Schedule of probe runs: an interval with jitter. The only use of APScheduler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpumon.clock import boot_clock
 log = logging.getLogger(__name__)
 
 STEP_SECONDS = 5.0
-"""By which the wall clock must have been stepped for the next run to follow it."""
+"""Min step of the wall clock that the next run follows."""
 
 _TROUBLES = {
     EVENT_JOB_MISSED: "missed",
@@ -29,7 +29,7 @@ _TROUBLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timetable:
-    """Seconds, all of them."""
+    """All in seconds."""
 
     interval: float
     jitter: float
@@ -37,7 +37,7 @@ class Timetable:
 
 
 class Schedule:
-    """Calls `fire` from a thread of its own when a run is due; `fire` must return at once, as Loop.post does."""
+    """Calls `fire` from its own thread when a run is due. `fire` must return at once, as Loop.post does."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Schedule:
             next_run_time=datetime.now(UTC) + timedelta(seconds=timetable.first_after),
             coalesce=True,
             max_instances=1,
-            misfire_grace_time=None,  # a late run is better than none
+            misfire_grace_time=None,  # run late rather than never
         )
         self._scheduler.start()
 
@@ -80,7 +80,7 @@ class Schedule:
             self.start()
 
     def follow_clock(self) -> None:
-        """Move the next run by the step of a wall clock that was stepped."""
+        """Move the next run by the step of the wall clock: APScheduler schedules by wall time."""
         step = _booted() - self._booted
         if abs(step) < STEP_SECONDS or self._scheduler is None:
             return
@@ -90,12 +90,12 @@ class Schedule:
             job.modify(next_run_time=job.next_run_time + timedelta(seconds=step))
 
     def bring_forward(self) -> None:
-        """The next run is due now, and the one after it an interval later."""
+        """Make the next run due now; the one after it follows an interval later."""
         for job in () if self._scheduler is None else self._scheduler.get_jobs():
             job.modify(next_run_time=datetime.now(UTC))
 
     def next_run(self) -> float | None:
-        """Wall time of the next run, in seconds since the epoch."""
+        """Return the wall time of the next run, in seconds since the epoch."""
         jobs = [] if self._scheduler is None else self._scheduler.get_jobs()
         times = [job.next_run_time.timestamp() for job in jobs if job.next_run_time is not None]
         return min(times, default=None)
@@ -107,5 +107,5 @@ class Schedule:
 
 
 def _booted() -> float:
-    """When the host was booted, by its wall clock as it is now."""
+    """Return the wall time at which the host was booted, by the current wall clock."""
     return time.time() - boot_clock()

@@ -1,4 +1,4 @@
-"""The probes as they stand, and how their results change that. Pure."""
+"""State of the probes, and how results change it. Pure."""
 
 from __future__ import annotations
 
@@ -13,67 +13,67 @@ from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, ProbeResult
 
 MOST_RESULTS = 200
-"""The newest, whatever their outcome: most of them skips, where jobs run."""
+"""Max results of a probe, whatever their outcome: mostly skips if jobs run."""
 AFTERGLOW_SECONDS = 3.0
-"""How long after a run a GPU may still show its load: two polls, of which the first looks back on it."""
+"""How long after a run a GPU may still show its load: two polls, of which the first covers the time before it."""
 MOST_RAN = 20
-"""The newest of those that were not skipped."""
+"""Max results of a probe that are not skips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeState:
-    """The probes as they stand; what is bounded, is for each probe by itself."""
+    """State of the probes. Limits apply to each probe by itself."""
 
     metrics: AllReduce = AllReduce()
-    """Of the all-reduce, but for `running`: any run loads the GPUs."""
+    """Metrics of the all-reduce; `running` is for all probes, because each of them loads the GPUs."""
     last: ProbeResult | None = None
-    """Of the all-reduce."""
+    """Last result of the all-reduce."""
     history: tuple[ProbeResult, ...] = ()
-    """Newest last, bounded."""
+    """Results, newest last, bounded."""
     ran: tuple[ProbeResult, ...] = ()
-    """Those that were not skipped, however many skips have come since: newest last, bounded, but for what stands."""
+    """Results that are not skips, newest last, bounded; those that describe the probe now are kept."""
     good: tuple[ProbeResult, ...] = ()
-    """Those from which baselines are made: newest last, bounded for each of the conditions under which they ran."""
+    """Results that make baselines, newest last, bounded for each set of conditions."""
     running: str | None = None
     """Id of the run in progress."""
     running_probe: str = ALL_REDUCE
-    """Of which probe it is, or the last one was."""
+    """Name of the probe in progress, or of the last one."""
     progress: Progress | None = None
-    """Where its slowest rank is."""
+    """Progress of its slowest rank."""
     gpus: tuple[str, ...] = ()
-    """UUIDs of those that it loads."""
+    """UUIDs of the GPUs that it loads."""
     loaded: tuple[str, ...] = ()
-    """Those that the run before has loaded: until `loaded_until` they may still show it."""
+    """UUIDs of the GPUs that the last run loaded: they may show it until `loaded_until`."""
     loaded_until: float = 0.0
     """Boot clock."""
     next_run: float | None = None
     """Wall time of the next scheduled run."""
     told_at: float = 0.0
-    """When a run of the all-reduce last ended that was not skipped, else the agent began: as Now.uptime."""
+    """When the last all-reduce ended that was not skipped, else when the agent started: as Now.uptime."""
     free_since: float | None = None
-    """Since when nothing but the agent itself has been in the way of a run, likewise; None: something is."""
+    """Since when only the agent itself has prevented a run, likewise; None: something else does."""
     unkillable: tuple[int, ...] = ()
     """Pids of ranks that SIGKILL does not end."""
 
     def own_load(self, at: float) -> tuple[str, ...]:
-        """UUIDs of the GPUs whose load is the probe's at this moment of the boot clock."""
+        """Return the UUIDs of GPUs whose load at this moment of the boot clock is the probe's."""
         return (*self.gpus, *(self.loaded if at < self.loaded_until else ()))
 
     @property
     def known(self) -> tuple[ProbeResult, ...]:
-        """All results that are remembered, each once, the newest last."""
+        """All results in memory, each once, newest last."""
         each = {one.id: one for one in (*self.good, *self.ran, *self.history)}
         return tuple(sorted(each.values(), key=lambda one: one.started))
 
 
 def started(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = ()) -> ProbeState:
-    """A run began; from now on it loads these GPUs."""
+    """Return the state after a run began that loads these GPUs."""
     return replace(state, running=run, running_probe=probe, gpus=gpus, metrics=replace(state.metrics, running=1.0))
 
 
 def ended(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: float = 0.0) -> ProbeState:
-    """A run has ended, or was skipped. `at` and `lived`: now, on the clocks of Now."""
-    own = state.running in {None, result.id}  # another may have begun while the disk took its time with this result
+    """Return the state after a run ended or was skipped. `at` and `lived`: now, on the clocks of Now."""
+    own = state.running in {None, result.id}  # another run may have begun before this result was stored
     if own and state.gpus:
         state = replace(state, gpus=(), loaded=state.gpus, loaded_until=at + AFTERGLOW_SECONDS)
     return replace(
@@ -88,7 +88,7 @@ def ended(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: fl
 def recalled(
     state: ProbeState, results: Sequence[ProbeResult], runs: Mapping[str, float], skips: Mapping[str, float]
 ) -> ProbeState:
-    """What the store knew, the newest last: of what was counted, it knows more than these results."""
+    """Return the state with results from the store, newest last. Its counts include older results."""
     metrics, since = state.metrics, state.history
     known = {one.id for one in results}
     state = replace(state, last=None, history=(), ran=(), good=())
@@ -104,7 +104,7 @@ def recalled(
 
 
 def _with(state: ProbeState, result: ProbeResult) -> ProbeState:
-    """This result is the newest."""
+    """Return the state with this result as the newest."""
     return replace(
         state,
         last=result if result.probe == ALL_REDUCE else state.last,
@@ -117,7 +117,7 @@ def _with(state: ProbeState, result: ProbeResult) -> ProbeState:
 
 
 def _standing(state: ProbeState, result: ProbeResult) -> Collection[str]:
-    """Ids of the runs that tell how this result's probe stands."""
+    """Return the ids of the runs that describe this result's probe now."""
     runs = (*state.ran, result)
     told = standing(runs, result.probe), checked(runs, result.probe)
     return {one.id for one in told if one is not None}
@@ -126,7 +126,7 @@ def _standing(state: ProbeState, result: ProbeResult) -> Collection[str]:
 def _newest(
     known: Sequence[ProbeResult], result: ProbeResult, most: int, needed: Collection[str] = ()
 ) -> tuple[ProbeResult, ...]:
-    """With this result, so many of its probe, and those that are needed."""
+    """Return the newest results of a probe with this one, and those that are needed."""
     same = [one.id for one in known if one.probe == result.probe and one.id not in needed]
     crowded = set(same[: max(0, len(same) + 1 - most)])
     return (*(one for one in known if one.id not in crowded), result)

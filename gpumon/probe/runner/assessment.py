@@ -1,4 +1,4 @@
-"""Who judges a run: what is normal on this host, under the conditions of now. Pure."""
+"""Choose what a run is compared with: this host's history, and figures for its hardware. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ACCEPTABLE = frozenset(name for name, check in BY_NAME.items() if check.accepta
 
 
 def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judge:
-    """Figures from elsewhere are of GPUs: nothing is known of what ranks on a CPU come to."""
+    """Return the judge of a run. Published figures are for GPUs: there are none for ranks on the CPU."""
     conditions = _conditions(probe, plan, report)
 
     def expected(measurement: Measurement) -> Figure | None:
@@ -54,9 +54,9 @@ def _conditions(probe: Probe, plan: Plan, report: Report) -> Conditions:
 
 
 def _accepted(report: Report) -> str:
-    """When somebody last acknowledged that it is slow: what it came to before is asked for no more.
+    """Return when slowness was last acknowledged: earlier runs do not count for the baseline.
 
-    What followed from another fault says nothing. Rulings are forgotten some day, and runs hand it on.
+    An acknowledged verdict that was inhibited does not count. Verdicts expire, so runs pass the time on.
     """
     transitions = (*report.health.history, *report.health.cleared.values())
     told = (

@@ -1,4 +1,4 @@
-"""How much memory is left on the host, and in the control group in which the ranks run."""
+"""Read how much memory is available on the host, and in the cgroup of the ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def available(root: Path = Path("/")) -> float | None:
-    """Bytes; None where the kernel does not say."""
+    """Return available bytes; None if the kernel does not report them."""
     return min((*_of_host(root), *_of_groups(root)), default=None)
 
 
@@ -19,7 +19,7 @@ def _of_host(root: Path) -> Iterator[float]:
 
 
 def _of_groups(root: Path) -> Iterator[float]:
-    """Of our own group and all above it (cgroup v2)."""
+    """Yield the free memory of our own cgroup and all above it (cgroup v2)."""
     folders = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
         if line.startswith("0::"):
@@ -37,7 +37,7 @@ def _left(folder: Path) -> Iterator[float]:
 
 
 def _cached(folder: Path) -> float:
-    """Pages of files that nobody has used lately: they count as used, and are given up before anything else."""
+    """Return inactive file pages: they count as used, but are reclaimed first."""
     values = dict(line.split(" ", 1) for line in _text(folder / "memory.stat").splitlines() if " " in line)
     cached = values.get("inactive_file", "").strip()
     return float(cached) if cached.isdigit() else 0.0

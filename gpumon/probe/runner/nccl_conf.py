@@ -1,4 +1,4 @@
-"""The host's own file of NCCL variables, which every process that uses NCCL reads: part of what a run ran on."""
+"""Read /etc/nccl.conf, which every process that uses NCCL reads: it is part of a run's conditions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 PATH = Path("/etc/nccl.conf")
 LIMIT = 16 * 1024
-"""Most that is read, in characters."""
+"""Max characters to read."""
 
 
 def read_nccl_conf(path: Path = PATH) -> Mapping[str, str]:
-    """Its lines by its path, without comments; empty where there is no such file."""
+    """Return its lines by its path, without comments; empty if there is no such file."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             lines = [line.strip() for line in file.read(LIMIT).splitlines()]

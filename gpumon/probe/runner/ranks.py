@@ -1,4 +1,4 @@
-"""The rank processes of one pass of a probe run: started, led on, killed, reaped, and told of exactly once."""
+"""The rank processes of one pass: start, order, kill and reap them, and report their end exactly once."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ log = logging.getLogger("gpumon.probe.core")
 TERM_PATIENCE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
 KILL_PATIENCE = 30.0
-"""Seconds after SIGKILL until a rank counts as unkillable: to give back tens of GiB of a GPU, the kernel takes many."""
+"""Seconds after SIGKILL until a rank counts as unkillable: the kernel takes long to free tens of GiB of a GPU."""
 LAST_WORDS = 1.0
-"""Seconds that the other ranks have, after one has failed, to fail too and say why."""
+"""Seconds for the other ranks to fail and report why, after one has failed."""
 LOOK_INTERVAL = 0.02
-"""Between two looks at what ranks have started, once they have ended."""
+"""Interval of checks for what ranks have started, after they have ended."""
 NOT_ON_GPU = frozenset({"start", "import"})
 """Stages in which a rank has not opened its GPU yet."""
 FRAME_LIMIT = 64 * 1024
-"""Longest line that a rank may send, in bytes."""
+"""Max bytes of a frame."""
 FRAMES, FRAMES_A_SECOND = 2000, 20
-"""Most frames of a rank: what its steps take, and its progress until the deadline."""
+"""Max frames of a rank: for its steps, and for its progress until the deadline."""
 
 _NUMBERS = itertools.count(1)
-"""Of the passes of this process."""
+"""Numbers of the passes of this process."""
 _SHIM = (sys.executable, "-I", "-S", exec_shim.__file__)
-"""What becomes a rank: its interpreter may lie on a file system of the network, for which the loop must not wait."""
+"""Becomes the rank: its interpreter may be on a network file system, for which the loop must not wait."""
 
 OnProgress = Callable[[Progress], None]
 OnEnd = Callable[[Pass], None]
 Course = Callable[[Pass], Step | None]
-"""What the ranks do next, from what they have done; None: they end."""
+"""Returns the next step from what the ranks have done; None at the end."""
 
 
 class Ranks:
-    """One pass at a time. All callbacks come from the loop, and `on_end` comes once, whatever happens.
+    """Runs one pass at a time. All callbacks come from the loop, and `on_end` comes once.
 
-    It comes within the plan's deadline, TERM_PATIENCE and twice KILL_PATIENCE, and a reaping interval.
+    It comes within the plan's deadline, TERM_PATIENCE, twice KILL_PATIENCE, and a reaping interval.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -71,7 +71,7 @@ class Ranks:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Of our own processes that have not ended."""
+        """Pids of our own processes that have not ended."""
         if self._current is None:
             return frozenset(self._stuck)
         ranks = (rank.child.pid for rank in self._current.ranks if not rank.child.ended)
@@ -79,26 +79,26 @@ class Ranks:
 
     @property
     def begun(self) -> frozenset[int]:
-        """Pids of all that the pass in progress has started: one that has ended was there at the last poll."""
+        """Pids of all ranks of the pass in progress. NVML may still list a rank that has ended."""
         return frozenset(rank.child.pid for rank in (() if self._current is None else self._current.ranks))
 
     @property
     def arrived(self) -> bool:
-        """Whether a rank may have opened its GPU by now: before that, whoever is there is a stranger."""
+        """Whether a rank may have opened its GPU: before that, every process there is foreign."""
         started = () if self._current is None else self._current.ranks
         return any(rank.account.progress.stage not in NOT_ON_GPU for rank in started)
 
     @property
     def unkillable(self) -> tuple[int, ...]:
-        """Pids from this and earlier runs that SIGKILL did not end, and that are still there."""
+        """Pids of all passes that SIGKILL did not end and that still exist."""
         return tuple(sorted(self._stuck))
 
     def start(
         self, plan: Plan, course: Course, on_progress: OnProgress, on_end: OnEnd, *, within: float | None = None
     ) -> None:
-        """Begin a pass. Raises RuntimeError while another is in progress: look at `running` first.
+        """Begin a pass. Raises RuntimeError while another is in progress: check `running` first.
 
-        `within`: seconds that are left of the plan's deadline, where it is not all of them.
+        `within`: seconds that are left of the plan's deadline; None for all of it.
         """
         if self._current is not None:
             raise RuntimeError("a pass is in progress")
@@ -119,7 +119,7 @@ class Ranks:
         self._current.start()
 
     def abort(self, skip: Skip) -> None:
-        """Kill the pass in progress, if any; its end is this skip."""
+        """Kill the pass in progress, if any; it ends with this skip."""
         if self._current is not None:
             self._current.abort(skip)
 
@@ -139,7 +139,7 @@ class _Rank:
         self.account = Account(progress=Progress(rank=number))
         self.child: ChildProcess
         self.settled = False
-        """It has ended or was abandoned: the run waits for it no more."""
+        """It has ended or was abandoned."""
         self._frames, self._most_frames = 0, most_frames
         self._steps = steps
         self._on_frame = on_frame
@@ -189,7 +189,7 @@ class _CurrentPass:
         self._stopping = False
         self._leaving = False
         self.others = frozenset[int]()
-        """What ranks have started and left behind, while it is being ended."""
+        """What ranks have started and left, while it is being ended."""
         self._number = next(_NUMBERS)
         self._containment = make_containment()
         self._timers = [loop.call_after(within, self._late)]
@@ -202,7 +202,7 @@ class _CurrentPass:
                 for rank in range(self._plan.ranks):
                     self.ranks.append(self._start_rank(rank, rendezvous))
             self._order()
-        except (OSError, ValueError) as error:  # or words that cannot be told to a process
+        except (OSError, ValueError) as error:  # or text that cannot be passed to a process
             self._ending = replace(self._ending, not_started=str(error))
             self._kill()
             self._timers.append(self._loop.call_after(0, self._conclude_if_settled))
@@ -241,7 +241,7 @@ class _CurrentPass:
         return rank
 
     def _order(self) -> None:
-        """Tell all ranks the next step: they are as far as each other, or have not begun."""
+        """Order the next step: all ranks have done the same steps."""
         step = self._course(self._so_far())
         self._over = step is None
         line = encode(len(self._steps), step)
@@ -265,13 +265,13 @@ class _CurrentPass:
             self._on_progress(behind)
 
     def _failed(self, rank: _Rank) -> None:
-        """Without it the others cannot go on, and it need not be able to end by itself."""
+        """Stop all ranks soon: without this one the others cannot go on, and it may not end by itself."""
         if self._blamed is None:
             self._timers.append(self._loop.call_after(LAST_WORDS, self._stop))
         self._blame(rank)
 
     def _blame(self, rank: _Rank) -> None:
-        """The first to fail; but one that died without a word rather than one that complains of its absence."""
+        """Blame the first rank that fails; one that died without an error comes first."""
         if self._stopping or rank.settled:
             return
         if self._blamed is None or (self._blamed.account.error and not rank.account.error):
@@ -314,7 +314,7 @@ class _CurrentPass:
             self._end_others(boot_clock() + KILL_PATIENCE)
 
     def _end_others(self, give_up_at: float) -> None:
-        """What ranks have started, wherever it hides, ends before the result is told, or is as unkillable as they."""
+        """End what ranks have started before the result is reported; what SIGKILL does not end is unkillable."""
         self.others = others = self._containment.pids() - self._stuck
         if others and boot_clock() < give_up_at:
             self._containment.kill()
@@ -327,7 +327,7 @@ class _CurrentPass:
         self._conclude()
 
     def _forget(self, others: frozenset[int]) -> None:
-        """Those that are gone after all; ranks are told of by their own end."""
+        """Forget those that have ended since. A rank reports its own end."""
         there = self._containment.pids()
         self._stuck -= others - there
         if there:

@@ -1,4 +1,4 @@
-"""The run in progress, in a file: one that is still there when an agent starts was cut short with the agent before."""
+"""The run in progress, in a file. If it is there when an agent starts, the previous agent ended during that run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ log = logging.getLogger("gpumon.probe.core")
 
 _CUT_SHORT = Skip(
     reason="interrupted",
-    hint="The agent was killed or the host went down while it ran, so it says nothing. "
-    "`journalctl -u gpumon` and the kernel log tell why; run again.",
+    hint="The agent was killed, or the host went down, during the run. "
+    "`journalctl -u gpumon` and the kernel log show why. Run again.",
 )
 
 
 class RunRecord:
-    """Written small and seldom. What cannot be written is only not remembered."""
+    """Record of the run in progress. A record that cannot be written is only a warning."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,27 +36,27 @@ class RunRecord:
             beside.write_text(json.dumps(document), encoding="ascii")
             beside.replace(self._path)
         except OSError as error:
-            hint = "should the agent be killed now, nobody will know of this run"
-            log.warning("the run is not on record", extra={"id": run.id, "error": str(error), "hint": hint})
+            hint = "if the agent is killed now, this run is lost"
+            log.warning("cannot record the run in progress", extra={"id": run.id, "error": str(error), "hint": hint})
 
     def end(self) -> None:
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("the run is still on record", extra={"path": str(self._path), "error": str(error)})
+            log.warning("cannot delete the record of the run", extra={"path": str(self._path), "error": str(error)})
 
     def interrupted_run(self) -> ProbeResult | None:
-        """What became of the run that an earlier agent has not ended. Told once."""
+        """Return the result of a run that an earlier agent did not end, once."""
         try:
             document = json.loads(self._path.read_text(encoding="ascii"))
-            if is_other_agent_alive(document["agent"]):  # the store is its, and so is the run
+            if is_other_agent_alive(document["agent"]):  # that agent owns the store and the run
                 return None
             run, probe = Run(**document["run"]), PROBES[document["probe"]]
             result = skipped(probe, run, _CUT_SHORT, simulated=document["simulated"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("a run from before the start is not known", extra={"error": str(error)})
+            log.warning("cannot read the record of a run from before the start", extra={"error": str(error)})
             result = None
         self.end()
         return result

@@ -1,4 +1,4 @@
-"""Asks the scheduler for the node: a command of the operator's, run as a child so that nothing waits for it."""
+"""Ask the scheduler for the node by the operator's command. It runs as a child, so that the loop does not wait."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpumon.supervisor.child_process import ChildCommand, ChildProcess
 from gpumon.supervisor.loop import Loop
 
 TAIL = 4096
-"""Bytes of its output that are kept."""
+"""Max bytes of output to keep."""
 LINE = 300
-"""Longest line that is shown, in characters."""
+"""Max characters of a line that is shown."""
 END_SECONDS = 3.0
-"""How long its enclosure may take to end what the command has started; then it is killed itself."""
+"""Seconds for the subreaper to end what the command has started; then it is killed."""
 
 NO = 1
-"""Exit code of a scheduler that does not give the node."""
+"""Exit code of a scheduler that refuses the node."""
 
 
 OnAnswer = Callable[[Skip | None], None]
@@ -27,7 +27,7 @@ OnAnswer = Callable[[Skip | None], None]
 
 
 class Question:
-    """One run of the command. `on_answer` comes once, from the loop, unless it is withdrawn: None is yes."""
+    """One run of the command. `on_answer` is called once, from the loop, unless the question is withdrawn."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class Question:
             loop.call_after(0.0, lambda: self._ended(1))
 
     def withdraw(self) -> None:
-        """Nobody wants to know any more."""
+        """Drop the question."""
         self._on_answer = None
         self._end()
 
     def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> ChildProcess | None:
-        """In an enclosure, which also tells why the command cannot be run."""
+        """Start the command under the subreaper, which also reports why it cannot be run."""
         trouble, told = os.pipe2(os.O_CLOEXEC)
         try:
             return ChildProcess(self._loop, self._enclosed(command, environment, trouble, told))
@@ -91,26 +91,26 @@ class Question:
             why = self._trouble.decode(errors="replace")
             remedy = "Name a program that the agent's user may run."
             hint = f"probe.scheduler_gate: {self._name} cannot be run: {why}. {remedy}"
-            self._answer(Skip(reason="unarmed", hint=hint))
+            self._answer(Skip(reason="scheduler_gate_failed", hint=hint))
         else:
             self._answer(None if code == 0 else self._refusal(code))
 
     def _refusal(self, code: int) -> Skip:
-        """Of whatever is not a no, such as a command that is missing in a script, nobody may say that it is one."""
+        """Return the skip for a nonzero exit code. Only NO is a refusal: any other code is no answer."""
         lines = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
         words = "".join(one if one.isprintable() else " " for one in lines[-1].strip()[:LINE]) if lines else ""
         if code == NO:
-            return Skip(reason="busy", hint=f"{REFUSED} (probe.scheduler_gate): {words or 'no words'}")
+            return Skip(reason="busy", hint=f"{REFUSED} (probe.scheduler_gate): {words or 'no output'}")
         how = f"code {code}" if code > 0 else f"signal {-code}"
-        hint = f"probe.scheduler_gate: {self._name} ended with {how}, which is neither yes (0) nor no ({NO}): "
-        return Skip(reason="unarmed", hint=hint + (words or "no words"))
+        hint = f"probe.scheduler_gate: {self._name} ended with {how}, which means neither yes (0) nor no ({NO}): "
+        return Skip(reason="scheduler_gate_failed", hint=hint + (words or "no output"))
 
     def _late(self) -> None:
         hint = (
-            f"probe.scheduler_gate: {self._name} has not answered in {self._seconds:g} s. See why it takes so long, or "
-            "give it more time with probe.scheduler_gate_timeout_seconds."
+            f"probe.scheduler_gate: {self._name} did not answer within {self._seconds:g} s. Find out why, or "
+            "raise probe.scheduler_gate_timeout_seconds."
         )
-        self._answer(Skip(reason="unarmed", hint=hint))
+        self._answer(Skip(reason="scheduler_gate_failed", hint=hint))
 
     def _answer(self, skip: Skip | None) -> None:
         on_answer, self._on_answer = self._on_answer, None
@@ -119,7 +119,7 @@ class Question:
             on_answer(skip)
 
     def _end(self) -> None:
-        """What the command has started ends when its enclosure's input does."""
+        """Close the subreaper's input, which ends what the command has started."""
         self._timer.cancel()
         if self._child is not None and not self._child.ended:
             self._child.close_input()

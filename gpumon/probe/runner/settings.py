@@ -22,15 +22,15 @@ class ProbeSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     nccl_conf: Path = PATH
     floors: Mapping[str, Floors] = field(default_factory=dict)
-    """By backend; what is not here has the shipped ones."""
+    """By backend; others have the defaults."""
     idle_seconds: float = 0.0
-    """For how long the GPUs must have been idle before a run by schedule."""
+    """Min idle seconds of the GPUs before a scheduled run."""
     partial: bool = False
     """Whether a run may leave out GPUs that are in use."""
     algorithms: tuple[str, ...] = ()
-    """Of NCCL, for a run on all GPUs; empty: the probe's own, or what is safe where the GPUs are."""
+    """NCCL algorithms for a run on all GPUs; empty: the probe's own."""
     gate: tuple[str, ...] = ()
-    """Command that asks the scheduler for the node; empty: none is asked."""
+    """Command that asks the scheduler for the node; empty: none."""
     gate_seconds: float = 10.0
     fault: str = ""
     """For tests: what one rank does wrong."""

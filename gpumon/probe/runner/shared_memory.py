@@ -1,4 +1,4 @@
-"""Shared memory that ranks left behind: killed, they do not delete it, and it would fill /dev/shm run by run."""
+"""Delete shared memory of killed ranks, which would fill /dev/shm run by run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - where NCCL makes it, whatever it is told
 PREFIX = "nccl-"
-"""How NCCL calls its files. Gloo makes none, and torch only where processes share tensors."""
+"""Prefix of NCCL's files. Gloo makes none, and torch only if processes share tensors."""
 
 
 def sweep(folder: Path = FOLDER, *, since: float | None = None) -> tuple[str, ...]:
-    """Delete what ranks of ours left, and tell its names: files of this user that no process has open.
+    """Delete files of our ranks that no process has open, and return their names.
 
-    `since`: only files made after this, in seconds since the epoch. Files of root may be anybody's, so of those that
-    were there before a run none is ours for certain: without `since` they stay.
+    `since`: only files made after this time, in seconds since the epoch. Files of root may belong to other programs:
+    without `since` they are kept.
     """
     if since is None and os.geteuid() == 0:
         return ()
@@ -27,7 +27,7 @@ def sweep(folder: Path = FOLDER, *, since: float | None = None) -> tuple[str, ..
 
 
 def _candidates(folder: Path, since: float) -> Iterator[Path]:
-    with contextlib.suppress(OSError):  # no such folder: nothing was left in it
+    with contextlib.suppress(OSError):  # no such folder
         for entry in os.scandir(folder):
             with contextlib.suppress(FileNotFoundError):
                 seen = entry.stat(follow_symlinks=False)
@@ -37,19 +37,17 @@ def _candidates(folder: Path, since: float) -> Iterator[Path]:
 
 
 def _delete_unused(path: Path) -> bool:
-    """Whether it was deleted. A lease to write is given only on what nobody else has open or mapped.
+    """Delete a file unless another process has it open or mapped. Return whether it was deleted.
 
-    The kernel knows that for every process, those of other containers too, which /proc does not show. Who opens it in
-    that moment waits, and the signal that then comes here is one that is ignored.
+    The kernel grants a write lease only on an unused file, and knows processes of other containers too. A process that
+    opens the file meanwhile waits, and causes a signal here that is ignored.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.fcntl(
-            descriptor, fcntl.F_SETSIG, signal.SIGURG
-        )  # who opens it meanwhile sends this one, which is ignored
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # sent when a process opens the file; ignored
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         path.unlink()
     except OSError:

@@ -1,4 +1,4 @@
-"""Looks at the GPUs while a run is in progress."""
+"""Observe the GPUs of a run while it is in progress."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpumon.probe.core.evidence import HELD_DOWN, AllSeen, Sight, see
 from gpumon.state.report import Report
 
 _PCIE_ERRORS = ("fatal", "non_fatal")
-"""Correctable ones are ordinary."""
+"""Correctable errors are ordinary."""
 
 
 class Witness:
-    """From its making on, which is before the run. `gpus`: UUIDs of those that the run uses."""
+    """Readings of a run's GPUs from before it begins. `gpus`: their UUIDs."""
 
     def __init__(self, latest: Callable[[], Report], gpus: Collection[str]) -> None:
         self._latest = latest
@@ -23,7 +23,7 @@ class Witness:
         self.look()
 
     def look(self) -> AllSeen:
-        """All that was seen until now."""
+        """Return all readings until now."""
         report = self._latest()
         at = report.node.snapshot_timestamp_seconds
         if at is not None:
@@ -32,7 +32,7 @@ class Witness:
 
 
 def sight(state: GpuState, at: float) -> Sight:
-    """The GPU as its last readings show it."""
+    """Return the last readings of a GPU."""
     gpu = state.gpu
     received, sent = gpu.nvlink_receive_bytes_total, gpu.nvlink_transmit_bytes_total
     return Sight(
@@ -61,7 +61,7 @@ def sight(state: GpuState, at: float) -> Sight:
 
 
 def _by_end(state: GpuState) -> dict[str, dict[str, float]]:
-    """What each NVLink has moved, of those of which it is known where they lead: to a GPU, or to the switches."""
+    """Return the traffic of each NVLink by its other end, if that is known: a GPU, or the switches."""
     found: dict[str, dict[str, float]] = {}
     for link, moved in state.link_bytes.items():
         peer = state.peers.get(link)

@@ -277,7 +277,12 @@ def test_nobody_can_tell_when_nothing_came_of_the_probe_for_two_periods() -> Non
 
 def test_a_skip_is_no_run_where_nobody_is_in_the_way() -> None:
     """Memory that nobody's process holds, or a gate that is broken, would be no news for ever."""
-    for reason, gated in (("busy", False), ("low_memory", False), ("unarmed", True)):
+    for reason, gated in (
+        ("busy", False),
+        ("low_memory", False),
+        ("no_scheduler_gate", True),
+        ("scheduler_gate_failed", False),
+    ):
         ward = Probed().ran("ok")
         ward.terms = replace(ward.terms, probe_gated=gated)
         for _ in range(3):
@@ -336,7 +341,11 @@ def test_a_node_that_is_busy_or_kept_from_probing_is_not_stale() -> None:
     busy = Probed().ran("ok")
     busy.gpu(3, processes=1.0)
     assert not busy.go_on(14 * HOUR, every=600).verdicts
-    for reason, hint in (("unarmed", ""), ("disabled", ""), ("busy", f"{REFUSED} (probe.scheduler_gate): no")):
+    for reason, hint in (
+        ("no_scheduler_gate", ""),
+        ("disabled", ""),
+        ("busy", f"{REFUSED} (probe.scheduler_gate): no"),
+    ):
         assert not Probed().ran("skipped", reason, hint=hint).go_on(14 * HOUR, every=600).verdicts
     off = Probed().ran("ok")
     off.probe(next_run=None)
