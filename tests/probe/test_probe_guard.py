@@ -68,8 +68,8 @@ def test_a_host_without_gpus_may_be_probed() -> None:
         (replace(FREE, held="Held by 4711."), "held", "by 4711"),
         (replace(FREE, recalled=False), "held", "store has not been read"),
         (replace(FREE, recalled=False, store="/s.db: the disk is full; free space"), "held", "full; free space."),
-        (PreflightFacts(gpus=gpus(0), expected=1), "single_gpu", "One GPU"),
-        (PreflightFacts(expected=1), "single_gpu", "One GPU"),
+        (PreflightFacts(gpus=gpus(0), expected=1), "single_gpu", "needs two GPUs"),
+        (PreflightFacts(expected=1), "single_gpu", "needs two GPUs"),
     ],
 )
 def test_each_objection_names_its_reason_and_hint(situation: PreflightFacts, reason: str, hint: str) -> None:
@@ -190,7 +190,7 @@ def test_a_run_does_not_go_on_where_nobody_would_see_a_job_come() -> None:
     stuck = replace(one_with(processes=None, fault="stuck"), unobserved={"GPU-0": 0.0, "GPU-1": UNSEEN_SECONDS + 2.5})
     skip = intruders(stuck, ("GPU-0", "GPU-1"))
     assert skip is not None
-    assert (skip.reason, "For 8 s" in skip.hint, "holds GPU 1 (stuck):" in skip.hint) == ("busy", True, True)
+    assert (skip.reason, "For 8 s" in skip.hint, "on GPU 1 (stuck) were not read:" in skip.hint) == ("busy", True, True)
     assert intruders(replace(stuck, poll_seconds=3.0)) is None
     assert (
         intruders(replace(stuck, unobserved={"GPU-1": UNSEEN_SECONDS + POLL_SECONDS + 1}, poll_seconds=60.0))
@@ -198,7 +198,7 @@ def test_a_run_does_not_go_on_where_nobody_would_see_a_job_come() -> None:
     )
     gone = intruders(replace(FREE, unobserved={"GPU-7": 60.0}))
     assert gone is not None
-    assert "holds GPU-7:" in gone.hint
+    assert "on GPU-7 were not read:" in gone.hint
 
 
 def test_on_a_simulated_node_any_load_is_a_stranger() -> None:

@@ -22,7 +22,7 @@ PERIODS = 2
 """Intervals of the schedule within which a run must have ended."""
 _USUAL = {
     "baseline": "this host's own median",
-    "drift": "this host's best median, up to {date}, since when it slowly fell",
+    "drift": "reached by this host in runs up to {date}; it has fallen slowly since",
     "expected": "the published figure for this hardware",
 }
 _LASTING = frozenset(

@@ -95,7 +95,7 @@ def test_a_slow_run_warns_of_the_node_in_numbers_until_one_is_not() -> None:
     assert verdict is not None
     assert (verdict.device, verdict.level, verdict.action) == ("", Level.WARN, Action.INSPECT)
     assert verdict.reason == (
-        "The all-reduce (default) came to 380 GB/s, twice: 80% of 475 GB/s, what this host came to before."
+        "The all-reduce (default) measured 380 GB/s twice: 80% of 475 GB/s, this host's own median."
     )
     assert verdict.evidence["busbw_ratio"] == 0.8
     ward.ran("skipped", "busy").go_on(10 * MINUTE, every=30)
@@ -111,8 +111,8 @@ def test_what_went_down_slowly_is_said_with_the_day_when_it_was_well() -> None:
     verdict = Probed().ran("degraded", "drift", low=drift).go_on().verdict("allreduce_slow")
     assert verdict is not None
     assert verdict.reason == (
-        "The all-reduce (default) came to 380 GB/s, twice: 80% of 475 GB/s, what this host came to in the runs up to "
-        "2026-05-01, from which it went down slowly."
+        "The all-reduce (default) measured 380 GB/s twice: 80% of 475 GB/s, reached by this host in runs up to "
+        "2026-05-01; it has fallen slowly since."
     )
     assert verdict.evidence["low"] == "drift"
 
@@ -233,7 +233,7 @@ def test_a_timeout_before_the_first_operation_is_one_of_setup() -> None:
     verdict = ward.verdict("allreduce_failing")
     assert verdict is not None
     assert verdict.level is Level.WARN
-    assert "2 times in a row; the last one was not done in time before its first operation." in verdict.reason
+    assert "2 times in a row; the last run timed out before its first operation." in verdict.reason
 
 
 def test_how_many_failures_are_a_verdict_can_be_set() -> None:
