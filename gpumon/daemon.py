@@ -13,7 +13,8 @@ from pathlib import Path
 from gpumon import __version__, log, systemd
 from gpumon.bootstrap import build
 from gpumon.clock import boot_clock
-from gpumon.config.load import ConfigurationError, changes, reloaded
+from gpumon.config.configuration_error import ConfigurationError
+from gpumon.config.effective_configuration import changes, merge_reloaded
 from gpumon.config.model import Configuration
 from gpumon.probe.runner import shared_memory
 from gpumon.probe.runner.containment import end_remains
@@ -154,7 +155,7 @@ class Daemon:
         systemd.notify("READY=1")
 
     def _apply(self, read: Configuration) -> None:
-        before, self._configuration = self._configuration, reloaded(self._configuration, read)
+        before, self._configuration = self._configuration, merge_reloaded(self._configuration, read)
         for change in changes(before, read):
             effect = "after a restart" if change.restart else "now"
             _log.info("configuration changed", extra={"key": change.name, "value": change.after, "effect": effect})

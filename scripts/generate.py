@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dashboards.generate import dashboards
-from gpumon.config.reference import reference, sample
 from gpumon.health.alert_rules import render, rules
 from gpumon.outputs.catalogue import markdown
 from gpumon.sim import reference as reference_of_simulation
 from scripts.docs import health_page, probe_page, xid_page
 from scripts.docs.alerts_page import alerts_page
+from scripts.docs.configuration_page import reference, sample
 from scripts.reference import findings
 
 ROOT = Path(__file__).parents[1]

@@ -18,8 +18,7 @@ from benchmarks.truth.host import Host, Process
 from gpumon.bootstrap import Services
 from gpumon.clock import BOOT_ID, boot_clock
 from gpumon.config.component_settings import timetable
-from gpumon.config.given import Problem
-from gpumon.config.load import ConfigurationError
+from gpumon.config.configuration_error import ConfigurationError, Problem
 from gpumon.config.model import Configuration
 from gpumon.daemon import Daemon
 from gpumon.health.policy import BOOT_GRACE

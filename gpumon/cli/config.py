@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
-from gpumon.config.load import show
+from gpumon.config.effective_configuration import show
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +15,5 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     settings = configuration_to_start(chosen)
-    print("the configuration is valid" if chosen.action == "check" else show(settings), end="")
-    print(end="\n" if chosen.action == "check" else "")
+    print("the configuration is valid\n" if chosen.action == "check" else show(settings), end="")
     return 0

@@ -12,12 +12,11 @@ from pathlib import Path
 from gpumon.cli.client import Client
 from gpumon.cli.errors import UserError
 from gpumon.cli.health_file import agent_address
-from gpumon.config import health_file, xid_file
-from gpumon.config.load import ConfigurationError, configuration_file, load
+from gpumon.config import health_file
+from gpumon.config.configuration_error import ConfigurationError
+from gpumon.config.load import configuration_file, load
 from gpumon.config.model import Configuration
-from gpumon.config.settings import CONFIG_FILE, FLAGS
-from gpumon.health.checks.versions import VERSIONS
-from gpumon.health.table import BY_NAME, LIMITS
+from gpumon.config.settings_table import CONFIG_FILE, FLAGS
 from gpumon.model.orders import is_recording
 from gpumon.sim.profiles import PROFILES
 
@@ -34,16 +33,7 @@ def reader(chosen: argparse.Namespace) -> Callable[[], Configuration]:
     flags = {flag.name: getattr(chosen, flag.name, None) for flag in FLAGS}
     named = flags.pop(CONFIG_FILE.name)
     path = configuration_file(named, os.environ)
-    return lambda: load(
-        path,
-        flags,
-        os.environ,
-        versions=VERSIONS,
-        limits=LIMITS,
-        checks=BY_NAME,
-        profiles=PROFILES,
-        xid_rows=xid_file.read,
-    )
+    return lambda: load(path, flags, os.environ, profiles=PROFILES)
 
 
 def configuration(chosen: argparse.Namespace) -> Configuration:

@@ -9,7 +9,7 @@ import sys
 from gpumon import log
 from gpumon.cli.config_arguments import add_flags, configuration_to_start, reader
 from gpumon.cli.errors import UserError
-from gpumon.config.load import ConfigurationError
+from gpumon.config.configuration_error import ConfigurationError
 from gpumon.sim.profiles import PROFILES
 
 FALLBACK = "--simulate.fallback"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpumon.config import places
+from gpumon.config import default_paths
 
 NAME = "health.json"
 RUNTIME_DIRECTORY = "/run/gpumon"
@@ -24,7 +24,7 @@ def beside(store: Path) -> Path:
 
 def default_path(store: Path, environ: Mapping[str, str]) -> Path:
     """Return the path to which an agent with this store writes unless health.file is set."""
-    runtime = places.given_runtime_directory(environ)
+    runtime = default_paths.given_runtime_directory(environ)
     return Path(runtime) / NAME if runtime else beside(store)
 
 
@@ -37,6 +37,6 @@ def find(file: Path | None, store: Path | None, environ: Mapping[str, str]) -> P
         return file
     if store is not None:
         return beside(store)
-    unit = Path(places.given_runtime_directory(environ) or RUNTIME_DIRECTORY) / NAME
-    own = beside(Path(places.state_directory(environ, root=os.geteuid() == 0)) / places.STORE)
+    unit = Path(default_paths.given_runtime_directory(environ) or RUNTIME_DIRECTORY) / NAME
+    own = beside(Path(default_paths.state_directory(environ, root=os.geteuid() == 0)) / default_paths.STORE)
     return own if own.exists() and not unit.exists() else unit

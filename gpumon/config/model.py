@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from gpumon import DEFAULT_PORT
 from gpumon.config.probe import Probe
-from gpumon.config.row import NEEDS, Section, SomePath, checked_address, checked_gpu, setting, split
+from gpumon.config.setting import NEEDS, Section, SomePath, check_address, check_gpu, setting, split
 from gpumon.health.xids import Xid
 from gpumon.model.series_limits import MAX_SERIES
 
@@ -29,7 +29,7 @@ from gpumon.model.series_limits import MAX_SERIES
 class Web(Section):
     """The HTTP server."""
 
-    listen_address: Annotated[str, AfterValidator(checked_address)] = setting(
+    listen_address: Annotated[str, AfterValidator(check_address)] = setting(
         f"127.0.0.1:{DEFAULT_PORT}",
         f"Where to serve. `:{DEFAULT_PORT}` is every address of the host, port 0 a free one.",
         flag="--web.listen-address",
@@ -123,7 +123,7 @@ class Gpus(Section):
         ge=0,
         le=1024,
     )
-    exclude: Annotated[tuple[Annotated[str, BeforeValidator(checked_gpu)], ...], BeforeValidator(split)] = setting(
+    exclude: Annotated[tuple[Annotated[str, BeforeValidator(check_gpu)], ...], BeforeValidator(split)] = setting(
         (),
         "GPUs that are never opened: uuid, PCI bus id or index.",
         example=["GPU-4d2f7c1e-5d0b-6a0e-8c1f-2b3a4c5d6e7f", "0000:18:00.0"],

@@ -8,15 +8,15 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from gpumon.config.row import (
+from gpumon.config.setting import (
     NEEDS,
     Section,
     SomePath,
-    checked_command,
-    checked_nccl_name,
-    checked_program,
-    checked_word,
-    number_as_text,
+    check_argument,
+    check_command,
+    check_nccl_name,
+    check_program,
+    number_to_text,
     setting,
     split,
     split_command,
@@ -31,7 +31,7 @@ class Probe(Section):
     """The all-reduce probe."""
 
     enabled: bool = setting(default=True, meaning="Whether it may run, by itself or on request.")
-    python: Annotated[SomePath | None, AfterValidator(checked_program)] = setting(
+    python: Annotated[SomePath | None, AfterValidator(check_program)] = setting(
         None,
         "Python interpreter that has torch.",
         default_in_words="the agent's own",
@@ -104,9 +104,9 @@ class Probe(Section):
         0.85, "The same share of the figure that is published for this hardware: docs/probe.md.", ge=0, le=1
     )
     scheduler_gate: Annotated[
-        tuple[Annotated[str, AfterValidator(checked_word)], ...],
+        tuple[Annotated[str, AfterValidator(check_argument)], ...],
         BeforeValidator(split_command),
-        AfterValidator(checked_command),
+        AfterValidator(check_command),
     ] = setting(
         (),
         "Command that asks the scheduler whether the node is free: exit code 0 is yes. No shell runs it. Where slurmd "
@@ -116,8 +116,8 @@ class Probe(Section):
     )
     scheduler_gate_timeout_seconds: float = setting(10, "Time in which that command must have answered.", gt=0, le=300)
     nccl_environment: Mapping[
-        Annotated[str, AfterValidator(checked_nccl_name)],
-        Annotated[str, BeforeValidator(number_as_text), AfterValidator(checked_word)],
+        Annotated[str, AfterValidator(check_nccl_name)],
+        Annotated[str, BeforeValidator(number_to_text), AfterValidator(check_argument)],
     ] = setting(
         {}, "NCCL's variables for the ranks; those of the agent are not passed on.", example={"NCCL_DEBUG": "WARN"}
     )

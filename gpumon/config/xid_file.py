@@ -1,4 +1,4 @@
-"""An operator's file on Xids: what this host is to think of a code, in place of or beside the shipped table.
+"""Reads the operator's Xid file, which overrides and extends the shipped Xid table.
 
 79:
   severity: warning
@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from gpumon.config import yaml_file
-from gpumon.config.given import Problem, did_you_mean
+from gpumon.config.configuration_error import Problem, did_you_mean
 from gpumon.config.yaml_file import Parsed, YamlError
 from gpumon.health.xids import XIDS, Class, Severity, Xid, unknown
 
 KEYS = {"name": "name", "severity": "severity", "class": "kind", "action": "action", "if_it_recurs": "if_it_recurs"}
-"""As written -> attribute of Xid."""
+"""Attributes of Xid by key in the file."""
 _CHOICES: Mapping[str, type[Severity | Class]] = {"severity": Severity, "class": Class}
 HIGHEST = 999_999
 
 
 def read(path: Path) -> tuple[Mapping[int, Xid], tuple[Problem, ...]]:
-    """The rows it makes, and all that is wrong with it."""
+    """Return the rows by code, and the problems of the file. There are no rows if there is a problem."""
     try:
         parsed = yaml_file.parse(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -41,21 +41,17 @@ def read(path: Path) -> tuple[Mapping[int, Xid], tuple[Problem, ...]]:
 
 def _problems(parsed: Parsed, path: Path) -> Iterator[Problem]:
     for key, line in parsed.repeated:
-        wrong = f"stands in line {parsed.lines[key]} too"
+        wrong = f"is already set in line {parsed.lines[key]}"
         yield Problem(f"{path}:{line}", ".".join(key), wrong, "delete one of them")
     if parsed.values is not None and not isinstance(parsed.values, dict):
-        yield Problem(
-            f"{path}:1", "", "should hold codes and what to think of each", "for example 79: {severity: warning}"
-        )
+        yield Problem(f"{path}:1", "", "must be a mapping of Xid codes to rows", "for example 79: {severity: warning}")
         return
     for code, row in (parsed.values or {}).items():
         origin = f"{path}:{parsed.lines[code,]}"
         if not code.isdecimal() or int(code) > HIGHEST:
-            yield Problem(origin, code, "is not the number of an Xid", "for example 79")
+            yield Problem(origin, code, "is not an Xid code", "for example 79")
         elif not isinstance(row, dict) or not row:
-            yield Problem(
-                origin, code, "should hold one or more keys and their values", f"known here: {', '.join(KEYS)}"
-            )
+            yield Problem(origin, code, "must be a mapping of keys to values", f"valid keys: {', '.join(KEYS)}")
         else:
             yield from (
                 Problem(f"{path}:{parsed.lines[code, key]}", f"{code}.{key}", *found)
@@ -65,14 +61,13 @@ def _problems(parsed: Parsed, path: Path) -> Iterator[Problem]:
 
 
 def _wrong(key: str, value: Any) -> tuple[str, str] | None:
-    """What is wrong with a value, and the remedy."""
+    """Return what is wrong with a value, and the remedy; None for a valid value."""
     if key not in KEYS:
-        return "is not known", did_you_mean(key, KEYS)
+        return "unknown key", did_you_mean(key, KEYS)
     if not isinstance(value, str) or not value.strip():
-        return f"should be text, not {value!r}", f'for example {key}: "..."'
-    if key in _CHOICES and value not in {one.value for one in _CHOICES[key]}:
-        known = ", ".join(_CHOICES[key])
-        return f"{value!r} is not known", f"one of: {known}"
+        return f"must be text, not {value!r}", f'for example {key}: "..."'
+    if key in _CHOICES and value not in {choice.value for choice in _CHOICES[key]}:
+        return f"unknown value {value!r}", f"valid values: {', '.join(_CHOICES[key])}"
     return None
 
 

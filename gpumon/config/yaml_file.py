@@ -1,7 +1,7 @@
-"""A YAML file as plain values and the line of each.
+"""Parses a subset of YAML to plain values and their line numbers.
 
-YAML 1.1 as PyYAML reads it turns the PCI bus id 0000:18:00.0 into 1080.0, `off` into False, and keeps the last of two
-equal keys. Here plain words are null, true, false, a decimal number or text, and whatever else it allows is an error.
+PyYAML implements YAML 1.1, which parses the PCI bus id 0000:18:00.0 as 1080.0 and `off` as False, and keeps the last of
+two equal keys. Here a plain scalar is null, true, false, a decimal number or text. Everything else is an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 Key = tuple[str, ...]
-"""Names of the mappings and numbers of the lists that lead to a value."""
+"""Path to a value: keys of mappings and indexes of lists."""
 
 _TAG = "tag:yaml.org,2002:"
 _WORDS = {
@@ -27,7 +27,7 @@ _WORDS = {
 
 
 class YamlError(ValueError):
-    """Text that is not YAML, or YAML that is not read here."""
+    """Invalid or unsupported YAML."""
 
     def __init__(self, line: int | None, wrong: str) -> None:
         super().__init__(wrong)
@@ -37,21 +37,22 @@ class YamlError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Values, and the line on which each begins by its key."""
+    """A parsed file."""
 
     values: Any
     lines: dict[Key, int] = field(default_factory=dict)
+    """First line of each value."""
     repeated: tuple[tuple[Key, int], ...] = ()
-    """Keys written a second time; the first counts."""
+    """Duplicate keys with their lines. The first occurrence is used."""
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers = {}  # noqa: RUF012 - as the base class has it
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - as in the base class
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise YamlError(_line(event), "aliases are not read; write the value out")
+            raise YamlError(_line(event), "YAML aliases are not supported")
         return super().compose_node(parent, index)
 
 
@@ -60,7 +61,7 @@ for _name, _pattern in _WORDS.items():
 
 
 def parse(text: str) -> Parsed:
-    """Raises YamlError with the line, where one is known."""
+    """Parse a text. Raises YamlError."""
     try:
         node = yaml.compose(text, _Loader)
     except yaml.MarkedYAMLError as error:
@@ -74,7 +75,7 @@ def parse(text: str) -> Parsed:
 
 
 def flow(value: Any) -> str:
-    """One line of YAML that `parse` reads back."""
+    """Return the value as one line of YAML that `parse` accepts."""
     plain = str(value) if isinstance(value, PurePath) else list(value) if isinstance(value, tuple) else value
     dumped = yaml.safe_dump([plain], default_flow_style=True, width=1 << 30, allow_unicode=True)
     return dumped.strip().removeprefix("[").removesuffix("]")
@@ -97,7 +98,7 @@ class _Reader:
         seen: set[str] = set()
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise YamlError(_line(key_node), "a key should be a word")
+                raise YamlError(_line(key_node), "a key must be a scalar")
             below = (*key, key_node.value)
             if key_node.value in seen:
                 self.repeated.append((below, _line(key_node)))
@@ -127,4 +128,4 @@ def _scalar(node: yaml.Node) -> Any:
                 return float(text)
     except ValueError as error:
         raise YamlError(_line(node), str(error)) from error
-    raise YamlError(_line(node), f"the tag {node.tag} is not read")
+    raise YamlError(_line(node), f"the tag {node.tag} is not supported")

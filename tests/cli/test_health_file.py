@@ -17,7 +17,7 @@ from gpumon.cli.health_file import MAX_AGE_SECONDS, MAX_BYTES, CheckError, agent
 from gpumon.cli.main import main
 from gpumon.clock import boot_clock, boot_id
 from gpumon.config import health_file
-from gpumon.config.settings import FLAGS, settings
+from gpumon.config.settings_table import FLAGS, settings
 from gpumon.services.health_file import AgentIdentity, HealthFileContent, replace_file
 from gpumon.state.report import Report
 

@@ -8,7 +8,8 @@ import pytest
 
 from gpumon.config import xid_file
 from gpumon.config.component_settings import catalogue, terms
-from gpumon.config.load import ConfigurationError, load
+from gpumon.config.configuration_error import ConfigurationError
+from gpumon.config.load import load
 from gpumon.health.catalogue import SHIPPED
 from gpumon.health.xids import XIDS, Class, Severity
 
@@ -43,7 +44,7 @@ def test_rows_stand_in_place_of_and_beside_the_shipped(path: Path) -> None:
 def test_the_configuration_brings_it_into_force(path: Path) -> None:
     """Counters at 0 and words follow the file that the configuration names."""
     path.write_text(GOOD)
-    configuration = load(None, {}, {"GPUMON_XIDS__FILE": str(path)}, xid_rows=xid_file.read)
+    configuration = load(None, {}, {"GPUMON_XIDS__FILE": str(path)})
 
     assert catalogue(configuration).critical == terms(configuration).catalogue.critical
     assert 901 in terms(configuration).catalogue.critical
@@ -58,16 +59,19 @@ def test_an_empty_file_changes_nothing(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("79: {severity: fatal}", "{path}:1: 79.severity: 'fatal' is not known; one of: critical, warning, info"),
-        ("\n79:\n  serverity: info", "{path}:3: 79.serverity: is not known; did you mean severity?"),
-        ("79: {class: wetware}", "{path}:1: 79.class: 'wetware' is not known; one of: application,"),
-        ("79: {action: 7}", "{path}:1: 79.action: should be text, not 7; for example action:"),
-        ('79: {name: " "}', "{path}:1: 79.name: should be text, not ' '; for example name:"),
-        ("xid79: {severity: info}", "{path}:1: xid79: is not the number of an Xid; for example 79"),
-        ("1000000: {severity: info}", "{path}:1: 1000000: is not the number of an Xid; for example 79"),
-        ("79: critical", "{path}:1: 79: should hold one or more keys and their values; known here: name, severity,"),
-        ("79: {severity: info}\n79: {severity: info}", "{path}:2: 79: stands in line 1 too; delete one of them"),
-        ("- 79", "{path}:1: should hold codes and what to think of each; for example 79:"),
+        (
+            "79: {severity: fatal}",
+            "{path}:1: 79.severity: unknown value 'fatal'; valid values: critical, warning, info",
+        ),
+        ("\n79:\n  serverity: info", "{path}:3: 79.serverity: unknown key; did you mean severity?"),
+        ("79: {class: wetware}", "{path}:1: 79.class: unknown value 'wetware'; valid values: application,"),
+        ("79: {action: 7}", "{path}:1: 79.action: must be text, not 7; for example action:"),
+        ('79: {name: " "}', "{path}:1: 79.name: must be text, not ' '; for example name:"),
+        ("xid79: {severity: info}", "{path}:1: xid79: is not an Xid code; for example 79"),
+        ("1000000: {severity: info}", "{path}:1: 1000000: is not an Xid code; for example 79"),
+        ("79: critical", "{path}:1: 79: must be a mapping of keys to values; valid keys: name, severity,"),
+        ("79: {severity: info}\n79: {severity: info}", "{path}:2: 79: is already set in line 1; delete one of them"),
+        ("- 79", "{path}:1: must be a mapping of Xid codes to rows; for example 79:"),
         ("79: [", "{path}:1: is not YAML"),
     ],
 )
@@ -75,7 +79,7 @@ def test_what_is_wrong_is_told_with_its_line_and_remedy(path: Path, text: str, t
     """And nothing of the file is taken."""
     path.write_text(text)
     with pytest.raises(ConfigurationError) as refused:
-        load(None, {}, {"GPUMON_XIDS__FILE": str(path)}, xid_rows=xid_file.read)
+        load(None, {}, {"GPUMON_XIDS__FILE": str(path)})
 
     assert told.format(path=path) in str(refused.value)
     assert xid_file.read(path)[0] == {}

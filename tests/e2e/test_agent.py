@@ -161,7 +161,7 @@ def test_sighup_leaves_alone_what_takes_effect_at_the_next_start(tmp_path: Path)
 @pytest.mark.parametrize(
     ("command", "profile", "scenario", "complaint"),
     [
-        (("config", "check"), "nope", None, "--simulate: simulate.profile: 'nope' is not known; known here: a100x8,"),
+        (("config", "check"), "nope", None, "--simulate: simulate.profile: unknown name 'nope'; valid names: a100x8,"),
         (("config", "check"), "t4x1", None, "s.yml: cannot be read"),
         (
             ("config", "check"),
@@ -170,9 +170,9 @@ def test_sighup_leaves_alone_what_takes_effect_at_the_next_start(tmp_path: Path)
             "s.yml:2: gpus.0.lsot: unknown key 'lsot'; known are ",
         ),
         (("config", "check"), "t4x1", "seed: 2020-13-45\n", "s.yml: not YAML (month must be in 1..12)"),
-        (("once",), "nope", None, "--simulate: simulate.profile: 'nope' is not known; known here: a100x8,"),
+        (("once",), "nope", None, "--simulate: simulate.profile: unknown name 'nope'; valid names: a100x8,"),
         (("once",), "t4x1", None, "s.yml: cannot be read"),
-        (("serve",), "nope", None, "--simulate: simulate.profile: 'nope' is not known; known here: a100x8,"),
+        (("serve",), "nope", None, "--simulate: simulate.profile: unknown name 'nope'; valid names: a100x8,"),
         (("serve",), "t4x1", None, "s.yml: cannot be read"),
     ],
 )

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 
 from gpumon.config import yaml_file
-from gpumon.config.given import CONFIG_FILE_VARIABLE
+from gpumon.config.configuration_sources import CONFIG_FILE_VARIABLE
 from gpumon.config.load import DEFAULT_FILE
-from gpumon.config.settings import CONFIG_FILE, Setting, sections, settings
+from gpumon.config.settings_table import CONFIG_FILE, Setting, sections, settings
 from gpumon.health.table import BY_NAME, LIMITS
 
 _HEAD = f"""# Configuration

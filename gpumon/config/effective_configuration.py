@@ -1,0 +1,56 @@
+"""Compares and shows configurations, and merges a reloaded one into the running one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpumon.config import yaml_file
+from gpumon.config.model import Configuration
+from gpumon.config.redact import redacted
+from gpumon.config.settings_table import sections, settings
+
+
+class Change(NamedTuple):
+    """A setting that a reload changes."""
+
+    name: str
+    before: str
+    after: str
+    restart: bool
+    """Whether it takes effect only after a restart."""
+
+
+def merge_reloaded(running: Configuration, read: Configuration) -> Configuration:
+    """Return the configuration that was read, with the running values of the settings that need a restart."""
+    kept = [row for row in settings().values() if row.restart]
+    merged = {
+        name: getattr(read, name).model_copy(
+            update={row.key: running.value(row.name) for row in kept if row.section == name}
+        )
+        for name in sections()
+    }
+    origins = {row.name: (running if row.restart else read).origin(row.name) for row in settings().values()}
+    return read.model_copy(update=merged).with_origins(origins)
+
+
+def changes(before: Configuration, after: Configuration) -> tuple[Change, ...]:
+    """Return the settings that differ, secrets redacted."""
+    return tuple(
+        Change(name, _shown(name, before), _shown(name, after), row.restart)
+        for name, row in settings().items()
+        if before.value(name) != after.value(name)
+    )
+
+
+def show(configuration: Configuration) -> str:
+    """Return the configuration as YAML, secrets redacted, each setting with its origin as a comment."""
+    lines: list[str] = []
+    for name, row in settings().items():
+        if f"{row.section}:" not in lines:
+            lines.append(f"{row.section}:")
+        lines.append(f"  {row.key}: {_shown(name, configuration)}  # {configuration.origin(name)}")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(name: str, configuration: Configuration) -> str:
+    return yaml_file.flow(redacted(name, configuration.value(name)))

@@ -1,0 +1,116 @@
+"""Declares settings, and validates their values."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+NEEDS: Final = "needs"
+"""Type of the pydantic error for a setting that depends on another one. The context of the error holds the remedy."""
+
+_LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})")
+_NCCL = re.compile(r"NCCL_\w+", re.ASCII)
+_GPU = re.compile(r"\d{1,3}|GPU-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+
+
+class Section(BaseModel):
+    """A section of the configuration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    flag: str = "",
+    default_in_words: str = "",
+    example: object = None,
+    restart: bool = False,
+    **limits: float,
+) -> Any:
+    """Declare a setting.
+
+    A setting with `restart` is not changed by a reload. The limits are those of pydantic: gt, ge, le.
+    """
+    row = {"flag": flag, "default_in_words": default_in_words, "example": example, "restart": restart}
+    return Field(default, description=meaning, json_schema_extra=row, **limits)  # type: ignore[call-overload]
+
+
+def check_address(text: str) -> str:
+    """Accept a listen address."""
+    match = _LISTEN_ADDRESS.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError("must be HOST:PORT, [IPV6]:PORT, or :PORT for every address")
+    return text
+
+
+def check_gpu(value: object) -> object:
+    """Accept uuid, PCI bus id or index of a GPU."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or _GPU.fullmatch(text) is None:
+        raise ValueError("must be the uuid of a GPU (GPU-...), its PCI bus id (0000:18:00.0) or its index")
+    return text
+
+
+def check_nccl_name(name: str) -> str:
+    """Accept the name of an NCCL variable."""
+    if _NCCL.fullmatch(name) is None:
+        raise ValueError("must be the name of an NCCL variable, NCCL_...")
+    return name
+
+
+def check_argument(text: str) -> str:
+    """Accept what can be an argument or a variable of a process: no zero byte and no lone surrogate."""
+    if "\0" in text:
+        raise ValueError("must not contain a zero byte")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ValueError("must not contain a lone surrogate") from None
+    return text
+
+
+def check_command(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Accept a command that names a program, or no command."""
+    if words and not words[0]:
+        raise ValueError("must begin with a program")
+    return words
+
+
+def check_program(path: Path | None) -> Path | None:
+    """Accept a path that names a file."""
+    if path is not None and not path.name.strip():
+        raise ValueError("must name a program")
+    return path
+
+
+def split(value: object) -> object:
+    """Split text at commas."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def split_command(value: object) -> object:
+    """Split text into words as a shell does. No shell runs it."""
+    return shlex.split(value) if isinstance(value, str) else value
+
+
+def number_to_text(value: object) -> object:
+    """Convert a number to text, because values of variables are text."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _expand_user(path: Path) -> Path:
+    check_argument(str(path))
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError("must name an existing user after ~") from None
+
+
+SomePath = Annotated[Path, AfterValidator(_expand_user)]
