@@ -32,7 +32,7 @@ from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.probe.runner.scheduler import ProbeScheduler
 from gpumon.server.app import create_app
 from gpumon.server.hosts import own_names
-from gpumon.server.listener import Front
+from gpumon.server.listener import HttpEndpoint
 from gpumon.server.sources import Sources
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.health_file import HealthFile
@@ -80,7 +80,7 @@ class Services:
     holds: Holding
     maintenance: Maintaining
     inventory_acceptance: InventoryAcceptance
-    front: Front
+    front: HttpEndpoint
     health_file: HealthFile
     epoch: float
     """Boot clock at which a simulated node began."""
@@ -247,8 +247,8 @@ class _Wiring:
         )
 
     @cached_property
-    def front(self) -> Front:
-        return Front(self._configuration.web, self._create_app)
+    def front(self) -> HttpEndpoint:
+        return HttpEndpoint(self._configuration.web, self._create_app)
 
     @cached_property
     def health_file(self) -> HealthFile:

@@ -28,7 +28,7 @@ from gpumon.model.release import NODE
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.runner.scheduler import ProbeScheduler
-from gpumon.server.listener import Front
+from gpumon.server.listener import HttpEndpoint
 from gpumon.sim.profiles import PROFILES
 from gpumon.state.messages import Message
 from gpumon.state.report import Report
@@ -59,7 +59,7 @@ class _Schedule(ProbeScheduler):
         return time.time() + ahead
 
 
-class _Front(Front):
+class _Front(HttpEndpoint):
     """Serves nothing."""
 
     def start(self) -> None:

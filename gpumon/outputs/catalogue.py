@@ -1,4 +1,4 @@
-"""The catalogue of metrics, from the tables alone: for `gpumon metrics` and docs/metrics.md."""
+"""The catalogue of metrics, built from the metric tables, for `gpumon metrics` and docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -49,50 +49,50 @@ UNITS = (
     ("expected_ratio", _UNBOUNDED),
     ("_ratio", "ratio, 0 to 1"),
 )
-"""Suffixes of names; the first that fits is the unit, none means a plain number."""
+"""Units by suffix of the name; the first match counts. A name without a match is a plain number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CatalogueEntry:
     """One metric."""
 
     name: str
     type: str
     unit: str
-    """In words; empty for a plain number."""
+    """Name of the unit; empty for a plain number."""
     labels: tuple[str, ...]
     help: str
     sources: tuple[str, ...]
-    """Functions and fields of NVML, or what the agent makes it of."""
+    """Functions and fields of NVML, or the reading from which the agent computes it."""
     tier: str
-    """fast, slow, rare or once; empty for what the agent knows without the driver."""
+    """fast, slow, rare or once; empty for a metric without a driver call."""
     note: str
     detail: bool | tuple[str, ...]
-    """Whether /metrics shows it only with DETAILED; or the values of its labels of which that is so."""
+    """Whether /metrics exports it only with DETAILED, or the label values for which it does."""
 
 
-def catalogue() -> list[Entry]:
-    """Every metric, in the order of the page."""
+def catalogue() -> list[CatalogueEntry]:
+    """Return every metric in the order of the page."""
     return [entry for table in TABLES for entry in _entries(table)]
 
 
 def unit(name: str) -> str:
-    """Unit of a metric, from its name alone."""
+    """Return the unit of a metric from its name."""
     bare = name.removesuffix("_total")
-    return next((words for suffix, words in UNITS if bare.endswith(suffix)), "")
+    return next((name for suffix, name in UNITS if bare.endswith(suffix)), "")
 
 
 DETAILED = "metrics.detailed"
-"""The setting that adds the details."""
+"""The setting that exports the detailed metrics."""
 
 
-def document(entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    """The catalogue as plain values, ready for JSON."""
+def document(entries: Iterable[CatalogueEntry]) -> list[dict[str, Any]]:
+    """Return the catalogue as JSON values."""
     return [asdict(entry) for entry in entries]
 
 
-def text(entries: Iterable[Entry]) -> str:
-    """The catalogue for a terminal: a metric's name and labels, then its meaning."""
+def text(entries: Iterable[CatalogueEntry]) -> str:
+    """Return the catalogue for a terminal: name and labels of a metric, then its help text."""
     lines = []
     for entry in entries:
         labels = f"{{{', '.join(entry.labels)}}}" if entry.labels else ""
@@ -105,7 +105,7 @@ class Findings:
     """What the reference page says besides the tables: known to who reads the driver, and found by asking."""
 
     numbers: Mapping[str, str] = field(default_factory=dict)
-    """Of a field or a metric of performance monitoring, by its words in `Entry.sources`."""
+    """Of a field or a metric of performance monitoring, by its words in `CatalogueEntry.sources`."""
     seen_on: Mapping[str, str] = field(default_factory=dict)
     """Simulated nodes that have a metric, in words, by its name."""
 
@@ -170,7 +170,7 @@ def _title(table: type[Table]) -> str:
     return re.split(r"[.;]", table.__doc__ or "", maxsplit=1)[0]
 
 
-def _entries(table: type[Table]) -> Iterator[Entry]:
+def _entries(table: type[Table]) -> Iterator[CatalogueEntry]:
     identities = {name: row for name, row in rows(table).items() if row.identity}
     if identities:
         yield _info(table, identities)
@@ -179,37 +179,37 @@ def _entries(table: type[Table]) -> Iterator[Entry]:
             yield _entry(table, name, row)
 
 
-def _entry(table: type[Table], name: str, row: Row) -> Entry:
-    return Entry(
+def _entry(table: type[Table], name: str, row: Row) -> CatalogueEntry:
+    return CatalogueEntry(
         name=table.PREFIX + name,
         type=metric_type(name),
         unit=unit(name),
         labels=(*table.LABELS, *row.labels),
         help=row.help,
-        sources=tuple(dict.fromkeys(_words(row.source))),
+        sources=tuple(dict.fromkeys(_source_names(row.source))),
         tier="" if isinstance(row.source, Agent) else row.every.name.lower(),
         note=row.note,
         detail=row.detail,
     )
 
 
-def _info(table: type[Table], identities: dict[str, Row]) -> Entry:
-    """The one metric whose labels are all the identities of a table."""
-    return Entry(
+def _info(table: type[Table], identities: dict[str, Row]) -> CatalogueEntry:
+    """Return the info metric of a table; its labels are the identities of the table."""
+    return CatalogueEntry(
         name=f"{table.PREFIX}info",
         type="gauge",
         unit="",
         labels=(*table.LABELS, *identities),
         help=INFO_HELP,
-        sources=tuple(dict.fromkeys(word for row in identities.values() for word in _words(row.source))),
+        sources=tuple(dict.fromkeys(name for row in identities.values() for name in _source_names(row.source))),
         tier="" if all(isinstance(row.source, Agent) for row in identities.values()) else "once",
         note=" ".join(f"`{name}`: {row.help}" for name, row in identities.items()),
         detail=False,
     )
 
 
-def _words(source: Source) -> Iterator[str]:  # noqa: C901, PLR0912 - one case a kind of source
-    """What a source asks NVML for, each thing once and in the order of preference."""
+def _source_names(source: Source) -> Iterator[str]:  # noqa: C901, PLR0912 - one case a kind of source
+    """Return the NVML functions and fields of a source in the order of preference."""
     match source:
         case Call(name=name, attribute=attribute) | LinkCall(name=name, attribute=attribute):
             yield f"nvmlDeviceGet{name}" + (f".{attribute}" if isinstance(attribute, str) else "")
@@ -220,40 +220,40 @@ def _words(source: Source) -> Iterator[str]:  # noqa: C901, PLR0912 - one case a
         case Difference(total=total, part=part):
             yield f"field {total.name} - field {part.name}"
         case Distinct(lists=lists) | ProcessMemory(lists=lists):
-            yield from (f"nvmlDeviceGet{one.name}" for one in lists)
+            yield from (f"nvmlDeviceGet{call.name}" for call in lists)
         case Each(sources=sources):
-            yield from (word for one in sources.values() for word in _words(one))
+            yield from (name for part in sources.values() for name in _source_names(part))
         case Bits(mask=mask, supported=supported):
-            yield from (word for one in (mask, supported) if one for word in _words(one))
+            yield from (name for part in (mask, supported) if part for name in _source_names(part))
         case Checks(mask=mask):
-            yield from _words(mask)
+            yield from _source_names(mask)
         case Integral(of=of):
             yield f"integral of {of}"
         case Either(first=first, second=second):
-            yield from (*_words(first), *_words(second))
+            yield from (*_source_names(first), *_source_names(second))
         case Agent():
-            yield AGENT_WORDS
+            yield AGENT_SOURCE
         case Sysfs(files=files):
             yield from (f"sysfs {name}" for name in files)
         case _:
             assert_never(source)
 
 
-AGENT_WORDS = "the agent"
+AGENT_SOURCE = "the agent"
 
 
 def _code(source: str, numbers: Mapping[str, str]) -> str:
-    if source == AGENT_WORDS:
+    if source == AGENT_SOURCE:
         return source
     parts = source.split(" - ")
     return " - ".join(f"`{part}`" + (f" {numbers[part]}" if part in numbers else "") for part in parts)
 
 
-def _remark(entry: Entry) -> str:
-    return "".join(f" {words}" for words in (entry.note, _detail(entry)) if words)
+def _remark(entry: CatalogueEntry) -> str:
+    return "".join(f" {text}" for text in (entry.note, _detail(entry)) if text)
 
 
-def _detail(entry: Entry) -> str:
+def _detail(entry: CatalogueEntry) -> str:
     match entry.detail:
         case True:
             return "Detail."
@@ -263,5 +263,5 @@ def _detail(entry: Entry) -> str:
             return f"Detail: {', '.join(values)}."
 
 
-def _facts(entry: Entry) -> str:
+def _facts(entry: CatalogueEntry) -> str:
     return ", ".join(fact for fact in (entry.type, entry.unit, entry.tier, "; ".join(entry.sources)) if fact)

@@ -48,7 +48,7 @@ class AcknowledgeFilter(Filter):
     ),
 )
 async def acknowledge(request: Request, chosen: Annotated[AcknowledgeFilter, Query()]) -> AcknowledgeResponse:
-    """The answer comes after the change is stored. A verdict whose fault is present cannot be acknowledged."""
+    """Clear verdicts, and answer after the change is stored. A verdict whose fault is present cannot be cleared."""
     report = sources(request).latest()
     asked = _request(chosen, report)
     answer = await main_loop_answer(sources(request).acknowledge(asked), TIMEOUT_SECONDS)

@@ -43,7 +43,7 @@ class EventFilter(Filter):
 
 @router.get("/events", summary="Errors of GPUs, NVSwitches, adapters and PCIe devices")
 async def events(request: Request, chosen: Annotated[EventFilter, Query()]) -> EventsResponse:
-    """Newest first, as far back as they are stored."""
+    """Return events newest first, as far back as they are stored."""
     latest = sources(request).latest()
     query = _query(latest, chosen, sources(request).wall())
 

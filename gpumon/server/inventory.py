@@ -29,7 +29,7 @@ class AcceptFilter(Filter):
 
 @router.get("/inventory", summary="GPUs and ports that should be here")
 async def state(request: Request, _: NoParameters) -> InventoryResponse:
-    """A missing GPU stays listed, over restarts and reboots, until it is back, replaced or accepted as gone."""
+    """List a missing GPU, over restarts and reboots, until it is back, replaced or accepted as gone."""
     return InventoryResponse.from_report(sources(request).latest())
 
 
@@ -45,7 +45,7 @@ async def state(request: Request, _: NoParameters) -> InventoryResponse:
     ),
 )
 async def accept(request: Request, chosen: Annotated[AcceptFilter, Query()]) -> InventoryResponse:
-    """A missing GPU, and a port that is down, is no longer expected; its verdicts are cleared.
+    """Expect missing GPUs, and ports that are down, no longer, and clear their verdicts.
 
     A part that comes back is expected again.
     """

@@ -1,4 +1,4 @@
-"""Where clients find the daemon: the address, and the token that guards it."""
+"""The HTTP endpoint of the daemon: its listening socket, its server and its token."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gpumon.server.token import TokenError, ensure, read, warning
 _log = logging.getLogger("gpumon")
 
 
-class Front:
-    """Listens from the beginning, and answers once it is started."""
+class HttpEndpoint:
+    """A socket that listens from the beginning, and a server that answers after `start`."""
 
     def __init__(self, web: Web, create_app: Callable[[], ASGIApp]) -> None:
-        """Listen on the configured address. Raises ListenError."""
+        """Listen on the configured address. Raise ListenError if that fails."""
         self._web = web
         self._create_app = create_app
         self._socket = listen(*web.address)
@@ -29,30 +29,30 @@ class Front:
         """Host and port at which a program on this host reaches the daemon."""
         self._server: Server | None = None
         self.notice: str | None = None
-        """What is wrong with the token."""
+        """Problem with the token file."""
 
     def start(self) -> None:
-        """Create the application and serve it. Returns once requests are taken."""
-        self._make_token()
+        """Create the application and serve it; return when requests are accepted."""
+        self._create_token()
         self._server = Server(self._create_app())
         self._server.start([self._socket])
         _log.info("listening", extra={"url": self._url})
 
     def stop(self) -> None:
-        """Take no more requests, finish those in progress."""
+        """Finish the requests in progress and stop."""
         if self._server is None:
             self._socket.close()
         else:
             self._server.stop()
 
     def token(self) -> str | None:
-        """As its file holds it now; None where there is none."""
+        """Return the current token of the file, or None if it cannot be read."""
         try:
             return read(self._web.token_file)
         except TokenError:
             return None
 
-    def _make_token(self) -> None:
+    def _create_token(self) -> None:
         try:
             ensure(self._web.token_file)
             self.notice = warning(self._web.token_file)

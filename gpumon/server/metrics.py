@@ -17,7 +17,7 @@ HEALTHY, READY = "Healthy.\n", "Ready.\n"
 @router.get("/metrics/", include_in_schema=False)
 @router.get("/metrics", response_class=PlainTextResponse, summary="All metrics, for Prometheus")
 async def metrics(request: Request) -> Response:
-    """Text format 0.0.4, compressed if the client accepts gzip. A scrape causes no driver call."""
+    """Return the text format 0.0.4, compressed if the client accepts gzip. A scrape causes no driver call."""
     page = sources(request).exposition()
     headers = {"Content-Type": CONTENT_TYPE, "Vary": "Accept-Encoding"}
     if accepts_gzip(request.headers.get("accept-encoding", "")):
@@ -27,7 +27,7 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/-/healthy", response_class=PlainTextResponse, summary="Liveness")
 async def healthy() -> Response:
-    """200 if the process answers, whatever the state of the driver and the GPUs."""
+    """Answer 200, whatever the state of the driver and the GPUs."""
     return PlainTextResponse(HEALTHY)
 
 
@@ -38,7 +38,7 @@ async def healthy() -> Response:
     responses=errors({503: "The first poll has not ended."}),
 )
 async def ready(request: Request) -> Response:
-    """200 after the first poll has ended or its deadline has passed."""
+    """Answer 200 after the first poll has ended or its deadline has passed."""
     if not sources(request).ready():
         retry = {"Retry-After": "1"}
         raise Problem(503, "Not ready", "The first poll has not ended.", "Retry in a second.", headers=retry)

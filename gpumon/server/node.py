@@ -41,7 +41,7 @@ async def node(request: Request, _: NoParameters) -> NodeResponse:
 
 @router.get("/gpus", summary="All GPUs of the inventory")
 async def gpus(request: Request, _: NoParameters) -> GpusResponse:
-    """A lost GPU stays in the inventory: its identity and fault are shown, its readings are null."""
+    """Return all GPUs. A lost GPU stays in the inventory: its identity and fault are shown, its readings are null."""
     return GpusResponse.from_report(sources(request).latest())
 
 
@@ -49,7 +49,7 @@ async def gpus(request: Request, _: NoParameters) -> GpusResponse:
 async def gpu_by_name(
     request: Request, gpu: Annotated[str, Path(description="uuid or index.")], _: NoParameters
 ) -> GpuResponse:
-    """The uuid of a GPU is permanent; its index may change."""
+    """Return one GPU. Its uuid is permanent; its index may change."""
     return GpuResponse.from_state(parameters.gpu(sources(request).latest(), gpu))
 
 
@@ -67,7 +67,7 @@ async def ports(request: Request, _: NoParameters) -> PortsResponse:
 
 @router.get("/health", summary="Verdicts of the health checks")
 async def health(request: Request, _: NoParameters) -> HealthResponse:
-    """Each verdict lists as consequences the verdicts that it inhibits."""
+    """Return the verdicts. Each lists as consequences the verdicts that it inhibits."""
     latest = sources(request).latest()  # before the clock is read, so that no age is negative
     return HealthResponse.from_report(latest, sources(request).boot())
 

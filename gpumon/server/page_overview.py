@@ -245,7 +245,7 @@ def _temperature(label: str, temperature: float | None, slowdown: float | None) 
     ratio = _ratio(temperature, slowdown)
     return Bar(
         text=label + celsius(temperature),
-        limit="" if slowdown is None else f"slowdown at {celsius(slowdown)}",
+        limit="" if slowdown is None else f"limit {celsius(slowdown)}",
         ratio=ratio,
         tone="warning" if ratio is not None and ratio >= HOT_RATIO else "",
     )

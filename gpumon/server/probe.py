@@ -51,7 +51,7 @@ class Assertion(Filter):
 async def last(
     request: Request, response: Response, name: Name, wanted: Annotated[Assertion, Query()]
 ) -> ProbeResponse:
-    """The last result and its age. Starts no run. Only the all-reduce is scheduled and has metrics."""
+    """Return the last result and its age. No run is started. Only the all-reduce is scheduled and has metrics."""
     probe = parameters.probe(name)
     report, now = sources(request).latest(), host_time(request)
     answer = ProbeResponse.from_report(report, now, probe.name)
@@ -80,7 +80,7 @@ async def last(
     ),
 )
 async def run(request: Request, response: Response, name: Name, _: NoParameters) -> ProbeRequestResponse:
-    """The Location header names the run. If a run of this probe is in progress, the request joins it.
+    """Start a run, or join the run of this probe that is in progress. The Location header names it.
 
     If a run of another probe is in progress, the answer is 409 and nothing is recorded.
     """

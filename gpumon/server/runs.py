@@ -43,7 +43,7 @@ class RunFilter(Filter):
     responses=errors({404: "No such probe; `probes` lists those that exist."}),
 )
 async def runs(request: Request, chosen: Annotated[RunFilter, Query()]) -> Response:
-    """Newest first, as far back as they are stored."""
+    """Return runs newest first, as far back as they are stored."""
     query = _query(chosen, sources(request).wall())
     # The Report alone has the runs that the store could not write, and the store alone has the older ones.
     results = {run.id: run for run in sources(request).latest().probe.known if query.matches(run)}
@@ -65,7 +65,7 @@ async def runs(request: Request, chosen: Annotated[RunFilter, Query()]) -> Respo
 async def run_by_id(
     request: Request, run: Annotated[str, Path(description="Id of the run.")], _: NoParameters
 ) -> RunWithLogResponse | Response:
-    """The progress of a run that has not ended. With the token, the output of its ranks too."""
+    """Return a run, or its progress if it has not ended. With the token, include the output of its ranks."""
     state = sources(request).latest().probe
     if run == state.running:
         progress = RunningResponse.from_state(state, run).document()

@@ -13,7 +13,7 @@ from gpumon.collectors.nvml.library import ERROR_NAMES, NvmlError
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import SLOW, rows
 from gpumon.model.snapshot import GpuReading
-from gpumon.outputs.catalogue import AGENT_WORDS, catalogue
+from gpumon.outputs.catalogue import AGENT_SOURCE, catalogue
 from gpumon.sim.profiles import PROFILES
 from scripts.absences import absent
 from scripts.reference import kind
@@ -24,7 +24,7 @@ FAST_CALLS_H100X8 = 42
 BY_THE_DRIVER = {
     entry.name
     for entry in catalogue()
-    if not any(source == AGENT_WORDS or source.startswith("integral of") for source in entry.sources)
+    if not any(source == AGENT_SOURCE or source.startswith("integral of") for source in entry.sources)
 }
 
 
