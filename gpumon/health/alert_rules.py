@@ -11,7 +11,7 @@ import yaml
 
 from gpumon import DEFAULT_PORT
 from gpumon.health.check import MINUTE, Check
-from gpumon.health.fleet_rules import RECORDING_RULES
+from gpumon.health.fleet_rules import MIN_RATIO, RECORDING_RULES, ratio_at_best_size
 from gpumon.health.table import SUBJECTS
 from gpumon.health.terms import UNKNOWN, Level
 
@@ -75,7 +75,7 @@ def runbook_url(section: str) -> str:
 
 
 def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ...]:
-    """Return the rules that only Prometheus can evaluate, because they report an agent that is down or stalled."""
+    """Return the rules that only Prometheus can evaluate, because they are about the agent itself or a fleet."""
     return (
         AlertRule(
             name="GpumonDown",
@@ -105,6 +105,20 @@ def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ..
 1. `gpumon status` shows the driver call that has not returned, or why the sampler is not running.
 2. Compare the clocks of the host and of Prometheus (`timedatectl`).
 3. If no call hangs and the clocks agree, restart gpumon and report its log.
+""",
+        ),
+        AlertRule(
+            name="AllReduceBelowFleet",
+            section="AllReduceBelowFleet",
+            expr=ratio_at_best_size(condition=f" < {MIN_RATIO:g}"),
+            severity="warning",
+            summary="The all-reduce is slower than on other nodes with the same GPUs.",
+            description="The {algorithm} all-reduce of {bytes} bytes on {ranks} GPUs ({name}) reached "
+            "{{ $value | humanizePercentage }} of the fleet's median bus bandwidth.",
+            steps="""\
+1. Fix other alerts of this node first: a link that is down, throttled clocks, PCIe below its width.
+2. Run `gpumon probe allreduce` while the node is free, and compare its table with that of another node.
+3. If it is still slow, compare driver, NCCL, power limits and /etc/nccl.conf with another node.
 """,
         ),
     )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 MIN_NODES = 4
 """Nodes with the same hardware below which no median is recorded."""
+MIN_RATIO = 0.85
+"""Share of the fleet's median below which AllReduceBelowFleet fires."""
 
 BUSBW = "instance:gpumon_probe_allreduce_busbw_bytes_per_second:max"
 MEDIAN = "fleet:gpumon_probe_allreduce_busbw_bytes_per_second:median"
@@ -26,6 +28,8 @@ RECORDING_RULES: Mapping[str, str] = {
 """PromQL by the name of the recorded series, in the order of evaluation."""
 
 
-def ratio_at_best_size(matchers: str = "") -> str:
+def ratio_at_best_size(matchers: str = "", *, condition: str = "") -> str:
     """Return PromQL for each node's ratio at the size of its highest bandwidth: small messages measure latency."""
-    return f"{RATIO}{matchers} and on (instance, algorithm, bytes) topk by (instance, algorithm) (1, {BUSBW})"
+    return (
+        f"{RATIO}{matchers}{condition} and on (instance, algorithm, bytes) topk by (instance, algorithm) (1, {BUSBW})"
+    )

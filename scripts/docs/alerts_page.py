@@ -22,7 +22,8 @@ before it gives a verdict, and they need no memory, because a verdict remains un
 acknowledged. The reason and the first step are on the node: `gpumon status` or `/api/v1/health`. `health.thresholds`
 sets the thresholds; the defaults are listed below.
 
-GpumonDown and GpumonStale report an agent that is down or stalled. Only Prometheus evaluates them.
+GpumonDown and GpumonStale report an agent that is down or stalled, and AllReduceBelowFleet compares nodes. Only
+Prometheus evaluates them.
 `gpumon rules render` prints the rule file; `--stale-seconds` changes the threshold of GpumonStale.
 
 Alerts of severity critical and warning page. While a node is [in maintenance](maintenance.md) they are muted: each of

@@ -8,7 +8,7 @@ from typing import Any
 
 from promtool_run import Series, check, group, selector
 
-from gpumon.health.alert_rules import render, rules
+from gpumon.health.alert_rules import render, rules, runbook_url
 from gpumon.health.fleet_rules import MEDIAN, RATIO, ratio_at_best_size
 
 H100, B200 = "NVIDIA H100 80GB HBM3", "NVIDIA B200"
@@ -71,9 +71,19 @@ def test_each_node_is_compared_with_the_median_of_its_hardware(tmp_path: Path) -
     wanted = [
         {"expr": MEDIAN, "eval_time": "2m", "exp_samples": [*samples(MEDIAN, medians)]},
         {"expr": RATIO, "eval_time": "2m", "exp_samples": [*samples(RATIO, ratios)]},
-        {"expr": f"({ratio_at_best_size()}) < 0.85", "eval_time": "2m", "exp_samples": [*samples(RATIO, low)]},
+        {"expr": ratio_at_best_size(condition=" < 0.85"), "eval_time": "2m", "exp_samples": [*samples(RATIO, low)]},
     ]
-    check(tmp_path, render(rules()), [group(60, FLEET, promql_expr_test=wanted)])
+    alert = {
+        "exp_labels": {"severity": "warning", "instance": "low", "bytes": str(GIB), **dict(HARDWARE)},
+        "exp_annotations": {
+            "summary": "The all-reduce is slower than on other nodes with the same GPUs.",
+            "description": f"The default all-reduce of {GIB} bytes on 8 GPUs ({H100}) reached 50% of the fleet's "
+            "median bus bandwidth.",
+            "runbook_url": runbook_url("AllReduceBelowFleet"),
+        },
+    }
+    alerts = [{"eval_time": "2m", "alertname": "AllReduceBelowFleet", "exp_alerts": [alert]}]
+    check(tmp_path, render(rules()), [group(60, FLEET, promql_expr_test=wanted, alert_rule_test=alerts)])
 
 
 def test_three_nodes_have_no_median(tmp_path: Path) -> None:
