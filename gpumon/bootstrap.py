@@ -24,7 +24,6 @@ from gpumon.config.component_settings import (
     timetable,
 )
 from gpumon.config.model import Configuration
-from gpumon.model.error_event import LogPosition
 from gpumon.model.orders import LinksOrders, SamplerOrders
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.runner.run_record import RunRecord
@@ -47,7 +46,7 @@ from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.state.messages import StoredState
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
-from gpumon.store.store import Retention
+from gpumon.store.retention import Retention
 from gpumon.supervisor.links_supervisor import LinksSupervisor
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
@@ -156,7 +155,7 @@ class _Wiring:
             PROBE.name,
             take=self.monitor.take,
             latest=self._latest,
-            on_recalled=self._restore,
+            on_restored=self._restore,
         )
 
     @cached_property
@@ -287,8 +286,8 @@ class _Wiring:
             )
         )
 
-    def _restore(self, stored: StoredState, position: LogPosition | None) -> None:
-        self.event_recorder.recalled(stored.events, position)
+    def _restore(self, stored: StoredState) -> None:
+        self.event_recorder.restore(stored)
         self.health_file.update()
 
     def _latest(self) -> Report:

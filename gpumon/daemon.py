@@ -130,7 +130,7 @@ class Daemon:
         kernel_log = services.event_recorder.log
         return AgentStatus(
             log_messages=log.counts(),
-            store_up=services.persistence.trouble is None,
+            store_up=services.persistence.error is None,
             kernel_log_up=kernel_log.up,
             kernel_log_overruns=float(kernel_log.overruns),
             kernel_log_denied=kernel_log.denied,

@@ -15,8 +15,9 @@ from gpumon.cli.config_arguments import add_flags, find_agent
 from gpumon.cli.errors import UserError
 from gpumon.outputs.inventory_table import render_inventory
 from gpumon.outputs.responses.inventory import InventoryResponse
-from gpumon.store.errors import StoreError
+from gpumon.store import gpus, ports
 from gpumon.store.store import Store
+from gpumon.store.store_error import StoreError
 
 PATH, MEMBERS = "/api/v1/inventory", ("source", "gpus", "ports", "former_gpus")
 WAIT_SECONDS = 30.0
@@ -62,7 +63,9 @@ def _inventory(agent: Client, path: Path) -> Any:
         raise UserError(str(refusal)) from refusal
     except ClientError as silence:
         try:
-            with Store.open_copy(path) as store:
-                return InventoryResponse.from_store(store.boards(), store.accepted(), store.ports()).document()
+            with Store.open_copy(path) as store, store.reading() as connection:
+                return InventoryResponse.from_store(
+                    gpus.read(connection), gpus.accepted_count(connection), ports.read(connection)
+                ).document()
         except StoreError as error:
             raise UserError(f"{silence} Its store cannot be read either: {error}") from error

@@ -18,8 +18,9 @@ from gpumon.model.time_window import ASK_FOR_LESS, wrong_length
 from gpumon.outputs.responses.windows import HoldResponse
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.runner.process_marks import agent_of, has_gpus, is_orphaned_rank
-from gpumon.store.errors import StoreError
+from gpumon.store import spans
 from gpumon.store.store import Store
+from gpumon.store.store_error import StoreError
 
 KILLED_SECONDS = 3.0
 """How long ranks may take to die with their agent."""
@@ -83,14 +84,21 @@ def _kept(path: Path, change: Callable[[Holds], Holds]) -> Done:
         if not path.exists():
             return _done(change(known), stored=False, words=f"{NO_AGENT} {UNKNOWN}: there is no store {path}.")
         with Store.open(path) as store:
-            at = boot_clock()
-            known = holds.in_time(store.spans(Hold), Now(at=at, wall=time.time(), uptime=at), boot_id())
-            store.keep_spans(change(known))
+            known = _in_time(store)
+            with store.writing() as connection:
+                spans.put(connection, change(known))
     except StoreError as error:
         if error.in_use:
             raise InUse(str(error)) from error
         return _done(change(known), stored=False, words=f"{NO_AGENT} {UNKNOWN}: {error}.")
     return _done(change(known), stored=True, words=f"{NO_AGENT} One that is started keeps to it.")
+
+
+def _in_time(store: Store) -> Holds:
+    at = boot_clock()
+    with store.reading() as connection:
+        stored = spans.read(connection, Hold)
+    return holds.in_time(stored, Now(at=at, wall=time.time(), uptime=at), boot_id())
 
 
 def _done(known: Holds, *, stored: bool, words: str) -> Done:

@@ -19,9 +19,10 @@ from gpumon.model import durations
 from gpumon.outputs.probe_history import history
 from gpumon.outputs.responses.probes import RunResponse
 from gpumon.probe.core.probes import PROBES
-from gpumon.store.errors import StoreError
-from gpumon.store.runs import RunQuery
+from gpumon.store import probe_runs
+from gpumon.store.probe_runs import RunQuery
 from gpumon.store.store import Store
+from gpumon.store.store_error import StoreError
 
 NAME = "history"
 PATH, MEMBERS = "/api/v1/probes", ("probes",)
@@ -62,8 +63,8 @@ def _runs(chosen: argparse.Namespace) -> list[Any]:
     except ClientError as silence:
         query = _query(chosen)
         try:
-            with Store.open_copy(path) as store:
-                return [RunResponse.from_result(run).document() for run in store.probe_runs(query).results]
+            with Store.open_copy(path) as store, store.reading() as connection:
+                return [RunResponse.from_result(run).document() for run in probe_runs.find(connection, query).results]
         except StoreError as error:
             raise UserError(f"{silence} Its store cannot be read either: {error}") from error
 

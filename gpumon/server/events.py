@@ -17,8 +17,8 @@ from gpumon.server import parameters
 from gpumon.server.context import Filter, sources
 from gpumon.server.problem import Problem
 from gpumon.state.report import Report
-from gpumon.store.errors import StoreError
-from gpumon.store.events import EventQuery
+from gpumon.store.error_events import EventQuery
+from gpumon.store.store_error import StoreError
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
 

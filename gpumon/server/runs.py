@@ -18,8 +18,8 @@ from gpumon.server import parameters
 from gpumon.server.context import Filter, IndentedJson, NoParameters, sources
 from gpumon.server.guard import is_authorized
 from gpumon.server.problem import Problem, errors
-from gpumon.store.errors import StoreError
-from gpumon.store.runs import RunQuery
+from gpumon.store.probe_runs import RunQuery
+from gpumon.store.store_error import StoreError
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
 

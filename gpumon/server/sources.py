@@ -11,8 +11,8 @@ from gpumon.model.release import Answer
 from gpumon.outputs.prometheus import Exposition
 from gpumon.probe.core.result import ProbeRequest
 from gpumon.state.report import Report
-from gpumon.store.events import EventQuery, StoredEvent
-from gpumon.store.runs import RunPage, RunQuery
+from gpumon.store.error_events import EventQuery, StoredEvent
+from gpumon.store.probe_runs import RunPage, RunQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

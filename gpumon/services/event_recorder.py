@@ -1,38 +1,49 @@
-"""Errors on their way from their sources to the store and the Report: merged into bursts, durable before they are told.
+"""Groups the errors that NVML and the kernel log report into events, and records each change of an event.
 
-Both sources are always heard. NVML is quick and says no more than a number; the kernel log has the words, and what was
-said while nobody listened.
+Both sources are always read. NVML reports first, and nothing but a number. The kernel log has the text, and what was
+logged while no agent ran.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gpumon.clock import boot_clock
 from gpumon.collectors.kernel_log.reader import KernelLog
 from gpumon.collectors.kernel_log.watch import KernelLogWatch
-from gpumon.model.error_event import KMSG, NVML, UNNAMED, XID, ErrorChange, ErrorEvent, ErrorObservation, LogPosition
+from gpumon.model.error_event import (
+    KMSG,
+    NVML,
+    UNNAMED,
+    XID,
+    ErrorChange,
+    ErrorEvent,
+    ErrorObservation,
+    LogPosition,
+)
 from gpumon.model.snapshot import XidEvent
 from gpumon.services.persistence import PATIENCE_SECONDS, Persistence
 from gpumon.state.event_grouping import EventGrouper
+from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 
 READ_SECONDS = 1.0
-"""How often a log is looked at that a selector cannot wait for, or that could not be opened."""
+"""Interval at which a log is read that a selector cannot watch, or that could not be opened."""
 UPDATE_SECONDS = 1.0
-"""How often a burst that goes on is stored: of a storm, what came since is one change."""
+"""Interval at which an event that continues is recorded: the errors of a storm in between are one change."""
 POSITION_SECONDS = 60.0
+"""Interval at which the position in the kernel log is stored if no error was read."""
 RECENT_SECONDS = 60.0
-"""Age up to which an error says something about the GPU as it is now."""
-NOT_NAMED = 999
-"""NVML's number for an Xid that it has no number for. The kernel log has it."""
+"""Maximum age of an error that is reported to `on_xid`."""
+UNNUMBERED_XID = 999
+"""NVML's number for an Xid that it cannot name. The kernel log has its number."""
 
 
 class EventRecorder:
-    """Use from the loop's thread."""
+    """The recorder of error events. Use from the loop's thread."""
 
     def __init__(
         self,
@@ -44,24 +55,25 @@ class EventRecorder:
         latest: Callable[[], Report],
         on_xid: Callable[[str, int], None] = lambda _bus_id, _xid: None,
     ) -> None:
-        """`on_xid` takes bus id and code of what the kernel log says just now."""
+        """Prepare the recorder. `on_xid` is called with the bus id and code of each recent Xid of the kernel log."""
         self._loop = loop
         self._persistence = persistence
         self._latest = latest
         self._on_xid = on_xid
-        self._watch = KernelLogWatch(kernel_log, boot_id, self._hear)
+        self._watch = KernelLogWatch(kernel_log, boot_id, self._add)
         self._grouper = EventGrouper(boot_id)
-        self._waiting: list[ErrorObservation] | None = []
-        """What came before it is known what was told; None once that is over."""
+        self._early: list[ErrorObservation] | None = []
+        """Observations made before the stored events were read; None after that."""
         self._changed: dict[str, ErrorEvent] = {}
-        """Not told yet, by id."""
-        self._told: dict[str, int] = {}
-        """Counts that were told of bursts that may go on, by id."""
-        self._kept: LogPosition | None = None
-        self._under_way = False
-        self._update_due = False
-        self._read_due = False
-        self._watched: int | None = None
+        """Events with changes that were not submitted to the store, by id."""
+        self._counted: dict[str, int] = {}
+        """Counts as they were last submitted, of events that may continue, by id."""
+        self._position: LogPosition | None = None
+        """The position in the kernel log as it was last submitted."""
+        self._in_flight = False
+        self._update_scheduled = False
+        self._read_scheduled = False
+        self._descriptor: int | None = None
 
     @property
     def log(self) -> KernelLog:
@@ -69,134 +81,140 @@ class EventRecorder:
         return self._watch.log
 
     def start(self) -> None:
-        self._loop.call_after(PATIENCE_SECONDS, self._wait_no_more)
+        """Begin to read, at the latest when the stored events have been waited for long enough."""
+        self._loop.call_after(PATIENCE_SECONDS, self._begin)
         self._loop.every(READ_SECONDS, self._read)
-        self._loop.every(POSITION_SECONDS, self._housekeeping)
+        self._loop.every(POSITION_SECONDS, self._clean_up)
 
-    def recalled(self, events: Iterable[ErrorEvent], told: LogPosition | None) -> None:
-        """What an earlier life of the agent has told."""
-        stored = tuple(events)
-        self._grouper.recall(stored)
-        self._told = {event.id: event.count for event in stored} | self._told
-        self._kept = told
-        self._watch.resume(told)
-        self._wait_no_more()
-        self._keep_position()
+    def restore(self, stored: StoredState) -> None:
+        """Continue the events that an earlier run of the agent has recorded."""
+        self._grouper.restore(stored.events)
+        self._counted = {event.id: event.count for event in stored.events} | self._counted
+        self._position = stored.position
+        self._watch.resume(stored.position)
+        self._begin()
+        self._record_position()
 
-    def hear(self, event: XidEvent) -> None:
-        """From NVML."""
-        if event.xid == NOT_NAMED and self._watch.log.up:
+    def add_nvml_event(self, xid_event: XidEvent) -> None:
+        """Add an Xid that NVML has reported."""
+        if xid_event.xid == UNNUMBERED_XID and self._watch.log.up:
             return
         observation = ErrorObservation(
             kind=XID,
-            code=event.xid,
-            bus_id=event.bus_id,
-            at=event.at,
-            since=event.at,
-            wall=event.wall,
+            code=xid_event.xid,
+            bus_id=xid_event.bus_id,
+            at=xid_event.at,
+            since=xid_event.at,
+            wall=xid_event.wall,
             source=NVML,
-            uuid=event.uuid,
-            gpu_instance_id=event.gpu_instance_id,
-            compute_instance_id=event.compute_instance_id,
+            uuid=xid_event.uuid,
+            gpu_instance_id=xid_event.gpu_instance_id,
+            compute_instance_id=xid_event.compute_instance_id,
         )
-        self._hear((observation,))
+        self._add((observation,))
 
     def stop(self) -> None:
-        """Hand over what is not stored yet."""
-        self._under_way = False  # it comes before this in the store's queue
-        self._flush(even_if_nothing=self._has_moved())
+        """Submit what is not stored yet."""
+        self._in_flight = False  # the changes in flight come first in the store's queue
+        self._record(even_if_unchanged=self._has_moved())
         self._watch.close()
 
     # The kernel log
 
+    def _begin(self) -> None:
+        early, self._early = self._early, None
+        self._watch.begin()
+        if early:
+            self._add(early)
+        self._read()
+
     def _read(self) -> None:
         self._watch.read()
         descriptor = self._watch.log.fileno()
-        if descriptor != self._watched:
-            if self._watched is not None:
-                self._loop.unwatch(self._watched)
+        if descriptor != self._descriptor:
+            if self._descriptor is not None:
+                self._loop.unwatch(self._descriptor)
             if descriptor is not None:
                 self._loop.watch(descriptor, self._read)
-            self._watched = descriptor
-        if self.log.more and descriptor is None and not self._read_due:
-            self._read_due = True
-            self._loop.call_after(0.0, self._read_on)
+            self._descriptor = descriptor
+        if self.log.more and descriptor is None and not self._read_scheduled:
+            self._read_scheduled = True
+            self._loop.call_after(0.0, self._read_more)
 
-    def _read_on(self) -> None:
-        self._read_due = False
+    def _read_more(self) -> None:
+        self._read_scheduled = False
         self._read()
 
-    def _housekeeping(self) -> None:
-        going_on = self._grouper.end(boot_clock())
-        self._told = {name: count for name, count in self._told.items() if name in going_on or name in self._changed}
-        self._keep_position()
+    def _clean_up(self) -> None:
+        continuing = self._grouper.end(boot_clock())
+        self._counted = {
+            event: count for event, count in self._counted.items() if event in continuing or event in self._changed
+        }
+        self._record_position()
 
-    def _keep_position(self) -> None:
+    def _record_position(self) -> None:
         if self._has_moved():
-            self._flush(even_if_nothing=True)
+            self._record(even_if_unchanged=True)
 
     def _has_moved(self) -> bool:
-        return self._watch.position not in (None, self._kept)
+        return self._watch.position not in (None, self._position)
 
-    # From sightings to what is told
+    # From observations to recorded events
 
-    def _wait_no_more(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        self._watch.begin()
-        if waiting:
-            self._hear(waiting)
-        self._read()
-
-    def _hear(self, observations: Sequence[ErrorObservation]) -> None:
-        if self._waiting is not None:
-            self._waiting += observations
+    def _add(self, observations: Sequence[ErrorObservation]) -> None:
+        if self._early is not None:
+            self._early += observations
             return
-        events = [self._grouper.add(self._named(one)) for one in observations]
+        events = [self._grouper.add(self._with_uuid(observation)) for observation in observations]
         self._changed |= {event.id: event for event in events}
-        if any(event.id not in self._told for event in events):
-            self._flush()
+        if any(event.id not in self._counted for event in events):
+            self._record()
         else:
-            self._update_soon()
-        for one in observations:
-            if one.source == KMSG and one.kind == XID and not one.historical and boot_clock() - one.at < RECENT_SECONDS:
-                self._on_xid(one.bus_id, one.code)
+            self._schedule_update()
+        for observation in observations:
+            if self._is_recent_xid(observation):
+                self._on_xid(observation.bus_id, observation.code)
 
-    def _named(self, seen: ErrorObservation) -> ErrorObservation:
-        """With the uuid of the GPU at that address, even when it has not been seen since boot."""
-        if seen.kind != XID or seen.uuid is not None:
-            return seen
+    def _is_recent_xid(self, observation: ErrorObservation) -> bool:
+        logged = observation.source == KMSG and observation.kind == XID and not observation.historical
+        return logged and boot_clock() - observation.at < RECENT_SECONDS
+
+    def _with_uuid(self, observation: ErrorObservation) -> ErrorObservation:
+        """Return it with the uuid of the GPU at its address, even if that GPU was not read in this boot."""
+        if observation.kind != XID or observation.uuid is not None:
+            return observation
         inventory = self._latest().internal.inventory
-        known, board = inventory.gpus.get(seen.bus_id), inventory.stored.get(seen.bus_id)
-        if known is not None and not known.uuid.startswith(UNNAMED):
-            return replace(seen, uuid=known.uuid)
-        return replace(seen, uuid=board.uuid) if board is not None else seen
+        gpu, stored = inventory.gpus.get(observation.bus_id), inventory.stored.get(observation.bus_id)
+        if gpu is not None and not gpu.uuid.startswith(UNNAMED):
+            return replace(observation, uuid=gpu.uuid)
+        return replace(observation, uuid=stored.uuid) if stored is not None else observation
 
-    def _update_soon(self) -> None:
-        if not self._update_due:
-            self._update_due = True
+    def _schedule_update(self) -> None:
+        if not self._update_scheduled:
+            self._update_scheduled = True
             self._loop.call_after(UPDATE_SECONDS, self._update)
 
     def _update(self) -> None:
-        self._update_due = False
-        self._flush()
+        self._update_scheduled = False
+        self._record()
 
-    def _flush(self, *, even_if_nothing: bool = False) -> None:
-        """One at a time: what changes while the disk is slow is one change."""
-        if self._under_way or not (self._changed or even_if_nothing):
+    def _record(self, *, even_if_unchanged: bool = False) -> None:
+        """Record the changes, one batch at a time: what changes while the disk is slow is one change."""
+        if self._in_flight or not (self._changed or even_if_unchanged):
             return
         events, self._changed = self._changed.values(), {}
-        changes = tuple(ErrorChange(event, self._gained(event)) for event in events)
-        self._told |= {change.event.id: change.event.count for change in changes}
-        self._kept = self._watch.position
-        self._under_way = True
-        self._persistence.record_errors(changes, self._kept, self._settled)
+        changes = tuple(ErrorChange(event, self._gain(event)) for event in events)
+        self._counted |= {change.event.id: change.event.count for change in changes}
+        self._position = self._watch.position
+        self._in_flight = True
+        self._persistence.record_errors(changes, self._position, self._settle)
 
-    def _gained(self, event: ErrorEvent) -> int:
-        return 0 if event.historical else event.count - self._told.get(event.id, 0)
+    def _gain(self, event: ErrorEvent) -> int:
+        return 0 if event.historical else event.count - self._counted.get(event.id, 0)
 
-    def _settled(self) -> None:
-        self._under_way = False
-        if any(name not in self._told for name in self._changed):
-            self._flush()
+    def _settle(self) -> None:
+        self._in_flight = False
+        if any(event not in self._counted for event in self._changed):
+            self._record()
         elif self._changed:
-            self._update_soon()
+            self._schedule_update()

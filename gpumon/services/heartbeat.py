@@ -1,4 +1,4 @@
-"""The agent's life on record: that it runs, once a minute, and that it ended in order."""
+"""Records that the agent runs, once a minute, and that it has stopped."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from gpumon.services.persistence import Persistence
 from gpumon.state.report import Report
+from gpumon.store import agent_runs
 from gpumon.supervisor.loop import Loop
 
 BEAT_SECONDS = 60.0
 
 
 class Heartbeat:
-    """Use from the loop's thread."""
+    """The record of the present run of the agent. Use from the loop's thread."""
 
     def __init__(self, loop: Loop, persistence: Persistence, latest: Callable[[], Report]) -> None:
         self._loop = loop
@@ -22,21 +23,19 @@ class Heartbeat:
         self._latest = latest
 
     def start(self) -> None:
-        """At once: an agent that crashes in its first minute has lived, too."""
-        self.beat()
+        """Record the start at once: an agent that crashes in its first minute has run, too."""
         self._loop.every(BEAT_SECONDS, self.beat)
 
     def stop(self) -> None:
-        """An end in order."""
-        self._keep(stopped=time.time())
+        """Record an orderly stop."""
+        self._put(stopped=time.time())
 
     def beat(self) -> None:
-        """That the agent runs now, and whether what happens is planned."""
-        self._keep(stopped=None)
+        """Record that the agent runs now, and whether the node is in maintenance."""
+        self._put(stopped=None)
 
-    def _keep(self, stopped: float | None) -> None:
+    def _put(self, stopped: float | None) -> None:
         report = self._latest()
         planned = report.maintenance is not None
-        self._persistence.put_agent_run(
-            replace(report.agent_runs[-1], last=time.time(), stopped=stopped, planned=planned)
-        )
+        agent_run = replace(report.agent_runs[-1], last=time.time(), stopped=stopped, planned=planned)
+        self._persistence.put(agent_runs.TABLE, [agent_run])

@@ -14,6 +14,7 @@ from gpumon.model.time_window import ASK_FOR_LESS, wrong_length, wrong_reason
 from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.services.persistence import Persistence
 from gpumon.state.report import Report
+from gpumon.store import spans
 from gpumon.supervisor.loop import Loop
 
 ANSWER_SECONDS = 2.5
@@ -128,14 +129,18 @@ class Holding:
             self._loop.call_after(LOOK_SECONDS, lambda: self._end(owner, give_up_at, future))
             return
         self._tell(HoldEnded(owner=owner, wall=time.time(), at=boot_clock()))
-        self._persistence.keep_spans(self._latest().holds, lambda stored: future.set_result(Answer(stored=stored)))
+        self._record(lambda stored: future.set_result(Answer(stored=stored)))
+
+    def _record(self, settled: Callable[[bool], None]) -> None:
+        holds = self._latest().holds
+        self._persistence.record(lambda connection: spans.put(connection, holds), None, settled)
 
     def _wait(self, waiting: _Waiting) -> None:
         def settled(stored: bool) -> None:  # noqa: FBT001 - Memories calls it so
             waiting.stored = stored
             self._look()
 
-        self._persistence.keep_spans(self._latest().holds, settled)
+        self._record(settled)
         self._waiting.append(waiting)
         if len(self._waiting) == 1:
             self._hurry()

@@ -1,4 +1,4 @@
-"""What a person accepts: as many GPUs as are here now are all there should be."""
+"""The operator's acceptance of the present inventory: what is missing is no longer expected."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gpumon.model.release import Answer
 from gpumon.services.persistence import Persistence
 from gpumon.state import acceptance
 from gpumon.state.report import Report
-from gpumon.store.errors import StoreError
+from gpumon.store.store_error import StoreError
 from gpumon.supervisor.loop import Loop
 
-_log = logging.getLogger("gpumon")
+log = logging.getLogger("gpumon")
 
 
 class InventoryAcceptance:
-    """`request` may be called from any thread; all else happens in the loop's."""
+    """The service behind `gpumon inventory accept`. `request` is called from any thread."""
 
     def __init__(self, loop: Loop, persistence: Persistence, latest: Callable[[], Report]) -> None:
         self._loop = loop
@@ -25,33 +25,36 @@ class InventoryAcceptance:
         self._latest = latest
 
     def request(self, parts: Collection[str] = ()) -> Future[Answer]:
-        """Answers when it is stored, and in force; or why nothing was changed.
+        """Accept that these parts are gone, or all that are missing if none is named.
 
-        `parts`: those alone that are accepted as gone; all that are where none is named.
+        The future has an answer when the acceptance is stored and in force, or the reason why nothing has changed.
         """
-        answered: Future[Answer] = Future()
-        answered.set_running_or_notify_cancel()  # whoever waited no longer must not be told so
-        self._loop.post(lambda: self._accept(parts, answered))
-        return answered
+        answer: Future[Answer] = Future()
+        answer.set_running_or_notify_cancel()  # a client that has disconnected must not cancel it
+        self._loop.post(lambda: self._accept(parts, answer))
+        return answer
 
-    def _accept(self, parts: Collection[str], answered: Future[Answer]) -> None:
+    def _accept(self, parts: Collection[str], answer: Future[Answer]) -> None:
         report = self._latest()
         refusal = acceptance.refusal(report, parts)
         if refusal is not None:
-            answered.set_result(refusal)
+            answer.set_result(refusal)
             return
+        accepted = acceptance.acceptance(report, parts)
+
+        def done() -> None:
+            fields = {
+                "gpus": accepted.count,
+                "gone": ",".join(accepted.gone),
+                "ports": ",".join((*accepted.ports, *accepted.slow)),
+            }
+            log.info(
+                "inventory accepted: what is gone is no longer expected",
+                extra={name: value for name, value in fields.items() if value},
+            )
+            answer.set_result(Answer())
 
         def failed(error: StoreError) -> None:
-            answered.set_result(Answer(refused=f"It cannot be stored: {error.wrong}.", remedy=f"{error.remedy}."))
+            answer.set_result(Answer(refused=f"It cannot be stored: {error.problem}.", remedy=f"{error.remedy}."))
 
-        told = acceptance.acceptance(report, parts)
-
-        def stored() -> None:
-            words = {"gpus": told.count, "gone": ",".join(told.gone), "ports": ",".join((*told.ports, *told.slow))}
-            _log.info(
-                "accepted: what is gone is missed no more",
-                extra={name: word for name, word in words.items() if word},
-            )
-            answered.set_result(Answer())
-
-        self._persistence.keep_acceptance(told, stored, failed)
+        self._persistence.accept(accepted, done, failed)

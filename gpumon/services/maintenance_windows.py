@@ -12,6 +12,7 @@ from gpumon.model.release import Answer
 from gpumon.model.time_window import ASK_FOR_LESS, wrong_length
 from gpumon.services.persistence import Persistence
 from gpumon.state.report import Report
+from gpumon.store import spans
 from gpumon.supervisor.loop import Loop
 
 _STOPPING = Answer(refused="The agent is stopping.", remedy="Ask again when it has started.")
@@ -77,9 +78,7 @@ class Maintaining:
             reason=reason,
             by=by,
         )
-        self._persistence.keep_maintenances(
-            begun(report.maintenances, one), one, lambda stored: self._settled(future, stored)
-        )
+        self._record(begun(report.maintenances, one), one, future)
 
     def _end(self, future: Future[Answer]) -> None:
         known = self._latest().maintenances
@@ -87,7 +86,14 @@ class Maintaining:
             future.set_result(Answer())
             return
         told = MaintenanceEnded(time.time(), boot_clock())
-        self._persistence.keep_maintenances(ended(known, told), told, lambda stored: self._settled(future, stored))
+        self._record(ended(known, told), told, future)
+
+    def _record(
+        self, windows: tuple[Maintenance, ...], message: Maintenance | MaintenanceEnded, future: Future[Answer]
+    ) -> None:
+        self._persistence.record(
+            lambda connection: spans.put(connection, windows), message, lambda stored: self._settled(future, stored)
+        )
 
     def _settled(self, future: Future[Answer], stored: bool) -> None:  # noqa: FBT001 - Memories calls it so
         future.set_result(Answer(stored=stored))

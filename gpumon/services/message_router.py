@@ -24,7 +24,7 @@ class MessageRouter:
     def take(self, message: ChildMessage) -> None:
         """Route one message. Messages about the child itself are processed by its supervisor."""
         if isinstance(message, XidEvent):
-            self._event_recorder.hear(message)
+            self._event_recorder.add_nvml_event(message)
         elif not isinstance(message, (Hello, Logged, TrialResult)):
             self._monitor.take(message)
             self._polled |= _ends_a_poll(message)

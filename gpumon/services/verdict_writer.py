@@ -1,4 +1,4 @@
-"""Verdicts on their way to the store and back: what is due, what a person acknowledges, when each was last so."""
+"""Stores verdict transitions before they take effect, and clears acknowledged verdicts."""
 
 from __future__ import annotations
 
@@ -9,101 +9,110 @@ from dataclasses import replace
 
 from gpumon.clock import boot_clock
 from gpumon.health.acknowledge import Acknowledged, Asked, acknowledged
+from gpumon.health.pending_verdicts import waited
 from gpumon.health.terms import Way
 from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
 from gpumon.services.persistence import Persistence
 from gpumon.state.report import Report
+from gpumon.store import pending_verdicts, verdicts
 from gpumon.supervisor.loop import Loop
 
-WAIT_SECONDS = 15.0
-"""How often it is stored what waits to become a verdict, where something does."""
-TOUCH_SECONDS = 60.0
-"""How often it is stored when verdicts were last so."""
+PENDING_SECONDS = 15.0
+"""Interval at which findings that wait to become a verdict are stored."""
+UPDATE_SECONDS = 60.0
+"""Interval at which the time of the last observation of each verdict is stored."""
 
 
 class VerdictWriter:
-    """Use from the loop's thread, but for `acknowledge`."""
+    """The writer of verdicts. Use from the loop's thread, except for `acknowledge`."""
 
     def __init__(self, loop: Loop, persistence: Persistence, latest: Callable[[], Report]) -> None:
         self._loop = loop
         self._persistence = persistence
         self._latest = latest
-        self._under_way = False
-        """Rulings are on their way to the store."""
-        self._asked: list[tuple[Asked, Future[Acknowledged]]] = []
+        self._in_flight = False
+        """Transitions were submitted to the store, and have not taken effect."""
+        self._requests: list[tuple[Asked, Future[Acknowledged]]] = []
         self._stopping = False
 
     def start(self) -> None:
-        self._loop.every(TOUCH_SECONDS, self.touch)
-        self._loop.every(WAIT_SECONDS, self.wait)
+        self._loop.every(UPDATE_SECONDS, self.update)
+        self._loop.every(PENDING_SECONDS, self.put_pending)
 
     def stop(self) -> None:
-        """Who waits is told; when verdicts were last so is stored."""
+        """Refuse the requests that wait, and store the verdicts as they are now."""
         self._stopping = True
-        for _, future in self._asked:
-            future.set_result(_STOPPING)
-        self._asked.clear()
-        self.touch()
-        self.wait()
+        for _, answer in self._requests:
+            answer.set_result(_STOPPING)
+        self._requests.clear()
+        self.update()
+        self.put_pending()
 
-    def touch(self) -> None:
-        """Have it stored when verdicts were last so."""
-        self._persistence.touch_verdicts(self._latest())
+    def update(self) -> None:
+        """Store when each open verdict was last observed, unless newer transitions are in flight."""
+        if not self._in_flight:
+            self._persistence.put(verdicts.TABLE, [tuple(self._latest().health.open.values())])
 
-    def wait(self) -> None:
-        """Have it stored what waits to become a verdict."""
-        self._persistence.keep_waiting(self._latest())
+    def put_pending(self) -> None:
+        """Store the findings that wait to become a verdict, once the stored ones have been read."""
+        report = self._latest()
+        if report.internal.restored:
+            self._persistence.put(pending_verdicts.TABLE, [tuple(waited(report.health, report.boot_id))])
 
     def tick(self) -> None:
-        """Have what is due stored, and then told; one batch at a time."""
+        """Record the transitions that are due, one batch at a time."""
         due = self._latest().health.due
-        if due and not self._under_way and not self._stopping:
-            self._under_way = True
-            self._persistence.record_transitions(due, lambda _: self._settled())
+        if due and not self._in_flight and not self._stopping:
+            self._in_flight = True
+            self._persistence.record_transitions(due, lambda _: self._settle())
 
     def acknowledge(self, asked: Asked) -> Future[Acknowledged]:
-        """From any thread: clear these verdicts. Answers when that is stored, or will not be."""
-        future: Future[Acknowledged] = Future()
-        future.set_running_or_notify_cancel()  # from now on nobody but us ends it
-        self._loop.post(lambda: self._take(asked, future))
-        return future
+        """Clear these verdicts. Called from any thread.
 
-    def _take(self, asked: Asked, future: Future[Acknowledged]) -> None:
+        The future has an answer when the transitions are stored, or cannot be.
+        """
+        answer: Future[Acknowledged] = Future()
+        answer.set_running_or_notify_cancel()  # a client that has disconnected must not cancel it
+        self._loop.post(lambda: self._enqueue(asked, answer))
+        return answer
+
+    def _enqueue(self, asked: Asked, answer: Future[Acknowledged]) -> None:
         if self._stopping:
-            future.set_result(_STOPPING)
+            answer.set_result(_STOPPING)
             return
-        self._asked.append((asked, future))
-        self._acknowledge()
+        self._requests.append((asked, answer))
+        self._process_requests()
 
-    def _settled(self) -> None:
-        self._under_way = False
-        self._acknowledge()
+    def _settle(self) -> None:
+        self._in_flight = False
+        self._process_requests()
 
-    def _acknowledge(self) -> None:
-        """The first that waits; what is on its way may change what there is to be acknowledged."""
-        while self._asked and not self._under_way:
-            asked, future = self._asked.pop(0)
-            self._answer(asked, future)
+    def _process_requests(self) -> None:
+        """Process the requests in their order. Transitions in flight may change what can be acknowledged."""
+        while self._requests and not self._in_flight:
+            asked, answer = self._requests.pop(0)
+            self._process(asked, answer)
 
-    def _answer(self, asked: Asked, future: Future[Acknowledged]) -> None:
+    def _process(self, asked: Asked, answer: Future[Acknowledged]) -> None:
         report = self._latest()
-        answer = acknowledged(asked, report.health, {state.uuid for state in report.gpus})
-        if not answer.cleared:
-            future.set_result(answer)
+        result = acknowledged(asked, report.health, {state.uuid for state in report.gpus})
+        if not result.cleared:
+            answer.set_result(result)
             return
-        self._under_way = True
+        self._in_flight = True
 
-        def settled(stored: bool) -> None:  # noqa: FBT001 - Memories calls it so
-            future.set_result(replace(answer, stored=stored))
-            self._settled()
+        def settle(stored: bool) -> None:  # noqa: FBT001 - the signature that Persistence calls
+            answer.set_result(replace(result, stored=stored))
+            self._settle()
 
-        self._persistence.record_transitions([_transition(one, asked.note, report) for one in answer.cleared], settled)
+        transitions = [_acknowledgement(verdict, asked.note, report) for verdict in result.cleared]
+        self._persistence.record_transitions(transitions, settle)
 
 
 _STOPPING = Acknowledged(trouble="The agent is stopping.")
 
 
-def _transition(verdict: Verdict, note: str, report: Report) -> VerdictTransition:
+def _acknowledgement(verdict: Verdict, note: str, report: Report) -> VerdictTransition:
     return VerdictTransition(
         verdict=verdict,
         change=VerdictChange.CLEARED,

@@ -1,4 +1,4 @@
-"""Sightings become bursts: one record of an error for as long as it comes without a pause of three minutes."""
+"""Groups observations into events: one event for an error that repeats without a pause of three minutes."""
 
 from __future__ import annotations
 
@@ -9,62 +9,62 @@ from dataclasses import replace
 from gpumon.model.error_event import MOST_TEXTS, NVML, ErrorEvent, ErrorObservation, common
 
 PAUSE = 180.0
-"""Seconds without the error after which the next one is another."""
+"""Seconds without the error after which the next one is another event."""
 MAX_OPEN = 1000
-"""Bursts that may go on at once; of more, the one that was silent longest is ended early."""
+"""Maximum number of events that may continue. Beyond it, the one that was silent longest ends early."""
 
 Key = tuple[str, str, int, bool]
 
 
 class EventGrouper:
-    """Those that may go on."""
+    """The events of this boot that may continue."""
 
     def __init__(self, boot_id: str, new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:12]) -> None:
         self._boot_id = boot_id
         self._new_id = new_id
         self._open: dict[Key, ErrorEvent] = {}
-        """The one that was silent longest first."""
+        """The event that was silent longest is first."""
 
-    def recall(self, stored: Iterable[ErrorEvent]) -> None:
-        """Go on with what an earlier life of the agent has stored, oldest first."""
+    def restore(self, stored: Iterable[ErrorEvent]) -> None:
+        """Continue the events that an earlier run of the agent has stored. They are given oldest first."""
         for event in reversed(tuple(stored)):
             if event.boot_id == self._boot_id:
                 self._open.setdefault(_key(event), event)
 
-    def add(self, seen: ErrorObservation) -> ErrorEvent:
-        """The burst that this belongs to, with it."""
-        key = _key(seen)
+    def add(self, observation: ErrorObservation) -> ErrorEvent:
+        """Return the event that the observation belongs to, with the observation added."""
+        key = _key(observation)
         event = self._open.get(key)
-        if event is not None and seen.at < event.first_at - PAUSE:  # told late: over before that one began
-            return _with(self._begin(seen), seen)
-        if event is None or seen.at > event.last_at + PAUSE:
-            event = self._begin(seen)
+        if event is not None and observation.at < event.first_at - PAUSE:  # reported late: ended before that one began
+            return _extended(self._begin(observation), observation)
+        if event is None or observation.at > event.last_at + PAUSE:
+            event = self._begin(observation)
         self._open.pop(key, None)
-        self._open[key] = event = _with(event, seen)
+        self._open[key] = event = _extended(event, observation)
         if len(self._open) > MAX_OPEN:
             del self._open[next(iter(self._open))]
         return event
 
     def end(self, now: float) -> frozenset[str]:
-        """Forget those that have been silent for too long to go on. Ids of those that may."""
+        """End the events that were silent for longer than PAUSE. Return the ids of those that may continue."""
         self._open = {key: event for key, event in self._open.items() if event.last_at + PAUSE >= now}
         return frozenset(event.id for event in self._open.values())
 
-    def _begin(self, seen: ErrorObservation) -> ErrorEvent:
+    def _begin(self, observation: ErrorObservation) -> ErrorEvent:
         return ErrorEvent(
             id=self._new_id(),
-            kind=seen.kind,
-            code=seen.code,
-            bus_id=seen.bus_id,
-            uuid=seen.uuid,
+            kind=observation.kind,
+            code=observation.code,
+            bus_id=observation.bus_id,
+            uuid=observation.uuid,
             boot_id=self._boot_id,
-            first_at=seen.since,
-            last_at=seen.at,
-            first_wall=seen.wall - (seen.at - seen.since),
-            last_wall=seen.wall,
-            historical=seen.historical,
-            gpu_instance_id=seen.gpu_instance_id,
-            compute_instance_id=seen.compute_instance_id,
+            first_at=observation.since,
+            last_at=observation.at,
+            first_wall=observation.wall - (observation.at - observation.since),
+            last_wall=observation.wall,
+            historical=observation.historical,
+            gpu_instance_id=observation.gpu_instance_id,
+            compute_instance_id=observation.compute_instance_id,
         )
 
 
@@ -72,30 +72,30 @@ def _key(one: ErrorObservation | ErrorEvent) -> Key:
     return one.kind, one.bus_id, one.code, one.historical
 
 
-def _with(event: ErrorEvent, seen: ErrorObservation) -> ErrorEvent:
-    """An error that both sources tell of is counted by each; see Burst."""
-    logged = seen.times if seen.source != NVML and seen.numbered else 0
+def _extended(event: ErrorEvent, observation: ErrorObservation) -> ErrorEvent:
+    """Return the event with the observation. Each source is counted by itself: both report the same errors."""
+    logged = observation.times if observation.source != NVML and observation.numbered else 0
     return replace(
         event,
-        uuid=event.uuid or seen.uuid,
-        first_at=min(event.first_at, seen.since),
-        last_at=max(event.last_at, seen.at),
-        first_wall=min(event.first_wall, seen.wall - (seen.at - seen.since)),
-        last_wall=max(event.last_wall, seen.wall),
-        nvml=event.nvml + (seen.times if seen.source == NVML else 0),
+        uuid=event.uuid or observation.uuid,
+        first_at=min(event.first_at, observation.since),
+        last_at=max(event.last_at, observation.at),
+        first_wall=min(event.first_wall, observation.wall - (observation.at - observation.since)),
+        last_wall=max(event.last_wall, observation.wall),
+        nvml=event.nvml + (observation.times if observation.source == NVML else 0),
         kmsg=event.kmsg + logged,
-        unnumbered=event.unnumbered or not seen.numbered,
-        texts=_texts(event.texts, (*seen.texts, seen.text)),
-        text=seen.text or event.text,
-        gpu_instance_id=_narrowed(event.gpu_instance_id, seen.gpu_instance_id),
-        compute_instance_id=_narrowed(event.compute_instance_id, seen.compute_instance_id),
-        fatal=seen.fatal if event.fatal is None else event.fatal or bool(seen.fatal),
+        unnumbered=event.unnumbered or not observation.numbered,
+        texts=_texts(event.texts, (*observation.texts, observation.text)),
+        text=observation.text or event.text,
+        gpu_instance_id=_instance(event.gpu_instance_id, observation.gpu_instance_id),
+        compute_instance_id=_instance(event.compute_instance_id, observation.compute_instance_id),
+        fatal=observation.fatal if event.fatal is None else event.fatal or bool(observation.fatal),
     )
 
 
-def _narrowed(known: int | None, seen: int | None) -> int | None:
-    """Once several instances were named, none is again."""
-    return None if known is None else common((known, seen))
+def _instance(before: int | None, observed: int | None) -> int | None:
+    """Return the MIG instance; None from the second different one on."""
+    return None if before is None else common((before, observed))
 
 
 def _texts(texts: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:

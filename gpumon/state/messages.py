@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.verdict import Key, Verdict, VerdictTransition
-from gpumon.model.error_event import ErrorChange, ErrorEvent
+from gpumon.model.error_event import ErrorChange, ErrorEvent, LogPosition
 from gpumon.model.hold import Hold, HoldEnded, Holds
 from gpumon.model.maintenance import Known, Maintenance, MaintenanceEnded
 from gpumon.model.port_record import PortRecord
@@ -18,7 +18,7 @@ from gpumon.model.stored_gpu import StoredGpu
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import ProbeResult
-from gpumon.store.events import ErrorCounter
+from gpumon.store.error_events import ErrorCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,8 @@ class StoredState:
     counters: tuple[ErrorCounter, ...] = ()
     events: tuple[ErrorEvent, ...] = ()
     """Newest last."""
+    position: LogPosition | None = None
+    """Up to which record the kernel log has been processed."""
     gpus: tuple[StoredGpu, ...] = ()
     """Those with one address in the order in which they were last read there."""
     ports: tuple[PortRecord, ...] = ()

@@ -1,53 +1,36 @@
-"""Rows of the agent's lives. Inside the caller's transaction."""
+"""Rows of the agent's runs: its starts and stops."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
+from dataclasses import fields
 
 from gpumon.health.agent_runs import AgentRun
+from gpumon.store.table import Table, insert, select, values
 
-MOST = 1000
-"""Lives that are kept."""
+MAX_ROWS = 1000
+
+_COLUMNS = tuple(field.name for field in fields(AgentRun))
 
 
-def keep(connection: sqlite3.Connection, agent_run: AgentRun) -> None:
-    """A life as it is now: the row that it has, or a new one."""
-    changed = connection.execute(
-        "UPDATE lives SET last = ?, stopped = ?, planned = ? WHERE boot_id = ? AND began_at = ?",
-        (agent_run.last, agent_run.stopped, agent_run.planned, agent_run.boot_id, agent_run.began_at),
-    )
-    if not changed.rowcount:
-        connection.execute(
-            "INSERT INTO lives (boot_id, version, began, began_at, last, stopped, planned)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                agent_run.boot_id,
-                agent_run.version,
-                agent_run.began,
-                agent_run.began_at,
-                agent_run.last,
-                agent_run.stopped,
-                agent_run.planned,
-            ),
+def put(connection: sqlite3.Connection, agent_runs: Iterable[AgentRun]) -> None:
+    """Update the row of each run, or insert it."""
+    for agent_run in agent_runs:
+        changed = connection.execute(
+            "UPDATE agent_runs SET last = ?, stopped = ?, planned = ? WHERE boot_id = ? AND began_at = ?",
+            values(agent_run, ("last", "stopped", "planned", "boot_id", "began_at")),
         )
-        connection.execute("DELETE FROM lives WHERE number <= (SELECT max(number) FROM lives) - ?", (MOST,))
+        if not changed.rowcount:
+            connection.execute(insert("agent_runs", _COLUMNS), values(agent_run, _COLUMNS))
+    connection.execute("DELETE FROM agent_runs WHERE number <= (SELECT max(number) FROM agent_runs) - ?", (MAX_ROWS,))
 
 
-def recent(connection: sqlite3.Connection, limit: int) -> tuple[AgentRun, ...]:
-    """The newest last."""
-    rows = connection.execute(
-        "SELECT boot_id, version, began, began_at, last, stopped, planned FROM lives ORDER BY number DESC LIMIT ?",
-        (limit,),
-    ).fetchall()
-    return tuple(
-        AgentRun(
-            boot_id=boot_id,
-            version=version,
-            began=began,
-            began_at=began_at,
-            last=last,
-            stopped=stopped,
-            planned=bool(planned),
-        )
-        for boot_id, version, began, began_at, last, stopped, planned in reversed(rows)
-    )
+TABLE: Table[AgentRun] = Table(name="agent_runs", key=lambda one: (one.boot_id, one.began_at), put=put)
+
+
+def read(connection: sqlite3.Connection, limit: int) -> tuple[AgentRun, ...]:
+    """Return the newest runs, the newest last."""
+    rows = connection.execute(select("agent_runs", _COLUMNS, "ORDER BY number DESC LIMIT ?"), (limit,)).fetchall()
+    documents = (dict(zip(_COLUMNS, row, strict=True)) for row in reversed(rows))
+    return tuple(AgentRun(**document | {"planned": bool(document["planned"])}) for document in documents)

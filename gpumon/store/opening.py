@@ -1,4 +1,4 @@
-"""How the file is opened: one agent at a time, never another program's file, damaged ones moved aside."""
+"""Opens the store's file: for one agent at a time, never another program's file; a damaged file is moved aside."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpumon.store import APPLICATION_ID
-from gpumon.store.errors import StoreError, damaged, told_plainly
 from gpumon.store.schema import migrate
+from gpumon.store.store_error import StoreError, damaged, store_errors
 
 _MAGIC = b"SQLite format 3\0"
 _MARK = "gpumon "
-"""Begins every lock file of ours; the process id follows."""
-_KEPT_ASIDE = 3
-"""Damaged files that are kept: a failing disk must not be filled with them."""
-_MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - the folder made in it is private
+"""Start of every lock file of gpumon; the process id follows."""
+_MAX_DAMAGED = 3
+"""Maximum number of damaged files that are kept: a failing disk must not be filled with them."""
+_MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - the folder created in it is private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,31 +31,28 @@ class Opened:
 
     connection: sqlite3.Connection
     lock: int | None = None
-    """Descriptor whose lock lasts as long as it is open."""
+    """Descriptor whose lock is held until it is closed."""
     refusal: StoreError | None = None
-    """Why nothing can be written. Then the connection is a copy in memory."""
+    """Why nothing can be written. The connection is then a copy in memory."""
     moved_aside: Path | None = None
-    """Where the damaged file went in whose place this one was begun."""
-    begun: bool = False
-    """There was nothing before."""
+    """Path of the damaged file that this one replaces."""
     files: Mapping[Path, tuple[int, int] | None] = field(default_factory=dict)
-    """What the connection writes to, and which files were there when it was opened."""
+    """Files that the connection writes, with their device and inode when they were opened."""
 
 
 def open_file(path: Path) -> Opened:
     """Open or create the file. Raises StoreError."""
-    with told_plainly(path):
+    with store_errors(path):
         if not path.parent.is_dir():
             raise StoreError(path, "its folder does not exist", f"create it: mkdir -p {path.parent}")
         refusal = _refusal(path)
         if refusal is not None:
             return _copy(path, refusal)
-        known = _belongs_to_us(path)
+        intact = _is_intact(path)
         lock = _lock(path)
         try:
-            begun = not _head(path)
-            opened = _open_or_begin_anew(path, known=known)
-            return replace(opened, lock=lock, begun=begun, files={one: _identity(one) for one in _written(path)})
+            opened = _open_or_replace(path, intact=intact)
+            return replace(opened, lock=lock, files={file: _identity(file) for file in (path, _beside(path, "-wal"))})
         except BaseException:
             os.close(lock)
             raise
@@ -63,38 +60,35 @@ def open_file(path: Path) -> Opened:
 
 def open_copy(path: Path) -> Opened:
     """Open a copy in memory, with neither lock nor write in the folder of the file. Raises StoreError."""
-    with told_plainly(path):
+    with store_errors(path):
         if not path.exists():
             raise StoreError(path, "there is no such store", "name it with --store.path")
-        _belongs_to_us(path)
+        _is_intact(path)
         return _copy(path, StoreError(path, "it cannot be read", "start the agent, which repairs it"))
 
 
 def prove_in_place(path: Path, files: Mapping[Path, tuple[int, int] | None]) -> None:
-    """Raises StoreError when one of the files was deleted, moved or replaced: who opens the path does not find it."""
-    strange = [one for one, identity in files.items() if _identity(one) != identity]
-    if not strange:
+    """Raise StoreError if one of the files was deleted, moved or replaced."""
+    changed = [file for file, identity in files.items() if _identity(file) != identity]
+    if not changed:
         return
-    if path in strange:
-        for one in files.keys() - strange:  # a WAL that is left would be played into whatever is at the path now
-            one.unlink(missing_ok=True)
-    wrong = f"{strange[0].name} was deleted, moved or replaced while it was open"
-    raise StoreError(path, wrong, "nothing to do: it is opened anew and told what the agent knows")
-
-
-def _written(path: Path) -> tuple[Path, ...]:
-    return path, _beside(path, "-wal")
+    if path in changed:
+        for file in files.keys() - changed:  # SQLite would play a WAL that is left into the new file at the path
+            file.unlink(missing_ok=True)
+    problem = f"{changed[0].name} was deleted, moved or replaced while it was open"
+    raise StoreError(path, problem, "nothing to do: it is reopened and rewritten from the agent's state")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """None: no file."""
+    """Return device and inode; None if there is no file."""
     with contextlib.suppress(FileNotFoundError):
-        found = path.stat()
-        return found.st_dev, found.st_ino
+        status = path.stat()
+        return status.st_dev, status.st_ino
     return None
 
 
 def _refusal(path: Path) -> StoreError | None:
+    """Return why the file cannot be written."""
     blocked = next((one for one in (path.parent, path) if one.exists() and not os.access(one, os.W_OK)), None)
     if blocked is None:
         return None
@@ -103,7 +97,7 @@ def _refusal(path: Path) -> StoreError | None:
 
 
 def _copy(path: Path, refusal: StoreError) -> Opened:
-    """What the file holds, in memory: SQLite itself cannot read a WAL beside which it cannot write."""
+    """Copy the file into memory: SQLite cannot read a WAL in a folder that it cannot write."""
     if not path.exists():
         raise refusal
     memory = sqlite3.connect(":memory:", isolation_level=None)
@@ -121,8 +115,8 @@ def _copy(path: Path, refusal: StoreError) -> Opened:
     return Opened(connection=memory, refusal=refusal)
 
 
-def _belongs_to_us(path: Path) -> bool:
-    """Whether it is a store or a new file; False for what was a store once, by its lock file, and is damaged now."""
+def _is_intact(path: Path) -> bool:
+    """Return True for a store or a new file, False for a damaged store. Raise StoreError for another program's file."""
     header = _head(path)
     if not header or (header.startswith(_MAGIC) and header[68:72] == APPLICATION_ID.to_bytes(4)):
         return True
@@ -144,9 +138,9 @@ def _lock(path: Path) -> int:
     except BlockingIOError as error:
         holder = os.read(descriptor, 100).decode(errors="replace").removeprefix(_MARK).strip() or "unknown"
         os.close(descriptor)
-        wrong = f"process {holder} is using it"
-        raise StoreError(path, wrong, "end that agent, or give this one its own --store.path", in_use=True) from error
-    with contextlib.suppress(OSError):  # on a full disk the lock holds all the same, only unnamed
+        problem = f"process {holder} is using it"
+        raise StoreError(path, problem, "end that agent, or give this one its own --store.path", in_use=True) from error
+    with contextlib.suppress(OSError):  # on a full disk the lock is held, only without the process id
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{_MARK}{os.getpid()}\n".encode(), 0)
     return descriptor
@@ -156,21 +150,22 @@ def _lock_path(path: Path) -> Path:
     return _beside(path, ".lock")
 
 
-def _open_or_begin_anew(path: Path, *, known: bool) -> Opened:
-    if known:
+def _open_or_replace(path: Path, *, intact: bool) -> Opened:
+    """Open the file, or create one in the place of a damaged one."""
+    if intact:
         try:
             return Opened(connection=_connect(path))
         except StoreError as error:
             if not error.damaged:
                 raise
-    aside = _move_aside(path)
-    return Opened(connection=_connect(path), moved_aside=aside)
+    moved_aside = _move_aside(path)
+    return Opened(connection=_connect(path), moved_aside=moved_aside)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=1, isolation_level=None)
     try:
-        with told_plainly(path):
+        with store_errors(path):
             _prepare(connection, path)
     except BaseException:
         connection.close()
@@ -181,14 +176,14 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     # Exclusive: the index of the WAL is then not a mapped file, through which a disk error kills the process.
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-    if not path.stat().st_size:  # before the WAL, so that the file itself bears the mark from its first page on
+    if not path.stat().st_size:  # before the WAL, so that the file has the application id from its first page on
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")  # what was acknowledged survives a power cut
+    connection.execute("PRAGMA synchronous = FULL")  # an acknowledged write survives a power cut
     connection.execute("PRAGMA journal_size_limit = 4194304")
-    (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    if verdict != "ok":
-        raise damaged(path, verdict)
+    (problem,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if problem != "ok":
+        raise damaged(path, problem)
     migrate(connection, path)
 
 
@@ -199,15 +194,15 @@ def _move_aside(path: Path) -> Path:
     for suffix in ("-wal", "-journal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
             _beside(path, suffix).rename(_beside(aside, suffix))
-    _forget_old(path)
+    _delete_oldest(path)
     return aside
 
 
-def _forget_old(path: Path) -> None:
+def _delete_oldest(path: Path) -> None:
     newest_first = sorted(path.parent.glob(f"{path.name}.corrupt-*Z"), reverse=True)
-    for old in newest_first[_KEPT_ASIDE:]:
-        for one in path.parent.glob(f"{old.name}*"):
-            one.unlink(missing_ok=True)
+    for old in newest_first[_MAX_DAMAGED:]:
+        for file in path.parent.glob(f"{old.name}*"):
+            file.unlink(missing_ok=True)
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -1,4 +1,4 @@
-"""What waits to become a verdict, or to end one. Inside the caller's transaction."""
+"""The findings that have not lasted long enough to become a verdict, or to clear one, as one document."""
 
 from __future__ import annotations
 
@@ -11,26 +11,31 @@ from typing import Any
 
 from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.terms import Level
+from gpumon.store.table import Table
 
-log = logging.getLogger(__name__)
-
-
-def keep(connection: sqlite3.Connection, known: Iterable[PendingVerdict]) -> None:
-    """Exactly these."""
-    document = json.dumps([asdict(one) for one in known])
-    connection.execute("INSERT OR REPLACE INTO meta VALUES ('waiting', ?)", (document,))
+log = logging.getLogger("gpumon.store")
 
 
-def every(connection: sqlite3.Connection) -> tuple[PendingVerdict, ...]:
-    """Nothing where it cannot be read: it begins anew."""
-    row = connection.execute("SELECT value FROM meta WHERE key = 'waiting'").fetchone()
+def put(connection: sqlite3.Connection, states: Iterable[tuple[PendingVerdict, ...]]) -> None:
+    """Replace the stored document with each of these."""
+    for pending in states:
+        document = json.dumps([asdict(one) for one in pending])
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('pending_verdicts', ?)", (document,))
+
+
+TABLE: Table[tuple[PendingVerdict, ...]] = Table(name="pending_verdicts", key=lambda _: None, put=put)
+
+
+def read(connection: sqlite3.Connection) -> tuple[PendingVerdict, ...]:
+    """Return the stored findings; none if the document is unreadable."""
+    row = connection.execute("SELECT value FROM meta WHERE key = 'pending_verdicts'").fetchone()
     try:
-        return tuple(map(_waited, json.loads(row[0] if row else "[]")))
+        return tuple(map(_pending_verdict, json.loads(row[0] if row else "[]")))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        log.warning("what waits to become a verdict cannot be read", extra={"error": str(error)})
+        log.warning("ignored unreadable pending verdicts in the store", extra={"error": str(error)})
         return ()
 
 
-def _waited(values: Mapping[str, Any]) -> PendingVerdict:
-    lasted = {Level(int(level)): seconds for level, seconds in values["lasted"].items()}
-    return PendingVerdict(**{**values, "level": Level(values["level"]), "lasted": lasted})
+def _pending_verdict(document: Mapping[str, Any]) -> PendingVerdict:
+    lasted = {Level(int(level)): seconds for level, seconds in document["lasted"].items()}
+    return PendingVerdict(**{**document, "level": Level(document["level"]), "lasted": lasted})

@@ -1,4 +1,4 @@
-"""Rows of ports: every InfiniBand or RoCE port that was ever here. Inside the caller's transaction."""
+"""Rows of ports: every InfiniBand or RoCE port that this host has had."""
 
 from __future__ import annotations
 
@@ -7,41 +7,43 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
 from gpumon.model.port_record import PortRecord
+from gpumon.store.table import Table, insert, select, values
 
-MOST_PORTS = 256
-"""Ports that are remembered: cards are replaced, and virtual functions come and go."""
+MAX_PORTS = 256
+"""Maximum number of rows: cards are replaced, and virtual functions come and go."""
 
 _COLUMNS = tuple(field.name for field in fields(PortRecord))
 
 
-def put(connection: sqlite3.Connection, port: PortRecord) -> None:
-    """Remember it by its identity."""
-    connection.execute(
-        f"INSERT OR REPLACE INTO ports ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})",  # noqa: S608 - our own
-        [getattr(port, name) for name in _COLUMNS],
+def put(connection: sqlite3.Connection, ports: Iterable[PortRecord]) -> None:
+    """Write rows by identity. Delete the ports that were not seen for longest, those that are not expected first."""
+    updates = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
+    connection.executemany(
+        f"{insert('ports', _COLUMNS)} ON CONFLICT DO UPDATE SET {updates}", [values(port, _COLUMNS) for port in ports]
     )
-
-
-def prune(connection: sqlite3.Connection) -> None:
-    """Those seen last stay, and before them those that are expected."""
     connection.execute(
         "DELETE FROM ports WHERE identity NOT IN"
         " (SELECT identity FROM ports ORDER BY coalesce(expected, 0) DESC, last_wall DESC LIMIT ?)",
-        (MOST_PORTS,),
+        (MAX_PORTS,),
     )
 
 
-def every(connection: sqlite3.Connection) -> tuple[PortRecord, ...]:
-    """The one seen last stands last."""
-    rows = connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM ports ORDER BY last_wall, identity")  # noqa: S608 - our own
-    found = (dict(zip(_COLUMNS, row, strict=True)) for row in rows)
-    return tuple(PortRecord(**one | {"expected": _flag(one["expected"])}) for one in found)
+TABLE: Table[PortRecord] = Table(
+    name="ports", key=lambda port: port.identity, put=put, moving=frozenset({"last_wall", "last_up"})
+)
 
 
-def accept(connection: sqlite3.Connection, down: Iterable[str], slow: Mapping[str, float]) -> None:
-    """These are expected no more, by identity, and those no faster than this."""
-    connection.executemany("UPDATE ports SET speed = ? WHERE identity = ?", [(slow[one], one) for one in slow])
-    connection.executemany("UPDATE ports SET expected = 0 WHERE identity = ?", [(one,) for one in down])
+def read(connection: sqlite3.Connection) -> tuple[PortRecord, ...]:
+    """Return all ports, the one seen last at the end."""
+    rows = connection.execute(select("ports", _COLUMNS, "ORDER BY last_wall, identity"))
+    documents = (dict(zip(_COLUMNS, row, strict=True)) for row in rows)
+    return tuple(PortRecord(**document | {"expected": _flag(document["expected"])}) for document in documents)
+
+
+def accept(connection: sqlite3.Connection, gone: Iterable[str], slow: Mapping[str, float]) -> None:
+    """Store that these ports are no longer expected, and the accepted speed of slower ones. Both by identity."""
+    connection.executemany("UPDATE ports SET speed = ? WHERE identity = ?", [(slow[port], port) for port in slow])
+    connection.executemany("UPDATE ports SET expected = 0 WHERE identity = ?", [(port,) for port in gone])
 
 
 def _flag(value: int | None) -> bool | None:

@@ -1,4 +1,4 @@
-"""TABLE: the migrations. A change of the schema is added as a row; rows that were released never change."""
+"""The schema as a list of migrations. A change is added as a row; a row that was released never changes."""
 
 from __future__ import annotations
 
@@ -7,58 +7,13 @@ import time
 from pathlib import Path
 
 from gpumon.store import APPLICATION_ID
-from gpumon.store.errors import StoreError
+from gpumon.store.store_error import StoreError
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
-        """
-        CREATE TABLE xid_events (
-            id INTEGER PRIMARY KEY,
-            boot_id TEXT NOT NULL,
-            bus_id TEXT NOT NULL,
-            uuid TEXT,
-            xid INTEGER NOT NULL,
-            at REAL NOT NULL,
-            wall REAL NOT NULL,
-            source TEXT NOT NULL,
-            UNIQUE (bus_id, xid, source, at, wall)
-        )
-        """,
-        "CREATE INDEX xid_events_by_wall ON xid_events (wall)",
-        """
-        CREATE TABLE xid_counters (
-            uuid TEXT NOT NULL,
-            xid INTEGER NOT NULL,
-            count INTEGER NOT NULL,
-            last_wall REAL NOT NULL,
-            PRIMARY KEY (uuid, xid)
-        ) WITHOUT ROWID
-        """,
-        """
-        CREATE TABLE probe_results (
-            number INTEGER PRIMARY KEY,
-            id TEXT NOT NULL UNIQUE,
-            probe TEXT NOT NULL,
-            started REAL NOT NULL,
-            outcome TEXT NOT NULL,
-            document TEXT NOT NULL
-        )
-        """,
-        "CREATE INDEX probe_results_by_outcome ON probe_results (probe, outcome, started)",
-        """
-        CREATE TABLE probe_counters (
-            probe TEXT NOT NULL,
-            outcome TEXT NOT NULL,
-            reason TEXT NOT NULL,
-            count INTEGER NOT NULL,
-            PRIMARY KEY (probe, outcome, reason)
-        ) WITHOUT ROWID
-        """,
         "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-    ),
-    (
         """
-        CREATE TABLE events (
+        CREATE TABLE error_events (
             number INTEGER PRIMARY KEY,
             id TEXT NOT NULL UNIQUE,
             kind TEXT NOT NULL,
@@ -81,36 +36,40 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             compute_instance_id INTEGER
         )
         """,
-        "CREATE INDEX events_by_wall ON events (last_wall)",
-        "CREATE INDEX events_by_code ON events (code, bus_id)",
+        "CREATE INDEX error_events_by_wall ON error_events (last_wall)",
+        "CREATE INDEX error_events_by_code ON error_events (code, bus_id)",
         """
-        INSERT INTO events
-            SELECT id, 'v1-' || id, 'xid', xid, bus_id, uuid, boot_id, at, at, wall, wall,
-                source = 'nvml', source != 'nvml', 0, '[]', '', NULL, 0, NULL, NULL
-            FROM xid_events ORDER BY id
-        """,
-        "DROP TABLE xid_events",
-        """
-        CREATE TABLE sxid_counters (
-            nvswitch TEXT NOT NULL,
-            sxid INTEGER NOT NULL,
+        CREATE TABLE error_counters (
+            kind TEXT NOT NULL,
+            device TEXT NOT NULL,
+            code INTEGER NOT NULL,
             count INTEGER NOT NULL,
             last_wall REAL NOT NULL,
-            PRIMARY KEY (nvswitch, sxid)
+            PRIMARY KEY (kind, device, code)
         ) WITHOUT ROWID
         """,
         """
-        CREATE TABLE boards (
-            uuid TEXT PRIMARY KEY,
-            bus_id TEXT NOT NULL,
-            serial TEXT NOT NULL,
-            name TEXT NOT NULL,
-            first_wall REAL NOT NULL,
-            last_wall REAL NOT NULL
+        CREATE TABLE probe_runs (
+            number INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            probe TEXT NOT NULL,
+            started REAL NOT NULL,
+            outcome TEXT NOT NULL,
+            document TEXT NOT NULL
+        )
+        """,
+        "CREATE INDEX probe_runs_by_outcome ON probe_runs (probe, outcome, started)",
+        "CREATE INDEX probe_runs_by_started ON probe_runs (started)",
+        "CREATE INDEX probe_runs_by_probe ON probe_runs (probe, started)",
+        """
+        CREATE TABLE probe_counters (
+            probe TEXT NOT NULL,
+            outcome TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            count INTEGER NOT NULL,
+            PRIMARY KEY (probe, outcome, reason)
         ) WITHOUT ROWID
         """,
-    ),
-    (
         """
         CREATE TABLE verdicts (
             check_name TEXT NOT NULL,
@@ -120,7 +79,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
         """
-        CREATE TABLE rulings (
+        CREATE TABLE verdict_transitions (
             number INTEGER PRIMARY KEY,
             wall REAL NOT NULL,
             at REAL NOT NULL,
@@ -134,56 +93,26 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             document TEXT NOT NULL
         )
         """,
-        "CREATE INDEX rulings_by_verdict ON rulings (check_name, device, change, wall)",
-        "CREATE INDEX rulings_by_wall ON rulings (wall)",
-        *(
-            f"ALTER TABLE boards ADD COLUMN {column}"
-            for column in (
-                "gpu INTEGER",  # its index
-                "vbios TEXT NOT NULL DEFAULT ''",
-                "inforom TEXT NOT NULL DEFAULT ''",
-                "gsp TEXT NOT NULL DEFAULT ''",
-                "nvlinks INTEGER",
-                "energy REAL",  # joules by the driver's counter: less of it means that it began anew
-                "boot_id TEXT NOT NULL DEFAULT ''",
-                "expected INTEGER NOT NULL DEFAULT 1",  # 0: replaced, or a person has accepted that it is gone
-            )
-        ),
+        "CREATE INDEX verdict_transitions_by_verdict ON verdict_transitions (check_name, device, wall)",
+        "CREATE INDEX verdict_transitions_by_wall ON verdict_transitions (wall)",
         """
-        UPDATE boards SET expected = 0 WHERE EXISTS (
-            SELECT 1 FROM boards AS later WHERE later.bus_id = boards.bus_id AND later.last_wall > boards.last_wall
-        )
-        """,
-        """
-        CREATE TABLE lives (
-            number INTEGER PRIMARY KEY,
+        CREATE TABLE gpus (
+            uuid TEXT PRIMARY KEY,
+            bus_id TEXT NOT NULL,
+            serial TEXT NOT NULL,
+            name TEXT NOT NULL,
+            first_wall REAL NOT NULL,
+            last_wall REAL NOT NULL,
+            gpu INTEGER,
             boot_id TEXT NOT NULL,
-            version TEXT NOT NULL,
-            began REAL NOT NULL,
-            began_at REAL NOT NULL,
-            last REAL NOT NULL,
-            stopped REAL,
-            planned INTEGER NOT NULL
-        )
+            vbios TEXT NOT NULL,
+            inforom TEXT NOT NULL,
+            gsp TEXT NOT NULL,
+            nvlinks INTEGER,
+            energy REAL,
+            expected INTEGER NOT NULL
+        ) WITHOUT ROWID
         """,
-        """
-        CREATE TABLE maintenance (
-            number INTEGER PRIMARY KEY,
-            began REAL NOT NULL UNIQUE,
-            until REAL NOT NULL,
-            deadline REAL NOT NULL,
-            boot_id TEXT NOT NULL,
-            ended REAL,
-            reason TEXT NOT NULL,
-            asker TEXT NOT NULL
-        )
-        """,
-    ),
-    (
-        "ALTER TABLE maintenance ADD COLUMN began_at REAL NOT NULL DEFAULT 0",
-        "UPDATE maintenance SET began_at = deadline - (until - began)",
-    ),
-    (
         """
         CREATE TABLE ports (
             identity TEXT PRIMARY KEY,
@@ -202,8 +131,31 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             expected INTEGER
         ) WITHOUT ROWID
         """,
-    ),
-    (
+        """
+        CREATE TABLE agent_runs (
+            number INTEGER PRIMARY KEY,
+            boot_id TEXT NOT NULL,
+            version TEXT NOT NULL,
+            began REAL NOT NULL,
+            began_at REAL NOT NULL,
+            last REAL NOT NULL,
+            stopped REAL,
+            planned INTEGER NOT NULL
+        )
+        """,
+        """
+        CREATE TABLE maintenance (
+            number INTEGER PRIMARY KEY,
+            began REAL NOT NULL UNIQUE,
+            began_at REAL NOT NULL,
+            until REAL NOT NULL,
+            deadline REAL NOT NULL,
+            boot_id TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            asker TEXT NOT NULL,
+            ended REAL
+        )
+        """,
         """
         CREATE TABLE holds (
             number INTEGER PRIMARY KEY,
@@ -220,19 +172,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
     ),
-    (
-        "CREATE INDEX probe_results_by_started ON probe_results (started)",
-        "CREATE INDEX probe_results_by_probe ON probe_results (probe, started)",
-    ),
 )
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the schema to the newest version, all of it or nothing. Raises StoreError for a schema from the future."""
+    """Apply the missing migrations, all of them or none. Raise StoreError if a newer gpumon has written the store."""
     version = _version(connection)
     if version > len(MIGRATIONS):
-        wrong = f"a newer gpumon has written it (schema {version}, this one knows {len(MIGRATIONS)})"
-        raise StoreError(path, wrong, "install that gpumon again, or set --store.path to another place")
+        problem = f"a newer gpumon has written it (schema {version}, this gpumon supports {len(MIGRATIONS)})"
+        raise StoreError(path, problem, "install that gpumon again, or set --store.path to another place")
     if version == len(MIGRATIONS):
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -255,7 +203,7 @@ def _apply(connection: sqlite3.Connection, version: int) -> None:
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    """0 for an empty file."""
+    """Return the number of applied migrations; 0 for an empty file."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if not tables:
         return 0

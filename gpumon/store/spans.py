@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from gpumon.model.durations import LATEST
 from gpumon.model.hold import Hold
 from gpumon.model.maintenance import MOST_REMEMBERED, Maintenance
 from gpumon.model.time_window import Span
+from gpumon.store.table import Table
 
 S = TypeVar("S", bound=Span)
 
@@ -25,8 +27,13 @@ _COLUMNS = {"by": "asker"}
 """Where the column is not called as the attribute is."""
 
 
-def keep(connection: sqlite3.Connection, one: Span) -> None:
-    """As it is now."""
+def put(connection: sqlite3.Connection, windows: Iterable[Span]) -> None:
+    """Insert windows or update their rows."""
+    for window in windows:
+        _put(connection, window)
+
+
+def _put(connection: sqlite3.Connection, one: Span) -> None:
     table, key = _TABLES[type(one)]
     columns = _columns(type(one))
     connection.execute(
@@ -41,7 +48,10 @@ def keep(connection: sqlite3.Connection, one: Span) -> None:
     )
 
 
-def recent(connection: sqlite3.Connection, kind: type[S]) -> tuple[S, ...]:
+TABLE: Table[Span] = Table(name="windows", key=lambda one: (type(one), one.key), put=put)
+
+
+def read(connection: sqlite3.Connection, kind: type[S]) -> tuple[S, ...]:
     """The newest last. Those that cannot be true, as of a spoilt disk, are left out."""
     (table, _), columns = _TABLES[kind], _columns(kind)
     rows = connection.execute(f"SELECT {', '.join(columns.values())} FROM {table} ORDER BY number")  # noqa: S608

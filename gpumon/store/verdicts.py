@@ -1,95 +1,132 @@
-"""Rows of verdicts: those that there are, and what became of each. Inside the caller's transaction."""
+"""Rows of open verdicts and of verdict transitions."""
 
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gpumon.health.terms import FAIL, Action, Level, Way
 from gpumon.health.verdict import REPAIRS, Key, Verdict, VerdictChange, VerdictTransition
+from gpumon.store.table import Table, insert
+
+log = logging.getLogger("gpumon.store")
 
 _NOT_STORED = ("check", "device", "active")
-"""Columns of their own, and what is found out anew."""
-_COLUMNS = "wall, at, boot_id, check_name, device, change, way, note, muted, document"
+"""Fields of a verdict that are columns, or that the next evaluation sets."""
+_COLUMNS = ("wall", "at", "boot_id", "check_name", "device", "change", "way", "note", "muted", "document")
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM verdict_transitions"  # noqa: S608 - our own names
 _WAYS = ", ".join(f"'{way}'" for way in sorted(REPAIRS))
 _WEIGHTY = (
     f"(change = '{VerdictChange.CLEARED}' AND way IN ({_WAYS})"
     f" OR change = '{VerdictChange.RAISED}' AND json_extract(document, '$.level') = {FAIL.value})"
 )
-"""As standing.is_weighty has it."""
-LAST_CLEARED = (
-    f"SELECT max(number) FROM rulings WHERE change = '{VerdictChange.CLEARED}'"  # noqa: S608 - a constant
+"""The condition of `is_weighty` of health.standing, in SQL."""
+_LAST_CLEARED = (
+    f"SELECT max(number) FROM verdict_transitions WHERE change = '{VerdictChange.CLEARED}'"  # noqa: S608 - a constant
     " GROUP BY check_name, device"
 )
-"""Numbers of the rows that say how each verdict was last cleared: they outlive the retention."""
+"""Numbers of the rows that record how each verdict was last cleared. They outlive the retention: without them an old
+event that is still stored would raise its verdict again."""
 
 
-def write(connection: sqlite3.Connection, transition: VerdictTransition) -> None:
-    """The change, and what follows from it for the verdict."""
-    put_transition(connection, transition)
-    if transition.change is VerdictChange.CLEARED:
-        connection.execute("DELETE FROM verdicts WHERE check_name = ? AND device = ?", transition.verdict.key)
-    else:
-        put(connection, transition.verdict)
+def record(connection: sqlite3.Connection, transitions: Iterable[VerdictTransition]) -> None:
+    """Store transitions, and the open verdicts that they leave."""
+    for transition in transitions:
+        connection.execute(insert("verdict_transitions", _COLUMNS), _row(transition))
+        if transition.change is VerdictChange.CLEARED:
+            connection.execute("DELETE FROM verdicts WHERE check_name = ? AND device = ?", transition.verdict.key)
+        else:
+            _put(connection, transition.verdict)
 
 
-def put_transition(connection: sqlite3.Connection, transition: VerdictTransition) -> None:
-    """The change alone; nothing when it is there already."""
-    verdict = transition.verdict
-    row = (
-        transition.wall,
-        transition.at,
-        transition.boot_id,
-        *verdict.key,
-        transition.change,
-        transition.way,
-        transition.note,
-        transition.muted,
+def restore(
+    connection: sqlite3.Connection, verdicts: Iterable[Verdict], transitions: Iterable[VerdictTransition]
+) -> None:
+    """Replace the open verdicts, and add the transitions that the store does not have.
+
+    A transition that is older than the newest stored one of its verdict has been deleted by the retention.
+    """
+    connection.execute("DELETE FROM verdicts")
+    for verdict in verdicts:
+        _put(connection, verdict)
+    for transition in sorted(transitions, key=lambda one: one.wall):
+        connection.execute(
+            f"INSERT INTO verdict_transitions ({', '.join(_COLUMNS)}) SELECT {', '.join('?' * len(_COLUMNS))}"  # noqa: S608
+            " WHERE NOT EXISTS (SELECT 1 FROM verdict_transitions WHERE check_name = ? AND device = ?"
+            " AND (wall > ? OR (wall = ? AND at = ? AND change = ?)))",
+            (
+                *_row(transition),
+                *transition.verdict.key,
+                transition.wall,
+                transition.wall,
+                transition.at,
+                transition.change,
+            ),
+        )
+
+
+def update(connection: sqlite3.Connection, states: Iterable[tuple[Verdict, ...]]) -> None:
+    """Update the rows of verdicts that are still open: when each was last observed."""
+    connection.executemany(
+        "UPDATE verdicts SET document = ? WHERE check_name = ? AND device = ?",
+        [(_document(verdict), *verdict.key) for verdicts in states for verdict in verdicts],
     )
-    connection.execute(
-        f"INSERT INTO rulings ({_COLUMNS}) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE NOT EXISTS"  # noqa: S608 - columns
-        " (SELECT 1 FROM rulings WHERE check_name = ? AND device = ? AND change = ? AND wall = ? AND at = ?)",
-        (*row, _document(verdict), *verdict.key, transition.change, transition.wall, transition.at),
-    )
 
 
-def put(connection: sqlite3.Connection, verdict: Verdict) -> None:
-    """The verdict as it is, without a change to tell of."""
-    connection.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", (*verdict.key, _document(verdict)))
+TABLE: Table[tuple[Verdict, ...]] = Table(name="verdicts", key=lambda _: None, put=update)
 
 
-def touch(connection: sqlite3.Connection, verdict: Verdict) -> None:
-    """What is new about it and changes nothing; one that is not there stays away."""
-    connection.execute(
-        "UPDATE verdicts SET document = ? WHERE check_name = ? AND device = ?", (_document(verdict), *verdict.key)
-    )
-
-
-def open_verdicts(connection: sqlite3.Connection) -> tuple[Verdict, ...]:
+def read_open(connection: sqlite3.Connection) -> tuple[Verdict, ...]:
+    """Return the open verdicts, without unreadable rows."""
     rows = connection.execute("SELECT check_name, device, document FROM verdicts").fetchall()
     return tuple(verdict for row in rows if (verdict := _verdict(*row)) is not None)
 
 
-def recent_transitions(
-    connection: sqlite3.Connection, since: float, limit: int, *, weighty: bool = False
+def read_transitions(
+    connection: sqlite3.Connection, limit: int, *, weighty: bool = False
 ) -> tuple[VerdictTransition, ...]:
-    """The newest last. `since`: seconds since the epoch. `weighty`: only those that later judgements rest on."""
+    """Return the newest transitions, the newest last. `weighty`: only those that later evaluations depend on."""
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM rulings WHERE wall >= ? {f'AND {_WEIGHTY}' if weighty else ''}"  # noqa: S608 - constants
-        " ORDER BY number DESC LIMIT ?",
-        (since, limit),
+        f"{_SELECT} {f'WHERE {_WEIGHTY}' if weighty else ''} ORDER BY number DESC LIMIT ?", (limit,)
     ).fetchall()
     return tuple(_transitions(reversed(rows)))
 
 
-def cleared(connection: sqlite3.Connection) -> dict[Key, VerdictTransition]:
-    """How each verdict was last cleared."""
-    rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM rulings WHERE number IN ({LAST_CLEARED})"  # noqa: S608 - constants
-    ).fetchall()
+def read_last_cleared(connection: sqlite3.Connection) -> dict[Key, VerdictTransition]:
+    """Return how each verdict was last cleared."""
+    rows = connection.execute(f"{_SELECT} WHERE number IN ({_LAST_CLEARED})").fetchall()
     return {transition.verdict.key: transition for transition in _transitions(rows)}
+
+
+def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
+    """Delete transitions that are older than `oldest`, or more than `limit`."""
+    connection.execute(
+        "DELETE FROM verdict_transitions"  # noqa: S608 - a constant
+        " WHERE (wall < ? OR number <= (SELECT max(number) FROM verdict_transitions) - ?)"
+        f" AND number NOT IN ({_LAST_CLEARED})",
+        (oldest, limit),
+    )
+
+
+def _put(connection: sqlite3.Connection, verdict: Verdict) -> None:
+    connection.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", (*verdict.key, _document(verdict)))
+
+
+def _row(transition: VerdictTransition) -> tuple[object, ...]:
+    return (
+        transition.wall,
+        transition.at,
+        transition.boot_id,
+        *transition.verdict.key,
+        transition.change,
+        transition.way,
+        transition.note,
+        transition.muted,
+        _document(transition.verdict),
+    )
 
 
 def _document(verdict: Verdict) -> str:
@@ -97,17 +134,16 @@ def _document(verdict: Verdict) -> str:
 
 
 def _verdict(check: str, device: str, document: str) -> Verdict | None:
-    """None for one that cannot be read: it is lost, and told."""
+    """Return None for an unreadable row, which is logged."""
     try:
         values: Mapping[str, Any] = json.loads(document)
         under = None if values["under"] is None else tuple(values["under"])
         typed = {"level": Level(values["level"]), "action": Action(values["action"]), "under": under}
         return Verdict(check=check, device=device, active=False, **{**values, **typed})
     except (KeyError, TypeError, ValueError) as error:
-        import logging  # noqa: PLC0415 - it is seldom needed, and `gpumon check` would wait for it
-
-        log = logging.getLogger(__name__)
-        log.warning("a stored verdict cannot be read", extra={"check": check, "device": device, "error": str(error)})
+        log.warning(
+            "ignored an unreadable verdict in the store", extra={"check": check, "device": device, "error": str(error)}
+        )
         return None
 
 

@@ -1,10 +1,11 @@
-"""One thread owns the store, so that no disk, however slow or hung, ever keeps the main loop waiting."""
+"""The thread that owns the store: a slow or hung disk never blocks the main loop."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import queue
+import sqlite3
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,91 +14,87 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpumon.clock import boot_clock
-from gpumon.store.errors import StoreError
-from gpumon.store.store import Retention, Store
+from gpumon.store.store import Store
+from gpumon.store.store_error import StoreError
 
 T = TypeVar("T")
 
-LIMIT = 1000
-"""Most pieces of work that wait."""
-PATIENCE = 10.0
-"""Seconds after which a piece of work counts as hung."""
+MAX_QUEUED = 1000
+"""Maximum number of jobs in the queue."""
+HUNG_SECONDS = 10.0
+"""Age of a job from which the disk is reported as hung."""
 BACK_OFF = (1.0, 60.0)
-"""Seconds between attempts to open, doubling from the first to the second."""
+"""Seconds between attempts to open the store, doubling from the first to the second."""
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("gpumon.store")
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    do: Callable[[Store], Any]
+class _Job:
+    work: Callable[[sqlite3.Connection], Any]
     done: Callable[[Any], None]
     failed: Callable[[StoreError], None]
 
 
-class Writer:
-    """Opens the store, does work on it in the order given, and opens it anew after an error."""
+class StoreWriter:
+    """Opens the store, runs jobs in their order, each in a transaction, and reopens the store after an error."""
 
     def __init__(
         self,
         path: Path,
         *,
-        retention: Retention | None = None,
         post: Callable[[Callable[[], None]], None],
         on_open: Callable[[Store], None] = lambda _: None,
         back_off: tuple[float, float] = BACK_OFF,
     ) -> None:
-        """`post` brings a callback to the caller's thread, as Loop.post does.
+        """Prepare the thread. `post` runs a callback in the caller's thread, as Loop.post does.
 
-        `on_open` runs in the writer's thread when the store can first be read and whenever it can be written again
-        after an error. It reads what must be restored, and posts it.
+        `on_open` runs in the writer's thread when the store can first be read, and whenever it can be written again
+        after an error.
         """
         self._path = path
-        self._retention = retention
         self._post = post
         self._on_open = on_open
         self._back_off = back_off
         self._delay = back_off[0]
         self._retry_at = 0.0
         self.moved_aside: Path | None = None
-        """Where the last damaged file went in whose place a new one was begun. From any thread."""
-        self.other = False
-        """The file is not the one that was open before, and must be told all that is known. From the store's thread."""
-        self._queue: queue.Queue[_Work | None] = queue.Queue(LIMIT)
+        """Path of the last damaged file. Read from any thread."""
+        self._queue: queue.Queue[_Job | None] = queue.Queue(MAX_QUEUED)
         self._store: Store | None = None
-        self._restored = False
+        self._was_read = False
         self._error: StoreError | None = None
         self._busy_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
 
     def start(self) -> None:
-        """Open the store. What was submitted before waits for that."""
+        """Open the store. Jobs that were submitted before wait for it."""
         self._thread.start()
 
     def submit(
         self,
-        work: Callable[[Store], T],
+        work: Callable[[sqlite3.Connection], T],
         done: Callable[[T], None] = lambda _: None,
         failed: Callable[[StoreError], None] = lambda _: None,
     ) -> None:
-        """Never blocks. Posts `done` with what `work` returned once it is durable, or `failed`: nothing was done."""
-        one = _Work(work, done, failed)
+        """Queue a job without blocking. Post `done` with its result when it is durable, or `failed` if it is undone."""
+        job = _Job(work, done, failed)
         try:
-            self._queue.put_nowait(one)
+            self._queue.put_nowait(job)
         except queue.Full:
-            wrong = f"{LIMIT} pieces of work are waiting already"
-            self._fail(one, StoreError(self._path, wrong, "look for a slow or hung disk in the kernel log"))
+            problem = f"{MAX_QUEUED} writes are queued"
+            self._fail(job, StoreError(self._path, problem, "read the kernel log for a slow or hung disk"))
 
-    def trouble(self) -> StoreError | None:
-        """Why nothing can be written now; None while all is well. From any thread."""
+    def error(self) -> StoreError | None:
+        """Return why nothing can be written now; None if the store is ok. Called from any thread."""
         since = self._busy_since
-        if since is not None and boot_clock() - since > PATIENCE:
-            wrong = f"the disk has not answered for {boot_clock() - since:.0f} s"
-            return StoreError(self._path, wrong, "look for a hung disk in the kernel log")
+        if since is not None and boot_clock() - since > HUNG_SECONDS:
+            problem = f"the disk has not answered for {boot_clock() - since:.0f} s"
+            return StoreError(self._path, problem, "read the kernel log for a hung disk")
         return self._error
 
     def close(self, timeout: float) -> bool:
-        """Finish what waits and close the store. False when that took too long; the thread is then left behind."""
+        """Finish the queued jobs and close the store. Return False after the timeout; the thread is abandoned then."""
         deadline = boot_clock() + timeout
         try:
             self._queue.put(None, timeout=timeout)
@@ -106,42 +103,41 @@ class Writer:
         self._thread.join(max(0.0, deadline - boot_clock()))
         return not self._thread.is_alive()
 
+    # In the writer's thread
+
     def _run(self) -> None:
         ended = False
         while not ended:
             if self._store is None and boot_clock() >= self._retry_at:
                 self._attempt(self._open, self._lose)
             try:
-                work = self._queue.get(timeout=self._wait())
+                job = self._queue.get(timeout=self._timeout())
             except queue.Empty:
                 continue
-            ended = work is None
-            if work is not None:
-                self._do(work)
+            ended = job is None
+            if job is not None:
+                self._process(job)
         self._attempt(self._close, self._lose)
 
-    def _wait(self) -> float | None:
+    def _timeout(self) -> float | None:
         return max(0.0, self._retry_at - boot_clock()) if self._store is None else None
 
     def _open(self) -> None:
-        store = Store.open(self._path, retention=self._retention)
+        store = Store.open(self._path)
         if store.moved_aside is not None:
             self.moved_aside = store.moved_aside
-            log.error("the store was damaged and is begun anew", extra={"moved_to": str(store.moved_aside)})
-        self.other = self.other or store.begun_anew
+            log.error("the store was damaged and is re-created", extra={"moved_to": str(store.moved_aside)})
         with contextlib.ExitStack() as unless_writable:
             unless_writable.callback(store.close)
             refusal = _refusal(store)
             if refusal is None:
-                store.prune()
                 self._recover()
-            if refusal is None or not self._restored:
+            if refusal is None or not self._was_read:
                 self._on_open(store)
-                self._restored = True
+                self._was_read = True
             if refusal is not None:
                 raise refusal
             unless_writable.pop_all()
-            self.other = False
         self._store = store
 
     def _recover(self) -> None:
@@ -150,40 +146,32 @@ class Writer:
         self._error, self._delay = None, self._back_off[0]
 
     def _lose(self, error: StoreError) -> None:
-        """Out of order until it has been opened anew."""
-        if self._error is None or self._error.wrong != error.wrong:
-            log.error("the store is out of order", extra={"error": str(error)})
+        """Log the error, unless it is the previous one, and schedule the next attempt to open the store."""
+        if self._error is None or self._error.problem != error.problem:
+            log.error("the store cannot be written", extra={"error": str(error)})
         self._error = error
         self._retry_at = boot_clock() + self._delay
         self._delay = min(2 * self._delay, self._back_off[1])
 
-    def _do(self, work: _Work) -> None:
+    def _process(self, job: _Job) -> None:
         if self._store is None:
-            self._fail(work, self._error or StoreError(self._path, "it is not open", "try again"))
+            self._fail(job, self._error or StoreError(self._path, "it is not open", "try again"))
         else:
-            self._attempt(partial(self._carry_out, self._store, work), partial(self._give_up, work))
+            self._attempt(partial(self._execute, self._store, job), partial(self._give_up, job))
 
-    def _carry_out(self, store: Store, work: _Work) -> None:
-        done = partial(work.done, work.do(store))
-        self._in_place(store)
-        self._post(done)
+    def _execute(self, store: Store, job: _Job) -> None:
+        with store.writing() as connection:
+            result = job.work(connection)
+        store.prove_in_place()  # after the commit: it is in the file that the next agent opens
+        self._post(partial(job.done, result))
 
-    def _in_place(self, store: Store) -> None:
-        """After the work: what is told as done went into the file that the next agent will open."""
-        try:
-            store.prove_in_place()
-        except StoreError:
-            self.other = True
-            raise
-
-    def _give_up(self, work: _Work, error: StoreError) -> None:
-        """Whoever is told that it failed can already learn why nothing can be written."""
-        self._lose(error)
-        self._fail(work, error)
+    def _give_up(self, job: _Job, error: StoreError) -> None:
+        self._lose(error)  # before `failed`, which may call error()
+        self._fail(job, error)
         self._attempt(self._close, lambda _: None)
 
-    def _fail(self, work: _Work, error: StoreError) -> None:
-        self._post(partial(work.failed, error))
+    def _fail(self, job: _Job, error: StoreError) -> None:
+        self._post(partial(job.failed, error))
 
     def _close(self) -> None:
         store, self._store = self._store, None
@@ -196,14 +184,15 @@ class Writer:
             action()
         except StoreError as error:
             failed(error)
-        except Exception as error:  # a mistake in one piece of work must not end the thread
-            log.exception("work on the store failed")
+        except Exception as error:  # a defect in one job must not end the thread
+            log.exception("a job of the store failed")
             failed(StoreError(self._path, f"it failed ({error!r})", "report it"))
         finally:
             self._busy_since = None
 
 
 def _refusal(store: Store) -> StoreError | None:
+    """Return why the store cannot be written."""
     try:
         store.prove_writable()
     except StoreError as error:

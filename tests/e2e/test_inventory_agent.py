@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from agents import Agent, eventually
 
+from gpumon.store import gpus, ports
 from gpumon.store.store import Store
 
 GONE = {"idle": True, "gpus": {3: {"absent": True}}}
@@ -21,7 +22,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     one.simulate({"idle": True})
     one.start()
     eventually(lambda: all(gpu["last_seen"] for gpu in one.get("/api/v1/inventory")["gpus"]))
-    eventually(lambda: stored(one, "boards"))
+    eventually(lambda: stored(one, "gpus"))
     one.kill()
     one.simulate(GONE)
     one.start()
@@ -31,8 +32,8 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 def stored(agent: Agent, what: str) -> bool:
     """Return whether the store has all eight of them."""
-    with Store.open_copy(agent.folder / "gpumon.db") as store:
-        return len({"boards": store.boards, "ports": store.ports}[what]()) == 8
+    with Store.open_copy(agent.folder / "gpumon.db") as store, store.reading() as connection:
+        return len({"gpus": gpus.read, "ports": ports.read}[what](connection)) == 8
 
 
 def missing(agent: Agent) -> list[dict[str, Any]]:

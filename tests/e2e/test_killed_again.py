@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from agents import Agent, eventually
+from stores import read
 
 from gpumon.health.verdict import Key, VerdictChange
+from gpumon.store import verdicts
 from gpumon.store.store import Store
 
 KILLS = 4
@@ -48,8 +50,8 @@ def named(key: Key) -> tuple[str, str | None]:
 def transitions(agent: Agent) -> list[tuple[tuple[str, str | None], VerdictChange]]:
     """Of the agent's store, while the agent does not run; the oldest first."""
     with Store.open(agent.folder / "gpumon.db") as store:
-        known = [(named(one.verdict.key), one.change) for one in store.recent_transitions(0.0, 100_000)]
-        there = {named(one.key) for one in store.open_verdicts()}
+        known = [(named(one.verdict.key), one.change) for one in read(store, verdicts.read_transitions, 100_000)]
+        there = {named(one.key) for one in read(store, verdicts.read_open)}
     alternate: set[tuple[str, str | None]] = set()
     for key, change in known:
         assert (change is VerdictChange.RAISED) == (key not in alternate), (key, change)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Ward
+from stores import read, write
 
 from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.pending_verdicts import waited
@@ -20,6 +21,7 @@ from gpumon.health.terms import Way
 from gpumon.health.verdict import Key, VerdictChange, VerdictTransition
 from gpumon.state import health_reducer
 from gpumon.state.messages import StoredState, VerdictTransitions
+from gpumon.store import pending_verdicts, verdicts
 from gpumon.store.store import Store
 
 XID = 95
@@ -40,8 +42,8 @@ class Node(Ward):
     def look(self) -> Node:
         """As the daemon does: once a minute it is stored when verdicts were last so."""
         super().look()
-        self._store.touch_verdicts(self.report.health.open.values())
-        self._store.keep_waiting(waited(self.report.health, self.report.boot_id))
+        write(self._store, verdicts.update, [tuple(self.report.health.open.values())])
+        write(self._store, pending_verdicts.put, [tuple(waited(self.report.health, self.report.boot_id))])
         return self
 
     def rule(self, due: tuple[VerdictTransition, ...]) -> None:
@@ -50,7 +52,7 @@ class Node(Ward):
         if moment == "stored":
             self.kill()
             return
-        self._store.rule(due)
+        write(self._store, verdicts.record, due)
         if moment == "told":
             self.kill()
             self.check(self.rows())
@@ -65,10 +67,10 @@ class Node(Ward):
         self.report = replace(self.report, health=Health())
         self.restart()
         remembered = StoredState(
-            verdicts=self._store.open_verdicts(),
-            transitions=self._store.recent_transitions(0.0, 1000),
-            cleared=self._store.cleared_verdicts(),
-            pending=self._store.waiting(),
+            verdicts=read(self._store, verdicts.read_open),
+            transitions=read(self._store, verdicts.read_transitions, 1000),
+            cleared=read(self._store, verdicts.read_last_cleared),
+            pending=read(self._store, pending_verdicts.read),
         )
         self.report = health_reducer.restore(self.report, remembered, self.moment)
 
@@ -91,7 +93,7 @@ class Node(Ward):
             )
 
     def rows(self) -> tuple[VerdictTransition, ...]:
-        return self._store.recent_transitions(0.0, 100_000)
+        return read(self._store, verdicts.read_transitions, 100_000)
 
     def check(self, rows: tuple[VerdictTransition, ...]) -> None:
         """The rows tell one story, and what is open is what they say."""
@@ -100,7 +102,7 @@ class Node(Ward):
             key = row.verdict.key
             assert (row.change is VerdictChange.RAISED) == (key not in there), f"{row} after {there}"
             there = there - {key} if row.change is VerdictChange.CLEARED else there | {key}
-        assert {one.key for one in self._store.open_verdicts()} == there
+        assert {one.key for one in read(self._store, verdicts.read_open)} == there
         assert set(self.verdicts) == there
         assert self.seen_open - {row.verdict.key for row in rows if row.change is VerdictChange.CLEARED} <= there
 

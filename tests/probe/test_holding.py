@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from loops import turn_for, turn_until
+from stores import read
 from unkillable import build, held
 
 from gpumon.clock import boot_clock
@@ -43,8 +44,10 @@ from gpumon.state.messages import ProbeEnded, ProbeProgressed
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
-from gpumon.store.errors import StoreError
-from gpumon.store.store import Retention, Store
+from gpumon.store import spans
+from gpumon.store.retention import Retention
+from gpumon.store.store import Store
+from gpumon.store.store_error import StoreError
 from gpumon.supervisor.loop import Loop
 
 RACES = 200
@@ -202,13 +205,13 @@ def test_what_time_ends_is_over_and_stored_as_ended(agent: Held, store: Path) ->
     def over() -> bool:
         agent.monitor.beat()
         agent.unhold("nobody")
-        agent.persistence.spans.keep(agent.monitor.latest.holds)
+        agent.persistence.tick()
         return agent.owners() == ["2"]
 
     turn_until(agent.loop, over)
     agent.persistence.close()
     with Store.open(store) as opened:
-        assert [one.owner for one in in_force(opened.spans(Hold))] == ["2"]
+        assert [one.owner for one in in_force(read(opened, spans.read, Hold))] == ["2"]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +231,7 @@ def test_a_store_that_fails_keeps_nobody_waiting(agent: Held, store: Path, monke
     def full(*_: object) -> None:
         raise StoreError(store, "the disk is full", "make room")
 
-    monkeypatch.setattr(Store, "keep_spans", full)
+    monkeypatch.setattr("gpumon.store.spans.put", full)
     assert agent.hold("1") == Answer(stored=False)
     assert agent.owners() == ["1"]
 

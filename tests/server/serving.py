@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import sample_reports as samples
+from stores import read
 
 from gpumon.health.acknowledge import Acknowledged, Asked, acknowledged
 from gpumon.model.release import Answer as LetGo
@@ -21,10 +22,11 @@ from gpumon.server.app import create_app
 from gpumon.server.server import Server, listen
 from gpumon.server.sources import Sources
 from gpumon.state.report import Report
-from gpumon.store.errors import StoreError
-from gpumon.store.events import EventQuery, StoredEvent
-from gpumon.store.runs import RunPage, RunQuery
+from gpumon.store import error_events, probe_runs
+from gpumon.store.error_events import EventQuery, StoredEvent
+from gpumon.store.probe_runs import RunPage, RunQuery
 from gpumon.store.store import Store
+from gpumon.store.store_error import StoreError
 
 TOKEN = "a-token-of-this-test"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -103,7 +105,7 @@ class Node:
             future.set_exception(StoreError(Path("/var/lib/gpumon.db"), "the disk failed", "look at it"))
         else:
             with Store.open(self.store) as store:
-                future.set_result(store.events(query))
+                future.set_result(read(store, error_events.find, query))
         return future
 
     def find_runs(self, query: RunQuery) -> Future[RunPage]:
@@ -112,7 +114,7 @@ class Node:
             future.set_exception(StoreError(Path("/var/lib/gpumon.db"), "the disk failed", "look at it"))
         else:
             with Store.open(self.store) as store:
-                future.set_result(store.probe_runs(query))
+                future.set_result(read(store, probe_runs.find, query))
         return future
 
     def sources(self, allowed_hosts: frozenset[str] = frozenset({"localhost", "gpu-17"})) -> Sources:

@@ -11,12 +11,14 @@ import pytest
 import sample_reports as samples
 from sample_reports import STAMP
 from serving import Node, ask, is_problem
+from stores import write
 
 from gpumon.model.error_event import OVERRUN, SXID, ErrorChange, ErrorEvent
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.responses.events import EventsResponse
 from gpumon.server.events import PAGE_SIZE
 from gpumon.state.report import Report
+from gpumon.store import error_events
 from gpumon.store.store import Store
 
 
@@ -40,8 +42,8 @@ def many_events(count: int) -> Report:
 
 def store(folder: Path, *events: ErrorEvent) -> Path:
     path = folder / "gpumon.db"
-    with Store.open(path, clock=lambda: STAMP.wall) as one:
-        one.record(ErrorChange(event, event.count) for event in events)
+    with Store.open(path) as one:
+        write(one, error_events.record, (ErrorChange(event, event.count) for event in events))
     return path
 
 

@@ -10,6 +10,7 @@ import example_parts
 import pytest
 import sample_reports as samples
 from serving import BEARER, TOKEN, Node, ask, is_problem
+from stores import write
 
 from gpumon.cli.main import main
 from gpumon.health.expectation import Basis, Expectation
@@ -20,6 +21,7 @@ from gpumon.outputs.inventory_table import GPU_COLUMNS
 from gpumon.outputs.responses.inventory import InventoryResponse
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
 from gpumon.state.report import Report
+from gpumon.store import gpus
 from gpumon.store.store import Store
 
 PATH, ACCEPT = "/api/v1/inventory", "/api/v1/inventory/accept"
@@ -136,7 +138,7 @@ def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.Capture
     assert "there is no such store" in capsys.readouterr().err
 
     with Store.open(tmp_path / "gpumon.db") as store:
-        store.keep_boards([board(1), board(0, expected=False), board(2)])
+        write(store, gpus.put, [board(1), board(0, expected=False), board(2)])
     assert main(["inventory", *flags]) == 0
     told = capsys.readouterr().out
     assert told.startswith(
@@ -146,7 +148,7 @@ def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.Capture
     assert told.splitlines()[-1] == f"{example_parts.uuid(0)} at {example_parts.bus_id(0)} was replaced."
 
     with Store.open(tmp_path / "gpumon.db") as store:
-        store.accept(3, [])  # one of them nobody could read
+        write(store, gpus.accept, 3, [])  # one of them nobody could read
     assert main(["inventory", *flags]) == 0
     assert "3 GPUs expected, as a person accepted." in capsys.readouterr().out
     assert main(["inventory", "accept", *flags]) == 2

@@ -12,13 +12,15 @@ import sample_reports as samples
 from agents import free_port
 from sample_reports import STAMP
 from serving import BEARER, TOKEN, Node, ask, is_problem
+from stores import read, write
 
 from gpumon.cli.main import main
 from gpumon.outputs.responses.probes import RunsResponse
-from gpumon.probe.core.result import ProbeResult, to_document
+from gpumon.probe.core.result import ProbeResult, from_document
 from gpumon.probe.core.state import ProbeState
 from gpumon.server.runs import PAGE_SIZE
-from gpumon.store.runs import RunQuery
+from gpumon.store import probe_runs
+from gpumon.store.probe_runs import RunQuery
 from gpumon.store.store import Store
 
 
@@ -33,9 +35,9 @@ def runs(count: int) -> tuple[ProbeResult, ...]:
 
 def store(folder: Path, *results: ProbeResult) -> Path:
     path = folder / "gpumon.db"
-    with Store.open(path, clock=lambda: STAMP.wall) as one:
+    with Store.open(path) as one:
         for result in results:
-            one.add_probe_result(to_document(result))
+            write(one, probe_runs.record, result)
     return path
 
 
@@ -101,12 +103,16 @@ def test_a_stored_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None
     """Lists do without it, and go on behind it."""
     path = store(tmp_path, *runs(3))
     with Store.open(path) as one:
-        one.add_probe_result(
-            {"id": "odd", "probe": "copy", "outcome": "ok", "started": STAMP.wall, "measurements": [{}]}
+        write(
+            one,
+            probe_runs.record,
+            from_document({"id": "odd", "probe": "copy", "outcome": "ok", "started": STAMP.wall}),
         )
-        page = one.probe_runs(RunQuery(limit=2))
+        with one.writing() as connection:
+            connection.execute("UPDATE probe_runs SET document = '{}' WHERE id = 'odd'")
+        page = read(one, probe_runs.find, RunQuery(limit=2))
         assert [each.id for each in page.results] == ["r0"]
-        assert [each.id for each in one.probe_runs(RunQuery(before=page.last)).results] == ["r1", "r2"]
+        assert [each.id for each in read(one, probe_runs.find, RunQuery(before=page.last)).results] == ["r1", "r2"]
 
 
 @pytest.fixture

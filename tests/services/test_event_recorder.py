@@ -21,7 +21,8 @@ from gpumon.state.messages import Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
-from gpumon.store.store import Retention, Store
+from gpumon.store.retention import Retention
+from gpumon.store.store import Store
 from gpumon.supervisor.loop import Loop
 
 BUS_ID, UUID = "00000000:1B:00.0", "GPU-1"
@@ -63,9 +64,9 @@ class Agent:
             "allreduce",
             take=self.monitor.take,
             latest=lambda: self.monitor.latest,
-            on_recalled=lambda remembered, position: self.observations.recalled(remembered.events, position),
+            on_restored=lambda stored: self.recorder.restore(stored),  # noqa: PLW0108 - it is built later
         )
-        self.observations = EventRecorder(
+        self.recorder = EventRecorder(
             self.loop,
             self.persistence,
             log,
@@ -74,7 +75,7 @@ class Agent:
             on_xid=lambda bus_id, xid: self.silent.append((bus_id, xid)),
         )
         self.persistence.start()
-        self.observations.start()
+        self.recorder.start()
         if sees_gpu:
             self.see_gpu()
 
@@ -85,7 +86,7 @@ class Agent:
         self.monitor.take(Snapshot(ended_at=1.0, wall=2e9, durations={"fast": 0.1}, gpus=(gpu,), present=(BUS_ID,)))
 
     def nvml(self, xid: int = 79) -> None:
-        self.observations.hear(XidEvent(xid=xid, bus_id=BUS_ID, uuid=UUID, at=boot_clock(), wall=2e9))
+        self.recorder.add_nvml_event(XidEvent(xid=xid, bus_id=BUS_ID, uuid=UUID, at=boot_clock(), wall=2e9))
 
     def counts(self) -> dict[str, float]:
         report = self.monitor.latest
@@ -103,7 +104,7 @@ class Agent:
     def stop(self) -> None:
         self.loop.call_after(0.2, self.loop.stop)
         self.loop.run()
-        self.observations.stop()
+        self.recorder.stop()
         self.persistence.close()
 
     def kill(self) -> None:
@@ -133,7 +134,7 @@ def start(tmp_path: Path, log: Log) -> Iterator[Callable[..., Agent]]:
 
     yield begin
     for agent in agents:
-        agent.observations.log.close()
+        agent.recorder.log.close()
         agent.persistence.close()
 
 
@@ -225,7 +226,7 @@ def test_a_reboot_is_news_from_its_first_line_on(start: Callable[..., Agent], tm
     """A GPU that fell off while the host booted is named though it was not seen since, in the Report too."""
     agent = start()
     agent.knows({})
-    agent.persistence.boards.keep(agent.monitor.latest)
+    agent.persistence.tick()
     agent.stop()
 
     booted = Log(tmp_path / "kmsg-2")
@@ -250,7 +251,7 @@ def test_a_board_in_the_place_of_another_tells_its_own_name(start: Callable[...,
         pass
     agent = start(None)
     agent.knows({})
-    agent.persistence.boards.keep(agent.monitor.latest)
+    agent.persistence.tick()
     agent.stop()
 
     agent = start(None, sees_gpu=False)
@@ -288,7 +289,7 @@ def test_a_storm_is_counted_and_not_stored_line_by_line(start: Callable[..., Age
     size = sum(path.stat().st_size for path in tmp_path.glob("gpumon.db*"))
     assert size < 1_000_000
     with sqlite3.connect(tmp_path / "gpumon.db") as stored:
-        assert stored.execute("SELECT count(*) FROM events").fetchone() == (2,)
+        assert stored.execute("SELECT count(*) FROM error_events").fetchone() == (2,)
 
 
 def test_what_the_kernel_says_just_now_is_passed_on(start: Callable[..., Agent], log: Log) -> None:
@@ -320,7 +321,7 @@ def test_a_store_that_cannot_be_opened_keeps_no_error_back(
     (tmp_path / "gpumon.db").rmdir()
     agent.until(lambda: {event.code for event in agent.monitor.latest.events} == {48, 79, 94})
     agent.knows({"79": 1.0, "94": 1.0})
-    agent.until(lambda: agent.persistence.trouble is None)
+    agent.until(lambda: agent.persistence.error is None)
     agent.stop()
     agent = start()
     agent.knows({"79": 1.0, "94": 1.0})

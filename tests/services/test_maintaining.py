@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from loops import turn_until
+from stores import read
 
 from gpumon.model.maintenance import Maintenance
 from gpumon.model.release import Answer
@@ -18,8 +20,10 @@ from gpumon.state.messages import Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
-from gpumon.store.errors import StoreError
-from gpumon.store.store import Retention, Store
+from gpumon.store import spans
+from gpumon.store.retention import Retention
+from gpumon.store.store import Store
+from gpumon.store.store_error import StoreError
 from gpumon.supervisor.loop import Loop
 
 
@@ -53,20 +57,20 @@ class Maintained:
 
     def tick(self) -> None:
         self.monitor.take(Tick())
-        self.persistence.spans.keep(self.monitor.latest.maintenances)
+        self.persistence.tick()
 
     def reasons(self) -> list[tuple[str, bool]]:
         """Each maintenance that the Report knows, and whether it is in force."""
         return [(one.reason, one.ended is None) for one in self.monitor.latest.maintenances]
 
 
-def rows(store: Store) -> list[tuple[str, bool]]:
-    return [(one.reason, one.ended is None) for one in store.spans(Maintenance)]
+def rows(connection: sqlite3.Connection) -> list[tuple[str, bool]]:
+    return [(one.reason, one.ended is None) for one in spans.read(connection, Maintenance)]
 
 
 def stored(path: Path) -> list[tuple[str, bool]]:
     with Store.open(path) as store:
-        return rows(store)
+        return read(store, rows)
 
 
 @pytest.fixture
@@ -134,7 +138,7 @@ def test_a_failing_store_keeps_nobody_from_it_and_gets_it_later(agent: Maintaine
 
     def on_record() -> bool:
         agent.tick()
-        asked = agent.persistence._found(rows)
+        asked = agent.persistence.read(rows)
         turn_until(agent.loop, asked.done)
         return asked.exception() is None and asked.result() == agent.reasons()
 
@@ -149,7 +153,7 @@ def test_who_asks_is_told_that_the_disk_failed(agent: Maintained, path: Path, mo
     def full(*_: object) -> None:
         raise StoreError(path, "the disk is full", "make room")
 
-    monkeypatch.setattr(Store, "keep_spans", full)
+    monkeypatch.setattr("gpumon.store.spans.put", full)
     assert agent.answered(agent.maintaining.request(60.0, "meanwhile", "api")) == Answer(stored=False)
     assert agent.reasons() == [("meanwhile", True)]
     assert agent.answered(agent.maintaining.end()) == Answer(stored=False)

@@ -18,7 +18,7 @@ from gpumon.state.acceptance import acceptance, refusal
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
 from gpumon.state.messages import Acceptance, Message, Quarantine, SamplerStatus, StoredState
 from gpumon.state.report import Report
-from gpumon.store.events import ErrorCounter
+from gpumon.store.error_events import ErrorCounter
 
 SXM = "NVIDIA H100 80GB HBM3"
 SEEN_LAST = 1e9 - 3600.0

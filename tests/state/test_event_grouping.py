@@ -46,7 +46,7 @@ def test_no_restart_counts_an_error_again(interleaved: list[tuple[str, int, floa
         seen.append(observation(at, source, times=times))
         if restarts[number : number + 1] == [True]:
             events = EventGrouper("boot-1")
-            events.recall(stored.values())
+            events.restore(stored.values())
         one = events.add(seen[-1])
         stored[one.id] = one
 
@@ -113,7 +113,7 @@ def test_a_burst_knows_its_ends_and_some_of_its_words() -> None:
 def test_another_boot_begins_anew() -> None:
     """Its clock began again: times of the last boot mean nothing to it."""
     events = EventGrouper("boot-2")
-    events.recall([error_event(100)])
+    events.restore([error_event(100)])
     assert events.add(observation(101.0)).count == 1
 
 

@@ -15,7 +15,7 @@ from gpumon.model.now import Now
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
 from gpumon.state.messages import ErrorChanges, Quarantine, SamplerStatus, StoredState, Tick
 from gpumon.state.reduce import reduce
-from gpumon.store.events import ErrorCounter
+from gpumon.store.error_events import ErrorCounter
 
 
 def test_a_healthy_poll_shows_every_gpu() -> None:

@@ -12,16 +12,19 @@ from pathlib import Path
 import pytest
 from loops import turn_until, turn_until_equal
 from sample_events import change
+from stores import read, write
 
 from gpumon.probe.core.metrics import INITIAL
-from gpumon.probe.core.result import ProbeResult, to_document
+from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import MOST_RESULTS, ProbeState
 from gpumon.services.persistence import Persistence
 from gpumon.state.messages import Message, ProbeEnded
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
-from gpumon.store.store import Retention, Store
+from gpumon.store import error_events, probe_runs
+from gpumon.store.retention import Retention
+from gpumon.store.store import Store
 from gpumon.supervisor.loop import Loop
 
 
@@ -67,11 +70,11 @@ class Agent:
         turn_until_equal(self.loop, self.known, {name.replace("_", " "): n for name, n in known.items()})
 
     def well(self) -> None:
-        turn_until(self.loop, lambda: self.persistence.trouble is None)
+        turn_until(self.loop, lambda: self.persistence.error is None)
 
     def stop(self) -> None:
         """Once everything that waited for the store has been given to it."""
-        turn_until(self.loop, lambda: not self.persistence._unstored)
+        turn_until(self.loop, lambda: self.persistence.complete)
         self.persistence.close()
 
 
@@ -100,7 +103,7 @@ def test_what_came_while_the_disk_was_full_is_stored_when_there_is_room(disk: Pa
     agent.persistence.record_errors([change(1)], None)
     full = {"before": 1.0, "full": 1.0, "still-full": 1.0, "xid_79": 1.0, "runs": 3.0}
     agent.knows(**full)
-    assert agent.persistence.trouble is not None
+    assert agent.persistence.error is not None
     filler.unlink()
     agent.well()
     agent.stop()
@@ -134,7 +137,7 @@ def test_the_last_success_is_recalled_over_any_number_of_skips(tmp_path: Path) -
     skips = [result(f"skip {n}", "skipped") for n in range(MOST_RESULTS)]
     with Store.open(path) as store:
         for one in (result("good"), *skips):
-            store.add_probe_result(to_document(one))
+            write(store, probe_runs.record, one)
 
     agent = Agent(path)
     turn_until(agent.loop, lambda: agent.monitor.latest.probe.last is not None)
@@ -151,7 +154,7 @@ def on_disk(path: Path, folder: Path) -> float:
     for file in path.parent.glob(f"{path.name}*"):
         shutil.copy(file, folder)
     with Store.open(folder / path.name) as store:
-        return sum(store.probe_counters("allreduce").outcomes.values())
+        return sum(read(store, probe_runs.read_counters, "allreduce").outcomes.values())
 
 
 def test_no_counter_of_the_probe_is_ahead_of_its_row(tmp_path: Path) -> None:
@@ -193,7 +196,7 @@ def test_a_damaged_store_is_told_for_as_long_as_the_agent_runs(tmp_path: Path) -
     agent.knows(after=1, runs=1)
     agent.well()
     [aside] = tmp_path.glob("gpumon.db.corrupt-*Z")
-    assert agent.persistence.notice == f"{path} was damaged and has been begun anew; the old file is {aside}"
+    assert agent.persistence.notice == f"{path} was damaged and is re-created; the damaged file is {aside}"
     agent.stop()
 
 
@@ -201,7 +204,7 @@ def test_a_store_that_is_damaged_in_mid_work_is_told_again_what_is_known(tmp_pat
     """The new file gets the results and counters that the agent still knows, so that a restart loses none."""
     path = tmp_path / "gpumon.db"
     with Store.open(path) as store:  # more than SQLite keeps in its cache
-        store.record(change(number, 48) for number in range(99_000))
+        write(store, error_events.record, (change(number, 48) for number in range(99_000)))
     agent = Agent(path)
     agent.persistence.record_result(result("before"))
     agent.knows(before=1, xid_48=99_000, runs=1)
@@ -209,7 +212,7 @@ def test_a_store_that_is_damaged_in_mid_work_is_told_again_what_is_known(tmp_pat
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
     agent.persistence.record_errors([change(50_000, 48, id="new")], None)
-    turn_until(agent.loop, lambda: agent.persistence.notice is not None and agent.persistence.trouble is None)
+    turn_until(agent.loop, lambda: agent.persistence.notice is not None and agent.persistence.error is None)
     agent.knows(before=1, xid_48=99_001, runs=1)
     agent.stop()
 

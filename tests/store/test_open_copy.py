@@ -15,12 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stores import read, write
 
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.inventory_table import render_inventory
 from gpumon.outputs.responses.inventory import InventoryResponse
-from gpumon.store.errors import StoreError
+from gpumon.store import gpus
 from gpumon.store.store import Store
+from gpumon.store.store_error import StoreError
 
 BOARD = StoredGpu(
     uuid="GPU-3", bus_id="00000000:61:00.0", serial="", name="H100", first_wall=time.time(), last_wall=time.time()
@@ -29,9 +31,11 @@ KILLED = """\
 import os, signal, sys
 from pathlib import Path
 from gpumon.model.stored_gpu import StoredGpu
+from gpumon.store import gpus
 from gpumon.store.store import Store
 store = Store.open(Path(sys.argv[1]))
-store.keep_boards([StoredGpu(uuid="GPU-3", bus_id="0", serial="", name="H100", first_wall=1.0, last_wall=1.0)])
+with store.writing() as connection:
+    gpus.put(connection, [StoredGpu(uuid="GPU-3", bus_id="0", serial="", name="H100", first_wall=1.0, last_wall=1.0)])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -47,7 +51,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def uuids(path: Path) -> list[str]:
     with Store.open_copy(path) as store:
-        return [board.uuid for board in store.boards()]
+        return [board.uuid for board in read(store, gpus.read)]
 
 
 def test_what_a_killed_agent_left_in_its_wal_is_read(path: Path) -> None:
@@ -59,15 +63,15 @@ def test_what_a_killed_agent_left_in_its_wal_is_read(path: Path) -> None:
     assert uuids(path) == ["GPU-3"]
     assert files(path.parent) == before
     with Store.open(path) as store:
-        assert [board.uuid for board in store.boards()] == ["GPU-3"]
+        assert [board.uuid for board in read(store, gpus.read)] == ["GPU-3"]
 
 
 def test_an_agent_that_has_the_store_open_is_not_disturbed(path: Path) -> None:
     """A hung agent holds the lock: its store is read, and can be written afterwards."""
     with Store.open(path) as store:
-        store.keep_boards([BOARD])
+        write(store, gpus.put, [BOARD])
         assert uuids(path) == ["GPU-3"]
-        store.keep_boards([replace(BOARD, uuid="GPU-4")])
+        write(store, gpus.put, [replace(BOARD, uuid="GPU-4")])
         assert len(uuids(path)) == 2
 
 
@@ -75,9 +79,9 @@ def test_a_missing_gpu_leaves_its_index_to_the_gpu_that_has_it_now(path: Path) -
     """After a reboot the driver counts the GPUs that are here."""
     other = replace(BOARD, uuid="GPU-4", bus_id="00000000:9D:00.0", last_wall=BOARD.last_wall + 60, gpu=3)
     with Store.open(path) as store:
-        store.keep_boards([replace(BOARD, gpu=3), other])
+        write(store, gpus.put, [replace(BOARD, gpu=3), other])
     with Store.open_copy(path) as store:
-        document = InventoryResponse.from_store(store.boards(), None).document()
+        document = InventoryResponse.from_store(read(store, gpus.read), None).document()
     assert [(gpu["gpu"], gpu["uuid"]) for gpu in document["gpus"]] == [(3, "GPU-4"), (None, "GPU-3")]
     assert "GPU-3" in render_inventory(document)
 
@@ -88,11 +92,11 @@ def test_a_replaced_board_is_reported_as_replaced(path: Path, *, accepted: bool)
     former = replace(BOARD, uuid="GPU-former", expected=False, last_wall=BOARD.last_wall - 60)
     lost = replace(former, uuid="GPU-lost", bus_id="00000000:9D:00.0")
     with Store.open(path) as store:
-        store.keep_boards([replace(BOARD, gpu=3), former, lost])
+        write(store, gpus.put, [replace(BOARD, gpu=3), former, lost])
         if accepted:
-            store.accept(1, ["GPU-lost"])
+            write(store, gpus.accept, 1, ["GPU-lost"])
     with Store.open_copy(path) as store:
-        document = InventoryResponse.from_store(store.boards(), store.accepted()).document()
+        document = InventoryResponse.from_store(read(store, gpus.read), read(store, gpus.accepted_count)).document()
     assert {gpu["uuid"]: gpu["reason"] for gpu in document["former_gpus"]} == {
         "GPU-former": "replaced",
         "GPU-lost": "accepted" if accepted else "replaced",
@@ -134,7 +138,7 @@ def test_the_right_to_read_is_enough() -> None:
     with tempfile.TemporaryDirectory() as folder:  # other users cannot enter pytest's own folders
         path = Path(folder) / "gpumon.db"
         with Store.open(path) as store:
-            store.keep_boards([BOARD])
+            write(store, gpus.put, [BOARD])
         path.chmod(0o600)
         for mode in (0o700, 0o755):
             path.parent.chmod(mode)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from loops import turn_until
 from sample_events import change
+from stores import read, write
 
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.terms import FAIL, Action
@@ -22,7 +23,9 @@ from gpumon.services.persistence import Persistence
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
-from gpumon.store.store import Retention, Store
+from gpumon.store import agent_runs, error_events, gpus, ports, spans, verdicts
+from gpumon.store.retention import Retention
+from gpumon.store.store import Store
 from gpumon.supervisor.loop import Loop
 
 BEFORE = AgentRun(boot_id="boot-1", version="1", began=2e9, began_at=100.0, last=2e9 + 50, stopped=2e9 + 51)
@@ -85,12 +88,9 @@ class Agent:
 
     def recover(self) -> None:
         """Until the store can be written again and everything that waited for that is in it."""
-        turn_until(self.loop, lambda: self.persistence.trouble is None and not self.persistence._verdicts_unstored)
-        report = self.monitor.latest
-        self.persistence.boards.keep(report)
-        self.persistence.ports.keep(report)
-        self.persistence.spans.keep(report.maintenances)
-        last = self.persistence._found(lambda store: store.log_position())
+        turn_until(self.loop, lambda: self.persistence.error is None and self.persistence.complete)
+        self.persistence.tick()
+        last = self.persistence.read(error_events.read_position)
         turn_until(self.loop, last.done)
         assert last.result() == LogPosition("boot-1", 7)
 
@@ -111,8 +111,8 @@ def delete_wal(path: Path) -> None:
 def replace_database(path: Path) -> None:
     other = path.with_name("other.db")
     with Store.open(other) as store:
-        store.put_agent_run(replace(BEFORE, began_at=1.0))
-        store.rule([raised("not_ours")])
+        write(store, agent_runs.put, [replace(BEFORE, began_at=1.0)])
+        write(store, verdicts.record, [raised("not_ours")])
     other.replace(path)
 
 
@@ -125,12 +125,12 @@ def test_a_store_that_is_deleted_under_the_agent_is_made_anew_with_all_that_it_k
     path = tmp_path / "state" / "gpumon.db"
     path.parent.mkdir()
     with Store.open(path) as store:
-        store.put_agent_run(BEFORE)
-        store.keep_boards([GONE, MISSING])
-        store.keep_ports([PORT])
-        store.keep_spans([MAINTENANCE])
-        store.accept(1, ())
-        store.record([], LogPosition("boot-1", 7))
+        write(store, agent_runs.put, [BEFORE])
+        write(store, gpus.put, [GONE, MISSING])
+        write(store, ports.put, [PORT])
+        write(store, spans.put, [MAINTENANCE])
+        write(store, gpus.accept, 1, ())
+        write(store, error_events.record, [], LogPosition("boot-1", 7))
     agent = Agent(path)
     assert agent.rule(raised("before"))
     agent.persistence.record_errors([change(1)], None)
@@ -143,20 +143,24 @@ def test_a_store_that_is_deleted_under_the_agent_is_made_anew_with_all_that_it_k
     assert agent.rule(raised("after"))
     assert agent.persistence.notice is None
     said = [one.message for one in caplog.records]
-    assert said.count("the store is out of order") == said.count("the store can be written again") == 1
+    assert said.count("the store cannot be written") == said.count("the store can be written again") == 1
 
     survivors = tmp_path / "survivors"
     shutil.copytree(path.parent, survivors)  # as SIGKILL leaves them
     with Store.open(survivors / "gpumon.db") as store:
-        assert {one.check for one in store.open_verdicts()} == {"before", "meanwhile", "after"}
-        assert {one.verdict.check for one in store.recent_transitions(0.0, 10)} >= {"before", "meanwhile", "after"}
-        assert set(store.boards()) == {GONE, MISSING}
-        assert store.ports() == (PORT,)
-        assert store.spans(Maintenance) == agent.monitor.latest.maintenances != ()
-        assert store.accepted() is not None
-        assert [one.count for one in store.error_counters()] == [1]
-        assert len(store.recent_events(10)) == 1
-        assert BEFORE in store.recent_agent_runs(10)
+        assert {one.check for one in read(store, verdicts.read_open)} == {"before", "meanwhile", "after"}
+        assert {one.verdict.check for one in read(store, verdicts.read_transitions, 10)} >= {
+            "before",
+            "meanwhile",
+            "after",
+        }
+        assert set(read(store, gpus.read)) == {GONE, MISSING}
+        assert read(store, ports.read) == (PORT,)
+        assert read(store, spans.read, Maintenance) == agent.monitor.latest.maintenances != ()
+        assert read(store, gpus.accepted_count) is not None
+        assert [one.count for one in read(store, error_events.read_counters)] == [1]
+        assert len(read(store, error_events.read_recent, 10)) == 1
+        assert BEFORE in read(store, agent_runs.read, 10)
     agent.persistence.close()
 
 
@@ -169,5 +173,5 @@ def test_a_store_that_another_agent_has_begun_in_its_place_is_left_to_that(tmp_p
         assert not agent.rule(raised("ours"))
         turn_until(agent.loop, lambda: "is using it" in (agent.persistence.notice or ""))
         theirs.prove_in_place()
-        assert theirs.open_verdicts() == ()
+        assert read(theirs, verdicts.read_open) == ()
     agent.persistence.close()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from loops import turn_until
+from stores import read, write
 
 from gpumon.clock import boot_clock
 from gpumon.health.acknowledge import Asked
@@ -23,7 +24,9 @@ from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
-from gpumon.store.store import Retention, Store
+from gpumon.store import agent_runs, verdicts
+from gpumon.store.retention import Retention, prune
+from gpumon.store.store import Store
 from gpumon.supervisor.loop import Loop
 
 needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
@@ -67,9 +70,9 @@ class Agent:
             take=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )
-        self.transitions = VerdictWriter(self.loop, self.persistence, lambda: self.monitor.latest)
+        self.verdict_writer = VerdictWriter(self.loop, self.persistence, lambda: self.monitor.latest)
         self.persistence.start()
-        turn_until(self.loop, lambda: self.monitor.latest.internal.restored or self.persistence.trouble is not None)
+        turn_until(self.loop, lambda: self.monitor.latest.internal.restored or self.persistence.error is not None)
 
     @property
     def open(self) -> set[str]:
@@ -84,13 +87,13 @@ class Agent:
 
     def stop(self) -> None:
         """Once the store knows what the agent knows."""
-        turn_until(self.loop, lambda: self.persistence.trouble is None and not self.persistence._verdicts_unstored)
+        turn_until(self.loop, lambda: self.persistence.error is None and self.persistence.complete)
         self.persistence.close()
 
 
 def history(path: Path) -> list[tuple[str, VerdictChange]]:
     with Store.open(path) as store:
-        return [(one.verdict.check, one.change) for one in store.recent_transitions(0.0, 1000)]
+        return [(one.verdict.check, one.change) for one in read(store, verdicts.read_transitions, 1000)]
 
 
 @pytest.fixture
@@ -137,13 +140,13 @@ def test_a_store_that_is_damaged_while_it_is_used_gets_all_verdicts_again(tmp_pa
     """With the history that the agent knows: what was cleared does not come back, what is open is not forgotten."""
     path = tmp_path / "gpumon.db"
     with Store.open(path) as store:  # more than SQLite keeps in its cache
-        store.rule(
-            raised(f"old {number}")._replace(
-                verdict=verdict(f"old {number}", reason="x" * 4000), change=VerdictChange.CHANGED
-            )
+        long = verdict("old", reason="x" * 4000)
+        old = (
+            raised("old")._replace(verdict=long._replace(check=f"old {number}"), change=VerdictChange.CHANGED)
             for number in range(1500)
         )
-        store.restore_verdicts([])
+        write(store, verdicts.record, old)
+        write(store, verdicts.restore, [], [])
     agent = Agent(path)
     agent.rule(raised("open"), raised("over"))
     agent.rule(cleared("over"))
@@ -152,10 +155,10 @@ def test_a_store_that_is_damaged_while_it_is_used_gets_all_verdicts_again(tmp_pa
         file.write(os.urandom(path.stat().st_size - 4096))
     for number in range(50):
         agent.rule(raised("later", 2e9 + number), cleared("later", 2e9 + number + 0.5))
-        if agent.persistence.notice is not None or agent.persistence.trouble is not None:
+        if agent.persistence.notice is not None or agent.persistence.error is not None:
             break
     agent.rule(raised("last"))
-    turn_until(agent.loop, lambda: agent.persistence.notice is not None and agent.persistence.trouble is None)
+    turn_until(agent.loop, lambda: agent.persistence.notice is not None and agent.persistence.error is None)
     agent.stop()
 
     restarted = Agent(path)
@@ -169,11 +172,9 @@ def test_when_a_verdict_was_last_so_survives_and_brings_none_back(tmp_path: Path
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
     agent.rule(raised("quiet"), raised("over"))
-    known = agent.monitor.latest
-    later = {key: one._replace(well=1234.0) for key, one in known.health.open.items()}
-    old = replace(known, health=replace(known.health, open=later))
+    later = tuple(one._replace(well=1234.0) for one in agent.monitor.latest.health.open.values())
     agent.rule(cleared("over"))
-    agent.persistence.touch_verdicts(old)
+    agent.persistence.put(verdicts.TABLE, [later])
     agent.stop()
 
     restarted = Agent(path)
@@ -189,7 +190,8 @@ def test_what_waits_to_become_a_verdict_survives(tmp_path: Path) -> None:
     at = boot_clock()
     pending = {("ib_port_down", "mlx5_0/1"): Pending(OK, {WARN: 110.0, FAIL: 100.0}, 120.0, 240.0)}
     health = replace(agent.monitor.latest.health, pending=pending, judged_at=at, looked_at=120.0)
-    agent.persistence.keep_waiting(replace(agent.monitor.latest, health=health))
+    agent.monitor.latest = replace(agent.monitor.latest, health=health)
+    agent.verdict_writer.put_pending()
     agent.stop()
     restarted = Agent(path)
     [(key, one)] = restarted.monitor.latest.health.pending.items()
@@ -205,48 +207,47 @@ def test_an_acknowledgement_is_durable_before_it_is_answered(tmp_path: Path) -> 
     agent.rule(raised("gpu_xid_critical"), raised("gpu_lost"))
     latest = agent.monitor.latest
     agent.monitor.latest = replace(latest, health=replace(latest.health, judged=True))
-    answer = agent.transitions.acknowledge(Asked(check="gpu_xid_critical", note="board replaced"))
+    answer = agent.verdict_writer.acknowledge(Asked(check="gpu_xid_critical", note="board replaced"))
     turn_until(agent.loop, answer.done)
     assert answer.result().stored
     assert agent.open == {"gpu_lost"}
-    agent.transitions.stop()
-    refused = agent.transitions.acknowledge(Asked(check="gpu_lost"))
+    agent.verdict_writer.stop()
+    refused = agent.verdict_writer.acknowledge(Asked(check="gpu_lost"))
     turn_until(agent.loop, refused.done)
     assert refused.result().trouble
     agent.stop()
     with Store.open(path) as store:
-        [last] = [one for one in store.recent_transitions(0.0, 10) if one.change is VerdictChange.CLEARED]
+        [last] = [one for one in read(store, verdicts.read_transitions, 10) if one.change is VerdictChange.CLEARED]
         assert (last.way, last.note) == (Way.ACKNOWLEDGED, "board replaced")
-        assert [one.check for one in store.open_verdicts()] == ["gpu_lost"]
+        assert [one.check for one in read(store, verdicts.read_open)] == ["gpu_lost"]
 
 
 def test_the_last_clearing_of_each_verdict_outlives_the_retention(tmp_path: Path) -> None:
     """Else an old error, which the store still has, would be news again."""
-    now = [2e9 + 100]
-    with Store.open(tmp_path / "gpumon.db", retention=Retention(days=1), clock=lambda: now[0]) as store:
-        store.rule([raised("a"), cleared("a"), raised("b")])
-        now[0] += 10 * 86400
-        store.prune()
-        assert set(store.cleared_verdicts()) == {("a", "GPU-1")}
-        assert len(store.recent_transitions(0.0, 10)) == 1
+    with Store.open(tmp_path / "gpumon.db") as store:
+        write(store, verdicts.record, [raised("a"), cleared("a"), raised("b")])
+        write(store, prune, Retention(days=1), 2e9 + 10 * 86400)
+        assert set(read(store, verdicts.read_last_cleared)) == {("a", "GPU-1")}
+        assert len(read(store, verdicts.read_transitions, 10)) == 1
 
 
 def test_a_row_that_cannot_be_read_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is told, and the agent goes on with the rest."""
     with Store.open(tmp_path / "gpumon.db") as store:
-        store.rule([raised("good"), raised("bad")])
-        store._execute("UPDATE verdicts SET document = '{\"level\": 77}' WHERE check_name = 'bad'")
-        assert [one.check for one in store.open_verdicts()] == ["good"]
-    assert "a stored verdict cannot be read" in caplog.text
+        write(store, verdicts.record, [raised("good"), raised("bad")])
+        with store.writing() as connection:
+            connection.execute("UPDATE verdicts SET document = '{\"level\": 77}' WHERE check_name = 'bad'")
+        assert [one.check for one in read(store, verdicts.read_open)] == ["good"]
+    assert "ignored an unreadable verdict in the store" in caplog.text
 
 
-def test_lives_are_rows_that_are_brought_up_to_date(tmp_path: Path) -> None:
+def test_the_row_of_a_run_is_updated(tmp_path: Path) -> None:
     """One a life, the newest last, whatever becomes of the store in between."""
     first = AgentRun(boot_id="boot-1", version="1", began=2e9, began_at=100.0, last=2e9)
     second = replace(first, began=2e9 + 500, began_at=600.0, last=2e9 + 500)
     with Store.open(tmp_path / "gpumon.db") as store:
-        store.put_agent_run(first)
-        store.put_agent_run(replace(first, last=2e9 + 60, stopped=2e9 + 61))
-        store.put_agent_run(second)
-        assert store.recent_agent_runs(10) == (replace(first, last=2e9 + 60, stopped=2e9 + 61), second)
-        assert store.recent_agent_runs(1) == (second,)
+        write(store, agent_runs.put, [first])
+        write(store, agent_runs.put, [replace(first, last=2e9 + 60, stopped=2e9 + 61)])
+        write(store, agent_runs.put, [second])
+        assert read(store, agent_runs.read, 10) == (replace(first, last=2e9 + 60, stopped=2e9 + 61), second)
+        assert read(store, agent_runs.read, 1) == (second,)

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 from sample_events import change
+from stores import read, write
 
 from gpumon.model.error_event import ErrorChange
+from gpumon.store import error_events
 from gpumon.store import writer as writer_module
-from gpumon.store.errors import StoreError
 from gpumon.store.store import Store
-from gpumon.store.writer import LIMIT, Writer
+from gpumon.store.store_error import StoreError
+from gpumon.store.writer import MAX_QUEUED, StoreWriter
 
 SOON = 60.0
 """Seconds after which a test gives up; nothing waits that long when all is well."""
@@ -38,14 +40,14 @@ class Loop:
         self._posted.put(callback)
 
     def on_open(self, store: Store) -> None:
-        counts = sum(one.count for one in store.error_counters())
+        counts = sum(one.count for one in read(store, error_events.read_counters))
         self.post(lambda: self.opened.append(counts))
 
     def turn(self) -> None:
         self._posted.get(timeout=SOON)()
 
-    def add(self, writer: Writer, *changes: ErrorChange) -> None:
-        writer.submit(lambda store: store.record(changes), self.done.append, self.failed.append)
+    def add(self, writer: StoreWriter, *changes: ErrorChange) -> None:
+        writer.submit(lambda connection: error_events.record(connection, changes), self.done.append, self.failed.append)
 
 
 @pytest.fixture
@@ -59,11 +61,11 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(loop: Loop) -> Iterator[Callable[[Path], Writer]]:
-    writers: list[Writer] = []
+def start(loop: Loop) -> Iterator[Callable[[Path], StoreWriter]]:
+    writers: list[StoreWriter] = []
 
-    def started(path: Path) -> Writer:
-        writers.append(Writer(path, post=loop.post, on_open=loop.on_open, back_off=(0.02, 0.1)))
+    def started(path: Path) -> StoreWriter:
+        writers.append(StoreWriter(path, post=loop.post, on_open=loop.on_open, back_off=(0.02, 0.1)))
         writers[-1].start()
         return writers[-1]
 
@@ -72,7 +74,7 @@ def start(loop: Loop) -> Iterator[Callable[[Path], Writer]]:
         writer.close(SOON)
 
 
-def test_work_is_durable_when_it_is_told_as_done(path: Path, loop: Loop, start: Callable[[Path], Writer]) -> None:
+def test_work_is_durable_when_it_is_told_as_done(path: Path, loop: Loop, start: Callable[[Path], StoreWriter]) -> None:
     """What was acknowledged is in the file after closing; work that waits is finished first."""
     writer = start(path)
     for number in range(5):
@@ -84,20 +86,20 @@ def test_work_is_durable_when_it_is_told_as_done(path: Path, loop: Loop, start: 
 
     assert loop.opened == [0]
     assert loop.done == [None] * 5
-    with Store.open(path, clock=lambda: 2e9) as store:
-        assert [one.count for one in store.error_counters()] == [5]
+    with Store.open(path) as store:
+        assert [one.count for one in read(store, error_events.read_counters)] == [5]
 
 
 def test_failures_come_back_and_the_store_is_opened_again(
-    loop: Loop, start: Callable[[Path], Writer], tmp_path: Path
+    loop: Loop, start: Callable[[Path], StoreWriter], tmp_path: Path
 ) -> None:
     """While the folder is missing work fails at once with the reason; once it exists the store opens by itself."""
     folder = tmp_path / "later"
     writer = start(folder / "gpumon.db")
     loop.add(writer, change(1))
     loop.turn()
-    assert [error.wrong for error in loop.failed] == ["its folder does not exist"]
-    trouble = writer.trouble()
+    assert [error.problem for error in loop.failed] == ["its folder does not exist"]
+    trouble = writer.error()
     assert trouble is not None
     assert trouble.remedy == f"create it: mkdir -p {folder}"
 
@@ -108,20 +110,24 @@ def test_failures_come_back_and_the_store_is_opened_again(
     loop.turn()
 
     assert loop.done == [None]
-    assert writer.trouble() is None
+    assert writer.error() is None
 
 
-def test_damage_met_in_mid_work_begins_a_new_store(path: Path, loop: Loop, start: Callable[[Path], Writer]) -> None:
+def test_damage_met_in_mid_work_begins_a_new_store(
+    path: Path, loop: Loop, start: Callable[[Path], StoreWriter]
+) -> None:
     """The work that met the damage fails, the file is moved aside, and the next work succeeds."""
-    with Store.open(path, clock=lambda: 2e9) as store:
-        store.record(change(number) for number in range(MORE_THAN_CACHED))
+    with Store.open(path) as store:
+        write(store, error_events.record, (change(number) for number in range(MORE_THAN_CACHED)))
     writer = start(path)
     loop.turn()
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
 
-    writer.submit(lambda store: store.recent_events(MORE_THAN_CACHED), loop.done.append, loop.failed.append)
+    writer.submit(
+        lambda connection: error_events.read_recent(connection, MORE_THAN_CACHED), loop.done.append, loop.failed.append
+    )
     loop.turn()
     loop.turn()
     loop.add(writer, change(1))
@@ -133,63 +139,65 @@ def test_damage_met_in_mid_work_begins_a_new_store(path: Path, loop: Loop, start
     assert len(list(path.parent.glob("gpumon.db.corrupt-*Z"))) == 1
 
 
-def test_a_mistake_in_the_work_does_not_end_the_thread(path: Path, loop: Loop, start: Callable[[Path], Writer]) -> None:
+def test_a_mistake_in_the_work_does_not_end_the_thread(
+    path: Path, loop: Loop, start: Callable[[Path], StoreWriter]
+) -> None:
     """Work that raises something unforeseen fails, and later work is done."""
     writer = start(path)
     loop.turn()
-    writer.submit(lambda store: store.add_probe_result({}), loop.done.append, loop.failed.append)
+    writer.submit(lambda _: {}["probe"], loop.done.append, loop.failed.append)
     loop.turn()
     loop.turn()
     loop.add(writer, change(1))
     loop.turn()
 
-    assert ["KeyError('probe')" in error.wrong for error in loop.failed] == [True]
+    assert ["KeyError('probe')" in error.problem for error in loop.failed] == [True]
     assert loop.done == [None]
 
 
 def test_a_hung_disk_keeps_nobody_waiting(
-    path: Path, loop: Loop, start: Callable[[Path], Writer], monkeypatch: pytest.MonkeyPatch
+    path: Path, loop: Loop, start: Callable[[Path], StoreWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Work that does not return is told as trouble, work is refused when too much waits, and closing gives up."""
-    monkeypatch.setattr(writer_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(writer_module, "HUNG_SECONDS", 0.05)
     writer = start(path)
     loop.turn()
     entered, healed = threading.Event(), threading.Event()
 
-    def hang(_: Store) -> None:
+    def hang(_: object) -> None:
         entered.set()
         healed.wait(SOON)
 
     writer.submit(hang, loop.done.append, loop.failed.append)
     assert entered.wait(SOON)
-    for number in range(LIMIT + 1):
+    for number in range(MAX_QUEUED + 1):
         loop.add(writer, change(number))
     loop.turn()
-    assert [error.wrong for error in loop.failed] == [f"{LIMIT} pieces of work are waiting already"]
+    assert [error.problem for error in loop.failed] == [f"{MAX_QUEUED} writes are queued"]
     assert not writer.close(0.1)
-    trouble = writer.trouble()
+    trouble = writer.error()
     assert trouble is not None
-    assert trouble.wrong.startswith("the disk has not answered for")
+    assert trouble.problem.startswith("the disk has not answered for")
 
     healed.set()
-    for _ in range(LIMIT + 1):
+    for _ in range(MAX_QUEUED + 1):
         loop.turn()
-    assert len(loop.done) == LIMIT + 1
+    assert len(loop.done) == MAX_QUEUED + 1
     assert writer.close(SOON)
-    assert writer.trouble() is None
+    assert writer.error() is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_a_full_disk_is_trouble_until_there_is_room(
-    tmp_path: Path, loop: Loop, start: Callable[[Path], Writer]
+    tmp_path: Path, loop: Loop, start: Callable[[Path], StoreWriter]
 ) -> None:
     """Counters are restored from a full disk, work fails, and the trouble ends by itself when space is freed."""
     folder = tmp_path / "disk"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", folder], check=True)
     try:
-        with Store.open(folder / "gpumon.db", clock=lambda: 2e9) as store:
-            store.record([change(1)])
+        with Store.open(folder / "gpumon.db") as store:
+            write(store, error_events.record, [change(1)])
         filler = folder / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
             while True:
@@ -200,13 +208,13 @@ def test_a_full_disk_is_trouble_until_there_is_room(
         loop.turn()
         loop.turn()
         assert loop.opened == [1]
-        assert ["the disk is full" in error.wrong for error in loop.failed] == [True]
-        assert str(writer.trouble()) == str(loop.failed[0])
+        assert ["the disk is full" in error.problem for error in loop.failed] == [True]
+        assert str(writer.error()) == str(loop.failed[0])
 
         filler.unlink()
         loop.turn()
         assert loop.opened == [1, 1]
-        assert writer.trouble() is None
+        assert writer.error() is None
         assert writer.close(SOON)
     finally:
         subprocess.run(["umount", "--lazy", folder], check=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpumon.probe.core.baseline import good_runs
@@ -88,8 +88,9 @@ def ended(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: fl
 def recalled(
     state: ProbeState, results: Sequence[ProbeResult], runs: Mapping[str, float], skips: Mapping[str, float]
 ) -> ProbeState:
-    """Return the state with results from the store, newest last. Its counts include older results."""
-    metrics, since = state.metrics, state.history
+    """Continue from the stored state, newest result last. The counters exceed the results, and add to those since."""
+    counted, since = state.metrics, state.history
+    metrics = counted
     known = {one.id for one in results}
     state = replace(state, last=None, history=(), ran=(), good=())
     for result in (*results, *(one for one in since if one.id not in known)):
@@ -97,10 +98,15 @@ def recalled(
         state = _with(state, result)
     metrics = replace(
         metrics,
-        runs_total=dict.fromkeys(OUTCOMES, 0.0) | dict(runs),
-        skips_total=dict.fromkeys(SKIP_REASONS, 0.0) | dict(skips),
+        runs_total=_sum(OUTCOMES, runs, counted.runs_total or {}),
+        skips_total=_sum(SKIP_REASONS, skips, counted.skips_total or {}),
     )
     return replace(state, metrics=metrics)
+
+
+def _sum(names: Iterable[str], stored: Mapping[str, float], since: Mapping[str, float]) -> dict[str, float]:
+    """Return the counters by name: what is stored, and what was counted since the start."""
+    return {name: stored.get(name, 0.0) + since.get(name, 0.0) for name in dict.fromkeys((*names, *stored, *since))}
 
 
 def _with(state: ProbeState, result: ProbeResult) -> ProbeState:

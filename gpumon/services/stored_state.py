@@ -1,0 +1,101 @@
+"""Reads the whole state from the store at start, and writes it back when writes were lost. Inside a transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpumon.health.standing import MAX_TRANSITIONS, MAX_WEIGHTY
+from gpumon.health.verdict import VerdictTransition
+from gpumon.model.error_event import SXID, XID
+from gpumon.model.hold import Hold
+from gpumon.model.maintenance import Maintenance
+from gpumon.probe.core.state import MOST_RAN, MOST_RESULTS
+from gpumon.state.error_counters import MAX_EVENTS
+from gpumon.state.messages import StoredState
+from gpumon.state.report import Report
+from gpumon.store import agent_runs, error_events, gpus, pending_verdicts, ports, probe_runs, spans, verdicts
+from gpumon.store.error_events import ErrorCounter
+from gpumon.store.probe_runs import ProbeCounters
+from gpumon.store.table import Table
+
+MAX_AGENT_RUNS = 50
+"""Maximum number of runs of the agent that are read."""
+
+
+def read(connection: sqlite3.Connection, probe: str) -> StoredState:
+    """Return as much of the store's content as the Report has room for."""
+    counters = probe_runs.read_counters(connection, probe)
+    return StoredState(
+        counters=error_events.read_counters(connection),
+        events=error_events.read_recent(connection, MAX_EVENTS),
+        position=error_events.read_position(connection),
+        gpus=gpus.read(connection),
+        ports=ports.read(connection),
+        accepted=gpus.accepted_count(connection) is not None,
+        verdicts=verdicts.read_open(connection),
+        transitions=_transitions(connection),
+        cleared=verdicts.read_last_cleared(connection),
+        pending=pending_verdicts.read(connection),
+        agent_runs=agent_runs.read(connection, MAX_AGENT_RUNS),
+        maintenances=spans.read(connection, Maintenance),
+        holds=spans.read(connection, Hold),
+        probe_results=probe_runs.read_recent(connection, newest=MOST_RESULTS, each=MOST_RAN),
+        probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
+        probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
+    )
+
+
+def rows(stored: StoredState) -> Mapping[Table[Any], Sequence[Any]]:
+    """Return the stored rows of the tables that are written row by row."""
+    positions = [] if stored.position is None else [stored.position]
+    return {
+        gpus.TABLE: stored.gpus,
+        ports.TABLE: stored.ports,
+        agent_runs.TABLE: stored.agent_runs,
+        spans.TABLE: (*stored.maintenances, *stored.holds),
+        error_events.POSITION: positions,
+    }
+
+
+def write(connection: sqlite3.Connection, report: Report, rows: Mapping[Table[Any], Sequence[Any]], probe: str) -> None:
+    """Write these rows and everything that the Report holds. What the store already has does not change."""
+    for table, known in rows.items():
+        table.put(connection, known)
+    error_events.restore(connection, report.events, _error_counters(report))
+    history = (*report.health.cleared.values(), *report.health.history)
+    verdicts.restore(connection, report.health.open.values(), history)
+    probe_runs.restore(connection, probe, report.probe.known, _probe_counters(report))
+    if report.internal.inventory.accepted:
+        gpus.accept(connection, report.internal.inventory.learned, ())
+
+
+def _transitions(connection: sqlite3.Connection) -> tuple[VerdictTransition, ...]:
+    """Return the newest transitions, preceded by those that later evaluations depend on."""
+    newest = verdicts.read_transitions(connection, MAX_TRANSITIONS)
+    weighty = verdicts.read_transitions(connection, MAX_WEIGHTY, weighty=True)
+    seen = {_identity(transition) for transition in newest}
+    return (*[transition for transition in weighty if _identity(transition) not in seen], *newest)
+
+
+def _identity(transition: VerdictTransition) -> tuple[object, ...]:
+    return transition.verdict.key, transition.change, transition.wall
+
+
+def _error_counters(report: Report) -> list[ErrorCounter]:
+    counted = {XID: report.internal.xids, SXID: report.internal.sxids}
+    return [
+        ErrorCounter(kind=kind, device=device, code=int(code), count=int(count), last_wall=last)
+        for kind, devices in counted.items()
+        for device, codes in devices.items()
+        for code, (count, last) in codes.items()
+    ]
+
+
+def _probe_counters(report: Report) -> ProbeCounters:
+    metrics = report.probe.metrics
+    return ProbeCounters(
+        outcomes={outcome: int(count) for outcome, count in (metrics.runs_total or {}).items()},
+        reasons={reason: int(count) for reason, count in (metrics.skips_total or {}).items()},
+    )

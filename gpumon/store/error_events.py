@@ -1,0 +1,203 @@
+"""Rows of error events, and of the error counters that outlive them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gpumon.model.error_event import CANCELLED_BY, KMSG, NVML, SXID, XID, ErrorChange, ErrorEvent, LogPosition
+from gpumon.store.table import Table, insert, select, values
+
+_COUNTED = (XID, SXID)
+_COUNTER = ("kind", "device", "code", "count", "last_wall")
+_COLUMNS = tuple(field.name for field in fields(ErrorEvent) if field.name != "cancelled_wall")
+_FLAGS = ("unnumbered", "historical", "fatal")
+_FIRST = frozenset({"id", "kind", "code", "bus_id", "boot_id", "historical"})
+"""Columns that keep their first value."""
+_GROWING = frozenset({"last_at", "last_wall", "nvml", "kmsg", "unnumbered"})
+"""Columns that an older state of the same event does not reduce."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorCounter:
+    """Number of errors of one device and code since the store was created."""
+
+    kind: str
+    device: str
+    """As ErrorEvent.device names it."""
+    code: int
+    count: int
+    last_wall: float
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventQuery:
+    """Selects events. None matches any."""
+
+    uuid: str | None = None
+    bus_id: str | None = None
+    """With a uuid: events at this address that name no GPU match too."""
+    kind: str | None = None
+    code: int | None = None
+    source: str | None = None
+    since: float | None = None
+    until: float | None = None
+    """Seconds since the epoch: the event was observed between them."""
+    before: tuple[float, int] | None = None
+    """Place of the last event of the previous page."""
+    limit: int = 100
+
+    def matches(self, event: ErrorEvent) -> bool:
+        """Return whether the store would find this event, `before` and `limit` aside."""
+        return (
+            (self.uuid in (None, event.uuid) or (event.uuid is None and event.bus_id == self.bus_id))
+            and self.kind in (None, event.kind)
+            and self.code in (None, event.code)
+            and (self.source is None or self.source in event.sources)
+            and (self.since is None or event.last_wall > self.since)
+            and (self.until is None or event.first_wall < self.until)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event and its place in the order of all events."""
+
+    event: ErrorEvent
+    place: tuple[float, int]
+
+
+def record(connection: sqlite3.Connection, changes: Iterable[ErrorChange], position: LogPosition | None = None) -> None:
+    """Store events as they are now, add what they gained to the counters, and store the kernel log position.
+
+    An event that is already stored counts only the excess over its row, so recording a change twice counts it once.
+    """
+    for change in changes:
+        _count(connection, change.event, _write(connection, change))
+    if position is not None:
+        put_position(connection, [position])
+
+
+def restore(connection: sqlite3.Connection, events: Iterable[ErrorEvent], counters: Iterable[ErrorCounter]) -> None:
+    """Store events, and raise the counters to at least these."""
+    for event in events:
+        _write(connection, ErrorChange(event, 0))
+    connection.executemany(
+        f"{insert('error_counters', _COUNTER)} ON CONFLICT DO UPDATE SET"
+        " count = max(count, excluded.count), last_wall = max(last_wall, excluded.last_wall)",
+        [values(counter, _COUNTER) for counter in counters],
+    )
+
+
+def put_position(connection: sqlite3.Connection, positions: Iterable[LogPosition]) -> None:
+    """Store up to which record the kernel log has been processed."""
+    for position in positions:
+        value = f"{position.boot_id} {position.sequence}"
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('kernel_log', ?)", (value,))
+
+
+POSITION: Table[LogPosition] = Table(name="kernel_log_position", key=lambda _: None, put=put_position)
+
+
+def read_position(connection: sqlite3.Connection) -> LogPosition | None:
+    """Return up to which record the kernel log has been processed; None if it never was."""
+    row = connection.execute("SELECT value FROM meta WHERE key = 'kernel_log'").fetchone()
+    if row is None:
+        return None
+    boot_id, _, sequence = row[0].partition(" ")
+    return LogPosition(boot_id, int(sequence))
+
+
+def read_counters(connection: sqlite3.Connection) -> tuple[ErrorCounter, ...]:
+    """Return all error counters."""
+    rows = connection.execute(select("error_counters", _COUNTER, "ORDER BY kind DESC, device, code"))
+    return tuple(ErrorCounter(**dict(zip(_COUNTER, row, strict=True))) for row in rows)
+
+
+def read_recent(connection: sqlite3.Connection, limit: int) -> tuple[ErrorEvent, ...]:
+    """Return the newest events, the newest last."""
+    return tuple(stored.event for stored in reversed(find(connection, EventQuery(limit=limit))))
+
+
+def find(connection: sqlite3.Connection, query: EventQuery) -> tuple[StoredEvent, ...]:
+    """Return the events that match, the newest first."""
+    conditions = dict(_conditions(query))
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    rest = f"{where} ORDER BY last_wall DESC, number DESC LIMIT ?"
+    rows = connection.execute(
+        select("error_events", (*_COLUMNS, _CANCELLED, "number"), rest),
+        (*(value for values in conditions.values() for value in values), query.limit),
+    )
+    return tuple(_stored(row) for row in rows)
+
+
+def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
+    """Delete events that are older than `oldest`, or more than `limit`."""
+    connection.execute(
+        "DELETE FROM error_events WHERE last_wall < ? OR number <= (SELECT max(number) FROM error_events) - ?",
+        (oldest, limit),
+    )
+
+
+def _write(connection: sqlite3.Connection, change: ErrorChange) -> int:
+    """Store an event. Return by how much its count exceeds the stored row."""
+    event = change.event
+    row = connection.execute("SELECT nvml, kmsg, unnumbered FROM error_events WHERE id = ?", (event.id,)).fetchone()
+    document = {name: getattr(event, name) for name in _COLUMNS} | {"texts": json.dumps(event.texts)}
+    connection.execute(_UPSERT, tuple(document.values()))
+    return change.gained if row is None else max(0, event.count - max(row)) * (not event.historical)
+
+
+def _count(connection: sqlite3.Connection, event: ErrorEvent, gained: int) -> None:
+    if gained and event.kind in _COUNTED:
+        connection.execute(
+            f"{insert('error_counters', _COUNTER)} ON CONFLICT DO UPDATE SET"
+            " count = count + excluded.count, last_wall = max(last_wall, excluded.last_wall)",
+            (event.kind, event.device, event.code, gained, event.last_wall),
+        )
+
+
+def _conditions(query: EventQuery) -> Iterator[tuple[str, tuple[object, ...]]]:
+    if query.uuid is not None:
+        yield "(uuid = ? OR (uuid IS NULL AND bus_id = ?))", (query.uuid, query.bus_id)
+    if query.kind is not None:
+        yield "kind = ?", (query.kind,)
+    if query.code is not None:
+        yield "code = ?", (query.code,)
+    if query.source is not None:
+        yield {NVML: "nvml > 0", KMSG: "(kmsg > 0 OR unnumbered > 0)"}[query.source], ()
+    if query.since is not None:
+        yield "last_wall > ?", (query.since,)
+    if query.until is not None:
+        yield "first_wall < ?", (query.until,)
+    if query.before is not None:
+        yield "(last_wall, number) < (?, ?)", query.before
+
+
+_CANCELLERS = " ".join(f"WHEN {code} THEN {by}" for code, by in CANCELLED_BY.items())
+_CANCELLED = (
+    "(SELECT min(other.last_wall) FROM error_events AS other WHERE other.kind = error_events.kind"  # noqa: S608 - our own names
+    f" AND other.code = CASE error_events.code {_CANCELLERS} END"
+    " AND other.bus_id = error_events.bus_id AND other.last_wall >= error_events.last_wall)"
+)
+_UPDATES = ", ".join(
+    f"{name} = max({name}, excluded.{name})" if name in _GROWING else f"{name} = excluded.{name}"
+    for name in _COLUMNS
+    if name not in _FIRST
+)
+_UPSERT = (
+    f"{insert('error_events', _COLUMNS)} ON CONFLICT (id) DO UPDATE SET {_UPDATES} WHERE excluded.last_at >= last_at"
+)
+
+
+def _stored(row: tuple[Any, ...]) -> StoredEvent:
+    *columns, cancelled, number = row
+    document = dict(zip(_COLUMNS, columns, strict=True))
+    flags = {name: None if document[name] is None else bool(document[name]) for name in _FLAGS}
+    texts = tuple(json.loads(document["texts"]))
+    event = ErrorEvent(**document | flags | {"texts": texts, "cancelled_wall": cancelled})
+    return StoredEvent(event, (event.last_wall, number))

@@ -1,0 +1,56 @@
+"""Rows of GPUs: every GPU that this host has had."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import fields
+
+from gpumon.model.stored_gpu import StoredGpu
+from gpumon.store.table import Table, insert, select, values
+
+MAX_GPUS = 256
+"""Maximum number of rows: GPUs are replaced, and a host may have a long life."""
+ACCEPTED = "accepted_gpus"
+"""Key in `meta`: the number of GPUs that the operator has accepted."""
+
+_COLUMNS = tuple(field.name for field in fields(StoredGpu))
+_FIRST = frozenset({"uuid", "first_wall"})
+"""Columns that keep their first value."""
+
+
+def put(connection: sqlite3.Connection, gpus: Iterable[StoredGpu]) -> None:
+    """Write rows by uuid. Delete the GPUs that were not seen for longest, those that are not expected first."""
+    updates = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _FIRST)
+    connection.executemany(
+        f"{insert('gpus', _COLUMNS)} ON CONFLICT DO UPDATE SET {updates}", [values(gpu, _COLUMNS) for gpu in gpus]
+    )
+    connection.execute(
+        "DELETE FROM gpus WHERE uuid NOT IN (SELECT uuid FROM gpus ORDER BY expected DESC, last_wall DESC LIMIT ?)",
+        (MAX_GPUS,),
+    )
+
+
+TABLE: Table[StoredGpu] = Table(
+    name="gpus", key=lambda gpu: gpu.uuid, put=put, moving=frozenset({"first_wall", "last_wall", "energy"})
+)
+
+
+def read(connection: sqlite3.Connection) -> tuple[StoredGpu, ...]:
+    """Return all GPUs, the one seen last at the end."""
+    rows = connection.execute(select("gpus", _COLUMNS, "ORDER BY last_wall"))
+    documents = (dict(zip(_COLUMNS, row, strict=True)) for row in rows)
+    return tuple(StoredGpu(**document | {"expected": bool(document["expected"])}) for document in documents)
+
+
+def accept(connection: sqlite3.Connection, count: int | None, gone: Iterable[str]) -> None:
+    """Store the accepted number of GPUs, unless it is None, and that these uuids are no longer expected."""
+    connection.executemany("UPDATE gpus SET expected = 0 WHERE uuid = ?", [(uuid,) for uuid in gone])
+    if count is not None:
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (ACCEPTED, str(count)))
+
+
+def accepted_count(connection: sqlite3.Connection) -> int | None:
+    """Return the number of GPUs that the operator has accepted; None if there was nothing to accept."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (ACCEPTED,)).fetchone()
+    return None if row is None else int(row[0])

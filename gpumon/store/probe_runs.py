@@ -1,0 +1,178 @@
+"""Rows of probe runs, and of the counters that outlive them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gpumon.probe.core.result import ProbeResult, from_document, to_document
+
+log = logging.getLogger("gpumon.store")
+
+KEPT_GOOD = 200
+"""Runs of each probe with the outcome ok that outlive the retention: baselines are made from them."""
+_RANKED = (
+    "ranked AS (SELECT number, outcome AS ending,"
+    " row_number() OVER (PARTITION BY probe, outcome ORDER BY number DESC) AS place,"
+    " row_number() OVER (PARTITION BY probe ORDER BY number DESC) AS newest FROM probe_runs)"
+)
+"""The place of each run among those of its probe with its outcome, and among all of its probe. 1 is the newest."""
+_WITHOUT_LOG = "CASE WHEN json_valid(document) THEN json_remove(document, '$.log') ELSE document END"
+"""A document that is not JSON, as an earlier agent wrote NaN, must not cost the whole page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeCounters:
+    """Number of runs of a probe since the store was created."""
+
+    outcomes: Mapping[str, int]
+    """By outcome."""
+    reasons: Mapping[str, int]
+    """Skipped runs, by reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunQuery:
+    """Selects runs. None matches any."""
+
+    id: str | None = None
+    probe: str | None = None
+    since: float | None = None
+    until: float | None = None
+    """Seconds since the epoch: the run started between them."""
+    before: tuple[float, int] | None = None
+    """Place of the last run of the previous page."""
+    limit: int = 100
+
+    def matches(self, result: ProbeResult) -> bool:
+        """Return whether the store would find this run, `before` and `limit` aside."""
+        return (
+            self.id in (None, result.id)
+            and self.probe in (None, result.probe)
+            and (self.since is None or result.started > self.since)
+            and (self.until is None or result.started < self.until)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """The runs of one page, the newest first."""
+
+    results: tuple[ProbeResult, ...] = ()
+    """Without logs, unless the query names an id. Unreadable runs are left out."""
+    last: tuple[float, int] | None = None
+    """Place of the last run in the order of all; None if there are no more."""
+
+
+def record(connection: sqlite3.Connection, result: ProbeResult) -> None:
+    """Store a run and count it, unless its id is already stored."""
+    reason = result.reason if result.outcome == "skipped" else ""
+    added = connection.execute(
+        "INSERT OR IGNORE INTO probe_runs (id, probe, started, outcome, document) VALUES (?, ?, ?, ?, ?)", _row(result)
+    )
+    if added.rowcount:
+        connection.execute(
+            "INSERT INTO probe_counters VALUES (?, ?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
+            (result.probe, result.outcome, reason),
+        )
+
+
+def restore(
+    connection: sqlite3.Connection, probe: str, results: Iterable[ProbeResult], counters: ProbeCounters
+) -> None:
+    """Store the runs that the store does not have, and raise the counters of this probe to at least these.
+
+    A run that is older than the newest stored one of its probe has been deleted by the retention.
+    """
+    for result in sorted(results, key=lambda one: one.started):
+        connection.execute(
+            "INSERT OR IGNORE INTO probe_runs (id, probe, started, outcome, document) SELECT ?, ?, ?, ?, ?"
+            " WHERE NOT EXISTS (SELECT 1 FROM probe_runs WHERE probe = ? AND started > ?)",
+            (*_row(result), result.probe, result.started),
+        )
+    outcomes = ((outcome, "", count) for outcome, count in counters.outcomes.items() if outcome != "skipped")
+    reasons = (("skipped", reason, count) for reason, count in counters.reasons.items())
+    connection.executemany(
+        "INSERT INTO probe_counters VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET count = max(count, excluded.count)",
+        [(probe, *row) for row in (*outcomes, *reasons) if row[2]],
+    )
+
+
+def read_counters(connection: sqlite3.Connection, probe: str) -> ProbeCounters:
+    """Return the counters of a probe."""
+    rows = connection.execute("SELECT outcome, reason, count FROM probe_counters WHERE probe = ?", (probe,)).fetchall()
+    outcomes: dict[str, int] = {}
+    for outcome, _, count in rows:
+        outcomes[outcome] = outcomes.get(outcome, 0) + count
+    return ProbeCounters(outcomes=outcomes, reasons={reason: count for _, reason, count in rows if reason})
+
+
+def read_recent(connection: sqlite3.Connection, *, newest: int, each: int) -> tuple[ProbeResult, ...]:
+    """Return the `newest` runs of each probe, `each` of each outcome but skipped, and the good ones. Newest last."""
+    rows = connection.execute(
+        f"WITH {_RANKED} SELECT id, document FROM probe_runs JOIN ranked USING (number)"  # noqa: S608 - our own names
+        " WHERE newest <= ? OR (place <= ? AND ending != 'skipped') OR (place <= ? AND ending = 'ok')"
+        " ORDER BY number",
+        (newest, each, KEPT_GOOD),
+    )
+    return tuple(_readable(rows))
+
+
+def find(connection: sqlite3.Connection, query: RunQuery) -> RunPage:
+    """Return a page of the runs that match."""
+    conditions = dict(_conditions(query))
+    document = "document" if query.id is not None else _WITHOUT_LOG
+    rows = connection.execute(
+        f"SELECT id, {document}, started, number FROM probe_runs"  # noqa: S608 - our own names
+        f" WHERE {' AND '.join(conditions) or 'TRUE'} ORDER BY started DESC, number DESC LIMIT ?",
+        (*(value for values in conditions.values() for value in values), query.limit),
+    ).fetchall()
+    last = rows[-1][2:] if len(rows) == query.limit else None
+    return RunPage(tuple(_readable((run, text) for run, text, *_ in rows)), last)
+
+
+def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
+    """Delete runs older than `oldest`, or more than `limit`, but not the newest of each outcome, nor baselines."""
+    connection.execute(
+        "DELETE FROM probe_runs WHERE (started < ? OR number <= (SELECT max(number) FROM probe_runs) - ?)"  # noqa: S608
+        f" AND number NOT IN (WITH {_RANKED}"
+        " SELECT number FROM ranked WHERE place = 1 OR (place <= ? AND ending = 'ok'))",
+        (oldest, limit, KEPT_GOOD),
+    )
+
+
+def _row(result: ProbeResult) -> tuple[object, ...]:
+    document = json.dumps(to_document(result), separators=(",", ":"))
+    return result.id, result.probe, result.started, result.outcome, document
+
+
+def _conditions(query: RunQuery) -> Iterator[tuple[str, tuple[object, ...]]]:
+    if query.id is not None:
+        yield "id = ?", (query.id,)
+    if query.probe is not None:
+        yield "probe = ?", (query.probe,)
+    if query.since is not None:
+        yield "started > ?", (query.since,)
+    if query.until is not None:
+        yield "started < ?", (query.until,)
+    if query.before is not None:
+        yield "(started, number) < (?, ?)", query.before
+
+
+def _readable(rows: Iterable[tuple[str, str]]) -> Iterator[ProbeResult]:
+    """Yield the results of ids and documents, without unreadable ones."""
+    for run, text in rows:
+        try:
+            yield from_document(json.loads(text))
+        except (TypeError, ValueError, RecursionError) as error:
+            _warn(run, str(error))
+
+
+@lru_cache(maxsize=1000)
+def _warn(run: str, error: str) -> None:
+    """Log an unreadable run, once however often it is read."""
+    log.warning("ignored an unreadable probe run in the store", extra={"id": run, "error": error})
