@@ -1,4 +1,4 @@
-"""Where files are unless configured. Imports nothing of the configuration: `gpumon check` has no time for it."""
+"""Default directories. This module imports nothing, so that `gpumon check` starts quickly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ STORE, TOKEN = "gpumon.db", "token"
 
 
 def state_directory(environ: Mapping[str, str], *, root: bool) -> str:
-    """Where state lives unless configured: systemd's STATE_DIRECTORY, /var/lib/gpumon for root, else the user's."""
+    """Return the state directory: $STATE_DIRECTORY, else /var/lib/gpumon for root, else a directory of the user."""
     given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if given:
         return given
@@ -19,6 +19,6 @@ def state_directory(environ: Mapping[str, str], *, root: bool) -> str:
 
 
 def given_runtime_directory(environ: Mapping[str, str]) -> str | None:
-    """What systemd gives the agent of its unit; None for an agent that was started by hand."""
+    """Return the runtime directory of the systemd unit; None for an agent that systemd did not start."""
     given = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     return given or None

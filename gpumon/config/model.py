@@ -1,6 +1,6 @@
-"""TABLE: what can be configured. A setting is added by adding a row.
+"""TABLE: the settings. A setting is added by adding a row.
 
-Section and attribute are its name everywhere: `web.listen_address` in words, two levels in the file,
+Section and attribute are its name: `web.listen_address` in documents, two levels in the file,
 GPUMON_WEB__LISTEN_ADDRESS in the environment.
 """
 
@@ -31,13 +31,13 @@ class Web(Section):
 
     listen_address: Annotated[str, AfterValidator(check_address)] = setting(
         f"127.0.0.1:{DEFAULT_PORT}",
-        f"Where to serve. `:{DEFAULT_PORT}` is every address of the host, port 0 a free one.",
+        f"Address to listen on. `:{DEFAULT_PORT}` is every address of the host. Port 0 is any free port.",
         flag="--web.listen-address",
         restart=True,
     )
     token_file: SomePath = setting(
         ...,
-        "File with the token that writes ask for. Made at the first start, mode 0640.",
+        "File with the bearer token for requests that change state. Created at the first start with mode 0640.",
         flag="--web.token-file",
         default_in_words="`token` in the state directory",
         example="/var/lib/gpumon/token",
@@ -46,57 +46,55 @@ class Web(Section):
 
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
         (),
-        "Names by which clients may ask for the agent, besides IP addresses and the host's own names; `*` is any name.",
+        "Accepted names in the Host header besides IP addresses and the names of the host. `*` accepts any name.",
         example=["gpu-17.monitoring.example.com"],
         restart=True,
     )
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host (without brackets, empty for every address) and port."""
+        """Host and port. The host has no brackets and is empty for every address."""
         host, _, port = self.listen_address.rpartition(":")
         return host.strip("[]"), int(port)
 
 
 class Store(Section):
-    """What must survive a restart."""
+    """The database of what must survive a restart."""
 
     path: SomePath = setting(
         ...,
-        "SQLite file for events, counters, verdicts, the inventory and probe results. Its folder must exist.",
+        "SQLite file for events, counters, verdicts, the inventory and probe results.",
         flag="--store.path",
         default_in_words="`gpumon.db` in the state directory",
         example="/var/lib/gpumon/gpumon.db",
         restart=True,
     )
     retention_days: float = setting(
-        90, "Age at which events and results are deleted. Counters stay.", gt=0, restart=True
+        90, "Age at which events and probe results are deleted. Counters are kept.", gt=0, restart=True
     )
     retention_rows: int = setting(
-        100_000, "Most events, and most results, that are kept. Counters stay.", ge=1, restart=True
+        100_000, "Maximum number of events and of probe results to keep. Counters are kept.", ge=1, restart=True
     )
 
 
 class Log(Section):
-    """What goes to standard error."""
+    """The log on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
-        "Least severity that is written. A reload reaches the sampler when it is next replaced, all else at once.",
+        "Lowest severity that is logged. A reload applies to the sampler when it is next replaced.",
         flag="--log.level",
     )
-    format: Literal["logfmt", "json"] = setting("logfmt", "Form of a line.", flag="--log.format")
+    format: Literal["logfmt", "json"] = setting("logfmt", "Format of a line.", flag="--log.format")
 
 
 class Poll(Section):
-    """Reading the GPUs."""
+    """The polling of the GPUs."""
 
-    interval_seconds: float = setting(
-        1, "How often the fast readings are taken.", flag="--poll.interval", ge=0.1, le=60
-    )
+    interval_seconds: float = setting(1, "Interval of the fast readings.", flag="--poll.interval", ge=0.1, le=60)
     gpm: bool = setting(
         default=True,
-        meaning="Whether to read GPU performance monitoring (Hopper and later): two driver calls more a GPU and poll.",
+        meaning="Read GPU performance monitoring (GPM, Hopper and later). Two more driver calls per GPU and poll.",
     )
 
 
@@ -105,8 +103,8 @@ class Processes(Section):
 
     max_per_gpu: int = setting(
         0,
-        "How many of each GPU to show with pid, name and memory, the largest first. "
-        "0 shows none: names of processes are not for everyone.",
+        "Maximum number of processes per GPU to export with pid, name and memory, the largest first. "
+        "0 exports none, because process names may be confidential.",
         ge=0,
         le=MAX_SERIES["processes"],
     )
@@ -117,43 +115,43 @@ class Gpus(Section):
 
     expected_count: int | None = setting(
         None,
-        "How many there should be: docs/inventory.md.",
-        default_in_words="accepted, or learned",
+        "Number of GPUs that this host should have: docs/inventory.md.",
+        default_in_words="the accepted or learned number",
         example=8,
         ge=0,
         le=1024,
     )
     exclude: Annotated[tuple[Annotated[str, BeforeValidator(check_gpu)], ...], BeforeValidator(split)] = setting(
         (),
-        "GPUs that are never opened: uuid, PCI bus id or index.",
+        "GPUs that are never opened, by uuid, PCI bus id or index.",
         example=["GPU-4d2f7c1e-5d0b-6a0e-8c1f-2b3a4c5d6e7f", "0000:18:00.0"],
     )
 
 
 class Metrics(Section):
-    """The page for Prometheus."""
+    """The Prometheus endpoint."""
 
     detailed: bool = setting(
         default=False,
-        meaning="Whether `/metrics` shows the details too, which the API always shows: about a third more series.",
+        meaning="Export the detail metrics on `/metrics` too: about a third more series. The API always has them.",
         restart=True,
     )
 
 
 class Simulate(Section):
-    """A simulated node in place of this host's GPUs."""
+    """A simulated node that replaces the GPUs of this host."""
 
     profile: str | None = setting(
         None,
-        "Name of the profile, path of a recording (`./node.capture`), or none for the real GPUs.",
+        "Profile to simulate, or path of a recording to replay (`./node.capture`).",
         flag="--simulate",
-        default_in_words="none",
+        default_in_words="none: the real GPUs",
         example="h100x8",
         restart=True,
     )
     scenario: SomePath | None = setting(
         None,
-        "File that says what happens on the simulated node. Read again whenever it changes.",
+        "File with the events of the simulated node. Read again when it changes.",
         flag="--simulate.scenario",
         default_in_words="the profile's own",
         example="scenario.yml",
@@ -164,23 +162,26 @@ class Simulate(Section):
     @classmethod
     def _scenario_needs_profile(cls, scenario: Path | None, info: ValidationInfo) -> Path | None:
         if scenario is not None and info.data.get("profile", "") is None:
-            raise PydanticCustomError(NEEDS, "needs a profile", {"remedy": "set simulate.profile (--simulate) too"})
+            raise PydanticCustomError(NEEDS, "requires a profile", {"remedy": "set simulate.profile (--simulate) too"})
         return scenario
 
 
 class Health(Section):
-    """The checks, and the verdicts that they give: docs/health.md."""
+    """The health checks: docs/health.md."""
 
     thresholds: Mapping[str, float | None] = setting(
         {},
-        "Thresholds of the checks that differ from the shipped ones, by name. Null switches off what depends on one.",
+        "Thresholds of checks that override the defaults, by name. Null disables what depends on the threshold.",
         example={"core_celsius": 80},
     )
     disabled_checks: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
-        (), "Checks that are not made, by name.", example=["gpu_persistence_off"]
+        (), "Checks to disable, by name.", example=["gpu_persistence_off"]
     )
     boot_grace_seconds: float = setting(
-        300, "Time after a boot in which links may train and daemons start. On a simulated node 0.", ge=0, le=86400
+        300,
+        "Time after a boot for links to train and daemons to start. 0 on a simulated node unless set.",
+        ge=0,
+        le=86400,
     )
     file: SomePath | None = setting(
         None,
@@ -192,46 +193,46 @@ class Health(Section):
     )
     versions: Mapping[str, str] = setting(
         {},
-        "Versions that this host should have, by name: docs/inventory.md lists them.",
+        "Versions that this host should have, by name: docs/inventory.md lists the names.",
         example={"driver": "580.105.08"},
     )
 
 
 class Release(Section):
-    """Letting go of GPUs for maintenance: docs/release.md."""
+    """Releases, during which the agent closes the driver: docs/release.md."""
 
     marker: SomePath = setting(
         Path("/run/gpumon/release"),
-        "File that releases the node, or what it names, while it exists and is young enough.",
+        "Marker file that releases the node, or the GPU that it names, while it exists and is not too old.",
         restart=True,
     )
     max_seconds: float = setting(
-        1800, "Longest release, and age from which a marker file no longer counts.", ge=1, le=86400
+        1800, "Maximum length of a release, and maximum age of the marker file.", ge=1, le=86400
     )
 
 
 class Maintenance(Section):
-    """A while in which nothing pages: docs/maintenance.md."""
+    """Maintenance windows, during which no alert pages: docs/maintenance.md."""
 
-    max_seconds: float = setting(86400, "Longest maintenance.", ge=1, le=7 * 86400)
+    max_seconds: float = setting(86400, "Maximum length of a maintenance window.", ge=1, le=7 * 86400)
 
 
 class KernelLog(Section):
-    """The kernel's messages, which tell of Xids and of errors of NVSwitches."""
+    """The kernel log, which reports Xids and NVSwitch errors."""
 
     path: SomePath = setting(
         Path("/dev/kmsg"),
-        "Device to read. On a simulated node the host's is not read unless it is named.",
+        "Device to read. Not read on a simulated node unless it is set.",
         restart=True,
     )
 
 
 class Xids(Section):
-    """What the codes of the driver's errors mean."""
+    """The table of Xids."""
 
     file: SomePath | None = setting(
         None,
-        "File with rows in place of or beside the shipped ones, see docs/xids.md. Read again at each reload.",
+        "File with rows that override or extend the shipped table: docs/xids.md. Read again at each reload.",
         default_in_words="none",
         example="/etc/gpumon/xids.yml",
     )
@@ -240,26 +241,26 @@ class Xids(Section):
 class Pci(Section):
     """The PCI bus."""
 
-    sysfs: SomePath = setting(Path("/sys"), "Where sysfs is mounted.", restart=True)
+    sysfs: SomePath = setting(Path("/sys"), "Mount point of sysfs.", restart=True)
 
 
 class Links(Section):
-    """InfiniBand and RoCE ports, and the services that NVLink needs."""
+    """InfiniBand and RoCE ports, and the services that NVLink requires."""
 
     sysfs: SomePath | None = setting(
         None,
-        "Where sysfs is mounted.",
-        default_in_words="as for the PCI bus",
+        "Mount point of sysfs.",
+        default_in_words="`pci.sysfs`",
         example="/host/sys",
         restart=True,
     )
     root: SomePath = setting(
-        Path("/"), "Where the host's root is mounted: its units of systemd say what is installed.", restart=True
+        Path("/"), "Mount point of the root of the host, whose systemd units show what is installed.", restart=True
     )
 
 
 class Configuration(Section):
-    """Everything that can be configured, in force and checked."""
+    """The validated configuration."""
 
     web: Web
     store: Store
@@ -281,27 +282,27 @@ class Configuration(Section):
     _xid_rows: Mapping[int, Xid] = PrivateAttr(default_factory=dict)
 
     def with_origins(self, origins: Mapping[str, str]) -> Self:
-        """The same, knowing where each setting came from."""
-        told = self.model_copy()
-        told._origins = dict(origins)  # noqa: SLF001 - its own
-        return told
+        """Return a copy with the origin of each setting."""
+        copy = self.model_copy()
+        copy._origins = dict(origins)  # noqa: SLF001 - its own
+        return copy
 
     @property
     def xid_rows(self) -> Mapping[int, Xid]:
-        """What xids.file holds."""
+        """The rows of xids.file by code."""
         return self._xid_rows
 
     def with_xid_rows(self, rows: Mapping[int, Xid]) -> Self:
-        """The same, knowing what xids.file holds."""
-        told = self.model_copy()
-        told._xid_rows = dict(rows)  # noqa: SLF001 - its own
-        return told
+        """Return a copy with the rows of xids.file."""
+        copy = self.model_copy()
+        copy._xid_rows = dict(rows)  # noqa: SLF001 - its own
+        return copy
 
     def origin(self, name: str) -> str:
-        """Where a setting came from: file and line, variable, flag or "default"."""
+        """Return the origin of a setting: file and line, variable, flag or "default"."""
         return self._origins.get(name, "default")
 
     def value(self, name: str) -> Any:
-        """Value of a setting by its name, as in "web.listen_address"."""
+        """Return the value of a setting by its name, such as "web.listen_address"."""
         section, _, key = name.partition(".")
         return getattr(getattr(self, section), key)

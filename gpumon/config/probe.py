@@ -1,4 +1,4 @@
-"""Rows of the table of settings for the probe."""
+"""TABLE: the settings of the probe."""
 
 from __future__ import annotations
 
@@ -24,84 +24,84 @@ from gpumon.config.setting import (
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 
 DAY, YEAR = 86400, 366 * 86400
-"""Calendars and sockets know no time that is much longer."""
+"""Upper limits: longer times overflow timers."""
 
 
 class Probe(Section):
     """The all-reduce probe."""
 
-    enabled: bool = setting(default=True, meaning="Whether it may run, by itself or on request.")
+    enabled: bool = setting(default=True, meaning="Allow probe runs, scheduled and on request.")
     python: Annotated[SomePath | None, AfterValidator(check_program)] = setting(
         None,
-        "Python interpreter that has torch.",
-        default_in_words="the agent's own",
+        "Python interpreter with torch.",
+        default_in_words="the interpreter of the agent",
         example="/opt/torch/bin/python",
     )
     interval_seconds: float | None = setting(
-        None, "Time between runs.", default_in_words="the probe's own: 21600", example=21600, ge=10, le=YEAR
+        None, "Interval of scheduled runs.", default_in_words="21600", example=21600, ge=10, le=YEAR
     )
     jitter_seconds: float | None = setting(
         None,
-        "Time by which each run is moved at random, at most.",
-        default_in_words="the probe's own: 600",
+        "Maximum random delay of each scheduled run.",
+        default_in_words="600",
         example=600,
         ge=0,
         le=YEAR,
     )
     initial_delay_seconds: float | None = setting(
         None,
-        "Time from start to the first run.",
-        default_in_words="the probe's own: 60, on a simulated node 5",
+        "Delay of the first run after the start.",
+        default_in_words="60, on a simulated node 5",
         example=60,
         ge=0,
         le=YEAR,
     )
     min_idle_seconds: float | None = setting(
         None,
-        "Time for which nobody may have used the GPUs before a run by schedule; a run that is due waits for it.",
-        default_in_words="the probe's own: 600, on a simulated node 0",
+        "Time that the GPUs must have been idle before a scheduled run. A run that is due waits for it.",
+        default_in_words="600, on a simulated node 0",
         example=600,
         ge=0,
         le=YEAR,
     )
     allow_partial: bool = setting(
         default=False,
-        meaning="Whether a run may leave out GPUs that are in use, if two or more are not. It measures the ring alone.",
+        meaning="Allow runs on the idle GPUs alone if at least two are idle. They measure only the ring algorithm.",
     )
     algorithms: Annotated[tuple[Literal["default", "ring"], ...], BeforeValidator(split)] = setting(
         (),
-        "Which of NCCL's algorithms a run on all GPUs measures: `default` is its own choice, `ring` is without "
+        "NCCL algorithms that a run on all GPUs measures: `default` is the choice of NCCL, `ring` does not use "
         "NVLink SHARP.",
-        default_in_words="both; in a fabric of several nodes the ring",
+        default_in_words="both; `ring` in a fabric of several nodes",
         example=["default", "ring"],
     )
     deadline_seconds: float | None = setting(
         None,
         "Time after which a run is killed.",
-        default_in_words="the probe's own: 300, on CPU 60",
+        default_in_words="300, on CPU 60",
         example=300,
         ge=1,
         le=DAY,
     )
     dtypes: Annotated[tuple[Literal["float32", "bfloat16"], ...], BeforeValidator(split)] = setting(
         ("float32",),
-        "Types of the elements, float32 always among them: it alone is exported. Each more takes as long again.",
+        "Element types to measure. float32 is always measured; it alone is exported. Each type takes as long.",
         example=["float32", "bfloat16"],
     )
-    max_hold_seconds: float = setting(7 * 86400, "Longest hold: `gpumon probe hold`.", ge=1, le=30 * 86400)
+    max_hold_seconds: float = setting(7 * 86400, "Maximum length of a hold (`gpumon probe hold`).", ge=1, le=30 * 86400)
     min_baseline_ratio: float | None = setting(
         None,
-        "Share of this host's own median bandwidth below which a run is degraded. 0: none is.",
-        default_in_words="the probe's own: 0.9, on CPU 0.5",
+        "Minimum bandwidth as a ratio of the median of this host's earlier runs. 0 disables the comparison.",
+        default_in_words="0.9, on CPU 0.5",
         example=0.9,
         ge=0,
         le=1,
     )
     min_baseline_spreads: float = setting(
-        4, "And by how many spreads of its earlier runs it has to lie below that median.", ge=0
+        4, "Minimum distance below that median, in spreads of the earlier runs, for a run to be degraded.", ge=0
     )
     min_expected_ratio: float = setting(
-        0.85, "The same share of the figure that is published for this hardware: docs/probe.md.", ge=0, le=1
+        0.85, "Minimum bandwidth as a ratio of the published figure for this hardware: docs/probe.md.", ge=0, le=1
     )
     scheduler_gate: Annotated[
         tuple[Annotated[str, AfterValidator(check_argument)], ...],
@@ -109,25 +109,25 @@ class Probe(Section):
         AfterValidator(check_command),
     ] = setting(
         (),
-        "Command that asks the scheduler whether the node is free: exit code 0 is yes. No shell runs it. Where slurmd "
-        "or a kubelet is found, nothing runs by schedule without it: docs/probe.md.",
+        "Command that asks the scheduler whether the node is free, which exit code 0 means. It runs without a shell. "
+        "On a host with slurmd or a kubelet no scheduled run starts without it: docs/probe.md.",
         default_in_words="none",
         example=["/etc/gpumon/slurm-gate"],
     )
-    scheduler_gate_timeout_seconds: float = setting(10, "Time in which that command must have answered.", gt=0, le=300)
+    scheduler_gate_timeout_seconds: float = setting(10, "Timeout of that command.", gt=0, le=300)
     nccl_environment: Mapping[
         Annotated[str, AfterValidator(check_nccl_name)],
         Annotated[str, BeforeValidator(number_to_text), AfterValidator(check_argument)],
     ] = setting(
-        {}, "NCCL's variables for the ranks; those of the agent are not passed on.", example={"NCCL_DEBUG": "WARN"}
+        {}, "NCCL variables for the ranks, which do not inherit those of the agent.", example={"NCCL_DEBUG": "WARN"}
     )
 
     @field_validator("jitter_seconds")
     @classmethod
     def _jitter_fits_interval(cls, jitter: float | None, info: ValidationInfo) -> float | None:
-        """The probe's own is cut to a short interval; what is configured is not changed in silence."""
+        """Refuse a jitter that is longer than the interval."""
         interval = info.data.get("interval_seconds") or PROBES[ALL_REDUCE].interval
         if jitter is not None and "interval_seconds" in info.data and jitter > interval:
-            words = {"interval": f"{interval:g}", "remedy": f"set it to {interval:g} at most, or the interval to more"}
+            words = {"interval": f"{interval:g}", "remedy": f"set it to at most {interval:g}, or increase the interval"}
             raise PydanticCustomError(NEEDS, "is longer than the interval of {interval} s", words)
         return jitter

@@ -1,4 +1,4 @@
-"""Secrets out of what is shown: values under telling names, and passwords in URLs."""
+"""Redacts secrets: values whose names indicate a secret, and passwords in URLs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ REDACTED = "<redacted>"
 
 
 def redacted(name: str, value: Any) -> Any:
-    """The value of a setting, or of an entry below it, as it may be shown."""
+    """Return the value of a setting, or of an entry in it, without secrets."""
     last = name.rpartition(".")[2]
     if isinstance(value, Mapping):
-        return {key: redacted(str(key), one) for key, one in value.items()}
+        return {key: redacted(str(key), entry) for key, entry in value.items()}
     if value is None:
         return None
     if _SECRET_NAME.search(last) and not _FILE_NAME.search(last):
         return REDACTED
     if isinstance(value, list | tuple):
-        return [redacted(name, one) for one in value]
+        return [redacted(name, entry) for entry in value]
     return _URL_PASSWORD.sub(rf"\1:{REDACTED}", value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""The table of settings as rows: what the loader, the command line and the reference page see of the model."""
+"""The rows of the table of settings, derived from the model for the loader, the flags and the documentation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gpumon.config.model import Configuration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A row of the table, as the reading code and the reference page see it."""
+    """A row of the table."""
 
     section: str
     key: str
     meaning: str
     default: object
-    """None where there is none; then `default_in_words` says what happens."""
+    """None if there is no fixed default. `default_in_words` describes it then."""
     default_in_words: str
     example: object
     flag: str
@@ -33,19 +33,19 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """Name of its environment variable."""
         return f"GPUMON_{self.section}__{self.key}".upper()
 
 
 @cache
 def sections() -> Mapping[str, type[BaseModel]]:
-    """The models of the sections by name, in the order of the file."""
+    """Return the models of the sections by name, in the order of the file."""
     return {name: cast("type[BaseModel]", field.annotation) for name, field in Configuration.model_fields.items()}
 
 
 @cache
 def settings() -> Mapping[str, Setting]:
-    """All settings by name, in the order of the file."""
+    """Return all settings by name, in the order of the file."""
     rows = (_row(section, key) for section, model in sections().items() for key in model.model_fields)
     return {row.name: row for row in rows}
 
@@ -53,7 +53,7 @@ def settings() -> Mapping[str, Setting]:
 def _row(section: str, key: str) -> Setting:
     field = sections()[section].model_fields[key]
     extra = field.json_schema_extra
-    assert isinstance(extra, dict)  # noqa: S101 - every row is written by setting()
+    assert isinstance(extra, dict)  # noqa: S101 - every row is declared by setting()
     default = None if field.default is PydanticUndefined else field.default
     return Setting(
         section=section,
@@ -68,11 +68,11 @@ def _row(section: str, key: str) -> Setting:
 
 
 class Flag(NamedTuple):
-    """A flag of the command line."""
+    """A command line flag."""
 
     name: str
     setting: str | None
-    """Name of the setting that it gives; None for --config.file, which says where settings are."""
+    """Name of its setting; None for --config.file."""
     help: str
 
 

@@ -94,7 +94,7 @@ simulate: {scenario: x.yml}
             "index, not 'wrong'; for example exclude: [GPU-4d2f7c1e-5d0b-6a0e-8c1f-2b3a4c5d6e7f, '0000:18:00.0']"
         ),
         f"{path}:12: health.thresholds.margin_celsiu: unknown name; did you mean margin_celsius?",
-        f"{path}:13: simulate.scenario: needs a profile; set simulate.profile (--simulate) too",
+        f"{path}:13: simulate.scenario: requires a profile; set simulate.profile (--simulate) too",
         f"{path}:2: web.listen_adress: unknown key; did you mean listen_address?",
         (
             f"{path}:4: poll.interval_seconds: input should be greater than or equal to 0.1, not 0; "
@@ -371,7 +371,7 @@ def test_a_reload_keeps_what_takes_effect_at_the_next_start(environ: dict[str, s
         (
             {},
             {"--simulate.scenario": "s.yml"},
-            "--simulate.scenario: simulate.scenario: needs a profile; set simulate.profile (--simulate) too",
+            "--simulate.scenario: simulate.scenario: requires a profile; set simulate.profile (--simulate) too",
         ),
         ({}, {"--simulate": "nope"}, "--simulate: simulate.profile: unknown name 'nope'; valid names: h100x8, t4x1"),
         (
@@ -379,7 +379,7 @@ def test_a_reload_keeps_what_takes_effect_at_the_next_start(environ: dict[str, s
             {},
             (
                 "GPUMON_PROBE__JITTER_SECONDS: probe.jitter_seconds: is longer than the interval of 300 s; "
-                "set it to 300 at most, or the interval to more"
+                "set it to at most 300, or increase the interval"
             ),
         ),
         (
@@ -387,7 +387,7 @@ def test_a_reload_keeps_what_takes_effect_at_the_next_start(environ: dict[str, s
             {},
             (
                 "GPUMON_PROBE__JITTER_SECONDS: probe.jitter_seconds: is longer than the interval of 21600 s; "
-                "set it to 21600 at most, or the interval to more"
+                "set it to at most 21600, or increase the interval"
             ),
         ),
         (

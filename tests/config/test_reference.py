@@ -39,10 +39,10 @@ def test_defaults_of_the_probe_are_told_truly() -> None:
     probe = PROBES["allreduce"]
     words = {row.key: row.default_in_words for row in settings().values() if row.section == "probe"}
 
-    assert words["interval_seconds"] == f"the probe's own: {probe.interval:g}"
-    assert words["jitter_seconds"] == f"the probe's own: {probe.jitter:g}"
+    assert words["interval_seconds"] == f"{probe.interval:g}"
+    assert words["jitter_seconds"] == f"{probe.jitter:g}"
     assert words["initial_delay_seconds"] == (
-        f"the probe's own: {probe.first_after:g}, on a simulated node {probe.first_after_simulated:g}"
+        f"{probe.first_after:g}, on a simulated node {probe.first_after_simulated:g}"
     )
-    assert words["min_idle_seconds"] == f"the probe's own: {probe.idle:g}, on a simulated node 0"
-    assert words["deadline_seconds"] == f"the probe's own: {probe.gpu.deadline:g}, on CPU {probe.cpu.deadline:g}"
+    assert words["min_idle_seconds"] == f"{probe.idle:g}, on a simulated node 0"
+    assert words["deadline_seconds"] == f"{probe.gpu.deadline:g}, on CPU {probe.cpu.deadline:g}"
