@@ -1,9 +1,9 @@
 #!/bin/sh
-# probe.scheduler_gate of gpumon on a node of Kubernetes: is the node free for an all-reduce of half a minute? Exit code 0
-# is yes, 1 is no, 2 that nobody can tell; the last line says why. gpumon skips its run unless it is 0.
+# probe.scheduler_gate of gpumon on a node of Kubernetes: checks whether the node is free for an all-reduce of half a
+# minute. Exit code: 0 free, 1 not free, 2 unknown; the last line states why. gpumon skips its run unless it is 0.
 #
-# It asks for pods of this node that have GPUs by limit (nvidia.com/gpu), and that have not ended. It needs kubectl, and
-# the right to list pods in all namespaces:
+# It lists pods of this node that have GPUs by limit (nvidia.com/gpu) and have not ended. It needs kubectl and the right to
+# list pods in all namespaces:
 #
 #   kubectl create clusterrole gpumon-gate --verb=list --resource=pods
 #   kubectl create clusterrolebinding gpumon-gate --clusterrole=gpumon-gate --serviceaccount=monitoring:gpumon
@@ -11,8 +11,10 @@
 # What this does not do:
 # - It reserves nothing. A pod that is bound a moment later takes seconds to start; its first process on a GPU ends the
 #   run within two seconds. To rule that out too, cordon the node here, and uncordon it when the run is over.
-# - It gives no part of a node: which GPUs a pod has, the API server does not know. So probe.allow_partial changes nothing.
-# - It sees no GPUs that are given out by resource claims (DRA), nor by time slicing under another name: see RESOURCE.
+# - It offers no part of a node, because the API server does not report which GPUs a pod has: probe.allow_partial has no
+#   effect.
+# - It does not detect GPUs that are allocated by resource claims (DRA), or by time slicing under another name: see
+#   RESOURCE.
 #
 # Settings, from the environment:
 #   NODE_NAME  the node (of a pod, by the downward API: spec.nodeName), else the host's name
@@ -28,11 +30,11 @@ pods=$(
         --field-selector="spec.nodeName=$node,status.phase!=Succeeded,status.phase!=Failed" \
         --output="jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name} {.spec['initContainers','containers'][*].resources.limits.$resource}{'\n'}{end}" 2>&1
 ) || {
-    echo "the API server says nothing of the pods on node $node: $pods"
+    echo "the API server does not list the pods on node $node: $pods"
     exit 2
 }
-# What has no namespace is a warning of kubectl. Every node has pods, were it only that of its network: without any, the
-# API server knows no node of this name, and answers all the same.
+# A line without a namespace is a warning of kubectl. Every node has pods, at least that of its network: if there are none,
+# the API server has no node of this name, and answers without an error.
 if ! printf '%s\n' "$pods" | grep -q '^[^ /]\{1,\}/[^ /]'; then
     echo "no pod at all on node $node: is that its name? Set NODE_NAME (spec.nodeName)"
     exit 2

@@ -1,15 +1,15 @@
 #!/bin/sh
-# For node-problem-detector: asks gpumon, and answers with the exit codes that a custom plugin has there: 0 well,
-# 1 a problem, 2 unknown. The line of `gpumon check` becomes the message of the condition or event.
+# Plug-in for node-problem-detector: runs gpumon check, and exits with the codes of a custom plug-in: 0 ok, 1 problem,
+# 2 unknown. The line of gpumon check becomes the message of the condition or event.
 #
-#   gpumon-npd.sh fail     the condition: a problem when a verdict says "fail"; unknown when nobody can tell
-#   gpumon-npd.sh warn     the event: a problem when a verdict says "warn"
-#   gpumon-npd.sh unknown  the event: a problem when nobody can tell, as when the agent does not run
+#   gpumon-npd.sh fail     the condition: a problem if a verdict is "fail"; unknown if the health is unknown
+#   gpumon-npd.sh warn     the event: a problem if the worst verdict is "warn"
+#   gpumon-npd.sh unknown  the event: a problem if the health is unknown, as without an agent
 #
 # What this does not do:
-# - It taints, cordons and drains nothing: it sets a condition of the node. What follows from that, another program
-#   decides (deploy/kubernetes/).
-# - It sends no event in a maintenance window. The condition stays what it is: pods are no safer there meanwhile.
+# - It taints, cordons and drains nothing. It sets a condition of the node, on which another program can act
+#   (deploy/kubernetes/).
+# - It sends no event in a maintenance window. The condition stays what it is, because pods are no safer then.
 #
 # GPUMON is the command (/opt/gpumon/bin/gpumon). GPUMON_ROOT is where the host's root is mounted when this runs in a
 # container: gpumon is then run from there, with chroot.
@@ -24,8 +24,8 @@ line=$("$@")
 code=$?
 case "$line" in
 "GPU "*) ;;
-*) # a command that is not there, does not start or is too old has exit codes of its own
-    line="gpumon check gave no answer (exit code $code)"
+*) # a command that is missing, does not start or is too old has other exit codes
+    line="gpumon check printed no result (exit code $code)"
     code=3
     ;;
 esac

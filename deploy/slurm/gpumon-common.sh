@@ -1,17 +1,17 @@
 #!/bin/sh
-# What gpumon's scripts for Slurm share: they read it from the folder that they are in. Run, it does nothing.
+# Functions shared by gpumon's scripts for Slurm, which read this file from their own folder. It does nothing by itself.
 #
-#   say TEXT           to the system log under the name of the script, and to standard error
-#   ask [ARGUMENT...]  line: what gpumon check says; code: its exit code, and 3 where it says nothing
-#   probe ACTION ...   hold: keeps gpumon's all-reduce off the GPUs for this job, and ends one that runs; unhold: lets it
-#                      run again. held: 0 when that is so
+#   say TEXT           writes to the system log, under the name of the script, and to standard error
+#   ask [ARGUMENT...]  runs gpumon check; sets line (its output) and code (its exit code; 3 if it printed no result)
+#   probe ACTION ...   hold: holds gpumon's all-reduce off the GPUs for this job, and ends one that runs; unhold: allows it
+#                      again. Sets held: 0 on success
 #
 # Settings, from the environment or /etc/default/gpumon-slurm:
 #   GPUMON              the command (/opt/gpumon/bin/gpumon)
 #   GPUMON_SLURM_CHECK  more arguments for gpumon check, such as: --ignore gpumon_poll_slow
-#   GPUMON_SLURM_HOLD   no: the all-reduce is not kept away; else for how long, when no epilog ends it (24h)
+#   GPUMON_SLURM_HOLD   how long a job holds its GPUs if no epilog ends it (24h); no: it does not
 
-# Slurm gives its programs no search path.
+# Slurm runs its programs without a search path.
 PATH=${PATH:+$PATH:}/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 name=${0##*/}
@@ -24,13 +24,13 @@ say() {
 }
 
 ask() {
-    # shellcheck disable=SC2086 # words on purpose
+    # shellcheck disable=SC2086 # split on purpose
     line=$(timeout 10 "${GPUMON:-/opt/gpumon/bin/gpumon}" check "$@" ${GPUMON_SLURM_CHECK:-})
     code=$?
     case "$line" in
     "GPU "*) ;;
-    *) # a command that is not there, does not start or is too old has exit codes of its own
-        line="gpumon check gave no answer, and ended with $code"
+    *) # a command that is missing, does not start or is too old has other exit codes
+        line="gpumon check printed no result (exit code $code)"
         code=3
         ;;
     esac
@@ -39,21 +39,21 @@ ask() {
 probe() {
     held=0
     [ "${GPUMON_SLURM_HOLD:-}" != no ] || return 0
-    said=$(timeout 8 "${GPUMON:-/opt/gpumon/bin/gpumon}" probe "$@" --owner "${SLURM_JOB_ID:-}" 2>&1 >/dev/null)
+    output=$(timeout 8 "${GPUMON:-/opt/gpumon/bin/gpumon}" probe "$@" --owner "${SLURM_JOB_ID:-}" 2>&1 >/dev/null)
     held=$?
-    [ "$held" -eq 0 ] || say "job ${SLURM_JOB_ID:-?}: gpumon probe $1 failed (exit code $held): $said"
+    [ "$held" -eq 0 ] || say "job ${SLURM_JOB_ID:-?}: gpumon probe $1 failed (exit code $held): $output"
 }
 
 settings=${GPUMON_SLURM_SETTINGS:-/etc/default/gpumon-slurm}
 if [ -r "$settings" ]; then
-    # First in a shell of its own: a mistake in it, or an exit, ends that.
+    # Try it in another shell first: a mistake in it, or an exit, ends only that shell.
     # shellcheck source=/dev/null
     if [ "$(set +u; . "$settings" >/dev/null 2>&1; echo read)" = read ]; then
         set +u
         # shellcheck source=/dev/null
         . "$settings"
-        set +e -u # a `set -e` in there would end these scripts at the first bad news
+        set +e -u # a `set -e` in it would end these scripts at the first exit code that is not 0
     else
-        say "cannot understand $settings: taken for empty"
+        say "$settings is invalid and is ignored"
     fi
 fi

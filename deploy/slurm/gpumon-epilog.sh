@@ -1,18 +1,18 @@
 #!/bin/sh
-# Epilog of slurm.conf, or a part of yours: asks gpumon about the GPUs of the job that has ended, and writes to the
-# system log what is wrong with them, beside the job's number: which job left them so is asked later. Then it lets the
-# all-reduce that the prolog kept away run again.
+# Epilog of slurm.conf, or a part of yours: checks the GPUs of the job that has ended, and writes what is wrong with them to
+# the system log with the id of the job, so that the job can be found later. Then it allows the all-reduce again that the
+# prolog held off.
 #
 # What this does not do:
-# - It drains nothing, and never fails: Slurm would drain the node. gpumon-healthcheck.sh does that, when told.
-# - It does not say that the job broke the GPU: only that it was so when the job ended.
-# - It sees what gpumon had seen by then: a verdict that has to last before it counts may come a minute later.
+# - It drains nothing, and never fails, because Slurm would then drain the node. gpumon-healthcheck.sh can drain.
+# - It does not prove that the job broke the GPU, only that the GPU was unhealthy when the job ended.
+# - It reports what gpumon has detected by then: a verdict that needs time may be raised a minute later.
 #
 # Settings: those of gpumon-common.sh.
 set -u
 common=${0%/*}/gpumon-common.sh
-if [ ! -r "$common" ]; then # to go on without it would fail, and Slurm drain the node
-    logger -st gpumon-epilog -- "$common is not there: nothing is asked"
+if [ ! -r "$common" ]; then # a failure would make Slurm drain the node
+    logger -st gpumon-epilog -- "$common is missing: GPUs are not checked"
     exit 0
 fi
 # shellcheck source-path=SCRIPTDIR source=gpumon-common.sh

@@ -1,15 +1,15 @@
 #!/bin/sh
-# HealthCheckProgram of slurm.conf: asks gpumon whether this node's GPUs are fit for work, and writes the answer to the
-# system log when it is not "ok". With GPUMON_SLURM_DRAIN=fail it also drains the node while a verdict says "fail".
+# HealthCheckProgram of slurm.conf: checks whether this node's GPUs are fit for work (gpumon check), and writes the result
+# to the system log unless it is "ok". With GPUMON_SLURM_DRAIN=fail it also drains the node while a verdict is "fail".
 #
 # What this does not do:
-# - It drains nothing unless told: without GPUMON_SLURM_DRAIN it only writes to the log.
-# - It drains for "fail" alone: neither for a warning, nor because gpumon does not run, nor in a maintenance window,
-#   in which it resumes nothing either.
-# - It touches no node that is drained, draining, down or failing already, and keeps the reason that stands there.
-# - It undrains nothing unless told (GPUMON_SLURM_RESUME=yes), and then only what it drained itself: a reason that
-#   begins with "gpumon: ". Edit the reason, and the node stays drained.
-# - It kills no job: a draining node finishes what runs on it.
+# - It drains nothing by default: without GPUMON_SLURM_DRAIN it only writes to the log.
+# - It drains for "fail" alone: not for a warning, and not because gpumon does not run. In a maintenance window it neither
+#   drains nor resumes.
+# - It does not change a node that is already drained, draining, down or failing, nor its reason.
+# - It resumes nothing by default. With GPUMON_SLURM_RESUME=yes it resumes only what it drained itself: nodes whose reason
+#   begins with "gpumon: ". A node whose reason is edited stays drained.
+# - It ends no job: a draining node finishes its jobs.
 # - It never fails: slurmd does not register with the controller before this program has exited 0.
 #
 # Settings, beside those of gpumon-common.sh:
@@ -17,8 +17,8 @@
 #   GPUMON_SLURM_RESUME  no, or yes
 set -u
 common=${0%/*}/gpumon-common.sh
-if [ ! -r "$common" ]; then # to go on without it would fail, and Slurm drain the node
-    logger -st gpumon-healthcheck -- "$common is not there: nothing is asked"
+if [ ! -r "$common" ]; then # a failure would make Slurm drain the node
+    logger -st gpumon-healthcheck -- "$common is missing: GPUs are not checked"
     exit 0
 fi
 # shellcheck source-path=SCRIPTDIR source=gpumon-common.sh
@@ -31,7 +31,7 @@ own='gpumon: '
 ask
 [ "$code" -eq 0 ] || say "$line (exit code $code)"
 
-case "$line" in *" [maintenance until "*) exit 0 ;; esac # whoever works on the node knows what is wrong
+case "$line" in *" [maintenance until "*) exit 0 ;; esac # the operator works on the node
 case "$code ${GPUMON_SLURM_DRAIN:-no} ${GPUMON_SLURM_RESUME:-no}" in
 "2 fail "*) wanted=drain ;;
 "0 "*" yes") wanted=resume ;;
@@ -39,10 +39,10 @@ case "$code ${GPUMON_SLURM_DRAIN:-no} ${GPUMON_SLURM_RESUME:-no}" in
 esac
 
 shown=$(timeout 20 scontrol --oneliner show node "$node") || {
-    say "cannot ask Slurm about node $node: neither drained nor resumed"
+    say "Slurm does not report the state of node $node: neither drained nor resumed"
     exit 0
 }
-# The first of each: a reason may hold the same words.
+# The first match of each: a reason may contain the same words.
 state=${shown#* State=}
 state=${state%% *}
 reason=
@@ -52,7 +52,7 @@ esac
 
 case "$wanted $state" in
 "drain "*DRAIN* | "drain "*DOWN* | "drain "*FAIL* | "drain "*MAINT*)
-    ;; # somebody has seen to it
+    ;; # already out of service
 "drain "*)
     words=$(printf '%s%s' "$own" "$line" | cut -c1-200)
     if timeout 20 scontrol update nodename="$node" state=drain reason="$words"; then
@@ -62,7 +62,7 @@ case "$wanted $state" in
     fi
     ;;
 "resume "*DOWN* | "resume "*FAIL*)
-    ;; # not by this program alone
+    ;; # not only by this program
 "resume "*DRAIN*)
     case "$reason" in
     "$own"*)

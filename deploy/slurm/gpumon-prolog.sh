@@ -1,22 +1,22 @@
 #!/bin/sh
-# Prolog of slurm.conf, or a part of yours: keeps gpumon's own all-reduce off the GPUs until the epilog, then asks gpumon
-# about the GPUs of the job that is about to start, and writes the answer to the system log when it is not "ok". With
-# GPUMON_SLURM_REFUSE it keeps the job from unfit GPUs. It takes a second or two, and 18 s at most.
+# Prolog of slurm.conf, or a part of yours: holds gpumon's own all-reduce off the GPUs until the epilog, then checks the
+# GPUs of the job that is about to start, and writes the result to the system log unless it is "ok". With
+# GPUMON_SLURM_REFUSE it keeps the job from unfit GPUs. It takes a second or two, and at most 18 s.
 #
 # What this does not do:
-# - It refuses no job unless told: without GPUMON_SLURM_REFUSE it only writes to the log.
-# - Refusing is more than it looks: when a prolog exits with anything but 0, Slurm itself drains the node and requeues
-#   the job, held unless SchedulerParameters has nohold_on_prolog_fail.
-# - It does not look at the job's other nodes, nor at GPUs of other jobs; a job without GPUs is let through unasked.
+# - It refuses no job by default: without GPUMON_SLURM_REFUSE it only writes to the log.
+# - If a prolog does not exit with 0, Slurm itself drains the node and requeues the job, held unless SchedulerParameters
+#   has nohold_on_prolog_fail.
+# - It does not check the job's other nodes, nor GPUs of other jobs. A job without GPUs is not checked.
 # - It does not start, stop or reset anything.
 #
 # Settings, beside those of gpumon-common.sh:
-#   GPUMON_SLURM_REFUSE  no; fail: when a verdict says so; unknown: also when nobody can tell, as without an agent, or
-#                        whether the all-reduce has left the GPUs
+#   GPUMON_SLURM_REFUSE  no; fail: if a verdict is fail; unknown: also if the health is unknown, as without an agent, or
+#                        if the all-reduce may still be on the GPUs
 set -u
 common=${0%/*}/gpumon-common.sh
-if [ ! -r "$common" ]; then # to go on without it would fail, and Slurm drain the node
-    logger -st gpumon-prolog -- "$common is not there: nothing is asked"
+if [ ! -r "$common" ]; then # a failure would make Slurm drain the node
+    logger -st gpumon-prolog -- "$common is missing: GPUs are not checked"
     exit 0
 fi
 # shellcheck source-path=SCRIPTDIR source=gpumon-common.sh

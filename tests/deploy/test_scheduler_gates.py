@@ -71,7 +71,7 @@ def test_a_slurm_that_does_not_answer_gives_nothing(host: Host) -> None:
     host.answer("squeue", "slurm_load_jobs error: Unable to contact slurm controller\n", code=1)
     assert host.ask(SLURM) == (
         2,
-        "Slurm says nothing of the jobs on node n17: slurm_load_jobs error: Unable to contact slurm controller",
+        "Slurm does not list the jobs on node n17: slurm_load_jobs error: Unable to contact slurm controller",
     )
 
 

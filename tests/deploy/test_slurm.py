@@ -20,7 +20,7 @@ DRAIN, RESUME = {"GPUMON_SLURM_DRAIN": "fail"}, {"GPUMON_SLURM_RESUME": "yes"}
 NOT_FREE = """\
 #!/bin/sh
 [ "$1" != probe ] || { echo "gpumon: Still there: rank 99 of the probe." >&2; exit 1; }
-echo "GPU OK: 8 GPUs well."
+echo "GPU OK: 8 GPUs healthy."
 """
 SHOW = ["--oneliner", "show", "node", "n17"]
 
@@ -97,7 +97,7 @@ def test_maintenance_drains_and_resumes_nothing(host: Host, agents: Agents) -> N
         host.node("IDLE+DRAIN", "gpumon: GPU FAIL: GPU 3")
         assert host.run(HEALTHCHECK, store=agents.stores["sick"], environment=RESUME).code == 0
         assert host.calls("scontrol") == []
-        well = host.answering("GPU OK: 8 GPUs well. [maintenance until 2026-11-20 22:02:34 UTC: DIMMs]", 0)
+        well = host.answering("GPU OK: 8 GPUs healthy. [maintenance until 2026-11-20 22:02:34 UTC: DIMMs]", 0)
         assert host.run(HEALTHCHECK, store=agents.stores["sick"], environment={**RESUME, **well}).code == 0
         assert host.calls("scontrol") == [], "who works on the node is not done because its GPUs are well"
     finally:
@@ -123,8 +123,8 @@ def test_an_exit_code_without_an_answer_is_none(host: Host, agents: Agents, code
         ran = host.run(PROLOG, store=agents.stores["sick"], environment={**environment, "GPUMON_SLURM_REFUSE": refuse})
         assert ran.code == (refuse == "unknown")
     told = [call[-1] for call in host.calls("logger")]
-    assert all("gave no answer" in one or "gpumon probe hold failed" in one for one in told)
-    assert any("gave no answer" in one for one in told)
+    assert all("printed no result" in one or "gpumon probe hold failed" in one for one in told)
+    assert any("printed no result" in one for one in told)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_script_that_was_installed_alone_fails_nothing(
     assert host.calls("scontrol") == []
     [said] = host.calls("logger")
     assert said[1] == script.stem
-    assert said[-1] == f"{tmp_path}/gpumon-common.sh is not there: nothing is asked"
+    assert said[-1] == f"{tmp_path}/gpumon-common.sh is missing: GPUs are not checked"
 
 
 def test_a_failing_slurm_fails_nothing(host: Host, agents: Agents, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_failing_slurm_fails_nothing(host: Host, agents: Agents, tmp_path: Pat
     (tmp_path / "host" / "bin" / "scontrol").write_text("#!/bin/sh\nexit 1\n")
     ran = host.run(HEALTHCHECK, store=agents.stores["sick"], environment=DRAIN)
     assert ran.code == 0
-    assert "cannot ask Slurm about node n17" in ran.output
+    assert "Slurm does not report the state of node n17" in ran.output
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_probes_are_kept_away_from_prolog_to_epilog(host: Host, agents: Agents) 
 @pytest.mark.parametrize(("refuse", "code"), [("no", 0), ("fail", 0), ("unknown", 1)])
 def test_a_probe_that_cannot_be_kept_away_is_told(host: Host, agents: Agents, refuse: str, code: int) -> None:
     """The job starts all the same, unless the prolog was told to let none start of which nobody can tell."""
-    fake = host.answering("GPU OK: 8 GPUs well.", 0)
+    fake = host.answering("GPU OK: 8 GPUs healthy.", 0)
     Path(fake["GPUMON"]).write_text(NOT_FREE)
     environment = {**fake, "SLURM_JOB_GPUS": "3", "SLURM_JOB_ID": "7", "GPUMON_SLURM_REFUSE": refuse}
     assert host.run(PROLOG, store=agents.stores["well"], environment=environment).code == code
