@@ -53,7 +53,7 @@ class Run:
     @property
     def processes(self) -> Mapping[str, int]:
         """Pids of those that run all the time."""
-        children = {name: self.agent.children(f"gpumon.{name}") for name in ("sampler", "links")}
+        children = {name: self.agent.children(f"gpumon.collectors.{name}") for name in ("sampler", "links")}
         return {"daemon": self.agent.process.pid} | {name: pid for name, (pid,) in children.items()}
 
 

@@ -243,7 +243,7 @@ class Soak:
             self.witness.take(one, down=down, asleep=any(_overlap(span, other) for other in self.asleep))
 
     def children(self, name: str) -> set[int]:
-        return self.agent.children(f"gpumon.{name.removeprefix('gpumon.')}")
+        return self.agent.children(f"gpumon.collectors.{name.removeprefix('gpumon.')}")
 
     def weigh(self) -> None:
         """Now and then."""
