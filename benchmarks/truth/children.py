@@ -20,8 +20,10 @@ def sampler(process: Process) -> int:
     orders = SamplerOrders.decode(process.orders)
     orders = replace(orders, page=process.page)
 
+    encoder = frame.Encoder()
+
     def say(*messages: ChildMessage) -> None:
-        process.write(b"".join(map(frame.encode, messages)))
+        process.write(b"".join(map(encoder.encode, messages)))
 
     _greet(process)
     return Sampler(orders, say, await_surroundings(orders, say), process.told).run()

@@ -1,9 +1,14 @@
-"""Frames: how a child's messages cross the pipe. One JSON object a line, its kind under "frame"; None is left out."""
+"""Frames: the messages of a child as JSON, one object per line, its kind under "frame"; None is left out.
+
+A Snapshot sends what changed since the last one of the same child, so the daemon gets unchanged parts as the objects
+that it has.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,11 +20,11 @@ from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.snapshot import ChildMessage
 
-SCHEMA = 6
-"""Raised whenever a message changes its shape: daemon and child of different installs must not talk."""
+SCHEMA = 7
+"""Raised when a message changes: a daemon and a child of different versions must not exchange messages."""
 
 LIMIT = 16 * 1024 * 1024
-"""Longest line that a reader accepts, in bytes."""
+"""Maximum length of a line in bytes."""
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
@@ -37,29 +42,88 @@ _KINDS: dict[str, type[Any]] = {
 
 
 class FrameError(ValueError):
-    """A line that is not one of our frames."""
+    """A line that is not a frame of this schema."""
+
+
+class Encoder:
+    """The sending side of one pipe."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, snapshot.GpuReading] = {}
+        """The last reading of each GPU, by bus id."""
+
+    def encode(self, message: ChildMessage) -> bytes:
+        """Return one line with its newline."""
+        values = {"frame": type(message).__name__} | _attributes(message)
+        if isinstance(message, snapshot.Snapshot):
+            values["gpus"] = [self._changes(reading) for reading in message.gpus]
+        return json.dumps(values, separators=(",", ":"), default=_attributes).encode() + b"\n"
+
+    def _changes(self, reading: snapshot.GpuReading) -> dict[str, Any]:
+        """Return what changed since the last reading; `same` names the parts that did not."""
+        values, before = _attributes(reading), self._sent.get(reading.bus_id)
+        self._sent[reading.bus_id] = reading
+        if before is None:
+            return values
+        same = [name for name in _PARTS if name in values and values[name] == getattr(before, name)]
+        for name in same:
+            del values[name]
+        if reading.gpu is not None and before.gpu is not None:
+            values["gpu"] = {
+                name: after
+                for name in _names(Gpu)
+                if (after := getattr(reading.gpu, name)) != getattr(before.gpu, name)
+            }
+        return values | {"same": same}
+
+
+class Decoder:
+    """The receiving side of one pipe."""
+
+    def __init__(self) -> None:
+        self._received: dict[str, snapshot.GpuReading] = {}
+
+    def decode(self, line: bytes) -> ChildMessage:
+        """Return the message. Raise FrameError for a line that is not a frame of this schema."""
+        try:
+            values = json.loads(line)
+            kind = _KINDS[values.pop("frame")]
+            if kind is snapshot.Snapshot:
+                return self._snapshot(values)
+            if kind is snapshot.LinksSnapshot:
+                return _links(values)
+            if kind is snapshot.PciBus:
+                return snapshot.PciBus(**values | {"excluded": tuple(values["excluded"])})
+            return kind(**values)  # type: ignore[no-any-return]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FrameError(f"not a frame: {line[:200]!r} ({error})") from error
+
+    def _snapshot(self, values: dict[str, Any]) -> snapshot.Snapshot:
+        values["gpus"] = tuple(self._reading(gpu) for gpu in values["gpus"])
+        values["denied"], values["present"] = tuple(values["denied"]), tuple(values["present"])
+        return snapshot.Snapshot(**values)
+
+    def _reading(self, values: dict[str, Any]) -> snapshot.GpuReading:
+        before = self._received[values["bus_id"]] if "same" in values else None
+        same = values.pop("same", ())
+        rows = values.get("gpu")
+        for name in values.keys() & _PARTS.keys():
+            values[name] = _PARTS[name](values[name])
+        values |= {name: getattr(before, name) for name in same}
+        if rows is not None:
+            values["gpu"] = _gpu(None if before is None else before.gpu, rows)
+        reading = self._received[values["bus_id"]] = snapshot.GpuReading(**values)
+        return reading
 
 
 def encode(message: ChildMessage) -> bytes:
-    """One line, with its newline."""
-    frame = {"frame": type(message).__name__} | _attributes(message)
-    return json.dumps(frame, separators=(",", ":"), default=_attributes).encode() + b"\n"
+    """Return a message that does not depend on earlier ones as one line with its newline."""
+    return Encoder().encode(message)
 
 
 def decode(line: bytes) -> ChildMessage:
-    """Raises FrameError for what is not a frame of this schema."""
-    try:
-        values = json.loads(line)
-        kind = _KINDS[values.pop("frame")]
-        if kind is snapshot.Snapshot:
-            return _snapshot(values)
-        if kind is snapshot.LinksSnapshot:
-            return _links(values)
-        if kind is snapshot.PciBus:
-            return snapshot.PciBus(**values | {"excluded": tuple(values["excluded"])})
-        return kind(**values)  # type: ignore[no-any-return]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FrameError(f"not a frame: {line[:200]!r} ({error})") from error
+    """Return the message of a line that does not depend on earlier ones. Raise FrameError for any other line."""
+    return Decoder().decode(line)
 
 
 @cache
@@ -67,41 +131,43 @@ def _names(kind: Any) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(kind))
 
 
-def _attributes(one: Any) -> dict[str, Any]:
-    pairs = ((name, getattr(one, name)) for name in _names(one.__class__))
-    return {name: value for name, value in pairs if value is not None}
+def _attributes(value: Any) -> dict[str, Any]:
+    pairs = ((name, getattr(value, name)) for name in _names(value.__class__))
+    return {name: attribute for name, attribute in pairs if attribute is not None}
 
 
-def _snapshot(values: dict[str, Any]) -> snapshot.Snapshot:
-    values["gpus"] = tuple(_seen(one) for one in values["gpus"])
-    values["denied"], values["present"] = tuple(values["denied"]), tuple(values["present"])
-    return snapshot.Snapshot(**values)
+def _gpu(before: Gpu | None, rows: dict[str, Any]) -> Gpu:
+    if before is None:
+        return Gpu(**rows)
+    return dataclasses.replace(before, **rows) if rows else before
 
 
-_PARTS: dict[str, type[Any]] = {"gpu": Gpu, "fabric": Fabric, "platform": Platform}
-_LINK_PARTS: dict[str, type[Any]] = {"links": Nvlink, "peers": NvlinkPeer, "c2c_links": C2cLink}
+def _by_link(table: type[Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda values: {link: table(**rows) for link, rows in values.items()}
 
 
-def _seen(values: dict[str, Any]) -> snapshot.GpuReading:
-    for name, table in _PARTS.items():
-        if name in values:
-            values[name] = table(**values[name])
-    for name, table in _LINK_PARTS.items():
-        values[name] = {link: table(**one) for link, one in values.get(name, {}).items()}
-    if "pids" in values:
-        values["pids"] = tuple(values["pids"])
-    values["migs"] = tuple(snapshot.MigReading(**one | {"mig": Mig(**one["mig"])}) for one in values.get("migs", ()))
-    return snapshot.GpuReading(**values)
+_PARTS: dict[str, Callable[[Any], Any]] = {
+    "links": _by_link(Nvlink),
+    "peers": _by_link(NvlinkPeer),
+    "c2c_links": _by_link(C2cLink),
+    "fabric": lambda rows: Fabric(**rows),
+    "platform": lambda rows: Platform(**rows),
+    "migs": lambda migs: tuple(snapshot.MigReading(**mig | {"mig": Mig(**mig["mig"])}) for mig in migs),
+    "peer_access": lambda access: access,
+    "link_bytes": lambda moved: moved,
+    "pids": tuple,
+}
+"""Parts of a reading that are sent only if they changed -> how they are decoded."""
 
 
 def _links(values: dict[str, Any]) -> snapshot.LinksSnapshot:
-    values |= {"ports": tuple(_port(one) for one in values["ports"])}
+    values |= {"ports": tuple(_port(port) for port in values["ports"])}
     values |= {name: tuple(values[name]) for name in ("denied", "ended")}
     if "schedulers" in values:
         values["schedulers"] = tuple(values["schedulers"])
     if "stuck" in values:
         values["stuck"] = tuple(
-            snapshot.StuckProcess(since=one["since"], gpus=tuple(one["gpus"])) for one in values["stuck"]
+            snapshot.StuckProcess(since=process["since"], gpus=tuple(process["gpus"])) for process in values["stuck"]
         )
     return snapshot.LinksSnapshot(**values)
 

@@ -61,6 +61,7 @@ class FramedChild:
         self._on_end = on_end
         self._started_at = boot_clock()
         self._greeted = False
+        self._decoder = frame.Decoder()
         lines = LineSplitter(frame.LIMIT, self._line, lambda: self.kill("crash"))
         with call_progress.created() as descriptor:
             self._program = launch(descriptor)
@@ -141,7 +142,7 @@ class FramedChild:
     def _line(self, line: bytes) -> None:
         self._hang_detector.idle_seconds = 0.0
         try:
-            message = frame.decode(line)
+            message = self._decoder.decode(line)
         except frame.FrameError as error:
             words = {"child": self.name, "error": str(error)}
             log.error("child sent an invalid frame (protocol mismatch)", extra=words)  # noqa: TRY400

@@ -202,9 +202,11 @@ def main() -> int:
     tie_to_parent(orders.parent, requests)
     log.configure(level=orders.log_level, format=orders.log_format)
 
+    encoder = frame.Encoder()
+
     def send(*messages: ChildMessage) -> None:
         logged = log.take()
-        write(b"".join(map(frame.encode, (*messages, Logged(messages=logged)) if logged else messages)))
+        write(b"".join(map(encoder.encode, (*messages, Logged(messages=logged)) if logged else messages)))
 
     send(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
     try:

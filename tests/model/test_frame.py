@@ -1,0 +1,50 @@
+"""Frames carry every snapshot whole, and the parts that did not change as the same objects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from folded import lost, polled, seen
+from polled import polled as simulated_poll
+
+from gpumon.model.frame import Decoder, Encoder, FrameError, decode, encode
+from gpumon.model.gpu import Gpu
+from gpumon.model.snapshot import Snapshot
+
+
+@pytest.mark.parametrize("profile", ["h100x8", "b200x8", "h100migx8"])
+def test_a_sequence_of_snapshots_arrives_as_it_was_sent(profile: str) -> None:
+    """Whatever changed in between, and whichever tiers were read."""
+    encoder, decoder = Encoder(), Decoder()
+    with simulated_poll(profile) as poll:
+        for number in range(6):
+            sent = poll.poll_later(all_tiers=number % 3 == 2)
+            assert decoder.decode(encoder.encode(sent)) == decode(encode(sent))
+
+
+def test_unchanged_parts_are_the_same_objects() -> None:
+    """So that nothing has to compare them again."""
+    encoder, decoder = Encoder(), Decoder()
+    first, second = (decoder.decode(encoder.encode(polled(seen(0), at=at))) for at in (100.0, 101.0))
+    assert isinstance(first, Snapshot)
+    assert isinstance(second, Snapshot)
+    assert second.gpus[0].gpu is first.gpus[0].gpu
+    assert second.gpus[0].links is first.gpus[0].links
+
+
+def test_rows_and_gpus_that_disappear_and_come_back() -> None:
+    """A row without a value, a GPU without readings, a GPU that is not in every snapshot."""
+    encoder, decoder = Encoder(), Decoder()
+    warm = seen(0)
+    for reading in (warm, replace(warm, gpu=Gpu(name="NVIDIA H100"), links={}), lost(0), warm, seen(1), warm):
+        sent = polled(reading)
+        assert decoder.decode(encoder.encode(sent)) == sent
+
+
+def test_a_frame_that_depends_on_one_never_received_is_an_error() -> None:
+    """A decoder belongs to one child."""
+    encoder = Encoder()
+    encoder.encode(polled(seen(0)))
+    with pytest.raises(FrameError):
+        decode(encoder.encode(polled(seen(0))))
