@@ -136,13 +136,15 @@ def _derived(
 
 def _state(inputs: GpuInputs, before: GpuState | None) -> GpuState:
     gpu = inputs.record
-    table = readings(gpu, _xids(inputs), inputs.fault, released=inputs.released, before=before and before.gpu)
+    table = readings(
+        gpu, _xids(inputs), inputs.fault, released=inputs.released, health=inputs.health, before=before and before.gpu
+    )
     return GpuState(
         bus_id=gpu.bus_id,
         uuid=gpu.uuid,
         index=gpu.index,
         nvml_index=gpu.nvml_index,
-        gpu=replace(table, health=inputs.health),
+        gpu=table,
         fault=inputs.fault,
         detail=inputs.detail,
         since=gpu.since,

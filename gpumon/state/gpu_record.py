@@ -108,47 +108,43 @@ def read(
     if values is None:
         return fail(gpu, reading.fault or "unknown", reading.error, now.wall)
     after = _answered(gpu, without_own(reading) if own else reading, values, around, now)
-    usage = {} if own else _usage(gpu, reading, values, now)
-    stored = _stored(after, gpu.stored, values, now, boot_id)
-    reset_at = now.at if _reset_since_stored(gpu, values, boot_id) else after.reset_at
-    return replace(after, **usage, stored=stored, reset_at=reset_at)
+    if not own:
+        after |= _usage(gpu, reading, values, now)
+    if _reset_since_stored(gpu, values, boot_id):
+        after["reset_at"] = now.at
+    return replace(gpu, **after, stored=_stored(gpu, after["identity"], values, now, boot_id))
 
 
-def _answered(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Neighbours, now: Now) -> GpuRecord:
+def _answered(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Neighbours, now: Now) -> dict[str, Any]:
+    """Return the fields that a reading changes."""
     which = expects(values.name, values.nvlinks, mig=bool(values.mig_mode), guest=bool(reading.guest), around=around)
     peers = reading.peers or gpu.peers
     away = frozenset(link for link, peer in peers.items() if peer.peer in around.given_away)
-    if (
-        gpu.reading is None
-        or gpu.reading.links != reading.links
-        or (gpu.expects, gpu.passed_through_links)
-        != (
-            which,
-            away,
-        )
-    ):
-        gpu = _read_links(replace(gpu, expects=which, passed_through_links=away), reading.links, now)
+    last = None if gpu.reading is None else (gpu.reading.links, gpu.expects, gpu.passed_through_links)
+    links = {} if last == (reading.links, which, away) else _read_links(gpu, reading.links, which, away, now)
+    link_counters = links.get("link_counters", gpu.link_counters)
     counters = advance(gpu.counters, raw_values(values), gained(reading.increments), now.uptime)
     identity = {name: value for name in _IDENTITY if (value := getattr(values, name)) is not None}
     reset = _was_reset(gpu, counters, values, now)
-    link_counters = gpu.link_counters
-    return replace(
-        gpu,
-        identity=gpu.identity if identity.items() <= gpu.identity.items() else {**gpu.identity, **identity},
-        fault=None,
-        detail="",
-        since=None,
-        absent=False,
-        reading=reading,
-        read_at=now.uptime,
-        observed_seconds=gpu.observed_seconds + reading.watched,
-        counters=confirm_reset(counters) if reset else counters,
-        link_counters={link: confirm_reset(row) for link, row in link_counters.items()} if reset else link_counters,
-        reset_at=now.at if reset else gpu.reset_at,
-        peers=gpu.peers if peers == gpu.peers else peers,
-        peer_access=reading.peer_access or gpu.peer_access,
-        platform=gpu.platform if reading.platform in {None, gpu.platform} else reading.platform,
-    )
+    if reset:
+        counters = confirm_reset(counters)
+        link_counters = {link: confirm_reset(row) for link, row in link_counters.items()}
+    return links | {
+        "link_counters": link_counters,
+        "identity": gpu.identity if identity.items() <= gpu.identity.items() else {**gpu.identity, **identity},
+        "fault": None,
+        "detail": "",
+        "since": None,
+        "absent": False,
+        "reading": reading,
+        "read_at": now.uptime,
+        "observed_seconds": gpu.observed_seconds + reading.watched,
+        "counters": counters,
+        "reset_at": now.at if reset else gpu.reset_at,
+        "peers": gpu.peers if peers == gpu.peers else peers,
+        "peer_access": reading.peer_access or gpu.peer_access,
+        "platform": gpu.platform if reading.platform in {None, gpu.platform} else reading.platform,
+    }
 
 
 def _usage(before: GpuRecord, reading: GpuReading, values: Gpu, now: Now) -> dict[str, float | None]:
@@ -159,17 +155,17 @@ def _usage(before: GpuRecord, reading: GpuReading, values: Gpu, now: Now) -> dic
     return {"traffic": moved, "idle_since": since}
 
 
-def _stored(gpu: GpuRecord, stored: StoredGpu | None, values: Gpu, now: Now, boot_id: str) -> StoredGpu:
+def _stored(gpu: GpuRecord, identity: Mapping[str, str], values: Gpu, now: Now, boot_id: str) -> StoredGpu:
     """Return the row for the store."""
-    energy = values.energy_joules_total
+    stored, energy = gpu.stored, values.energy_joules_total
     return StoredGpu(
         uuid=gpu.uuid,
         bus_id=gpu.bus_id,
-        serial=gpu.identity.get("serial", ""),
-        name=gpu.identity.get("name", ""),
-        vbios=gpu.identity.get("vbios", ""),
-        inforom=gpu.identity.get("inforom", ""),
-        gsp=gpu.identity.get("gsp", ""),
+        serial=identity.get("serial", ""),
+        name=identity.get("name", ""),
+        vbios=identity.get("vbios", ""),
+        inforom=identity.get("inforom", ""),
+        gsp=identity.get("gsp", ""),
         first_wall=now.wall if stored is None else stored.first_wall,
         last_wall=now.wall,
         gpu=gpu.index,
@@ -207,17 +203,26 @@ def _was_reset(gpu: GpuRecord, counters: Counts, values: Gpu, now: Now) -> bool:
     )
 
 
-def _read_links(gpu: GpuRecord, links: Mapping[str, Nvlink], now: Now) -> GpuRecord:
+def _read_links(
+    gpu: GpuRecord, links: Mapping[str, Nvlink], which: Expects, away: frozenset[str], now: Now
+) -> dict[str, Any]:
+    """Return the fields that a reading of the NVLinks changes."""
     before = gpu.link_counters
     counters = {link: advance(before.get(link, {}), raw_values(row), {}, now.uptime) for link, row in links.items()}
     once_up = gpu.links_once_up | {link for link, row in links.items() if row.up}
-    wanted = set(expected(gpu.expects, links, once_up)) - gpu.passed_through_links
+    wanted = set(expected(which, links, once_up)) - away
     exported = {}
     for link, row in links.items():
         up = row.up if row.up or link in wanted else None
         after = replace(row, up=up, **totals(row, counters[link], {}))
         exported[link] = old if (old := gpu.links.get(link)) == after else after
-    return replace(gpu, link_counters={**before, **counters}, links=exported, links_once_up=once_up)
+    return {
+        "link_counters": {**before, **counters},
+        "links": exported,
+        "links_once_up": once_up,
+        "expects": which,
+        "passed_through_links": away,
+    }
 
 
 def readings(
@@ -226,6 +231,7 @@ def readings(
     fault: str | None,
     *,
     released: bool = False,
+    health: float | None = None,
     before: Gpu | None = None,
 ) -> Gpu:
     """Return the GPU as exported: everything while it answers, and only what never disappears while it does not.
@@ -237,6 +243,7 @@ def readings(
         "up": None if released and fault is None else float(fault is None),
         "released": float(released),
         "fault": _FAULT_ROWS[fault],
+        "health": health,
         "observed_seconds_total": gpu.observed_seconds,
         "xid_errors_total": {xid: count for xid, (count, _) in xids.items()},
         "xid_last_timestamp_seconds": {xid: last for xid, (_, last) in xids.items() if last} or None,
