@@ -25,15 +25,15 @@ def test_every_row_has_its_entry() -> None:
                 assert entries[table.PREFIX + name].help == row.help
 
 
-def test_series_of_a_report_are_in_it() -> None:
-    """What the agent exports from its first moment is in the catalogue, with these labels."""
+def test_every_series_of_a_report_is_in_the_catalogue() -> None:
+    """Each series that the agent exports from the start is in the catalogue with its labels."""
     labels = {entry.name: entry.labels for entry in catalogue()}
     for sample in Report(started=0.0).samples():
         assert labels[sample.name] == tuple(name for name, _ in sample.labels)
 
 
-def test_entry_says_where_a_reading_comes_from() -> None:
-    """Unit, sources in the order of preference and the tier are read off the row."""
+def test_entry_has_unit_sources_and_tier() -> None:
+    """Unit, sources in the order of preference and tier come from the row."""
     entries = {entry.name: entry for entry in catalogue()}
     energy = entries["gpumon_gpu_energy_joules_total"]
     assert (energy.type, energy.unit, energy.tier) == ("counter", "joules", "fast")
@@ -51,6 +51,6 @@ def test_text_and_json_list_every_metric() -> None:
     assert [one["name"] for one in json.loads(json.dumps(document(catalogue())))] == names
 
 
-def test_reference_page_is_fresh() -> None:
-    """docs/metrics.md is what the tables say now; `make generate` writes it again."""
+def test_reference_page_is_current() -> None:
+    """docs/metrics.md agrees with the tables; `make generate` writes it."""
     assert PAGE.read_text() == markdown(findings())

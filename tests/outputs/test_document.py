@@ -121,7 +121,7 @@ def test_numbers_that_json_lacks_are_null() -> None:
 
 
 def test_lost_gpu_keeps_its_identity() -> None:
-    """Identity, state, fault in words, its beginning and the Xid counters stay; readings are null."""
+    """Identity, state, fault, its start and the Xid counters stay; readings are null."""
     gpu = whole(samples.lost(3))["gpus"][3]
     assert (gpu["gpu"], gpu["uuid"], gpu["name"]) == (3, example_parts.uuid(3), "NVIDIA H100 80GB HBM3")
     assert (gpu["state"], gpu["up"], gpu["fault"]["lost"]) == ("lost", 0, 1)
@@ -131,8 +131,8 @@ def test_lost_gpu_keeps_its_identity() -> None:
     assert gpu["temperature_celsius"] is gpu["utilization_ratio"] is gpu["energy_joules_total"] is None
 
 
-def test_gpu_that_never_told_its_pci_address_has_the_one_it_is_known_by() -> None:
-    """A GPU that could not be opened is still found in lspci."""
+def test_gpu_without_a_reported_pci_address_has_that_of_the_inventory() -> None:
+    """A GPU that could not be opened can still be found in lspci."""
     state = replace(example_parts.gpu(0), gpu=Gpu(up=0.0), fault="init_failed")
     assert gpu_document(state)["pci_bus_id"] == example_parts.bus_id(0)
 
@@ -149,15 +149,15 @@ def test_events_are_newest_first_and_name_their_gpu() -> None:
     ]
 
 
-def test_log_of_the_ranks_is_not_for_everyone() -> None:
-    """What ranks print names processes and users."""
+def test_report_has_no_log_of_the_ranks() -> None:
+    """The output of the ranks names processes and users."""
     result = replace(example.run(), log="pid 4711 of alice")
     report = replace(samples.healthy(), probe=ProbeState(last=result, history=(result,), ran=(result,)))
     assert "alice" not in json.dumps(whole(report))
 
 
 def test_age_counts_from_the_end_of_the_run() -> None:
-    """A run that took long is not older than one that took short."""
+    """The duration of a run is not part of its age."""
     assert whole(samples.healthy())["probe"]["age_seconds"] == pytest.approx(900 - 11.4)
 
 
@@ -170,16 +170,16 @@ def test_links_are_listed_with_their_gpu() -> None:
     assert set(rows(Nvlink)) < set(links[0])
 
 
-def test_links_of_a_lost_gpu_are_not_known() -> None:
-    """They are listed, because what they lead to is known still; whether they are up is null, not 0."""
+def test_links_of_a_lost_gpu_are_unknown() -> None:
+    """They stay listed with their peers; their state is null, not 0."""
     links = [one for one in whole(samples.lost(3))["links"] if one["gpu"] == 3]
     assert [one["link"] for one in links] == list(range(18))
     assert {one["up"] for one in links} == {None}
     assert links[0]["peer"] == example_parts.switch(0)
 
 
-def test_parts_that_a_gpu_has_not_are_null() -> None:
-    """Neither fabric nor place in a rack: null, as a reading that is absent. Instances and links are lists."""
+def test_absent_parts_of_a_gpu_are_null() -> None:
+    """A GPU without fabric and platform has null; instances and links are empty lists."""
     gpu = gpu_document(replace(example_parts.gpu(0), fabric=None))
     assert (gpu["fabric"], gpu["platform"], gpu["migs"], gpu["c2c_links"]) == (None, None, [], [])
     rack = gpu_document(samples.grace().gpus[0])
@@ -187,13 +187,13 @@ def test_parts_that_a_gpu_has_not_are_null() -> None:
 
 
 def test_healthy_node_has_no_problem() -> None:
-    """Nothing is made up."""
+    """The list of problems is empty and the state is ok."""
     node = whole(samples.healthy())["node"]
     assert (node["state"], node["problems"]) == ("ok", [])
 
 
-def test_host_without_gpus_that_expects_none_is_well() -> None:
-    """A login node that happens to run the agent is not a failing GPU host."""
+def test_host_without_expected_gpus_is_ok() -> None:
+    """A login node that runs the agent is not a failing GPU host."""
     assert whole(samples.without_gpus())["node"]["state"] == "ok"
 
 
@@ -216,8 +216,8 @@ def test_fault_its_verdict_and_its_alert_are_one_problem() -> None:
     assert "What follows from it: GPU 3: Xid 79: The GPU has fallen off the bus." in problem.detail
 
 
-def test_what_was_rebooted_is_not_to_be_rebooted_again() -> None:
-    """While the reboot has to prove itself, the problem says so, and for how long."""
+def test_no_second_reboot_while_the_first_is_verified() -> None:
+    """The problem shows that a reboot is being verified and for how long."""
     report = samples.lost(3)
     over = {key: one._replace(active=False) for key, one in report.health.open.items()}
     report = replace(report, boot_id="another", health=replace(report.health, open=over))
@@ -236,8 +236,8 @@ def test_what_was_rebooted_is_not_to_be_rebooted_again() -> None:
     assert "until it has been well for 10 minutes: the node was rebooted since; `gpumon ack gpu_lost" in problem.detail
 
 
-def test_what_was_reset_is_not_to_be_reset_again() -> None:
-    """A reset since it was last so is told while it has to prove itself; one before, or one in vain, is not."""
+def test_no_second_reset_while_the_first_is_verified() -> None:
+    """Only a reset after the fault was last seen counts, and only while it is being verified."""
     report = samples.lost(3)
     report = replace(
         report, health=replace(report.health, judged_at=samples.STAMP.boot, judged_wall=samples.STAMP.wall)
@@ -264,21 +264,21 @@ def test_what_was_reset_is_not_to_be_reset_again() -> None:
     assert told(reset_at=later, since_boot=asking.boot_id, since_at=later + 1) == not_yet
 
 
-def test_fault_that_is_no_verdict_yet_is_told_at_once() -> None:
-    """A verdict waits until it has lasted; who looks meanwhile is told what there is."""
+def test_fault_without_a_verdict_is_a_problem() -> None:
+    """A fault is shown before its verdict is raised."""
     (problem,) = problems(samples.faulted(samples.healthy(), 5, "stuck", "nvmlDeviceGetName has not returned"))
     assert (problem.gpu, problem.title, problem.severity) == (5, "GPU 5: stuck", "critical")
 
 
-def test_verdict_on_a_fault_that_went_says_why_it_stays() -> None:
-    """And how a person makes it go."""
+def test_latched_verdict_shows_how_to_clear_it() -> None:
+    """The problem names the command that clears it."""
     (problem, *_) = problems(samples.judged(replace(samples.lost(3), gpus=samples.healthy().gpus)))
     assert problem.title == "GPU 3: The GPU fell off the bus"
     assert "`gpumon ack gpu_lost --gpu 3` forgets it" in problem.detail
 
 
-def test_driver_that_is_down_is_one_problem_and_not_eight() -> None:
-    """GPUs that are unknown because the driver is gone have no fault of their own."""
+def test_missing_driver_is_one_problem() -> None:
+    """GPUs that are unknown because the driver is missing have no fault of their own."""
     gone = tuple(
         replace(one, fault="unknown", detail="LibraryNotFound", since=None, gpu=Gpu(up=0.0))
         for one in samples.healthy().gpus
@@ -293,7 +293,7 @@ def test_driver_that_is_down_is_one_problem_and_not_eight() -> None:
 
 
 def test_corrupting_probe_is_critical_even_after_a_skip() -> None:
-    """A busy node does not make silent corruption go away."""
+    """A skipped run does not hide corrupted data."""
     wrong = replace(example.run(1), outcome="wrong", wrong_elements=7, hint="Run it on pairs.")
     skip = replace(example.run(0), outcome="skipped", reason="busy", measurements=())
     report = replace(samples.healthy(), probe=ProbeState(last=skip, history=(wrong, skip), ran=(wrong,)))
@@ -302,27 +302,27 @@ def test_corrupting_probe_is_critical_even_after_a_skip() -> None:
     assert "7 elements" in problem.detail
 
 
-def test_information_does_not_make_the_node_sick() -> None:
+def test_information_does_not_change_the_state() -> None:
     """A verdict of severity info is listed, and the node stays ok."""
     node = whole(samples.idle(2))["node"]
     assert (node["state"], len(node["problems"])) == ("ok", 1)
 
 
 def test_detail_of_a_fault_is_a_sentence_of_its_own() -> None:
-    """What the agent found follows what the fault means."""
+    """The meaning of the fault comes first, then what the agent found."""
     missing = samples.faulted(samples.healthy(), 3, "missing", "no longer on the PCI bus")
     detail = whole(missing)["gpus"][3]["detail"]
     assert detail == f"{ADVICE['missing'].meaning} No longer on the PCI bus."
 
 
 def test_every_fault_has_advice() -> None:
-    """No fault of the table is left without words and a remedy."""
+    """Each fault of the table has a meaning and an action."""
     assert set(ADVICE) == set(FAULTS)
     assert all(one.meaning and one.action for one in ADVICE.values())
 
 
-def test_the_age_of_a_judgement_is_counted_when_it_is_asked_for() -> None:
-    """By the boot clock: the same Report is older each time, and one that was never judged has no age."""
+def test_age_of_the_evaluation_grows() -> None:
+    """The age is computed at the request by the boot clock; without an evaluation it is null."""
     report = replace(samples.healthy(), health=Health(judged=True, judged_wall=0.0, judged_at=100.0))
     assert [HealthResponse.from_report(report, boot).evaluation_age_seconds for boot in (102.5, 163.0)] == [2.5, 63.0]
     unjudged = HealthResponse.from_report(replace(report, health=Health()), 102.5)

@@ -23,7 +23,7 @@ from gpumon.outputs import formatting
     ],
 )
 def test_duration_has_its_two_largest_units(seconds: float | None, text: str) -> None:
-    """A reader at night wants 3 d 4 h, not 273600 s."""
+    """For example 3 d 4 h, not 273600 s."""
     assert formatting.duration(seconds) == text
 
 
@@ -32,7 +32,7 @@ def test_duration_has_its_two_largest_units(seconds: float | None, text: str) ->
     [(0, "0 B"), (1023, "1023 B"), (1 << 20, "1 MiB"), (85_520_809_984, "79.6 GiB"), (1 << 40, "1 TiB"), (None, "n/a")],
 )
 def test_size_is_in_binary_units(count: float | None, text: str) -> None:
-    """Memory is sold in powers of two."""
+    """Memory sizes are powers of two."""
     assert formatting.size(count) == text
 
 
@@ -44,7 +44,7 @@ def test_bandwidth_is_in_decimal_units(rate: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.0317, "31.7 ms"), (2.5e-4, "250 µs"), (3, "3 s"), (4e-7, "0.4 µs")])
 def test_latency_keeps_three_digits(seconds: float, text: str) -> None:
-    """From microseconds on one node to seconds on a sick one."""
+    """From microseconds to seconds."""
     assert formatting.latency(seconds) == text
 
 
@@ -63,8 +63,8 @@ def test_detail_becomes_a_sentence(text: str, told: str) -> None:
     assert formatting.sentence(text) == told
 
 
-def test_moments_are_read_as_they_are_written() -> None:
-    """What rfc3339 writes, seconds_between reads, to the millisecond."""
+def test_times_survive_a_round_trip() -> None:
+    """`seconds_between` reads what `rfc3339` writes, to the millisecond."""
     earlier, later = formatting.rfc3339(1763640000.25), formatting.rfc3339(1763640001.5)
     assert earlier == "2025-11-20T12:00:00.250Z"
     assert later is not None
@@ -73,7 +73,7 @@ def test_moments_are_read_as_they_are_written() -> None:
     assert formatting.rfc3339(None) is None
 
 
-def test_a_moment_of_no_calendar_costs_nobody_the_page() -> None:
-    """A disk has spoilt it: the first or the last moment that there is stands in its place."""
+def test_invalid_time_does_not_break_the_page() -> None:
+    """A time outside the calendar, from a damaged store, becomes the first or the last possible time."""
     assert formatting.rfc3339(-1e300) == "1970-01-01T00:00:00.000Z"
     assert str(formatting.rfc3339(1e300)).startswith("9892-")

@@ -90,8 +90,8 @@ def golden_of(fault: str, profile: str) -> Path:
 
 
 @pytest.mark.parametrize(("fault", "profile"), CASES)
-def test_each_fault_changes_what_it_is_said_to(fault: str, profile: str, tmp_path: Path) -> None:
-    """Line by line; UPDATE_GOLDEN=1 writes it anew, and then the diff is the review."""
+def test_each_fault_changes_the_documented_lines(fault: str, profile: str, tmp_path: Path) -> None:
+    """Compare line by line; UPDATE_GOLDEN=1 rewrites the file, whose diff is reviewed."""
     scenario, golden = tmp_path / "scenario.yml", golden_of(fault, profile)
     scenario.write_text(CASES[fault, profile], encoding="utf-8")
     changed = changes(page(profile), page(profile, scenario))
@@ -101,8 +101,8 @@ def test_each_fault_changes_what_it_is_said_to(fault: str, profile: str, tmp_pat
     assert changed == golden.read_text(encoding="utf-8")
 
 
-def test_every_fault_is_decided() -> None:
-    """A new fault has a golden page, or a reason why it can have none; and none is left behind."""
+def test_every_fault_has_a_golden_page_or_a_reason() -> None:
+    """No fault is without a golden page or a reason, and no golden page is without a fault."""
     decided = {fault for fault, _ in CASES}
     assert decided | WITHOUT.keys() == FAULTS.keys()
     assert not decided & WITHOUT.keys()

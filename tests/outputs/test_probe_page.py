@@ -41,7 +41,7 @@ def page(state: ProbeState) -> str:
 
 
 def test_the_metrics_of_the_probe_are_the_golden_ones() -> None:
-    """Byte for byte, after a run of each outcome; UPDATE_GOLDEN=1 writes it anew, and then the diff is the review."""
+    """Compare bytes after a run of each outcome; UPDATE_GOLDEN=1 rewrites the file, whose diff is reviewed."""
     assert {run.outcome for run in RUNS} == set(OUTCOMES)
     shown = page(after(RUNS))
     if os.environ.get("UPDATE_GOLDEN"):
@@ -51,7 +51,7 @@ def test_the_metrics_of_the_probe_are_the_golden_ones() -> None:
 
 
 def test_a_restart_changes_no_metric_of_the_probe() -> None:
-    """What the store knew makes the same page; the counters are the store's."""
+    """Results and counters from the store give the same page."""
     before = after(RUNS)
     assert before.metrics.runs_total is not None
     assert before.metrics.skips_total is not None

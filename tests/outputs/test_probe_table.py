@@ -49,8 +49,8 @@ def test_the_columns_are_those_of_nccl_tests_and_more() -> None:
     assert lines[-1] == "# ok, after 11.4 s"
 
 
-def test_figures_are_compared_in_words() -> None:
-    """With this host's median and with the shipped figure; where there is none yet, how many runs are lacking."""
+def test_comparisons_are_sentences() -> None:
+    """Each compares with this host's median and the published figure, or shows how many runs are missing."""
     assert (
         "# all_reduce, default at 8 GiB: 474 GB/s, 100 % of 474 GB/s (this host's median of 30 runs),"
         " 99 % of 480 GB/s (NVIDIA/nccl#2140)"
@@ -66,8 +66,8 @@ def test_figures_are_compared_in_words() -> None:
     ) in lines
 
 
-def test_where_the_trouble_is_stands_below() -> None:
-    """What the hint does not say yet, and what each pair came to; wrong data is marked."""
+def test_location_is_shown_below_the_table() -> None:
+    """It has what the hint lacks, and the bandwidth of each pair; wrong data is marked."""
     pairs = tuple(
         Pair(ranks=(a, b), bandwidth=1e9 if b == 2 else 2e10, wrong=(0, int(b == 2)))
         for b in range(3)
@@ -92,7 +92,7 @@ def test_where_the_trouble_is_stands_below() -> None:
     assert "# rank 2 is slow with every other." not in told
 
 
-def test_pairs_of_a_partial_run_stand_under_the_numbers_of_its_gpus() -> None:
+def test_pairs_of_a_partial_run_have_gpu_indexes() -> None:
     """Rank 0 of GPUs 4 to 7 is GPU 4."""
     pairs = tuple(Pair(ranks=(a, b), bandwidth=1e9) for b in range(4) for a in range(b))
     lines = table(replace(SOME, location=Location(sentence="GPU 5.", pairs=pairs))).splitlines()
@@ -101,8 +101,8 @@ def test_pairs_of_a_partial_run_stand_under_the_numbers_of_its_gpus() -> None:
     assert lines[-5].split() == ["#", "4", "5", "6", "7"]
 
 
-def test_the_terminal_says_why_there_are_no_figures() -> None:
-    """A skip is shown with its reason and hint, and without an empty table."""
+def test_skip_is_shown_with_reason_and_hint() -> None:
+    """There is no empty table."""
     assert table(SKIP).splitlines() == [
         "# all-reduce, simulated node",
         "# skipped: busy, after 0.0 s",
@@ -111,7 +111,7 @@ def test_the_terminal_says_why_there_are_no_figures() -> None:
 
 
 def test_history_is_a_line_a_run() -> None:
-    """Outcome, bandwidth of the largest size by algorithm, its ratio to the median of then, and the reason."""
+    """Outcome, bandwidth of the largest size by algorithm, its ratio to the median at that time, and the reason."""
     default = replace(OK, id="one", measurements=OK.measurements[:4], comparisons=())
     lines = history([run_document(one) for one in (SKIP, OK, default, SOME)]).splitlines()
     assert [line.split("  ") for line in lines] == [line.rstrip().split("  ") for line in lines]
@@ -125,15 +125,15 @@ def test_history_is_a_line_a_run() -> None:
 
 
 def test_a_run_that_did_not_measure_to_its_end_has_no_bandwidth_in_the_history() -> None:
-    """Its largest size so far is not the one of the other lines."""
+    """Its largest size is not comparable with that of the other runs."""
     ended = [replace(OK, outcome=outcome, measurements=OK.measurements[:1]) for outcome in OUTCOMES]
     lines = history([run_document(one) for one in ended]).splitlines()
     shown = {outcome: "B/s" in line for outcome, line in zip(OUTCOMES, lines[1:], strict=True)}
     assert shown == {outcome: outcome in ("ok", "degraded", "wrong") for outcome in OUTCOMES}
 
 
-def test_copies_both_ways_stand_beside_each_other() -> None:
-    """What is measured by one algorithm alone is told apart by what it is."""
+def test_collectives_have_columns_of_their_own() -> None:
+    """Several collectives with one algorithm are columns by collective."""
     both = tuple(
         replace(one, collective=name) for name in ("host_to_device", "device_to_host") for one in OK.measurements[:4]
     )
@@ -143,6 +143,6 @@ def test_copies_both_ways_stand_beside_each_other() -> None:
     )
 
 
-def test_history_of_nothing_is_a_sentence() -> None:
-    """Not an empty table."""
+def test_empty_history_is_a_sentence() -> None:
+    """No empty table is printed."""
     assert history([]) == NO_RUNS + "\n"

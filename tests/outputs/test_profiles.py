@@ -23,13 +23,13 @@ def lacking() -> Mapping[str, set[str]]:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_every_row_is_there_or_absent_for_a_reason(profile: str, lacking: Mapping[str, set[str]]) -> None:
-    """Neither is a metric missing without a decision in scripts/absences.py, nor there though it should be absent."""
+def test_every_row_is_present_or_absent_for_a_reason(profile: str, lacking: Mapping[str, set[str]]) -> None:
+    """Each absent metric has an entry in scripts/absences.py, and no present metric has one."""
     assert lacking[profile] == absent(kind(profile), METRICS)
 
 
-def test_decisions_are_about_something() -> None:
-    """Every decision has a reason, names rows that exist, and nodes that can be simulated."""
+def test_every_absence_is_valid() -> None:
+    """Each entry has a reason, and names existing rows and simulated nodes."""
     assert set(ALL) == set(KINDS)
     for absence in ABSENCES:
         assert absence.reason

@@ -33,7 +33,7 @@ Families = defaultdict[str, dict[frozenset[tuple[str, str]], float]]
 
 @pytest.mark.parametrize("profile", sorted(PROFILES.keys() - {"h100x1", "h100x16"}))
 def test_the_page_of_a_healthy_node_is_the_golden_one(profile: str) -> None:
-    """Byte for byte; UPDATE_GOLDEN=1 writes it anew, and then the diff is the review."""
+    """Compare bytes; UPDATE_GOLDEN=1 rewrites the file, whose diff is reviewed."""
     page = Renderer(lambda: Report(started=0.0)).render(report_of(profile))
     golden = GOLDEN / f"{profile}.metrics"
     if os.environ.get("UPDATE_GOLDEN"):
@@ -42,8 +42,8 @@ def test_the_page_of_a_healthy_node_is_the_golden_one(profile: str) -> None:
     assert page == golden.read_text(encoding="utf-8")
 
 
-def test_the_client_library_reads_what_the_tables_say() -> None:
-    """Family by family: names, types, help, labels and values agree with the Report."""
+def test_the_client_library_reads_every_family() -> None:
+    """Names, types, help, labels and values agree with the Report."""
     report = report_of("h100x8")
     page = Renderer(lambda: report).exposition().raw.decode()
     expected: Families = defaultdict(dict)
@@ -60,7 +60,7 @@ def test_the_client_library_reads_what_the_tables_say() -> None:
     assert expected == parsed
 
 
-def test_promtool_finds_nothing_wrong() -> None:
+def test_promtool_accepts_the_page() -> None:
     """`promtool check metrics` lints names, units and help texts."""
     page = Renderer(lambda: Report(started=0.0)).render(report_of("h100x8"))
     checked = subprocess.run(
@@ -71,8 +71,8 @@ def test_promtool_finds_nothing_wrong() -> None:
 
 
 @given(st.text(), st.text())
-def test_any_label_value_survives_the_trip(name: str, serial: str) -> None:
-    """What a driver says is escaped: quotes, backslashes, newlines, anything."""
+def test_any_label_value_survives_a_round_trip(name: str, serial: str) -> None:
+    """Quotes, backslashes, newlines and other characters are escaped."""
     name, serial = name.replace("\r", ""), serial.replace("\r", "")
     report = Report(started=0.0, gpus=(GpuState(bus_id="", uuid="GPU-0", index=0, gpu=Gpu(name=name, serial=serial)),))
     page = Renderer(lambda: report).render(report)
@@ -84,8 +84,8 @@ def test_any_label_value_survives_the_trip(name: str, serial: str) -> None:
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True))
-def test_any_number_survives_the_trip(value: float) -> None:
-    """To the last digit, infinities and not-a-number too."""
+def test_any_number_survives_a_round_trip(value: float) -> None:
+    """All digits, infinities and NaN are preserved."""
     report = Report(started=0.0, gpus=(GpuState(bus_id="", uuid="u", index=0, gpu=Gpu(temperature_celsius=value)),))
     page = Renderer(lambda: report).render(report)
     (family,) = (f for f in text_string_to_metric_families(page) if f.name == "gpumon_gpu_temperature_celsius")
@@ -93,8 +93,8 @@ def test_any_number_survives_the_trip(value: float) -> None:
     assert family.samples[0].value == value or math.isnan(value)
 
 
-def test_a_page_is_made_once_a_report_and_gzip_holds_the_same() -> None:
-    """Two scrapes of one Report get the same bytes; a new Report gives a new page."""
+def test_page_is_rendered_once_per_report() -> None:
+    """Two scrapes of one Report get the same bytes, also compressed; a new Report gives a new page."""
     current = report_of("t4x1")
     renderer = Renderer(lambda: current)
     first = renderer.exposition()
@@ -106,7 +106,7 @@ def test_a_page_is_made_once_a_report_and_gzip_holds_the_same() -> None:
 
 
 def test_a_faulted_gpu_shows_identity_and_fault_and_no_reading() -> None:
-    """What never vanishes stays; everything else is absent, not 0."""
+    """Series that never disappear stay; all others are absent, not 0."""
     known = GpuRecord(bus_id="b", uuid="GPU-0", index=0, identity={"name": "NVIDIA H100"})
     gpu = readings(known, {"79": (1.0, 5.0)}, "lost")
     report = Report(started=0.0, gpus=(GpuState(bus_id="b", uuid="GPU-0", index=0, gpu=gpu, fault="lost"),))
@@ -121,8 +121,8 @@ def test_a_faulted_gpu_shows_identity_and_fault_and_no_reading() -> None:
     }
 
 
-def test_details_are_shown_when_asked_for() -> None:
-    """Rows and label values that are details: on the page with metrics.detailed, else not even in the count."""
+def test_details_are_exported_only_if_configured() -> None:
+    """Detailed rows and label values need metrics.detailed; otherwise they do not count as series either."""
     clocks = {"graphics": 1.98e9, "sm": 1.98e9, "memory": 2.6e9}
     gpu = GpuState(bus_id="", uuid="u", index=0, gpu=Gpu(bar1_used_bytes=1.0, clock_hertz=clocks))
     plain = Report(started=0.0, gpus=(gpu,))
@@ -134,8 +134,8 @@ def test_details_are_shown_when_asked_for() -> None:
     assert len(list(detailed.samples())) == len(list(plain.samples())) + 2
 
 
-def test_what_is_gone_is_not_remembered() -> None:
-    """Processes and MIG instances come and go for months; the renderer stays as small as its page."""
+def test_caches_do_not_grow() -> None:
+    """After many processes and MIG instances the caches are as small as the page."""
     renderer = Renderer(lambda: Report(started=0.0))
     for number in range(200):
         gpu = Gpu(process_memory_bytes={f"{number}{one},python": 1.0 for one in range(8)})
@@ -149,7 +149,7 @@ def test_what_is_gone_is_not_remembered() -> None:
 
 @pytest.mark.parametrize("profile", sorted(PROFILES.keys() - {"h100x16"}))
 def test_series_stay_within_the_budget(profile: str) -> None:
-    """At most 110 series a GPU besides those of links and instances, and 2,000 on h100x8."""
+    """At most 110 series per GPU besides those of links and instances, and 2,000 on h100x8."""
     report = report_of(profile)
     samples = list(report.samples())
     for state in report.gpus:
@@ -159,7 +159,7 @@ def test_series_stay_within_the_budget(profile: str) -> None:
 
 
 def test_importing_the_renderer_loads_no_driver_and_no_server() -> None:
-    """What renders a page needs neither pynvml nor torch nor fastapi."""
+    """The renderer needs neither pynvml nor torch nor fastapi."""
     question = "import sys, gpumon.outputs.prometheus; print({'pynvml', 'torch', 'fastapi'} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", question], capture_output=True, check=True, timeout=60)
 

@@ -42,7 +42,7 @@ def table(report: Report, width: int = 100) -> str:
     return terminal.table(report_document(report), width, color=False)
 
 
-def test_status_begins_with_what_is_wrong_and_what_to_do() -> None:
+def test_status_begins_with_the_problems() -> None:
     """The problems come before the table of GPUs, each with its action and runbook."""
     text = status(samples.lost(3))
     problem, action, runbook, rest = (
@@ -52,13 +52,13 @@ def test_status_begins_with_what_is_wrong_and_what_to_do() -> None:
     assert "7 of 8 GPUs up" in text
 
 
-def test_status_says_so_when_nothing_is_wrong() -> None:
-    """Silence is not an answer."""
+def test_status_of_a_healthy_node() -> None:
+    """It states that there are no problems."""
     assert "No problems." in status(samples.healthy())
 
 
-def test_status_says_which_gpus_are_awaited_before_that_is_a_verdict() -> None:
-    """In the minutes of a boot; one that has a name and is missing is told by it."""
+def test_status_shows_missing_gpus_before_the_verdict() -> None:
+    """After a boot it shows how many GPUs are missing; a missing GPU of the inventory is named."""
     whole = samples.healthy()
     seven = replace(whole, gpus=whole.gpus[:7], node=replace(whole.node, gpus_visible=7.0))
     seven = replace(seven, expectation=Expectation(count=8, basis=Basis.PRODUCT))
@@ -69,8 +69,8 @@ def test_status_says_which_gpus_are_awaited_before_that_is_a_verdict() -> None:
     assert "that should be here" not in status(named)
 
 
-def test_status_gives_no_all_clear_before_the_first_judgement() -> None:
-    """An agent that has just started knows of nothing wrong, which is not that nothing is."""
+def test_status_is_unknown_before_the_first_evaluation() -> None:
+    """An agent that has just started does not report that there are no problems."""
     started = replace(samples.healthy(), health=Health())
     known = report_document(started)
     assert (known["node"]["state"], known["health"]["level"]) == ("unknown", "unknown")
@@ -81,20 +81,20 @@ def test_status_gives_no_all_clear_before_the_first_judgement() -> None:
     assert "1 problem." in status(lost)
 
 
-def test_simulated_node_is_said_in_the_first_line() -> None:
-    """Nobody takes made-up GPUs for real ones."""
+def test_first_line_names_a_simulated_node() -> None:
+    """Simulated GPUs cannot be mistaken for real ones."""
     assert "SIMULATED h100x8" in status(samples.simulated()).splitlines()[0]
     assert "SIMULATED h100x8" in table(samples.simulated()).splitlines()[0]
 
 
 def test_missing_driver_is_named() -> None:
-    """Both commands say what is missing when there is nothing else to say."""
+    """Both commands show that the driver is missing."""
     assert "libnvidia-ml.so.1" in status(samples.without_driver())
     assert "libnvidia-ml.so.1" in table(samples.without_driver())
 
 
 def test_absent_reading_is_not_a_zero() -> None:
-    """A GPU that gives no utilization is not idle."""
+    """A GPU without a utilization reading is not idle."""
     report = samples.healthy(1)
     bare = replace(report, gpus=(replace(report.gpus[0], gpu=Gpu(name="A GPU", up=1.0)),))
     (line,) = [line for line in table(bare).splitlines() if "A GPU" in line]
@@ -102,15 +102,15 @@ def test_absent_reading_is_not_a_zero() -> None:
     assert "0 %" not in line
 
 
-def test_stuck_gpu_has_its_line_beside_the_others() -> None:
-    """Eight GPUs make eight lines, whatever one of them does."""
+def test_stuck_gpu_has_its_line() -> None:
+    """Eight GPUs make eight lines."""
     lines = [line for line in table(samples.stuck(5)).splitlines() if "NVIDIA H100" in line]
     assert len(lines) == 8
     assert "STUCK for 10 min" in lines[5]
 
 
-def test_instances_stand_below_their_gpu() -> None:
-    """Each MIG instance has a line, with what its part of the GPU does."""
+def test_instances_are_below_their_gpu() -> None:
+    """Each MIG instance is shown with its readings."""
     lines = table(samples.partitioned(), 160).splitlines()
     (first,) = (number for number, line in enumerate(lines) if "MIG 1/0 1g.10gb" in line)
     assert lines[first - 1].startswith("0 ")
@@ -119,8 +119,8 @@ def test_instances_stand_below_their_gpu() -> None:
     assert len([line for line in lines if "  MIG " in line]) == 9
 
 
-def test_links_are_summed_up_and_the_bad_ones_named() -> None:
-    """One sentence while all is well; each GPU, fabric and port that is not has its own."""
+def test_links_are_summarized_and_faults_are_named() -> None:
+    """There is one summary, and a sentence for each GPU, fabric and port with a fault."""
     assert "\nNVLinks: 144 of 144 up.\nInfiniBand and RoCE: 8 of 8 ports up.\n" in status(samples.healthy())
     assert "\nNVLinks: 36 of 36 up, 36 unknown.\n" in status(samples.partitioned())
     bad = status(samples.disconnected())
@@ -132,8 +132,8 @@ def test_links_are_summed_up_and_the_bad_ones_named() -> None:
     assert "NVLink" not in table(samples.without_gpus())
 
 
-def test_links_of_which_nothing_is_known_are_no_score() -> None:
-    """Links with MIG on are not zero of zero; a service that does not run is said."""
+def test_links_without_a_state_are_not_counted() -> None:
+    """Links with MIG on are not 0 of 0; a stopped service is named."""
     dark = example_parts.gpu(0)
     dark = replace(dark, links={link: replace(one, up=None) for link, one in dark.links.items()})
     report = samples.healthy()
@@ -142,8 +142,8 @@ def test_links_of_which_nothing_is_known_are_no_score() -> None:
     assert "IMEX" not in said
 
 
-def test_excluded_gpu_is_no_silent_one() -> None:
-    """It is named, and neither counted as up nor missed."""
+def test_excluded_gpu_is_named() -> None:
+    """It is neither counted as up nor missing."""
     report = samples.excluding(3)
     for text in (status(report), table(report)):
         assert "7 of 7 GPUs up, 1 excluded" in text.splitlines()[0]
@@ -155,13 +155,13 @@ def test_excluded_gpu_is_no_silent_one() -> None:
 @given(width=st.integers(60, 240), name=st.sampled_from(sorted(ALL)))
 @settings(max_examples=60)
 def test_no_gpu_line_is_longer_than_the_terminal(width: int, name: str) -> None:
-    """Columns are left out, words are cut: a table never wraps."""
+    """Columns are left out and texts are cut: a table never wraps."""
     lines = [line for line in table(ALL[name], width).splitlines() if "NVIDIA H100" in line or line.startswith("GPU ")]
     assert all(len(line) <= width for line in lines)
 
 
 def test_escape_sequences_of_a_driver_stay_text() -> None:
-    """What a name holds must not clear the screen or retitle the window."""
+    """A name cannot clear the screen or change the title of the window."""
     report = samples.lost(3)
     evil = "\x1b]0;owned\x07\x1b[2J\r\n"
     gpus = tuple(
@@ -175,8 +175,8 @@ def test_escape_sequences_of_a_driver_stay_text() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
-def test_color_changes_no_word(name: str) -> None:
-    """With the codes taken out, colored text is the plain one."""
+def test_color_does_not_change_the_text(name: str) -> None:
+    """Without the color codes the text is the same."""
     whole = report_document(ALL[name])
     colored = terminal.status(whole, 100, color=True)
     for code in ("31", "32", "33", "2", "1", "0"):
@@ -186,14 +186,14 @@ def test_color_changes_no_word(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_status_is_the_same_over_http(name: str) -> None:
-    """A document that went through JSON prints as the one in this process."""
+    """A report that was encoded as JSON prints the same text."""
     whole = report_document(ALL[name])
     parts = {key: whole[key] for key in terminal.STATUS}
     assert terminal.status(json.loads(json.dumps(parts)), 100, color=False) == status(ALL[name])
 
 
-def test_what_a_run_on_some_of_the_gpus_leaves_open_is_told() -> None:
-    """The line of the last run would be an all-clear for GPUs that it left out."""
+def test_partial_run_does_not_hide_the_current_result() -> None:
+    """The result of all GPUs is shown before that of a later run on some of them."""
     found, some = example.run(3, outcome="wrong"), example.part(1, 4, 5, 6, 7)
     text = status(replace(samples.healthy(), probe=ProbeState(last=some, history=(found, some), ran=(found, some))))
     assert "All-reduce probe: wrong, 3 h 14 min ago, is still the result of all its GPUs.\n" in text
@@ -201,13 +201,13 @@ def test_what_a_run_on_some_of_the_gpus_leaves_open_is_told() -> None:
     assert "ok, 1 h 14 min ago: busbw 474 GB/s at 8 GiB, 4 of 8 GPUs (4 to 7), nccl." in text
 
 
-def test_time_of_the_first_run_is_told() -> None:
-    """Before any run, the reader learns when there will be one."""
+def test_time_of_the_first_run_is_shown() -> None:
+    """Before any run, the status shows when the first is due."""
     assert "The first run is due at 2025-11-20T12:00:07" in status(samples.before_any_run(samples.healthy()))
 
 
-def test_recent_errors_are_told_in_words() -> None:
-    """Newest first, with how often, what it means and what to do; history and what is over are left out."""
+def test_recent_errors_are_shown() -> None:
+    """Newest first, with count, meaning and action; historical and cancelled errors are left out."""
     event = example.event()
     often = replace(event, id="often", code=13, kmsg=812, last_wall=samples.STAMP.wall - 5)
     switch = replace(event, id="switch", kind=SXID, code=20034, bus_id="0000:c1:00.0", uuid=None, fatal=True)
@@ -231,8 +231,8 @@ def test_recent_errors_are_told_in_words() -> None:
     assert not any(f"Xid {code} " in text for code in (48, 163, 62))
 
 
-def test_of_many_errors_the_newest_are_told() -> None:
-    """And where the others are found."""
+def test_only_the_newest_errors_are_shown() -> None:
+    """The status names the URL of the others."""
     events = tuple(replace(example.event(), id=str(code), code=code) for code in range(8))
     text = status(replace(samples.healthy(), events=events))
 

@@ -53,14 +53,14 @@ def flags(port: int, folder: Path) -> list[str]:
     return [f"--web.listen-address=127.0.0.1:{port}", f"--web.token-file={folder / 'token'}"]
 
 
-def test_nobody_clears_a_verdict_without_the_token(sick: Node, port: int) -> None:
-    """Coming from this host grants nothing."""
+def test_acknowledging_needs_the_token(sick: Node, port: int) -> None:
+    """A request from this host needs it too."""
     assert is_problem(ask(port, f"{PATH}?all=true", "POST"), 401)
     assert len(sick.report.health.open) == 4
 
 
-def test_what_is_latched_and_over_is_cleared(sick: Node, port: int) -> None:
-    """Of this GPU alone; the note goes with it, on one line."""
+def test_latched_verdict_is_cleared(sick: Node, port: int) -> None:
+    """Only the verdict of this GPU is cleared; the note is stored on one line."""
     answer = ask(port, f"{PATH}?check=gpu_xid_critical&gpu=1&note=board%0Areplaced", "POST", BEARER)
     assert answer.status == 200
     assert [(one["check"], one["gpu"]) for one in answer.document["acknowledged"]] == [("gpu_xid_critical", 1)]
@@ -70,8 +70,8 @@ def test_what_is_latched_and_over_is_cleared(sick: Node, port: int) -> None:
     assert ("gpu_xid_critical", example_parts.uuid(2)) in sick.report.health.open
 
 
-def test_what_is_so_is_refused_with_what_to_do(sick: Node, port: int) -> None:
-    """It would be back at the next look: whoever asks is told what is still so, and the remedy."""
+def test_active_verdict_is_refused(sick: Node, port: int) -> None:
+    """The answer shows the verdict and the remedy."""
     answer = ask(port, f"{PATH}?check=gpu_lost", "POST", BEARER)
     assert is_problem(answer, 409)
     assert "gpu_lost of GPU 2: Something with GPU 2. It is so now" in answer.document["detail"]
@@ -92,8 +92,8 @@ def test_what_is_so_is_refused_with_what_to_do(sick: Node, port: int) -> None:
         ("gpu=1&device=x", 400, "both"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_and_named(sick: Node, port: int, query: str, status: int, words: str) -> None:
-    """With the verdicts that there are, so that the next try is the right one."""
+def test_invalid_selection_is_refused(sick: Node, port: int, query: str, status: int, words: str) -> None:
+    """The answer lists the existing verdicts."""
     answer = ask(port, f"{PATH}?{query}", "POST", BEARER)
     assert is_problem(answer, status)
     assert words in answer.document["detail"]
@@ -102,10 +102,10 @@ def test_what_cannot_be_meant_is_refused_and_named(sick: Node, port: int, query:
     assert len(sick.report.health.open) == 4
 
 
-def test_the_command_says_what_it_has_done(
+def test_command_prints_what_was_cleared(
     sick: Node, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All that can be is cleared; what stays is named, and is no error; a refusal is exit code 1."""
+    """It clears what can be cleared and lists the rest; a refusal exits 1."""
     at = flags(port, tmp_path)
     assert main(["ack", "--all", "--note", "looked at it", *at]) == 0
     told = capsys.readouterr().out
@@ -120,10 +120,8 @@ def test_the_command_says_what_it_has_done(
     assert "gpu_lost of GPU 2" in capsys.readouterr().err
 
 
-def test_a_store_that_is_out_of_order_is_told(
-    sick: Node, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The verdict is cleared, and whoever cleared it knows what that is worth until the store is mended."""
+def test_failed_store_is_reported(sick: Node, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The verdict is cleared, and the answer shows that this is not stored."""
     sick.store = None
     assert main(["ack", "gpu_xid_critical", *flags(port, tmp_path)]) == 0
     assert "The store cannot be written now" in capsys.readouterr().out

@@ -46,7 +46,7 @@ def look(node: Node, folder: Path, path: str = "/", seconds: float = 5) -> Seen:
 
 
 def test_page_shows_the_simulated_node_and_its_lost_gpu(tmp_path: Path) -> None:
-    """Without a word on the console, and nothing is asked of another host."""
+    """The console stays empty, and no other host is contacted."""
     seen = look(Node(report=replace(samples.lost(3), simulated="h100x8")), tmp_path)
     assert "Simulated node." in seen.words
     assert "GPU 3: The GPU fell off the bus" in seen.words
@@ -54,7 +54,7 @@ def test_page_shows_the_simulated_node_and_its_lost_gpu(tmp_path: Path) -> None:
     assert (seen.console, seen.foreign) == ([], [])
 
 
-def test_page_follows_the_node(tmp_path: Path) -> None:
+def test_page_refreshes(tmp_path: Path) -> None:
     """A GPU that is lost after the page was opened appears without a reload and is announced."""
     seen = look(Changing(reports=[samples.healthy(), samples.lost(3)]), tmp_path)
     assert "GPU 3: The GPU fell off the bus" in seen.words
@@ -66,8 +66,8 @@ def test_page_follows_the_node(tmp_path: Path) -> None:
     assert (seen.console, seen.foreign) == ([], [])
 
 
-def test_page_that_is_cut_off_says_so(tmp_path: Path) -> None:
-    """When the agent no longer answers, what is seen is called old, not left standing as if it were true."""
+def test_page_shows_that_the_agent_is_offline(tmp_path: Path) -> None:
+    """If the agent does not respond, the page shows the time of its last update."""
     seen = look(Changing(reports=[samples.healthy(), None]), tmp_path, seconds=12)
     assert re.search(r'<p id="offline"[^>]*role="alert">The agent does not respond\.', seen.html)
     assert '<body class="old">' in seen.html
@@ -75,15 +75,15 @@ def test_page_that_is_cut_off_says_so(tmp_path: Path) -> None:
 
 
 def test_page_recovers(tmp_path: Path) -> None:
-    """When the agent answers again, the page is the node's again."""
+    """When the agent responds again, the page is updated again."""
     seen = look(Changing(reports=[samples.healthy(), *[None] * 5, samples.lost(3)]), tmp_path, seconds=20)
     assert "GPU 3: The GPU fell off the bus" in seen.words
     assert re.search(r'<p id="offline"[^>]*hidden', seen.html)
     assert "<body class=" not in seen.html.replace('<body class="">', "")
 
 
-def test_telephone_needs_no_sideways_scrolling(tmp_path: Path) -> None:
-    """Nor is anything cut off: 18 links of 8 GPUs, instances, errors and figures fit 400 pixels."""
+def test_page_fits_a_phone(tmp_path: Path) -> None:
+    """18 links of 8 GPUs, instances, errors and figures fit 400 pixels without scrolling or cutting."""
     for name in ("troubled", "partitioned"):
         folder = tmp_path / name
         with serving(Node(report=getattr(samples, name)())) as port, chromium(folder) as browser:
@@ -96,14 +96,14 @@ def test_telephone_needs_no_sideways_scrolling(tmp_path: Path) -> None:
 
 
 def test_links_appear_without_a_reload(tmp_path: Path) -> None:
-    """A page that was opened before the first poll shows all when it has ended."""
+    """A page that was opened before the first poll shows the links after it."""
     seen = look(Changing(reports=[samples.without_driver(), samples.healthy()]), tmp_path)
     assert 'title="NVLink 17: up, to switch 00000000:06:00.0"' in seen.html
     assert re.search(r'<section id="links"[^>]*hidden', seen.html) is None
 
 
-def test_names_from_outside_run_nothing(tmp_path: Path) -> None:
-    """Nor when they come with an update, which the script puts into the page."""
+def test_text_from_outside_is_not_executed(tmp_path: Path) -> None:
+    """This holds for updates by the script too."""
     evil = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
     report = samples.lost(3)
     gpus = tuple(replace(one, gpu=replace(one.gpu, name=evil)) for one in report.gpus)
@@ -114,7 +114,7 @@ def test_names_from_outside_run_nothing(tmp_path: Path) -> None:
 
 
 def test_reference_opens_without_the_internet(tmp_path: Path) -> None:
-    """A GPU host has none."""
+    """Many GPU hosts have no access to the internet."""
     seen = look(Node(), tmp_path, "/docs", seconds=1)
     assert "/api/v1/gpus/{gpu}" in seen.words
     assert (seen.console, seen.foreign) == ([], [])

@@ -64,10 +64,10 @@ def flags(port: int, token_file: Path) -> list[str]:
 
 @pytest.mark.parametrize("says", STRANGERS.values(), ids=STRANGERS)
 @pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["probe", "allreduce"]])
-def test_what_is_no_gpumon_is_told_so(
+def test_other_server_is_an_error(
     command: list[str], says: bytes, token_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line with the address and the remedy, whatever answers there."""
+    """One line has the address and the remedy."""
     with stranger(says) as port:
         code = main([*command, *flags(port, token_file)])
     shown = capsys.readouterr()
@@ -76,8 +76,8 @@ def test_what_is_no_gpumon_is_told_so(
     assert "--web.listen-address" in shown.err
 
 
-def test_nobody_who_listens_is_told_so(token_file: Path) -> None:
-    """With the address, and how to start the agent."""
+def test_missing_agent_is_an_error(token_file: Path) -> None:
+    """The error has the address and how to start the agent."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ClientError, match=rf"no agent answers at 127\.0\.0\.1:{port} .*systemctl start gpumon"):
@@ -87,7 +87,7 @@ def test_nobody_who_listens_is_told_so(token_file: Path) -> None:
 def test_refused_probe_is_a_skipped_result(
     node: Node, port: int, token_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A busy node is no usage error: the record of the skipped run is printed, and the exit code is its own."""
+    """The skipped run is printed, and the exit code is its own."""
     skipped = replace(example.run(), id="run-7", outcome="skipped", reason="busy", measurements=())
     node.report = replace(samples.healthy(), probe=replace(samples.healthy().probe, last=skipped, history=(skipped,)))
     node.answer = ProbeRequest(id="run-7", accepted=False, reason="busy", hint="GPU 0 has a process.")
@@ -96,10 +96,10 @@ def test_refused_probe_is_a_skipped_result(
     assert (result["id"], result["outcome"], result["reason"]) == ("run-7", "skipped", "busy")
 
 
-def test_refused_probe_is_waited_for_until_it_is_on_record(
+def test_command_waits_for_the_record_of_a_refused_probe(
     node: Node, port: int, token_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its durable row is written after the refusal is told: until then its id is not known."""
+    """The run can be read only after its row is stored."""
     skipped = replace(example.run(), id="run-7", outcome="skipped", reason="busy", measurements=())
     known = replace(samples.healthy(), probe=replace(samples.healthy().probe, last=skipped, history=(skipped,)))
     node.answer = ProbeRequest(id="run-7", accepted=False, reason="busy", hint="GPU 0 has a process.")
@@ -110,10 +110,8 @@ def test_refused_probe_is_waited_for_until_it_is_on_record(
     assert json.loads(capsys.readouterr().out)["id"] == "run-7"
 
 
-def test_wrong_token_is_told_as_the_agent_tells_it(
-    port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What the agent refuses is shown with its remedy."""
+def test_wrong_token_is_an_error(port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The answer of the agent is shown with its remedy."""
     wrong = tmp_path / "token"
     wrong.write_text("a-token-of-another-test", encoding="ascii")
     assert main(["probe", "allreduce", *flags(port, wrong)]) == 2
@@ -133,7 +131,7 @@ class Running(Node):
 def test_run_in_progress_is_a_bar_on_a_terminal(
     token_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what it does now in words; it is gone when the run is over, and the result is a table."""
+    """The bar shows the stage; after the run it is replaced by the table."""
     during = replace(samples.healthy(), probe=example.measuring())
     after = replace(samples.healthy(), probe=ended(ProbeState(), example.run()))
     node = Running(reports=[during, after], answer=ProbeRequest(id=example.run().id, accepted=True))
@@ -147,8 +145,8 @@ def test_run_in_progress_is_a_bar_on_a_terminal(
     assert shown.out.startswith("# all-reduce, nccl, 8 ranks")
 
 
-def test_history_is_asked_of_the_agent(port: int, token_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As lines, or as JSON; since when and of which probe is the agent's to filter."""
+def test_history_comes_from_the_agent(port: int, token_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As lines or as JSON; the agent applies the filters."""
     given = flags(port, token_file)
     assert main(["probe", "history", "--since", "2h30m", "--probe", "allreduce", *given]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -77,7 +77,7 @@ def found(port: int, query: str = "") -> list[str]:
 )
 @pytest.mark.parametrize("stored", [True, False])
 def test_events_are_filtered(node: Node, port: int, query: str, count: int, tmp_path: Path, *, stored: bool) -> None:
-    """By GPU, code, kind, severity, source, time and number, all at once, in the store as in the Report."""
+    """By GPU, code, kind, severity, source, time and number together, in the store and in the Report."""
     report = many_events(120)
     node.report = replace(report, events=()) if stored else report
     node.store = store(tmp_path, *report.events) if stored else None
@@ -90,8 +90,8 @@ def test_events_are_filtered(node: Node, port: int, query: str, count: int, tmp_
     EventsResponse.model_validate(answer)
 
 
-def test_the_store_knows_more_than_the_report(node: Node, port: int, tmp_path: Path) -> None:
-    """What both hold is told once, as the Report has it; what was told without the store is there too."""
+def test_events_of_store_and_report_are_merged(node: Node, port: int, tmp_path: Path) -> None:
+    """An event of both is listed once, as the Report has it."""
     old, both, unstored = event(1, 9000), event(2, 600), event(3, 60)
     node.report = replace(samples.healthy(), events=(replace(both, nvml=9), unstored))
     node.store = store(tmp_path, old, both)
@@ -101,8 +101,8 @@ def test_the_store_knows_more_than_the_report(node: Node, port: int, tmp_path: P
     assert answer["complete"] is True
 
 
-def test_a_rare_severity_is_found_behind_many_others(node: Node, port: int, tmp_path: Path) -> None:
-    """Page after page, until there are as many as were asked for."""
+def test_search_continues_until_the_limit(node: Node, port: int, tmp_path: Path) -> None:
+    """Pages of the store are read until enough events match."""
     critical = [event(1, 90_000), event(3, 80_000)]
     common = [replace(event(2 * number, 100.0), id=f"w{number}") for number in range(2 * PAGE_SIZE + 7)]
     node.store = store(tmp_path, *critical, *common)
@@ -111,8 +111,8 @@ def test_a_rare_severity_is_found_behind_many_others(node: Node, port: int, tmp_
     assert found(port, "severity=critical&limit=1") == ["e3"]
 
 
-def test_an_event_says_what_it_means_and_what_to_do(node: Node, port: int) -> None:
-    """In words, with its times, who told it, and what the kernel said."""
+def test_event_has_meaning_and_action(node: Node, port: int) -> None:
+    """It has its times, sources and the text of the kernel log."""
     line = "NETIR_LINK_DOWN Fatal XC0 i0 Link 07 (0x00200011 0x00000000)"
     stored = replace(event(0, 100), code=149, nvml=2, kmsg=3, texts=(line,), text=line, first_wall=STAMP.wall - 160)
     node.report = replace(samples.healthy(), events=(stored,))
@@ -129,8 +129,8 @@ def test_an_event_says_what_it_means_and_what_to_do(node: Node, port: int) -> No
     assert (shown["gpu"], shown["xid"], shown["sources"]) == (0, 149, ["nvml", "kmsg"])
 
 
-def test_events_of_switches_and_of_the_log_are_of_no_gpu(node: Node, port: int) -> None:
-    """Each has its number, and none the other's."""
+def test_events_of_switches_and_of_the_log_have_no_gpu(node: Node, port: int) -> None:
+    """Each has its own code, and no other."""
     switch = replace(event(1, 60), kind=SXID, code=12028, bus_id="00000000:C1:00.0", uuid=None, fatal=False)
     overrun = replace(event(2, 30), kind=OVERRUN, code=0, bus_id="", uuid=None)
     node.report = replace(samples.healthy(), events=(switch, overrun))
@@ -145,8 +145,8 @@ def test_events_of_switches_and_of_the_log_are_of_no_gpu(node: Node, port: int) 
     assert found(port, "gpu=0") == []
 
 
-def test_a_gpu_that_is_gone_is_still_asked_about(node: Node, port: int) -> None:
-    """By the uuid under which it was last seen. One that never was here is a spelling mistake."""
+def test_events_of_a_removed_gpu_are_found(node: Node, port: int) -> None:
+    """They are found by uuid; a uuid that was never here is an error."""
     gone = StoredGpu(uuid="GPU-gone", bus_id=example_parts.bus_id(0), serial="", name="", first_wall=0.0, last_wall=0.0)
     report = samples.healthy()
     node.report = replace(

@@ -22,8 +22,8 @@ def test_metrics_are_the_exposition(node: Node, port: int) -> None:
     assert answer.headers["Content-Encoding"] is None
 
 
-def test_metrics_are_compressed_for_who_takes_it(node: Node, port: int) -> None:
-    """The same page in a tenth of the bytes, and caches are told that there are two."""
+def test_metrics_are_compressed(node: Node, port: int) -> None:
+    """The page has a tenth of the size, and the Vary header is set."""
     answer = ask(port, "/metrics", headers={"Accept-Encoding": "gzip"})
     assert (answer.headers["Content-Encoding"], answer.headers["Vary"]) == ("gzip", "Accept-Encoding")
     assert gzip.decompress(answer.body) == node.exposition().raw
@@ -45,12 +45,12 @@ def test_metrics_are_compressed_for_who_takes_it(node: Node, port: int) -> None:
     ],
 )
 def test_encoding_is_negotiated(header: str, taken: bool) -> None:  # noqa: FBT001
-    """A client that refuses gzip, in any of the ways it can, does not get it."""
+    """A client that refuses gzip does not get it."""
     assert accepts_gzip(header) is taken
 
 
-def test_head_says_what_get_would(port: int) -> None:
-    """The same status and headers, without the body."""
+def test_head_has_the_headers_of_get(port: int) -> None:
+    """Status and headers are the same, without the body."""
     head, get = (ask(port, "/metrics", method) for method in ("HEAD", "GET"))
     assert (head.status, head.body) == (200, b"")
     assert head.headers["Content-Length"] == str(len(get.body))
@@ -58,26 +58,26 @@ def test_head_says_what_get_would(port: int) -> None:
 
 
 def test_trailing_slash_is_no_redirect(port: int) -> None:
-    """A scraper that does not follow redirects loses nothing."""
+    """Some scrapers do not follow redirects."""
     assert ask(port, "/metrics/").body == ask(port, "/metrics").body
 
 
 def test_metrics_take_no_post(port: int) -> None:
-    """405 names the methods there are."""
+    """405 lists the allowed methods."""
     answer = ask(port, "/metrics", "POST")
     assert is_problem(answer, 405)
     assert answer.headers["Allow"] == "GET, HEAD"
 
 
 @pytest.mark.parametrize("broken", [samples.without_driver(), samples.without_gpus(), samples.troubled()])
-def test_health_is_the_process_alone(node: Node, port: int, broken: Report) -> None:
-    """A dead driver or a lost GPU does not take the target away just when it is needed."""
+def test_liveness_depends_on_the_process_alone(node: Node, port: int, broken: Report) -> None:
+    """A missing driver or a lost GPU does not make the target unhealthy."""
     node.report = broken
     assert [ask(port, path).status for path in ("/-/healthy", "/-/ready", "/metrics")] == [200, 200, 200]
 
 
 def test_not_ready_before_the_first_poll(node: Node, port: int) -> None:
-    """503 until then, and healthy all the same."""
+    """503 until then, while the process is healthy."""
     node.ready = False
     answer = ask(port, "/-/ready")
     assert is_problem(answer, 503)

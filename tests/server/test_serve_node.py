@@ -80,8 +80,8 @@ def test_gpu_is_found_by_index_and_by_uuid(port: int) -> None:
     assert by_index.body == by_uuid.body
 
 
-def test_unknown_gpu_names_those_that_exist(node: Node, port: int) -> None:
-    """A spelling mistake is put right without another request."""
+def test_unknown_gpu_lists_the_existing_ones(node: Node, port: int) -> None:
+    """The answer has all that a corrected request needs."""
     node.report = samples.healthy(2)
     answer = ask(port, "/api/v1/gpus/GPU-nope")
     assert is_problem(answer, 404)
@@ -91,7 +91,7 @@ def test_unknown_gpu_names_those_that_exist(node: Node, port: int) -> None:
 
 
 def test_lost_gpu_is_not_a_404(node: Node, port: int) -> None:
-    """The inventory forgets nobody."""
+    """A lost GPU stays in the inventory."""
     node.report = samples.lost(3)
     assert ask(port, "/api/v1/gpus/3").document["state"] == "lost"
 
@@ -164,21 +164,21 @@ def test_links_of_one_gpu(port: int) -> None:
         (f"events?limit={'9' * 5000}", 422, "limit"),
     ],
 )
-def test_bad_parameter_is_named(port: int, query: str, status: int, named: str) -> None:
-    """Also one that does not exist: a spelling mistake must not pass for an empty filter."""
+def test_invalid_parameter_is_named(port: int, query: str, status: int, named: str) -> None:
+    """An unknown parameter is an error too."""
     answer = ask(port, f"/api/v1/{query}")
     assert is_problem(answer, status)
     assert named in answer.document["detail"]
 
 
-def test_unknown_page_is_a_problem(port: int) -> None:
-    """Even what FastAPI would answer by itself has a remedy."""
+def test_unknown_path_is_a_problem(port: int) -> None:
+    """Errors of FastAPI have a remedy too."""
     assert is_problem(ask(port, "/api/v2/node"), 404)
     assert is_problem(ask(port, "/api/v1/node", "DELETE"), 405)
 
 
 def test_run_is_found_by_id(node: Node, port: int) -> None:
-    """Finished, in progress, or not known."""
+    """Finished, in progress, or unknown."""
     node.report = replace(samples.healthy(), probe=replace(samples.healthy().probe, running="run-9"))
     assert ask(port, f"/api/v1/probes/{example.run(2).id}").document["id"] == example.run(2).id
     running = ask(port, "/api/v1/probes/run-9")
@@ -187,8 +187,8 @@ def test_run_is_found_by_id(node: Node, port: int) -> None:
     assert is_problem(ask(port, "/api/v1/probes/run-8"), 404)
 
 
-def test_run_in_progress_says_how_far_it_is(node: Node, port: int) -> None:
-    """In figures and in words, under the id that the request was answered with."""
+def test_run_in_progress_has_its_progress(node: Node, port: int) -> None:
+    """As figures and as text."""
     node.report = replace(samples.healthy(), probe=example.measuring())
     answer = ask(port, f"/api/v1/probes/{example.run().id}")
     RunningResponse.model_validate_json(answer.body)
@@ -212,8 +212,8 @@ def test_log_of_a_run_needs_the_token(node: Node, port: int) -> None:
     assert ask(port, path, headers=BEARER).document["log"] == "pid 4711 of alice"
 
 
-def test_defect_is_a_problem_too(node: Node, port: int) -> None:
-    """An exception of ours is answered with 500 and a remedy, and the server lives on."""
+def test_bug_is_a_problem_too(node: Node, port: int) -> None:
+    """An exception is answered with 500 and a remedy, and the server keeps running."""
     node.report = None  # type: ignore[assignment]
     broken = ask(port, "/api/v1/node")
     assert is_problem(broken, 500)

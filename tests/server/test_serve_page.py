@@ -49,8 +49,8 @@ def words(html: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
-def test_excluded_gpu_is_said_and_not_missed(node: Node, port: int) -> None:
-    """The tile counts those that are watched, and the table names the one that is not."""
+def test_excluded_gpu_is_shown(node: Node, port: int) -> None:
+    """The tile counts the monitored GPUs, and the table names the excluded one."""
     shown = words(page(node, port, samples.excluding(3)))
     assert "GPUs up 7 of 7 all respond, 1 excluded" in shown
     assert f"GPU at {example_parts.bus_id(3)}: excluded by the configuration." in shown
@@ -60,8 +60,8 @@ def test_excluded_gpu_is_said_and_not_missed(node: Node, port: int) -> None:
     assert "GPUs up none no GPU is expected, 8 excluded" in words(page(node, port, none_left))
 
 
-def test_names_from_outside_are_text(node: Node, port: int) -> None:
-    """Nothing that a driver, an alert, a probe or a notice says becomes markup."""
+def test_text_from_outside_is_escaped(node: Node, port: int) -> None:
+    """No text of a driver, an alert, a probe or a notice becomes markup."""
     report = samples.troubled()
     gpus = tuple(
         replace(one, uuid=EVIL, detail=EVIL if one.fault else "", gpu=replace(one.gpu, name=EVIL))
@@ -86,8 +86,8 @@ def test_names_from_outside_are_text(node: Node, port: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
-def test_nothing_is_inline_and_nothing_is_foreign(node: Node, port: int, path: str) -> None:
-    """What the security policy forbids is not there either: no inline script or style, no other host."""
+def test_page_respects_its_security_policy(node: Node, port: int, path: str) -> None:
+    """There is no inline script or style, and no other host."""
     elements = Elements(page(node, port, samples.troubled(), path)).seen
     assert not [attributes for _, attributes in elements if "style" in attributes]
     assert not [
@@ -101,14 +101,14 @@ def test_nothing_is_inline_and_nothing_is_foreign(node: Node, port: int, path: s
         assert ask(port, one or "").status == 200
 
 
-def test_simulated_node_is_said_first(node: Node, port: int) -> None:
-    """Plainly, above everything else; and not on a real one."""
+def test_simulated_node_has_a_banner(node: Node, port: int) -> None:
+    """The banner is first on the page; a real node has none."""
     assert "Simulated node." in words(page(node, port, samples.simulated(), "/live"))[:40]
     assert "imulated" not in page(node, port, samples.healthy())
 
 
-def test_lost_gpu_is_shown_with_what_to_do(node: Node, port: int) -> None:
-    """Identity, fault in words, since when, what to do; before the table of GPUs."""
+def test_lost_gpu_is_a_problem(node: Node, port: int) -> None:
+    """Identity, fault, time and action are shown before the table of GPUs."""
     html = page(node, port, samples.lost(3))
     text = words(html)
     assert "1 problem." in text
@@ -120,14 +120,14 @@ def test_lost_gpu_is_shown_with_what_to_do(node: Node, port: int) -> None:
 
 
 def test_information_is_not_a_fault(node: Node, port: int) -> None:
-    """A GPU that is held and idle is shown, and nothing is wrong all the same."""
+    """A GPU that is held and idle is shown, and the node has no problems."""
     text = words(page(node, port, samples.idle(2)))
     assert "No problems." in text
     assert "info GPU 2: Processes hold the GPU and hardly use it" in text
 
 
 def test_absent_reading_is_not_a_zero(node: Node, port: int) -> None:
-    """n/a, and no bar at all: an empty bar would say 0."""
+    """A GPU without a utilization reading is not idle."""
     report = samples.healthy(1)
     html = page(node, port, replace(report, gpus=(replace(report.gpus[0], gpu=Gpu(up=1.0), links={}),)))
     assert not re.search(r"\b0 %", html)
@@ -136,23 +136,23 @@ def test_absent_reading_is_not_a_zero(node: Node, port: int) -> None:
     assert "unknown model" in html
 
 
-def test_node_before_its_first_poll_says_so(node: Node, port: int) -> None:
-    """Nothing read is not the same as nothing wrong with what was read."""
+def test_node_before_its_first_poll(node: Node, port: int) -> None:
+    """The page shows that there are no readings yet."""
     text = words(page(node, port, samples.without_driver()))
     assert "no readings yet" in text
     assert "The NVIDIA driver cannot be used" in text
     assert "No GPU was found" in text
 
 
-def test_old_readings_are_called_old(node: Node, port: int) -> None:
-    """A sampler that stopped is visible where people look at the time."""
+def test_age_of_old_readings_is_shown(node: Node, port: int) -> None:
+    """A stopped sampler is visible in the heading."""
     report = samples.healthy()
     stale = replace(report, node=replace(report.node, nvml_up=0.0, snapshot_timestamp_seconds=samples.STAMP.wall - 95))
     assert "readings are 1 min old" in words(page(node, port, stale))
 
 
 def test_every_link_is_a_cell(node: Node, port: int) -> None:
-    """Up, down, erring and unknown are told apart, in words too."""
+    """Up, down, with errors and unknown differ, in text too."""
     html = page(node, port, samples.troubled())
     assert "NVLink 4: down, 3 recovery errors" in html
     assert "NVLink 6: up, 12 replay errors" in html
@@ -162,16 +162,16 @@ def test_every_link_is_a_cell(node: Node, port: int) -> None:
     assert "GPU 1: NVLinks 4, 5 down;" in words(html)
 
 
-def test_links_of_a_node_that_has_none_take_no_room(node: Node, port: int) -> None:
-    """Neither matrix nor tile; but the section is there, so that it can appear without a reload."""
+def test_node_without_links_has_no_matrix(node: Node, port: int) -> None:
+    """The section exists, so that links can appear without a reload."""
     report = samples.healthy(1)
     html = page(node, port, replace(report, ports=(), gpus=(GpuState(bus_id="b", uuid="u", index=0, gpu=Gpu(up=1.0)),)))
     assert '<section id="links" aria-labelledby="links-title" hidden>' in html
     assert "NVLinks up" not in html
 
 
-def test_instances_stand_below_their_gpu(node: Node, port: int) -> None:
-    """Each MIG instance with its memory and its activity; links that nobody can judge are not down."""
+def test_instances_are_below_their_gpu(node: Node, port: int) -> None:
+    """Each MIG instance is shown with its readings."""
     html = page(node, port, samples.partitioned())
     assert html.count("<b>1g.10gb</b>") == 7
     text = words(html)
@@ -180,15 +180,15 @@ def test_instances_stand_below_their_gpu(node: Node, port: int) -> None:
     assert 'class="down"' not in html
 
 
-def test_activity_is_shown_where_it_is_measured(node: Node, port: int) -> None:
-    """SM, tensor cores and memory of GPUs that have performance monitoring; nothing, not n/a, of others."""
+def test_activity_is_shown_if_it_is_measured(node: Node, port: int) -> None:
+    """SM, tensor cores and memory for GPUs with performance monitoring; nothing for others."""
     assert "97 % 1 process SM 88 % tensor 37 % DRAM 50 %" in words(page(node, port, samples.healthy(1)))
     bare = GpuState(bus_id="b", uuid="u", index=0, gpu=Gpu(up=1.0, utilization_ratio=0.5))
     assert "tensor" not in words(page(node, port, replace(samples.healthy(1), gpus=(bare,))))
 
 
-def test_fabric_and_ports_are_told(node: Node, port: int) -> None:
-    """What all GPUs have in common is said once; what is wrong stands beside its GPU."""
+def test_fabric_and_ports_are_shown(node: Node, port: int) -> None:
+    """Common remarks are shown once; a fault is shown beside its GPU."""
     assert "all GPUs: in the fabric, clique 32766; C2C 10 of 10" in words(page(node, port, samples.grace()))
     text = words(page(node, port, samples.disconnected()))
     for trouble in ("the fabric registration is in progress", "fabric unhealthy: route unhealthy"):
@@ -197,8 +197,8 @@ def test_fabric_and_ports_are_told(node: Node, port: int) -> None:
     assert "mlx5_4/1 up 400 Gb/s, InfiniBand" in text
 
 
-def test_errors_are_told_in_words(node: Node, port: int) -> None:
-    """What each code is, where, how often, and what to do; what is over or was there before asks for nothing."""
+def test_errors_are_shown(node: Node, port: int) -> None:
+    """Each with code, place, count and action; cancelled and historical errors have no action."""
     text = words(page(node, port, samples.troubled()))
     assert "10 min ago Xid 79 GPU 3 The GPU has fallen off the bus. Reboot the node." in text
     assert "Xid 31 9000 times GPU 1 MIG 2 Memory page fault: an address that is not mapped." in text
@@ -208,8 +208,8 @@ def test_errors_are_told_in_words(node: Node, port: int) -> None:
     assert "Xid 48 GPU 1 Uncorrectable memory error (double bit). Older than the first start of the agent." in text
 
 
-def test_links_of_which_none_is_known_are_not_drawn(node: Node, port: int) -> None:
-    """On a guest nobody can say what should be up: a sentence, and no matrix of question marks."""
+def test_links_without_any_state_are_not_drawn(node: Node, port: int) -> None:
+    """A guest that reports no link state has a sentence instead of a matrix."""
     report = samples.healthy(2)
     dark = replace(report, gpus=tuple(replace(one, links=dict.fromkeys(one.links, Nvlink())) for one in report.gpus))
     html = page(node, port, dark)
@@ -217,8 +217,8 @@ def test_links_of_which_none_is_known_are_not_drawn(node: Node, port: int) -> No
     assert 'class="matrix"' not in html
 
 
-def test_services_that_the_links_need_are_told(node: Node, port: int) -> None:
-    """Where they are installed; GB200 has no fabric manager and is well."""
+def test_link_services_are_shown(node: Node, port: int) -> None:
+    """Only installed services are shown; GB200 has no fabric manager."""
     report = samples.healthy()
     stopped = replace(report, node=replace(report.node, fabric_manager_up=0.0, imex_up=1.0))
     assert "fabric manager not running IMEX running" in words(page(node, port, stopped))
@@ -226,7 +226,7 @@ def test_services_that_the_links_need_are_told(node: Node, port: int) -> None:
 
 
 def test_probe_history_is_drawn(node: Node, port: int) -> None:
-    """A mark for each run and algorithm, named with its outcome; the first page before any run says when."""
+    """There is a mark for each run and algorithm; before any run the page shows when it is due."""
     html = page(node, port, samples.troubled())
     assert html.count('class="mark') == 2 * samples.RUNS - 2
     assert html.count('class="skip"') == 1
@@ -236,8 +236,8 @@ def test_probe_history_is_drawn(node: Node, port: int) -> None:
     assert "The probe has not run yet. The first run is due at 12:00:07 UTC" in before
 
 
-def test_busy_node_keeps_the_result_that_it_has(node: Node, port: int) -> None:
-    """A skip hides neither the last figures nor when they were measured."""
+def test_skipped_run_does_not_hide_the_last_figures(node: Node, port: int) -> None:
+    """The figures stay, with the time of their run."""
     skip = replace(example.run(0), id="skip", outcome="skipped", reason="busy", measurements=())
     history = (example.run(3), skip)
     report = replace(samples.healthy(), probe=ProbeState(last=skip, history=history, ran=history[:1]))
@@ -249,8 +249,8 @@ def test_busy_node_keeps_the_result_that_it_has(node: Node, port: int) -> None:
     assert "All-reduce n/a skipped: busy" in only
 
 
-def test_a_run_on_some_of_the_gpus_hides_nothing_of_the_others(node: Node, port: int) -> None:
-    """The page goes on showing what was wrong with them, and says which GPUs the later run had."""
+def test_partial_run_does_not_hide_the_current_result(node: Node, port: int) -> None:
+    """The page shows the result of all GPUs and which GPUs the later run had."""
     found, some = example.run(3, outcome="wrong"), example.part(1, 4, 5, 6, 7)
     report = replace(samples.healthy(), probe=ProbeState(last=some, history=(found, some), ran=(found, some)))
     text = words(page(node, port, report))
@@ -263,8 +263,8 @@ def test_a_run_on_some_of_the_gpus_hides_nothing_of_the_others(node: Node, port:
     assert "still the result" not in alone
 
 
-def test_what_is_normal_is_a_band_behind_the_history() -> None:
-    """By algorithm, as it was when each run was judged; broken where there was no median, and labelled apart."""
+def test_baseline_is_a_band() -> None:
+    """By algorithm, as it was at the time of each run; with a gap if there was none."""
     runs = [run_document(example.run(hours)) for hours in range(6)]
     runs[3] |= {"comparisons": []}
     drawn = plot(runs)
@@ -287,8 +287,8 @@ def test_what_is_normal_is_a_band_behind_the_history() -> None:
     assert abs(alike.series[0].label - alike.series[1].label) == LABEL_DISTANCE
 
 
-def test_a_run_that_did_not_measure_to_its_end_stands_on_the_floor() -> None:
-    """Nothing is drawn through what it came to at a smaller size, and the heading has the size of the others."""
+def test_unfinished_run_is_a_mark_on_the_axis() -> None:
+    """No line passes through it, and the heading has the size of the other runs."""
     runs = [run_document(example.run(hours)) for hours in range(3)]
     small = [one | {"busbw_bytes_per_second": 5e3} for one in runs[0]["measurements"] if one["bytes"] < 1 << 30]
     held = runs[0] | {"outcome": "skipped", "reason": "held", "measurements": small}
@@ -301,8 +301,8 @@ def test_a_run_that_did_not_measure_to_its_end_stands_on_the_floor() -> None:
     assert [(one.outcome, one.y) for one in drawn.marks if one.outcome != "ok"] == [("skipped", drawn.floor)]
 
 
-def test_no_line_joins_runs_that_cannot_be_compared() -> None:
-    """One on some of the GPUs, or without the largest size, is a mark that says so."""
+def test_line_joins_comparable_runs_only() -> None:
+    """A partial run, or one without the largest size, is a mark with a title."""
     runs = [run_document(example.run(hours)) for hours in range(4)]
     runs[0] = run_document(example.part(0, 4, 5, 6, 7))
     runs[2] |= {"measurements": [one for one in runs[2]["measurements"] if one["bytes"] <= 1 << 30]}
@@ -315,8 +315,8 @@ def test_no_line_joins_runs_that_cannot_be_compared() -> None:
     assert sum("at 1 GiB on 8 ranks" in one.title for one in drawn.marks) == 2
 
 
-def test_sizes_stand_with_what_is_usual(node: Node, port: int) -> None:
-    """A group for each algorithm, the largest size first; the comparison in words below."""
+def test_sizes_have_their_share_of_the_median(node: Node, port: int) -> None:
+    """A group for each algorithm, largest size first; comparisons below."""
     text = words(page(node, port, samples.healthy()))
     assert "default 8 GiB 474 GB/s 100 % 31.7 ms 32.6 ms 34.9 ms 1.2 % 0 1 GiB 450 GB/s" in text
     assert "ring 8 GiB 363 GB/s 100 %" in text
@@ -324,8 +324,8 @@ def test_sizes_stand_with_what_is_usual(node: Node, port: int) -> None:
     assert "NVIDIA H100 80GB HBM3 driver 580.95.05 torch 2.13.0 nccl 2.30.7" in text
 
 
-def test_pairs_are_a_matrix_that_shows_the_slow_one(node: Node, port: int) -> None:
-    """By GPU, with what is slow beside the usual and what came wrong marked; the sentence stands once."""
+def test_pairs_are_a_matrix(node: Node, port: int) -> None:
+    """By GPU; slow pairs and wrong data are marked."""
     sentence = "GPU 2 is slow with every other."
     pairs = tuple(
         Pair(ranks=(a, b), bandwidth=9e10 if b == 2 else 3.6e11, wrong=(0, 5 * (b == 3 and a == 0)))
@@ -343,14 +343,14 @@ def test_pairs_are_a_matrix_that_shows_the_slow_one(node: Node, port: int) -> No
     assert "<li>GPU 2 was hot.</li>" in html
 
 
-def test_run_in_progress_says_how_far_it_is(node: Node, port: int) -> None:
-    """In words, beside what was measured before."""
+def test_run_in_progress_has_its_progress(node: Node, port: int) -> None:
+    """As figures and as text."""
     during = replace(samples.healthy(), probe=example.measuring())
     assert "A run is in progress: warming up 1 GiB (ring) 42 %" in words(page(node, port, during))
 
 
-def test_other_probes_stand_in_a_sentence(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And neither in the history nor in the figures of the all-reduce."""
+def test_other_probes_are_sentences(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are neither in the history nor in the figures of the all-reduce."""
     other = replace(PROBES["allreduce"], name="broadcast", title="broadcast")
     monkeypatch.setitem(PROBES, "broadcast", other)
     state = ended(
@@ -362,8 +362,8 @@ def test_other_probes_stand_in_a_sentence(node: Node, port: int, monkeypatch: py
     assert f"{samples.RUNS}\N{NO-BREAK SPACE}ok" in html
 
 
-def test_plot_keeps_inside_its_frame() -> None:
-    """From no run to many at the same moment, and whatever was measured."""
+def test_plot_stays_inside_its_frame() -> None:
+    """From no run to many at the same time."""
     assert plot([]) is None
     runs = [run_document(example.run(0, peak=peak)) for peak in (1e3, 9.99e11, 3.3e9)]
     failed = runs[0] | {"measurements": [], "outcome": "failed"}
@@ -374,8 +374,8 @@ def test_plot_keeps_inside_its_frame() -> None:
         assert all(drawn.left <= one.x <= drawn.right and 0 <= one.y <= drawn.floor for one in drawn.marks)
 
 
-def test_healthy_gpu_has_no_remark() -> None:
-    """Calm where nothing is to be seen, and a word where there is."""
+def test_healthy_gpu_has_no_warning() -> None:
+    """A faulty GPU has one for each fault."""
     gpu = gpu_document(example_parts.gpu(0))
     assert gpu_warnings(gpu) == []
     broken = [{"link": 2, "up": 1}, {"link": 3, "up": 0}]
@@ -391,12 +391,12 @@ def test_healthy_gpu_has_no_remark() -> None:
 
 
 def test_backticks_are_code() -> None:
-    """And what is between them is text all the same."""
+    """Text between them is escaped."""
     assert with_code("run `a < b` now") == "run <code>a &lt; b</code> now"
 
 
-def test_static_files_may_be_kept(port: int) -> None:
-    """Under an address that changes with the file; other names do not reach into the package."""
+def test_static_files_are_cacheable(port: int) -> None:
+    """Their URL changes with the file; other names are not served."""
     assert ask(port, "/static/gpumon.css").headers["Cache-Control"] == "public, max-age=86400"
     assert ask(port, "/").headers["Cache-Control"] == "no-store"
     assert is_problem(ask(port, "/static/page.py"), 404)

@@ -29,14 +29,14 @@ def ran(*history: ProbeResult) -> Report:
 
 
 def test_last_result_and_its_age(node: Node, port: int) -> None:
-    """At once, and without starting anything."""
+    """The request starts no run."""
     answer = ask(port, PATH)
     assert (answer.status, answer.document["last"]["outcome"], node.requests) == (200, "ok", [])
     assert answer.document["age_seconds"] == pytest.approx(888.6)
     assert answer.document["next_run"] == "2025-11-20T12:45:00.000Z"
 
 
-def test_before_any_run_the_next_is_told(node: Node, port: int) -> None:
+def test_before_any_run_the_answer_has_the_next_run(node: Node, port: int) -> None:
     """202, with the time of the first run in the body and in Retry-After."""
     node.report = samples.before_any_run(samples.healthy())
     answer = ask(port, PATH)
@@ -73,8 +73,8 @@ def test_assertion(node: Node, port: int, history: tuple[ProbeResult, ...], quer
         assert answer.document["probe"]["last"]["id"] == history[-1].id
 
 
-def test_nothing_is_asserted_before_any_run(node: Node, port: int) -> None:
-    """Curl -f must fail where nothing was measured: 202 would pass."""
+def test_assertion_fails_before_any_run(node: Node, port: int) -> None:
+    """`curl -f` must fail if no run has measured: 202 would pass."""
     node.report = samples.before_any_run(samples.healthy())
     assert is_problem(ask(port, f"{PATH}?assert=ok"), 503)
 
@@ -82,16 +82,16 @@ def test_nothing_is_asserted_before_any_run(node: Node, port: int) -> None:
 @pytest.mark.parametrize(
     "text", ["24", "-1h", "1h 2m", "1.5h", "", "h", "1h2", "24hours", "9" * 400 + "d", "1h" + "9" * 5000 + "d"]
 )
-def test_bad_max_age_is_named(port: int, text: str) -> None:
-    """An assertion that was not understood must not hold."""
+def test_invalid_max_age_is_an_error(port: int, text: str) -> None:
+    """An assertion that cannot be parsed must not pass."""
     answer = ask(port, f"{PATH}?assert=ok&max_age={text.replace(' ', '%20')}")
     assert is_problem(answer, 400)
     assert "max_age" in answer.document["detail"]
 
 
 @pytest.mark.parametrize("query", ["max_age=24h", "assert=ok&max-age=24h", "assert=fine"])
-def test_assertion_that_asserts_nothing_is_an_error(port: int, query: str) -> None:
-    """max_age alone, a misspelt parameter, a value that is not known."""
+def test_incomplete_assertion_is_an_error(port: int, query: str) -> None:
+    """max_age alone, a misspelled parameter, an unknown value."""
     assert ask(port, f"{PATH}?{query}").status in (400, 422)
 
 
@@ -116,8 +116,8 @@ def test_run_needs_the_token(node: Node, port: int, headers: dict[str, str]) -> 
     assert not node.requests
 
 
-def test_agent_without_a_token_lets_nobody_in(node: Node, port: int) -> None:
-    """An unreadable token file is no open door."""
+def test_agent_without_a_token_refuses_writes(node: Node, port: int) -> None:
+    """An unreadable token file does not disable authentication."""
     node.token = None
     assert is_problem(ask(port, PATH, "POST", {"Authorization": "Bearer None"}), 503)
     assert not node.requests
@@ -132,7 +132,7 @@ def test_run_is_started(node: Node, port: int) -> None:
 
 
 def test_run_takes_no_parameter(node: Node, port: int) -> None:
-    """What looks like a choice and is none starts nothing."""
+    """An unknown parameter starts no run."""
     answer = ask(port, f"{PATH}?backend=nccl", "POST", BEARER)
     assert is_problem(answer, 422)
     assert not node.requests
@@ -146,8 +146,8 @@ def test_second_request_joins_the_run(node: Node, port: int) -> None:
     assert answer.headers["Location"] == "/api/v1/probes/run-1"
 
 
-def test_refusal_of_the_guard_is_a_conflict(node: Node, port: int) -> None:
-    """409 with the reason, what to do, and where the skip is recorded."""
+def test_refused_run_is_a_conflict(node: Node, port: int) -> None:
+    """409 with the reason, the remedy and the id of the skipped run."""
     node.answer = ProbeRequest(id="run-2", accepted=False, reason="busy", hint="Wait until the job has ended.")
     answer = ask(port, PATH, "POST", BEARER)
     assert is_problem(answer, 409)
@@ -155,15 +155,15 @@ def test_refusal_of_the_guard_is_a_conflict(node: Node, port: int) -> None:
     assert answer.headers["Location"] == "/api/v1/probes/run-2"
 
 
-def test_main_loop_that_does_not_answer_is_told(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller is not left waiting for ever."""
+def test_main_loop_that_does_not_answer_is_an_error(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client gets 503 after a timeout."""
     monkeypatch.setattr(probe, "TIMEOUT_SECONDS", 0.05)
     node.answer = None
     assert is_problem(ask(port, PATH, "POST", BEARER), 503)
 
 
-def test_unknown_probe_is_named_with_the_known_ones(node: Node, port: int) -> None:
-    """404 to read and to run, and nothing is started."""
+def test_unknown_probe_lists_the_existing_ones(node: Node, port: int) -> None:
+    """404 to read and to run, and no run is started."""
     for answer in (ask(port, "/probe/broadcast"), ask(port, "/probe/broadcast", "POST", BEARER)):
         assert is_problem(answer, 404)
         assert answer.document["probes"] == list(PROBES)
@@ -174,7 +174,7 @@ def test_unknown_probe_is_named_with_the_known_ones(node: Node, port: int) -> No
 def test_probe_on_request_has_neither_schedule_nor_metrics(
     node: Node, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own last run and progress are shown, and the all-reduce's are not touched by it."""
+    """Its last run and progress are shown, and those of the all-reduce do not change."""
     monkeypatch.setitem(PROBES, "broadcast", replace(PROBES["allreduce"], name="broadcast"))
     other = replace(example.run(0), id="other", probe="broadcast", outcome="failed")
     state = replace(ran(OK, other).probe, last=OK, running="run-9", running_probe="broadcast")

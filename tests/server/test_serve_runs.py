@@ -62,7 +62,7 @@ def found(port: int, query: str = "") -> list[str]:
 )
 @pytest.mark.parametrize("stored", [True, False])
 def test_runs_are_filtered(node: Node, port: int, query: str, ids: list[str], tmp_path: Path, *, stored: bool) -> None:
-    """By probe, time and number, in the store as in the Report; whether the store was asked is told."""
+    """By probe, time and number, in the store and in the Report."""
     results = runs(8)
     remembering(node, *(() if stored else results))
     node.store = store(tmp_path, *results) if stored else None
@@ -71,8 +71,8 @@ def test_runs_are_filtered(node: Node, port: int, query: str, ids: list[str], tm
     RunsResponse.model_validate(answer)
 
 
-def test_the_store_knows_more_runs_than_the_report(node: Node, port: int, tmp_path: Path) -> None:
-    """What both hold is told once; what was told while the store was out of order is there too."""
+def test_runs_of_store_and_report_are_merged(node: Node, port: int, tmp_path: Path) -> None:
+    """A run of both is listed once."""
     old, both, unstored = runs(3)
     remembering(node, both, unstored)
     node.store = store(tmp_path, old, both)
@@ -80,7 +80,7 @@ def test_the_store_knows_more_runs_than_the_report(node: Node, port: int, tmp_pa
 
 
 def test_every_run_is_found_page_by_page(node: Node, port: int, tmp_path: Path) -> None:
-    """In one answer over several questions to the store, and in several answers by `until`."""
+    """In one answer over several queries of the store, and in several answers by `until`."""
     count = 2 * PAGE_SIZE + 7
     remembering(node)
     node.store = store(tmp_path, *runs(count))
@@ -89,8 +89,8 @@ def test_every_run_is_found_page_by_page(node: Node, port: int, tmp_path: Path) 
     assert found(port, f"limit=150&until={first[-1]['started']}") == [f"r{hours}" for hours in range(150, count)]
 
 
-def test_a_run_that_only_the_store_knows_is_shown_whole(node: Node, port: int, tmp_path: Path) -> None:
-    """What its ranks printed is for the token, and in no list."""
+def test_stored_run_is_shown(node: Node, port: int, tmp_path: Path) -> None:
+    """The output of its ranks needs the token, and is in no list."""
     remembering(node)
     node.store = store(tmp_path, *runs(2))
     assert ask(port, "/api/v1/probes/r1").document["probe"] == "copy"
@@ -99,8 +99,8 @@ def test_a_run_that_only_the_store_knows_is_shown_whole(node: Node, port: int, t
     assert is_problem(ask(port, "/api/v1/probes/r9"), 404)
 
 
-def test_a_stored_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
-    """Lists do without it, and go on behind it."""
+def test_unreadable_run_is_skipped(tmp_path: Path) -> None:
+    """Lists continue behind it."""
     path = store(tmp_path, *runs(3))
     with Store.open(path) as one:
         write(
@@ -121,10 +121,10 @@ def flags(tmp_path: Path) -> list[str]:
     return [f"--web.token-file={tmp_path / 'token'}", f"--store.path={tmp_path / 'gpumon.db'}"]
 
 
-def test_history_asks_the_agent_until_it_has_all(
+def test_history_reads_all_pages(
     node: Node, port: int, flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of more runs than one answer holds none is left out, and none told twice."""
+    """No run is missing, and none is listed twice."""
     monkeypatch.setattr("gpumon.cli.probe_history.PAGE", 3)
     remembering(node, *runs(8))
     assert main(["probe", "history", "--json", f"--web.listen-address=127.0.0.1:{port}", *flags]) == 0
@@ -132,7 +132,7 @@ def test_history_asks_the_agent_until_it_has_all(
 
 
 def test_history_needs_no_agent(tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What the last agent stored is there, filtered in the same way; without a store the command fails."""
+    """The runs of the store are filtered in the same way; without a store the command fails."""
     nobody = f"--web.listen-address=127.0.0.1:{free_port()}"
     assert main(["probe", "history", nobody, *flags]) == 2
     assert "Its store cannot be read either" in capsys.readouterr().err

@@ -22,8 +22,8 @@ from gpumon.server.app import create_app
 from gpumon.server.server import ListenError, Server, listen
 
 
-def test_address_in_use_is_told_with_its_remedy() -> None:
-    """The operator learns which address, and how to find who has it."""
+def test_address_in_use_is_an_error() -> None:
+    """The error has the address and how to find the process that uses it."""
     with listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(ListenError, match=rf"127\.0\.0\.1:{port}: Address already in use.*ss -ltnp"):
@@ -31,14 +31,14 @@ def test_address_in_use_is_told_with_its_remedy() -> None:
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid", "2001:db8::7"])
-def test_address_that_is_not_ours_is_told(host: str) -> None:
-    """An address of another host, or none."""
+def test_foreign_address_is_an_error(host: str) -> None:
+    """An address of another host, or an invalid one."""
     with pytest.raises(ListenError, match=r"cannot listen on .*--web\.listen-address"):
         listen(host, 0)
 
 
 def test_empty_host_is_every_address() -> None:
-    """As `:17400` promises: IPv4 is served by the socket that serves IPv6."""
+    """IPv4 is served by the socket that serves IPv6."""
     with listen("", 0) as bound, socket.create_connection(("127.0.0.1", bound.getsockname()[1]), 5):
         bound.settimeout(5)
         accepted, (host, *_) = bound.accept()
@@ -47,7 +47,7 @@ def test_empty_host_is_every_address() -> None:
 
 
 def test_signals_stay_with_the_main_thread() -> None:
-    """The server installs no handlers: ^C and SIGTERM are the daemon's."""
+    """The server installs no signal handlers."""
     before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
     with serving(Node()) as port:
         assert ask(port, "/-/healthy").status == 200
@@ -55,7 +55,7 @@ def test_signals_stay_with_the_main_thread() -> None:
 
 
 def test_stop_frees_the_port_and_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Idle connections do not hold it up, and a second start can have the address."""
+    """Idle connections do not delay it, and the address can be used again."""
     monkeypatch.setattr(server, "SHUTDOWN_SECONDS", 60)
     threads = set(threading.enumerate())
     with serving(Node()) as port:
@@ -70,15 +70,15 @@ def test_stop_frees_the_port_and_ends_the_thread(monkeypatch: pytest.MonkeyPatch
 
 
 def test_server_that_was_never_started_stops() -> None:
-    """A start that failed half-way can be cleaned up."""
+    """A start that failed can be cleaned up."""
     server = Server(create_app(Node().sources()))
     before = threading.enumerate()
     server.stop()
     assert threading.enumerate() == before
 
 
-def test_client_that_never_asks_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor one that stops in the middle of a request, at the first or a later one of its connection."""
+def test_idle_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that stops in the middle of a request is disconnected too."""
     monkeypatch.setattr(server, "REQUEST_DEADLINE", 1.0)
     whole = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with serving(Node()) as port:
@@ -89,8 +89,8 @@ def test_client_that_never_asks_is_dropped(monkeypatch: pytest.MonkeyPatch) -> N
                 assert received.count(b"200 OK") == sent.count(b"\r\n\r\n")
 
 
-def test_patient_client_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The deadline is for a request, not for the pause between two scrapes."""
+def test_connection_stays_open_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline is for a request, not for the time between two scrapes."""
     monkeypatch.setattr(server, "REQUEST_DEADLINE", 1.0)
     with serving(Node()) as port:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -104,15 +104,15 @@ def test_patient_client_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) ->
         connection.close()
 
 
-def test_many_at_once_are_all_answered() -> None:
-    """A pair of Prometheus servers, a browser and a script at the same moment."""
+def test_concurrent_requests_are_answered() -> None:
+    """Two Prometheus servers, a browser and a script at the same time."""
     with serving(Node()) as port, ThreadPoolExecutor(24) as pool:
         paths = ["/metrics", "/", "/api/v1/report", "/live"] * 24
         assert {one.status for one in pool.map(lambda path: ask(port, path), paths)} == {200}
 
 
-def test_nonsense_does_not_end_the_server() -> None:
-    """What is not HTTP is refused."""
+def test_invalid_requests_are_refused() -> None:
+    """The server keeps running."""
     with serving(Node()) as port:
         with socket.create_connection(("127.0.0.1", port), 60) as peer:
             peer.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
@@ -120,8 +120,8 @@ def test_nonsense_does_not_end_the_server() -> None:
         assert ask(port, "/-/healthy").status == 200
 
 
-def test_more_connections_than_allowed_are_closed_and_the_others_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who opens connections without end cannot take all descriptors, and when they close there is room again."""
+def test_number_of_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further connections are closed, and there is room again when others close."""
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 8)
     with serving(Node()) as port:
         mine = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -168,8 +168,8 @@ def no_descriptor_left() -> Iterator[None]:
         yield
 
 
-def test_a_lack_of_descriptors_is_said_once_and_passes(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged once, not a hundred times a second; when there are some again, the waiting client is served."""
+def test_lack_of_descriptors_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """When descriptors are available again, the waiting client is served."""
     with serving(Node()) as port, socket.socket() as waiting:
         waiting.settimeout(60)
         with no_descriptor_left():

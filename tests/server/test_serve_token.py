@@ -12,8 +12,8 @@ import pytest
 from gpumon.server.token import TokenError, ensure, read, warning
 
 
-def test_first_start_makes_the_file(tmp_path: Path) -> None:
-    """Long, random, for owner and group only whatever the umask, in a folder that did not exist."""
+def test_first_start_creates_the_file(tmp_path: Path) -> None:
+    """Long, random, for owner and group only whatever the umask, in a new directory."""
     path = tmp_path / "state" / "token"
     before = os.umask(0)
     try:
@@ -26,8 +26,8 @@ def test_first_start_makes_the_file(tmp_path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["token"]
 
 
-def test_agents_that_start_at_once_agree(tmp_path: Path) -> None:
-    """The file is there whole or not at all, and nobody overwrites it."""
+def test_two_agents_create_one_token(tmp_path: Path) -> None:
+    """The file is written at once and never overwritten."""
     path = tmp_path / "token"
     with ThreadPoolExecutor(8) as pool:
         tokens = set(pool.map(ensure, [path] * 32))
@@ -37,8 +37,8 @@ def test_agents_that_start_at_once_agree(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"\n", b"short\n", b"two words of a token\n", b"caf\xc3\xa9-caf\xc3\xa9-caf\xc3\xa9"]
 )
-def test_unusable_token_is_told_with_its_remedy(tmp_path: Path, content: bytes) -> None:
-    """An empty token would let everybody in."""
+def test_unusable_token_is_an_error(tmp_path: Path, content: bytes) -> None:
+    """An empty token would disable authentication."""
     path = tmp_path / "token"
     path.write_bytes(content)
     with pytest.raises(TokenError, match=r"Delete it and restart") as caught:
@@ -46,14 +46,14 @@ def test_unusable_token_is_told_with_its_remedy(tmp_path: Path, content: bytes) 
     assert str(path) in str(caught.value)
 
 
-def test_missing_file_is_told(tmp_path: Path) -> None:
-    """The command line says which file it looked for."""
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
+    """The error names the file."""
     with pytest.raises(TokenError, match=r"there is no token file .*--web\.token-file"):
         read(tmp_path / "token")
 
 
-def test_file_that_cannot_be_read_or_made_is_told(tmp_path: Path) -> None:
-    """A folder in its place, and a folder that is a file."""
+def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
+    """A directory in its place, and a file in place of its directory."""
     with pytest.raises(TokenError, match=r"cannot read the token file"):
         read(tmp_path)
     (tmp_path / "file").touch()
@@ -61,8 +61,8 @@ def test_file_that_cannot_be_read_or_made_is_told(tmp_path: Path) -> None:
         ensure(tmp_path / "file" / "token")
 
 
-def test_token_that_everybody_may_read_is_a_warning(tmp_path: Path) -> None:
-    """With the command that mends it."""
+def test_world_readable_token_is_a_warning(tmp_path: Path) -> None:
+    """The warning has the command that fixes it."""
     path = tmp_path / "token"
     ensure(path)
     assert warning(path) is None
