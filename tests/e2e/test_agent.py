@@ -15,6 +15,8 @@ import pytest
 from agents import Agent, Metrics, eventually
 from scrapes import Scrapes
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:

@@ -16,6 +16,8 @@ from agents import Agent, eventually
 from gpumon.collectors.nvml.place import place
 from gpumon.model.snapshot import CONTAINER
 
+pytestmark = pytest.mark.slow
+
 BUS = ("0000:1b:00.0", "0000:43:00.0")
 
 

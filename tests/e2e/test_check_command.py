@@ -15,6 +15,8 @@ import pytest
 from agents import Agent, eventually
 from stepped_clock import SteppedClock
 
+pytestmark = pytest.mark.slow
+
 SLOW = {"pydantic", "yaml", "fastapi", "http.client", "uvicorn", "jinja2", "sqlite3", "gpumon.health.table"}
 """What makes the command slow to start, and what it does not need."""
 IMPORTS = """

@@ -14,6 +14,8 @@ from stepped_clock import SteppedClock
 
 from gpumon.daemon import TICK_SECONDS
 
+pytestmark = pytest.mark.slow
+
 PAUSE = 12.0
 """Longer than a reading stays true, than any driver call may take, and than two polls may be apart to be integrated."""
 DAY = 86_400

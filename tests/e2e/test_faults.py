@@ -17,6 +17,8 @@ from scrapes import Scrapes, longest_standstill
 
 from gpumon.clock import boot_clock
 
+pytestmark = pytest.mark.slow
+
 LOST, HUNG = "3", "5"
 STALE = 10
 """Seconds after which a reading counts as old."""

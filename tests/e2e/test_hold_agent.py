@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from agents import Agent, alive, eventually
+
+pytestmark = pytest.mark.slow
 
 RANKS = "gpumon/probe/worker"
 

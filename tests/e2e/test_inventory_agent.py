@@ -12,6 +12,8 @@ from agents import Agent, eventually
 from gpumon.store import gpus, ports
 from gpumon.store.store import Store
 
+pytestmark = pytest.mark.slow
+
 GONE = {"idle": True, "gpus": {3: {"absent": True}}}
 
 

@@ -16,6 +16,8 @@ from gpumon.health.verdict import Key, VerdictChange
 from gpumon.store import verdicts
 from gpumon.store.store import Store
 
+pytestmark = pytest.mark.slow
+
 KILLS = 4
 RANDOM = random.Random(20)  # noqa: S311 - no secret: the same story each time
 SCENARIOS: tuple[dict[str, Any], ...] = (

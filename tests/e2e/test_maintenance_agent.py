@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from agents import Agent, eventually
+
+pytestmark = pytest.mark.slow
 
 
 def gpumon(agent: Agent, *arguments: str) -> str:

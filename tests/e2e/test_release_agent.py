@@ -16,6 +16,8 @@ import pytest
 from agents import Agent, Metrics, alive, eventually
 from unkillable import build, held
 
+pytestmark = pytest.mark.slow
+
 SAMPLER = "gpumon.collectors.sampler"
 EVERY = {str(gpu) for gpu in range(8)}
 

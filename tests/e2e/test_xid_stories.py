@@ -12,6 +12,8 @@ from agents import Agent, eventually
 
 from gpumon.clock import boot_clock
 
+pytestmark = pytest.mark.slow
+
 FALLEN = "79, pid=4242, name=secret-job, GPU has fallen off the bus."
 TIMED_OUT = "119, pid=4242, name=secret-job, Timeout after 6s of waiting for RPC response from GPU2 GSP!"
 SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)"

@@ -12,6 +12,8 @@ import pytest
 from agents import Metrics, eventually, free_port, running
 from others import on_the_node, program
 
+pytestmark = pytest.mark.slow
+
 GPUS = range(8)
 LOST = 3
 WELL = """
