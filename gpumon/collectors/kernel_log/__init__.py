@@ -1,1 +1,1 @@
-"""The kernel's messages, and what the NVIDIA drivers say in them: Xids, SXids, GPUs that fell off the bus."""
+"""Reads the kernel log and the errors in it: Xids, SXids, GPUs that fell off the bus, PCIe and NIC errors."""

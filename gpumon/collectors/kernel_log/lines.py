@@ -1,4 +1,7 @@
-"""What kernel and drivers log of GPUs and their links. Never raises; a text that comes out names no process."""
+"""Parses the lines that the kernel and its drivers log about GPUs and their links.
+
+Parsing never raises. The text of a parsed line names no process.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from gpumon.model.error_event import AER, AER_FATAL, FALLEN_OFF, NIC, SXID, XID
 from gpumon.model.nic_errors import NIC_ERRORS
 
 MOST_TEXT = 300
-"""Characters of a text that are kept."""
+"""Maximum length of a text in characters."""
 _KNOWN_LINES = 512
-"""In a storm the same lines come again and again."""
+"""Size of the parser's cache: the lines of a storm repeat."""
 _LONGEST = 1024
-"""Characters of a record that are looked at."""
+"""Maximum number of characters of a record that are parsed."""
 
 _PCI = (
     r"(?:PCI:)?(?:(?P<domain>[0-9a-f]{1,8}):)?(?P<bus>[0-9a-f]{1,2}):(?P<device>[0-9a-f]{1,2})"
@@ -29,11 +32,11 @@ _SXID = re.compile(
     rf"nvidia-nvswitch\d*: SXid \({_PCI}\):\s*(?P<code>\d{{1,6}}),\s*(?P<text>.*)", re.IGNORECASE | re.DOTALL
 )
 _SXID_DETAIL = re.compile(r"(Severity\s+\d|Data\s*\{)", re.IGNORECASE)
-"""The lines below an SXid repeat its number: they are the same error."""
+"""The detail lines of an SXid, which repeat its number and belong to the same error."""
 _FATAL = {"fatal": True, "non-fatal": False, "nonfatal": False}
 _OFF_THE_BUS = re.compile(rf"NVRM:.{{0,80}}?\b{_PCI}.{{0,200}}fallen\s+off\s+the\s+bus", re.IGNORECASE | re.DOTALL)
 _AER = re.compile(rf"[\w-]+ {_PCI}: .{{0,60}}?(?:Uncorrect(?:ed|able) \(Fatal\)|\bERR_FATAL)")
-"""The second is said by a port that has cut its link off (DPC)."""
+"""A port that has disabled its link (Downstream Port Containment) logs the second form."""
 _AER_SOURCE = re.compile(rf"\b(?:received(?: from)?:? ){_PCI}")
 _NIC = re.compile(rf"mlx5_core {_PCI}(?: \S+)?: (?P<text>.*)", re.DOTALL)
 _NIC_PLACE = re.compile(r"^(?P<function>\w+):\d+:\(pid \d+\): ")
@@ -51,15 +54,15 @@ _WORD_OF_PROCESS = re.compile(r"\bprocess\s+\d+(?:\s*\([^)]*\))?", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """An error that a line of the kernel log tells of."""
+    """An error in a line of the kernel log."""
 
     kind: str
     code: int
     bus_id: str
-    """As NVML writes it, of an NVSwitch as well: it is the peer of NVLinks."""
+    """In NVML's form, also for an NVSwitch, which is the peer of NVLinks."""
     text: str
     numbered: bool = True
-    """False where the line says in words alone what the code stands for."""
+    """False if the line describes the error without its code."""
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     fatal: bool | None = None
@@ -67,7 +70,7 @@ class Line:
 
 @lru_cache(_KNOWN_LINES)
 def parse(text: str) -> Line | None:
-    """The error in a record's text; None for all else the kernel has to say, and for who quotes the driver."""
+    """Return the error in the text of a record; None for other records, and for lines that quote the driver."""
     if text.startswith("NVRM:"):
         return _xid(text[:_LONGEST]) or _off_the_bus(text[:_LONGEST])
     if text.startswith("nvidia-nvswitch"):
@@ -78,13 +81,13 @@ def parse(text: str) -> Line | None:
 
 
 def parse_quoted(text: str) -> Line | None:
-    """The same of a line as people have it, with a time and a host before it."""
+    """Return the error in a line that begins with a time and a host, as syslog writes it."""
     begin = _BEGIN.search(text)
     return None if begin is None else parse(text[begin.start() :])
 
 
 def without_processes(text: str) -> str:
-    """One line, bounded, printable, and without the ids and names of processes."""
+    """Return the text as one printable line of bounded length, without ids and names of processes."""
     line = _WORD_OF_PROCESS.sub("a process", _PROCESS.sub("", _NEXT_LINE.sub(" ", text[:_LONGEST])))
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line).strip(" ,")[:MOST_TEXT]
 
@@ -126,7 +129,7 @@ def _sxid(text: str) -> Line | None:
 
 
 def _aer(text: str) -> Line | None:
-    """Of the device that the line says the error is from, else of the one that says it. Fatal ones alone are news."""
+    """Return a fatal error of the device that the line names as its source, else of the device that logged it."""
     match = _AER.match(text)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""From the kernel's stamps to our boot clock, which runs on while the host sleeps and is corrected by NTP."""
+"""Converts time stamps of the kernel log to CLOCK_BOOTTIME, which counts suspended time and is adjusted by NTP."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Callable
 from gpumon.clock import boot_clock
 
 DRIFT = 1e-4
-"""How far the two come apart at most in a second."""
+"""Maximum drift between the two clocks, in seconds per second."""
 
 
 class KernelClock:
-    """Learns from records that were read as they were written."""
+    """The offset between the two clocks, measured with records that were read as they were written."""
 
     def __init__(self, now: Callable[[], float] = boot_clock) -> None:
         self._now = now
         self._ahead = now() - time.monotonic()
-        """Of the boot clock before the stamps."""
-        self._learnt_at: float | None = None
+        """Seconds by which CLOCK_BOOTTIME is ahead of the time stamps."""
+        self._measured_at: float | None = None
 
-    def fresh(self, seconds: float) -> None:
-        """A record with this stamp is the newest that there is. It may have waited for us, but is not from later."""
+    def measure(self, seconds: float) -> None:
+        """Measure the offset with the newest record of the log. It may have waited to be read."""
         now = self._now()
         ahead = now - seconds
-        if self._learnt_at is not None:
-            ahead = min(ahead, self._ahead + (now - self._learnt_at) * DRIFT)
-        self._ahead, self._learnt_at = ahead, now
+        if self._measured_at is not None:
+            ahead = min(ahead, self._ahead + (now - self._measured_at) * DRIFT)
+        self._ahead, self._measured_at = ahead, now
 
     def at(self, seconds: float) -> float:
-        """The boot clock when this stamp was made; never in the future."""
+        """Return the boot clock at this time stamp, never in the future."""
         return min(self._now(), seconds + self._ahead)

@@ -1,4 +1,4 @@
-"""The kernel's messages as they come: /dev/kmsg, or a file or FIFO of the same form. Never blocks."""
+"""Reads the records of /dev/kmsg, or of a file or FIFO with the same format, without blocking."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-MAX_EVENTS = 2000
-"""Records, or lines of what is no kernel log, of one read: neither a storm nor a wrong path must hold up the loop."""
+MAX_LINES = 2000
+"""Maximum number of lines in one read: neither a storm nor a wrong path must block the loop."""
 
 _RECORD_LIMIT = 8192
-"""Bytes; the kernel refuses to write a record into less than it needs."""
+"""Size of the read buffer in bytes. The kernel refuses a read into a buffer that is smaller than the record."""
 _HEADER = re.compile(rb"(\d+),(\d+),(\d+),[^;]*;(.*)")
 _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One message of the kernel."""
+    """One record of the kernel log."""
 
     sequence: int
-    """Counts up from boot on."""
+    """Sequence number since the boot."""
     seconds: float
-    """Since boot, by the kernel's own clock."""
+    """Time since the boot, by the clock of the kernel log."""
     text: str
 
 
 class KernelLog:
-    """Tells each record once, beginning with the oldest that is there. Where it cannot be opened, `read` tries again.
+    """A kernel log, of which `read` returns each record once, the oldest first. It reopens the log if necessary.
 
     Without a path there is no log.
     """
@@ -38,37 +38,37 @@ class KernelLog:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.up: bool | None = None
-        """Whether it can be read; None where there is none."""
+        """Whether the log can be read; None if there is none."""
         self.denied = False
-        """Whether the permission is missing: CAP_SYSLOG, or the file's own mode."""
+        """Whether permission is denied: CAP_SYSLOG is missing, or the mode of the file forbids it."""
         self.caught_up = False
-        """Whether what stood there at first has been read to its end."""
+        """Whether the records that existed at the start have been read."""
         self.more = False
-        """Whether the last read ended before the log did."""
+        """Whether the last read ended before the end of the log."""
         self.overruns = 0
-        """How often the kernel had overwritten records before they were read."""
+        """Number of times that the kernel has overwritten records before they were read."""
         self.lost = 0
-        """How many those were."""
+        """Number of records that were overwritten before they were read."""
         self.last: int | None = None
-        """Sequence of the newest record read."""
+        """Sequence number of the newest record that was read."""
         self._descriptor: int | None = None
         self._rest = b""
         self._open()
 
     def fileno(self) -> int | None:
-        """For a selector; None for a closed log and for plain files, which are always ready."""
+        """Return the descriptor for a selector; None for a closed log, and for plain files, which are always ready."""
         if self._descriptor is None or stat.S_ISREG(os.fstat(self._descriptor).st_mode):
             return None
         return self._descriptor
 
     def read(self) -> tuple[Record, ...]:
-        """All records since the last call, as far as they fit in one go."""
+        """Return the records since the last call, in one bounded read."""
         if self._descriptor is None:
             self._open()
         records: list[Record] = []
-        looked_at = 0
+        lines_read = 0
         self.more = True
-        while looked_at < MAX_EVENTS:
+        while lines_read < MAX_LINES:
             chunk = self._chunk()
             if not chunk:
                 self.more = False
@@ -77,7 +77,7 @@ class KernelLog:
             *lines, rest = (self._rest + chunk).split(b"\n")
             self._rest = rest[-_RECORD_LIMIT:]
             records += [record for line in lines if (record := _parse(line)) is not None]
-            looked_at += max(1, len(lines))
+            lines_read += max(1, len(lines))
         return tuple(self._new(records))
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class KernelLog:
             self._descriptor = None
 
     def _new(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Those not told yet: a log that was opened again begins with its oldest."""
+        """Yield the records that were not returned before: a reopened log begins with its oldest record."""
         for record in records:
             last = record.sequence - 1 if self.last is None else self.last
             if record.sequence <= last:
@@ -102,7 +102,7 @@ class KernelLog:
         if self.path is None:
             return
         try:
-            # A FIFO opened for writing too never comes to its end, which a selector would report without pause.
+            # A FIFO that is also opened for writing has no end of file, which a selector would report continuously.
             access = os.O_RDWR if self.path.is_fifo() else os.O_RDONLY
             self._descriptor = os.open(self.path, access | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -112,17 +112,17 @@ class KernelLog:
         except OSError:
             pass
         if self._descriptor is not None and stat.S_ISDIR(os.fstat(self._descriptor).st_mode):
-            self.close()  # opens like a file, and no selector takes it
+            self.close()  # can be opened like a file, but not be watched by a selector
         self.up = self._descriptor is not None
 
     def _chunk(self) -> bytes:
-        """One record of /dev/kmsg, or some bytes of a file; empty when there is no more, or none can be read."""
+        """Return one record of /dev/kmsg, or a part of a file; empty at the end, or if the log cannot be read."""
         while self._descriptor is not None:
             try:
                 return os.read(self._descriptor, _RECORD_LIMIT)
             except BlockingIOError:
                 break
-            except BrokenPipeError:  # overwritten meanwhile: the next read goes on with the oldest that is left
+            except BrokenPipeError:  # overwritten: the next read continues with the oldest record that is left
                 continue
             except OSError:
                 self.up = False
@@ -131,11 +131,11 @@ class KernelLog:
 
 
 def _parse(line: bytes) -> Record | None:
-    """None for the lines below a record, which name its device, and for what is no record."""
+    """Return None for the continuation lines of a record, which name its device, and for other text."""
     match = _HEADER.fullmatch(line)
     if match is None:
         return None
     _, sequence, microseconds, text = match.groups()
-    if b"\\x" in text:  # how the kernel writes a newline, and any byte that is not printable
+    if b"\\x" in text:  # the kernel's escape for a newline and for bytes that are not printable
         text = _ESCAPED.sub(lambda escaped: bytes((int(escaped[1], 16),)), text)
     return Record(int(sequence), int(microseconds) / 1e6, text.decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Reads the kernel log from the main loop, and tells which of its errors are news and which are history."""
+"""Turns records of the kernel log into error observations, and separates new errors from history."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from gpumon.model.error_event import KMSG, MOST_TEXTS, OVERRUN, ErrorObservation
 
 log = logging.getLogger("gpumon.collectors.kernel_log")
 
-MOST_HELD = 20_000
-"""Errors that wait until it is known which of them were told in an earlier life."""
+MAX_HELD = 20_000
+"""Maximum number of errors that wait until the stored position is read."""
 
 
 class KernelLogWatch:
-    """Use from the loop's thread. Nothing is read before `resume` or `begin`: the kernel keeps it for us."""
+    """A reader of the kernel log for the loop's thread. Nothing is read before `resume` or `begin`."""
 
     def __init__(
         self,
         path: Path | None,
         boot_id: str,
-        tell: Callable[[tuple[ErrorObservation, ...]], None],
+        report: Callable[[tuple[ErrorObservation, ...]], None],
         *,
         now: Callable[[], float] = boot_clock,
         wall: Callable[[], float] | None = None,
     ) -> None:
         self.log = KernelLog(path)
         self._boot_id = boot_id
-        self._tell = tell
+        self._report = report
         self._now = now
         self._wall = wall or time.time
         self._clock = KernelClock(now)
@@ -41,61 +41,62 @@ class KernelLogWatch:
         self._begun = False
         self._resumed = False
         self._history = False
-        """What is read now stood there before the agent was ever installed."""
+        """The records that are read now were logged before the agent was installed."""
         self._overruns = 0
         self._was_up: bool | None = None
 
     @property
     def position(self) -> LogPosition | None:
-        """Where an agent after this one is to go on; None while that is not known."""
+        """Where the next agent continues; None before the stored position was read."""
         if not self._resumed or not (self.log.caught_up or self.log.last is not None):
             return None
         return LogPosition(self._boot_id, -1 if self.log.last is None else self.log.last)
 
-    def resume(self, told: LogPosition | None) -> None:
-        """Go on from there: what this boot has said since is news. None: nothing was ever told, what stands is history.
+    def resume(self, stored: LogPosition | None) -> None:
+        """Continue from the stored position.
 
-        In a boot that is not the one of `told`, all is news.
+        Later records of this boot are new, and in another boot all records are. Without a position the agent runs for
+        the first time, and all records that exist are history.
         """
         if self._resumed:
             return
         self._resumed = True
-        here = told.sequence if told is not None and told.boot_id == self._boot_id else None
+        here = stored.sequence if stored is not None and stored.boot_id == self._boot_id else None
         if not self._begun:
             self.log.last = here
         self._begun = True
-        self._history = told is None and not self.log.caught_up
+        self._history = stored is None and not self.log.caught_up
         held = [(record, line) for record, line in self._held if here is None or record.sequence > here]
         self._held = []
         if held:
-            self._tell(self._observations(held, historical=told is None))
+            self._report(self._observations(held, historical=stored is None))
 
     def begin(self) -> None:
-        """It is not known where to go on, and no longer waited for. What stands in the log is held until it is."""
+        """Read without waiting longer for the stored position. Errors in the log are held until `resume`."""
         self._begun = True
 
     def read(self) -> None:
-        """Take what there is, in one bounded go."""
+        """Read the new records, and report their errors."""
         if not self._begun:
             return
         was_caught_up = self.log.caught_up
         records = self.log.read()
         self._note_state()
         if records and was_caught_up and not self.log.more:
-            self._clock.fresh(records[-1].seconds)
+            self._clock.measure(records[-1].seconds)
         errors = [(record, line) for record in records if (line := parse(record.text)) is not None]
         if not self._resumed and not was_caught_up:
-            self._held += errors[: MOST_HELD - len(self._held)]
+            self._held += errors[: MAX_HELD - len(self._held)]
         elif errors:
-            self._tell(self._observations(errors, historical=self._history))
+            self._report(self._observations(errors, historical=self._history))
         self._history &= not self.log.caught_up
-        self._tell_overruns()
+        self._report_overruns()
 
     def close(self) -> None:
         self.log.close()
 
     def _observations(self, errors: Iterable[tuple[Record, Line]], *, historical: bool) -> tuple[ErrorObservation, ...]:
-        """Of one device and code there is one, so that a storm costs little more than its reading."""
+        """Return one observation for each device and code, so that a storm costs little more than its reading."""
         alike: dict[tuple[object, ...], list[tuple[Record, Line]]] = {}
         for record, line in errors:
             alike.setdefault((line.kind, line.bus_id, line.code, line.numbered), []).append((record, line))
@@ -122,30 +123,33 @@ class KernelLogWatch:
             historical=historical,
         )
 
-    def _tell_overruns(self) -> None:
+    def _report_overruns(self) -> None:
         times = self.log.overruns - self._overruns
         if not times or not self._resumed:
             return
         self._overruns = self.log.overruns
         lost, self.log.lost = self.log.lost, 0
         at = self._now()
-        words = f"{lost} records of the kernel log were overwritten before they were read"
+        text = f"{lost} records of the kernel log were overwritten before they were read"
         overrun = ErrorObservation(
-            kind=OVERRUN, code=0, bus_id="", at=at, since=at, wall=self._wall(), source=KMSG, times=times, text=words
+            kind=OVERRUN, code=0, bus_id="", at=at, since=at, wall=self._wall(), source=KMSG, times=times, text=text
         )
-        self._tell((overrun,))
+        self._report((overrun,))
 
     def _note_state(self) -> None:
         up = self.log.up
         if up is False and self._was_up is not False:
             reason = "CAP_SYSLOG is missing" if self.log.denied else "it cannot be read"
-            log.warning("no kernel log: Xids come from NVML alone", extra={"path": str(self.log.path), "error": reason})
+            log.warning(
+                "the kernel log cannot be read: Xids come from NVML alone",
+                extra={"path": str(self.log.path), "error": reason},
+            )
         elif up and self._was_up is False:
             log.info("the kernel log can be read", extra={"path": str(self.log.path)})
         self._was_up = up
 
 
 def _fatal(errors: list[tuple[Record, Line]]) -> bool | None:
-    """Of several, whether one is; None where none says so."""
-    said = {line.fatal for _, line in errors} - {None}
-    return any(said) if said else None
+    """Return whether one of them is fatal; None if no line states it."""
+    stated = {line.fatal for _, line in errors} - {None}
+    return any(stated) if stated else None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.collectors.kernel_log.reader import MAX_EVENTS, KernelLog, Record
+from gpumon.collectors.kernel_log.reader import MAX_LINES, KernelLog, Record
 
 XID = b"4,812,9001234567,-;NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.\n"
 READ = Record(812, 9001.234567, "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.")
@@ -116,16 +116,16 @@ def test_a_storm_is_read_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     path.touch()
     log = KernelLog(path)
-    append(path, b"".join(record(number) for number in range(3 * MAX_EVENTS)))
+    append(path, b"".join(record(number) for number in range(3 * MAX_LINES)))
 
     pieces = [log.read() for _ in range(4)]
 
-    assert [one.sequence for piece in pieces for one in piece] == list(range(3 * MAX_EVENTS))
-    assert len(pieces[0]) < 1.5 * MAX_EVENTS
+    assert [one.sequence for piece in pieces for one in piece] == list(range(3 * MAX_LINES))
+    assert len(pieces[0]) < 1.5 * MAX_LINES
     log.close()
 
 
-@pytest.mark.parametrize("content", [b"Nov 20 17:00:00 host kernel: usb\n" * 10 * MAX_EVENTS, b"\0" * (1 << 25)])
+@pytest.mark.parametrize("content", [b"Nov 20 17:00:00 host kernel: usb\n" * 10 * MAX_LINES, b"\0" * (1 << 25)])
 def test_what_is_no_kernel_log_is_read_in_pieces_as_well(content: bytes, tmp_path: Path) -> None:
     """A wrong path may name anything: no read takes all of it, and nothing of it is kept."""
     path = tmp_path / "syslog"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.collectors.kernel_log.log_time import KernelClock
-from gpumon.collectors.kernel_log.reader import MAX_EVENTS
+from gpumon.collectors.kernel_log.reader import MAX_LINES
 from gpumon.collectors.kernel_log.watch import KernelLogWatch
 from gpumon.model.error_event import OVERRUN, XID, ErrorObservation, LogPosition
 
@@ -20,7 +20,7 @@ def line(sequence: int, xid: int = 79, text: str = "GPU has fallen off the bus."
     return f"4,{sequence},{round(seconds * 1e6)},-;NVRM: Xid (PCI:0000:1b:00): {xid}, {text}\n"
 
 
-class Life:
+class AgentRunOnLog:
     """One life of an agent, beside a log that goes on."""
 
     def __init__(self, path: Path) -> None:
@@ -50,13 +50,13 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def life(path: Path) -> Iterator[Life]:
-    life = Life(path)
+def life(path: Path) -> Iterator[AgentRunOnLog]:
+    life = AgentRunOnLog(path)
     yield life
     life.watch.close()
 
 
-def test_at_first_installation_the_ring_is_history(life: Life, path: Path) -> None:
+def test_at_first_installation_the_ring_is_history(life: AgentRunOnLog, path: Path) -> None:
     """It is told as history; what comes after is news."""
     assert life.resumed(None) == [(13, True), (48, True)]
 
@@ -66,17 +66,17 @@ def test_at_first_installation_the_ring_is_history(life: Life, path: Path) -> No
     assert life.watch.position == LogPosition(BOOT, 13)
 
 
-def test_after_a_restart_only_what_came_meanwhile_is_told(life: Life) -> None:
+def test_after_a_restart_only_what_came_meanwhile_is_told(life: AgentRunOnLog) -> None:
     """By sequence: what the agent before told is not told again, what it did not is news."""
     assert life.resumed(LogPosition(BOOT, 10)) == [(48, False)]
 
 
-def test_after_a_reboot_the_whole_ring_is_news(life: Life) -> None:
+def test_after_a_reboot_the_whole_ring_is_news(life: AgentRunOnLog) -> None:
     """The faults of the boot itself included, whatever the sequence was in the boot before."""
     assert life.resumed(LogPosition(OTHER, 400_000)) == [(13, False), (48, False)]
 
 
-def test_nothing_is_read_before_it_is_known_where_to_go_on(life: Life) -> None:
+def test_nothing_is_read_before_it_is_known_where_to_go_on(life: AgentRunOnLog) -> None:
     """The kernel keeps what waits."""
     assert life.read() == []
     assert life.watch.position is None
@@ -87,7 +87,7 @@ def test_nothing_is_read_before_it_is_known_where_to_go_on(life: Life) -> None:
     [(None, [(13, True), (48, True)]), (LogPosition(BOOT, 10), [(48, False)]), (LogPosition(BOOT, 12), [])],
 )
 def test_a_store_that_is_late_keeps_no_news_back(
-    life: Life, path: Path, told: LogPosition | None, ring: list[tuple[int, bool]]
+    life: AgentRunOnLog, path: Path, told: LogPosition | None, ring: list[tuple[int, bool]]
 ) -> None:
     """What comes is told; what stood there waits until it is known whether it was told before."""
     life.watch.begin()
@@ -102,7 +102,7 @@ def test_a_store_that_is_late_keeps_no_news_back(
     assert life.watch.position == LogPosition(BOOT, 13)
 
 
-def test_lost_records_are_told_as_an_overrun(life: Life, path: Path) -> None:
+def test_lost_records_are_told_as_an_overrun(life: AgentRunOnLog, path: Path) -> None:
     """Those overwritten while it ran, and those overwritten while no agent did."""
     assert life.resumed(LogPosition(BOOT, 3)) == [(13, False), (48, False)]
     (overrun,) = [one for one in life.told if one.kind == OVERRUN]
@@ -116,10 +116,10 @@ def test_lost_records_are_told_as_an_overrun(life: Life, path: Path) -> None:
     assert life.watch.log.overruns == 3
 
 
-def test_equal_lines_are_told_together(life: Life, path: Path) -> None:
+def test_equal_lines_are_told_together(life: AgentRunOnLog, path: Path) -> None:
     """A storm costs little more than its reading, and loses neither count nor the time of its ends."""
     life.resumed(LogPosition(BOOT, 12))
-    storm = 2 * MAX_EVENTS
+    storm = 2 * MAX_LINES
     with path.open("a") as log:
         log.write(line(13))
     life.read()
@@ -133,7 +133,7 @@ def test_equal_lines_are_told_together(life: Life, path: Path) -> None:
     assert life.told[-1].at - life.told[0].since == pytest.approx(storm / 1000, abs=0.1)
 
 
-def test_lines_of_several_instances_name_none(life: Life, path: Path) -> None:
+def test_lines_of_several_instances_name_none(life: AgentRunOnLog, path: Path) -> None:
     """An error of two parts of a GPU is not pinned on one of them."""
     life.resumed(LogPosition(BOOT, 12))
     with path.open("a") as log:
@@ -146,7 +146,7 @@ def test_lines_of_several_instances_name_none(life: Life, path: Path) -> None:
     assert [(one.code, one.times, one.gpu_instance_id) for one in life.told] == [(94, 2, 2), (95, 2, None)]
 
 
-def test_a_line_is_dated_by_the_kernel(life: Life, path: Path) -> None:
+def test_a_line_is_dated_by_the_kernel(life: AgentRunOnLog, path: Path) -> None:
     """Not by when it was read: a paused agent reads late."""
     life.resumed(LogPosition(BOOT, 12))
     with path.open("a") as log:
@@ -166,19 +166,19 @@ def test_the_clocks_may_come_apart() -> None:
     """NTP corrects ours and not the kernel's stamps: over months that is minutes, and is learnt from fresh records."""
     now = [1000.0]
     clock = KernelClock(lambda: now[0])
-    clock.fresh(1000.0)
+    clock.measure(1000.0)
     for day in range(1, 100):
         now[0] = 1000 + 86400.0 * day
-        clock.fresh(now[0] - 3.0 * day)
+        clock.measure(now[0] - 3.0 * day)
 
     assert clock.at(now[0] - 300.0) == pytest.approx(now[0], abs=4.0)
     now[0] += 3600.0
-    clock.fresh(now[0] - 3600.0 - 297.0)  # read an hour late
+    clock.measure(now[0] - 3600.0 - 297.0)  # read an hour late
     assert clock.at(now[0] - 3600.0 - 297.0) == pytest.approx(now[0] - 3600.0, abs=4.0)
 
 
 def test_a_host_without_a_log_is_quiet(tmp_path: Path) -> None:
     """Nothing is told, and no position is made up."""
-    life = Life(tmp_path / "none")
+    life = AgentRunOnLog(tmp_path / "none")
     assert life.resumed(None) == []
     assert (life.watch.log.up, life.watch.position) == (None, None)
