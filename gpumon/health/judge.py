@@ -1,6 +1,7 @@
 """From findings to verdicts: they have to last, they stay until something clears them. Pure.
 
-A check that cannot tell changes nothing. What is due is not yet so: it is stored first, and comes back as a Ruling.
+A check that returns unknown changes nothing. Transitions that are due are stored first. They take effect when they
+return in a VerdictTransitions message.
 """
 
 from __future__ import annotations
