@@ -137,7 +137,12 @@ def _derived(
 def _state(inputs: GpuInputs, before: GpuState | None) -> GpuState:
     gpu = inputs.record
     table = readings(
-        gpu, _xids(inputs), inputs.fault, released=inputs.released, health=inputs.health, before=before and before.gpu
+        gpu,
+        _xids(inputs),
+        inputs.fault,
+        released=inputs.released,
+        health=inputs.health,
+        before=None if before is None else before.gpu,
     )
     return GpuState(
         bus_id=gpu.bus_id,

@@ -46,7 +46,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Agent, Scra
     one.stop()
 
 
-pytestmark = pytest.mark.usefixtures("slow")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slow")]
 
 
 @pytest.fixture

@@ -145,7 +145,7 @@ def test_a_mistake_in_the_work_does_not_end_the_thread(
     """Work that raises something unforeseen fails, and later work is done."""
     writer = start(path)
     loop.turn()
-    writer.submit(lambda _: {}["probe"], loop.done.append, loop.failed.append)
+    writer.submit(lambda _: dict[str, None]()["probe"], loop.done.append, loop.failed.append)
     loop.turn()
     loop.turn()
     loop.add(writer, change(1))

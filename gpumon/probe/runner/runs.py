@@ -222,9 +222,6 @@ class ProbeRuns:
     def _observed(self) -> AllSeen:
         return self._witness.look()
 
-    def _observed(self) -> AllSeen:
-        return self._witness.look()
-
     def _report_start(self, run: Run, probe: Probe, gpus: tuple[str, ...] = ()) -> None:
         self._record.begin(run, probe, simulated=self._is_simulated())
         self._tell(ProbeStarted(id=run.id, probe=probe.name, gpus=gpus))

@@ -13,8 +13,8 @@ from gpumon.health.terms import Level
 
 def measured(
     *,
-    latency: Mapping[str, float] | None = None,
-    busbw: Mapping[str, float] | None = None,
+    latency: dict[str, float] | None = None,
+    busbw: dict[str, float] | None = None,
     thresholds: Mapping[str, float | None] | None = None,
 ) -> Ward:
     """Return a node whose last run has these results, after a minute."""
