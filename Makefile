@@ -41,7 +41,7 @@ generate: .venv/.test ## Write again what is made from code: reference pages, al
 	$(BIN)/python -m scripts.generate
 
 captures: .venv/.test ## Record the captures of tests/captures/ again, from the simulation; takes two minutes
-	$(BIN)/python -m scripts.captures
+	$(BIN)/python -m scripts.record_captures
 
 bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on simulated nodes, and the probe beside a bare script
 	$(BIN)/python -m benchmarks.agent $(ARGS)

@@ -1,4 +1,4 @@
-"""Writes every file that is made from code: `python -m scripts.generate`, or with --check says which are stale."""
+"""Writes every generated file: `python -m scripts.generate`. With --check it reports which are stale."""
 
 from __future__ import annotations
 
@@ -10,27 +10,25 @@ from pathlib import Path
 
 from dashboards.generate import dashboards
 from gpumon.health.alert_rules import render, rules
-from gpumon.outputs.catalogue import markdown
-from gpumon.sim import reference as reference_of_simulation
-from scripts.docs import health_page, probe_page, xid_page
+from scripts.docs import health_page, probe_page, simulation_page, xid_page
 from scripts.docs.alerts_page import alerts_page
 from scripts.docs.configuration_page import reference, sample
-from scripts.reference import findings
+from scripts.docs.metrics_page import metrics_page
 
 ROOT = Path(__file__).parents[1]
 _SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def generated() -> Mapping[str, str]:
-    """Contents by path."""
+    """Return the contents of the generated files by path."""
     table = rules()
     return {
-        "docs/metrics.md": markdown(findings()),
+        "docs/metrics.md": metrics_page(),
         "docs/xids.md": xid_page.markdown(),
         "docs/health.md": health_page.markdown(),
         "docs/configuration.md": reference(),
         "docs/alerts.md": alerts_page(table),
-        "docs/simulation.md": filled("docs/simulation.md", reference_of_simulation.sections()),
+        "docs/simulation.md": filled("docs/simulation.md", simulation_page.sections()),
         "docs/probe.md": filled("docs/probe.md", probe_page.sections()),
         "deploy/gpumon.yml": sample(),
         "alert_rules/gpumon.yml": render(table),
@@ -39,29 +37,30 @@ def generated() -> Mapping[str, str]:
 
 
 def filled(path: str, sections: Mapping[str, str]) -> str:
-    """A page of which parts are made, by the name that the page gives them."""
+    """Return a page with its generated sections replaced, by their names in the page."""
     page = (ROOT / path).read_text(encoding="utf-8")
-    return _SECTION.sub(lambda found: found[1] + sections[found[2]] + found[3], page)
+    return _SECTION.sub(lambda match: match[1] + sections[match[2]] + match[3], page)
 
 
 def write(files: Mapping[str, str]) -> None:
+    """Write the files."""
     for path, text in files.items():
         (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / path).write_text(text, encoding="utf-8")
 
 
 def stale(files: Mapping[str, str]) -> list[str]:
-    """Differences, a line each, between what is committed and what the code makes."""
+    """Return the differences between the files and what the code generates."""
     return [line for path, text in files.items() for line in _difference(path, text)]
 
 
 def _difference(path: str, text: str) -> list[str]:
-    there = (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).exists() else ""
-    return list(difflib.unified_diff(there.splitlines(), text.splitlines(), path, "generated", n=0, lineterm=""))
+    written = (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).exists() else ""
+    return list(difflib.unified_diff(written.splitlines(), text.splitlines(), path, "generated", n=0, lineterm=""))
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code: 1 when --check finds something stale."""
+    """Return the exit code: 1 if --check finds a stale file."""
     if arguments != ["--check"]:
         write(generated())
         return 0

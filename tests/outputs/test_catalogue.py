@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from gpumon.model.reading import rows
-from gpumon.outputs.catalogue import catalogue, document, markdown, text
+from gpumon.outputs.catalogue import catalogue, document, text
 from gpumon.outputs.prometheus import TABLES
 from gpumon.state.report import Report
-from scripts.reference import findings
+from scripts.docs.metrics_page import metrics_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -53,4 +53,4 @@ def test_text_and_json_list_every_metric() -> None:
 
 def test_reference_page_is_current() -> None:
     """docs/metrics.md agrees with the tables; `make generate` writes it."""
-    assert PAGE.read_text() == markdown(findings())
+    assert PAGE.read_text() == metrics_page()

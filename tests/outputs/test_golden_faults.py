@@ -12,7 +12,7 @@ import pytest
 from gpumon.outputs.prometheus import Renderer
 from gpumon.sim.faults import FAULTS
 from gpumon.state.report import Report
-from scripts.profiles import report_of
+from scripts.simulated_reports import report_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "faults"
 

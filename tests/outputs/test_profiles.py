@@ -8,30 +8,30 @@ from fnmatch import fnmatchcase
 import pytest
 
 from gpumon.sim.profiles import PROFILES
-from scripts.absences import ABSENCES, ALL, absent
-from scripts.profiles import of_gpus, read_on
-from scripts.reference import kind
+from scripts.metric_facts import kind
+from scripts.missing_metrics import ALL, MISSING_METRICS, missing
+from scripts.simulated_reports import gpu_rows, rows_by_profile
 
 KINDS = tuple(dict.fromkeys(kind(one) for one in PROFILES))
-METRICS = {table.PREFIX + name for table, name in of_gpus()}
+METRICS = {table.PREFIX + name for table, name in gpu_rows()}
 
 
 @pytest.fixture(scope="module")
 def lacking() -> Mapping[str, set[str]]:
     """By profile: what it has no value for."""
-    return {one: METRICS - {table.PREFIX + name for table, name in having} for one, having in read_on().items()}
+    return {one: METRICS - {table.PREFIX + name for table, name in having} for one, having in rows_by_profile().items()}
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_row_is_present_or_absent_for_a_reason(profile: str, lacking: Mapping[str, set[str]]) -> None:
-    """Each absent metric has an entry in scripts/absences.py, and no present metric has one."""
-    assert lacking[profile] == absent(kind(profile), METRICS)
+    """Each absent metric has an entry in scripts/missing_metrics.py, and no present metric has one."""
+    assert lacking[profile] == missing(kind(profile), METRICS)
 
 
 def test_every_absence_is_valid() -> None:
     """Each entry has a reason, and names existing rows and simulated nodes."""
     assert set(ALL) == set(KINDS)
-    for absence in ABSENCES:
+    for absence in MISSING_METRICS:
         assert absence.reason
         assert absence.kinds
         assert set(absence.kinds) <= set(KINDS)

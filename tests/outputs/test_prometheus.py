@@ -23,7 +23,7 @@ from gpumon.outputs.prometheus import Renderer
 from gpumon.sim.profiles import PROFILES
 from gpumon.state.gpu_record import GpuRecord, readings
 from gpumon.state.report import Report
-from scripts.profiles import report_of
+from scripts.simulated_reports import report_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PARTS = {"link", "mig_uuid"}

@@ -18,7 +18,7 @@ import pytest
 from simulated import Simulation, answer, simulated
 
 from gpumon.clock import boot_clock
-from gpumon.sim.reference import sections
+from scripts.docs.simulation_page import sections
 
 
 @pytest.fixture

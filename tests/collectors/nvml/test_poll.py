@@ -15,8 +15,8 @@ from gpumon.model.reading import SLOW, rows
 from gpumon.model.snapshot import GpuReading
 from gpumon.outputs.catalogue import AGENT_SOURCE, catalogue
 from gpumon.sim.profiles import PROFILES
-from scripts.absences import absent
-from scripts.reference import kind
+from scripts.metric_facts import kind
+from scripts.missing_metrics import missing
 
 FAST_CALLS_H100X8 = 42
 """Five a GPU, the count, and one look at the event set."""
@@ -38,7 +38,7 @@ def test_every_row_is_read_where_it_exists_and_absent_elsewhere(profile: str) ->
 
     assert gpu is not None
     read = {Gpu.PREFIX + name: getattr(gpu, name) for name in rows(Gpu) if Gpu.PREFIX + name in BY_THE_DRIVER}
-    assert {metric for metric, value in read.items() if value is None} == absent(kind(profile), read)
+    assert {metric for metric, value in read.items() if value is None} == missing(kind(profile), read)
     assert (snapshot.errors, snapshot.denied, snapshot.visible) == ({}, (), len(snapshot.gpus))
 
 

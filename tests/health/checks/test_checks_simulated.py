@@ -11,7 +11,7 @@ from judging import Ward
 
 from gpumon.health.terms import Level
 from gpumon.probe.core.state import ProbeState
-from scripts.profiles import report_of
+from scripts.simulated_reports import report_of
 
 WORK = "jobs: [{load: 0.9}]\n"
 IDLE = "idle: true\n"

@@ -10,7 +10,7 @@ import pytest
 from judging import Ward
 
 from gpumon.health.terms import Action, Level
-from scripts.profiles import report_of
+from scripts.simulated_reports import report_of
 
 SCENARIOS: Mapping[tuple[str, str], tuple[Level, Action, str]] = {
     ("gpu_ecc_uncorrectable", "h100x8"): (Level.WARN, Action.RESET, "ecc: {uncorrected_dram: 2}"),

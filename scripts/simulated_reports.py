@@ -1,4 +1,4 @@
-"""What the agent knows of each simulated node, polled in this process: for the reference page and the golden pages."""
+"""Polls simulated nodes in this process and returns their Report, for docs/metrics.md and for tests."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from gpumon.state.settings import ReducerSettings
 
 BUILD = Build(version="0.1.0", python="3.11.7", revision="000000000000")
 AT, WALL = 200.0, 1.7e9
-"""After the node's beginning, when a job runs; and the time of day."""
+"""Seconds after the start of the node, when a job is running, and the wall time then."""
 PATIENCE = 3600.0
-"""Seconds in which no poll is slow and none is late, however busy this host is."""
+"""Seconds: long enough that no poll is slow or late on a busy host."""
 
 Row = tuple[type[Table], str]
 """A table and the name of one of its rows."""
 
 
-def of_gpus() -> tuple[Row, ...]:
-    """All rows that a GPU may have or not."""
+def gpu_rows() -> tuple[Row, ...]:
+    """Return the rows of all tables with the label gpu."""
     return tuple((table, name) for table in TABLES if "gpu" in table.LABELS for name in rows(table))
 
 
-def read_on() -> Mapping[str, frozenset[Row]]:
-    """By profile: the rows that its first GPU has a value for."""
+def rows_by_profile() -> Mapping[str, frozenset[Row]]:
+    """Return the rows for which the first GPU of each profile has a value."""
     return {profile: frozenset(_valued(report_of(profile))) for profile in PROFILES}
 
 
@@ -62,9 +62,9 @@ def _valued(report: Report) -> Iterator[Row]:
 
 @cache
 def report_of(profile: str, scenario: Path | None = None) -> Report:
-    """Two polls of everything, folded at fixed moments; what depends on the clocks of this run is fixed as well.
+    """Return the Report after two polls of all tiers at fixed times. What depends on the real clock is fixed too.
 
-    Made once: a scenario that has been read is not read again.
+    The Report is cached, so a scenario is read once.
     """
     terms = ReducerSettings()
     first = Report(started=0.0, simulated=profile, build=BUILD, probe=ProbeState(metrics=INITIAL))
@@ -86,25 +86,25 @@ def report_of(profile: str, scenario: Path | None = None) -> Report:
             report = reduce(report, arrival, _moment(AT), terms)
         for clock[0] in (AT, AT + 1):
             parts.clear()
-            poll._due = dict.fromkeys(poll._due, 0.0)  # all tiers, without waiting for them
+            poll._due = dict.fromkeys(poll._due, 0.0)  # all tiers are due
             last = poll.poll()
-            for slot in poll._slots.values():  # nor is one that cannot be opened tried again, however long that took
+            for slot in poll._slots.values():  # no slot is opened again
                 slot.retry_at = max(slot.retry_at, slot.retry_at and boot_clock() + PATIENCE)
-            for seen in (_fixed((*parts, last), clock[0]), _links_seen(profile, scenario, clock[0])):
+            for seen in (_fixed((*parts, last), clock[0]), _links_snapshot(profile, scenario, clock[0])):
                 report = reduce(report, seen, _moment(clock[0]), terms)
-            time.sleep(1.1 * MIN_SECONDS)  # performance monitoring goes by a clock of this host
-    return _judged(report, _moment(clock[0]), terms)
+            time.sleep(1.1 * MIN_SECONDS)  # GPM uses the clock of this host
+    return _with_verdicts(report, _moment(clock[0]), terms)
 
 
-def _judged(report: Report, now: Now, terms: ReducerSettings) -> Report:
-    """With the verdicts that need not last to be one."""
+def _with_verdicts(report: Report, now: Now, terms: ReducerSettings) -> Report:
+    """Add the verdicts that need no duration."""
     for arrival in (StoredState(), Tick()):
         report = reduce(report, arrival, now, terms)
     report = reduce(report, VerdictTransitions(transitions=report.health.due), now, terms)
     return replace(report, node=replace(report.node, exposed_series=None, alerts=None))
 
 
-def _links_seen(profile: str, scenario: Path | None, now: float) -> LinksSnapshot:
+def _links_snapshot(profile: str, scenario: Path | None, now: float) -> LinksSnapshot:
     tree = open_tree(profile, scenario=scenario, epoch=0.0, clock=lambda: now)
     ports, services = PortReader(lambda _: tree), ServiceReader(lambda _: tree, lambda _: tree)
     processes = ProcessReader(lambda _: tree, clock=lambda: now)
@@ -122,12 +122,12 @@ def _moment(at: float) -> Now:
 
 
 def _fixed(parts: Sequence[Snapshot], at: float) -> Snapshot:
-    """One snapshot of them all, exactly a second after the one before."""
-    last, gpus = parts[-1], tuple(_after_a_second(gpu) for part in parts for gpu in part.gpus)
+    """Merge the parts into one snapshot that follows the one before by exactly one second."""
+    last, gpus = parts[-1], tuple(_scaled_to_one_second(gpu) for part in parts for gpu in part.gpus)
     return replace(last, gpus=gpus, ended_at=at, wall=_moment(at).wall, durations=dict.fromkeys(last.durations, 0.01))
 
 
-def _after_a_second(seen: GpuReading) -> GpuReading:
+def _scaled_to_one_second(seen: GpuReading) -> GpuReading:
     if not seen.watched:
         return seen
 
@@ -143,7 +143,7 @@ def _after_a_second(seen: GpuReading) -> GpuReading:
 
 @contextmanager
 def _simulated(profile: str, scenario: Path | None, clock: list[float]) -> Iterator[SimulatedNode]:
-    """The node below pynvml, and things put back."""
+    """Replace the library below pynvml by a simulated node, and restore it."""
     before, cached = pynvml.nvmlLib, dict(pynvml._nvmlGetFunctionPointer_cache)
     node = open_node(profile, scenario=scenario, epoch=0.0, clock=lambda: clock[0])
     pynvml._nvmlGetFunctionPointer_cache.clear()
