@@ -35,8 +35,8 @@ class IndentedJson(JSONResponse):
 
 
 def sources(request: Request) -> Sources:
-    found: Sources = request.app.state.sources
-    return found
+    given: Sources = request.app.state.sources
+    return given
 
 
 def host_time(request: Request) -> HostTime:

@@ -53,7 +53,7 @@ class PlotSeries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class ScaleLine:
     """A horizontal line with its value."""
 
     y: float
@@ -66,7 +66,7 @@ class Plot:
 
     marks: tuple[Mark, ...]
     series: tuple[PlotSeries, ...]
-    ticks: tuple[Tick, ...]
+    ticks: tuple[ScaleLine, ...]
     first: str
     last: str
     size: str
@@ -110,7 +110,9 @@ def plot(runs: Sequence[Document]) -> Plot | None:
     return Plot(
         marks=(*_measured_runs(by_algorithm, top), *_other_runs(ordered, positions)),
         series=tuple(_separate_labels([_series(name, points, top) for name, points in by_algorithm.items()])),
-        ticks=tuple(Tick(y=_y(top * part, top), text=bandwidth(top * part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)),
+        ticks=tuple(
+            ScaleLine(y=_y(top * part, top), text=bandwidth(top * part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)
+        ),
         first=ordered[0]["started"],
         last=ordered[-1]["started"],
         size=size(max(item["bytes"] for item in largest(newest).values())),

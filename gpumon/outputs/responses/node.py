@@ -80,12 +80,12 @@ class NodeResponse(ResponseModel):
 
     @classmethod
     def from_report(cls, report: Report, now: HostTime) -> NodeResponse:
-        found = problems(report)
+        node_problems = problems(report)
         return cls(
             host=now.host,
             time=rfc3339(now.wall),
-            state=worst(found, judged=report.health.judged),
-            problems=[ProblemResponse.from_problem(problem) for problem in found],
+            state=worst(node_problems, judged=report.health.judged),
+            problems=[ProblemResponse.from_problem(problem) for problem in node_problems],
             notices=[NoticeResponse(subject=subject, message=text) for subject, text in report.notices.items()],
             simulated_profile=report.simulated,
             excluded=list(report.excluded),
