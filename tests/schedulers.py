@@ -1,4 +1,4 @@
-"""What a scheduler's script runs against: our command, and what is not ours, which writes down how it was called."""
+"""A host on which a scheduler runs its scripts: our command, and stand-ins that record how they are called."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Ran(NamedTuple):
 
 
 class Host:
-    """A host with Slurm's command and the system log, both of which only write down what they are told."""
+    """A host with Slurm's command and the system log, both of which only record their arguments."""
 
     def __init__(self, folder: Path) -> None:
         self._calls, self._node, self._path = folder / "calls", folder / "node", folder / "bin"
@@ -47,8 +47,8 @@ class Host:
 
     def node(self, state: str, reason: str = "") -> None:
         """As `scontrol --oneliner show node` has it."""
-        told = f" Reason={reason} [root@2026-11-20T17:00:00]" if reason else ""
-        self._node.write_text(f"NodeName=n17 Arch=x86_64 CPUAlloc=0 State={state} ThreadsPerCore=1{told}\n")
+        reason_text = f" Reason={reason} [root@2026-11-20T17:00:00]" if reason else ""
+        self._node.write_text(f"NodeName=n17 Arch=x86_64 CPUAlloc=0 State={state} ThreadsPerCore=1{reason_text}\n")
 
     def run(self, script: Path, *arguments: str, store: Path, environment: Mapping[str, str] | None = None) -> Ran:
         """As a daemon does: no search path but that of the commands above, nothing of this test's environment."""
@@ -68,10 +68,10 @@ class Host:
         return Ran(ran.returncode, ran.stdout + ran.stderr)
 
     def calls(self, command: str) -> list[list[str]]:
-        """What this command was told, since the last time; an empty line ends each call."""
+        """Return the arguments of each call of this command; an empty line ends a call."""
         text = self._calls.read_text() if self._calls.exists() else ""
-        told = [call.split("\n") for call in text.split("\n\n") if call]
-        return [arguments for name, *arguments in told if name == command]
+        calls = [call.split("\n") for call in text.split("\n\n") if call]
+        return [arguments for name, *arguments in calls if name == command]
 
     def forget(self) -> None:
         self._calls.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""From what is known to exit code and line."""
+"""The exit code and the line of `gpumon check` follow from the health of the node."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ GPUS = tuple(GpuHealth(number=index, uuid=f"GPU-{index}", bus_id=f"00000000:0{in
 
 def verdict(level: str, gpu: int | None = None, *, check: str = "some_check", **values: Any) -> dict[str, Any]:
     device = None if gpu is None else f"GPU-{gpu}"
-    told = {"check": check, "level": level, "gpu": gpu, "device": device, "reason": f"It is {level}.", "action": "none"}
-    return told | {"action_text": "nothing to do", "since": "2026-11-20T17:00:00Z"} | values
+    document = {
+        "check": check,
+        "level": level,
+        "gpu": gpu,
+        "device": device,
+        "reason": f"It is {level}.",
+        "action": "none",
+    }
+    return document | {"action_text": "nothing to do", "since": "2026-11-20T17:00:00Z"} | values
 
 
 def node(*groups: VerdictGroup, **values: Any) -> NodeHealth:
@@ -28,12 +35,12 @@ def node(*groups: VerdictGroup, **values: Any) -> NodeHealth:
 @pytest.mark.parametrize(("level", "code"), [("ok", 0), ("warn", 1), ("fail", 2), ("unknown", 3)])
 def test_exit_codes_are_those_of_nagios(level: str, code: int) -> None:
     """0 ok, 1 warn, 2 fail, 3 unknown."""
-    found = check_result(node(*([] if level == "ok" else [VerdictGroup(verdict=verdict(level, 1))])))
-    assert (found.code, found.line.split(":")[0]) == (code, f"GPU {level.upper()}")
+    result = check_result(node(*([] if level == "ok" else [VerdictGroup(verdict=verdict(level, 1))])))
+    assert (result.code, result.line.split(":")[0]) == (code, f"GPU {level.upper()}")
 
 
-def test_a_node_that_waits_for_its_gpus_is_not_called_well() -> None:
-    """In the minutes of a boot in which that is no verdict; a job is told of its own GPUs."""
+def test_a_node_whose_gpus_are_not_counted_yet_is_unknown() -> None:
+    """During boot that is no verdict. A job is checked for its own GPUs only."""
     awaiting = node(missing_gpus=1)
     assert check_result(awaiting).line.startswith("GPU UNKNOWN: the driver does not count 1 expected GPU yet:")
     assert check_result(awaiting).code == 3
@@ -42,12 +49,12 @@ def test_a_node_that_waits_for_its_gpus_is_not_called_well() -> None:
         assert (content.code, content.line.endswith(" healthy.")) == (0, True)
 
 
-def test_no_warning_hides_that_the_past_is_not_known() -> None:
-    """What failed before the agent started may fail still: only a failure of now says more."""
+def test_no_warning_hides_an_unread_history() -> None:
+    """What failed before the agent started may still fail: only a current failure has precedence."""
     past, hot = VerdictGroup(verdict=verdict("unknown", check=HISTORY_UNREAD)), VerdictGroup(verdict=verdict("warn", 1))
     for job in (None, GPUS[:2]):
-        found = check_result(node(past, hot), job)
-        assert (found.code, found.line) == (3, "GPU UNKNOWN: It is unknown. (+1 more)")
+        result = check_result(node(past, hot), job)
+        assert (result.code, result.line) == (3, "GPU UNKNOWN: It is unknown. (+1 more)")
         assert check_result(node(past, hot, VerdictGroup(verdict=verdict("fail", 0))), job).code == 2
     assert check_result(node(past, hot), ignored=[HISTORY_UNREAD]).code == 1
 
@@ -66,57 +73,57 @@ def test_no_warning_hides_that_the_past_is_not_known() -> None:
         ({"gpus": ()}, "the agent sees no GPU: check that the driver is loaded."),
     ],
 )
-def test_no_warning_hides_that_nobody_can_tell_how_a_gpu_is(values: dict[str, Any], line: str) -> None:
-    """As after the crash that took it away: for a day there is a warning of the crash."""
+def test_no_warning_hides_an_unknown_gpu(values: dict[str, Any], line: str) -> None:
+    """As after a crash that lost the GPU: the warning of the crash lasts a day."""
     crashed, failed = (
         VerdictGroup(verdict=verdict("warn", check="node_unexpected_reboot")),
         VerdictGroup(verdict=verdict("fail", 0)),
     )
     for job in (None, values["gpus"][3:]) if values.get("gpus") else (None,):
-        found = check_result(node(crashed, **values), job)
-        assert (found.code, found.line) == (3, f"GPU UNKNOWN: {line} (+1 more)")
+        result = check_result(node(crashed, **values), job)
+        assert (result.code, result.line) == (3, f"GPU UNKNOWN: {line} (+1 more)")
     assert check_result(node(crashed, failed, **values)).line == "GPU FAIL: GPU 0: It is fail. (+1 more)"
     assert check_result(node(crashed, **values), GPUS[:1]).code == (1 if values != {"gpus": ()} else 3)
 
 
-def test_the_line_says_what_and_what_to_do() -> None:
-    """The worst first, its action, and how many more there are."""
+def test_the_line_states_fault_and_action() -> None:
+    """The worst verdict, its action, and the number of others."""
     lost = verdict("fail", 3, reason="It fell off the bus.", action="reboot", action_text="reboot the node")
-    found = check_result(
+    result = check_result(
         node(
             VerdictGroup(verdict=verdict("warn", 1)), VerdictGroup(verdict=lost), VerdictGroup(verdict=verdict("warn"))
         )
     )
-    assert found.line == "GPU FAIL: GPU 3: It fell off the bus. Do: reboot the node. (+2 more)"
+    assert result.line == "GPU FAIL: GPU 3: It fell off the bus. Do: reboot the node. (+2 more)"
 
 
 @pytest.mark.parametrize(
     ("repair", "done"), [("reboot", "The node was rebooted since"), ("reset", "The GPU was reset since")]
 )
-def test_who_obeys_the_line_does_not_repair_in_a_loop(repair: str, done: str) -> None:
-    """What was asked for, and was done, has to prove itself first."""
+def test_a_repair_that_was_done_is_not_requested_again(repair: str, done: str) -> None:
+    """Otherwise a scheduler that follows the line would repair in a loop."""
     words = "if it comes back, reboot the node"
     lost = verdict("fail", 3, reason="It fell off the bus.", action_text=words, repair=repair)
-    found = check_result(node(VerdictGroup(verdict=lost)))
-    assert found.line == f"GPU FAIL: GPU 3: It fell off the bus. {done}: {words}."
-    assert found.document(None)["verdicts"] == [lost]
+    result = check_result(node(VerdictGroup(verdict=lost)))
+    assert result.line == f"GPU FAIL: GPU 3: It fell off the bus. {done}: {words}."
+    assert result.document(None)["verdicts"] == [lost]
 
 
 def test_the_line_is_one_line_without_bars() -> None:
-    """Nagios reads one line, and numbers behind a bar."""
-    found = check_result(node(VerdictGroup(verdict=verdict("warn", reason="one | two\nthree"))))
-    assert found.line == "GPU WARN: one / two three."
+    """Nagios reads one line, and expects numbers behind a bar."""
+    result = check_result(node(VerdictGroup(verdict=verdict("warn", reason="one | two\nthree"))))
+    assert result.line == "GPU WARN: one / two three."
 
 
-def test_a_well_node_says_how_many() -> None:
-    """So that nobody takes a node that sees no GPU for a good one."""
+def test_a_healthy_node_reports_its_gpu_count() -> None:
+    """A node without GPUs must not look healthy."""
     assert check_result(node()).line == "GPU OK: 4 GPUs healthy."
     assert check_result(node(), GPUS[1:3]).line == "GPU OK: GPU 1, GPU 2 healthy."
     assert check_result(node(), ()).line == "GPU OK: the job has no GPU; the node is healthy."
 
 
 def test_a_job_is_not_refused_for_the_fault_of_another_gpu() -> None:
-    """But for its own, the node's, a port's, and what another's fault does to its own."""
+    """Only for faults of its own GPUs, the node and its ports, and for what another GPU's fault does to its own."""
     link = verdict("fail", 0, check="nvlink_down", reason="A link is down.")
     count = verdict("fail", check="gpu_count_mismatch", reason="7 of 8 are here.")
     other = VerdictGroup(verdict=verdict("fail", 3), consequences=(link, count))
@@ -131,57 +138,57 @@ def test_a_job_is_not_refused_for_the_fault_of_another_gpu() -> None:
     assert check_result(node(gone), GPUS[1:2]).code == 0
 
 
-def test_a_job_gets_no_gpu_that_nobody_can_read() -> None:
-    """Released or silent, without a verdict yet: unknown, and of a job only when it is the job's."""
+def test_a_gpu_that_is_not_read_is_unknown() -> None:
+    """Released or silent, and without a verdict yet: unknown for the node, and for a job that has this GPU."""
     gpus = (*GPUS[:3], GPUS[3]._replace(unwatched="it is released"))
-    known = node(gpus=gpus)
-    assert check_result(known, gpus[3:]).line == "GPU UNKNOWN: GPU 3: it is released, so its health is unknown."
-    assert check_result(known).code == 3
-    assert check_result(known, gpus[:3]).code == 0
+    health = node(gpus=gpus)
+    assert check_result(health, gpus[3:]).line == "GPU UNKNOWN: GPU 3: it is released, so its health is unknown."
+    assert check_result(health).code == 3
+    assert check_result(health, gpus[:3]).code == 0
 
 
-def test_ignored_checks_are_left_out_with_what_follows_from_them() -> None:
-    """What somebody decided to live with neither counts nor is told, nor is the silence of its GPU."""
+def test_ignored_checks_are_left_out_with_the_verdicts_they_inhibit() -> None:
+    """The silence of the GPU that such a check explains is ignored too."""
     gone = VerdictGroup(
         verdict=verdict("fail", 3, check="gpu_lost"), consequences=(verdict("fail", 0, check="nvlink_down"),)
     )
-    known = node(gone, gpus=(*GPUS[:3], GPUS[3]._replace(unwatched="it does not answer (lost)")))
-    assert check_result(known, None, ["gpu_lost"]).code == 0
-    assert check_result(known, GPUS[:1], ["gpu_lost"]).code == 0
-    assert check_result(known, None, ["nvlink_down"]).code == 2
+    health = node(gone, gpus=(*GPUS[:3], GPUS[3]._replace(unwatched="it does not answer (lost)")))
+    assert check_result(health, None, ["gpu_lost"]).code == 0
+    assert check_result(health, GPUS[:1], ["gpu_lost"]).code == 0
+    assert check_result(health, None, ["nvlink_down"]).code == 2
 
 
-def test_ignoring_what_a_gpu_had_said_does_not_excuse_its_silence() -> None:
-    """A cosmetic verdict from before it was released, or fell silent, tells nothing of how it is now."""
-    told = VerdictGroup(verdict=verdict("warn", 3, check="gpu_persistence_off"))
-    known = node(told, gpus=(*GPUS[:3], GPUS[3]._replace(unwatched="it is released")))
-    assert check_result(known, None, ["gpu_persistence_off"]).code == 3
-    assert check_result(known, known.gpus[3:], ["gpu_persistence_off"]).code == 3
+def test_ignoring_another_check_does_not_excuse_a_silent_gpu() -> None:
+    """A cosmetic verdict from before it was released, or became silent, does not show its current state."""
+    cosmetic = VerdictGroup(verdict=verdict("warn", 3, check="gpu_persistence_off"))
+    health = node(cosmetic, gpus=(*GPUS[:3], GPUS[3]._replace(unwatched="it is released")))
+    assert check_result(health, None, ["gpu_persistence_off"]).code == 3
+    assert check_result(health, health.gpus[3:], ["gpu_persistence_off"]).code == 3
 
 
 def test_what_explains_a_silent_gpu_is_in_the_table() -> None:
-    """All checks of GPUs that do not answer, but for their count, which is the node's."""
+    """All checks of GPUs that do not answer, except for their count, which is the node's."""
     assert {one.name for one in gpu.CHECKS if one.gpu is not None} == SILENCE
 
 
-def test_a_node_without_gpus_is_no_ok() -> None:
-    """Whoever asks has some: the driver may not have been loaded yet."""
+def test_a_node_without_gpus_is_unknown() -> None:
+    """The driver may not be loaded yet."""
     assert check_result(node(gpus=())).line == "GPU UNKNOWN: the agent sees no GPU: check that the driver is loaded."
     assert check_result(node(VerdictGroup(verdict=verdict("fail")), gpus=())).code == 2
 
 
 @pytest.mark.parametrize(("level", "code"), [(None, 3), ("warn", 3), ("fail", 2)])
-def test_without_an_agent_nothing_is_ok(level: str | None, code: int) -> None:
-    """A failure that stood still counts; a warning of earlier does not hide that nobody looks."""
+def test_a_stale_file_is_never_ok(level: str | None, code: int) -> None:
+    """A failure still counts; a warning does not hide that the current state is unknown."""
     groups = [VerdictGroup(verdict=verdict(level, 1))] if level else []
-    found = check_result(node(*groups, stale="the agent was stopped."))
-    assert found.code == code
-    assert "the agent was stopped." in found.line
-    assert level is None or f"It is {level}." in found.line
+    result = check_result(node(*groups, stale="the agent was stopped."))
+    assert result.code == code
+    assert "the agent was stopped." in result.line
+    assert level is None or f"It is {level}." in result.line
 
 
 def test_maintenance_changes_the_line_and_not_the_level() -> None:
-    """Who wants another exit code asks for it."""
-    found = check_result(node(VerdictGroup(verdict=verdict("fail", 1)), maintenance="until 17:00: new DIMMs"))
-    assert found.code == 2
-    assert found.line == "GPU FAIL: GPU 1: It is fail. [maintenance until 17:00: new DIMMs]"
+    """Another exit code takes a flag."""
+    result = check_result(node(VerdictGroup(verdict=verdict("fail", 1)), maintenance="until 17:00: new DIMMs"))
+    assert result.code == 2
+    assert result.line == "GPU FAIL: GPU 1: It is fail. [maintenance until 17:00: new DIMMs]"

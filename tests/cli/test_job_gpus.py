@@ -1,4 +1,4 @@
-"""Which GPUs a job has: flags, CUDA and Slurm name them in ways of their own."""
+"""The GPUs of a job are found by flags, by CUDA's variable and by Slurm's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def of(environ: Mapping[str, str], *given: str) -> list[int | None]:
     ["2", "GPU-cccc0000-0000", "GPU-c", "gpu-CCCC", "52:00.0", "0000:52:00.0", "00000000:52:00.0"],
 )
 def test_every_name_of_a_gpu_is_understood(name: str) -> None:
-    """Index, uuid, an unambiguous beginning of it, and PCI address in anybody's spelling."""
+    """Index, uuid, an unambiguous beginning of it, and PCI address in every spelling."""
     assert of({}, name) == [2]
 
 
@@ -46,7 +46,7 @@ def test_every_name_of_a_gpu_is_understood(name: str) -> None:
         ({"SLURM_JOB_ID": "7"}, []),
     ],
 )
-def test_the_environment_names_them(environ: dict[str, str], indices: list[int]) -> None:
+def test_the_environment_names_the_gpus(environ: dict[str, str], indices: list[int]) -> None:
     """As CUDA reads its variable, and as Slurm sets its own; a Slurm job without any has no GPU."""
     assert of(environ) == indices
 
@@ -72,21 +72,21 @@ def test_flags_come_before_the_environment() -> None:
 
 
 @pytest.mark.parametrize("given", [[""], [","], ["-1"], ["0", ""]])
-def test_a_flag_that_names_no_gpu_is_a_mistake(given: list[str]) -> None:
-    """An empty variable of a script must not make a job without GPUs of it, for which all is well."""
+def test_a_flag_without_a_gpu_is_refused(given: list[str]) -> None:
+    """An empty variable in a script must not be taken for a job without GPUs, which is always healthy."""
     with pytest.raises(CheckError, match=r"^--gpu .* names no GPU: give its index"):
         of({}, *given)
 
 
 @pytest.mark.parametrize(("name", "words"), [("9", "no GPU of"), ("GPU-aaaa", "more than one"), ("MIG-x", "no GPU of")])
-def test_an_unknown_gpu_is_told_with_those_there_are(name: str, words: str) -> None:
-    """The message names what was asked, by whom, and what there is."""
+def test_an_unknown_gpu_is_refused_with_a_list(name: str, words: str) -> None:
+    """The message names the GPU, its variable, and the GPUs of the node."""
     with pytest.raises(CheckError, match=f"SLURM_JOB_GPUS: '{name}' is {words}.*GPU-aaaa1111"):
         of({"SLURM_JOB_GPUS": name})
 
 
-def test_nothing_named_is_no_answer() -> None:
-    """Outside of a job nobody knows which GPUs are meant."""
+def test_a_job_without_any_name_is_refused() -> None:
+    """Outside of a job it is unknown which GPUs are meant."""
     with pytest.raises(CheckError, match="CUDA_VISIBLE_DEVICES"):
         of({})
 
@@ -97,7 +97,7 @@ MOVED = (
     GpuHealth(number=2, uuid="GPU-2", bus_id="00000000:30:00.0", nvml_index=1),
     GpuHealth(number=3, uuid="GPU-3", bus_id="00000000:40:00.0", nvml_index=2),
 )
-"""The driver does not list the second any more, and the host was not rebooted."""
+"""The driver no longer lists the second, and the host was not rebooted."""
 
 
 @pytest.mark.parametrize(
@@ -111,21 +111,23 @@ MOVED = (
         ({"CUDA_VISIBLE_DEVICES": "GPU-1"}, (), [1]),
     ],
 )
-def test_a_number_is_the_drivers_of_now(environ: dict[str, str], given: tuple[str, ...], shown: list[int]) -> None:
-    """CUDA opens the GPU that the driver now calls so, whatever it was called before; Slurm counts device nodes."""
+def test_a_number_is_the_current_index_of_the_driver(
+    environ: dict[str, str], given: tuple[str, ...], shown: list[int]
+) -> None:
+    """CUDA opens the GPU with that index now; Slurm counts device nodes."""
     assert [gpu.number for gpu in resolve(from_job(given, environ), NodeHealth(gpus=MOVED))] == shown
 
 
-def test_a_number_that_the_driver_has_no_more_is_nobodys() -> None:
-    """Nor of one whose index nobody knows: it is no longer what the number meant."""
+def test_a_number_that_the_driver_no_longer_has_is_refused() -> None:
+    """A GPU whose index is unknown is not taken either."""
     unread = (*MOVED, GpuHealth(number=4, uuid="GPU-4", bus_id="00000000:50:00.0"))
     for number in ("3", "4"):
         with pytest.raises(CheckError, match=rf"'{number}' is no GPU of this node in the driver.*by uuid; .*GPU-4"):
             resolve(from_job((number,), {}), NodeHealth(gpus=unread))
 
 
-def test_a_gpu_that_is_not_listed_has_its_number_while_none_has_moved() -> None:
-    """The last one of the bus, or one that has not been read: who asks for it is told of it."""
+def test_an_unlisted_gpu_keeps_its_number_while_none_has_moved() -> None:
+    """The last GPU of the bus, or one that has not been read."""
     last = (*GPUS[:2], GPUS[2]._replace(nvml_index=None))
     known = tuple(gpu._replace(nvml_index=gpu.number) for gpu in last[:2]) + last[2:]
     assert resolve(from_job(("2",), {}), NodeHealth(gpus=known)) == last[2:]

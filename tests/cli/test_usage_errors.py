@@ -1,4 +1,4 @@
-"""What a command says to arguments that it does not understand."""
+"""Commands refuse invalid arguments with a message."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_nagios_gets_a_line_when_check_is_not_understood(
     assert arguments[-1] in line
 
 
-def test_other_commands_print_nothing_but_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    """Their errors are for standard error alone."""
+def test_other_commands_print_errors_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output stays empty."""
     with pytest.raises(SystemExit) as ended:
         main(["status", "--bogus"])
     assert (ended.value.code, capsys.readouterr().out) == (2, "")
@@ -39,7 +39,7 @@ def test_other_commands_print_nothing_but_what_was_asked_for(capsys: pytest.Capt
     ],
 )
 def test_duration_below_zero_is_named_with_the_remedy(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """It begins like a flag, and is none: who types it learns what to write instead."""
+    """It begins like a flag: the message names what to write instead."""
     assert main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(r"-5m'? is no duration: (give it as|write) ", line)

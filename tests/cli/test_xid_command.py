@@ -43,8 +43,8 @@ def test_a_code_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_code_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     """And says so to programs."""
     assert "Severity:       warning" in said(capsys, "4242")
-    told = document(capsys, "4242")
-    assert (told["xid"], told["known"], told["severity"]) == (4242, False, "warning")
+    explanation = document(capsys, "4242")
+    assert (explanation["xid"], explanation["known"], explanation["severity"]) == (4242, False, "warning")
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_an_unknown_code_is_a_warning(capsys: pytest.CaptureFixture[str]) -> Non
 )
 def test_a_line_is_decoded(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     """Whole or from the number on; the process it names is not repeated."""
-    told = document(capsys, *arguments)
+    explanation = document(capsys, *arguments)
 
-    assert (told["xid"], told["severity"], told["action"]) == (149, "critical", "reset the GPU")
-    assert told["detail"] == "NETIR_LINK_EVT of link 0: fatal."
-    assert told["text"] == "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x0)"
+    assert (explanation["xid"], explanation["severity"], explanation["action"]) == (149, "critical", "reset the GPU")
+    assert explanation["detail"] == "NETIR_LINK_EVT of link 0: fatal."
+    assert explanation["text"] == "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x0)"
 
 
 def test_a_line_of_a_switch_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,7 @@ def test_all_codes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_operators_file_is_in_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """And what comes from it is told."""
+    """The output names what comes from it."""
     (tmp_path / "xids.yml").write_text("79: {action: page the hardware team}\n")
     (tmp_path / "gpumon.yml").write_text(f"xids: {{file: {tmp_path}/xids.yml}}\n")
 
@@ -85,7 +85,7 @@ def test_the_operators_file_is_in_force(capsys: pytest.CaptureFixture[str], tmp_
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["seventy-nine"], "'seventy-nine' is not the number of an Xid: give a number, as in `gpumon xid 79`"),
         (["79", "--text", LINE], "the line contains 149, not 79: omit one of them"),
@@ -93,8 +93,8 @@ def test_the_operators_file_is_in_force(capsys: pytest.CaptureFixture[str], tmp_
     ],
 )
 def test_a_question_without_an_answer_is_refused(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     """With what to ask instead."""
     assert main(["xid", *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""node-problem-detector's plug-in and what goes with it, held against the fields that those programs document."""
+"""The plug-in of node-problem-detector and its manifests have the fields that those programs document."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def documents(path: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("path", MONITORS, ids=lambda path: path.name)
-def test_the_detector_takes_the_file(path: Path) -> None:
-    """Only fields that it knows, of their types, and what its own validation asks for."""
+def test_the_detector_accepts_the_file(path: Path) -> None:
+    """Only documented fields, of their types, that pass its own validation."""
     monitor = json.loads(path.read_text(encoding="utf-8"))
     assert set(monitor) <= MONITOR
     assert set(monitor["pluginConfig"]) <= PLUGIN
@@ -60,7 +60,7 @@ def test_the_detector_takes_the_file(path: Path) -> None:
         assert (rule["type"] == "permanent") == (rule.get("condition") in declared)
 
 
-def test_what_is_named_is_there() -> None:
+def test_every_named_file_exists() -> None:
     """Script and monitors lie where the manifest mounts them, and the taint follows from the condition that is set."""
     [kustomization] = documents(NPD / "kustomization.yaml")
     [generated] = kustomization["configMapGenerator"]
@@ -81,8 +81,8 @@ def test_what_is_named_is_there() -> None:
     assert {one["type"] for one in taint["spec"]["conditions"]} == {rule.get("condition") for rule in rules} - {None}
 
 
-def test_nothing_is_tainted_unless_told() -> None:
-    """As it is shipped the rule only shows what it would do, and evicts nothing when it is switched on."""
+def test_nothing_is_tainted_by_default() -> None:
+    """As shipped the rule only shows what it would do; enabled, it evicts nothing."""
     [rule] = documents(ROOT / "kubernetes" / "gpu-unhealthy-taint.yaml")
     assert rule["spec"]["dryRun"] is True
     assert rule["spec"]["taint"]["effect"] == "NoSchedule"
@@ -100,7 +100,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 
 def test_exit_codes_are_those_of_a_custom_plugin(agent: Agent) -> None:
-    """Well, warned, failed, and without an agent: 0 well, 1 a problem, 2 unknown, and the line as message."""
+    """0 ok, 1 problem, 2 unknown, with the line as the message."""
     host, store = Host(agent.folder / "host"), agent.folder / "gpumon.db"
 
     def codes() -> dict[str, int]:

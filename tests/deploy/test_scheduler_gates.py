@@ -1,4 +1,4 @@
-"""The gates for Slurm and Kubernetes, against what those programs answer."""
+"""The gates for Slurm and Kubernetes decide from the answers of those programs."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def host(tmp_path: Path) -> Host:
         ("IDLE", "squeue: warning: a parameter is deprecated\n4711\n", 1, "jobs on node n17: 4711"),
     ],
 )
-def test_slurm_gives_a_node_that_is_idle(host: Host, state: str, jobs: str, code: int, words: str) -> None:
-    """And drained, if it is: then no job comes. One that is planned for a job or reserved is somebody's."""
+def test_an_idle_node_is_free_in_slurm(host: Host, state: str, jobs: str, code: int, words: str) -> None:
+    """Also if it is drained, because no job comes then. A planned or reserved node is not free."""
     host.answer("scontrol", f"NodeName=n17 Arch=x86_64 CPUAlloc=0 State={state} ThreadsPerCore=1\n")
     host.answer("squeue", jobs)
     found, line = host.ask(SLURM)
@@ -63,7 +63,7 @@ def test_slurm_gives_a_node_that_is_idle(host: Host, state: str, jobs: str, code
     assert "show node n17" in host.asked("scontrol")
 
 
-def test_a_slurm_that_does_not_answer_gives_nothing(host: Host) -> None:
+def test_without_an_answer_of_slurm_no_node_is_free(host: Host) -> None:
     """Neither about the node nor about its jobs."""
     host.answer("scontrol", "slurm_load_node error: Unable to contact slurm controller\n", code=1)
     assert host.ask(SLURM)[0] == 2
@@ -90,8 +90,8 @@ def test_a_slurm_that_does_not_answer_gives_nothing(host: Host) -> None:
         ("kube-system/dns \nml/train-0 8\nml/notebook 1 1\n", 1, "pods with GPUs on node n17: ml/train-0, ml/notebook"),
     ],
 )
-def test_kubernetes_gives_a_node_without_pods_that_have_gpus(host: Host, pods: str, code: int, words: str) -> None:
-    """Pods without any are no reason. Those that have ended are not asked for."""
+def test_a_node_without_gpu_pods_is_free_in_kubernetes(host: Host, pods: str, code: int, words: str) -> None:
+    """Pods without GPUs, and those that have ended, do not count."""
     host.answer("kubectl", pods)
     assert host.ask(KUBERNETES) == (code, words)
     asked = host.asked("kubectl")
@@ -99,8 +99,8 @@ def test_kubernetes_gives_a_node_without_pods_that_have_gpus(host: Host, pods: s
     assert r"resources.limits.nvidia\.com/gpu" in asked
 
 
-def test_an_api_server_that_does_not_answer_gives_nothing(host: Host) -> None:
-    """With its own words."""
+def test_without_an_answer_of_the_api_server_no_node_is_free(host: Host) -> None:
+    """The line contains its error."""
     host.answer("kubectl", "Unable to connect to the server: i/o timeout\n", code=1)
     code, line = host.ask(KUBERNETES)
     assert (code, line.endswith("Unable to connect to the server: i/o timeout")) == (2, True)

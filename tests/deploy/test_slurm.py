@@ -26,25 +26,25 @@ SHOW = ["--oneliner", "show", "node", "n17"]
 
 
 class Agents(NamedTuple):
-    sick: Agent
+    failed: Agent
     stores: dict[str, Path]
 
 
 @pytest.fixture(scope="module")
 def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
-    """On a well node, on one with a lost GPU, and one that was never there."""
-    well, sick = (Agent(tmp_path_factory.mktemp(name)) for name in ("well", "sick"))
-    sick.simulate({"gpus": {LOST: {"lost": True}}})
+    """Yield agents on a healthy node and on one with a lost GPU, and the store of an agent that never ran."""
+    healthy, failed = (Agent(tmp_path_factory.mktemp(name)) for name in ("healthy", "failed"))
+    failed.simulate({"gpus": {LOST: {"lost": True}}})
     try:
-        for agent in (well, sick):
+        for agent in (healthy, failed):
             agent.launch()
-        eventually(lambda: sick.get("/api/v1/health")["level"] == "fail")
-        eventually(lambda: well.get("/api/v1/health")["level"] == "ok")
-        stores = {"well": well.folder / "gpumon.db", "sick": sick.folder / "gpumon.db"}
-        yield Agents(sick, stores | {"none": well.folder / "none.db"})
+        eventually(lambda: failed.get("/api/v1/health")["level"] == "fail")
+        eventually(lambda: healthy.get("/api/v1/health")["level"] == "ok")
+        stores = {"healthy": healthy.folder / "gpumon.db", "failed": failed.folder / "gpumon.db"}
+        yield Agents(failed, stores | {"none": healthy.folder / "none.db"})
     finally:
-        well.stop()
-        sick.stop()
+        healthy.stop()
+        failed.stop()
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path / "host")
 
 
-@pytest.mark.parametrize("store", ["well", "sick", "none"])
-def test_nothing_is_done_unless_told(host: Host, agents: Agents, store: str) -> None:
-    """Whatever is wrong: no script asks Slurm for anything or fails; what is wrong stands in the system log."""
+@pytest.mark.parametrize("store", ["healthy", "failed", "none"])
+def test_nothing_is_changed_by_default(host: Host, agents: Agents, store: str) -> None:
+    """No script asks Slurm for anything, and none fails; what is wrong is in the system log."""
     for script in (HEALTHCHECK, PROLOG, EPILOG):
         ran = host.run(
             script, store=agents.stores[store], environment={"SLURM_JOB_GPUS": str(LOST), "SLURM_JOB_ID": "7"}
@@ -62,14 +62,14 @@ def test_nothing_is_done_unless_told(host: Host, agents: Agents, store: str) -> 
         assert ran.code == 0, script
         assert host.calls("scontrol") == []
         logged = [" ".join(call) for call in host.calls("logger")]
-        assert bool(logged) is (store != "well"), script
-        assert store != "sick" or "GPU FAIL: GPU 3: It fell off the bus" in logged[-1]
+        assert bool(logged) is (store != "healthy"), script
+        assert store != "failed" or "GPU FAIL: GPU 3: It fell off the bus" in logged[-1]
         host.forget()
 
 
 def test_a_node_is_drained_with_its_reason(host: Host, agents: Agents) -> None:
-    """When told to, for a failure: once, in Slurm's words, with what is wrong and what to do."""
-    ran = host.run(HEALTHCHECK, store=agents.stores["sick"], environment=DRAIN)
+    """If enabled, for a failure: once, with the line as the reason."""
+    ran = host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN)
     shown, drained = host.calls("scontrol")
     assert (ran.code, shown, drained[:3]) == (0, SHOW, ["update", "nodename=n17", "state=drain"])
     assert drained[3].startswith("reason=gpumon: GPU FAIL: GPU 3: It fell off the bus")
@@ -77,35 +77,35 @@ def test_a_node_is_drained_with_its_reason(host: Host, agents: Agents) -> None:
 
 
 def test_a_drain_that_is_there_is_respected(host: Host, agents: Agents) -> None:
-    """Its own or another's: the node is left as it is, with the reason that stands there."""
+    """Its own or another: the node keeps its state and its reason."""
     for state in ("IDLE+DRAIN", "MIXED+DRAIN", "DOWN", "DOWN*+DRAIN", "FAIL", "IDLE+MAINT+RESERVED"):
         for reason in ("gpumon: GPU FAIL: GPU 3", "new DIMMs State=IDLE"):
             host.node(state, reason)
-            assert host.run(HEALTHCHECK, store=agents.stores["sick"], environment=DRAIN).code == 0
+            assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN).code == 0
             assert host.calls("scontrol") == [SHOW], (state, reason)
             host.forget()
 
 
 def test_maintenance_drains_and_resumes_nothing(host: Host, agents: Agents) -> None:
-    """Whoever announced it knows what is wrong."""
-    status, _ = agents.sick.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
+    """The operator who announced it works on the node."""
+    status, _ = agents.failed.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
     assert status == 200
     try:
-        eventually(lambda: json.loads((agents.sick.folder / "gpumon.db.health.json").read_text())["maintenance"])
-        assert host.run(HEALTHCHECK, store=agents.stores["sick"], environment=DRAIN).code == 0
+        eventually(lambda: json.loads((agents.failed.folder / "gpumon.db.health.json").read_text())["maintenance"])
+        assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN).code == 0
         assert host.calls("scontrol") == []
         host.node("IDLE+DRAIN", "gpumon: GPU FAIL: GPU 3")
-        assert host.run(HEALTHCHECK, store=agents.stores["sick"], environment=RESUME).code == 0
+        assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=RESUME).code == 0
         assert host.calls("scontrol") == []
-        well = host.answering("GPU OK: 8 GPUs healthy. [maintenance until 2026-11-20 22:02:34 UTC: DIMMs]", 0)
-        assert host.run(HEALTHCHECK, store=agents.stores["sick"], environment={**RESUME, **well}).code == 0
-        assert host.calls("scontrol") == [], "who works on the node is not done because its GPUs are well"
+        healthy = host.answering("GPU OK: 8 GPUs healthy. [maintenance until 2026-11-20 22:02:34 UTC: DIMMs]", 0)
+        assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment={**RESUME, **healthy}).code == 0
+        assert host.calls("scontrol") == [], "healthy GPUs do not mean that the work on the node is done"
     finally:
-        agents.sick.post("/api/v1/maintenance", method="DELETE")
+        agents.failed.post("/api/v1/maintenance", method="DELETE")
 
 
 def test_no_answer_drains_nothing(host: Host, agents: Agents) -> None:
-    """No agent, or no gpumon at all: Slurm is not even asked."""
+    """Without an agent, or without gpumon, Slurm is not asked."""
     for environment in (DRAIN, {**DRAIN, "GPUMON": "/nonexistent/gpumon"}):
         assert host.run(HEALTHCHECK, store=agents.stores["none"], environment=environment).code == 0
         assert host.calls("scontrol") == []
@@ -114,17 +114,19 @@ def test_no_answer_drains_nothing(host: Host, agents: Agents) -> None:
 
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_an_exit_code_without_an_answer_is_none(host: Host, agents: Agents, code: int) -> None:
-    """A version that knows no `check` exits 2, an installation that is broken 1: no word about the GPUs."""
+    """A version without `check` exits 2 and a broken installation 1: neither is about the GPUs."""
     environment = {**DRAIN, **RESUME, **host.answering("", code), "SLURM_JOB_GPUS": "3"}
     host.node("IDLE+DRAIN" if code == 0 else "IDLE", "gpumon: GPU FAIL: GPU 3")
-    assert host.run(HEALTHCHECK, store=agents.stores["sick"], environment=environment).code == 0
+    assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=environment).code == 0
     assert host.calls("scontrol") == []
     for refuse in ("fail", "unknown"):
-        ran = host.run(PROLOG, store=agents.stores["sick"], environment={**environment, "GPUMON_SLURM_REFUSE": refuse})
+        ran = host.run(
+            PROLOG, store=agents.stores["failed"], environment={**environment, "GPUMON_SLURM_REFUSE": refuse}
+        )
         assert ran.code == (refuse == "unknown")
-    told = [call[-1] for call in host.calls("logger")]
-    assert all("printed no result" in one or "gpumon probe hold failed" in one for one in told)
-    assert any("printed no result" in one for one in told)
+    messages = [call[-1] for call in host.calls("logger")]
+    assert all("printed no result" in message or "gpumon probe hold failed" in message for message in messages)
+    assert any("printed no result" in message for message in messages)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_a_mistake_in_the_settings_fails_nothing(host: Host, agents: Agents, tmp
     (tmp_path / "host" / "bin" / "settings").write_text(settings)
     environment = {"SLURM_JOB_GPUS": str(LOST), "SLURM_JOB_ID": "7"}
     for script in (HEALTHCHECK, PROLOG, EPILOG):
-        assert host.run(script, store=agents.stores["sick"], environment=environment).code == 0
+        assert host.run(script, store=agents.stores["failed"], environment=environment).code == 0
         assert any("GPU FAIL: GPU 3" in call[-1] for call in host.calls("logger"))
         host.forget()
 
@@ -145,11 +147,11 @@ def test_a_mistake_in_the_settings_fails_nothing(host: Host, agents: Agents, tmp
 def test_a_script_that_was_installed_alone_fails_nothing(
     host: Host, agents: Agents, tmp_path: Path, script: Path
 ) -> None:
-    """Without what they share it asks nothing, and says so: a prolog that fails would drain the node."""
+    """Without the shared file it checks nothing and logs that: a prolog that fails would drain the node."""
     alone = tmp_path / script.name
     shutil.copy(script, alone)
     environment = {**DRAIN, "SLURM_JOB_GPUS": str(LOST), "GPUMON_SLURM_REFUSE": "unknown"}
-    assert host.run(alone, store=agents.stores["sick"], environment=environment).code == 0
+    assert host.run(alone, store=agents.stores["failed"], environment=environment).code == 0
     assert host.calls("scontrol") == []
     [said] = host.calls("logger")
     assert said[1] == script.stem
@@ -157,15 +159,15 @@ def test_a_script_that_was_installed_alone_fails_nothing(
 
 
 def test_a_failing_slurm_fails_nothing(host: Host, agents: Agents, tmp_path: Path) -> None:
-    """A controller that does not answer: said, and tried again next time."""
+    """A controller that does not answer is logged, and asked again next time."""
     (tmp_path / "host" / "bin" / "scontrol").write_text("#!/bin/sh\nexit 1\n")
-    ran = host.run(HEALTHCHECK, store=agents.stores["sick"], environment=DRAIN)
+    ran = host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN)
     assert ran.code == 0
     assert "Slurm does not report the state of node n17" in ran.output
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "told"),
+    ("state", "reason", "outcome"),
     [
         ("IDLE+DRAIN", "gpumon: GPU FAIL: GPU 3", (RESUME, True)),
         ("IDLE+DRAIN", "gpumon: GPU FAIL: GPU 3", (DRAIN, False)),
@@ -176,45 +178,45 @@ def test_a_failing_slurm_fails_nothing(host: Host, agents: Agents, tmp_path: Pat
     ],
 )
 def test_only_its_own_drain_is_undone(
-    host: Host, agents: Agents, state: str, reason: str, told: tuple[dict[str, str], bool]
+    host: Host, agents: Agents, state: str, reason: str, outcome: tuple[dict[str, str], bool]
 ) -> None:
-    """On a well node, when told to, what this script drained itself; nothing else, ever."""
+    """On a healthy node, if enabled, and only what this script drained itself."""
     host.node(state, reason)
-    environment, resumed = told
-    assert host.run(HEALTHCHECK, store=agents.stores["well"], environment=environment).code == 0
+    environment, resumed = outcome
+    assert host.run(HEALTHCHECK, store=agents.stores["healthy"], environment=environment).code == 0
     changed = [call for call in host.calls("scontrol") if call[0] == "update"]
     assert changed == ([["update", "nodename=n17", "state=resume"]] if resumed else [])
 
 
 @pytest.mark.parametrize(
-    ("store", "gpus", "told"),
+    ("store", "gpus", "outcome"),
     [
-        ("sick", "3", ("fail", 1)),
-        ("sick", "0,3", ("fail", 1)),
-        ("sick", "0,1", ("fail", 0)),
-        ("sick", "3", ("no", 0)),
-        ("well", "3", ("unknown", 0)),
+        ("failed", "3", ("fail", 1)),
+        ("failed", "0,3", ("fail", 1)),
+        ("failed", "0,1", ("fail", 0)),
+        ("failed", "3", ("no", 0)),
+        ("healthy", "3", ("unknown", 0)),
         ("none", "3", ("fail", 0)),
         ("none", "3", ("unknown", 1)),
         ("none", "", ("unknown", 0)),
     ],
 )
-def test_a_job_is_kept_from_unfit_gpus_when_told(
-    host: Host, agents: Agents, store: str, gpus: str, told: tuple[str, int]
+def test_a_job_is_kept_from_unfit_gpus_if_enabled(
+    host: Host, agents: Agents, store: str, gpus: str, outcome: tuple[str, int]
 ) -> None:
-    """From its own, not for those of others; without an answer only when told so too; without GPUs never."""
-    refuse, code = told
+    """For its own GPUs only; at an unknown health only if that is enabled too; never without GPUs."""
+    refuse, code = outcome
     environment = {"SLURM_JOB_GPUS": gpus, "SLURM_JOB_ID": "7", "GPUMON_SLURM_REFUSE": refuse}
     assert host.run(PROLOG, store=agents.stores[store], environment=environment).code == code
 
 
-def test_probes_are_kept_away_from_prolog_to_epilog(host: Host, agents: Agents) -> None:
-    """By each job for itself; not for a job without GPUs, nor when told not to."""
+def test_probes_are_held_from_prolog_to_epilog(host: Host, agents: Agents) -> None:
+    """By each job for itself; not by a job without GPUs, and not if disabled."""
 
     def run(script: Path, job: str, gpus: str = "3", **settings: str) -> list[str]:
-        told = {"SLURM_JOB_GPUS": gpus, "SLURM_JOB_ID": job, **settings}
-        assert host.run(script, store=agents.stores["sick"], environment=told).code == 0
-        held = agents.sick.get("/api/v1/probes/hold")["hold"]
+        environment = {"SLURM_JOB_GPUS": gpus, "SLURM_JOB_ID": job, **settings}
+        assert host.run(script, store=agents.stores["failed"], environment=environment).code == 0
+        held = agents.failed.get("/api/v1/probes/hold")["hold"]
         return [one["owner"] for one in held["holders"]] if held else []
 
     assert run(PROLOG, "7") == ["7"]
@@ -227,12 +229,12 @@ def test_probes_are_kept_away_from_prolog_to_epilog(host: Host, agents: Agents) 
 
 
 @pytest.mark.parametrize(("refuse", "code"), [("no", 0), ("fail", 0), ("unknown", 1)])
-def test_a_probe_that_cannot_be_kept_away_is_told(host: Host, agents: Agents, refuse: str, code: int) -> None:
-    """The job starts all the same, unless the prolog was told to let none start of which nobody can tell."""
+def test_a_failed_hold_is_logged(host: Host, agents: Agents, refuse: str, code: int) -> None:
+    """The job starts nevertheless, unless the prolog refuses jobs at an unknown health."""
     fake = host.answering("GPU OK: 8 GPUs healthy.", 0)
     Path(fake["GPUMON"]).write_text(NOT_FREE)
     environment = {**fake, "SLURM_JOB_GPUS": "3", "SLURM_JOB_ID": "7", "GPUMON_SLURM_REFUSE": refuse}
-    assert host.run(PROLOG, store=agents.stores["well"], environment=environment).code == code
+    assert host.run(PROLOG, store=agents.stores["healthy"], environment=environment).code == code
     [said] = host.calls("logger")
     assert said[-1] == "job 7: gpumon probe hold failed (exit code 1): gpumon: Still there: rank 99 of the probe."
 
@@ -241,17 +243,17 @@ def test_settings_come_from_their_file(host: Host, agents: Agents, tmp_path: Pat
     """/etc/default/gpumon-slurm is where an operator writes them; more arguments go to the command."""
     settings = tmp_path / "host" / "bin" / "settings"
     settings.write_text("GPUMON_SLURM_DRAIN=fail\n")
-    host.run(HEALTHCHECK, store=agents.stores["sick"])
+    host.run(HEALTHCHECK, store=agents.stores["failed"])
     assert len(host.calls("scontrol")) == 2
     host.forget()
     settings.write_text("GPUMON_SLURM_DRAIN=fail\nGPUMON_SLURM_CHECK='--ignore gpu_lost --ignore gpu_missing'\n")
-    host.run(HEALTHCHECK, store=agents.stores["sick"])
+    host.run(HEALTHCHECK, store=agents.stores["failed"])
     assert host.calls("scontrol") == []
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_scripts_are_plain_shell() -> None:
-    """Nothing that only bash knows, and nothing that a space in a name breaks."""
+    """No syntax of bash, and nothing that a space in a name breaks."""
     scripts = sorted(SLURM.parent.glob("*/*.sh"))
     assert scripts
     ran = subprocess.run(
