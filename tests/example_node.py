@@ -9,9 +9,8 @@ from example_parts import GIB, NVLINKS, bus_id, gpu, mig, port, uuid
 from gpumon.health.alert import FIRING, Alert
 from gpumon.health.alert_rules import fill, rule_of
 from gpumon.health.expectation import Expectation
-from gpumon.health.standing import Health
-from gpumon.health.terms import Action, Level
-from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
+from gpumon.health.node_health import Health
+from gpumon.health.verdict import Action, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.hold import Hold
 from gpumon.model.maintenance import Maintenance

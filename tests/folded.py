@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumon.health.catalogue import Catalogue
-from gpumon.health.terms import Action, Level
-from gpumon.health.verdict import Verdict
+from gpumon.health.verdict import Action, Level, Verdict
 from gpumon.health.xids import XIDS
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState

@@ -9,14 +9,13 @@ from typing import Any, Self
 import example_node as example
 import example_parts
 
-from gpumon.health import judge, table
+from gpumon.health import evaluation, table
 from gpumon.health.acknowledge import Asked, acknowledged
+from gpumon.health.node_health import Health
 from gpumon.health.pending_verdicts import PendingVerdict, resumed, waited
 from gpumon.health.policy import Policy
 from gpumon.health.sample_windows import SampleHistory
-from gpumon.health.standing import Health
-from gpumon.health.terms import Level, Way
-from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
+from gpumon.health.verdict import Level, Verdict, VerdictChange, VerdictTransition, Way
 from gpumon.model import maintenance
 from gpumon.model.error_event import NVML, XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
@@ -185,7 +184,7 @@ class Ward:
         if waiting is None:
             waiting = tuple(waited(self.report.health, self.report.boot_id))
         health = Health(open=self.report.health.open, history=self.transitions, cleared=self.report.health.cleared)
-        verdicts = judge.resumed(health.open.values(), self.report.boot_id)
+        verdicts = evaluation.restored_verdicts(health.open.values(), self.report.boot_id)
         known = {one.key: one._replace(active=False) for one in verdicts}
         gpus = tuple(
             replace(one, reset_at=None, gpu=replace(one.gpu, ecc_errors_total=dict(one.ecc_volatile or {}) or None))

@@ -11,10 +11,9 @@ import example_parts
 from gpumon.health import table
 from gpumon.health.alert import Alert
 from gpumon.health.alert_rules import rules
+from gpumon.health.node_health import Health
 from gpumon.health.sample_windows import SampleHistory
-from gpumon.health.standing import Health
-from gpumon.health.terms import Action, Level
-from gpumon.health.verdict import Verdict
+from gpumon.health.verdict import Action, Level, Verdict
 from gpumon.model.error_event import OVERRUN, SXID, ErrorEvent
 from gpumon.model.fabric import CHECKS, Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from benchmarks.truth.world import World
-from gpumon.health.terms import Action
+from gpumon.health.verdict import Action
 from gpumon.sim.board import Profile
 from gpumon.sim.ports import TRAFFIC
 

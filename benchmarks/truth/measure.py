@@ -36,7 +36,7 @@ class Outcome:
     """After which the expected verdict was there; None: never."""
     level: str = ""
     action: str = ""
-    under: str = ""
+    inhibited_by: str = ""
     """The check under whose verdict it stands."""
     elsewhere: tuple[str, ...] = ()
     """Devices that the same check blamed too, or instead."""
@@ -131,7 +131,9 @@ class Trial:
 
     def others(self, world: World, keys: Sequence[Key]) -> tuple[str, ...]:
         """Primary verdicts but these, in words."""
-        return tuple(_said(world, one) for one in self.last.values() if one.key not in keys and one.under is None)
+        return tuple(
+            _said(world, one) for one in self.last.values() if one.key not in keys and one.inhibited_by is None
+        )
 
     @property
     def passed(self) -> float:
@@ -170,7 +172,7 @@ def measure(fault: Fault, profile: str, **settings: Mapping[str, Any]) -> Outcom
 
 def _outcome(fault: Fault, profile: str, key: Key, trial: Trial, world: World) -> Outcome:
     own = trial.last.get(key)
-    cause = None if own is None else own.under
+    cause = None if own is None else own.inhibited_by
     others = [one for one in trial.last.values() if one.key not in {key, cause}]
     return Outcome(
         fault=fault.name,
@@ -178,10 +180,10 @@ def _outcome(fault: Fault, profile: str, key: Key, trial: Trial, world: World) -
         seconds=trial.found.get(key),
         level="" if own is None else own.level.word,
         action="" if own is None else own.action.value,
-        under="" if own is None or own.under is None else own.under[0],
-        elsewhere=tuple(_named(world, one) for one in others if one.check == fault.check and one.under is None),
+        inhibited_by="" if own is None or own.inhibited_by is None else own.inhibited_by[0],
+        elsewhere=tuple(_named(world, one) for one in others if one.check == fault.check and one.inhibited_by is None),
         others=trial.others(world, [key, cause or key, *(one.key for one in others if one.check == fault.check)]),
-        folded=tuple(_said(world, one) for one in others if one.under is not None),
+        folded=tuple(_said(world, one) for one in others if one.inhibited_by is not None),
     )
 
 

@@ -9,7 +9,7 @@ from benchmarks.truth.fault import Disturbance, Fault
 from benchmarks.truth.measure import Calm, Outcome
 from benchmarks.truth.pairs import Both
 from gpumon.health.table import BY_NAME
-from gpumon.health.terms import FAIL
+from gpumon.health.verdict import FAIL
 
 INTRODUCTION = """\
 # How true the verdicts are
@@ -137,7 +137,7 @@ def _row(fault: Fault, found: Sequence[Outcome]) -> str:
         f"`{fault.check}`",
         f"{len(right)} of {len(found)}",
         after,
-        _alike(one.level + (f", under `{one.under}`" if one.under else "") for one in right),
+        _alike(one.level + (f", under `{one.inhibited_by}`" if one.inhibited_by else "") for one in right),
         _actions(fault, right),
         _counted(said for one in found for said in {_check(each) for each in (*one.others, *one.elsewhere)}),
         _counted(said for one in found for said in {_check(each) for each in one.folded}),
@@ -185,7 +185,7 @@ def _pairs(both: Sequence[Both]) -> Iterator[str]:
             mine = [one for one in both if one.profile == profile and one.same_gpu == same]
             found = sum(all(one.found) for one in mine)
             hidden = sum(one.right and not all(one.found) for one in mine)
-            under = sum(any(one.under) for one in mine)
+            under = sum(any(one.inhibited) for one in mine)
             lost = sum(not one.right for one in mine)
             yield f"| `{profile}` | {words} | {len(mine)} | {found} | {hidden} | {under} | {lost} |"
     wrong = [one for one in both if not one.right]

@@ -46,7 +46,7 @@ class Both:
     found: tuple[bool, bool]
     hidden: tuple[bool, bool]
     """By the other one: a GPU that cannot be read has no readings."""
-    under: tuple[bool, bool]
+    inhibited: tuple[bool, bool]
     """Whether it stands under another verdict."""
     others: tuple[str, ...] = ()
 
@@ -84,6 +84,6 @@ def measure_pair(one: Fault, other: Fault, profile: str, *, same_gpu: bool) -> B
             same_gpu=same_gpu,
             found=(keys[0] in trial.found, keys[1] in trial.found),
             hidden=(same_gpu and other.hides, same_gpu and one.hides),
-            under=(bool(last[0] and last[0].under), bool(last[1] and last[1].under)),
+            inhibited=(bool(last[0] and last[0].inhibited_by), bool(last[1] and last[1].inhibited_by)),
             others=trial.others(world, keys),
         )

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpumon.cli.health_file import LEVELS, Document, GpuHealth, NodeHealth, VerdictGroup
-from gpumon.health.terms import FAIL, HISTORY_UNREAD, OK, UNKNOWN, WARN, Action, Level, Way
+from gpumon.health.verdict import FAIL, HISTORY_UNREAD, OK, UNKNOWN, WARN, Action, Level, Way
 
 EXIT_CODES = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
 """As Nagios defines them."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from gpumon.clock import boot_clock, boot_id
 from gpumon.config.health_file import VERSION
-from gpumon.health.terms import Level
+from gpumon.health.verdict import Level
 
 Document = Mapping[str, Any]
 """A verdict, or another object of the file; docs/check.md documents them."""

@@ -1,18 +1,18 @@
-"""What a person may clear: what is latched, and not so now. Pure."""
+"""Acknowledgement: an operator clears latched verdicts that are not active. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from gpumon.health.standing import Health
+from gpumon.health.node_health import Health
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Which verdicts somebody acknowledges: None is any."""
+    """A request to acknowledge verdicts; None matches any check or device."""
 
     check: str | None = None
     device: str | None = None
@@ -21,42 +21,42 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """What came of it."""
+    """The result of an acknowledgement."""
 
     cleared: tuple[Verdict, ...] = ()
     kept: tuple[tuple[Verdict, str], ...] = ()
-    """Those that cannot be, each with the reason in words."""
+    """Verdicts that cannot be cleared, each with the reason."""
     stored: bool = True
-    """False: the store is out of order, and is told when it can be written again."""
+    """False if the store failed. The change is written when the store recovers."""
     trouble: str = ""
-    """Why nothing was done at all, in words."""
+    """Why nothing was done."""
 
 
 def acknowledged(asked: Asked, health: Health, here: Collection[str]) -> Acknowledged:
-    """What can be cleared of what was asked for, and of what follows from that. `here`: the GPUs there are, by uuid.
+    """Return the requested verdicts that can be cleared, and those that they inhibit. `here`: uuids of the GPUs.
 
-    What follows has said nothing by itself: left alone, it would page for a fault that somebody has just acknowledged.
+    An inhibited verdict that remained would page for a fault that was just acknowledged.
     """
     if not health.judged:
-        return Acknowledged(trouble="The agent has not judged the node yet.")
+        return Acknowledged(trouble="The health checks have not been evaluated yet.")
     found = [
         (one, _why_not(one, here, named=asked.check is not None))
         for one in health.verdicts
         if asked.check in {None, one.check} and asked.device in {None, one.device}
     ]
     named = [one for one, why_not in found if not why_not]
-    follows = (other for one in named for other in health.following(one) if not _why_not(other, here))
+    follows = (other for one in named for other in health.consequences(one) if not _why_not(other, here))
     cleared = {one.key: one for one in (*named, *follows)}
     return Acknowledged(cleared=tuple(cleared.values()), kept=tuple(one for one in found if one[1]))
 
 
 def _why_not(verdict: Verdict, here: Collection[str], *, named: bool = False) -> str:
-    """Why a person cannot clear it; empty when that is possible. `named`: its check was, it is not one of many."""
+    """Return why a verdict cannot be cleared; empty if it can. `named`: the request names its check."""
     check = BY_NAME.get(verdict.check)
-    if check is not None and check.acceptable and verdict.under is None:
-        return "" if named else f"`gpumon ack {verdict.check}` would say that it is as it should be."
+    if check is not None and check.acceptable and verdict.inhibited_by is None:
+        return "" if named else f"`gpumon ack {verdict.check}` would accept the measured value as the new baseline."
     if verdict.active:
-        return "It is so now: it can be acknowledged when it is so no more."
-    if check is not None and check.latch is None and verdict.well and verdict.device in {NODE, *here}:
-        return "It is not latched: it ends by itself when it has been well for a while."
+        return "It is active: it can be acknowledged when the check no longer finds it."
+    if check is not None and check.latch is None and verdict.ok_seconds and verdict.device in {NODE, *here}:
+        return "It is not latched: it is cleared when the check has passed for a while."
     return ""

@@ -1,4 +1,4 @@
-"""The lives of the agent, and what they tell: reboots that nobody asked for, an agent that does not stay up. Pure."""
+"""Runs of the agent: evidence of unexpected reboots and of an agent that keeps restarting. Pure."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRun:
-    """From one start of the agent to its end."""
+    """The time from one start of the agent to its end."""
 
     boot_id: str
     version: str
     began: float
     """Seconds since the epoch."""
     began_at: float
-    """The same on CLOCK_BOOTTIME."""
+    """Boot clock of the same."""
     last: float
-    """When it was last known to run, in seconds since the epoch."""
+    """Seconds since the epoch of the last heartbeat."""
     stopped: float | None = None
-    """When it ended in order, in seconds since the epoch; None: it runs, was killed, or went down with the host."""
+    """Seconds since the epoch of a regular stop; None if it runs, was killed, or ended with the host."""
     planned: bool = False
-    """The node was in maintenance when it was last known to run."""
+    """Whether the node was in maintenance at the last heartbeat."""
 
 
 def last_before_boot(agent_runs: Iterable[AgentRun], boot_id: str) -> AgentRun | None:
-    """The life in which the host went down before this boot; None where nobody knows of one."""
-    known = tuple(agent_runs)
-    first = next((place for place, one in enumerate(known) if one.boot_id == boot_id), len(known))
-    return known[first - 1] if first else None
+    """Return the run in which the host went down before this boot; None if there is none."""
+    runs = tuple(agent_runs)
+    first = next((place for place, run in enumerate(runs) if run.boot_id == boot_id), len(runs))
+    return runs[first - 1] if first else None
 
 
 def restarts(agent_runs: Iterable[AgentRun], boot_id: str) -> Iterator[float]:
-    """Boot clock of each start in this boot after a life of the same version that did not end in order."""
-    for before, after in pairwise(one for one in agent_runs if one.boot_id == boot_id):
+    """Yield the boot clock of each start in this boot after a run of the same version that was not stopped."""
+    for before, after in pairwise(run for run in agent_runs if run.boot_id == boot_id):
         if before.stopped is None and not before.planned and before.version == after.version:
             yield after.began_at

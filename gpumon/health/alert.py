@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpumon.health.alert_rules import PAGING, AlertRule, fill, rule_of
-from gpumon.health.standing import Health
-from gpumon.health.terms import UNKNOWN
-from gpumon.health.verdict import Key
+from gpumon.health.node_health import Health
+from gpumon.health.verdict import UNKNOWN, Key
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.now import Now
 from gpumon.model.reading import Labels

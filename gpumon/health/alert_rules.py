@@ -13,7 +13,7 @@ from gpumon import DEFAULT_PORT
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.fleet_rules import MIN_RATIO, RECORDING_RULES, ratio_at_best_size
 from gpumon.health.table import SUBJECTS
-from gpumon.health.terms import UNKNOWN, Level
+from gpumon.health.verdict import UNKNOWN, Level
 
 VERDICT = "gpumon_health_check"
 MAINTENANCE_END = "gpumon_maintenance_end_timestamp_seconds"

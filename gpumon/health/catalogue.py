@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from gpumon.health import nvlink5, recovery, registers
-from gpumon.health.terms import ACTIONS, Action
+from gpumon.health.verdict import ACTIONS, Action
 from gpumon.health.xids import NOTHING, SUPPORT, XIDS, Severity, Xid, unknown
 from gpumon.model.error_event import AER, CANCELLED_BY, NIC, OVERRUN, SXID, ErrorEvent
 from gpumon.model.nic_errors import nic_error

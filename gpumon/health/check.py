@@ -1,4 +1,4 @@
-"""How a row of the table of checks is written."""
+"""The row of a health check."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Literal
 from gpumon.health.facts import Facts, GpuCase, PortCase
 from gpumon.health.policy import Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.terms import ACTIONS, FAIL, WARN, Action, Level
-from gpumon.health.verdict import NODE, Finding, Verdict
+from gpumon.health.verdict import ACTIONS, FAIL, NODE, WARN, Action, Finding, Level, Verdict
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 Where = Literal["same", "node", "peer", "any"]
-"""Of which device a cause is: the same as its consequence, the node, one that a link leads to, any at all."""
+"""Device of a cause: that of its consequence, the node, a GPU at the other end of an NVLink, or any device."""
 
 
 @dataclass(frozen=True, slots=True)
-class Xids:
-    """A verdict on an Xid is a cause only where it is one of these."""
+class XidCause:
+    """A cause that is a verdict on one of these Xids."""
 
     where: Where
     codes: frozenset[int]
@@ -29,32 +28,32 @@ class Xids:
 
 @dataclass(frozen=True, slots=True)
 class Latch:
-    """What has happened stays, though it is seen no more, until the device is repaired or a person acknowledges it."""
+    """A verdict that stays after its fault is no longer active, until a repair, an acknowledgement or quiet time."""
 
     quiet: float | None = None
-    """Seconds in which somebody looked and it was not so, after which it is forgiven; None: never."""
+    """Observed seconds without the fault after which the verdict is cleared; None: never."""
     repair: bool = True
-    """A reset, or a reboot that proves health, ends it. False: it is no fault of a device."""
+    """Whether a reset, or a reboot followed by a healthy period, clears it. False if no device is at fault."""
 
 
 def same(*checks: str) -> dict[str, Where]:
-    """For `follows`: these checks of the same device."""
+    """Return a value of `inhibited_by`: these checks of the same device."""
     return dict.fromkeys(checks, "same")
 
 
 def covers(verdict: Verdict, cause: Verdict) -> bool:
-    """Whether who does what the cause asks for has done enough."""
+    """Return whether the action of the cause includes that of the verdict."""
     order = list(ACTIONS)
     return order.index(cause.action) >= order.index(verdict.action)
 
 
-def comes_first(verdict: Verdict, cause: Verdict) -> bool:
-    """Whether what the cause asks for is no less. Nobody has to look into it before the reboot that is due anyhow."""
+def asks_for_no_less(verdict: Verdict, cause: Verdict) -> bool:
+    """Return whether the action of the cause comes first: it covers the verdict's, or it is the reboot to do anyway."""
     return covers(verdict, cause) or (verdict.action is Action.INSPECT and cause.action is Action.REBOOT)
 
 
-def beside(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
-    """For `because`: what was found at the same time, and asks for as much."""
+def found_together(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
+    """Return whether the cause was found at the same time and its action covers the verdict's: for `inhibited_if`."""
     return together and covers(verdict, cause)
 
 
@@ -68,45 +67,44 @@ def alert_name(check: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One row."""
+    """One health check. Exactly one of `gpu`, `port` and `node` is given."""
 
     name: str
-    """The value of the label `check`."""
+    """Value of the label `check`."""
     levels: tuple[Level, ...] = (FAIL,)
-    """What it can say, beside OK and UNKNOWN."""
+    """Levels that the check can return in addition to OK and UNKNOWN."""
     help: str
-    """One sentence: what is wrong when it speaks."""
+    """One sentence: the fault that the check finds."""
     steps: str
-    """For the runbook: what a person does, as a numbered list in Markdown."""
+    """Runbook: what an operator does, as a numbered list in Markdown."""
     gpu: Callable[[GpuCase], Finding | None] | None = None
-    """Judges one GPU. Answers WELL, a finding, or None when nobody can tell now: then what was found stays."""
+    """Evaluates one GPU. Returns PASSED, a finding, or None if it cannot be evaluated: then the verdict stays."""
     port: Callable[[PortCase], Finding | None] | None = None
-    """The same of an InfiniBand or RoCE port."""
+    """Evaluates one InfiniBand or RoCE port."""
     node: Callable[[Facts], Finding | None] | None = None
-    """The same of the node or the agent. Exactly one of the three is given."""
+    """Evaluates the node or the agent."""
     after: float = 0.0
-    """Seconds for which the finding must last before it is a verdict."""
+    """Seconds for which the finding must last before it becomes a verdict."""
     clear_after: float = MINUTE
-    """Seconds for which the device must be well before the verdict goes; not of what is latched."""
+    """Seconds for which the check must pass before the verdict is cleared, unless it is latched."""
     latch: Latch | None = None
     grace: bool = False
-    """Not judged for a while after a boot: links train, daemons start."""
-    follows: Mapping[str, Where | Xids] = field(default_factory=dict)
-    """Checks further up in the table whose verdict explains this one, and of which device."""
-    because: Callable[[Verdict, Verdict, bool], bool] | None = None
-    """Of a verdict of this check, and one of those that it follows from: whether that one does explain it. The third
-    says whether they came at the same time; it is for this to say whether that matters. None: it does, and what is
-    latched follows from nothing that asks for less."""
+    """Whether the check is not evaluated for some minutes after a boot, while links train and daemons start."""
+    inhibited_by: Mapping[str, Where | XidCause] = field(default_factory=dict)
+    """Checks earlier in the table whose verdict inhibits this one, and on which device."""
+    inhibited_if: Callable[[Verdict, Verdict, bool], bool] | None = None
+    """Condition on this check's verdict, the inhibiting verdict, and whether they occurred together. None: they
+    occurred together, and a latched verdict is not inhibited by one with a lesser action."""
     windows: tuple[SampleWindow, ...] = ()
-    """Sample windows that it reads."""
+    """Sample windows that the check reads."""
     limits: tuple[Limit, ...] = ()
-    """What an operator can set of it."""
+    """Thresholds that an operator can set."""
     notice: str = ""
-    """Subject of the agent's notice that says the same."""
+    """Subject of the agent's notice that reports the same fault."""
     acceptable: bool = False
-    """To acknowledge it by name is to say that it is as it should be: what was measured is normal from now on."""
+    """Whether acknowledging the check by name accepts the measured value as the new baseline."""
     pages: bool = True
-    """False: its warning is for information."""
+    """False if a warning has severity info."""
 
     @property
     def alert(self) -> str:
@@ -120,12 +118,12 @@ class Check:
 
     @property
     def severities(self) -> tuple[tuple[Level, str], ...]:
-        """Level and severity of each alert that it makes."""
+        """Return level and severity of each of the check's alerts."""
         words = {FAIL: "critical", WARN: "warning" if self.pages else "info"}
         return tuple((level, words[level]) for level in self.levels)
 
     def cases(self, facts: Facts) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
-        """Each device that it judges, and what asks it for its finding; that answers None where nobody can tell."""
+        """Yield each device that the check evaluates, and the function that returns its finding."""
         if self.gpu is not None:
             yield from ((case.device, partial(self.gpu, case)) for case in facts.gpu_cases)
         if self.port is not None:

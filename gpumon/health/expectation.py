@@ -1,4 +1,4 @@
-"""How many GPUs should be here, and who says so. Values only."""
+"""Expected number of GPUs, and its basis. Values only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpumon.model.snapshot import HOST
 
 
 class Basis(enum.StrEnum):
-    """Who says so."""
+    """Basis of the expected number."""
 
     CONFIGURED = "configured"
     ACCEPTED = "accepted"
@@ -20,27 +20,27 @@ class Basis(enum.StrEnum):
 
 BASES = {
     Basis.CONFIGURED: "as configured",
-    Basis.ACCEPTED: "as a person accepted",
-    Basis.PRODUCT: "as hosts with this product have",
-    Basis.LEARNED: "as many as were here before",
-    Basis.BUS: "as many as are on the PCI bus",
+    Basis.ACCEPTED: "as accepted by an operator",
+    Basis.PRODUCT: "as on other hosts with this product",
+    Basis.LEARNED: "as seen before on this host",
+    Basis.BUS: "as found on the PCI bus",
 }
-"""In words for people."""
+"""Basis as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """How many GPUs should be here: fewer are a fault."""
+    """The expected number of GPUs. Fewer are a fault."""
 
     count: int = 0
     basis: Basis = Basis.LEARNED
     may: int | None = None
-    """More than `count`: there may be so many on the host, but nobody can tell whether all are given to us."""
+    """Number above `count` that the host may have. Whether all were given to this guest or container is unknown."""
     may_basis: Basis = Basis.BUS
     place: str = HOST
     """One of PLACES."""
     unlisted: tuple[str, ...] = ()
-    """PCI addresses at which GPUs are that the driver does not list."""
+    """PCI addresses of GPUs that the driver does not list."""
 
 
 def expectation(
@@ -53,10 +53,10 @@ def expectation(
     place: str,
     unlisted: tuple[str, ...] = (),
 ) -> Expectation:
-    """What follows from these numbers of GPUs, None where nobody says one.
+    """Return the expectation from these numbers of GPUs; None if one is unknown.
 
-    `learned` is the most that were ever here. In a guest the product's number, and in a container what is on the PCI
-    bus too, is the host's: it may have given us fewer.
+    `learned` is the highest number ever present. In a guest the product's number is the host's, and in a container so
+    is the number on the PCI bus: the host may have passed on fewer.
     """
     if configured is not None:
         return Expectation(count=configured, basis=Basis.CONFIGURED, place=place, unlisted=unlisted)

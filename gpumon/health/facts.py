@@ -1,4 +1,4 @@
-"""What a check is given: the Report at one moment and what it looks back on. Frozen, and cheap to ask."""
+"""Facts: the input of a check, made of the report at one moment and its sample windows. Frozen."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from gpumon.health.sample_windows import (
     series_by_device,
     with_labels,
 )
-from gpumon.health.terms import Way
-from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange, VerdictTransition
+from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange, VerdictTransition, Way
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
@@ -36,7 +35,7 @@ from gpumon.probe.core.state import ProbeState
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Everything that a check may look at."""
+    """Everything that a check may read."""
 
     now: Now
     boot_id: str = ""
@@ -45,76 +44,76 @@ class Facts:
     gpus: tuple[GpuState, ...] = ()
     ports: tuple[PortReading, ...] = ()
     gone_ports: Mapping[str, float] = field(default_factory=dict)
-    """Those of `ports` that are gone while others can be read: since when, in seconds since the epoch."""
+    """Ports of `ports` that are gone while others can be read, with the time in seconds since the epoch."""
     known_ports: Mapping[str, PortRecord] = field(default_factory=dict)
-    """What is remembered of `ports`, over restarts and reboots."""
+    """Records of `ports` that survive restarts and reboots."""
     ports_listed: bool = False
-    """There are no ports but `ports`."""
+    """Whether `ports` is complete."""
     events: tuple[ErrorEvent, ...] = ()
-    """The newest last; their times by the wall clock as it is set now."""
+    """Newest last. Times are by the wall clock as it is set now."""
     stuck: tuple[StuckProcess, ...] | None = None
-    """Processes that hold a GPU and do not come back from the kernel; None: nobody can tell."""
+    """Processes that hold a GPU and do not return from the kernel; None if they cannot be read."""
     contained: bool | None = None
-    """NVML names the processes of a container alone; None: nobody can tell."""
+    """Whether NVML lists only the processes of the agent's container; None if unknown."""
     recalled: bool = True
-    """What the store knew is known."""
+    """Whether the stored state was read."""
     interval: float = 1.0
-    """Of the fast polls, in seconds."""
+    """Seconds between fast polls."""
     catalogue: Catalogue = SHIPPED
     history: SampleHistory = field(default_factory=SampleHistory)
     notices: Mapping[str, str] = field(default_factory=dict)
     excluded: tuple[str, ...] = ()
-    """Bus ids of the GPUs that the configuration excludes."""
+    """PCI addresses of the GPUs that the configuration excludes."""
     bus: Mapping[str, str] | None = None
-    """Bus id of each NVIDIA GPU -> driver bound; None until somebody looked."""
+    """PCI address of each NVIDIA GPU -> bound driver; None until the bus was read."""
     policy: Policy = Policy()
     open: Mapping[Key, Verdict] = field(default_factory=dict)
-    """The verdicts that there are."""
+    """Open verdicts."""
     broken: Mapping[Key, str] = field(default_factory=dict)
-    """Checks that failed in the look before, by the device they failed on: what was raised."""
+    """Exceptions of checks in the previous evaluation."""
     agent_runs: tuple[AgentRun, ...] = ()
-    """Of the agent, the present one last."""
+    """Runs of the agent, the current one last."""
     expectation: Expectation = Expectation()
-    """How many GPUs should be here."""
+    """Expected number of GPUs."""
     gone: frozenset[str] = frozenset()
-    """uuids of GPUs, and names of ports, that were here and are expected no more."""
+    """uuids of GPUs, and names of ports, that are no longer expected."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of what every job on the node uses, as far as it is known: driver, nccl."""
+    """Versions of the software that every job uses, if known: driver, nccl."""
     maintenances: Known = ()
-    """The newest last."""
+    """Newest last."""
     probe: ProbeState = ProbeState()
-    """The all-reduce."""
+    """State of the all-reduce probe."""
     probe_interval: float = 21600.0
-    """Seconds between its runs by schedule."""
+    """Seconds between scheduled runs of the probe."""
     probe_gated: bool = False
-    """A command asks the scheduler for the node before each."""
+    """Whether a gate command asks the scheduler before each run."""
     held: bool = False
-    """Somebody holds the GPUs for a job: no probe may run."""
+    """Whether a hold forbids probes."""
     transitions: tuple[VerdictTransition, ...] = ()
-    """What became of verdicts, the newest last."""
+    """Transitions of verdicts, newest last."""
     cleared: Mapping[Key, float] = field(default_factory=dict)
-    """When a verdict was last cleared, by the wall clock as it is set now: what came before it no longer counts."""
+    """Time of the last clearing, by the wall clock as it is set now. Earlier events no longer count."""
 
     def on_this_clock(self, wall: float, at: float, boot_id: str) -> float:
-        """When something was, by the wall clock as it is set now. `at`: on the boot clock of that boot.
+        """Return a time by the wall clock as it is set now. `at`: boot clock of that boot.
 
-        What was before this boot is not after it, whatever the clock said then.
+        A time before this boot is never after its start, whatever the clock showed then.
         """
         if boot_id == self.boot_id:
             return self.wall(at)
         return min(wall, self.wall(0.0))
 
     def age(self, transition: VerdictTransition) -> float:
-        """Seconds since then."""
+        """Return the seconds since a transition."""
         return self.now.wall - self.on_this_clock(transition.wall, transition.at, transition.boot_id)
 
     @property
     def uptime(self) -> float:
-        """Seconds since the host was booted."""
+        """Return the seconds since the host was booted."""
         return self.now.at
 
     def explained(self, event: ErrorEvent) -> Explanation:
-        """What it means on this host."""
+        """Return the explanation of an error event on this host."""
         if event.id not in self._explained:
             self._explained[event.id] = self.catalogue.explain(event)
         return self._explained[event.id]
@@ -125,7 +124,7 @@ class Facts:
 
     @cached_property
     def errors(self) -> Mapping[str, tuple[ErrorEvent, ...]]:
-        """What is news, by device, the newest last: what stood in the log before the agent was installed is not."""
+        """Return the events by device, newest last, without those from before the agent was installed."""
         named = {state.bus_id: state.uuid for state in self.gpus}
         found: dict[str, list[ErrorEvent]] = {}
         for event in self.events:
@@ -136,17 +135,17 @@ class Facts:
 
     @property
     def maintenance(self) -> Maintenance | None:
-        """In which nothing pages now, and no reboot is a fault."""
+        """Return the maintenance in force, in which nothing pages and no reboot is a fault."""
         return in_force(self.maintenances)
 
-    def planned(self, event: ErrorEvent) -> bool:
-        """Whether all of it came in one maintenance: somebody was at work there, and it counts against nothing."""
+    def in_maintenance(self, event: ErrorEvent) -> bool:
+        """Return whether all of the event occurred in one maintenance, so that it does not count."""
         return self._in_maintenance(event.first_wall, event.last_wall)
 
-    def of_maintenance(self, transition: VerdictTransition) -> bool:
-        """Whether what was cleared was so in maintenance alone: it is the work that was done there.
+    def was_in_maintenance(self, transition: VerdictTransition) -> bool:
+        """Return whether a cleared verdict was active only in maintenance.
 
-        It may have taken until after its end to be proved well.
+        The healthy period after the work may end after the maintenance.
         """
         verdict = transition.verdict
         if verdict.episode not in self._planned:
@@ -155,11 +154,11 @@ class Facts:
         return transition.muted or self._in_maintenance(seen, seen)
 
     def _in_maintenance(self, first: float, last: float) -> bool:
-        return any(begin <= first and last <= end for begin, end in self.worked_on)
+        return any(begin <= first and last <= end for begin, end in self.maintenance_times)
 
     @cached_property
-    def worked_on(self) -> tuple[tuple[float, float], ...]:
-        """From when until when the node was in maintenance, by the wall clock as it is set now."""
+    def maintenance_times(self) -> tuple[tuple[float, float], ...]:
+        """Return start and end of each maintenance, by the wall clock as it is set now."""
         return tuple(
             (
                 self.on_this_clock(one.began, one.began_at, one.boot_id),
@@ -175,12 +174,12 @@ class Facts:
         )
 
     @cached_property
-    def cures(self) -> Mapping[str, tuple[VerdictTransition, ...]]:
-        """What a reset or a reboot has cleared, by device; not what was done in maintenance."""
+    def repairs_by_device(self) -> Mapping[str, tuple[VerdictTransition, ...]]:
+        """Return the transitions that a reset or a reboot cleared outside of maintenance, by device."""
         found: dict[str, list[VerdictTransition]] = {}
         for one in self.transitions:
             repaired = one.change is VerdictChange.CLEARED and one.way in {Way.RESET, Way.REBOOT}
-            if repaired and not self.of_maintenance(one):
+            if repaired and not self.was_in_maintenance(one):
                 found.setdefault(one.verdict.device, []).append(one)
         return {device: tuple(transitions) for device, transitions in found.items()}
 
@@ -193,7 +192,7 @@ class Facts:
         return tuple(PortCase(port, self) for port in self.ports)
 
     def limit(self, one: Limit) -> float | None:
-        """The number in force; None: switched off."""
+        """Return the threshold in force; None if it is switched off."""
         return self.policy.limit(one)
 
     def series(
@@ -240,7 +239,7 @@ class Facts:
 
 
 class _Case(ABC):
-    """What is asked of a device, whichever it is."""
+    """One device that a check evaluates."""
 
     __slots__ = ()
     facts: Facts
@@ -248,7 +247,7 @@ class _Case(ABC):
     @property
     @abstractmethod
     def device(self) -> str:
-        """As verdicts name it."""
+        """Return the device as in verdicts."""
 
     def series(self, window: SampleWindow, *, since: float | None = None) -> tuple[WindowSeries, ...]:
         """Return the device's series, as Facts.series."""
@@ -272,7 +271,7 @@ class _Case(ABC):
         return (check, self.device) in self.facts.open
 
     def cleared(self, check: str) -> float | None:
-        """When the verdict of this check on it was last cleared, in seconds since the epoch."""
+        """Return when this check's verdict on the device was last cleared, in seconds since the epoch."""
         return self.facts.cleared.get((check, self.device))
 
 
@@ -289,11 +288,11 @@ class GpuCase(_Case):
 
     @property
     def now(self) -> Gpu:
-        """Its readings; all None while it does not answer, or is released."""
+        """Return its readings; all None while the GPU does not answer or is released."""
         return self.state.gpu
 
     def events(self, check: str) -> Iterator[ErrorEvent]:
-        """Its Xids, the newest last: those of before the agent was installed, or that verdict was cleared, are over."""
+        """Yield its Xids, newest last, without those from before the verdict of this check was last cleared."""
         cleared = self.cleared(check) or 0.0
         for event in self.facts.errors.get(self.device, ()):
             if event.last_wall > cleared:
@@ -313,13 +312,13 @@ class PortCase(_Case):
 
     @property
     def accepted(self) -> bool:
-        """It was in use, and is down for good, as a person has accepted."""
+        """Return whether an operator has accepted that the port is down."""
         known = self.facts.known_ports.get(self.device)
         return known is not None and known.expected is False
 
     @property
     def wired(self) -> bool:
-        """Whether it was ever in use here, as far as anybody can tell, and should be now."""
+        """Return whether the port was in use on this host and should be up."""
         known = self.facts.known_ports.get(self.device)
         if known is not None and known.expected is not None:
             return known.expected
@@ -327,13 +326,13 @@ class PortCase(_Case):
 
     @property
     def fastest(self) -> float | None:
-        """The speed that it had before, as far back as anybody remembers, unless a person has accepted less."""
+        """Return the highest speed of the port on this host, unless an operator accepted a lower one."""
         known = self.facts.known_ports.get(self.device)
         return None if known is None else known.speed
 
     @property
     def alike(self) -> tuple[float, ...]:
-        """Speeds of the other ports of the same kind that are up."""
+        """Return the speeds of the other ports of the same kind that are up."""
         kind = (self.port.board, self.port.link_layer)
         others = (one for one in self.facts.ports if one is not self.port and (one.board, one.link_layer) == kind)
         return tuple(speed for one in others if (speed := one.link.port_speed_bytes_per_second) is not None)

@@ -1,4 +1,4 @@
-"""What an operator may decide about checks: limits, what is switched off, expected versions. Values only."""
+"""Settings of the checks: thresholds, disabled checks, expected versions. Values only."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ BOOT_GRACE = 300.0
 
 
 class Range(NamedTuple):
-    """The values that make sense of a number, both ends included."""
+    """The valid values of a threshold, both ends included."""
 
     least: float
     most: float = math.inf
     above: bool = False
-    """The lowest value itself makes no sense: what it limits would always be wrong."""
+    """Whether the lowest value itself is invalid, because the check would always fire."""
 
     def holds(self, value: float) -> bool:
         low = value > self.least if self.above else value >= self.least
@@ -30,24 +30,24 @@ class Range(NamedTuple):
 
 
 AMOUNT = Range(0)
-"""0: any at all is too much."""
+"""Any amount; 0 means that the first one is too much."""
 COUNT = Range(1)
-"""At which something is wrong: with 0 it always would be."""
+"""A number of events; with 0 the check would always fire."""
 SHARE = Range(0, 1, above=True)
 
 
 class Limit(NamedTuple):
-    """A number of a check that an operator can set, beside the check that uses it."""
+    """A threshold of a check that an operator can set."""
 
     name: str
-    """Of the setting, its unit in the suffix."""
+    """Name of the setting, with the unit as suffix."""
     default: float | None
-    """None: off unless it is set."""
+    """None if the check is off until the threshold is set."""
     meaning: str
     """One sentence."""
     range: Range
     graver: str = ""
-    """Name of the limit of the next level, which this one does not pass."""
+    """Name of the threshold of the next level, which this one must not exceed."""
 
     @property
     def default_text(self) -> str:
@@ -59,7 +59,7 @@ class Limit(NamedTuple):
 
 
 def senseless(given: Mapping[str, float | None], limits: Mapping[str, Limit]) -> Iterator[tuple[str, str]]:
-    """Names of limits that are given a number that makes no sense, and what it should be."""
+    """Yield the names of thresholds with an invalid value, and the valid values."""
     values = {name: limit.default for name, limit in limits.items()} | dict(given)
     for name, limit in limits.items():
         own, graver = values[name], values.get(limit.graver)
@@ -73,15 +73,15 @@ def senseless(given: Mapping[str, float | None], limits: Mapping[str, Limit]) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What the configuration says."""
+    """The configuration of the checks."""
 
     thresholds: Mapping[str, float | None] = field(default_factory=dict)
-    """Those that differ from the shipped ones; None switches off what depends on one."""
+    """Thresholds that differ from the defaults; None switches off what depends on one."""
     disabled: frozenset[str] = frozenset()
-    """Checks that are not made."""
+    """Names of disabled checks."""
     boot_grace: float = BOOT_GRACE
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Expected, by what they are of: driver, vbios, ..."""
+    """Expected versions by component: driver, vbios, ..."""
 
     def limit(self, one: Limit) -> float | None:
         return self.thresholds.get(one.name, one.default)

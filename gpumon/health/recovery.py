@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpumon.health.terms import Action
+from gpumon.health.verdict import Action
 from gpumon.health.xids import NOTHING, REBOOT, RESET, Severity
 
 

@@ -1,4 +1,4 @@
-"""What people had to do: rulings that stand for one repair are told as one. Pure."""
+"""Repairs by operators: transitions that belong to one repair count once. Pure."""
 
 from __future__ import annotations
 
@@ -7,36 +7,35 @@ from typing import NamedTuple
 
 from gpumon.health.check import MINUTE
 from gpumon.health.facts import Facts
-from gpumon.health.terms import FAIL, Way
-from gpumon.health.verdict import REPAIRS, VerdictChange, VerdictTransition
+from gpumon.health.verdict import FAIL, REPAIRS, VerdictChange, VerdictTransition, Way
 
 TOGETHER = 15 * MINUTE
-"""Seconds within which verdicts of one device end by one repair."""
+"""Maximum seconds between the ends of verdicts of one device that one repair cleared."""
 
 
 class Repair(NamedTuple):
-    """One of them."""
+    """One repair."""
 
     way: Way
     devices: frozenset[str]
-    """A reboot is one repair of all that it cleared."""
+    """All devices whose verdicts a reboot cleared; one device for a reset."""
     age: float
-    """Seconds since."""
+    """Seconds since the repair."""
 
 
 def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repair]:
-    """Of what was unfit for work, the oldest first. `after`: seconds since the epoch before which nothing counts."""
+    """Yield the repairs of failures, the oldest first. `after`: seconds since the epoch before which nothing counts."""
     last: dict[tuple[Way, str], Repair] = {}
     for transition in facts.transitions:
         age = facts.age(transition)
         if (
             not _is_repair(transition)
-            or facts.of_maintenance(transition)
+            or facts.was_in_maintenance(transition)
             or age > within
             or facts.now.wall - age <= after
         ):
             continue
-        way, device = transition.way or Way.WELL, transition.verdict.device
+        way, device = transition.way or Way.RECOVERED, transition.verdict.device
         key = (way, transition.boot_id if way is Way.REBOOT else device)
         known = last.get(key)
         if known is not None and (way is Way.REBOOT or known.age - age <= TOGETHER):
@@ -54,5 +53,5 @@ def _is_repair(transition: VerdictTransition) -> bool:
         transition.change is VerdictChange.CLEARED
         and transition.way in REPAIRS
         and verdict.level is FAIL
-        and verdict.under is None
+        and verdict.inhibited_by is None
     )

@@ -1,10 +1,10 @@
-"""The node's score: 100 less what went wrong in the last 30 days. Pure.
+"""Score of the node: 100 minus the faults of the last 30 days. Pure.
 
     score = 100 - sum over raised verdicts of cost x (1 - age / 30 days), never below 0
 
-A verdict of level fail costs 20, of level warn 4, one for information nothing. The same verdict costs once a day, as
-long as it is there as if it were new. What follows from another verdict costs nothing, nor does what was raised in
-maintenance, unless it is there still when that has ended.
+A verdict of level fail costs 20, of level warn 4, of severity info nothing. The same verdict costs once a day, and its
+age is 0 while it is open. Inhibited verdicts cost nothing, nor do verdicts that were raised in maintenance, unless they
+are open when it ends.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping
 from gpumon.health.check import DAY
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME
-from gpumon.health.terms import FAIL, WARN, Level
-from gpumon.health.verdict import Key, Verdict, VerdictChange, VerdictTransition
+from gpumon.health.verdict import FAIL, WARN, Key, Level, Verdict, VerdictChange, VerdictTransition
 
 BEST = 100.0
 WINDOW = 30 * DAY
@@ -23,7 +22,7 @@ COSTS: Mapping[Level, float] = {FAIL: 20.0, WARN: 4.0}
 
 
 def score(transitions: Iterable[VerdictTransition], open_: Mapping[Key, Verdict], facts: Facts) -> float:
-    """0 to 100, to a tenth."""
+    """Return the score, 0 to 100, rounded to a tenth."""
     ages: dict[tuple[Key, Level, int], float] = {}
     for one in transitions:
         age = facts.age(one)
@@ -47,5 +46,5 @@ def _counts(transition: VerdictTransition) -> bool:
     return (
         transition.change in {VerdictChange.RAISED, VerdictChange.CHANGED}
         and verdict.level in COSTS
-        and not (informs or again or verdict.under)
+        and not (informs or again or verdict.inhibited_by)
     )

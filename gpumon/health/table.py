@@ -1,4 +1,4 @@
-"""TABLE: all checks, causes before what follows from them. A check is added by adding a row to its subject's module."""
+"""TABLE: all checks, causes before the checks that they inhibit. Add a check as a row of its subject's module."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ SUBJECTS: Mapping[str, ModuleType] = {
     "Versions": versions,
     "The agent": agent,
 }
-"""By heading in the runbook; one module a subject, or several that begin with its name."""
+"""Modules by heading of the runbook page. Modules of one subject begin with the same word."""
 CHECKS: tuple[Check, ...] = tuple(check for subject in SUBJECTS.values() for check in subject.CHECKS)
 BY_NAME: Mapping[str, Check] = {check.name: check for check in CHECKS}
 LIMITS: Mapping[str, Limit] = {limit.name: limit for check in CHECKS for limit in check.limits}
-"""What an operator can set, by name."""
+"""Thresholds by name."""
 SUBJECT_OF: Mapping[str, str] = {
     check.name: subject.__name__.rpartition(".")[2].partition("_")[0]
     for subject in SUBJECTS.values()
     for check in subject.CHECKS
 }
-"""Of what a check judges, in a word: memory, nvlink, ..."""
+"""Subject of each check in one word: memory, nvlink, ..."""
 
 
 def recorded_windows() -> dict[str, float]:

@@ -1,7 +1,4 @@
-"""What is judged: the findings of checks, the verdicts that they become, and what became of those. Values only.
-
-Named tuples: `gpumon check` reads verdicts, and dataclasses take longer to import than the answer may cost.
-"""
+"""Findings of checks, the verdicts that they become, and the transitions of verdicts. Values only."""
 
 from __future__ import annotations
 
@@ -9,61 +6,127 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpumon.health.terms import FAIL, OK, UNKNOWN, WARN, Action, Level, Way
+
+class Level(enum.IntEnum):
+    """Severity of a verdict; the highest is the worst, so that `max()` in a query returns the worst."""
+
+    OK = 0
+    UNKNOWN = 1
+    WARN = 2
+    FAIL = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+OK, UNKNOWN, WARN, FAIL = Level
+
+
+HISTORY_UNREAD = "gpumon_history_unread"
+"""Check that reports an unread store. `gpumon check` exits with unknown for it, whatever warnings there are."""
+
+
+class Action(enum.StrEnum):
+    """What an operator does about a verdict, in ascending order of effort."""
+
+    NONE = "none"
+    RESTART = "restart"
+    RESET = "reset"
+    REBOOT = "reboot"
+    INSPECT = "inspect"
+    REPLACE = "replace"
+
+
+ACTIONS: Mapping[Action, str] = {
+    Action.NONE: "no action",
+    Action.RESTART: "restart the application or service",
+    Action.RESET: "reset the GPU",
+    Action.REBOOT: "reboot the node",
+    Action.INSPECT: "inspect the hardware and its logs",
+    Action.REPLACE: "replace the part",
+}
+"""Actions as text."""
+
+
+class Way(enum.StrEnum):
+    """How a verdict was cleared."""
+
+    RECOVERED = "recovered"
+    RESET = "reset"
+    REBOOT = "reboot"
+    QUIET = "quiet"
+    ACKNOWLEDGED = "acknowledged"
+    GONE = "gone"
+    NAMED = "named"
+    OFF = "off"
+
+
+WAYS: Mapping[Way, str] = {
+    Way.RECOVERED: "the check passes again",
+    Way.RESET: "the GPU was reset, and the check has passed since",
+    Way.REBOOT: "the node was rebooted, and the check has passed since",
+    Way.QUIET: "the fault has not recurred for long enough",
+    Way.ACKNOWLEDGED: "an operator acknowledged it",
+    Way.GONE: "the device is no longer expected",
+    Way.NAMED: "the GPU reported its uuid, and the verdict continues under it",
+    Way.OFF: "the check, or its threshold, is switched off",
+}
+"""Ways as text."""
 
 NODE = ""
-"""In place of a device: the node, or the agent."""
+"""Device of a verdict on the node or the agent."""
 
 Key = tuple[str, str]
-"""Check and device: of each pair there is at most one verdict."""
+"""Check and device. There is at most one verdict for each key."""
 Evidence = Mapping[str, float | str]
-"""Names of readings, with their unit in the suffix as in the tables, and their values."""
+"""Values of readings by name, with the unit as suffix as in the metric tables."""
 NO_EVIDENCE: Evidence = {}
 
 
 class Finding(NamedTuple):
-    """What a check says of one device."""
+    """The result of a check for one device."""
 
     level: Level
     reason: str = ""
-    """One sentence for people, with the numbers that matter; names no process and no user."""
+    """One sentence with the relevant numbers. Contains no process and no user name."""
     action: Action = Action.NONE
     evidence: Evidence = NO_EVIDENCE
     at: float | None = None
-    """When it happened last, in seconds since the epoch; None for what is so now."""
+    """Seconds since the epoch of an event; None for a condition that is active now."""
     ended: Way | None = None
-    """Of OK: what is latched is over too, and how that is known."""
+    """For level OK: how a latched verdict of this check has ended."""
 
 
-WELL = Finding(level=OK)
+PASSED = Finding(level=OK)
 
 
-def over(way: Way = Way.WELL) -> Finding:
-    """All is well, and what had happened is known to be over."""
+def recovered(way: Way = Way.RECOVERED) -> Finding:
+    """Return a passed finding that also ends a latched verdict."""
     return Finding(level=OK, ended=way)
 
 
-OFF = over(Way.OFF)
-"""An operator has set the number that it is judged by to null: nothing is found, and what was found is over."""
+OFF = recovered(Way.OFF)
+"""Finding of a check whose threshold is null: the check finds nothing, and its verdicts end."""
 
 
 def warn(reason: str, action: Action = Action.NONE, *, at: float | None = None, **evidence: float | str) -> Finding:
-    """A finding that a person should look at in the daytime."""
+    """Return a warning: to be handled in working hours."""
     return Finding(level=WARN, reason=reason, action=action, evidence=evidence, at=at)
 
 
 def fail(reason: str, action: Action, *, at: float | None = None, **evidence: float | str) -> Finding:
-    """A finding that makes the device, or the node, unfit for work."""
+    """Return a failure: the device, or the node, is unfit for work."""
     return Finding(level=FAIL, reason=reason, action=action, evidence=evidence, at=at)
 
 
 def unknown(reason: str, action: Action = Action.NONE, **evidence: float | str) -> Finding:
-    """Nobody can tell, and somebody should."""
+    """Return unknown: the check cannot be evaluated, and an operator should find out why."""
     return Finding(level=UNKNOWN, reason=reason, action=action, evidence=evidence)
 
 
 class Verdict(NamedTuple):
-    """A finding that has lasted long enough, until it is cleared."""
+    """A finding that has lasted for the time of its check, until it is cleared."""
 
     check: str
     device: str
@@ -71,27 +134,27 @@ class Verdict(NamedTuple):
     level: Level
     reason: str
     action: Action
-    """Raised above what the check asks for when this node's history says that that did not help."""
+    """The action of the finding, escalated if that action did not help before on this node."""
     since: float
-    """When it was raised, in seconds since the epoch."""
+    """Seconds since the epoch at which the verdict was raised."""
     seen: float
-    """When it was last so, in seconds since the epoch."""
+    """Seconds since the epoch at which the fault was last active."""
     seen_at: float
-    """The same on CLOCK_BOOTTIME."""
+    """Boot clock of the same."""
     boot_id: str
-    """Of the boot in which it was last so."""
+    """Boot in which the fault was last active."""
     evidence: Evidence = NO_EVIDENCE
     since_at: float = 0.0
-    """When it was raised, on CLOCK_BOOTTIME of the boot in which that was."""
+    """Boot clock, in the boot `since_boot`, at which the verdict was raised."""
     since_boot: str = ""
-    well: float = 0.0
-    """Seconds for which somebody has looked since it was last so, and it was not: a pause of the agent is none."""
+    ok_seconds: float = 0.0
+    """Observed seconds since the fault was last active. Pauses of the agent do not count."""
     reset_at: float | None = None
-    """When its GPU's counters were last seen to begin anew in this boot, on CLOCK_BOOTTIME: a reset."""
+    """Boot clock of the last GPU reset in this boot, detected by counters that restarted."""
     active: bool = True
-    """It is so now. False: it was, and stays until something clears it. Not stored."""
-    under: Key | None = None
-    """The verdict that this one follows from."""
+    """Whether the fault is active now. If False, the verdict is latched or waits to be cleared. Not stored."""
+    inhibited_by: Key | None = None
+    """The verdict that explains this one; None for a primary verdict."""
 
     @property
     def key(self) -> Key:
@@ -99,38 +162,38 @@ class Verdict(NamedTuple):
 
     @property
     def episode(self) -> tuple[Key, float]:
-        """The same from when it is raised until it is cleared."""
+        """Identify the verdict from when it is raised until it is cleared."""
         return self.key, self.since
 
 
 class VerdictChange(enum.StrEnum):
-    """What becomes of a verdict."""
+    """The kind of a transition."""
 
     RAISED = "raised"
     CHANGED = "changed"
-    """Another level or action."""
+    """Level or action have changed."""
     CLEARED = "cleared"
 
 
 class VerdictTransition(NamedTuple):
-    """One change of one verdict: what is stored, and what history is made of."""
+    """One change of one verdict, as the store keeps it."""
 
     verdict: Verdict
-    """As it is after the change, or was before it was cleared."""
+    """The verdict after the change, or before it was cleared."""
     change: VerdictChange
     wall: float
     """Seconds since the epoch."""
     at: float = 0.0
-    """The same on CLOCK_BOOTTIME."""
+    """Boot clock of the same."""
     boot_id: str = ""
-    """Of the boot in which it was."""
+    """Boot of the transition."""
     way: Way | None = None
-    """Of what was cleared."""
+    """How the verdict was cleared."""
     note: str = ""
-    """Words of the person who acknowledged it."""
+    """Note of the operator who acknowledged the verdict."""
     muted: bool = False
-    """The node was in maintenance."""
+    """Whether the node was in maintenance."""
 
 
 REPAIRS = frozenset({Way.RESET, Way.REBOOT, Way.ACKNOWLEDGED})
-"""Ways behind which there is a person's work."""
+"""Ways that are the work of an operator."""

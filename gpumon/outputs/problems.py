@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpumon.health.alert_rules import SEVERITIES, runbook_url
-from gpumon.health.answered import repaired
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.clearing import PROOF_AFTER_REBOOT, PROOF_AFTER_RESET
 from gpumon.health.expectation import BASES
 from gpumon.health.gpu_faults import FAULTS
+from gpumon.health.remediation import performed_repair
 from gpumon.health.table import BY_NAME, SUBJECT_OF
-from gpumon.health.terms import ACTIONS, UNKNOWN, Action, Way
-from gpumon.health.verdict import Verdict
+from gpumon.health.verdict import ACTIONS, UNKNOWN, Action, Verdict, Way
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import sentence
 from gpumon.outputs.partial_runs import partial_run_note
@@ -110,14 +109,14 @@ def _latched(one: Verdict, check: Check, report: Report) -> str:
     until = f"until {' or '.join(clearing_conditions(check))}"
     if check.latch.repair and one.boot_id != report.boot_id:
         until = f"until it has been well for {PROOF_AFTER_REBOOT / MINUTE:.0f} minutes: the node was rebooted since"
-    elif check.latch.repair and repaired(one, report.boot_id) is Way.RESET:
+    elif check.latch.repair and performed_repair(one, report.boot_id) is Way.RESET:
         until = f"until it has been well for {PROOF_AFTER_RESET / MINUTE:.0f} minute: the GPU was reset since"
     forgets = "says that it is as it should be" if check.acceptable else "forgets it"
     return f"It stays on record {until}; `gpumon ack {one.check}{which}` {forgets}."
 
 
 def _consequences(one: Verdict, report: Report) -> str:
-    said = [_named(other, report, other.reason.rstrip(".")) for other in report.health.following(one)]
+    said = [_named(other, report, other.reason.rstrip(".")) for other in report.health.consequences(one)]
     if not said:
         return ""
     more = len(said) - MOST_CONSEQUENCES
@@ -129,7 +128,7 @@ def _asked(one: Verdict, report: Report) -> str:
     """Nobody should repair again because it was repaired just now."""
     if one.action is Action.NONE:
         return ""
-    return sentence(action_if_it_recurs(one) if repaired(one, report.boot_id) else ACTIONS[one.action])
+    return sentence(action_if_it_recurs(one) if performed_repair(one, report.boot_id) else ACTIONS[one.action])
 
 
 def _faults(report: Report) -> Iterator[Problem]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpumon.health.answered import repaired
 from gpumon.health.check import Check
 from gpumon.health.table import BY_NAME
-from gpumon.health.terms import ACTIONS, Action, Way
-from gpumon.health.verdict import Verdict
+from gpumon.health.verdict import ACTIONS, Action, Verdict, Way
 from gpumon.outputs.formatting import duration, rfc3339
 from gpumon.outputs.responses.base import Document
 
@@ -44,7 +42,7 @@ def action_values(verdict: Verdict, boot_id: str, booted: float | None) -> dict[
     While a repair is being verified the action is none, so that automation does not repair in a loop.
     `boot_id` is that of this boot, which began at `booted`, in seconds since the epoch.
     """
-    way = repaired(verdict, boot_id)
+    way = performed_repair(verdict, boot_id)
     if way is None:
         return {
             "action": verdict.action.value,

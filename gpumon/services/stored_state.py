@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpumon.health.standing import MAX_TRANSITIONS, MAX_WEIGHTY
+from gpumon.health.node_health import MAX_SIGNIFICANT, MAX_TRANSITIONS
 from gpumon.health.verdict import VerdictTransition
 from gpumon.model.error_event import SXID, XID
 from gpumon.model.hold import Hold
@@ -74,7 +74,7 @@ def write(connection: sqlite3.Connection, report: Report, rows: Mapping[Table[An
 def _transitions(connection: sqlite3.Connection) -> tuple[VerdictTransition, ...]:
     """Return the newest transitions, preceded by those that later evaluations depend on."""
     newest = verdicts.read_transitions(connection, MAX_TRANSITIONS)
-    weighty = verdicts.read_transitions(connection, MAX_WEIGHTY, weighty=True)
+    weighty = verdicts.read_transitions(connection, MAX_SIGNIFICANT, weighty=True)
     seen = {_identity(transition) for transition in newest}
     return (*[transition for transition in weighty if _identity(transition) not in seen], *newest)
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 from gpumon.clock import boot_clock
 from gpumon.health.acknowledge import Acknowledged, Asked, acknowledged
 from gpumon.health.pending_verdicts import waited
-from gpumon.health.terms import Way
-from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
+from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition, Way
 from gpumon.services.persistence import Persistence
 from gpumon.state.report import Report
 from gpumon.store import pending_verdicts, verdicts

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from gpumon.health.alert import FIRING, Alert
 from gpumon.health.alert_rules import SEVERITIES
-from gpumon.health.terms import Level
-from gpumon.health.verdict import Key, VerdictChange
+from gpumon.health.verdict import Key, Level, VerdictChange
 from gpumon.model.durations import utc
 from gpumon.model.error_event import SXID, XID
 from gpumon.model.gpu_state import GpuState

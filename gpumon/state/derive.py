@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from gpumon.health.architectures import possible
 from gpumon.health.expectation import Expectation
-from gpumon.health.terms import OK, UNKNOWN
+from gpumon.health.verdict import OK, UNKNOWN
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver, Node
 from gpumon.model.now import Now
@@ -124,7 +124,7 @@ def _derived(
         catalogue=settings.catalogue,
         fault=fault,
         detail=detail,
-        health=float(max(report.health.of(gpu.uuid), lowest)),
+        health=float(max(report.health.level_of(gpu.uuid), lowest)),
         released=released,
         port_above=internal.inventory.ports_above.get(gpu.bus_id),
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumon.health import judge, pending_verdicts, standing
+from gpumon.health import evaluation, node_health, pending_verdicts
 from gpumon.health.facts import Facts
-from gpumon.health.free import free_since
+from gpumon.health.free_node import free_since
 from gpumon.model import hold
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.now import Now
@@ -27,7 +27,7 @@ def evaluate(report: Report, now: Now, settings: ReducerSettings) -> Report:
         return report
     found = facts(report, now, settings)
     found = replace(found, probe=replace(found.probe, free_since=free_since(found)))
-    return replace(report, probe=found.probe, health=judge.judge(report.health, found))
+    return replace(report, probe=found.probe, health=evaluation.evaluate(report.health, found))
 
 
 def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
@@ -89,13 +89,13 @@ def _versions(report: Report) -> dict[str, str]:
 
 def take(report: Report, message: VerdictTransitions) -> Report:
     """Apply transitions that are stored by now."""
-    return replace(report, health=standing.ruled(report.health, message.transitions))
+    return replace(report, health=node_health.apply_transitions(report.health, message.transitions))
 
 
 def restore(report: Report, stored: StoredState, now: Now) -> Report:
     """Apply the stored verdicts."""
-    verdicts = judge.resumed(stored.verdicts, report.boot_id)
-    health = standing.recalled(report.health, verdicts, stored.transitions, stored.cleared)
+    verdicts = evaluation.restored_verdicts(stored.verdicts, report.boot_id)
+    health = node_health.restore_health(report.health, verdicts, stored.transitions, stored.cleared)
     health = replace(
         health, pending={**pending_verdicts.resumed(stored.pending, now, report.boot_id), **health.pending}
     )

@@ -11,8 +11,8 @@ from gpumon.health.agent_runs import AgentRun
 from gpumon.health.alert import Alert
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.expectation import Expectation
+from gpumon.health.node_health import Health
 from gpumon.health.sample_windows import SampleHistory
-from gpumon.health.standing import Health
 from gpumon.health.table import recorded_windows
 from gpumon.model.bus_id import parsed
 from gpumon.model.error_event import UNNAMED, ErrorEvent

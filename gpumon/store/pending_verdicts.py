@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gpumon.health.pending_verdicts import PendingVerdict
-from gpumon.health.terms import Level
+from gpumon.health.verdict import Level
 from gpumon.store.table import Table
 
 log = logging.getLogger("gpumon.store")

@@ -8,8 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from gpumon.health.terms import FAIL, Action, Level, Way
-from gpumon.health.verdict import REPAIRS, Key, Verdict, VerdictChange, VerdictTransition
+from gpumon.health.verdict import FAIL, REPAIRS, Action, Key, Level, Verdict, VerdictChange, VerdictTransition, Way
 from gpumon.store.table import Table, insert
 
 log = logging.getLogger("gpumon.store")
@@ -23,7 +22,7 @@ _WEIGHTY = (
     f"(change = '{VerdictChange.CLEARED}' AND way IN ({_WAYS})"
     f" OR change = '{VerdictChange.RAISED}' AND json_extract(document, '$.level') = {FAIL.value})"
 )
-"""The condition of `is_weighty` of health.standing, in SQL."""
+"""The condition of `is_significant` of health.node_health, in SQL."""
 _LAST_CLEARED = (
     f"SELECT max(number) FROM verdict_transitions WHERE change = '{VerdictChange.CLEARED}'"  # noqa: S608 - a constant
     " GROUP BY check_name, device"
@@ -137,8 +136,8 @@ def _verdict(check: str, device: str, document: str) -> Verdict | None:
     """Return None for an unreadable row, which is logged."""
     try:
         values: Mapping[str, Any] = json.loads(document)
-        under = None if values["under"] is None else tuple(values["under"])
-        typed = {"level": Level(values["level"]), "action": Action(values["action"]), "under": under}
+        inhibited_by = None if values["inhibited_by"] is None else tuple(values["inhibited_by"])
+        typed = {"level": Level(values["level"]), "action": Action(values["action"]), "inhibited_by": inhibited_by}
         return Verdict(check=check, device=device, active=False, **{**values, **typed})
     except (KeyError, TypeError, ValueError) as error:
         log.warning(

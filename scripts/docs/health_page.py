@@ -8,7 +8,7 @@ from gpumon.health.alert_rules import duration
 from gpumon.health.check import Check
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.table import SUBJECTS
-from gpumon.health.terms import ACTIONS
+from gpumon.health.verdict import ACTIONS
 from gpumon.outputs.verdict_text import clearing_conditions
 
 

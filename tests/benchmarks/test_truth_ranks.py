@@ -75,4 +75,4 @@ def test_a_slow_gpu_follows_from_its_own_heat_alone(*, same: bool, under: tuple[
     pair = (by_name["it holds the all-reduce back"], by_name["slowed down by its hardware"])
     both = measure_pair(*pair, "b200x8", same_gpu=same)
     assert both.right
-    assert both.under == under
+    assert both.inhibited == under

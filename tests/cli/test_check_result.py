@@ -9,7 +9,7 @@ import pytest
 from gpumon.cli.check_result import SILENCE, check_result
 from gpumon.cli.health_file import LEVELS, GpuHealth, NodeHealth, VerdictGroup
 from gpumon.health.checks import gpu
-from gpumon.health.terms import HISTORY_UNREAD
+from gpumon.health.verdict import HISTORY_UNREAD
 
 GPUS = tuple(GpuHealth(number=index, uuid=f"GPU-{index}", bus_id=f"00000000:0{index}:00.0") for index in range(4))
 

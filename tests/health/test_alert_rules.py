@@ -25,7 +25,7 @@ from gpumon.health.alert_rules import (
 from gpumon.health.check import Check, alert_name
 from gpumon.health.gpu_faults import FAULTS
 from gpumon.health.table import BY_NAME, CHECKS
-from gpumon.health.terms import FAIL, UNKNOWN, WARN, Level
+from gpumon.health.verdict import FAIL, UNKNOWN, WARN, Level
 from gpumon.model.reading import Labels
 from scripts.docs.alerts_page import alerts_page
 

@@ -8,8 +8,7 @@ from judging import Ward
 
 from gpumon.health.alert import FIRING, PENDING, RESOLVED, Alert, update_alerts
 from gpumon.health.check import HOUR, MINUTE
-from gpumon.health.terms import Action, Level
-from gpumon.health.verdict import NODE, Verdict
+from gpumon.health.verdict import NODE, Action, Level, Verdict
 from gpumon.model.gpu_state import GpuState
 
 
@@ -137,5 +136,5 @@ def test_an_inhibited_verdict_is_no_alert() -> None:
     """Only primary verdicts alert."""
     ward = Ward(gpus=2)
     cause = verdict("allreduce_failing", Level.FAIL, NODE, ward)
-    inhibited = verdict("gpu_idle", Level.WARN, ward.report.gpus[1].uuid, ward, under=cause.key)
+    inhibited = verdict("gpu_idle", Level.WARN, ward.report.gpus[1].uuid, ward, inhibited_by=cause.key)
     assert fixed(cause, inhibited, ward=ward) == {"AllReduceFailing": FIRING}

@@ -10,8 +10,7 @@ from judging import Ward
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.check import DAY, HOUR, MINUTE
 from gpumon.health.repairs import repairs
-from gpumon.health.terms import FAIL, WARN, Action, Level, Way
-from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
+from gpumon.health.verdict import FAIL, WARN, Action, Level, Verdict, VerdictChange, VerdictTransition, Way
 from gpumon.state.health_reducer import facts, take
 from gpumon.state.messages import VerdictTransitions
 
@@ -283,7 +282,7 @@ def test_a_verdict_that_flaps_costs_once_a_day_and_hides_nothing() -> None:
     ward = Ward(gpus=4, ports=0)
     repaired(ward, 2, Way.RESET)
     for _ in range(1500):
-        repaired(ward, 1, Way.WELL, level=WARN, check="gpumon_poll_slow")
+        repaired(ward, 1, Way.RECOVERED, level=WARN, check="gpumon_poll_slow")
     assert len(ward.transitions) < 600
     assert any(one.way is Way.RESET for one in ward.transitions)
     score = ward.go_on().report.health.score

@@ -15,10 +15,9 @@ from judging import Ward
 from stores import read, write
 
 from gpumon.health.acknowledge import Asked, acknowledged
+from gpumon.health.node_health import Health
 from gpumon.health.pending_verdicts import waited
-from gpumon.health.standing import Health
-from gpumon.health.terms import Way
-from gpumon.health.verdict import Key, VerdictChange, VerdictTransition
+from gpumon.health.verdict import Key, VerdictChange, VerdictTransition, Way
 from gpumon.state import health_reducer
 from gpumon.state.messages import StoredState, VerdictTransitions
 from gpumon.store import pending_verdicts, verdicts

@@ -9,8 +9,7 @@ from judging import Ward
 from gpumon.health.check import Check
 from gpumon.health.policy import Policy
 from gpumon.health.table import CHECKS, LIMITS
-from gpumon.health.terms import Action
-from gpumon.health.verdict import NODE, Verdict
+from gpumon.health.verdict import NODE, Action, Verdict
 
 _OF_HISTORY = frozenset({"node_repeat_offender"})
 """Latched, and of what was done and not of what is: quiet time ends it, or a person."""

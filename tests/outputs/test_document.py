@@ -14,8 +14,8 @@ from sample_reports import gpu_document, report_document
 
 from gpumon.health.alert_rules import SEVERITIES
 from gpumon.health.gpu_faults import FAULTS as ADVICE
-from gpumon.health.standing import Health
-from gpumon.health.terms import Action, Level
+from gpumon.health.node_health import Health
+from gpumon.health.verdict import Action, Level
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.health_metrics import HealthMetrics

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sample_reports import report_document
 
 from gpumon.health.expectation import Basis, Expectation
-from gpumon.health.standing import Health
+from gpumon.health.node_health import Health
 from gpumon.model.error_event import SXID
 from gpumon.model.gpu import Gpu
 from gpumon.outputs import terminal
@@ -63,7 +63,7 @@ def test_status_shows_missing_gpus_before_the_verdict() -> None:
     seven = replace(whole, gpus=whole.gpus[:7], node=replace(whole.node, gpus_visible=7.0))
     seven = replace(seven, expectation=Expectation(count=8, basis=Basis.PRODUCT))
     assert "The driver does not count 1 GPU that should be here" in status(seven)
-    assert "The driver counts 7; there should be 8, as hosts with this product have." in status(seven)
+    assert "The driver counts 7; there should be 8, as on other hosts with this product." in status(seven)
     assert "No problems." not in status(seven)
     named = replace(seven, gpus=samples.faulted(whole, 7, "missing", "not listed").gpus)
     assert "that should be here" not in status(named)

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpumon.health.standing import Health
-from gpumon.health.terms import WARN, Action, Way
-from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
+from gpumon.health.node_health import Health
+from gpumon.health.verdict import WARN, Action, Verdict, VerdictChange, VerdictTransition, Way
 from gpumon.outputs.probe_table import comparison_sentence
 from gpumon.probe.core.baseline import MOST_RUNS, Floors, Judge
 from gpumon.probe.core.conclusion import conclude

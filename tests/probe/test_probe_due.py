@@ -5,9 +5,8 @@ from dataclasses import replace
 import example_node as example
 import pytest
 
-from gpumon.health.standing import Health
-from gpumon.health.terms import FAIL, Action, Way
-from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
+from gpumon.health.node_health import Health
+from gpumon.health.verdict import FAIL, Action, Verdict, VerdictChange, VerdictTransition, Way
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
@@ -116,7 +115,7 @@ PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditi
         (after_repair(begun=AT - 3000.0), FREE, False),
         (after_repair(begun=None, uuid="GPU-9"), FREE, True),
         (replace(after_repair(begun=None), health=cleared(Way.ACKNOWLEDGED)), FREE, True),
-        (replace(after_repair(begun=None), health=cleared(Way.WELL)), FREE, False),
+        (replace(after_repair(begun=None), health=cleared(Way.RECOVERED)), FREE, False),
         (after_repair(ran=()), FREE, False),
         (after_repair(ran=(RUN, FAILED), last=FAILED), FREE, False),
         (after_repair(last=replace(SKIP, started=WALL - 60.0)), FREE, False),

@@ -11,9 +11,8 @@ import sample_reports as samples
 from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.cli.main import main
-from gpumon.health.standing import Health
-from gpumon.health.terms import FAIL, Action
-from gpumon.health.verdict import Verdict
+from gpumon.health.node_health import Health
+from gpumon.health.verdict import FAIL, Action, Verdict
 
 PATH = "/api/v1/health/ack"
 
@@ -40,7 +39,7 @@ def sick(node: Node, tmp_path: Path) -> Node:
         verdict("gpu_xid_critical", 1),
         verdict("gpu_xid_critical", 2),
         verdict("gpu_lost", 2, active=True),
-        verdict("nvlink_down", 3)._replace(well=5.0),  # the check has seen it up since
+        verdict("nvlink_down", 3)._replace(ok_seconds=5.0),  # the check has seen it up since
     )
     known = {one.key: one for one in found}
     node.report = replace(samples.healthy(), health=Health(open=known, judged=True))
@@ -74,7 +73,7 @@ def test_active_verdict_is_refused(sick: Node, port: int) -> None:
     """The answer shows the verdict and the remedy."""
     answer = ask(port, f"{PATH}?check=gpu_lost", "POST", BEARER)
     assert is_problem(answer, 409)
-    assert "gpu_lost of GPU 2: Something with GPU 2. It is so now" in answer.document["detail"]
+    assert "gpu_lost of GPU 2: Something with GPU 2. It is active" in answer.document["detail"]
     assert "reset the GPU" in answer.document["remedy"]
     assert is_problem(ask(port, f"{PATH}?check=nvlink_down", "POST", BEARER), 409), "it ends by itself"
     assert len(sick.report.health.open) == 4
@@ -114,7 +113,7 @@ def test_command_prints_what_was_cleared(
     assert set(sick.report.health.open) == {("gpu_lost", example_parts.uuid(2)), ("nvlink_down", example_parts.uuid(3))}
 
     assert main(["ack", "gpu_lost", *at]) == 1
-    assert "It is so now" in capsys.readouterr().err
+    assert "It is active" in capsys.readouterr().err
     assert main(["ack", *at]) == 2
     assert main(["ack", "nonsense", *at]) == 2
     assert "gpu_lost of GPU 2" in capsys.readouterr().err

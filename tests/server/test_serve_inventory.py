@@ -104,7 +104,7 @@ def test_the_command_shows_what_the_agent_knows(
     node.report = seven()
     assert main(["inventory", *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "8 GPUs expected, as hosts with this product have; the driver counts 7."
+    assert lines[0] == "8 GPUs expected, as on other hosts with this product; the driver counts 7."
     assert lines[2].split() == " ".join(GPU_COLUMNS.values()).split()
     assert "missing" in lines[6]
     assert lines[-1] == f"GPU-old at {example_parts.bus_id(5)} was replaced."
@@ -142,7 +142,7 @@ def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.Capture
     assert main(["inventory", *flags]) == 0
     told = capsys.readouterr().out
     assert told.startswith(
-        "The agent does not answer; this is the inventory of its store.\n2 GPUs expected, as many as were here before."
+        "The agent does not answer; this is the inventory of its store.\n2 GPUs expected, as seen before on this host."
     )
     assert [line.split()[0] for line in told.splitlines()[4:6]] == ["1", "2"]
     assert told.splitlines()[-1] == f"{example_parts.uuid(0)} at {example_parts.bus_id(0)} was replaced."
@@ -150,6 +150,6 @@ def test_without_an_agent_the_store_tells(tmp_path: Path, capsys: pytest.Capture
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, gpus.accept, 3, [])  # one of them nobody could read
     assert main(["inventory", *flags]) == 0
-    assert "3 GPUs expected, as a person accepted." in capsys.readouterr().out
+    assert "3 GPUs expected, as accepted by an operator." in capsys.readouterr().out
     assert main(["inventory", "accept", *flags]) == 2
     assert "no agent answers" in capsys.readouterr().err

@@ -7,8 +7,7 @@ import logging
 from folded import UP, fallen, healthy, lost, polled, said, seen, told
 from sample_events import change, error_event
 
-from gpumon.health.terms import Way
-from gpumon.health.verdict import VerdictChange, VerdictTransition
+from gpumon.health.verdict import VerdictChange, VerdictTransition, Way
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot
 from gpumon.state.change_log import changes
 from gpumon.state.messages import ErrorChanges, StoredState, Tick, VerdictTransitions

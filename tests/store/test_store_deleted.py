@@ -13,8 +13,7 @@ from sample_events import change
 from stores import read, write
 
 from gpumon.health.agent_runs import AgentRun
-from gpumon.health.terms import FAIL, Action
-from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
+from gpumon.health.verdict import FAIL, Action, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import LogPosition
 from gpumon.model.maintenance import Maintenance
 from gpumon.model.port_record import PortRecord

@@ -16,9 +16,8 @@ from stores import read, write
 from gpumon.clock import boot_clock
 from gpumon.health.acknowledge import Asked
 from gpumon.health.agent_runs import AgentRun
-from gpumon.health.standing import Pending
-from gpumon.health.terms import FAIL, OK, WARN, Action, Way
-from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition
+from gpumon.health.node_health import Pending
+from gpumon.health.verdict import FAIL, OK, WARN, Action, Verdict, VerdictChange, VerdictTransition, Way
 from gpumon.services.persistence import Persistence
 from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.state.monitor import Monitor
@@ -172,14 +171,14 @@ def test_when_a_verdict_was_last_so_survives_and_brings_none_back(tmp_path: Path
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
     agent.rule(raised("quiet"), raised("over"))
-    later = tuple(one._replace(well=1234.0) for one in agent.monitor.latest.health.open.values())
+    later = tuple(one._replace(ok_seconds=1234.0) for one in agent.monitor.latest.health.open.values())
     agent.rule(cleared("over"))
     agent.persistence.put(verdicts.TABLE, [later])
     agent.stop()
 
     restarted = Agent(path)
     assert restarted.open == {"quiet"}
-    assert restarted.monitor.latest.health.open["quiet", "GPU-1"].well == 1234.0
+    assert restarted.monitor.latest.health.open["quiet", "GPU-1"].ok_seconds == 1234.0
     restarted.stop()
 
 

@@ -11,7 +11,7 @@ from benchmarks.truth import ranks
 from benchmarks.truth.fault import Fault, Step, growing
 from benchmarks.truth.ranks import Told, run, well_so_far
 from gpumon.config.component_settings import PROBE
-from gpumon.health.terms import Action
+from gpumon.health.verdict import Action
 from gpumon.probe.core.published_figures import TABLE as PUBLISHED
 from gpumon.sim.board import Profile
 

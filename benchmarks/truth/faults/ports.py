@@ -10,7 +10,7 @@ from benchmarks.truth.faults.steps import counting, flaps, on_port
 from benchmarks.truth.faults.where import ported
 from benchmarks.truth.world import World
 from gpumon.health.check import MINUTE
-from gpumon.health.terms import Action
+from gpumon.health.verdict import Action
 
 ADA = 8
 """NVML's number; boards from it on count errors of PCIe by their kind."""

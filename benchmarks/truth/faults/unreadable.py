@@ -8,7 +8,7 @@ from benchmarks.truth.fault import Fault, Step, once
 from benchmarks.truth.faults.steps import HANGING, MANY, restarted, unkillable, xid
 from benchmarks.truth.world import World
 from gpumon.health.check import MINUTE
-from gpumon.health.terms import Action
+from gpumon.health.verdict import Action
 
 
 def rows() -> Iterator[Fault]:

@@ -8,7 +8,7 @@ from benchmarks.truth.fault import NOW, Fault, Step, once
 from benchmarks.truth.faults.steps import MANY
 from benchmarks.truth.faults.where import several, whole
 from gpumon.health.check import MINUTE
-from gpumon.health.terms import Action
+from gpumon.health.verdict import Action
 
 
 def rows() -> Iterator[Fault]:

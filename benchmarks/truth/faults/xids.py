@@ -8,7 +8,7 @@ from benchmarks.truth.fault import Fault, Step
 from benchmarks.truth.faults.steps import HANGING, xid, xids
 from benchmarks.truth.faults.where import advises, linked, nvlink5, several
 from gpumon.health.check import MINUTE
-from gpumon.health.terms import Action
+from gpumon.health.verdict import Action
 
 _CRITICAL: Mapping[int, tuple[str, str, Action]] = {
     46: ("the GPU stopped processing", "GPU stopped processing", Action.RESET),

@@ -8,8 +8,7 @@ from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, SHARE, Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.terms import HISTORY_UNREAD, WARN, Action
-from gpumon.health.verdict import NODE, OFF, WELL, Finding, unknown, warn
+from gpumon.health.verdict import HISTORY_UNREAD, NODE, OFF, PASSED, WARN, Action, Finding, unknown, warn
 from gpumon.model.error_event import OVERRUN
 
 ERRORS = SampleWindow("gpumon_poll_errors_total", 5 * MINUTE)
@@ -25,14 +24,14 @@ def _noticed(subject: str, reason: str) -> Callable[[Facts], Finding]:
 
     def judge(facts: Facts) -> Finding:
         words = facts.notices.get(subject)
-        return warn(f"{reason} {words.rstrip('.')}.", Action.INSPECT) if words else WELL
+        return warn(f"{reason} {words.rstrip('.')}.", Action.INSPECT) if words else PASSED
 
     return judge
 
 
 def past_unread(facts: Facts) -> Finding | None:
     if facts.recalled:
-        return WELL
+        return PASSED
     words = facts.notices.get("store", "it does not answer").rstrip(".")
     return unknown(f"What was wrong before the agent started is not known, as its store cannot be read: {words}.")
 
@@ -43,7 +42,7 @@ def store_down(facts: Facts) -> Finding | None:
         return None
     words = facts.notices.get("store", "see the log")
     lost = "Events and verdicts are kept in memory only: "
-    return WELL if facts.node.store_up else warn(f"{lost}{words.rstrip('.')}.", Action.INSPECT)
+    return PASSED if facts.node.store_up else warn(f"{lost}{words.rstrip('.')}.", Action.INSPECT)
 
 
 def kernel_log_down(facts: Facts) -> Finding | None:
@@ -51,14 +50,14 @@ def kernel_log_down(facts: Facts) -> Finding | None:
     if facts.node.kernel_log_up is None or (facts.node.collector_denied or {}).get("kernel_log"):
         return None
     reason = "The kernel log cannot be read: Xids of GPUs that do not answer, and SXids, are not seen."
-    return WELL if facts.node.kernel_log_up else warn(reason, Action.INSPECT)
+    return PASSED if facts.node.kernel_log_up else warn(reason, Action.INSPECT)
 
 
 def kernel_log_lost(facts: Facts) -> Finding:
     cleared = facts.cleared.get(("gpumon_kernel_log_lost", NODE), 0.0)
     lost = [one for one in facts.events if one.kind == OVERRUN and not one.historical and one.last_wall > cleared]
     if not lost:
-        return WELL
+        return PASSED
     reason = "The kernel log was overwritten before it was read: Xids may be missing."
     return warn(reason, Action.INSPECT, at=lost[-1].last_wall, times=float(sum(one.count for one in lost)))
 
@@ -71,7 +70,7 @@ def poll_errors(facts: Facts) -> Finding | None:
         if one.gain > 0:
             gained[one.labels["error"]] = gained.get(one.labels["error"], 0.0) + one.gain
     if not gained:
-        return WELL
+        return PASSED
     worst = max(gained, key=lambda error: gained[error])
     count = sum(gained.values())
     reason = f"{count:.0f} driver calls failed in five minutes, mostly {worst}: some readings are missing."
@@ -85,7 +84,7 @@ def poll_slow(facts: Facts) -> Finding | None:
     if took is None or not facts.node.nvml_up:
         return None
     if took <= share * facts.interval:
-        return WELL
+        return PASSED
     reason = f"A fast poll takes {took:.2f} s of an interval of {facts.interval:g} s: the driver answers slowly."
     return warn(reason, Action.INSPECT, poll_duration_seconds=took)
 
@@ -96,7 +95,7 @@ def sampler_restarting(facts: Facts) -> Finding | None:
         return OFF
     times = sum(one.gain for one in facts.series(RESTARTS) if one.labels.get("reason") in _BY_FAULTS)
     if times < most:
-        return WELL
+        return PASSED
     reason = f"The process that reads the GPUs had to be replaced {times:.0f} times in ten minutes."
     return warn(reason, Action.INSPECT, sampler_restarts=times)
 
@@ -106,13 +105,13 @@ def children_abandoned(facts: Facts) -> Finding | None:
     if count is None:
         return None
     reason = f"{count:.0f} of the agent's processes cannot be ended: they sit in the driver until the node is rebooted."
-    return warn(reason, Action.REBOOT, abandoned_children=count) if count else WELL
+    return warn(reason, Action.REBOOT, abandoned_children=count) if count else PASSED
 
 
 def check_failing(facts: Facts) -> Finding:
     """As the look before found it."""
     if not facts.broken:
-        return WELL
+        return PASSED
     (check, device), error = min(facts.broken.items())
     index = {state.uuid: state.index for state in facts.gpus}.get(device)
     where = f" of GPU {index}" if index is not None else f" of {device}" if device else ""
@@ -196,7 +195,7 @@ CHECKS = (
         node=poll_errors,
         after=10 * MINUTE,
         windows=(ERRORS,),
-        follows={
+        inhibited_by={
             "gpu_driver_down": "node",
             "gpu_lost": "any",
             "gpu_missing": "any",
@@ -218,7 +217,7 @@ CHECKS = (
         node=poll_slow,
         after=10 * MINUTE,
         limits=(SLOW_SHARE,),
-        follows={"gpu_driver_down": "node", "gpu_stuck": "any"},
+        inhibited_by={"gpu_driver_down": "node", "gpu_stuck": "any"},
     ),
     Check(
         name="gpumon_sampler_restarting",
@@ -231,7 +230,7 @@ CHECKS = (
         node=sampler_restarting,
         windows=(RESTARTS,),
         limits=(MOST_RESTARTS,),
-        follows={"gpu_driver_down": "node", "gpu_stuck": "any", "gpu_lost": "any"},
+        inhibited_by={"gpu_driver_down": "node", "gpu_stuck": "any", "gpu_lost": "any"},
     ),
     Check(
         name="gpumon_child_abandoned",
@@ -242,7 +241,7 @@ CHECKS = (
 2. Reboot it; where the reboot hangs, power-cycle it.
 """,
         node=children_abandoned,
-        follows={"gpu_driver_down": "node", "gpu_stuck": "any"},
+        inhibited_by={"gpu_driver_down": "node", "gpu_stuck": "any"},
     ),
     Check(
         name="gpumon_links_unread",

@@ -9,8 +9,7 @@ from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow, flag_held, with_labels
-from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
+from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 WINDOW = 10 * MINUTE
 REASONS = SampleWindow("gpumon_gpu_clock_event_active", WINDOW)
@@ -60,7 +59,7 @@ def slowdown(gpu: GpuCase) -> Finding | None:
     if software:
         reason = f"It slowed down for heat for at least {least / MINUTE:.0f} of the last 10 minutes."
         return warn(reason, Action.INSPECT, **_clock(gpu))
-    return WELL if False in hardware and software is False else None
+    return PASSED if False in hardware and software is False else None
 
 
 def _clock(gpu: GpuCase) -> dict[str, float]:
@@ -96,7 +95,7 @@ def straggler(gpu: GpuCase) -> Finding | None:
     middle = median(pace.clock for pace in paces)
     heavier = own.capped - median(pace.capped for pace in paces) > _HEAVIER
     if own.clock >= share * middle or (heavier and own.clock >= _EXCUSED * middle):
-        return WELL
+        return PASSED
     named = _reasons(gpu)
     words = ", ".join(_WORDS[name] for name in named) or "it names no reason"
     reason = f"It clocks {own.clock / 1e6:.0f} MHz where its busy neighbours clock {middle / 1e6:.0f}: {words}."
@@ -141,7 +140,11 @@ CHECKS = (
         clear_after=2 * MINUTE,
         windows=(REASONS,),
         limits=(SLOWED,),
-        follows={"gpu_thermal_margin_low": "same", "gpu_memory_temperature_high": "same", "gpu_power_brake": "same"},
+        inhibited_by={
+            "gpu_thermal_margin_low": "same",
+            "gpu_memory_temperature_high": "same",
+            "gpu_power_brake": "same",
+        },
     ),
     Check(
         name="gpu_clock_straggler",
@@ -155,7 +158,7 @@ CHECKS = (
         gpu=straggler,
         windows=(REASONS, CLOCKS, BUSY),
         limits=(CLOCK_SHARE, BUSY_SHARE),
-        follows={
+        inhibited_by={
             "gpu_thermal_margin_low": "same",
             "gpu_memory_temperature_high": "same",
             "gpu_power_brake": "same",

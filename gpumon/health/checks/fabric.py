@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from gpumon.health.check import MINUTE, Check, Xids
+from gpumon.health.check import MINUTE, Check, XidCause
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.terms import Action, Level
-from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
+from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
 from gpumon.model.fabric import COMPLETED, HEALTHY, STATES, SUMMARIES, Fabric
 from gpumon.model.nvlink import PEERS
 
@@ -34,7 +33,7 @@ def manager_down(facts: Facts) -> Finding | None:
     if facts.node.fabric_manager_up is None:
         return _not_told(facts)
     if facts.node.fabric_manager_up or not _switched(facts):
-        return WELL
+        return PASSED
     return fail("The fabric manager is installed and does not run: GPUs cannot join the NVLink fabric.", Action.RESTART)
 
 
@@ -46,7 +45,7 @@ def manager_flapping(facts: Facts) -> Finding | None:
         return None
     stops = sum(one.gain for one in facts.growth(STOPS) if one.labels.get("service") == "fabric_manager")
     if stops < most or not _switched(facts):
-        return WELL
+        return PASSED
     return warn(f"The fabric manager ended {stops:.0f} times in ten minutes.", Action.INSPECT, stops=stops)
 
 
@@ -56,7 +55,7 @@ def unhealthy(gpu: GpuCase) -> Finding | None:
     if fabric is None or fabric.state is None or not _settled(gpu.facts):
         return None
     if not fabric.state:
-        return WELL
+        return PASSED
     if fabric.state != COMPLETED:
         words = STATES.get(int(fabric.state), f"is in state {fabric.state:.0f}")
         return fail(f"Its registration with the NVLink fabric {words}.", Action.RESET, fabric_state=fabric.state)
@@ -74,7 +73,7 @@ def _health(fabric: Fabric) -> Finding:
         return fail(f"The NVLink fabric is not well at this GPU: {words}.", Action.RESET, checks=", ".join(sick))
     told = fabric.health_summary
     if told is None or told == HEALTHY:
-        return WELL
+        return PASSED
     words = SUMMARIES.get(int(told), f"in state {told:.0f}")
     reason = f"The driver calls the NVLink fabric at this GPU {words}, and does not say why."
     return fail(reason, Action.RESET, health_summary=told)
@@ -87,7 +86,7 @@ def imex_down(facts: Facts) -> Finding | None:
     if facts.node.imex_up is None:
         return _not_told(facts)
     if facts.node.imex_up or not any(state.fabric and state.fabric.cluster_uuid for state in facts.gpus):
-        return WELL
+        return PASSED
     return warn("The IMEX daemon does not run: GPUs cannot share memory with those of other nodes.", Action.RESTART)
 
 
@@ -98,7 +97,7 @@ def c2c_down(gpu: GpuCase) -> Finding | None:
         return None
     dead = [link for link, up in known.items() if not up]
     if not dead:
-        return WELL
+        return PASSED
     reason = f"Chip-to-chip link {', '.join(dead)} between CPU and GPU is down ({len(dead)} of {len(known)})."
     return fail(reason, Action.REBOOT, c2c_links_down=len(dead), c2c_links=len(known))
 
@@ -106,7 +105,7 @@ def c2c_down(gpu: GpuCase) -> Finding | None:
 def _not_told(facts: Facts) -> Finding | None:
     """Of a service: where the rest can be read, its unit was taken away, masked or disabled."""
     readable = facts.contained is not None and "links" not in facts.notices
-    return WELL if readable else None
+    return PASSED if readable else None
 
 
 def _switched(facts: Facts) -> bool:
@@ -138,7 +137,7 @@ CHECKS: tuple[Check, ...] = (
         node=manager_down,
         after=MINUTE,  # an upgrade stops it for a while
         grace=True,
-        follows={"gpu_driver_down": "node"},
+        inhibited_by={"gpu_driver_down": "node"},
     ),
     Check(
         name="fabric_manager_flapping",
@@ -151,7 +150,7 @@ CHECKS: tuple[Check, ...] = (
         node=manager_flapping,
         windows=(STOPS,),
         limits=(MOST_STOPS,),
-        follows={"fabric_manager_down": "node", "nvswitch_error": "node"},
+        inhibited_by={"fabric_manager_down": "node", "nvswitch_error": "node"},
     ),
     Check(
         name="fabric_unhealthy",
@@ -164,7 +163,7 @@ CHECKS: tuple[Check, ...] = (
         gpu=unhealthy,
         after=5 * MINUTE,
         grace=True,
-        follows={
+        inhibited_by={
             "fabric_manager_down": "node",
             "fabric_manager_flapping": "node",
             "nvswitch_error": "node",
@@ -184,7 +183,7 @@ CHECKS: tuple[Check, ...] = (
         node=imex_down,
         after=10 * MINUTE,
         grace=True,
-        follows={"gpu_driver_down": "node"},
+        inhibited_by={"gpu_driver_down": "node"},
     ),
     Check(
         name="c2c_link_down",
@@ -197,6 +196,6 @@ CHECKS: tuple[Check, ...] = (
         gpu=c2c_down,
         after=2 * MINUTE,
         grace=True,
-        follows={"gpu_lost": "same", "gpu_xid_critical": Xids("same", _C2C_XIDS)},
+        inhibited_by={"gpu_lost": "same", "gpu_xid_critical": XidCause("same", _C2C_XIDS)},
     ),
 )

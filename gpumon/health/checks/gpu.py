@@ -9,8 +9,7 @@ from gpumon.health.check import HOUR, MINUTE, Check, Latch
 from gpumon.health.expectation import BASES, Basis, Expectation
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.gpu_faults import FAULTS
-from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import NODE, WELL, Finding, fail, over, unknown
+from gpumon.health.verdict import NODE, PASSED, Action, Finding, Level, Way, fail, recovered, unknown
 from gpumon.model.error_event import FIRMWARE_SILENT
 from gpumon.model.snapshot import CONTAINER
 
@@ -27,7 +26,7 @@ def _faulted(fault: str, action: Action, level: Level = Level.FAIL) -> Callable[
             detail = f" {state.detail.rstrip('.')}." if state.detail else ""
             reason = FAULTS[fault].meaning + detail
             return unknown(reason, action) if level is Level.UNKNOWN else fail(reason, action, pci_bus_id=state.bus_id)
-        return None if state.fault is not None or state.released else WELL
+        return None if state.fault is not None or state.released else PASSED
 
     return judge
 
@@ -43,7 +42,7 @@ def missing(gpu: GpuCase) -> Finding | None:
     """One that was here. Gone since before the last boot, another boot will not bring it back."""
     state = gpu.state
     if state.fault != "missing":
-        return None if state.fault is not None or state.released else WELL
+        return None if state.fault is not None or state.released else PASSED
     board = state.stored
     rebooted = board is not None and board.boot_id != gpu.facts.boot_id
     where = {"pci_bus_id": state.bus_id} if board is None else {"pci_bus_id": board.bus_id, "serial": board.serial}
@@ -83,7 +82,7 @@ def count(facts: Facts) -> Finding | None:
         given = f"this {wanted.place} may have been given fewer"
         remedy = "Set gpus.expected_count, or run `gpumon inventory accept`"
         return unknown(f"{words}; {more}, but {given}. {remedy}.", gpus_visible=visible)
-    return over(Way.GONE) if _settled(facts) else WELL
+    return recovered(Way.GONE) if _settled(facts) else PASSED
 
 
 def _settled(facts: Facts) -> bool:
@@ -117,7 +116,7 @@ CHECKS = (
         gpu=missing,
         after=MINUTE,  # a driver that is loaded again takes up one GPU after the other
         latch=Latch(quiet=HOUR),
-        follows={"gpu_lost": "same"},
+        inhibited_by={"gpu_lost": "same"},
     ),
     Check(
         name="gpu_reset_required",
@@ -125,7 +124,7 @@ CHECKS = (
         steps=_steps("reset_required"),
         gpu=_faulted("reset_required", Action.RESET),
         latch=Latch(quiet=HOUR),
-        follows={"gpu_lost": "same"},
+        inhibited_by={"gpu_lost": "same"},
     ),
     Check(
         name="gpu_init_failed",
@@ -133,7 +132,7 @@ CHECKS = (
         steps=_steps("init_failed"),
         gpu=_faulted("init_failed", Action.RESET),
         latch=Latch(quiet=HOUR),
-        follows={"gpu_lost": "same"},
+        inhibited_by={"gpu_lost": "same"},
     ),
     Check(
         name="gpu_stuck",
@@ -142,7 +141,7 @@ CHECKS = (
         gpu=stuck,
         after=15.0,
         latch=Latch(quiet=HOUR),
-        follows={"gpu_lost": "same"},
+        inhibited_by={"gpu_lost": "same"},
     ),
     Check(
         name="gpu_unreadable",
@@ -151,7 +150,7 @@ CHECKS = (
         gpu=_faulted("unknown", Action.RESET),
         after=_OPENING,
         grace=True,  # as of `gpu_driver_down`: without a driver no GPU can be read
-        follows={"gpu_driver_down": "node", "gpu_lost": "same"},
+        inhibited_by={"gpu_driver_down": "node", "gpu_lost": "same"},
     ),
     Check(
         name="gpu_denied",
@@ -173,7 +172,7 @@ CHECKS = (
         node=count,
         after=MINUTE,
         grace=True,
-        follows={
+        inhibited_by={
             "gpu_driver_down": "node",
             "gpu_lost": "any",
             "gpu_init_failed": "any",

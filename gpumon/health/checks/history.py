@@ -9,8 +9,7 @@ from gpumon.health.check import DAY, HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.repairs import TOGETHER, Repair, repairs
-from gpumon.health.terms import WARN, Action, Way
-from gpumon.health.verdict import NODE, OFF, WELL, Finding, warn
+from gpumon.health.verdict import NODE, OFF, PASSED, WARN, Action, Finding, Way, warn
 
 NODE_REPAIRS = Limit("node_repairs", 5, "Repairs of the node and its GPUs in seven days that are a verdict.", COUNT)
 GPU_REPAIRS = Limit("gpu_repairs", 3, "Repairs of one GPU in 30 days that are a verdict.", COUNT)
@@ -24,7 +23,7 @@ _WORDS = {Way.RESET: "reset", Way.REBOOT: "reboot", Way.ACKNOWLEDGED: "acknowled
 def repeat_offender(facts: Facts) -> Finding | None:
     after = facts.cleared.get(("node_repeat_offender", NODE), 0.0)
     known = sorted(repairs(facts, within=GPU_DAYS * DAY, after=after), key=lambda one: -one.age)
-    return _worst_gpu(known, facts) or _node(known, facts) or WELL
+    return _worst_gpu(known, facts) or _node(known, facts) or PASSED
 
 
 def _worst_gpu(known: list[Repair], facts: Facts) -> Finding | None:
@@ -74,9 +73,9 @@ def unexpected_reboot(facts: Facts) -> Finding | None:
     booted = facts.now.wall - facts.uptime
     last = agent_runs.last_before_boot(facts.agent_runs, facts.boot_id)
     if last is None or last.stopped is not None or last.planned:
-        return WELL
+        return PASSED
     if booted <= facts.cleared.get(("node_unexpected_reboot", NODE), 0.0):
-        return WELL
+        return PASSED
     down = booted - last.last
     reason = f"The node went down without an orderly stop, and was booted {_after(down)}."
     return warn(reason, Action.INSPECT, at=booted, **({"down_seconds": down} if down >= 0 else {}))
@@ -100,7 +99,7 @@ def agent_restarting(facts: Facts) -> Finding | None:
     in_a_row = [at for at in crashed if crashed[-1] - at <= 10 * MINUTE]
     last = facts.now.wall - (facts.now.at - in_a_row[-1]) if in_a_row else 0.0
     if len(in_a_row) < most or last <= facts.cleared.get(("gpumon_restarting", NODE), 0.0):
-        return WELL
+        return PASSED
     reason = (
         f"The agent was started {len(in_a_row)} times in ten minutes, each time after it had crashed or been killed."
     )

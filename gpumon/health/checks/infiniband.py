@@ -9,8 +9,7 @@ from gpumon.health.checks import infiniband_counters
 from gpumon.health.facts import Facts, PortCase
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.sample_windows import STEP, SampleWindow
-from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import WELL, Finding, fail, over, warn
+from gpumon.health.verdict import PASSED, Action, Finding, Level, Way, fail, recovered, warn
 from gpumon.model.error_event import NIC
 from gpumon.model.nic_errors import nic_error
 
@@ -34,7 +33,7 @@ def missing(port: PortCase) -> Finding:
     """A port of it has been up on this host, its neighbours can be read, and it is not among them."""
     since = port.facts.gone_ports.get(port.device)
     if since is None or since <= (port.cleared("ib_device_missing") or 0.0):
-        return WELL
+        return PASSED
     name, place = port.port.device, port.port.bus_id
     where = f" ({place})" if place not in {"", name} else ""
     rebooted = since < port.facts.wall(0.0)
@@ -51,7 +50,7 @@ def driver_fatal(port: PortCase) -> Finding | None:
         if one.kind == NIC and one.bus_id == port.port.bus_id and not one.historical and one.last_wall > cleared
     ]
     if not found:
-        return WELL
+        return PASSED
     worst = max(found, key=lambda one: (nic_error(one.code).fatal, one.last_wall))
     known = nic_error(worst.code)
     say = fail if known.fatal else warn
@@ -63,13 +62,13 @@ def down(port: PortCase) -> Finding | None:
     """One that has never been up here, nor carried anything since boot, is not wired, as far as anybody can tell."""
     up = port.port.link.port_up
     if port.accepted:
-        return over(Way.GONE)
+        return recovered(Way.GONE)
     if up is None:
         return None
     if up:
-        return WELL
+        return PASSED
     if not port.wired:
-        return None if port.has_verdict("ib_port_down") else WELL
+        return None if port.has_verdict("ib_port_down") else PASSED
     return fail("The port is down.", Action.INSPECT)
 
 
@@ -81,7 +80,7 @@ def flapping(port: PortCase) -> Finding | None:
         most, times, hours = port.facts.limit(limit), _times_down(port, window), window.seconds / HOUR
         if most is not None and times >= most:
             return warn(f"The port went down {times:.0f} times in {hours:.0f} hours.", Action.INSPECT, link_downs=times)
-    return WELL
+    return PASSED
 
 
 def _times_down(port: PortCase, window: SampleWindow) -> float:
@@ -92,14 +91,14 @@ def _times_down(port: PortCase, window: SampleWindow) -> float:
     counted = sum(gain for at, gain in steps if not _worked_on(facts.wall(at), facts))
     seen = _seen_down(port, window)
     if seen:
-        for first, last in facts.worked_on:
+        for first, last in facts.maintenance_times:
             seen -= _seen_down(port, window, since=first - STEP) - _seen_down(port, window, since=last)
     return max(counted, seen)
 
 
 def _worked_on(wall: float, facts: Facts) -> bool:
     """Whether what was seen then was so in a maintenance."""
-    return any(first <= wall <= last + STEP for first, last in facts.worked_on)
+    return any(first <= wall <= last + STEP for first, last in facts.maintenance_times)
 
 
 def _seen_down(port: PortCase, window: SampleWindow, since: float | None = None) -> int:
@@ -119,7 +118,7 @@ def slow(port: PortCase) -> Finding | None:
     alike = port.alike
     faster = sum(one > speed for one in alike)
     if faster * 2 <= len(alike):
-        return WELL
+        return PASSED
     best = max(alike)
     reason = (
         f"The port runs at {speed / _GIGABIT:.0f} Gb/s; {faster} of {len(alike)} others of its kind "
@@ -162,7 +161,7 @@ CHECKS: tuple[Check, ...] = (
         port=driver_fatal,
         latch=Latch(quiet=DAY),
         pages=False,
-        follows={"ib_device_missing": "same"},
+        inhibited_by={"ib_device_missing": "same"},
     ),
     Check(
         name="ib_port_down",
@@ -176,7 +175,7 @@ CHECKS: tuple[Check, ...] = (
         port=down,
         after=4 * MINUTE,
         grace=True,
-        follows={"ib_device_missing": "same", "nic_driver_fatal": "same"},
+        inhibited_by={"ib_device_missing": "same", "nic_driver_fatal": "same"},
     ),
     Check(
         name="ib_port_flapping",
@@ -190,7 +189,7 @@ CHECKS: tuple[Check, ...] = (
         port=flapping,
         windows=(DOWNS, UPS_HALF_DAY, UPS_DAY),
         limits=(DOWNS_HALF_DAY, DOWNS_DAY),
-        follows=_BELOW,
+        inhibited_by=_BELOW,
     ),
     Check(
         name="ib_rate_low",
@@ -206,7 +205,7 @@ CHECKS: tuple[Check, ...] = (
         after=5 * MINUTE,
         grace=True,
         limits=(SPEED,),
-        follows=_BELOW,
+        inhibited_by=_BELOW,
     ),
     *infiniband_counters.CHECKS,
 )

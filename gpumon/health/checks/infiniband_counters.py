@@ -8,8 +8,7 @@ from gpumon.health.check import HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.facts import PortCase
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.terms import Action, Level
-from gpumon.health.verdict import WELL, Finding, fail, warn
+from gpumon.health.verdict import PASSED, Action, Finding, Level, fail, warn
 
 ERRORS = "gpumon_infiniband_errors_total"
 ERRORS_SOON, ERRORS_LONG, ERRORS_HOUR = (SampleWindow(ERRORS, seconds) for seconds in (5 * MINUTE, 10 * MINUTE, HOUR))
@@ -62,7 +61,7 @@ def fatal(port: PortCase) -> Finding | None:
         if one.last_at > port.facts.policy.boot_grace:
             reason = "The link of the port went down: jobs that used it may have died."
             return warn(reason, Action.NONE, at=port.facts.wall(one.last_at), kind="link_downed")
-    return WELL
+    return PASSED
 
 
 def symbols(port: PortCase) -> Finding | None:
@@ -71,7 +70,7 @@ def symbols(port: PortCase) -> Finding | None:
         return None
     soon = _gained(port, ERRORS_SOON).get("symbol_error", 0.0)
     if not soon:
-        return WELL
+        return PASSED
     hour, covered = _gained(port, ERRORS_HOUR)["symbol_error"], _covered(port)
     most, rate = port.facts.limit(SYMBOLS_HOUR), soon / ERRORS_SOON.seconds
     if most is not None and covered and hour > most:
@@ -79,7 +78,7 @@ def symbols(port: PortCase) -> Finding | None:
         return fail(reason, Action.INSPECT, symbol_errors_per_hour=hour)
     second = port.facts.limit(SYMBOLS_SECOND)
     if second is None or rate <= second:
-        return WELL
+        return PASSED
     return warn(f"The port has {rate:.0f} symbol errors a second.", Action.INSPECT, symbol_errors_per_second=rate)
 
 
@@ -96,7 +95,7 @@ def rates(port: PortCase) -> Finding | None:
     if most is not None and a_second > most:
         reason = f"The port receives {a_second:.0f} packets a second with errors."
         return warn(reason, Action.INSPECT, receive_errors_per_second=a_second)
-    return WELL
+    return PASSED
 
 
 def stress(port: PortCase) -> Finding | None:
@@ -108,7 +107,7 @@ def stress(port: PortCase) -> Finding | None:
         if most is not None and rate > most:
             reason = f"The network is under stress: {words}, {rate:.3g} a second for ten minutes."
             return warn(reason, Action.INSPECT, kind=kind, per_second=rate)
-    return WELL
+    return PASSED
 
 
 def _gained(port: PortCase, window: SampleWindow) -> Mapping[str, float]:
@@ -139,7 +138,7 @@ CHECKS: tuple[Check, ...] = (
         port=fatal,
         latch=Latch(quiet=HOUR),
         windows=(ERRORS_SOON, DOWNS_SOON),
-        follows=_DOWN,
+        inhibited_by=_DOWN,
     ),
     Check(
         name="ib_symbol_errors",
@@ -153,7 +152,7 @@ CHECKS: tuple[Check, ...] = (
         after=5 * MINUTE,
         windows=(ERRORS_SOON, ERRORS_HOUR),
         limits=(SYMBOLS_SECOND, SYMBOLS_HOUR),
-        follows={**_DOWN, "ib_fatal_counter": "same"},
+        inhibited_by={**_DOWN, "ib_fatal_counter": "same"},
     ),
     Check(
         name="ib_error_rates",
@@ -166,7 +165,7 @@ CHECKS: tuple[Check, ...] = (
         port=rates,
         windows=(ERRORS_SOON,),
         limits=(RECOVERIES, RECEIVE),
-        follows={**_DOWN, "ib_fatal_counter": "same", "ib_symbol_errors": "same"},
+        inhibited_by={**_DOWN, "ib_fatal_counter": "same", "ib_symbol_errors": "same"},
     ),
     Check(
         name="roce_stress",
@@ -179,6 +178,6 @@ CHECKS: tuple[Check, ...] = (
         port=stress,
         windows=(ERRORS_LONG,),
         limits=(DISCARDS, TIMEOUTS, SLOW_STARTS, NOT_READY),
-        follows={**_DOWN, "ib_symbol_errors": "same", "ib_error_rates": "same"},
+        inhibited_by={**_DOWN, "ib_symbol_errors": "same", "ib_error_rates": "same"},
     ),
 )

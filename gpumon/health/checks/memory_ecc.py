@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from gpumon.health.check import MINUTE, Check, Latch, covers, same
 from gpumon.health.checks.xid import MEMORY, codes
-from gpumon.health.clearing import repaired
+from gpumon.health.clearing import is_repaired
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.sample_windows import SampleWindow, WindowSeries
-from gpumon.health.terms import FAIL, WARN, Action, Way
-from gpumon.health.verdict import OFF, WELL, Finding, Verdict, fail, over, warn
+from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, Verdict, Way, fail, recovered, warn
 
 RATE = Limit("ecc_corrected_per_second", 100, "Corrected ECC errors a second that are a storm.", AMOUNT)
 SRAM = Limit("ecc_corrected_sram", 10_000, "Corrected ECC errors in SRAM since the last reset that are many.", AMOUNT)
@@ -31,7 +30,7 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
     verdict = gpu.facts.open.get(("gpu_ecc_uncorrectable", gpu.state.uuid))
     if volatile is None or gpu.now.ecc_errors_total is None:
         # With MIG on the driver counts nothing for us: what was repaired is all that there is to know.
-        return WELL if gpu.now.mig_mode and verdict is not None and repaired(verdict, gpu.facts) else None
+        return PASSED if gpu.now.mig_mode and verdict is not None and is_repaired(verdict, gpu.facts) else None
     counted = {place: volatile.get(f"uncorrected,{place}", 0.0) for place in _WHERE}
     gained = {one.labels["location"]: one for one in gpu.series(_GAINED) if _is_new(one, gpu)}
     if gained:
@@ -39,7 +38,7 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
         return _found({place: one.gain for place, one in gained.items()}, at, "had")
     if any(counted.values()):
         return _not_watched(counted, gpu)
-    return over(Way.RESET) if verdict is not None and _was_reset(verdict, gpu) else WELL
+    return recovered(Way.RESET) if verdict is not None and _was_reset(verdict, gpu) else PASSED
 
 
 def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
@@ -66,7 +65,7 @@ def _not_watched(counted: dict[str, float], gpu: GpuCase) -> Finding:
     """They came while nobody looked, or a verdict was raised of them. One that was cleared in this boot is over."""
     cleared, booted = gpu.cleared("gpu_ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
     if cleared is not None and cleared > booted:
-        return WELL
+        return PASSED
     found = _found(counted, booted, "had, before the agent looked,")
     return warn(found.reason, found.action, at=booted, **found.evidence)
 
@@ -87,13 +86,13 @@ def corrected_storm(gpu: GpuCase) -> Finding | None:
         return None
     series = [one for one in gpu.series(_RATE) if one.labels["severity"] == "corrected"]
     if not series:
-        return WELL
+        return PASSED
     covered = max(one.covered for one in series)
     if covered < _SHORTEST:
         return None
     rate = sum(one.gain for one in series) / covered
     if rate <= limit:
-        return WELL
+        return PASSED
     reason = f"ECC corrects {rate:.0f} errors a second: a part of the memory is about to fail."
     return fail(reason, Action.RESET, corrected_per_second=round(rate, 1))
 
@@ -112,7 +111,7 @@ def corrected_high(gpu: GpuCase) -> Finding | None:
         if limit is not None and (count := volatile.get(f"corrected,{place}", 0.0)) > limit
     }
     if not many:
-        return WELL
+        return PASSED
     parts = " and ".join(f"{count:.0f} errors in its {_WHERE[place]}" for place, count in many.items())
     counts = {f"corrected_{place}": count for place, count in many.items()}
     return warn(f"ECC has corrected {parts} since the last reset.", Action.RESET, **counts)
@@ -123,7 +122,7 @@ SPENT = same("gpu_row_remap_failed", "gpu_ecc_sram_threshold")
 XIDS = same("gpu_xid_recurring", "gpu_xid_critical")
 
 
-def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """Whether another verdict about the same memory asks for as much; of Xids only those of memory are."""
     if cause.check in {"gpu_xid_critical", "gpu_xid_recurring"} and not codes(cause) & MEMORY:
         return False
@@ -142,8 +141,8 @@ CHECKS = (
 """,
         gpu=uncorrectable,
         latch=Latch(),
-        follows=SPENT | XIDS,
-        because=of_memory,
+        inhibited_by=SPENT | XIDS,
+        inhibited_if=of_memory,
         windows=(_GAINED,),
     ),
     Check(
@@ -156,8 +155,8 @@ CHECKS = (
 """,
         gpu=corrected_storm,
         after=5 * MINUTE,
-        follows=SPENT | XIDS | same("gpu_ecc_uncorrectable"),
-        because=of_memory,
+        inhibited_by=SPENT | XIDS | same("gpu_ecc_uncorrectable"),
+        inhibited_if=of_memory,
         windows=(_RATE,),
         limits=(RATE,),
     ),
@@ -171,8 +170,8 @@ CHECKS = (
 """,
         gpu=corrected_high,
         after=15 * MINUTE,
-        follows=SPENT | XIDS | same("gpu_ecc_uncorrectable", "gpu_ecc_corrected_storm"),
-        because=of_memory,
+        inhibited_by=SPENT | XIDS | same("gpu_ecc_uncorrectable", "gpu_ecc_corrected_storm"),
+        inhibited_if=of_memory,
         limits=(SRAM, DRAM),
     ),
 )

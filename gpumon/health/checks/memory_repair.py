@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from gpumon.health import recovery
-from gpumon.health.check import MINUTE, Check, beside, same
+from gpumon.health.check import MINUTE, Check, found_together, same
 from gpumon.health.checks.memory_ecc import FAULTS, SPENT, XIDS, of_memory
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.facts import GpuCase
-from gpumon.health.terms import WARN, Action
-from gpumon.health.verdict import WELL, Finding, Verdict, fail, warn
+from gpumon.health.verdict import PASSED, WARN, Action, Finding, Verdict, fail, warn
 
 
 def recovery_action(gpu: GpuCase) -> Finding | None:
@@ -16,7 +15,7 @@ def recovery_action(gpu: GpuCase) -> Finding | None:
     if number is None:
         return None
     if not number:
-        return WELL
+        return PASSED
     asked = recovery.of(number)
     hint = f": {asked.hint}" if asked.hint else ""
     return fail(f"The driver asks for {asked.words}{hint}.", asked.action, recovery_action=number)
@@ -27,7 +26,7 @@ def row_remap_pending(gpu: GpuCase) -> Finding | None:
     if pending is None:
         return None
     reason = "A bad memory row will be replaced by a spare when the GPU is reset; until then it is kept out of use."
-    return warn(reason, Action.RESET) if pending else WELL
+    return warn(reason, Action.RESET) if pending else PASSED
 
 
 def page_retirement_pending(gpu: GpuCase) -> Finding | None:
@@ -35,10 +34,10 @@ def page_retirement_pending(gpu: GpuCase) -> Finding | None:
     if pending is None:
         return None
     reason = "A bad memory page will be taken out of use when the driver is loaded the next time."
-    return warn(reason, Action.REBOOT) if pending else WELL
+    return warn(reason, Action.REBOOT) if pending else PASSED
 
 
-def of_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+def of_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """A reset may do, too. If it did not, what stands above is over, and this verdict says what is left to do."""
     return together and (cause.check == "gpu_ecc_uncorrectable" or bool(codes(cause) & MEMORY))
 
@@ -54,8 +53,8 @@ CHECKS = (
 """,
         gpu=recovery_action,
         after=MINUTE,
-        follows=FAULTS | SPENT | XIDS | same("gpu_ecc_uncorrectable") | {"nvswitch_error": "node"},
-        because=beside,
+        inhibited_by=FAULTS | SPENT | XIDS | same("gpu_ecc_uncorrectable") | {"nvswitch_error": "node"},
+        inhibited_if=found_together,
     ),
     Check(
         name="gpu_row_remap_pending",
@@ -67,8 +66,8 @@ CHECKS = (
 """,
         gpu=row_remap_pending,
         after=15 * MINUTE,
-        follows=SPENT | XIDS | same("gpu_ecc_uncorrectable", "gpu_ecc_corrected_storm", "gpu_recovery_action"),
-        because=of_memory,
+        inhibited_by=SPENT | XIDS | same("gpu_ecc_uncorrectable", "gpu_ecc_corrected_storm", "gpu_recovery_action"),
+        inhibited_if=of_memory,
     ),
     Check(
         name="gpu_page_retirement_pending",
@@ -80,7 +79,7 @@ CHECKS = (
 """,
         gpu=page_retirement_pending,
         after=15 * MINUTE,
-        follows=XIDS | same("gpu_ecc_uncorrectable"),
-        because=of_page,
+        inhibited_by=XIDS | same("gpu_ecc_uncorrectable"),
+        inhibited_if=of_page,
     ),
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from gpumon.health.check import Check
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import COUNT, Limit, Range
-from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
+from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 _LISTED = Range(0, 63)
 """The list has room for 64."""
@@ -31,7 +30,7 @@ def row_remap_failed(gpu: GpuCase) -> Finding | None:
     failed = gpu.now.row_remap_failed
     if failed is None:
         return None
-    return fail("A bad memory row could not be replaced: no spare is left.", Action.REPLACE) if failed else WELL
+    return fail("A bad memory row could not be replaced: no spare is left.", Action.REPLACE) if failed else PASSED
 
 
 def sram_threshold(gpu: GpuCase) -> Finding | None:
@@ -40,7 +39,7 @@ def sram_threshold(gpu: GpuCase) -> Finding | None:
     if exceeded is None:
         return None
     if not exceeded:
-        return WELL
+        return PASSED
     return fail("The SRAM had more uncorrectable errors than the driver accepts of a good board.", Action.REPLACE)
 
 
@@ -52,7 +51,7 @@ def rows_remapped(gpu: GpuCase) -> Finding | None:
     if rows is None:
         return None
     if rows < most:
-        return WELL
+        return PASSED
     reason = f"{rows:.0f} memory rows were replaced for uncorrectable errors: the spares come to an end."
     return warn(reason, Action.REPLACE, rows_remapped=rows)
 
@@ -63,7 +62,7 @@ def banks_without_spares(gpu: GpuCase) -> Finding | None:
     if banks is None:
         return None
     if not banks:
-        return WELL
+        return PASSED
     named = "1 memory bank has" if banks == 1 else f"{banks:.0f} memory banks have"
     return warn(f"{named} no spare row left: the next bad row there cannot be replaced.", Action.INSPECT, banks=banks)
 
@@ -79,7 +78,7 @@ def retired_pages(gpu: GpuCase) -> Finding | None:
     reason = f"{pages:.0f} of at most 64 memory pages are retired."
     if many is not None and pages > many:
         return fail(reason, Action.REPLACE, retired_pages=pages)
-    return warn(reason, Action.INSPECT, retired_pages=pages) if few is not None and pages > few else WELL
+    return warn(reason, Action.INSPECT, retired_pages=pages) if few is not None and pages > few else PASSED
 
 
 CHECKS = (
@@ -109,7 +108,7 @@ CHECKS = (
 1. The GPU still works as it should. Plan its replacement before a row cannot be replaced; {_PROOF}.
 """,
         gpu=rows_remapped,
-        follows={"gpu_row_remap_failed": "same"},
+        inhibited_by={"gpu_row_remap_failed": "same"},
         limits=(ROWS,),
     ),
     Check(
@@ -121,7 +120,7 @@ CHECKS = (
 2. Run the vendor's diagnostics in the next maintenance; more banks each time: plan the replacement.
 """,
         gpu=banks_without_spares,
-        follows={"gpu_row_remap_failed": "same", "gpu_row_remap_many": "same"},
+        inhibited_by={"gpu_row_remap_failed": "same", "gpu_row_remap_many": "same"},
     ),
     Check(
         name="gpu_retired_pages",

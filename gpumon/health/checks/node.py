@@ -5,8 +5,7 @@ from __future__ import annotations
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import Facts
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.terms import Action
-from gpumon.health.verdict import WELL, Finding, fail
+from gpumon.health.verdict import PASSED, Action, Finding, fail
 
 STUCK = SampleWindow("gpumon_nvml_stuck_seconds", 5 * MINUTE)
 
@@ -16,7 +15,7 @@ def driver_down(facts: Facts) -> Finding | None:
     if facts.node.nvml_up is None:
         return None
     if facts.node.nvml_up:
-        return WELL
+        return PASSED
     stuck = facts.node.nvml_stuck_seconds or 0.0
     # While the sampler is replaced no call is in the driver: what was seen just before counts too.
     hangs = facts.node.abandoned_children or any(max(one.values) > 0 for one in facts.series(STUCK))

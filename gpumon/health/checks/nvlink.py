@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from gpumon.health.catalogue import RECOVERY_ACTION
-from gpumon.health.check import MINUTE, Check, Latch, Where, Xids
+from gpumon.health.check import MINUTE, Check, Latch, Where, XidCause
 from gpumon.health.checks.xid import LINKS
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.policy import AMOUNT, COUNT, SHARE, Limit, Range
 from gpumon.health.products import link_speed
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow
-from gpumon.health.terms import Action, Level
-from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
+from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
 
 _ELSEWHERE = frozenset({108, 121, 137, 159, 173})
 """They accuse the peer, or are of links from chip to chip."""
@@ -44,10 +43,10 @@ BROKEN = frozenset({"malformed_packet", "buffer_overrun", "receive", "receive_ge
 _TRAINING_BEFORE, _TRAINING_AFTER = MINUTE, 3 * MINUTE
 """Seconds around the moment at which a GPU began anew: its links are down, and are trained again."""
 
-_LOST: Mapping[str, Where | Xids] = {
+_LOST: Mapping[str, Where | XidCause] = {
     "gpu_lost": "peer",
     "gpu_missing": "peer",
-    "gpu_xid_critical": Xids("same", LINK_XIDS),
+    "gpu_xid_critical": XidCause("same", LINK_XIDS),
 }
 
 
@@ -58,7 +57,7 @@ def down(gpu: GpuCase) -> Finding | None:
         return None
     dead = [link for link, one in links.items() if one.up == 0]
     if not dead:
-        return None if _forgotten(gpu) else WELL
+        return None if _forgotten(gpu) else PASSED
     named = f"NVLink {', '.join(dead)}" if len(dead) < len(links) else "Each NVLink"
     reason = f"{named} of {len(links)} {'is' if len(dead) in {1, len(links)} else 'are'} down."
     return fail(reason, Action.RESET, links_down=len(dead), links=len(links), down=",".join(dead))
@@ -79,7 +78,7 @@ def recovery_failed(gpu: GpuCase) -> Finding | None:
     cleared = gpu.cleared("nvlink_recovery_failed")
     grown = [one for one in _grown(gpu, RECOVERIES, since=cleared) if one.labels.get("result") == "failed"]
     if not grown:
-        return WELL
+        return PASSED
     links = ", ".join(sorted({one.labels["link"] for one in grown}, key=int))
     at = gpu.facts.wall(max(one.last_at for one in grown))
     return fail(f"NVLink {links} could not be trained again after errors.", Action.RESET, at=at, links=links)
@@ -98,11 +97,11 @@ def errors(gpu: GpuCase) -> Finding | None:
             kinds = by_link.setdefault(one.labels["link"], {})
             kinds[kind] = kinds.get(kind, 0.0) + one.gain
     if not by_link:
-        return WELL
+        return PASSED
     link = max(by_link, key=lambda one: sum(by_link[one].values()))
     kinds, count = by_link[link], sum(by_link[link].values())
     if count < most:
-        return WELL
+        return PASSED
     words = ", ".join(f"{gained:.0f} {kind.replace('_', ' ')}" for kind, gained in kinds.items())
     others = f"; {len(by_link) - 1} more links have errors too" if len(by_link) > 1 else ""
     return warn(f"Errors of NVLink {link} in five minutes: {words}{others}.", Action.INSPECT, link=link, errors=count)
@@ -114,7 +113,7 @@ def unstable(gpu: GpuCase) -> Finding | None:
         return OFF
     if not _can_tell(gpu):
         return None
-    return (most is not None and _erring(gpu, most)) or (downs is not None and _flapping(gpu, downs)) or WELL
+    return (most is not None and _erring(gpu, most)) or (downs is not None and _flapping(gpu, downs)) or PASSED
 
 
 def _erring(gpu: GpuCase, most: float) -> Finding | None:
@@ -151,7 +150,7 @@ def crc_high(gpu: GpuCase) -> Finding | None:
     crc = [one for one in _grown(gpu, ERRORS_SOON) if one.labels.get("kind") == "crc"]
     lasting = [one for one in crc if len(_minutes(gpu, one)) >= ERRORS_SOON.seconds / MINUTE]
     if not lasting:
-        return WELL
+        return PASSED
     worst, most = max(lasting, key=lambda one: one.gain), gpu.facts.limit(CRC_RATE)
     rate = worst.gain / ERRORS_SOON.seconds
     high = most is not None and rate >= most
@@ -172,7 +171,7 @@ def ber_high(gpu: GpuCase) -> Finding | None:
         return None
     link = max(known, key=lambda one: known[one])
     if known[link] <= most:
-        return WELL
+        return PASSED
     reason = f"NVLink {link} lets {known[link]:.1e} of its bits through wrong, more than {most:.0e}: it will fail."
     return fail(reason, Action.INSPECT, link=link, bit_error_ratio=known[link])
 
@@ -186,7 +185,7 @@ def slow(gpu: GpuCase) -> Finding | None:
     others = (one.gpu.nvlink_speed_bytes_per_second for one in gpu.facts.gpus if one.gpu.name == gpu.now.name)
     best = max([link_speed(gpu.now.name) or 0.0, *filter(None, others)])
     if speed >= share * best:
-        return WELL
+        return PASSED
     reason = f"Its slowest NVLink runs at {speed / 1e9:.1f} GB/s each way, where {best / 1e9:.1f} can be had."
     return warn(reason, Action.RESET, nvlink_speed_bytes_per_second=speed, best_bytes_per_second=best)
 
@@ -220,7 +219,7 @@ def _trained(facts: Facts) -> Iterator[tuple[float, float]]:
             yield state.reset_at - _TRAINING_BEFORE, state.reset_at + _TRAINING_AFTER
 
 
-_FAILING: Mapping[str, Where | Xids] = {**_LOST, "nvlink_down": "same", "nvlink_recovery_failed": "same"}
+_FAILING: Mapping[str, Where | XidCause] = {**_LOST, "nvlink_down": "same", "nvlink_recovery_failed": "same"}
 
 CHECKS = (
     Check(
@@ -235,7 +234,7 @@ CHECKS = (
         gpu=down,
         after=2 * MINUTE,
         grace=True,
-        follows={**_LOST, "fabric_manager_down": "node", "nvswitch_error": "node"},
+        inhibited_by={**_LOST, "fabric_manager_down": "node", "nvswitch_error": "node"},
     ),
     Check(
         name="nvlink_recovery_failed",
@@ -248,7 +247,7 @@ CHECKS = (
         gpu=recovery_failed,
         latch=Latch(),
         windows=(RECOVERIES,),
-        follows={**_LOST, "nvlink_down": "same"},
+        inhibited_by={**_LOST, "nvlink_down": "same"},
     ),
     Check(
         name="nvlink_unstable",
@@ -262,7 +261,7 @@ CHECKS = (
         clear_after=10 * MINUTE,
         windows=(ERRORS_LONG, UP),
         limits=(BAD_MINUTES, MOST_DOWNS),
-        follows=_FAILING,
+        inhibited_by=_FAILING,
     ),
     Check(
         name="nvlink_crc_high",
@@ -276,7 +275,7 @@ CHECKS = (
         gpu=crc_high,
         windows=(ERRORS_SOON,),
         limits=(CRC_RATE,),
-        follows={**_FAILING, "nvlink_unstable": "same"},
+        inhibited_by={**_FAILING, "nvlink_unstable": "same"},
     ),
     Check(
         name="nvlink_ber_high",
@@ -288,7 +287,7 @@ CHECKS = (
         gpu=ber_high,
         after=5 * MINUTE,
         limits=(BIT_ERRORS,),
-        follows={**_FAILING, "nvlink_unstable": "same"},
+        inhibited_by={**_FAILING, "nvlink_unstable": "same"},
     ),
     Check(
         name="nvlink_errors",
@@ -301,7 +300,7 @@ CHECKS = (
         gpu=errors,
         windows=(ERRORS_SOON, RECOVERIES),
         limits=(MOST_ERRORS,),
-        follows={**_FAILING, "nvlink_unstable": "same", "nvlink_crc_high": "same", "nvlink_ber_high": "same"},
+        inhibited_by={**_FAILING, "nvlink_unstable": "same", "nvlink_crc_high": "same", "nvlink_ber_high": "same"},
     ),
     Check(
         name="nvlink_slow",
@@ -316,6 +315,6 @@ CHECKS = (
         after=5 * MINUTE,
         grace=True,
         limits=(SPEED,),
-        follows=_FAILING,
+        inhibited_by=_FAILING,
     ),
 )

@@ -8,8 +8,7 @@ from gpumon.health.check import DAY, MINUTE, Check, Latch, Where
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.terms import Action, Level
-from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
+from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
 from gpumon.model.error_event import AER
 
 REPLAYS = SampleWindow("gpumon_gpu_pcie_replays_total", 5 * MINUTE)
@@ -36,7 +35,7 @@ def width(gpu: GpuCase) -> Finding | None:
     if not now or not most:
         return None
     if now >= most:
-        return WELL
+        return PASSED
     reason = f"The PCIe link has {now:.0f} of {most:.0f} lanes."
     return fail(reason, Action.INSPECT, pcie_link_width=now, pcie_link_width_max=most)
 
@@ -50,12 +49,12 @@ def generation(gpu: GpuCase) -> Finding | None:
     if not now or not most:
         return None
     if now >= most:
-        return WELL
+        return PASSED
     load, seen = gpu.series(BUSY), gpu.series(GENERATION)
     if not load or not seen or load[0].mean < busy or min(load[0].covered, seen[0].covered) < BUSY.seconds - _SLACK:
-        return None if gpu.has_verdict("pcie_generation_degraded") else WELL
+        return None if gpu.has_verdict("pcie_generation_degraded") else PASSED
     if max(seen[0].values) >= most:
-        return WELL
+        return PASSED
     reason = f"The PCIe link ran at generation {now:.0f} of {most:.0f} through ten minutes of work."
     return warn(reason, Action.INSPECT, pcie_link_generation=now, pcie_link_generation_max=most)
 
@@ -69,7 +68,7 @@ def replays(gpu: GpuCase) -> Finding | None:
     most = math.ceil(share * REPLAYS_A_LANE * 2 ** (max(of, _THIRD) - _THIRD) * lanes)
     rate = sum(one.gain for one in gpu.growth(REPLAYS)) / (REPLAYS.seconds / MINUTE)
     if rate <= most:
-        return WELL
+        return PASSED
     reason = f"The PCIe link sends {rate:.0f} packets a minute again; {most} are normal for its kind."
     return warn(reason, Action.INSPECT, replays_per_minute=rate, normal_per_minute=float(most))
 
@@ -82,7 +81,7 @@ def errors(gpu: GpuCase) -> Finding | None:
         if one := grown.get(kind):
             reason = f"The PCIe link had {one.gain:.0f} {words} errors."
             return say(reason, Action.INSPECT, at=gpu.facts.wall(one.last_at), errors=one.gain, kind=kind)
-    return WELL
+    return PASSED
 
 
 def aer(gpu: GpuCase) -> Finding:
@@ -95,7 +94,7 @@ def aer(gpu: GpuCase) -> Finding:
         if one.kind == AER and one.fatal and one.bus_id in own and not one.historical and one.last_wall > cleared
     ]
     if not found:
-        return WELL
+        return PASSED
     where = "the GPU" if found[-1].bus_id == gpu.state.bus_id else f"the port above it ({found[-1].bus_id})"
     reason = f"The kernel reported a fatal PCIe error of {where}: {found[-1].text}"
     return fail(reason.rstrip(".") + ".", Action.REBOOT, at=found[-1].last_wall, pci_bus_id=found[-1].bus_id)
@@ -114,7 +113,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         gpu=aer,
         latch=Latch(),
-        follows=_GONE,
+        inhibited_by=_GONE,
     ),
     Check(
         name="pcie_errors",
@@ -128,7 +127,7 @@ CHECKS: tuple[Check, ...] = (
         gpu=errors,
         latch=Latch(quiet=DAY),
         windows=(ERRORS,),
-        follows={**_GONE, "pcie_fatal_error": "same"},
+        inhibited_by={**_GONE, "pcie_fatal_error": "same"},
     ),
     Check(
         name="pcie_width_degraded",
@@ -140,7 +139,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         gpu=width,
         after=5 * MINUTE,
-        follows={**_GONE, "pcie_fatal_error": "same"},
+        inhibited_by={**_GONE, "pcie_fatal_error": "same"},
     ),
     Check(
         name="pcie_generation_degraded",
@@ -154,7 +153,7 @@ CHECKS: tuple[Check, ...] = (
         gpu=generation,
         windows=(BUSY, GENERATION),
         limits=(BUSY_SHARE,),
-        follows={**_GONE, "pcie_fatal_error": "same", "pcie_width_degraded": "same"},
+        inhibited_by={**_GONE, "pcie_fatal_error": "same", "pcie_width_degraded": "same"},
     ),
     Check(
         name="pcie_replays",
@@ -167,6 +166,6 @@ CHECKS: tuple[Check, ...] = (
         gpu=replays,
         windows=(REPLAYS,),
         limits=(REPLAY_SHARE,),
-        follows={**_GONE, "pcie_fatal_error": "same", "pcie_errors": "same", "pcie_width_degraded": "same"},
+        inhibited_by={**_GONE, "pcie_fatal_error": "same", "pcie_errors": "same", "pcie_width_degraded": "same"},
     ),
 )

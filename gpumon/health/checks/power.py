@@ -6,8 +6,7 @@ from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import AMOUNT, SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow, with_labels
-from gpumon.health.terms import WARN, Action
-from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
+from gpumon.health.verdict import OFF, PASSED, WARN, Action, Finding, fail, warn
 from gpumon.model.gpu import Gpu
 
 BRAKED = SampleWindow("gpumon_gpu_clock_event_seconds_total", MINUTE)
@@ -37,7 +36,7 @@ def brake(gpu: GpuCase) -> Finding | None:
         return None
     gained = counted.gain if counted is not None else 0.0
     if not active and gained <= 0:
-        return WELL
+        return PASSED
     reason = "The power brake holds it down: the supplies, or the rack, ask for less power at once."
     return fail(reason, Action.INSPECT, hw_power_brake_active=active or 0.0, hw_power_brake_seconds=gained)
 
@@ -51,12 +50,12 @@ def cap(gpu: GpuCase) -> Finding | None:
         return None
     low = _too_low(gpu)
     if low is None:
-        return WELL
+        return PASSED
     share = gpu.mean(CAPPED, reason="sw_power_cap")
     if share is None:
         return None
     if share <= most:
-        return WELL
+        return PASSED
     reason = f"Its power limit of {gpu.now.power_limit_watts:.0f} W, {low}, held it back {share:.0%} of half an hour."
     return warn(reason, Action.NONE, power_limit_watts=gpu.now.power_limit_watts, power_capped_ratio=round(share, 2))
 
@@ -82,7 +81,7 @@ def implausible(gpu: GpuCase) -> Finding | None:
     if most is not None and draw > most * highest:
         return _implausible(gpu.now, f"of at most {highest:.0f} W")
     if draw >= max((least or 0.0) * limit, gpu.facts.limit(LEAST_WATTS) or 0.0):
-        return WELL
+        return PASSED
     return _implausible(gpu.now, "under load") if (gpu.now.utilization_ratio or 0.0) >= LOADED else None
 
 

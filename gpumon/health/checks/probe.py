@@ -7,11 +7,24 @@ from itertools import takewhile
 
 from gpumon.health.check import DAY, MINUTE, Check, Latch, Where, same
 from gpumon.health.facts import Facts, GpuCase
-from gpumon.health.free import is_free
-from gpumon.health.mended import Mended, mended
+from gpumon.health.free_node import is_free
 from gpumon.health.policy import COUNT, Limit
-from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import NODE, OFF, WELL, Finding, Verdict, VerdictTransition, fail, over, unknown, warn
+from gpumon.health.repairs_since_run import RepairSinceRun, repairs_since_run
+from gpumon.health.verdict import (
+    FAIL,
+    NODE,
+    OFF,
+    PASSED,
+    WARN,
+    Action,
+    Finding,
+    Verdict,
+    VerdictTransition,
+    fail,
+    recovered,
+    unknown,
+    warn,
+)
 from gpumon.probe.core.frames import SETUP_STAGES
 from gpumon.probe.core.preflight import REFUSED
 from gpumon.probe.core.probes import ALL_REDUCE
@@ -56,10 +69,10 @@ def _of_node(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | 
     if last is None or _is_to_be_proved(last, facts.wall(0.0), facts):
         return None
     if last.ended <= facts.cleared.get((check, NODE), 0.0):
-        return WELL
+        return PASSED
     if last.outcome == outcome and _blamed(last) not in {state.uuid for state in facts.gpus}:
         return last
-    return WELL if last.outcome == outcome or last.is_whole else None
+    return PASSED if last.outcome == outcome or last.is_whole else None
 
 
 def _of_gpu(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | None:
@@ -70,7 +83,7 @@ def _of_gpu(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | N
     if _is_to_be_proved(last, gpu.facts.wall(gpu.state.reset_at or 0.0), gpu.facts):
         return None
     blamed = last.outcome == outcome and _blamed(last) == gpu.device
-    return last if blamed and last.ended > (gpu.cleared(check) or 0.0) else WELL
+    return last if blamed and last.ended > (gpu.cleared(check) or 0.0) else PASSED
 
 
 def _is_to_be_proved(last: ProbeResult, repaired: float, facts: Facts) -> bool:
@@ -106,17 +119,17 @@ def slow(facts: Facts) -> Finding | None:
     found = _of_node(facts, "allreduce_slow", "degraded")
     if isinstance(found, ProbeResult):
         return _slow(found, "The all-reduce")
-    return found and over()
+    return found and recovered()
 
 
 def gpu_slow(gpu: GpuCase) -> Finding | None:
     found = _of_gpu(gpu, "gpu_allreduce_slow", "degraded")
     if isinstance(found, ProbeResult):
         return _slow(found, "This GPU slows the all-reduce. It")
-    return found and over()
+    return found and recovered()
 
 
-def explained(_verdict: Verdict, _cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+def explained(_verdict: Verdict, _cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """Return whether the cause explains the slow run: whatever slows a GPU or link does."""
     return together
 
@@ -148,7 +161,7 @@ def failing(facts: Facts) -> Finding | None:
         return None
     newest = ran[-1]
     if newest.outcome in DECISIVE:
-        return WELL
+        return PASSED
     since = facts.cleared.get(("allreduce_failing", NODE), 0.0)
     count = sum(1 for _ in takewhile(lambda one: _is_failure(one, since), reversed(ran)))
     if count < most:
@@ -171,7 +184,7 @@ def unkillable(facts: Facts) -> Finding:
     """Fail until a reboot: the next process on that GPU hangs as well."""
     pids = facts.probe.unkillable
     if not pids:
-        return WELL
+        return PASSED
     words = f"{len(pids)} processes of the all-reduce" if len(pids) > 1 else "one process of the all-reduce"
     reason = f"SIGKILL does not end {words}: blocked in the kernel. The last run shows the stage."
     return fail(reason, Action.REBOOT, processes=float(len(pids)))
@@ -183,7 +196,7 @@ def stale(facts: Facts) -> Finding | None:
     A skip is not a run: on a free node it only gives the reason.
     """
     if facts.probe.next_run is None or _is_decided(facts) or not is_free(facts):
-        return WELL
+        return PASSED
     if facts.probe.running is not None:
         return None
     since = facts.now.uptime if facts.probe.free_since is None else facts.probe.free_since
@@ -194,7 +207,7 @@ def stale(facts: Facts) -> Finding | None:
     repaired = next(_repaired(facts), None)
     if repaired is not None:
         return unknown(f"No all-reduce has run since {repaired.words}: `gpumon probe allreduce` runs one.", Action.NONE)
-    return WELL
+    return PASSED
 
 
 def _is_put_off(facts: Facts) -> bool:
@@ -223,14 +236,14 @@ def _last_skip(facts: Facts) -> str:
     return f" The last run was skipped ({last.reason}). {last.hint}".rstrip()
 
 
-def _repaired(facts: Facts) -> Iterator[Mended]:
+def _repaired(facts: Facts) -> Iterator[RepairSinceRun]:
     """Yield repairs of GPUs since the last run that measured them."""
     measured = [one for one in _ran(facts) if one.outcome in DECISIVE]
 
     def since(one: VerdictTransition) -> float:
         return facts.now.wall - facts.age(one)
 
-    yield from mended(measured, facts.gpus, facts.transitions, wall=facts.wall, since=since)
+    yield from repairs_since_run(measured, facts.gpus, facts.transitions, wall=facts.wall, since=since)
 
 
 _ANY: tuple[str, ...] = (
@@ -278,7 +291,7 @@ CHECKS: tuple[Check, ...] = (
         node=unkillable,
         after=MINUTE,
         latch=Latch(),
-        follows={"gpu_driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any"},
+        inhibited_by={"gpu_driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any"},
     ),
     Check(
         name="gpu_allreduce_wrong",
@@ -316,7 +329,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         node=failing,
         limits=(FAILURES,),
-        follows={"gpu_driver_down": "node", "allreduce_unkillable": "node", **_after(*_ANY)},
+        inhibited_by={"gpu_driver_down": "node", "allreduce_unkillable": "node", **_after(*_ANY)},
     ),
     Check(
         name="gpu_allreduce_slow",
@@ -330,8 +343,8 @@ CHECKS: tuple[Check, ...] = (
         gpu=gpu_slow,
         latch=Latch(quiet=7 * DAY),
         acceptable=True,
-        follows=_after(*_ANY, *_LINKS) | same(*_SLOWING),
-        because=explained,
+        inhibited_by=_after(*_ANY, *_LINKS) | same(*_SLOWING),
+        inhibited_if=explained,
     ),
     Check(
         name="allreduce_slow",
@@ -349,8 +362,8 @@ CHECKS: tuple[Check, ...] = (
         node=slow,
         latch=Latch(quiet=7 * DAY),
         acceptable=True,
-        follows=CAUSES_OF_SLOW_RUNS,
-        because=explained,
+        inhibited_by=CAUSES_OF_SLOW_RUNS,
+        inhibited_if=explained,
     ),
     Check(
         name="allreduce_stale",

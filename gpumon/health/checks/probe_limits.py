@@ -8,8 +8,7 @@ from gpumon.health.check import Check, Where
 from gpumon.health.checks import probe
 from gpumon.health.facts import Facts
 from gpumon.health.policy import Limit, Range
-from gpumon.health.terms import WARN, Action
-from gpumon.health.verdict import OFF, WELL, Finding, warn
+from gpumon.health.verdict import OFF, PASSED, WARN, Action, Finding, warn
 from gpumon.model.reading import KEY_SEPARATOR
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 
@@ -51,7 +50,7 @@ def latency_high(facts: Facts) -> Finding | None:
     algorithm = max(medians, key=medians.__getitem__)
     seconds = medians[algorithm]
     if seconds <= limit:
-        return WELL
+        return PASSED
     reason = (
         f"Half of the {algorithm} all-reduces of {_SMALLEST} bytes took longer than {seconds * 1e3:.1f} ms; "
         f"the limit is {limit * 1e3:.1f} ms."
@@ -76,7 +75,7 @@ def bandwidth_low(facts: Facts) -> Finding | None:
                 f"size; the limit is {limit / 1e9:.3g} GB/s."
             )
             return warn(reason, Action.INSPECT, busbw_bytes_per_second=busbw, algorithm=algorithm, backend=backend)
-    return WELL
+    return PASSED
 
 
 def _rows(metric: Mapping[str, float] | None) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -103,8 +102,8 @@ CHECKS: tuple[Check, ...] = (
 """,
         node=bandwidth_low,
         limits=(NCCL_BUSBW, GLOO_BUSBW),
-        follows=_FOLLOWS,
-        because=probe.explained,
+        inhibited_by=_FOLLOWS,
+        inhibited_if=probe.explained,
     ),
     Check(
         name="allreduce_latency_high",
@@ -117,7 +116,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         node=latency_high,
         limits=(LATENCY,),
-        follows=_FOLLOWS,
-        because=probe.explained,
+        inhibited_by=_FOLLOWS,
+        inhibited_if=probe.explained,
     ),
 )

@@ -6,8 +6,7 @@ from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import Limit, Range
 from gpumon.health.products import slowdown_margin
-from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
+from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 _DEGREES, _MARGINS = Range(30, 150), Range(-50, 50)
 """Colder is no GPU at work, and warmer none that still works."""
@@ -35,7 +34,7 @@ def margin_low(gpu: GpuCase) -> Finding | None:
     if margin is None:
         return _core_hot(gpu)
     if margin > (least or 0.0):
-        return WELL
+        return PASSED
     if _braked(gpu, margin):
         reason = f"It is {_degrees(-margin)} above its limit: the hardware slows it down."
         return fail(reason, Action.INSPECT, thermal_margin_celsius=margin)
@@ -70,7 +69,7 @@ def _core_hot(gpu: GpuCase) -> Finding | None:
     if most is None:
         return OFF
     if core < most:
-        return WELL
+        return PASSED
     return warn(f"Its core has {core:.0f} degrees, of at most {most:.0f}.", Action.INSPECT, temperature_celsius=core)
 
 
@@ -82,7 +81,7 @@ def memory_hot(gpu: GpuCase) -> Finding | None:
     if most is None:
         return OFF
     if now <= most:
-        return WELL
+        return PASSED
     reason = f"Its memory has {now:.0f} degrees, of at most {most:.0f}."
     return warn(reason, Action.INSPECT, memory_temperature_celsius=now, memory_temperature_max_celsius=most)
 
@@ -107,6 +106,6 @@ CHECKS = (
         after=5 * MINUTE,
         clear_after=2 * MINUTE,
         limits=(MEMORY,),
-        follows={"gpu_thermal_margin_low": "same"},
+        inhibited_by={"gpu_thermal_margin_low": "same"},
     ),
 )

@@ -6,8 +6,7 @@ from gpumon.health.check import HOUR, MINUTE, Check
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import SHARE, Limit
 from gpumon.health.sample_windows import MIN_COVERAGE, SampleWindow, with_labels
-from gpumon.health.terms import WARN
-from gpumon.health.verdict import OFF, WELL, Finding, warn
+from gpumon.health.verdict import OFF, PASSED, WARN, Finding, warn
 
 BUSY_SECONDS = SampleWindow("gpumon_gpu_busy_seconds_total", HOUR)
 OBSERVED_SECONDS = SampleWindow("gpumon_gpu_observed_seconds_total", HOUR)
@@ -25,7 +24,7 @@ def idle(gpu: GpuCase) -> Finding | None:
     if share is None or processes is None:
         return None
     if share >= limit or min(processes.values) == 0:
-        return WELL
+        return PASSED
     return warn(f"Processes held it for an hour in which it was busy {share:.0%} of the time.", busy_ratio=share)
 
 
@@ -38,7 +37,7 @@ def busy(gpu: GpuCase) -> Finding | None:
     if share is None:
         return None
     if share <= limit:
-        return WELL
+        return PASSED
     return warn(f"It was busy {share:.0%} of the last hour, above the limit of {limit:.0%}.", busy_ratio=share)
 
 
@@ -63,7 +62,7 @@ CHECKS = (
         clear_after=15 * MINUTE,
         windows=(BUSY_SECONDS, OBSERVED_SECONDS, PROCESSES),
         limits=(IDLE,),
-        follows={"gpu_spin": "same"},
+        inhibited_by={"gpu_spin": "same"},
         pages=False,
     ),
     Check(

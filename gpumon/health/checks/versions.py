@@ -8,8 +8,7 @@ from typing import Any
 
 from gpumon.health.check import MINUTE, Check
 from gpumon.health.facts import Facts, GpuCase
-from gpumon.health.terms import WARN, Action
-from gpumon.health.verdict import WELL, Finding, warn
+from gpumon.health.verdict import PASSED, WARN, Action, Finding, warn
 
 OF_NODE: Mapping[str, str] = {"driver": "The driver", "nccl": "NCCL"}
 """What every job on the node uses, in words. NCCL's is that of the last run of the probe."""
@@ -30,7 +29,7 @@ def of_node(facts: Facts) -> Finding | None:
         words.append(_tie(name, groups))
     if wrong:
         return warn(" ".join(words), Action.INSPECT, **wrong)
-    return WELL if known or not expected else None
+    return PASSED if known or not expected else None
 
 
 def _undecided(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
@@ -64,7 +63,7 @@ def of_gpu(gpu: GpuCase) -> Finding | None:
         return None
     wrong = list(_differences(gpu))
     if not wrong:
-        return WELL
+        return PASSED
     versions = {name: getattr(gpu.now, name) for name, _ in wrong}
     return warn(" ".join(words for _, words in wrong), Action.INSPECT, **versions)
 

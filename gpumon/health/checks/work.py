@@ -7,8 +7,7 @@ from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.policy import COUNT, SHARE, Limit, Range
 from gpumon.health.products import is_coherent
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.terms import WARN, Action
-from gpumon.health.verdict import OFF, WELL, Finding, fail, warn
+from gpumon.health.verdict import OFF, PASSED, WARN, Action, Finding, fail, warn
 
 STUCK = Limit(
     "stuck_process_seconds", 5 * MINUTE, "Time for which a process that holds a GPU may sit in the kernel.", COUNT
@@ -37,7 +36,7 @@ def process_stuck(facts: Facts) -> Finding | None:
         return None
     stuck = [one for one in facts.stuck if facts.now.at - one.since >= longest]
     if not stuck:
-        return WELL
+        return PASSED
     held = {minor for one in stuck for minor in one.gpus}
     gpus = ", ".join(str(state.index) for state in facts.gpus if state.gpu.minor in held)
     minutes = (facts.now.at - min(one.since for one in stuck)) / MINUTE
@@ -59,7 +58,7 @@ def memory_orphaned(gpu: GpuCase) -> Finding | None:
     if now.mig_mode or gpu.state.c2c_links or is_coherent(now.name or ""):
         return None
     if now.memory_used_bytes < least or now.processes:
-        return WELL
+        return PASSED
     reason = f"{now.memory_used_bytes / (1 << 30):.0f} GiB of its memory are in use, and no process has it."
     return warn(reason, Action.RESET, memory_used_bytes=now.memory_used_bytes)
 
@@ -73,12 +72,12 @@ def spin(gpu: GpuCase) -> Finding | None:
     if not limit or now is None:
         return None
     if now < busy:
-        return WELL
+        return PASSED
     utilization, draw = gpu.mean(BUSY), gpu.peak(DRAW)
     if utilization is None or draw is None:
         return None
     if utilization < busy or draw >= low * limit or _reads_memory(gpu):
-        return WELL
+        return PASSED
     at_most = f"at no more than {draw:.0f} W of {limit:.0f}"
     reason = f"It was busy {utilization:.0%} of 15 minutes {at_most}: its kernels seem to wait."
     return warn(reason, Action.RESTART, utilization_ratio=round(utilization, 3), power_watts=round(draw))
@@ -95,7 +94,7 @@ def persistence_off(gpu: GpuCase) -> Finding | None:
     if mode is None:
         return None
     reason = "Persistence mode is off: each first user waits for the GPU, and its settings and counters are lost."
-    return WELL if mode else warn(reason, persistence_mode=mode)
+    return PASSED if mode else warn(reason, persistence_mode=mode)
 
 
 def settings_pending(gpu: GpuCase) -> Finding | None:
@@ -107,7 +106,7 @@ def settings_pending(gpu: GpuCase) -> Finding | None:
         return None
     waiting = [f"{name} {'on' if pending else 'off'}" for name, (mode, pending) in known.items() if mode != pending]
     if not waiting:
-        return WELL
+        return PASSED
     return warn(f"A change waits for a reset: {' and '.join(waiting)}.", Action.RESET, pending=", ".join(waiting))
 
 
@@ -124,7 +123,7 @@ CHECKS = (
 """,
         node=process_stuck,
         limits=(STUCK,),
-        follows={"gpu_driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any", "allreduce_unkillable": "node"},
+        inhibited_by={"gpu_driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any", "allreduce_unkillable": "node"},
     ),
     Check(
         name="gpu_memory_orphaned",
@@ -137,7 +136,7 @@ CHECKS = (
         gpu=memory_orphaned,
         after=5 * MINUTE,
         limits=(ORPHANED,),
-        follows={"gpu_process_stuck": "node"},
+        inhibited_by={"gpu_process_stuck": "node"},
     ),
     Check(
         name="gpu_spin",
@@ -152,7 +151,7 @@ CHECKS = (
         gpu=spin,
         windows=(BUSY, DRAW, TRAFFIC),
         limits=(SPIN_BUSY, SPIN_DRAW, SPIN_TRAFFIC),
-        follows={"gpu_power_brake": "same", "gpu_power_implausible": "same", "gpu_hw_slowdown": "same"},
+        inhibited_by={"gpu_power_brake": "same", "gpu_power_implausible": "same", "gpu_hw_slowdown": "same"},
     ),
     Check(
         name="gpu_persistence_off",

@@ -13,8 +13,21 @@ from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.nvlink5 import FOLLOW_154
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.recovery import RECOVERY
-from gpumon.health.terms import ACTIONS, FAIL, WARN, Action, Way
-from gpumon.health.verdict import NODE, OFF, WELL, Finding, Verdict, fail, over, warn
+from gpumon.health.verdict import (
+    ACTIONS,
+    FAIL,
+    NODE,
+    OFF,
+    PASSED,
+    WARN,
+    Action,
+    Finding,
+    Verdict,
+    Way,
+    fail,
+    recovered,
+    warn,
+)
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import FALLEN_OFF, SXID, ErrorEvent
 
@@ -86,7 +99,7 @@ def told(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[Tol
 
 def unplanned(gpu: GpuCase, check: str, seconds: float) -> Iterator[Told]:
     """The same, for who counts how often it comes: less what came in maintenance."""
-    return (one for one in told(gpu, check, seconds) if not gpu.facts.planned(one.event))
+    return (one for one in told(gpu, check, seconds) if not gpu.facts.in_maintenance(one.event))
 
 
 def age(event: ErrorEvent, facts: Facts) -> float:
@@ -139,7 +152,7 @@ def nvswitch_error(facts: Facts) -> Finding | None:
     ]
     if not found:
         minor = (known := facts.open.get(key)) is not None and known.level is WARN
-        return over(Way.QUIET) if minor else WELL
+        return recovered(Way.QUIET) if minor else PASSED
     worst = max(found, key=lambda event: (bool(event.fatal), event.last_wall))
     say, action = (fail, Action.REBOOT) if worst.fatal else (warn, Action.NONE)
     words = f"NVSwitch {worst.bus_id} had {'a fatal' if worst.fatal else 'an'} error: SXid {worst.code}."
@@ -154,7 +167,7 @@ def recurring(gpu: GpuCase) -> Finding | None:
     found = [one for one in events if one.critical and one.code != RECOVERY_ACTION]
     counted = Counter(one.code for one in found).most_common(1)
     if not counted or counted[0][1] < limit:
-        return WELL
+        return PASSED
     code, times = counted[0]
     last = [one for one in found if one.code == code][-1]
     words = f"{last.words} It came {times} times within 24 hours: a reset does not cure it."
@@ -166,12 +179,12 @@ def critical(gpu: GpuCase) -> Finding | None:
     known = tuple(told(gpu, "gpu_xid_critical"))
     found = [one for one in known if one.critical]
     if not found:
-        return over() if is_taken_back(gpu, "gpu_xid_critical", known) else WELL
+        return recovered() if is_taken_back(gpu, "gpu_xid_critical", known) else PASSED
     at = max(one.event.last_wall for one in found)
     return fail(reason(found), worst(found).action, at=at, **evidence(found))
 
 
-def explained(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+def explained(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """Whether all the Xids of a verdict are explained by another verdict."""
     found = codes(verdict)
     match cause.check:
@@ -221,9 +234,9 @@ CHECKS = (
 """,
         gpu=critical,
         latch=Latch(),
-        follows=same("gpu_reset_required", "gpu_init_failed", "gpu_stuck")
+        inhibited_by=same("gpu_reset_required", "gpu_init_failed", "gpu_stuck")
         | same("gpu_row_remap_failed", "gpu_ecc_sram_threshold", "gpu_xid_recurring")
         | {"gpu_lost": "any", "gpu_missing": "any", "nvswitch_error": "node"},
-        because=explained,
+        inhibited_if=explained,
     ),
 )

@@ -7,15 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gpumon.health.catalogue import NVLINK, RECOVERY_ACTION, Catalogue
-from gpumon.health.check import DAY, MINUTE, Check, Latch, beside, covers, same
+from gpumon.health.check import DAY, MINUTE, Check, Latch, covers, found_together, same
 from gpumon.health.checks.memory_ecc import FAULTS, XIDS
 from gpumon.health.checks.nvlink import LINK_XIDS
 from gpumon.health.checks.xid import MEMORY, Told, age, codes, evidence, is_taken_back, reason, told, unplanned, worst
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.terms import FAIL, WARN, Action
-from gpumon.health.verdict import NODE, OFF, WELL, Finding, Verdict, fail, over, warn
+from gpumon.health.verdict import FAIL, NODE, OFF, PASSED, WARN, Action, Finding, Verdict, fail, recovered, warn
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.snapshot import CONTAINER
@@ -38,9 +37,9 @@ def warning(gpu: GpuCase) -> Finding | None:
     found = [one for one in recent if _warns(one, catalogue)]
     if not found:
         cancelled = any(one.event.cancelled_wall is not None for one in recent)
-        return over() if cancelled or is_taken_back(gpu, "gpu_xid", recent) else WELL
+        return recovered() if cancelled or is_taken_back(gpu, "gpu_xid", recent) else PASSED
     at = max(one.event.last_wall for one in found)
-    contained = sum(one.code == _CONTAINED and not gpu.facts.planned(one.event) for one in found)
+    contained = sum(one.code == _CONTAINED and not gpu.facts.in_maintenance(one.event) for one in found)
     if contained > 1:
         words = f"Xid {_CONTAINED}, a contained memory error, came {contained} times within 24 hours."
         return fail(words, Action.RESET, at=at, xid=_CONTAINED, events=contained)
@@ -63,7 +62,7 @@ def unknown_code(gpu: GpuCase) -> Finding | None:
         if one.code not in gpu.facts.catalogue.rows and age(one.event, gpu.facts) <= DAY
     ]
     if not found:
-        return WELL
+        return PASSED
     words = f"Xid {found[-1].code} is not known to this version: a newer driver has it."
     return warn(words, Action.NONE, at=max(one.event.last_wall for one in found), **evidence(found))
 
@@ -83,7 +82,7 @@ def repeated(gpu: GpuCase) -> Finding | None:
             return make(words, action, at=at, xid=code, events=times)
     known = gpu.facts.open.get(("gpu_xid_app_repeated", gpu.device))
     shared = known is not None and any(_elsewhere(code, gpu) for code in codes(known))
-    return over() if shared else WELL
+    return recovered() if shared else PASSED
 
 
 def _sticking(events: list[ErrorEvent]) -> tuple[int, str]:
@@ -115,7 +114,7 @@ def everywhere(facts: Facts) -> Finding | None:
             met.setdefault(one.code, {})[gpu.state.uuid] = one.last_wall
     spread = {code: gpus for code, gpus in met.items() if len(gpus) > 1}
     if not spread:
-        return WELL
+        return PASSED
     code = max(spread, key=lambda code: max(spread[code].values()))
     words = f"Xid {code} came to {len(spread[code])} GPUs within 24 hours: an application is at fault, no GPU."
     return warn(words, Action.RESTART, at=max(spread[code].values()), xid=code, gpus=len(spread[code]))
@@ -138,7 +137,7 @@ def storm(gpu: GpuCase) -> Finding | None:
     rates = {int(one.labels["xid"]): one.gain / one.covered * MINUTE for one in series}
     code = max(rates, key=lambda one: rates[one], default=None)
     if code is None or rates[code] <= limit:
-        return WELL
+        return PASSED
     row = gpu.facts.catalogue.xid(code)
     words = f"Xid {code} comes {rates[code]:.0f} times a minute: it may drown others in the kernel log."
     action = Action.RESTART if row.kind is Class.APPLICATION else Action.RESET
@@ -153,12 +152,12 @@ def unplaced(facts: Facts) -> Finding | None:
     if facts.bus is None:
         return None
     if facts.expectation.place == CONTAINER:
-        return WELL
+        return PASSED
     found = list(_unplaced(facts))
     if not found:
         known = facts.open.get(("xid_unplaced", NODE))
         placed = known is not None and not _is_unknown(str(known.evidence.get("pci_bus_id", "")), facts)
-        return over() if placed else WELL
+        return recovered() if placed else PASSED
     first = max(found, key=lambda one: (one.critical, one.event.last_wall))
     words = f"{first.words} It came from {first.event.bus_id}, where no GPU answers."
     make, action = (fail, first.action) if first.critical else (warn, Action.INSPECT)
@@ -194,7 +193,7 @@ _MEMORY = (
 _LINKS = ("nvlink_down", "nvlink_recovery_failed")
 
 
-def of_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+def of_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """A memory's warnings stand under what is said of the memory, a link's under one that is down.
 
     Others under what was said beside them.
@@ -203,10 +202,10 @@ def of_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noq
         return codes(verdict) <= MEMORY and covers(verdict, cause)
     if cause.check in _LINKS:
         return together and codes(verdict) <= LINK_XIDS | {RECOVERY_ACTION}
-    return beside(verdict, cause, together)
+    return found_together(verdict, cause, together)
 
 
-def of_storm(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+def of_storm(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
     """The same code, or what was said beside it."""
     return (together or codes(verdict) <= codes(cause)) and covers(verdict, cause)
 
@@ -235,8 +234,8 @@ CHECKS = (
 """,
         gpu=warning,
         latch=Latch(quiet=DAY),
-        follows=FAULTS | XIDS | same(*_MEMORY, *_LINKS, "gpu_recovery_action") | {"nvswitch_error": "node"},
-        because=of_warning,
+        inhibited_by=FAULTS | XIDS | same(*_MEMORY, *_LINKS, "gpu_recovery_action") | {"nvswitch_error": "node"},
+        inhibited_if=of_warning,
     ),
     Check(
         name="gpu_xid_unknown",
@@ -248,8 +247,8 @@ CHECKS = (
 """,
         gpu=unknown_code,
         latch=Latch(quiet=DAY),
-        follows=FAULTS | XIDS | same("gpu_recovery_action") | {"nvswitch_error": "node"},
-        because=beside,
+        inhibited_by=FAULTS | XIDS | same("gpu_recovery_action") | {"nvswitch_error": "node"},
+        inhibited_if=found_together,
     ),
     Check(
         name="gpu_xid_app_repeated",
@@ -261,8 +260,8 @@ CHECKS = (
 """,
         gpu=repeated,
         latch=Latch(quiet=DAY),
-        follows=FAULTS | XIDS,
-        because=beside,
+        inhibited_by=FAULTS | XIDS,
+        inhibited_if=found_together,
         limits=(REPEATED,),
     ),
     Check(
@@ -286,8 +285,8 @@ CHECKS = (
 """,
         gpu=storm,
         after=2 * MINUTE,
-        follows=FAULTS | XIDS | same("gpu_xid", "gpu_xid_app_repeated"),
-        because=of_storm,
+        inhibited_by=FAULTS | XIDS | same("gpu_xid", "gpu_xid_app_repeated"),
+        inhibited_if=of_storm,
         windows=(_LINES,),
         limits=(STORM,),
     ),

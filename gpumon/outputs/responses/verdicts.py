@@ -7,8 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gpumon.health.acknowledge import Acknowledged
-from gpumon.health.terms import ACTIONS, WAYS, Level
-from gpumon.health.verdict import Verdict, VerdictTransition
+from gpumon.health.verdict import ACTIONS, WAYS, Level, Verdict, VerdictTransition
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
@@ -61,7 +60,7 @@ class PrimaryVerdictResponse(VerdictResponse):
 
     @classmethod
     def from_verdict(cls, verdict: Verdict, report: Report) -> PrimaryVerdictResponse:
-        inhibited = [VerdictResponse.from_verdict(other, report) for other in report.health.following(verdict)]
+        inhibited = [VerdictResponse.from_verdict(other, report) for other in report.health.consequences(verdict)]
         return cls(**_verdict_values(verdict, report), consequences=inhibited)
 
 

@@ -6,7 +6,7 @@ import logging
 import time
 
 from gpumon.clock import boot_clock
-from gpumon.health.mended import mended
+from gpumon.health.repairs_since_run import repairs_since_run
 from gpumon.probe.core.preflight import is_partial, may_run, usable
 from gpumon.probe.core.preflight_facts import PreflightFacts
 from gpumon.probe.core.probes import ALL_REDUCE
@@ -143,7 +143,7 @@ def _is_read(report: Report) -> bool:
 def _is_repaired(report: Report, facts: PreflightFacts, wall: float, at: float) -> bool:
     """Return whether a GPU that a run would measure was repaired since the last all-reduce."""
     runs = [run for run in report.probe.ran if run.probe == ALL_REDUCE]
-    repairs = mended(
+    repairs = repairs_since_run(
         runs,
         report.gpus,
         report.health.history,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from judging import Ward
 
-from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import Action, Level
 from gpumon.model.error_event import OVERRUN
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from judging import Ward
 
-from gpumon.health.terms import Level
+from gpumon.health.verdict import Level
 from gpumon.probe.core.state import ProbeState
 from scripts.simulated_reports import report_of
 

@@ -9,8 +9,7 @@ from judging import Ward
 
 from gpumon.health.check import HOUR
 from gpumon.health.policy import Policy
-from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import Verdict
+from gpumon.health.verdict import Action, Level, Verdict, Way
 from gpumon.model.error_event import NIC
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.port_record import PortRecord

@@ -10,8 +10,7 @@ from judging import Ward
 
 from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.policy import Policy
-from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import Verdict
+from gpumon.health.verdict import Action, Level, Verdict, Way
 from gpumon.model.snapshot import CONTAINER, GUEST
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
@@ -100,7 +99,7 @@ def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
     verdict = ward.go_on(90).verdict("gpu_count_mismatch")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.INSPECT)
-    assert verdict.reason == "The driver counts 7 GPUs; there should be 8, as hosts with this product have."
+    assert verdict.reason == "The driver counts 7 GPUs; there should be 8, as on other hosts with this product."
 
     expecting(ward, Expectation(count=8), visible=8)
     assert not ward.go_on(300).verdicts

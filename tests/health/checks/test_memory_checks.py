@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from judging import Ward
 
-from gpumon.health.judge import transition
+from gpumon.health.evaluation import transition
 from gpumon.health.policy import Policy
-from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import VerdictChange
+from gpumon.health.verdict import Action, Level, VerdictChange, Way
 from gpumon.state import health_reducer
 from gpumon.state.messages import VerdictTransitions
 

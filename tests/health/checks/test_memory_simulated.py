@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from judging import Ward
 
-from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import Action, Level
 from scripts.simulated_reports import report_of
 
 SCENARIOS: Mapping[tuple[str, str], tuple[Level, Action, str]] = {

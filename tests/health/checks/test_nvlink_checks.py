@@ -9,7 +9,7 @@ import pytest
 from judging import Ward
 
 from gpumon.health.acknowledge import Asked, acknowledged
-from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import Action, Level
 from gpumon.model.nvlink import NvlinkPeer
 
 BLACKWELL = {
@@ -116,7 +116,7 @@ def test_a_link_with_errors_most_minutes_is_unfit() -> None:
     assert verdict.level is Level.FAIL
     warning = ward.verdict("nvlink_errors", 3)
     assert warning is not None
-    assert warning.under == verdict.key
+    assert warning.inhibited_by == verdict.key
 
 
 def test_an_nvlink_5_link_that_could_not_be_trained_again_stays_a_failure() -> None:
@@ -215,9 +215,9 @@ def test_an_xid_of_the_link_is_the_cause_and_another_is_not() -> None:
     ward.go_on(180)
     linked, other = ward.verdict("nvlink_down", 3), ward.verdict("nvlink_down", 1)
     assert linked is not None
-    assert linked.under == ("gpu_xid_critical", ward.report.gpus[3].uuid)
+    assert linked.inhibited_by == ("gpu_xid_critical", ward.report.gpus[3].uuid)
     assert other is not None
-    assert other.under is None
+    assert other.inhibited_by is None
 
 
 def test_errors_towards_a_lost_gpu_stand_under_it() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from judging import Ward
 
-from gpumon.health.terms import Action
+from gpumon.health.verdict import Action
 from gpumon.model.error_event import SXID
 
 MINUTES = 60.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from judging import Ward
 
-from gpumon.health.terms import FAIL, OK, UNKNOWN
+from gpumon.health.verdict import FAIL, OK, UNKNOWN
 
 
 def test_a_node_whose_past_cannot_be_read_is_not_well() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from judging import Ward
 
-from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import Action, Level
 from gpumon.model.error_event import AER, AER_FATAL
 
 PORT = "00000000:15:01.0"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from judging import Ward
 
-from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import Action, Level
 from gpumon.model.gpu import CLOCK_EVENTS
 
 MINUTE = 60.0

@@ -10,8 +10,7 @@ from judging import Ward, acknowledge
 
 from gpumon.health.acknowledge import Asked, acknowledged
 from gpumon.health.policy import Policy
-from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import VerdictChange
+from gpumon.health.verdict import Action, Level, VerdictChange, Way
 from gpumon.model.hold import Hold
 from gpumon.probe.core.preflight import REFUSED
 from gpumon.probe.core.result import Comparison, Conditions, Location, ProbeResult
@@ -160,7 +159,7 @@ def test_a_slow_run_follows_from_the_link_that_is_down() -> None:
     ward.ran("degraded", "baseline", blames=(3,)).go_on(MINUTE)
     verdict = ward.verdict("gpu_allreduce_slow", 3)
     assert verdict is not None
-    assert verdict.under == ("nvlink_down", ward.report.gpus[3].uuid)
+    assert verdict.inhibited_by == ("nvlink_down", ward.report.gpus[3].uuid)
 
 
 @pytest.mark.parametrize(("blames", "explained"), [((3,), True), ((2,), False), (None, True)])
@@ -176,7 +175,7 @@ def test_a_slow_gpu_follows_from_its_own_clocks_and_from_no_other_ones(
     ward.ran("degraded", "baseline", blames=blames).go_on(10)
     verdict = ward.verdict("gpu_allreduce_slow" if blames else "allreduce_slow")
     assert verdict is not None
-    assert (verdict.under is not None) is explained
+    assert (verdict.inhibited_by is not None) is explained
 
 
 def test_wrong_data_is_a_failure_of_the_gpu_it_comes_from_else_of_the_node() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from judging import Ward
 
 from gpumon.health.policy import Policy
-from gpumon.health.terms import Level
+from gpumon.health.verdict import Level
 
 
 def measured(

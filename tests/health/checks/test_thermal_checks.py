@@ -8,7 +8,7 @@ import pytest
 from judging import Ward
 
 from gpumon.health.policy import Policy
-from gpumon.health.terms import Action, Level
+from gpumon.health.verdict import Action, Level
 
 MINUTE = 60.0
 

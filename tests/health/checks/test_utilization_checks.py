@@ -7,7 +7,7 @@ from judging import Ward
 
 from gpumon.health.check import HOUR, MINUTE
 from gpumon.health.policy import Policy
-from gpumon.health.terms import Level
+from gpumon.health.verdict import Level
 
 
 def used(ward: Ward, share: float, *, seconds: float, processes: float = 1.0) -> Ward:

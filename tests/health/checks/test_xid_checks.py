@@ -14,7 +14,7 @@ from gpumon.health.checks.xid import _ACTIONS
 from gpumon.health.expectation import Expectation
 from gpumon.health.nvlink5 import TABLE as UNITS
 from gpumon.health.policy import Policy
-from gpumon.health.terms import Action, Level, Way
+from gpumon.health.verdict import Action, Level, Way
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import SXID
 from gpumon.model.snapshot import CONTAINER
@@ -509,7 +509,7 @@ def test_power_smoothing_that_is_back() -> None:
     ward.go_on(90)
     assert ward.verdict("gpu_xid", 0) is None
     assert ward.verdict("gpu_xid", 1)
-    assert ward.transitions[-1].way is Way.WELL
+    assert ward.transitions[-1].way is Way.RECOVERED
 
 
 def test_unknown_code() -> None:

@@ -8,8 +8,7 @@ import pytest
 from judging import Ward, acknowledge
 
 from gpumon.health.check import DAY, HOUR
-from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import VerdictChange
+from gpumon.health.verdict import Action, Level, VerdictChange, Way
 
 YEAR = 365 * DAY
 
@@ -161,11 +160,11 @@ def test_what_a_reset_has_cured_is_known_to_be_cured_by_it() -> None:
     """A link that came up again after a reset teaches the ladder; one that came up by itself does not."""
     ward = Ward(gpus=5, ports=0)
     for way, action in (
-        (Way.WELL, Action.RESET),
+        (Way.RECOVERED, Action.RESET),
         (Way.RESET, Action.RESET),
         (Way.RESET, Action.REBOOT),
         (Way.REBOOT, Action.REBOOT),
-        (Way.WELL, Action.INSPECT),
+        (Way.RECOVERED, Action.INSPECT),
     ):
         ward.link(3, 4, up=0.0)
         verdict = ward.go_on(180).verdict("nvlink_down", 3)
@@ -370,7 +369,7 @@ def test_what_a_reboot_did_not_bring_back_is_told_as_it_is_now(fault: str, check
     for _ in range(2):
         [told] = ward.report.health.primary
         assert (told.check, told.action) == (check, Action.INSPECT)
-        assert [one.check for one in ward.report.health.following(told)] == ["gpu_lost", "gpu_xid_critical"]
+        assert [one.check for one in ward.report.health.consequences(told)] == ["gpu_lost", "gpu_xid_critical"]
         ward.restart()
         ward.go_on(1200, every=60)
     ward.fault(1, None)

@@ -7,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Ward
 
-from gpumon.health import folding
-from gpumon.health.check import Check, comes_first
-from gpumon.health.standing import Health, ruled
+from gpumon.health import inhibition
+from gpumon.health.check import Check, asks_for_no_less
+from gpumon.health.node_health import Health, apply_transitions
 from gpumon.health.table import BY_NAME, CHECKS
-from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import Key, Verdict, VerdictChange, VerdictTransition
+from gpumon.health.verdict import Action, Key, Level, Verdict, VerdictChange, VerdictTransition, Way
 from gpumon.state import health_reducer
 from gpumon.state.messages import VerdictTransitions
 
@@ -51,15 +50,15 @@ def verdicts(draw: st.DrawFn) -> Verdict:
 
 def folded(found: list[Verdict]) -> Health:
     known = {one.key: one for one in found}
-    return Health(open=folding.folded(known, FACTS), judged=True)
+    return Health(open=inhibition.with_causes(known, FACTS), judged=True)
 
 
 def top(one: Verdict, known: dict[Key, Verdict]) -> Verdict:
     """The primary verdict above it. Loops for ever in a circle."""
     for _ in range(len(known) + 1):
-        if one.under is None:
+        if one.inhibited_by is None:
             return one
-        one = known[one.under]
+        one = known[one.inhibited_by]
     raise AssertionError(f"a circle above {one}")
 
 
@@ -72,22 +71,22 @@ def test_invariants(found: list[Verdict]) -> None:
     for one in known.values():
         above = top(one, known)
         assert above.level >= one.level
-        if one.under is not None:
-            lead = folding._lead(known[one.under])
-            assert known[one.under].since <= one.since + lead or BY_NAME[one.check].because is not None
+        if one.inhibited_by is not None:
+            lead = inhibition._lead(known[one.inhibited_by])
+            assert known[one.inhibited_by].since <= one.since + lead or BY_NAME[one.check].inhibited_if is not None
             row = BY_NAME[one.check]
-            assert row.follows[one.under[0]]
-            assert comes_first(one, above) or row.latch is None or row.because is not None
+            assert row.inhibited_by[one.inhibited_by[0]]
+            assert asks_for_no_less(one, above) or row.latch is None or row.inhibited_if is not None
     assert health.level == max((one.level for one in known.values()), default=Level.OK)
     assert health.level == max((one.level for one in health.primary), default=Level.OK)
 
-    causes = [one for one in known.values() if any(other.under == one.key for other in known.values())]
+    causes = [one for one in known.values() if any(other.inhibited_by == one.key for other in known.values())]
     for cause in causes[:3]:
-        over = VerdictTransition(verdict=cause, change=VerdictChange.CLEARED, wall=NOW.wall, way=Way.WELL)
-        after = ruled(health, (over,))
-        assert all(one.under in after.open for one in after.open.values() if one.under is not None)
+        over = VerdictTransition(verdict=cause, change=VerdictChange.CLEARED, wall=NOW.wall, way=Way.RECOVERED)
+        after = apply_transitions(health, (over,))
+        assert all(one.inhibited_by in after.open for one in after.open.values() if one.inhibited_by is not None)
         shown = {one.key for one in after.primary}
-        assert {one.key for one in known.values() if one.under == cause.key} <= shown
+        assert {one.key for one in known.values() if one.inhibited_by == cause.key} <= shown
 
 
 @settings(max_examples=150)
@@ -99,7 +98,7 @@ def test_what_a_reboot_has_answered_makes_no_circle(found: list[tuple[Verdict, b
     assert all(top(one, known).level >= one.level for one in known.values())
 
 
-LATCHED = [one for one in CHECKS if one.latch is not None and one.because is None and one.follows]
+LATCHED = [one for one in CHECKS if one.latch is not None and one.inhibited_if is None and one.inhibited_by]
 
 
 @pytest.mark.parametrize("row", LATCHED, ids=lambda row: row.name)
@@ -120,13 +119,13 @@ def test_what_only_a_repair_ends_stands_under_nothing_milder(row: Check, asked: 
         boot_id=FACTS.boot_id,
         evidence={"xid": 74},
     )
-    for name, where in row.follows.items():
+    for name, where in row.inhibited_by.items():
         device = next(device for device in reversed(devices(name)) if where != "same" or device == one.device)
         for action in Action:
             cause = one._replace(check=name, device=device, action=action)
-            under = folded([one, cause]).open[one.key].under
+            under = folded([one, cause]).open[one.key].inhibited_by
             assert under in {None, cause.key}
-            assert under is None or comes_first(one, cause), (name, action)
+            assert under is None or asks_for_no_less(one, cause), (name, action)
 
 
 def test_a_link_that_cannot_be_trained_is_not_the_fabric_managers_fault() -> None:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from judging import LOOK, Ward
 
 from gpumon.health.check import Check
+from gpumon.health.evaluation import evaluate
 from gpumon.health.facts import GpuCase
-from gpumon.health.judge import judge
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS
-from gpumon.health.terms import Action, Level, Way
-from gpumon.health.verdict import Finding, fail
+from gpumon.health.verdict import Action, Finding, Level, Way, fail
 from gpumon.state import health_reducer
 from gpumon.state.change_log import changes
 
@@ -25,7 +24,7 @@ def test_rows_are_whole() -> None:
     assert len(limits) == len(LIMITS)
     for place, check in enumerate(CHECKS):
         assert sum(judge is not None for judge in (check.gpu, check.port, check.node)) == 1, check.name
-        assert set(check.follows) <= set(names[:place]), check.name
+        assert set(check.inhibited_by) <= set(names[:place]), check.name
         assert check.help.endswith("."), check.name
         assert check.steps.startswith("1. "), check.name
         assert "gpumon status" not in check.steps, f"{check.name}: `gpumon status` prints them itself"
@@ -108,7 +107,7 @@ def test_a_check_that_raises_takes_no_other_with_it() -> None:
     assert verdict is not None
     assert verdict.level is Level.WARN
     assert verdict.reason.startswith("The check hot of GPU 0 fails: ZeroDivisionError: ")
-    assert "(test_judge.py:" in verdict.reason
+    assert "(test_evaluation.py:" in verdict.reason
     ward.gpu(0, temperature_celsius=50.0)
     assert looked(ward, row) == [(logging.INFO, "the check works again")]
     for _ in range(15):
@@ -120,7 +119,7 @@ def looked(ward: Ward, row: Check) -> list[tuple[int, str]]:
     """One look, with this check before all others; what the log says of checks."""
     ward.at += LOOK
     before = ward.report
-    health = judge(before.health, health_reducer.facts(before, ward.moment, ward.terms), (row, *CHECKS))
+    health = evaluate(before.health, health_reducer.facts(before, ward.moment, ward.terms), (row, *CHECKS))
     ward.report = replace(before, health=health)
     lines = [(one.level, one.message) for one in changes(before, ward.report) if "check" in one.message]
     ward.rule(health.due)

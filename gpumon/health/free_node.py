@@ -1,4 +1,4 @@
-"""Whether the node is free for a run of the probe, as far as is known. Pure."""
+"""Whether the node is free for a run of the probe. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpumon.model.gpu_state import GpuState
 
 
 def free_since(facts: Facts) -> float | None:
-    """As Now.uptime; None: it is not."""
+    """Return since when, on the clock of Now.uptime; None if the node is not free."""
     if not is_free(facts):
         return None
     before = facts.probe.free_since
@@ -15,13 +15,16 @@ def free_since(facts: Facts) -> float | None:
 
 
 def is_free(facts: Facts) -> bool:
-    """Nobody uses a GPU, works on the node, or keeps it for a job; what cannot be seen has a verdict of its own."""
+    """Return whether no process uses a GPU and no hold or maintenance is in force.
+
+    Use that cannot be read has a check of its own.
+    """
     kept = facts.maintenance is not None or facts.held
     own = facts.probe.own_load(facts.now.at)
     return not kept and all(_is_free(state, facts, own=state.uuid in own) for state in facts.gpus)
 
 
 def _is_free(state: GpuState, facts: Facts, *, own: bool) -> bool:
-    """Where NVML may not name the processes of others, their work tells of them. `own`: a run of ours is there."""
+    """Return whether a GPU is free. If NVML does not list processes of others, idleness counts. `own`: a probe runs."""
     used = bool(state.gpu.processes) or (facts.contained is not False and state.idle_since is None)
     return state.fault is None and not state.released and (own or not used)

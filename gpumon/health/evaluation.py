@@ -1,0 +1,268 @@
+"""Evaluation of the checks: findings that last become verdicts, and verdicts stay until they are cleared. Pure.
+
+A check that cannot be evaluated changes nothing. Transitions are persisted before they take effect; they return as
+VerdictTransitions messages.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpumon.health import clearing, inhibition, remediation, score
+from gpumon.health.check import HOUR, MINUTE, Check, Latch
+from gpumon.health.facts import Facts
+from gpumon.health.node_health import Health, Pending
+from gpumon.health.table import BY_NAME, CHECKS
+from gpumon.health.verdict import NODE, OK, UNKNOWN, Finding, Key, Level, Verdict, VerdictChange, VerdictTransition, Way
+from gpumon.model.error_event import UNNAMED
+
+GONE_AFTER = 10 * MINUTE
+"""Seconds without a device in the inventory after which its verdicts are cleared."""
+SAME_EVENT_SECONDS = 1e-3
+"""Maximum difference between two times of one event, as computed from the clocks."""
+
+
+def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Health:
+    """Return the health after one evaluation of these checks."""
+    checks = [check for check in checks if check.name not in facts.policy.disabled]
+    passed = 0.0 if health.looked_at is None else facts.now.uptime - health.looked_at
+    verdicts, pending, due = dict(health.open), dict[Key, Pending](), list[VerdictTransition]()
+    unvisited, broken = dict(health.pending), dict[Key, str]()
+    for check in checks:
+        in_grace = check.grace and facts.uptime < facts.policy.boot_grace
+        for key, result in _findings(check, facts, broken):
+            finding = None if in_grace and not (result and result.ended) else result
+            case = _Case(check, key[1], finding, verdicts.get(key), unvisited.pop(key, None), passed)
+            verdict, waiting, transitions = case.evaluate(facts)
+            if verdict is not None:
+                verdicts[key] = verdict
+            if waiting is not None:
+                pending[key] = waiting
+            due += transitions
+    names = {check.name for check in checks}
+    due += _without_evaluation(verdicts, facts, names, health.pending, pending)
+    for key, waiting in unvisited.items():  # devices that are absent now, as they may be after a start
+        if key[0] in names and waiting.is_valid(facts.now.uptime):
+            pending.setdefault(key, waiting)
+    return replace(
+        health,
+        open=inhibition.with_causes(verdicts, facts),
+        pending=pending,
+        broken=broken,
+        due=tuple(inhibition.transitions_with_causes(due, verdicts, facts)),
+        score=score.score(health.history, verdicts, facts),
+        judged=True,
+        judged_wall=facts.now.wall,
+        judged_at=facts.now.at,
+        looked_at=facts.now.uptime,
+    )
+
+
+def _findings(check: Check, facts: Facts, broken: dict[Key, str]) -> Iterator[tuple[Key, Finding | None]]:
+    """Yield the finding for each device. A check that raises is unknown for that device and for no other."""
+    for device, function in check.cases(facts):
+        key, finding = (check.name, device), None
+        try:
+            finding = function()
+        except Exception as error:  # noqa: BLE001 - the other checks are evaluated all the same
+            broken[key] = _exception_text(error)
+        yield key, finding
+
+
+def _exception_text(error: Exception) -> str:
+    """Return the exception with its file and line."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+
+
+def restored_verdicts(verdicts: Iterable[Verdict], boot_id: str) -> Iterator[Verdict]:
+    """Yield the verdicts of the store. After a reboot the healthy period of a latched verdict starts again."""
+    for verdict in verdicts:
+        restart = _ends_by_repair(BY_NAME.get(verdict.check)) and verdict.boot_id != boot_id
+        yield verdict._replace(ok_seconds=0.0) if restart else verdict
+
+
+def _ends_by_repair(check: Check | None) -> bool:
+    """Return whether a repair followed by a healthy period clears the check's verdicts."""
+    return check is not None and check.latch is not None and check.latch.repair
+
+
+def transition(verdict: Verdict, change: VerdictChange, facts: Facts, way: Way | None = None) -> VerdictTransition:
+    """Return a transition that happens now."""
+    return VerdictTransition(
+        verdict=verdict,
+        change=change,
+        wall=facts.now.wall,
+        at=facts.now.at,
+        boot_id=facts.boot_id,
+        way=way,
+        muted=facts.maintenance is not None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """The evaluation of one check on one device."""
+
+    check: Check
+    device: str
+    finding: Finding | None
+    verdict: Verdict | None
+    pending: Pending | None
+    passed: float
+    """Seconds since the last evaluation."""
+
+    def evaluate(self, facts: Facts) -> tuple[Verdict | None, Pending | None, list[VerdictTransition]]:
+        """Return the updated verdict, the pending findings, and the transitions that are due."""
+        finding = self._usable_finding(facts)
+        if finding is None:
+            # The check cannot be evaluated. Pending time stays valid for a while: the condition may last unobserved.
+            verdict = None if self.verdict is None else self.verdict._replace(active=False)
+            waits = self.pending is not None and self.pending.is_valid(facts.now.uptime)
+            return verdict, self.pending if waits else None, []
+        verdict = self._updated(finding, facts)
+        current = OK if verdict is None else verdict.level
+        if verdict is not None and finding.level <= current and self.check.latch is not None and finding.ended is None:
+            return verdict, None, self._of_latched(verdict, finding, self.check.latch, facts)
+        if finding.level == current:
+            return verdict, None, [] if verdict is None else self._action_change(verdict, finding, facts)
+        patience = self.check.after if finding.level > current else self.check.clear_after
+        waiting = self._waiting(current, finding.level, patience, facts.now.uptime)
+        if waiting.lasted[finding.level] < patience and finding.ended is not Way.GONE:
+            return verdict, waiting, []
+        return verdict, waiting, [self._level_change(verdict, finding, facts)]
+
+    def _usable_finding(self, facts: Facts) -> Finding | None:
+        """Return the finding; None if it may not lower the verdict.
+
+        Unknown does not clear a verdict, nor does a check whose sample window is not filled yet.
+        """
+        finding, verdict = self.finding, self.verdict
+        if finding is None or verdict is None or finding.level >= verdict.level:
+            return finding
+        return None if finding.level is UNKNOWN or not self._window_is_filled(verdict, facts) else finding
+
+    def _window_is_filled(self, verdict: Verdict, facts: Facts) -> bool:
+        """Return whether the samples would still contain what raised the verdict. A restart drops all samples."""
+        now, window = facts.now, max((window.seconds for window in self.check.windows), default=0.0)
+        before_start = verdict.boot_id == facts.boot_id and verdict.seen_at <= now.at - now.uptime
+        return now.uptime >= min(HOUR, window) and not (before_start and now.at - verdict.seen_at < window)
+
+    def _waiting(self, current: Level, target: Level, patience: float, uptime: float) -> Pending:
+        lasted = self.pending.lasted_until(uptime) if self.pending is not None and self.pending.level is current else {}
+        crossed = (level for level in Level if current < level <= target or target <= level < current)
+        return Pending(current, {level: lasted.get(level, 0.0) for level in crossed}, uptime, patience)
+
+    def _updated(self, finding: Finding, facts: Facts) -> Verdict | None:
+        """Return the verdict with the changes that need no row in the store."""
+        verdict = self.verdict
+        if verdict is None:
+            return None
+        reset_at = clearing.last_reset_at(verdict, facts)
+        if reset_at != verdict.reset_at:
+            since_reset = reset_at is not None and _ends_by_repair(self.check)
+            verdict = verdict._replace(reset_at=reset_at, ok_seconds=0.0 if since_reset else verdict.ok_seconds)
+        ok_seconds = verdict.ok_seconds + (self.passed if clearing.is_observed(self.device, facts) else 0.0)
+        if finding.level < verdict.level and (finding.level is OK or self.check.latch is not None):
+            return verdict._replace(active=False, ok_seconds=ok_seconds)
+        if finding.level == verdict.level:
+            verdict = verdict._replace(reason=finding.reason, evidence=finding.evidence)
+        last = facts.on_this_clock(verdict.seen, verdict.seen_at, verdict.boot_id)
+        if finding.at is not None and finding.at <= SAME_EVENT_SECONDS + last:
+            return verdict._replace(active=False, ok_seconds=ok_seconds)
+        return _active(verdict, finding, facts)
+
+    def _level_change(self, verdict: Verdict | None, finding: Finding, facts: Facts) -> VerdictTransition:
+        if verdict is None:
+            return transition(self._new_verdict(finding, facts), VerdictChange.RAISED, facts)
+        if finding.level is OK:
+            way = None if finding.ended is Way.RECOVERED else finding.ended
+            return transition(verdict, VerdictChange.CLEARED, facts, way or clearing.way_of_recovered(verdict, facts))
+        changed = verdict._replace(level=finding.level, reason=finding.reason, evidence=finding.evidence)
+        action = remediation.escalated(finding.action, verdict.key, facts)
+        return transition(_active(changed._replace(action=action), finding, facts), VerdictChange.CHANGED, facts)
+
+    def _new_verdict(self, finding: Finding, facts: Facts) -> Verdict:
+        verdict = Verdict(
+            check=self.check.name,
+            device=self.device,
+            level=finding.level,
+            reason=finding.reason,
+            action=remediation.escalated(finding.action, (self.check.name, self.device), facts),
+            evidence=finding.evidence,
+            since=facts.now.wall,
+            since_at=facts.now.at,
+            since_boot=facts.boot_id,
+            seen=facts.now.wall,
+            seen_at=facts.now.at,
+            boot_id=facts.boot_id,
+        )
+        return _active(verdict, finding, facts)
+
+    def _of_latched(self, verdict: Verdict, finding: Finding, latch: Latch, facts: Facts) -> list[VerdictTransition]:
+        """Return the transition that clears a latched verdict or changes its action, if any."""
+        way = None if verdict.active else clearing.way_of_latched(verdict, latch, facts)
+        if way is not None:
+            return [transition(verdict, VerdictChange.CLEARED, facts, way)]
+        return self._action_change(verdict, finding, facts) if finding.level == verdict.level else []
+
+    def _action_change(self, verdict: Verdict, finding: Finding, facts: Facts) -> list[VerdictTransition]:
+        """Return the transition to another action at the same level, if any."""
+        action = remediation.escalated(finding.action, verdict.key, facts)
+        if action == verdict.action:
+            return []
+        return [transition(verdict._replace(action=action), VerdictChange.CHANGED, facts)]
+
+
+def _active(verdict: Verdict, finding: Finding, facts: Facts) -> Verdict:
+    """Return the verdict as last active now, or at the time of the finding's event."""
+    now = facts.now
+    if finding.at is None:
+        return verdict._replace(active=True, seen=now.wall, seen_at=now.at, boot_id=facts.boot_id, ok_seconds=0.0)
+    at = now.at - max(0.0, now.wall - finding.at)
+    boot_id = facts.boot_id if at >= 0 else ""  # some earlier boot
+    return verdict._replace(active=False, seen=finding.at, seen_at=at, boot_id=boot_id, ok_seconds=0.0)
+
+
+def _without_evaluation(
+    verdicts: Mapping[Key, Verdict],
+    facts: Facts,
+    checks: set[str],
+    waiting: Mapping[Key, Pending],
+    pending: dict[Key, Pending],
+) -> Iterator[VerdictTransition]:
+    """Yield transitions of disabled checks, of GPUs that have reported their uuid, and of devices that are gone."""
+    names = {f"{UNNAMED}{state.bus_id.lower()}": state.uuid for state in facts.gpus}
+    present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in facts.port_cases)}
+    for key, verdict in verdicts.items():
+        if verdict.check not in checks:
+            yield transition(verdict, VerdictChange.CLEARED, facts, Way.OFF)
+        elif verdict.device in present:
+            continue
+        elif verdict.device in facts.gone:
+            yield transition(verdict, VerdictChange.CLEARED, facts, Way.GONE)
+        elif verdict.device in names:
+            yield from _renamed(verdict, names[verdict.device], verdicts, facts)
+        elif facts.node.nvml_up if is_gpu(verdict.device) else facts.ports_listed:
+            uptime = facts.now.uptime
+            lasted = waiting[key].lasted_until(uptime).get(OK, 0.0) if key in waiting else 0.0
+            pending[key] = Pending(verdict.level, {OK: lasted}, uptime, GONE_AFTER)
+            if lasted >= GONE_AFTER:
+                yield transition(verdict, VerdictChange.CLEARED, facts, Way.GONE)
+
+
+def _renamed(verdict: Verdict, uuid: str, verdicts: Mapping[Key, Verdict], facts: Facts) -> Iterator[VerdictTransition]:
+    """Yield the transitions that move a verdict to the GPU's uuid, unless that has one as bad."""
+    yield transition(verdict, VerdictChange.CLEARED, facts, Way.NAMED)
+    other = verdicts.get((verdict.check, uuid))
+    if other is None or other.level < verdict.level:
+        change = VerdictChange.RAISED if other is None else VerdictChange.CHANGED
+        yield transition(verdict._replace(device=uuid), change, facts)
+
+
+def is_gpu(device: str) -> bool:
+    """Return whether the device of a verdict is a GPU, neither the node nor a port."""
+    return bool(device) and "/" not in device

@@ -1,0 +1,171 @@
+"""The health of the node: open verdicts, their history, and the state of the evaluation. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from gpumon.health.verdict import (
+    FAIL,
+    OK,
+    REPAIRS,
+    UNKNOWN,
+    Key,
+    Level,
+    Verdict,
+    VerdictChange,
+    VerdictTransition,
+)
+
+MAX_TRANSITIONS = 500
+"""Maximum number of recent transitions in memory. The store has more."""
+MAX_SIGNIFICANT = 1000
+"""Maximum number of older significant transitions in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Findings that differ from the verdict and have not lasted long enough to change it."""
+
+    level: Level
+    """Level of the current verdict; OK if there is none."""
+    lasted: Mapping[Level, float]
+    """Seconds for which every finding was at least so far from the verdict, by level. Findings that alternate between
+    two levels count for the nearer one. Times without a running agent do not count."""
+    seen: float
+    """Time of the last such finding on the clock of Now.uptime; below 0 if that was before this agent run."""
+    patience: float
+    """Seconds that the findings have to last."""
+
+    def lasted_until(self, uptime: float) -> dict[Level, float]:
+        """Return how long the findings have lasted, if there is another one now."""
+        elapsed = uptime - max(0.0, self.seen)
+        return {level: seconds + elapsed for level, seconds in self.lasted.items()}
+
+    def is_valid(self, uptime: float) -> bool:
+        """Return whether the time still counts although the check cannot be evaluated now.
+
+        After a gap longer than the required time the condition may have ended and started again.
+        """
+        return uptime - self.seen <= self.patience
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """The open verdicts of the node, their history, and what the next evaluation needs."""
+
+    open: Mapping[Key, Verdict] = field(default_factory=dict)
+    history: tuple[VerdictTransition, ...] = ()
+    """Newest last."""
+    cleared: Mapping[Key, VerdictTransition] = field(default_factory=dict)
+    """The last clearing transition of each key."""
+    due: tuple[VerdictTransition, ...] = ()
+    """Transitions to be stored. They take effect after that."""
+    pending: Mapping[Key, Pending] = field(default_factory=dict)
+    broken: Mapping[Key, str] = field(default_factory=dict)
+    """Exceptions of checks in the last evaluation: defects of the agent."""
+    score: float | None = None
+    """0 to 100: see score.py."""
+    judged: bool = False
+    """Whether the checks have been evaluated since the start. Until then the health is unknown."""
+    judged_wall: float | None = None
+    """Time of the last evaluation in seconds since the epoch."""
+    judged_at: float | None = None
+    """Boot clock of the same."""
+    looked_at: float | None = None
+    """Time of the last evaluation in this agent run, on the clock of Now.uptime."""
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Return the open verdicts, the worst first, then the oldest."""
+        return tuple(sorted(self.open.values(), key=lambda verdict: (-verdict.level, verdict.since, verdict.key)))
+
+    @property
+    def primary(self) -> tuple[Verdict, ...]:
+        """Return the verdicts that are not inhibited."""
+        return tuple(verdict for verdict in self.verdicts if verdict.inhibited_by is None)
+
+    def consequences(self, verdict: Verdict) -> Iterator[Verdict]:
+        """Yield all verdicts that this one inhibits, directly or not."""
+        for other in self.verdicts:
+            if other.inhibited_by == verdict.key:
+                yield other
+                yield from self.consequences(other)
+
+    @property
+    def level(self) -> Level:
+        """Return the worst level of all verdicts."""
+        return max((verdict.level for verdict in self.open.values()), default=OK if self.judged else UNKNOWN)
+
+    def level_of(self, device: str) -> Level:
+        """Return the worst level of a device."""
+        worst = max((verdict.level for verdict in self.open.values() if verdict.device == device), default=OK)
+        return worst if self.judged else max(worst, UNKNOWN)
+
+
+def apply_transitions(health: Health, transitions: Iterable[VerdictTransition]) -> Health:
+    """Return the health after these transitions, which are stored by now."""
+    verdicts, cleared, stored = dict(health.open), dict(health.cleared), tuple(transitions)
+    for transition in stored:
+        key = transition.verdict.key
+        if transition.change is VerdictChange.CLEARED:
+            verdicts.pop(key, None)
+            cleared[key] = transition
+        else:
+            verdicts[key] = transition.verdict
+    settled = {transition.verdict.key for transition in stored}
+    return replace(
+        health,
+        open=_without_missing_causes(verdicts),
+        cleared=cleared,
+        history=trim_history((*health.history, *stored)),
+        due=tuple(transition for transition in health.due if transition.verdict.key not in settled),
+    )
+
+
+def restore_health(
+    health: Health,
+    verdicts: Iterable[Verdict],
+    transitions: Iterable[VerdictTransition],
+    cleared: Mapping[Key, VerdictTransition],
+) -> Health:
+    """Return the health with the state of the store. Verdicts since the start are newer, but keep their old `since`."""
+    restored = {verdict.key: verdict for verdict in verdicts}
+    for key, verdict in health.open.items():
+        restored[key] = _with_since_of(restored[key], verdict) if key in restored else verdict
+    return replace(
+        health,
+        open=_without_missing_causes(restored),
+        history=trim_history((*transitions, *health.history)),
+        cleared={**cleared, **health.cleared},
+    )
+
+
+def is_significant(transition: VerdictTransition) -> bool:
+    """Return whether escalation, score and the repeat-offender check need it: failures and their repairs."""
+    if transition.change is VerdictChange.CLEARED:
+        return transition.way in REPAIRS
+    return transition.change is VerdictChange.RAISED and transition.verdict.level is FAIL
+
+
+def trim_history(transitions: tuple[VerdictTransition, ...]) -> tuple[VerdictTransition, ...]:
+    """Return the newest transitions, and the newest significant ones before: a flapping verdict must not evict them."""
+    if len(transitions) <= MAX_TRANSITIONS:
+        return transitions
+    older, newest = transitions[:-MAX_TRANSITIONS], transitions[-MAX_TRANSITIONS:]
+    significant = [transition for transition in older if is_significant(transition)]
+    return (*significant[-MAX_SIGNIFICANT:], *newest)
+
+
+def _with_since_of(old: Verdict, new: Verdict) -> Verdict:
+    return new._replace(since=old.since, since_at=old.since_at, since_boot=old.since_boot)
+
+
+def _without_missing_causes(verdicts: Mapping[Key, Verdict]) -> dict[Key, Verdict]:
+    """Return the verdicts; one whose cause was cleared becomes primary at once, so that it is never hidden."""
+    primary = {
+        key: verdict._replace(inhibited_by=None)
+        for key, verdict in verdicts.items()
+        if verdict.inhibited_by and verdict.inhibited_by not in verdicts
+    }
+    return {**verdicts, **primary}

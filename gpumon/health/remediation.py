@@ -1,0 +1,76 @@
+"""Remediation: the repairs that were done about a verdict, those that did not help, and the next action. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpumon.health import clearing
+from gpumon.health.check import DAY, Check, XidCause
+from gpumon.health.facts import Facts
+from gpumon.health.table import BY_NAME, SUBJECT_OF
+from gpumon.health.verdict import Action, Key, Verdict, Way
+
+REMEMBERED = 7 * DAY
+"""Seconds for which a repair that did not last escalates the next action."""
+ESCALATION = (Action.RESET, Action.REBOOT, Action.INSPECT)
+_ACTION_OF = {Way.RESET: Action.RESET, Way.REBOOT: Action.REBOOT}
+COVERED = {
+    Way.REBOOT: frozenset({Action.RESTART, Action.RESET, Action.REBOOT}),
+    Way.RESET: frozenset({Action.RESTART, Action.RESET}),
+}
+"""Actions that a repair includes. Inspection and replacement are never included."""
+
+
+def escalated(action: Action, key: Key, facts: Facts) -> Action:
+    """Return the action for this verdict, above those that were tried on the device for checks of the same subject."""
+    if action not in ESCALATION:
+        return action
+    step = max([ESCALATION.index(action), *(ESCALATION.index(_ACTION_OF[way]) + 1 for way in _tried(key, facts))])
+    verdict = facts.open.get(key)
+    if verdict is not None and verdict.action in ESCALATION:  # an action that was published is not withdrawn
+        step = max(step, ESCALATION.index(verdict.action))
+    return ESCALATION[min(step, len(ESCALATION) - 1)]
+
+
+def _tried(key: Key, facts: Facts) -> Iterator[Way]:
+    """Yield the repairs that did not help, or not for long."""
+    verdict = facts.open.get(key)
+    if verdict is not None and verdict.active and (way := clearing.ineffective_repair(verdict, facts)) is not None:
+        yield way
+    check, device = key
+    new = check in BY_NAME and (verdict is None or verdict.since_boot == facts.boot_id)
+    if new and any(rebooted_causes(facts.open.values(), BY_NAME[check], device, facts.boot_id)):
+        yield Way.REBOOT
+    subject = SUBJECT_OF.get(check)
+    for transition in facts.repairs_by_device.get(device, ()):
+        cleared = transition.verdict
+        same = cleared.check == check or SUBJECT_OF.get(cleared.check) == subject
+        if same and transition.way is not None and cleared.action in ESCALATION and facts.age(transition) <= REMEMBERED:
+            yield transition.way
+
+
+def performed_repair(verdict: Verdict, boot_id: str) -> Way | None:
+    """Return the repair since the fault was last active, if it includes the verdict's action. `boot_id`: this boot."""
+    way = Way.REBOOT if verdict.boot_id != boot_id else Way.RESET if _was_reset(verdict) else None
+    return way if way is not None and verdict.action in COVERED[way] else None
+
+
+def _was_reset(verdict: Verdict) -> bool:
+    """Return whether the GPU was reset after the verdict was raised and after the fault was last active."""
+    raised_at = verdict.since_at if verdict.since_boot == verdict.boot_id else 0.0
+    reset_at = verdict.reset_at
+    return not verdict.active and reset_at is not None and reset_at > max(verdict.seen_at, raised_at)
+
+
+def rebooted_causes(verdicts: Iterable[Verdict], check: Check, device: str, boot_id: str) -> Iterator[Verdict]:
+    """Yield the causes of this check on the device for which the node was rebooted.
+
+    If the check finds anything now, the reboot did not help.
+    """
+    for verdict in verdicts:
+        same_device = check.inhibited_if is None and verdict.device == device
+        cause = check.inhibited_by.get(verdict.check) if same_device else None
+        where, codes = (cause.where, cause.codes) if isinstance(cause, XidCause) else (cause, None)
+        applies = where == "same" and (codes is None or verdict.evidence.get("xid") in codes)
+        if applies and performed_repair(verdict, boot_id) is Way.REBOOT:
+            yield verdict
