@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpumon.health.check import Check
+from gpumon.health.remediation import performed_repair
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import ACTIONS, Action, Verdict, Way
 from gpumon.outputs.formatting import duration, rfc3339

@@ -99,7 +99,7 @@ def test_a_check_that_raises_takes_no_other_with_it() -> None:
     before = looked(ward, row)
     assert before == []
     ward.gpu(0, temperature_celsius=0.0)
-    assert looked(ward, row) == [(logging.ERROR, "a check fails, what it found before stays: report it")]
+    assert looked(ward, row) == [(logging.ERROR, "a check raised an exception, its verdicts stay: report this bug")]
     assert looked(ward, row) == []
     assert [ward.level("hot", index) for index in range(3)] == [Level.FAIL] * 3
     assert ward.level("gpu_xid_critical", 2) is Level.FAIL
