@@ -1,4 +1,4 @@
-"""Whatever comes and goes, and whenever the agent is killed: what was shown is there, what is over is over."""
+"""Verdicts survive kills of the agent at any time: active ones stay, cleared ones do not return."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ XID = 95
 
 
 class Node(Ward):
-    """With the real store between what is due and what is shown."""
+    """A node with a real store between due transitions and the Report."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(gpus=2, ports=0)
         self._path = path
         self._store = Store.open(path)
         self.killed_before: str | None = None
-        """Kill it at the next ruling: before it is stored, or before it is told."""
+        """Kill the agent at the next transition: before it is stored, or before it takes effect."""
         self.seen_open: set[Key] = set()
-        """What was ever shown, and was not cleared since."""
+        """Verdicts that were shown and not cleared."""
 
     def look(self) -> Node:
-        """As the daemon does: once a minute it is stored when verdicts were last so."""
+        """Evaluate, and update the stored verdicts as the daemon does."""
         super().look()
         write(self._store, verdicts.update, [tuple(self.report.health.open.values())])
         write(self._store, pending_verdicts.put, [tuple(waited(self.report.health, self.report.boot_id))])
         return self
 
     def rule(self, due: tuple[VerdictTransition, ...]) -> None:
-        """Stored first, then told."""
+        """Store the transitions, then let them take effect."""
         moment, self.killed_before = (self.killed_before, None) if due else (None, self.killed_before)
         if moment == "stored":
             self.kill()
@@ -60,7 +60,7 @@ class Node(Ward):
         self.seen_open = set(self.verdicts)
 
     def kill(self) -> None:
-        """All that was in memory is gone."""
+        """Kill the agent and start another with the stored state."""
         self._store.close()
         self._store = Store.open(self._path)
         self.report = replace(self.report, health=Health())
@@ -95,7 +95,7 @@ class Node(Ward):
         return read(self._store, verdicts.read_transitions, 100_000)
 
     def check(self, rows: tuple[VerdictTransition, ...]) -> None:
-        """The rows tell one story, and what is open is what they say."""
+        """Assert that the rows are consistent, and that the open verdicts follow from them."""
         there: set[Key] = set()
         for row in rows:
             key = row.verdict.key
@@ -170,7 +170,7 @@ def take(one: Node, what: str, number: int, boots: Iterator[int]) -> None:  # no
 @settings(max_examples=40)
 @given(st.lists(STEPS, max_size=25))
 def test_nothing_is_lost_raised_twice_or_back_again(steps: list[tuple[str, int]]) -> None:
-    """After any story every row of the store makes sense, and store and agent agree, also after one more restart."""
+    """After any sequence of steps the rows are consistent, and the store agrees with the Report."""
     boots = iter(range(2, 1000))
     with node() as one:
         for what, number in steps:
@@ -187,8 +187,8 @@ def test_nothing_is_lost_raised_twice_or_back_again(steps: list[tuple[str, int]]
 
 
 @pytest.mark.parametrize("moment", ["stored", "told"])
-def test_a_kill_in_the_middle_of_a_ruling_is_harmless(moment: str) -> None:
-    """Raised or cleared: after the restart it is one or the other, and comes true at the next look."""
+def test_a_kill_during_a_transition_is_harmless(moment: str) -> None:
+    """After the restart the verdict is raised or cleared, and the next evaluation completes it."""
     with node() as one:
         one.killed_before = moment
         one.event(1, XID)

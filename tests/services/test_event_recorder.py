@@ -1,4 +1,4 @@
-"""From NVML and a kernel log to the Report, through a real store: each error once, whatever is killed in between."""
+"""Each error of NVML and the kernel log is counted once, whenever the agent is killed."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 48 LTSSM
 
 
 class Log:
-    """A kernel's messages of one boot."""
+    """A kernel log of one boot."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._sequence = -1
         self.path.touch()
 
-    def say(self, *texts: str, times: int = 1) -> None:
+    def append(self, *texts: str, times: int = 1) -> None:
         lines = []
         for text in texts * times:
             self._sequence += 1
@@ -47,11 +47,11 @@ class Log:
             log.writelines(lines)
 
     def xid(self, text: str = FALLEN, times: int = 1) -> None:
-        self.say(f"NVRM: Xid (PCI:0000:1b:00): {text}", times=times)
+        self.append(f"NVRM: Xid (PCI:0000:1b:00): {text}", times=times)
 
 
 class Agent:
-    """As much of one as hears of errors and remembers them."""
+    """An agent with nothing but its event recorder, its persistence and its Report."""
 
     def __init__(self, folder: Path, log: Path | None, boot_id: str = "boot-1", *, sees_gpu: bool = True) -> None:
         self.loop = Loop()
@@ -93,8 +93,8 @@ class Agent:
         xids = {f"{code}": count for codes in report.internal.xids.values() for code, (count, _) in codes.items()}
         return xids | dict(report.node.nvswitch_errors_total or {})
 
-    def knows(self, counts: dict[str, float]) -> None:
-        """All that it comes to count."""
+    def reports(self, counts: dict[str, float]) -> None:
+        """Wait until the Report has exactly these counts."""
         turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
         turn_until_equal(self.loop, self.counts, counts)
 
@@ -108,13 +108,13 @@ class Agent:
         self.persistence.close()
 
     def kill(self) -> None:
-        """What was handed to the store by now is stored; nothing else is."""
+        """Kill the agent: only what was submitted to the store is stored."""
         self.persistence.close()
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain files are looked at, and bursts that go on are stored, every so often."""
+    """Shorten the intervals at which a plain file is read and an event is updated."""
     monkeypatch.setattr("gpumon.services.event_recorder.READ_SECONDS", 0.05)
     monkeypatch.setattr("gpumon.services.event_recorder.UPDATE_SECONDS", 0.05)
 
@@ -139,11 +139,11 @@ def start(tmp_path: Path, log: Log) -> Iterator[Callable[..., Agent]]:
 
 
 def test_both_sources_tell_of_one_error(start: Callable[..., Agent], log: Log) -> None:
-    """It is counted at NVML's word, and the kernel's adds the text; the next one counts again."""
+    """The error of NVML counts, the line of the kernel log adds its text, and a repeat counts again."""
     agent = start()
-    agent.knows({})
+    agent.reports({})
     agent.nvml()
-    agent.knows({"79": 1.0})
+    agent.reports({"79": 1.0})
     log.xid()
     agent.until(lambda: agent.monitor.latest.events[-1].text != "")
     (event,) = agent.monitor.latest.events
@@ -151,39 +151,39 @@ def test_both_sources_tell_of_one_error(start: Callable[..., Agent], log: Log) -
     assert event.text == "GPU has fallen off the bus."
 
     log.xid()
-    agent.knows({"79": 2.0})
+    agent.reports({"79": 2.0})
     agent.nvml()
     turn_for(agent.loop, 0.5)
     assert agent.counts() == {"79": 2.0}
 
 
 def test_without_a_kernel_log_nvml_counts_alone(start: Callable[..., Agent]) -> None:
-    """Repeats too, and what NVML has no number for."""
+    """NVML's errors are counted, with repeats and with Xids that NVML has no number for."""
     agent = start(None)
-    agent.knows({})
+    agent.reports({})
     for xid in (79, 79, 13, 999):
         agent.nvml(xid)
-    agent.knows({"79": 2.0, "13": 1.0, "999": 1.0})
+    agent.reports({"79": 2.0, "13": 1.0, "999": 1.0})
     assert all(event.sources == ("nvml",) for event in agent.monitor.latest.events)
 
 
 def test_the_kernel_has_the_number_that_nvml_has_not(start: Callable[..., Agent], log: Log) -> None:
-    """One error is not two because NVML cannot name it."""
+    """An error that NVML cannot name is counted once, with the number of the kernel log."""
     agent = start()
-    agent.knows({})
+    agent.reports({})
     log.xid("201, something new")
     agent.nvml(999)
-    agent.knows({"201": 1.0})
+    agent.reports({"201": 1.0})
     turn_for(agent.loop, 0.5)
     assert agent.counts() == {"201": 1.0}
 
 
 def test_killed_anywhere_it_counts_once(start: Callable[..., Agent], log: Log) -> None:
-    """NVML's word stored and the kernel's unread; the kernel's stored; and lines of which nobody heard."""
+    """Kills before and after the line is read, and lines logged while no agent runs, count no error twice."""
     agent = start()
-    agent.knows({})
+    agent.reports({})
     agent.nvml()
-    agent.knows({"79": 1.0})
+    agent.reports({"79": 1.0})
     agent.kill()
     log.xid()
 
@@ -194,45 +194,45 @@ def test_killed_anywhere_it_counts_once(start: Callable[..., Agent], log: Log) -
     assert agent.counts() == {"79": 1.0}
     agent.kill()
     log.xid("48, DBE", times=3)
-    log.say(SWITCH)
+    log.append(SWITCH)
 
     agent = start()
-    agent.knows({"79": 1.0, "48": 3.0, "00000000:C1:00.0,20034": 1.0})
+    agent.reports({"79": 1.0, "48": 3.0, "00000000:C1:00.0,20034": 1.0})
     agent.stop()
 
     agent = start()
     turn_for(agent.loop, 0.5)
-    agent.knows({"79": 1.0, "48": 3.0, "00000000:C1:00.0,20034": 1.0})
+    agent.reports({"79": 1.0, "48": 3.0, "00000000:C1:00.0,20034": 1.0})
     assert len(agent.monitor.latest.events) == 3
 
 
 def test_the_first_installation_finds_history(start: Callable[..., Agent], log: Log) -> None:
-    """It is on record and counted nowhere; the same error again is news."""
+    """Lines from before the installation are stored and not counted; a repeat is counted."""
     log.xid()
-    log.say(SWITCH)
+    log.append(SWITCH)
     agent = start()
     agent.until(lambda: len(agent.monitor.latest.events) == 2)
     assert all(event.historical for event in agent.monitor.latest.events)
     assert agent.counts() == {}
 
     log.xid()
-    agent.knows({"79": 1.0})
+    agent.reports({"79": 1.0})
     agent.stop()
     agent = start()
-    agent.knows({"79": 1.0})
+    agent.reports({"79": 1.0})
 
 
 def test_a_reboot_is_news_from_its_first_line_on(start: Callable[..., Agent], tmp_path: Path) -> None:
-    """A GPU that fell off while the host booted is named though it was not seen since, in the Report too."""
+    """A GPU that fell off the bus during the boot has its stored uuid in the event and in the Report."""
     agent = start()
-    agent.knows({})
+    agent.reports({})
     agent.persistence.tick()
     agent.stop()
 
     booted = Log(tmp_path / "kmsg-2")
     booted.xid()
     agent = start(booted.path, "boot-2", sees_gpu=False)
-    agent.knows({"79": 1.0})
+    agent.reports({"79": 1.0})
     (event,) = agent.monitor.latest.events
     assert (event.uuid, event.historical) == (UUID, False)
 
@@ -246,16 +246,16 @@ def test_a_reboot_is_news_from_its_first_line_on(start: Callable[..., Agent], tm
 
 
 def test_a_board_in_the_place_of_another_tells_its_own_name(start: Callable[..., Agent], tmp_path: Path) -> None:
-    """The name that was recalled was a guess, and gives way."""
+    """The stored uuid is replaced by the one that the GPU reports."""
     with Store.open(tmp_path / "gpumon.db"):
         pass
     agent = start(None)
-    agent.knows({})
+    agent.reports({})
     agent.persistence.tick()
     agent.stop()
 
     agent = start(None, sees_gpu=False)
-    agent.knows({})
+    agent.reports({})
     agent.monitor.take(PciBus(functions={BUS_ID: "nvidia"}))
     seen = GpuReading(bus_id=BUS_ID, fault="lost", error="GPU is lost")
     agent.monitor.take(Snapshot(ended_at=1.0, wall=2e9, durations={}, gpus=(seen,), present=(BUS_ID,)))
@@ -269,11 +269,11 @@ def test_a_board_in_the_place_of_another_tells_its_own_name(start: Callable[...,
 
 
 def test_a_storm_is_counted_and_not_stored_line_by_line(start: Callable[..., Agent], log: Log, tmp_path: Path) -> None:
-    """A hundred thousand lines are one row, and the loop turns and evaluates while they are read."""
+    """Many lines of one error are one row, and the loop continues while they are read."""
     agent = start()
-    agent.knows({})
+    agent.reports({})
     log.xid("95, Uncontained: L2TAG (0x2). RST: Yes", times=50_000)
-    log.say(*(f"NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=x, Fault at {number:#x}" for number in range(50_000)))
+    log.append(*(f"NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=x, Fault at {number:#x}" for number in range(50_000)))
     turns = 0
 
     def done() -> bool:
@@ -293,21 +293,21 @@ def test_a_storm_is_counted_and_not_stored_line_by_line(start: Callable[..., Age
 
 
 def test_what_the_kernel_says_just_now_is_passed_on(start: Callable[..., Agent], log: Log) -> None:
-    """Silent firmware is often told by the kernel alone. What is history says nothing about now."""
+    """A recent Xid of the kernel log is reported to the supervisor, history is not."""
     log.xid("119, Timeout waiting for RPC")
     agent = start()
     agent.until(lambda: len(agent.monitor.latest.events) == 1)
     assert agent.silent == []
 
     log.xid("120, GSP task exception")
-    agent.knows({"120": 1.0})
+    agent.reports({"120": 1.0})
     assert agent.silent == [(BUS_ID, 120)]
 
 
 def test_a_store_that_cannot_be_opened_keeps_no_error_back(
     start: Callable[..., Agent], log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Errors are told when patience is over; what stood in the log before waits, and counts once in the end."""
+    """Errors are reported after the wait for the store; earlier lines are held, and stored as history."""
     monkeypatch.setattr("gpumon.services.event_recorder.PATIENCE_SECONDS", 0.2)
     assert PATIENCE_SECONDS > 1.0
     log.xid("48, DBE")
@@ -320,11 +320,11 @@ def test_a_store_that_cannot_be_opened_keeps_no_error_back(
 
     (tmp_path / "gpumon.db").rmdir()
     agent.until(lambda: {event.code for event in agent.monitor.latest.events} == {48, 79, 94})
-    agent.knows({"79": 1.0, "94": 1.0})
+    agent.reports({"79": 1.0, "94": 1.0})
     agent.until(lambda: agent.persistence.error is None)
     agent.stop()
     agent = start()
-    agent.knows({"79": 1.0, "94": 1.0})
+    agent.reports({"79": 1.0, "94": 1.0})
     assert sorted((event.code, event.historical) for event in agent.monitor.latest.events) == [
         (48, True),
         (79, False),
@@ -333,12 +333,12 @@ def test_a_store_that_cannot_be_opened_keeps_no_error_back(
 
 
 def test_events_of_switches_are_named_by_their_address(start: Callable[..., Agent], log: Log) -> None:
-    """One error of three lines is one event."""
+    """The detail lines of an SXid belong to one event."""
     agent = start()
-    agent.knows({})
-    log.say(
+    agent.reports({})
+    log.append(
         SWITCH, SWITCH.replace("Fatal, Link 48", "Severity 1 Engine instance 48"), SWITCH.replace("Fatal", "Data {")
     )
-    agent.knows({"00000000:C1:00.0,20034": 1.0})
+    agent.reports({"00000000:C1:00.0,20034": 1.0})
     (event,) = agent.monitor.latest.events
     assert (event.kind, event.fatal, event.bus_id, event.uuid) == (SXID, True, "00000000:C1:00.0", None)

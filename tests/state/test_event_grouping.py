@@ -1,4 +1,4 @@
-"""An error counts once, though two sources tell of it, in whatever order; a repeat counts again."""
+"""An error that both sources report counts once, in any order; a repeat counts again."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ told = st.lists(st.tuples(sources, st.integers(1, 5), st.floats(0, PAUSE)))
 
 
 def after(*seen: ErrorObservation, boot: str = "boot-1") -> list[ErrorEvent]:
-    """The bursts that these make, as they are in the end."""
+    """Return the last state of the events of these observations."""
     events = EventGrouper(boot)
     return list({one.id: one for one in map(events.add, seen)}.values())
 
 
 @given(told)
 def test_the_source_that_saw_more_is_right(interleaved: list[tuple[str, int, float]]) -> None:
-    """However the two are interleaved, as long as neither is silent for the pause: one burst, and no error twice."""
+    """Observations without a pause are one event, in any order of the sources."""
     at, seen, counts = 100.0, [], Counter({NVML: 0, KMSG: 0})
     for source, times, later in interleaved:
         at += later
@@ -38,7 +38,7 @@ def test_the_source_that_saw_more_is_right(interleaved: list[tuple[str, int, flo
 
 @given(told, st.lists(st.booleans()))
 def test_no_restart_counts_an_error_again(interleaved: list[tuple[str, int, float]], restarts: list[bool]) -> None:
-    """An agent that begins anew between any two sightings goes on with what the one before has stored."""
+    """An agent that is restarted between two observations continues the stored event."""
     at, seen = 100.0, []
     events, stored = EventGrouper("boot-1"), dict[str, ErrorEvent]()
     for number, (source, times, later) in enumerate(interleaved):
@@ -55,7 +55,7 @@ def test_no_restart_counts_an_error_again(interleaved: list[tuple[str, int, floa
 
 @given(st.lists(st.integers(1, 9), max_size=9), st.permutations([NVML, KMSG]))
 def test_a_pause_ends_a_burst(repeats: list[int], order: list[str]) -> None:
-    """After three quiet minutes the same error is another event, and both count."""
+    """After a pause of three minutes the same error is another event, and both count."""
     seen = [
         observation(1000.0 * number, source, times=times) for number, times in enumerate(repeats) for source in order
     ]
@@ -67,7 +67,7 @@ def test_a_pause_ends_a_burst(repeats: list[int], order: list[str]) -> None:
 
 @pytest.mark.parametrize("numbered_first", [True, False])
 def test_a_fall_told_in_words_and_by_number_is_one(*, numbered_first: bool) -> None:
-    """Lines without the number add nothing to one with it, and are an Xid 79 where none comes."""
+    """A line without the number is an Xid 79, unless a line with the number follows."""
     words = [observation(100.0 + number, KMSG, numbered=False, text=f"words {number}") for number in range(3)]
     number = observation(101.0, KMSG, text="GPU has fallen off the bus.")
     (both,) = after(*([number, *words] if numbered_first else [*words, number]))
@@ -77,7 +77,7 @@ def test_a_fall_told_in_words_and_by_number_is_one(*, numbered_first: bool) -> N
 
 
 def test_devices_codes_and_history_have_bursts_of_their_own() -> None:
-    """At the same moment."""
+    """Different errors at the same time are different events."""
     seen = [
         observation(100.0),
         observation(100.0, code=13),
@@ -89,7 +89,7 @@ def test_devices_codes_and_history_have_bursts_of_their_own() -> None:
 
 
 def test_errors_of_several_instances_are_the_gpus() -> None:
-    """One instance is named while nobody names another; once two were, none is."""
+    """The event names a MIG instance until an observation names another."""
     first = partial(observation, gpu_instance_id=1, compute_instance_id=0)
     second = partial(observation, gpu_instance_id=2, compute_instance_id=0)
     seen = [first(100.0), observation(101.0, KMSG), first(102.0, KMSG)]
@@ -101,7 +101,7 @@ def test_errors_of_several_instances_are_the_gpus() -> None:
 
 
 def test_a_burst_knows_its_ends_and_some_of_its_words() -> None:
-    """First and last time by the sources' clocks, the first different lines, and the newest."""
+    """The event has the first and last time, the first different lines, and the newest line."""
     seen = [observation(100.0 + number, KMSG, text=f"line {number % 7}") for number in range(14)]
     (one,) = after(observation(101.5), *seen)
 
@@ -111,14 +111,14 @@ def test_a_burst_knows_its_ends_and_some_of_its_words() -> None:
 
 
 def test_another_boot_begins_anew() -> None:
-    """Its clock began again: times of the last boot mean nothing to it."""
+    """Events of another boot are not continued."""
     events = EventGrouper("boot-2")
     events.restore([error_event(100)])
     assert events.add(observation(101.0)).count == 1
 
 
 def test_what_is_told_late_does_not_end_what_goes_on() -> None:
-    """An old line stands by itself, and the burst of now is still open."""
+    """An old line is an event of its own, and the present event continues."""
     events = EventGrouper("boot-1")
     now = events.add(observation(5000.0))
     old = events.add(observation(100.0, KMSG))
@@ -129,7 +129,7 @@ def test_what_is_told_late_does_not_end_what_goes_on() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """Of too many different errors at once, those that were silent longest are ended early."""
+    """Beyond the maximum, the events that were silent longest end early."""
     events = EventGrouper("boot-1")
     for number in range(3 * MAX_OPEN):
         events.add(observation(float(number) / 100, code=number))

@@ -58,7 +58,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_events_and_counters_survive_a_restart(path: Path) -> None:
-    """What was recorded is there after closing and opening, with its count and the time of the last event."""
+    """Events are read as they were recorded, with their counts and the time of the last event."""
     with Store.open(path) as store:
         write(
             store,
@@ -81,8 +81,8 @@ def test_events_and_counters_survive_a_restart(path: Path) -> None:
         )
 
 
-def test_a_burst_that_goes_on_counts_what_it_gained(path: Path) -> None:
-    """Recording a burst again replaces it, and the same state twice counts nothing; what a retry told is not lost."""
+def test_an_event_that_continues_counts_what_it_gained(path: Path) -> None:
+    """Recording an event again replaces it; a change that is recorded twice counts once."""
     with Store.open(path) as store:
         write(store, error_events.record, [change(1)])
         grown = error_event(1, nvml=1, kmsg=5, last_at=3.0, last_wall=NOW + 3, texts=("one",), text="two")
@@ -94,8 +94,8 @@ def test_a_burst_that_goes_on_counts_what_it_gained(path: Path) -> None:
         assert read(store, error_events.read_counters) == (counter(5, 3),)
 
 
-def test_history_is_on_record_and_not_counted(path: Path) -> None:
-    """What happened before the agent was installed has no counter, and a retry makes none."""
+def test_history_is_stored_and_not_counted(path: Path) -> None:
+    """Errors from before the installation are stored and not counted."""
     with Store.open(path) as store:
         for _ in range(2):
             write(store, error_events.record, [ErrorChange(error_event(1, historical=True), 0)])
@@ -262,7 +262,7 @@ def test_kill_loses_nothing_that_was_acknowledged(path: Path) -> None:
 
 
 def test_one_agent_at_a_time(path: Path) -> None:
-    """A second agent is refused with the process id of the first, and may come when that has gone."""
+    """A second agent is refused with the process id of the first, until that has closed the store."""
     with Store.open(path) as store:
         write(store, error_events.record, [change(1)])
         with pytest.raises(StoreError, match=f"process {os.getpid()} is using it; end that agent"):
@@ -274,7 +274,7 @@ def test_one_agent_at_a_time(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["middle", "header", "zeros", "truncated"])
 def test_a_damaged_file_is_moved_aside(path: Path, damage: str) -> None:
-    """Whatever part of it is damaged, the file is kept under a telling name, and a new one works."""
+    """Whichever part is damaged, the file is renamed and a new one is created."""
     with Store.open(path) as store:
         write(store, error_events.record, (change(number) for number in range(500)))
     whole = path.read_bytes()
@@ -346,14 +346,14 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
-    """A path that is a folder is told as such."""
+    """The message states that the path is a folder."""
     with pytest.raises(StoreError, match="Is a directory"):
         Store.open(tmp_path)
 
 
 @needs_mounts
 def test_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
-    """On a full disk a write fails as a whole, nothing is counted, and all goes on when there is room again."""
+    """On a full disk a write fails as a whole and counts nothing; writes succeed when there is room again."""
     with mounted(tmp_path / "disk", "size=300k") as folder, Store.open(folder / "gpumon.db") as store:
         write(store, error_events.record, [change(0)])
         filler = folder / "filler"
@@ -374,7 +374,7 @@ def test_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
 
 @needs_mounts
 def test_full_disk_at_the_first_start_is_told(tmp_path: Path) -> None:
-    """A store that cannot even be begun says why."""
+    """The error states why the store cannot be created."""
     with mounted(tmp_path / "disk", "size=8k") as folder, pytest.raises(StoreError, match="the disk is full"):
         Store.open(folder / "gpumon.db")
 
@@ -394,7 +394,7 @@ def test_full_disk_at_a_later_start_still_restores(tmp_path: Path) -> None:
 
 @needs_mounts
 def test_read_only_disk_still_restores(tmp_path: Path) -> None:
-    """What a killed agent left is read from a disk that was mounted read-only since; each write says so."""
+    """The store of a killed agent is read from a disk that is now read-only; each write states that."""
     with mounted(tmp_path / "disk", "size=1m") as folder:
         _kill_after_one_event(folder / "gpumon.db")
         subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
@@ -409,7 +409,7 @@ def test_read_only_disk_still_restores(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_missing_permission_is_told() -> None:
-    """A user who may not write the file is told so, with the uid that lacks the permission."""
+    """The error names the uid that lacks the permission."""
     code = """
         import os, sys
         from pathlib import Path

@@ -1,4 +1,4 @@
-"""The writer keeps the main loop from every wait for a disk."""
+"""A slow or failing disk never blocks the caller of the store writer."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gpumon.store.store_error import StoreError
 from gpumon.store.writer import MAX_QUEUED, StoreWriter
 
 SOON = 60.0
-"""Seconds after which a test gives up; nothing waits that long when all is well."""
+"""Seconds after which a test fails."""
 MORE_THAN_CACHED = 40_000
 """Rows that SQLite cannot keep in its cache of 2 MB."""
 
 
 class Loop:
-    """What a test knows of the daemon's loop: callbacks come to its thread, and what they brought is kept."""
+    """A replacement of the daemon's loop that collects the results of callbacks."""
 
     def __init__(self) -> None:
         self._posted: queue.Queue[Callable[[], None]] = queue.Queue()
@@ -75,7 +75,7 @@ def start(loop: Loop) -> Iterator[Callable[[Path], StoreWriter]]:
 
 
 def test_work_is_durable_when_it_is_told_as_done(path: Path, loop: Loop, start: Callable[[Path], StoreWriter]) -> None:
-    """What was acknowledged is in the file after closing; work that waits is finished first."""
+    """Acknowledged rows are in the file after closing; queued jobs are finished first."""
     writer = start(path)
     for number in range(5):
         loop.add(writer, change(number))
@@ -93,15 +93,15 @@ def test_work_is_durable_when_it_is_told_as_done(path: Path, loop: Loop, start: 
 def test_failures_come_back_and_the_store_is_opened_again(
     loop: Loop, start: Callable[[Path], StoreWriter], tmp_path: Path
 ) -> None:
-    """While the folder is missing work fails at once with the reason; once it exists the store opens by itself."""
+    """Jobs fail with the reason while the folder is missing; the store opens when it exists."""
     folder = tmp_path / "later"
     writer = start(folder / "gpumon.db")
     loop.add(writer, change(1))
     loop.turn()
     assert [error.problem for error in loop.failed] == ["its folder does not exist"]
-    trouble = writer.error()
-    assert trouble is not None
-    assert trouble.remedy == f"create it: mkdir -p {folder}"
+    error_now = writer.error()
+    assert error_now is not None
+    assert error_now.remedy == f"create it: mkdir -p {folder}"
 
     folder.mkdir()
     loop.turn()
@@ -113,10 +113,10 @@ def test_failures_come_back_and_the_store_is_opened_again(
     assert writer.error() is None
 
 
-def test_damage_met_in_mid_work_begins_a_new_store(
+def test_a_store_that_is_damaged_in_use_is_replaced(
     path: Path, loop: Loop, start: Callable[[Path], StoreWriter]
 ) -> None:
-    """The work that met the damage fails, the file is moved aside, and the next work succeeds."""
+    """The job that detects the damage fails, the file is moved aside, and the next job succeeds."""
     with Store.open(path) as store:
         write(store, error_events.record, (change(number) for number in range(MORE_THAN_CACHED)))
     writer = start(path)
@@ -139,10 +139,10 @@ def test_damage_met_in_mid_work_begins_a_new_store(
     assert len(list(path.parent.glob("gpumon.db.corrupt-*Z"))) == 1
 
 
-def test_a_mistake_in_the_work_does_not_end_the_thread(
+def test_a_defect_in_a_job_does_not_end_the_thread(
     path: Path, loop: Loop, start: Callable[[Path], StoreWriter]
 ) -> None:
-    """Work that raises something unforeseen fails, and later work is done."""
+    """A job that raises an unexpected exception fails, and later jobs are run."""
     writer = start(path)
     loop.turn()
     writer.submit(lambda _: dict[str, None]()["probe"], loop.done.append, loop.failed.append)
@@ -155,10 +155,10 @@ def test_a_mistake_in_the_work_does_not_end_the_thread(
     assert loop.done == [None]
 
 
-def test_a_hung_disk_keeps_nobody_waiting(
+def test_a_hung_disk_blocks_no_caller(
     path: Path, loop: Loop, start: Callable[[Path], StoreWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Work that does not return is told as trouble, work is refused when too much waits, and closing gives up."""
+    """A hung job is reported, jobs are refused when the queue is full, and closing has a timeout."""
     monkeypatch.setattr(writer_module, "HUNG_SECONDS", 0.05)
     writer = start(path)
     loop.turn()
@@ -175,9 +175,9 @@ def test_a_hung_disk_keeps_nobody_waiting(
     loop.turn()
     assert [error.problem for error in loop.failed] == [f"{MAX_QUEUED} writes are queued"]
     assert not writer.close(0.1)
-    trouble = writer.error()
-    assert trouble is not None
-    assert trouble.problem.startswith("the disk has not answered for")
+    error_now = writer.error()
+    assert error_now is not None
+    assert error_now.problem.startswith("the disk has not answered for")
 
     healed.set()
     for _ in range(MAX_QUEUED + 1):
@@ -188,10 +188,10 @@ def test_a_hung_disk_keeps_nobody_waiting(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_a_full_disk_is_trouble_until_there_is_room(
+def test_a_full_disk_is_error_now_until_there_is_room(
     tmp_path: Path, loop: Loop, start: Callable[[Path], StoreWriter]
 ) -> None:
-    """Counters are restored from a full disk, work fails, and the trouble ends by itself when space is freed."""
+    """Counters are read from a full disk, jobs fail, and the store recovers when space is freed."""
     folder = tmp_path / "disk"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", folder], check=True)

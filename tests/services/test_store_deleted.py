@@ -67,7 +67,7 @@ def raised(check: str) -> VerdictTransition:
 
 
 class Agent:
-    """As much of one as remembers and ticks."""
+    """An agent with nothing but its persistence and its Report."""
 
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
@@ -79,14 +79,14 @@ class Agent:
         turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
 
     def rule(self, transition: VerdictTransition) -> bool:
-        """Whether it is stored; it is told in any case."""
+        """Return whether the transition is stored; it takes effect in any case."""
         told: list[bool] = []
         self.persistence.record_transitions([transition], told.append)
         turn_until(self.loop, lambda: bool(told))
         return told[0]
 
     def recover(self) -> None:
-        """Until the store can be written again and everything that waited for that is in it."""
+        """Wait until the store can be written again and no write is missing."""
         turn_until(self.loop, lambda: self.persistence.error is None and self.persistence.complete)
         self.persistence.tick()
         last = self.persistence.read(error_events.read_position)
@@ -116,10 +116,10 @@ def replace_database(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [delete_all, delete_database, delete_wal, replace_database])
-def test_a_store_that_is_deleted_under_the_agent_is_made_anew_with_all_that_it_knows(
+def test_a_deleted_store_is_created_again_with_everything(
     harm: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The next thing to store meets it and is not called stored; the successor of a killed agent knows everything."""
+    """The next write detects it and fails; the agent after a kill reads everything from the new file."""
     caplog.set_level("INFO")
     path = tmp_path / "state" / "gpumon.db"
     path.parent.mkdir()
@@ -163,8 +163,8 @@ def test_a_store_that_is_deleted_under_the_agent_is_made_anew_with_all_that_it_k
     agent.persistence.close()
 
 
-def test_a_store_that_another_agent_has_begun_in_its_place_is_left_to_that(tmp_path: Path) -> None:
-    """The one whose files were deleted says who has it."""
+def test_a_store_that_another_agent_has_created_is_left_alone(tmp_path: Path) -> None:
+    """The error names the process that uses it."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
     delete_all(path)

@@ -1,4 +1,4 @@
-"""Events are found by what is asked, boards are remembered, and the store of an earlier version is taken over."""
+"""Queries of stored events, and the rows of GPUs, ports and time windows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUN = {"id": "r1", "probe": "allreduce", "outcome": "ok", "started": WALL}
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[ErrorEvent, ...]]:
-    """A store of many different events, and those, oldest first."""
+    """Return a store of many different events, and the events, oldest first."""
     path = tmp_path_factory.mktemp("store") / "gpumon.db"
     events = tuple(
         error_event(
@@ -66,7 +66,7 @@ queries = st.builds(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 @given(query=queries)
 def test_the_store_and_the_report_find_the_same(filled: tuple[Path, tuple[ErrorEvent, ...]], query: EventQuery) -> None:
-    """Whatever is asked: page after page, the newest first, none twice and none left out."""
+    """The pages of a query have each matching event once, the newest first."""
     path, events = filled
     found: list[ErrorEvent] = []
     with Store.open(path) as store:
@@ -77,8 +77,8 @@ def test_the_store_and_the_report_find_the_same(filled: tuple[Path, tuple[ErrorE
     assert found == [one for one in reversed(events) if query.matches(one)]
 
 
-def test_what_is_over_is_told_wherever_it_is_found(tmp_path: Path) -> None:
-    """Xid 162 ends the 163 before it, of its own GPU, and not the one after it."""
+def test_a_cancelled_event_has_the_time_of_its_cancellation(tmp_path: Path) -> None:
+    """Xid 162 cancels an earlier Xid 163 of the same GPU, and no later one."""
     lost = [error_event(1, 163), error_event(2, 163, bus_id=OTHER, uuid="GPU-2"), error_event(9, 163)]
     with Store.open(tmp_path / "gpumon.db") as store:
         write(
@@ -97,8 +97,8 @@ def board(number: int, bus_id: str = BUS_ID, last: float = 0.0) -> StoredGpu:
     )
 
 
-def test_boards_are_remembered_by_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When one was first seen stays, where it was last seen follows it, and the number of them is bounded."""
+def test_gpus_are_stored_by_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of the first reading stays, the address is updated, and the number of rows is bounded."""
     monkeypatch.setattr(gpus, "MAX_GPUS", 3)
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, gpus.put, [board(1), board(2, last=1)])
@@ -110,8 +110,8 @@ def test_boards_are_remembered_by_uuid(tmp_path: Path, monkeypatch: pytest.Monke
         assert [one.uuid for one in read(store, gpus.read)] == ["GPU-3", "GPU-4", "GPU-5"]
 
 
-def test_a_burst_that_goes_on_outlives_the_rows_after_it(tmp_path: Path) -> None:
-    """Retention keeps the newest rows; one that was pruned while it went on is written anew and counts its gain."""
+def test_an_event_that_continues_is_stored_again_after_its_deletion(tmp_path: Path) -> None:
+    """An event that was deleted while it continues is inserted again and counts its gain."""
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, error_events.record, (change(number) for number in range(10)))
         write(store, prune, Retention(rows=5), WALL)
@@ -121,8 +121,8 @@ def test_a_burst_that_goes_on_outlives_the_rows_after_it(tmp_path: Path) -> None
         assert [one.count for one in read(store, error_events.read_counters)] == [13]
 
 
-def test_a_board_is_kept_with_all_that_is_known_of_it(tmp_path: Path) -> None:
-    """Versions, links, energy, and whether it is expected; what a person accepts outlives the agent."""
+def test_all_fields_of_a_gpu_are_stored(tmp_path: Path) -> None:
+    """All fields are read as they were written, and an acceptance survives a restart."""
     whole = replace(board(1), gpu=3, boot_id="b1", vbios="96.00", inforom="G520", gsp="580.1", nvlinks=18, energy=1.5e9)
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, gpus.put, [whole, board(2)])
@@ -139,7 +139,7 @@ def test_a_board_is_kept_with_all_that_is_known_of_it(tmp_path: Path) -> None:
 def test_a_stored_hold_that_cannot_be_true_is_left_out_and_told(
     tmp_path: Path, column: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A disk has spoilt it: it costs nobody the one beside it."""
+    """A damaged row does not affect the others."""
     path = tmp_path / "gpumon.db"
     one = Hold(
         began=WALL, began_at=1.0, until=WALL + 9, deadline=10.0, boot_id="boot-1", reason="job", by="api", owner="1"
@@ -172,8 +172,8 @@ def rail(number: int, last: float = 0.0, *, expected: bool | None = True) -> Por
     )
 
 
-def test_ports_are_remembered_by_their_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they were told last, those that are not wired too; of too many, those that are expected stay."""
+def test_ports_are_stored_by_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last state of each port is read; expected ports are deleted last."""
     monkeypatch.setattr(ports, "MAX_PORTS", 2)
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, ports.put, [rail(1), rail(2, last=1, expected=None)])
@@ -185,8 +185,8 @@ def test_ports_are_remembered_by_their_card(tmp_path: Path, monkeypatch: pytest.
         assert read(store, ports.read) == (rail(4, last=2), moved)
 
 
-def test_what_is_accepted_of_ports_is_stored_with_the_gpus(tmp_path: Path) -> None:
-    """One of them is expected no more, one runs slower than it did; the other stays as it is."""
+def test_accepted_ports_are_stored(tmp_path: Path) -> None:
+    """A port is no longer expected, one has a lower speed, and the other is unchanged."""
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, ports.put, [rail(1), rail(2), rail(3)])
         write(store, gpus.accept, 8, ())

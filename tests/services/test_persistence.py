@@ -1,4 +1,4 @@
-"""What must survive, with a store that fails and recovers."""
+"""Results and errors survive a store that fails and recovers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def result(name: str, outcome: str = "ok") -> ProbeResult:
 
 
 class Agent:
-    """As much of one as remembers. What it knows is what its Report says."""
+    """An agent with nothing but its persistence and its Report."""
 
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
@@ -58,29 +58,29 @@ class Agent:
         )
         self.persistence.start()
 
-    def known(self) -> dict[str, float]:
-        """Ids of results and Xid counts, and how many runs are counted."""
+    def reported(self) -> dict[str, float]:
+        """Return the ids of results, the Xid counts, and the number of counted runs in the Report."""
         report = self.monitor.latest
         runs = report.probe.metrics.runs_total or {}
         counts = {f"xid {xid}": count for one in report.internal.xids.values() for xid, (count, _) in one.items()}
         return dict.fromkeys((one.id for one in report.probe.history), 1.0) | counts | {"runs": sum(runs.values())}
 
-    def knows(self, **known: float) -> None:
-        """All that it comes to know."""
-        turn_until_equal(self.loop, self.known, {name.replace("_", " "): n for name, n in known.items()})
+    def reports(self, **known: float) -> None:
+        """Wait until the Report has exactly these."""
+        turn_until_equal(self.loop, self.reported, {name.replace("_", " "): n for name, n in known.items()})
 
-    def well(self) -> None:
+    def wait_until_ok(self) -> None:
         turn_until(self.loop, lambda: self.persistence.error is None)
 
     def stop(self) -> None:
-        """Once everything that waited for the store has been given to it."""
+        """Stop when no write is missing."""
         turn_until(self.loop, lambda: self.persistence.complete)
         self.persistence.close()
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small one."""
+    """Mount a small disk."""
     folder = tmp_path / "disk"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", folder], check=True)
@@ -89,11 +89,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_what_came_while_the_disk_was_full_is_stored_when_there_is_room(disk: Path) -> None:
-    """Results and counters that were told from memory are in the store after recovery, each of them once."""
+def test_what_is_recorded_on_a_full_disk_is_stored_when_there_is_room(disk: Path) -> None:
+    """Results and counters that were reported from memory are in the store after recovery, each once."""
     agent = Agent(disk / "gpumon.db")
     agent.persistence.record_result(result("before"))
-    agent.knows(before=1, runs=1)
+    agent.reports(before=1, runs=1)
     filler = disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
@@ -102,37 +102,37 @@ def test_what_came_while_the_disk_was_full_is_stored_when_there_is_room(disk: Pa
     agent.persistence.record_result(result("still-full", "skipped"))
     agent.persistence.record_errors([change(1)], None)
     full = {"before": 1.0, "full": 1.0, "still-full": 1.0, "xid_79": 1.0, "runs": 3.0}
-    agent.knows(**full)
+    agent.reports(**full)
     assert agent.persistence.error is not None
     filler.unlink()
-    agent.well()
+    agent.wait_until_ok()
     agent.stop()
 
     restarted = Agent(disk / "gpumon.db")
-    restarted.knows(**full)
+    restarted.reports(**full)
     restarted.stop()
 
 
-def test_what_came_before_the_store_could_be_opened_is_stored_too(tmp_path: Path) -> None:
-    """It is neither forgotten when the store tells what it knew, nor lost at the next start."""
+def test_what_is_recorded_before_the_store_opens_is_stored(tmp_path: Path) -> None:
+    """It is still reported when the stored state has been read, and after the next start."""
     folder = tmp_path / "later"
     agent = Agent(folder / "gpumon.db")
     agent.persistence.record_result(result("early"))
     agent.persistence.record_errors([change(1)], None)
-    agent.knows(early=1, xid_79=1, runs=1)
+    agent.reports(early=1, xid_79=1, runs=1)
     folder.mkdir()
-    agent.well()
+    agent.wait_until_ok()
     agent.stop()
-    agent.knows(early=1, xid_79=1, runs=1)
+    agent.reports(early=1, xid_79=1, runs=1)
 
     restarted = Agent(folder / "gpumon.db")
-    restarted.knows(early=1, xid_79=1, runs=1)
+    restarted.reports(early=1, xid_79=1, runs=1)
     restarted.stop()
     assert restarted.persistence.notice is None
 
 
 def test_the_last_success_is_recalled_over_any_number_of_skips(tmp_path: Path) -> None:
-    """A node that was busy for weeks still knows its bandwidth after a restart."""
+    """A node that was busy for weeks reports its bandwidth after a restart."""
     path = tmp_path / "gpumon.db"
     skips = [result(f"skip {n}", "skipped") for n in range(MOST_RESULTS)]
     with Store.open(path) as store:
@@ -149,7 +149,7 @@ def test_the_last_success_is_recalled_over_any_number_of_skips(tmp_path: Path) -
 
 
 def on_disk(path: Path, folder: Path) -> float:
-    """How many runs an agent would know that started from what is in the files at this moment."""
+    """Return the number of runs that an agent would read from the files as they are now."""
     folder.mkdir()
     for file in path.parent.glob(f"{path.name}*"):
         shutil.copy(file, folder)
@@ -158,19 +158,19 @@ def on_disk(path: Path, folder: Path) -> float:
 
 
 def test_no_counter_of_the_probe_is_ahead_of_its_row(tmp_path: Path) -> None:
-    """A run is counted in /metrics only when the store has counted it: a crash in between takes nothing back."""
+    """A run is counted in /metrics only when the store has counted it, so no crash reduces a counter."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
     counted: list[tuple[float, float]] = []
     take = agent.monitor.take
 
-    def look(arrival: Message) -> None:
+    def check(arrival: Message) -> None:
         take(arrival)
         if isinstance(arrival, ProbeEnded):
             shown = agent.monitor.latest.probe.metrics.runs_total or {}
             counted.append((sum(shown.values()), on_disk(path, tmp_path / f"crash {len(counted)}")))
 
-    agent.persistence._take = look
+    agent.persistence._take = check
     for name in ("one", "two", "three"):
         agent.persistence.record_result(result(name))
     turn_until(agent.loop, lambda: len(counted) == 3)
@@ -179,12 +179,12 @@ def test_no_counter_of_the_probe_is_ahead_of_its_row(tmp_path: Path) -> None:
     assert counted[-1] == (3, 3)
 
 
-def test_a_damaged_store_is_told_for_as_long_as_the_agent_runs(tmp_path: Path) -> None:
-    """The notice names the old file and stays, though the new one can be written and nothing is in trouble."""
+def test_a_damaged_store_is_reported_until_the_agent_stops(tmp_path: Path) -> None:
+    """The notice names the damaged file and stays, although the new one can be written."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
     agent.persistence.record_result(result("lost"))
-    agent.knows(lost=1, runs=1)
+    agent.reports(lost=1, runs=1)
     assert agent.persistence.notice is None
     agent.stop()
     with path.open("r+b") as file:
@@ -193,34 +193,34 @@ def test_a_damaged_store_is_told_for_as_long_as_the_agent_runs(tmp_path: Path) -
 
     agent = Agent(path)
     agent.persistence.record_result(result("after"))
-    agent.knows(after=1, runs=1)
-    agent.well()
+    agent.reports(after=1, runs=1)
+    agent.wait_until_ok()
     [aside] = tmp_path.glob("gpumon.db.corrupt-*Z")
     assert agent.persistence.notice == f"{path} was damaged and is re-created; the damaged file is {aside}"
     agent.stop()
 
 
-def test_a_store_that_is_damaged_in_mid_work_is_told_again_what_is_known(tmp_path: Path) -> None:
-    """The new file gets the results and counters that the agent still knows, so that a restart loses none."""
+def test_a_store_that_is_damaged_in_use_is_written_again(tmp_path: Path) -> None:
+    """The new file gets the results and counters of the Report, so that a restart loses none."""
     path = tmp_path / "gpumon.db"
     with Store.open(path) as store:  # more than SQLite keeps in its cache
         write(store, error_events.record, (change(number, 48) for number in range(99_000)))
     agent = Agent(path)
     agent.persistence.record_result(result("before"))
-    agent.knows(before=1, xid_48=99_000, runs=1)
+    agent.reports(before=1, xid_48=99_000, runs=1)
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
     agent.persistence.record_errors([change(50_000, 48, id="new")], None)
     turn_until(agent.loop, lambda: agent.persistence.notice is not None and agent.persistence.error is None)
-    agent.knows(before=1, xid_48=99_001, runs=1)
+    agent.reports(before=1, xid_48=99_001, runs=1)
     agent.stop()
 
     restarted = Agent(path)
-    restarted.knows(before=1, xid_48=99_001, runs=1)
+    restarted.reports(before=1, xid_48=99_001, runs=1)
     restarted.stop()
     assert restarted.persistence.notice is None, "the new file is sound"
 
     restarted = Agent(path)
-    restarted.knows(before=1, xid_48=99_001, runs=1)
+    restarted.reports(before=1, xid_48=99_001, runs=1)
     restarted.stop()

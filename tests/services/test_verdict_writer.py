@@ -56,7 +56,7 @@ def cleared(check: str, wall: float = 2e9 + 60) -> VerdictTransition:
 
 
 class Agent:
-    """As much of one as keeps verdicts."""
+    """An agent with nothing but its persistence, its verdict writer and its Report."""
 
     def __init__(self, path: Path) -> None:
         self.loop = Loop()
@@ -78,14 +78,14 @@ class Agent:
         return {check for check, _ in self.monitor.latest.health.open}
 
     def rule(self, *transitions: VerdictTransition) -> bool:
-        """Whether it is stored; it is told in any case."""
+        """Return whether the transitions are stored; they take effect in any case."""
         told: list[bool] = []
         self.persistence.record_transitions(transitions, told.append)
         turn_until(self.loop, lambda: bool(told))
         return told[0]
 
     def stop(self) -> None:
-        """Once the store knows what the agent knows."""
+        """Stop when no write is missing."""
         turn_until(self.loop, lambda: self.persistence.error is None and self.persistence.complete)
         self.persistence.close()
 
@@ -97,7 +97,7 @@ def history(path: Path) -> list[tuple[str, VerdictChange]]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small one."""
+    """Mount a small disk."""
     folder = tmp_path / "disk"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", folder], check=True)
@@ -106,8 +106,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @needs_mount
-def test_what_became_of_verdicts_while_the_disk_was_full_is_stored_later(disk: Path) -> None:
-    """It is told at once, never out of sight, and after a restart it is known with its history, each change once."""
+def test_transitions_on_a_full_disk_are_stored_later(disk: Path) -> None:
+    """Transitions take effect at once, and the store has each of them once after recovery."""
     path = disk / "gpumon.db"
     agent = Agent(path)
     assert agent.rule(raised("before"), raised("both"))
@@ -135,8 +135,8 @@ def test_what_became_of_verdicts_while_the_disk_was_full_is_stored_later(disk: P
     restarted.stop()
 
 
-def test_a_store_that_is_damaged_while_it_is_used_gets_all_verdicts_again(tmp_path: Path) -> None:
-    """With the history that the agent knows: what was cleared does not come back, what is open is not forgotten."""
+def test_a_store_that_is_damaged_in_use_gets_all_verdicts(tmp_path: Path) -> None:
+    """The new file has the history of the Report: cleared verdicts stay cleared, open ones stay open."""
     path = tmp_path / "gpumon.db"
     with Store.open(path) as store:  # more than SQLite keeps in its cache
         long = verdict("old", reason="x" * 4000)
@@ -166,8 +166,8 @@ def test_a_store_that_is_damaged_while_it_is_used_gets_all_verdicts_again(tmp_pa
     restarted.stop()
 
 
-def test_when_a_verdict_was_last_so_survives_and_brings_none_back(tmp_path: Path) -> None:
-    """Quiet time goes on counting after a restart; a verdict that was cleared meanwhile stays away."""
+def test_an_update_of_verdicts_returns_no_cleared_one(tmp_path: Path) -> None:
+    """Quiet time continues after a restart; a verdict that was cleared before the update stays cleared."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
     agent.rule(raised("quiet"), raised("over"))
@@ -182,8 +182,8 @@ def test_when_a_verdict_was_last_so_survives_and_brings_none_back(tmp_path: Path
     restarted.stop()
 
 
-def test_what_waits_to_become_a_verdict_survives(tmp_path: Path) -> None:
-    """As far as it had come."""
+def test_a_pending_verdict_survives(tmp_path: Path) -> None:
+    """The time that a finding has lasted continues after a restart."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
     at = boot_clock()
@@ -199,8 +199,8 @@ def test_what_waits_to_become_a_verdict_survives(tmp_path: Path) -> None:
     restarted.stop()
 
 
-def test_an_acknowledgement_is_durable_before_it_is_answered(tmp_path: Path) -> None:
-    """With its note; and one that is asked of an agent that stops is refused, and nothing is cleared."""
+def test_an_acknowledgement_is_durable_before_its_answer(tmp_path: Path) -> None:
+    """The note is stored; an agent that stops refuses a request and clears nothing."""
     path = tmp_path / "gpumon.db"
     agent = Agent(path)
     agent.rule(raised("gpu_xid_critical"), raised("gpu_lost"))
@@ -222,7 +222,7 @@ def test_an_acknowledgement_is_durable_before_it_is_answered(tmp_path: Path) -> 
 
 
 def test_the_last_clearing_of_each_verdict_outlives_the_retention(tmp_path: Path) -> None:
-    """Else an old error, which the store still has, would be news again."""
+    """Without it an old event that is still stored would raise the verdict again."""
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, verdicts.record, [raised("a"), cleared("a"), raised("b")])
         write(store, prune, Retention(days=1), 2e9 + 10 * 86400)
@@ -230,8 +230,8 @@ def test_the_last_clearing_of_each_verdict_outlives_the_retention(tmp_path: Path
         assert len(read(store, verdicts.read_transitions, 10)) == 1
 
 
-def test_a_row_that_cannot_be_read_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is told, and the agent goes on with the rest."""
+def test_an_unreadable_row_does_not_affect_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The row is logged, and the others are read."""
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, verdicts.record, [raised("good"), raised("bad")])
         with store.writing() as connection:
@@ -241,7 +241,7 @@ def test_a_row_that_cannot_be_read_costs_no_other(tmp_path: Path, caplog: pytest
 
 
 def test_the_row_of_a_run_is_updated(tmp_path: Path) -> None:
-    """One a life, the newest last, whatever becomes of the store in between."""
+    """Each run has one row, the newest last."""
     first = AgentRun(boot_id="boot-1", version="1", began=2e9, began_at=100.0, last=2e9)
     second = replace(first, began=2e9 + 500, began_at=600.0, last=2e9 + 500)
     with Store.open(tmp_path / "gpumon.db") as store:
