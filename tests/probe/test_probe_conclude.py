@@ -175,7 +175,7 @@ def test_a_run_that_falls_short_is_degraded_and_says_of_what() -> None:
     """The hint gives both figures, and whose the other one is."""
     result = concluded(accounts(FOUR_GPUS), judge=expecting(805e9))
     assert (result.outcome, result.reason) == ("degraded", "expected")
-    assert "402.65 GB/s, twice: 50% of 805.00 GB/s (a data sheet)" in result.hint
+    assert "402.65 GB/s twice: 50% of 805.00 GB/s (a data sheet)" in result.hint
 
 
 @pytest.mark.parametrize(("ranks", "expected"), [(2, 1), (3, 3), (4, 3), (5, 5), (8, 7)])
@@ -200,7 +200,7 @@ def test_a_failure_in_set_up_is_told_apart_from_one_of_the_ranks() -> None:
         result = concluded(told, replace(ENDING, first_failed=3))
         assert (result.outcome, result.reason) == ("failed", reason)
         assert "Rank 3 (GPU-3)" in result.hint
-        assert "RuntimeError: no. The log of the run has the last words of its ranks" in result.hint
+        assert "RuntimeError: no. The log of the run has the last output of its ranks" in result.hint
 
 
 @pytest.mark.parametrize(("model", "told"), [("NVIDIA B200", True), ("NVIDIA A100-SXM4-80GB", False)])
@@ -228,7 +228,7 @@ def test_what_ended_a_run_is_said_beside_what_cannot_be_killed() -> None:
     ending = replace(ENDING, abandoned=(4711,), aborted=Skip(reason="held", hint="Held by 4712."))
     result = concluded(accounts(FOUR_GPUS), ending)
     assert (result.outcome, result.reason) == ("timeout", "unkillable")
-    assert result.hint.endswith("Reboot the node. The run had to end (held): Held by 4712.")
+    assert result.hint.endswith("Reboot the node. The run was ended (held): Held by 4712.")
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_sizes_that_are_left_out_are_told_with_the_reason() -> None:
     [plan] = make_plans(ALL_REDUCE, (), python="python3", free=GIB)
     hint = concluded(accounts(plan), plan=plan).hint
     assert hint.endswith(
-        "Left out for want of memory: 64 MiB. 1024 MiB were left on the host, or to the agent's control group; "
+        "Not measured for lack of memory: 64 MiB. 1024 MiB were left on the host, or to the agent's control group; "
         "for 64 MiB the 2 ranks need 1312."
     )
     for free in (None, 1312 * MIB):

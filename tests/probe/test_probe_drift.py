@@ -159,7 +159,7 @@ def test_the_result_says_that_it_was_acknowledged() -> None:
     for _ in range(5):
         host.ran(FIRST)
     host.acknowledge()
-    assert host.judge().news(2, {}) == "what it came to was acknowledged at 2026-01-02T06:00:00Z"
+    assert host.judge().news(2, {}) == "slowness was acknowledged at 2026-01-02T06:00:00Z"
 
 
 def test_drift_is_said_in_words_of_its_own() -> None:
@@ -180,5 +180,5 @@ def test_drift_is_said_in_words_of_its_own() -> None:
     one = Pass(plan=PLAN, steps=PLAN.measures, accounts=told, ending=Ending(duration=1.0))
     result = conclude(Run(id="one", trigger="request", started=host.wall), [one], host.judge(), 1.0)
     assert (result.outcome, result.reason) == ("degraded", "drift")
-    assert "(what this host came to in the runs up to 2026-01-08, from which it went down slowly)." in result.hint
+    assert "(this host's best median, in runs up to 2026-01-08; it has fallen slowly since)." in result.hint
     assert "of 448 GB/s (its best median, until 2026-01-08)" in comparison_sentence(result.comparisons[-1])

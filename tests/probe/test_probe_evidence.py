@@ -67,13 +67,13 @@ def seen(**odd: Any) -> AllSeen:
         ({}, None),
         ({"held_seconds": {"hw_thermal": 3.0}}, "its clocks were held down by heat (hardware)"),
         ({"held_down": ["hw_slowdown"]}, "its clocks were held down by hardware (heat or power)"),
-        ({"held_down": ["applications_clocks"]}, "its clocks were held down by clocks that somebody has set"),
+        ({"held_down": ["applications_clocks"]}, "its clocks were held down by applications clocks"),
         ({"sm_clock": 1.2e9}, "its SM clock came to 1.20 GHz, that of the others to 1.98"),
         ({"links_down": ["11"]}, "its NVLink 11 is down"),
         ({"link_errors": {"7 had replay errors": 17.0}}, "its NVLink 7 had replay errors, 12 times"),
         ({"link_speed": 13.2e9}, "an NVLink of it runs at 13.2 GB/s, those of the others at 26.5"),
         ({"link_bytes": 8e9}, "it moved 8.0 GB over its NVLinks, the others 80.0"),
-        ({"fabric": ["degraded_bandwidth"]}, "its fabric says degraded bandwidth"),
+        ({"fabric": ["degraded_bandwidth"]}, "its fabric reports degraded bandwidth"),
         ({"pcie_width": 8.0}, "its PCIe link has 8 of 16 lanes"),
         ({"pcie_generation": 3.0}, "its PCIe link ran at generation 3 of 5"),
         ({"pcie_errors": {"replay": 103.0}}, "its PCIe link counted replay errors, 100 times"),
@@ -222,7 +222,7 @@ def test_wrong_data_is_not_put_down_to_what_makes_gpus_slow() -> None:
 def test_pairs_that_do_not_reach_each_others_memory_are_evidence() -> None:
     """Where others do: a host on which no GPU reaches another one is built so."""
     location = located(exchanged((0, 2), apart=(0, 2)), {})
-    assert location.evidence == ("GPU GPU-0 and GPU GPU-2 do not reach each other's memory, as other pairs do.",)
+    assert location.evidence == ("GPU GPU-0 and GPU GPU-2 cannot access each other's memory, as other pairs can.",)
     assert not located(exchanged(ranks=2, apart=(0, 1)), {}).evidence
 
 
@@ -257,7 +257,7 @@ def test_two_gpus_that_nvml_keeps_apart_are_the_cause_of_their_slow_path(
     ):
         location = located(exchanged(slow), known)
         assert (location.ranks, location.sentence) == (ranks, sentence.format(words))
-        assert f"GPU 1 (GPU-1) and GPU 3 (GPU-3) {words}, NVML says." in location.evidence
+        assert f"GPU 1 (GPU-1) and GPU 3 (GPU-3) {words}, by NVML." in location.evidence
         assert {pair.ranks: pair.peer_access for pair in location.pairs} == {
             pair.ranks: CUT if pair.ranks == (1, 3) else ALL for pair in location.pairs
         }
@@ -396,7 +396,7 @@ def test_a_witness_sees_in_the_reports_what_the_gpus_tell() -> None:
             "its clocks were held down by heat (hardware)",
             "its clocks were held down by the power brake of its board",
             "its NVLink 0 had replay errors, 9 times",
-            "its NVLink 0 was trained again (failed), once",
+            "its NVLink 0 was retrained (failed), once",
             "its PCIe link counted fatal errors, once",
             "its PCIe link counted replay errors, 50 times",
         )

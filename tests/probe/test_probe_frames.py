@@ -110,7 +110,7 @@ INVALID: dict[str, dict[str, Any] | bytes] = {
 def test_what_is_no_frame_is_the_error_of_its_rank(frame: dict[str, Any] | bytes) -> None:
     """It breaks nothing, and of what it says nothing is kept."""
     account = told(frame)
-    assert account.error.startswith("it sent what is no frame: ")
+    assert account.error.startswith("it sent an invalid frame: ")
     assert account.error.isprintable()
     assert len(account.error) < 1500
     assert account == Account(progress=Progress(rank=0), error=account.error)

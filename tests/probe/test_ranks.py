@@ -356,7 +356,7 @@ def test_a_broken_torch_is_a_failure_in_set_up(
         ("/", "Permission denied: '/'. Let probe.python name"),
         (
             "/bin/true",
-            "It has to be Python 3.9 or later that has PyTorch (probe.python): try `/bin/true -I --version`.",
+            "probe.python must be Python 3.9 or later with PyTorch: try `/bin/true -I --version`.",
         ),
         ("/bin/cat", "ended with status 1 and without a result. It has to be Python 3.9 or later"),
     ],

@@ -405,7 +405,7 @@ def test_an_interpreter_on_a_file_system_that_hangs_costs_the_run_and_not_the_ag
     result = probing.run(make_plan(QUICK, (), python=unanswered, deadline=STARTED))
     assert turned == [True]
     assert (result.outcome, result.reason) == ("timeout", "start"), result
-    assert f"Does the file system answer on which probe.python and its PyTorch lie? Try `{unanswered} -I" in result.hint
+    assert f"Check that the file system of probe.python and its PyTorch answers. Try `{unanswered} -I" in result.hint
     assert STARTED <= result.duration_seconds < STARTED + KILLING
     assert not probing.ranks.pids
 

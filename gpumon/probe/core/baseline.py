@@ -147,9 +147,9 @@ def _numbered(key: Mapping[str, object], here: Conditions) -> Mapping[str, objec
 
 def _change(name: str, then: object, now: object) -> str:
     if name.startswith("/"):  # the lines are in the results
-        return f"{name} is not as it was"
+        return f"{name} has changed"
     if name == "accepted":
-        return f"what it came to was acknowledged at {now}"
+        return f"slowness was acknowledged at {now}"
     nothing = "none" if name.startswith("NCCL_") else "unknown"
     return f"{name} {now or nothing} after {then or nothing}"
 

@@ -102,8 +102,8 @@ def _left_out(plan: Plan) -> str:
     least = min(plan.left_out)
     needed = memory_needed_on_cpu(least, plan.ranks)
     return (
-        f"Left out for want of memory: {sizes}. {plan.free / MIB:.0f} MiB were left on the host, or to the agent's "
-        f"control group; for {least / MIB:g} MiB the {plan.ranks} ranks need {needed / MIB:.0f}."
+        f"Not measured for lack of memory: {sizes}. {plan.free / MIB:.0f} MiB were free on the host, or in the agent's "
+        f"cgroup; for {least / MIB:g} MiB the {plan.ranks} ranks need {needed / MIB:.0f}."
     )
 
 
@@ -114,7 +114,7 @@ def mistaken(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeRe
         probe=plan.probe.name,
         outcome="failed",
         reason="setup",
-        hint=f"The agent made a mistake in judging this run: {error!r}. Report it, with what its log says.",
+        hint=f"The agent failed to judge this run: {error!r}. Report it together with the agent's log.",
         trigger=run.trigger,
         started=run.started,
         duration_seconds=duration,
@@ -153,10 +153,10 @@ def _unkillable(one: Pass, ending: Ending) -> _Verdict | None:
     pids = ", ".join(map(str, ending.abandoned))
     stages = {account.progress.stage for account in one.accounts if account.pid in ending.abandoned}
     files = unread(one, next(iter(stages))) if len(stages) == 1 else ""
-    where = f"at a file. {files} Should it stay, reboot the node." if files else "in the driver. Reboot the node."
-    hint = f"SIGKILL does not end pid {pids}: it is stuck in the kernel, most likely {where}"
+    where = f"at a file. {files} If it remains, reboot the node." if files else "in the driver. Reboot the node."
+    hint = f"SIGKILL does not end pid {pids}: it is blocked in the kernel, most likely {where}"
     if ending.aborted is not None:
-        hint = f"{hint} The run had to end ({ending.aborted.reason}): {ending.aborted.hint}"
+        hint = f"{hint} The run was ended ({ending.aborted.reason}): {ending.aborted.hint}"
     return _Verdict(outcome="timeout", reason="unkillable", hint=hint)
 
 
@@ -169,7 +169,7 @@ def _aborted(_one: Pass, ending: Ending) -> _Verdict | None:
 def _not_started(_one: Pass, ending: Ending) -> _Verdict | None:
     if not ending.not_started:
         return None
-    known = remedy(ending.not_started) or "Is the agent's own Python still where it was? Then restart the agent."
+    known = remedy(ending.not_started) or "Check that the agent's own Python still exists, and restart the agent."
     hint = f"The ranks could not be started: {ending.not_started}. {known}"
     return _Verdict(outcome="failed", reason="setup", hint=hint)
 
@@ -248,11 +248,11 @@ def _fallen_short(one: Comparison) -> _Verdict:
     usual = one.usual or one.busbw
     whose = {
         "baseline": "this host's own median",
-        "drift": f"what this host came to in the runs up to {one.best_date}, from which it went down slowly",
+        "drift": f"this host's best median, in runs up to {one.best_date}; it has fallen slowly since",
         "expected": one.source,
     }[one.low]
     hint = (
-        f"{one.collective} ({one.algorithm}) of {one.bytes} bytes came to {one.busbw / 1e9:.2f} GB/s, twice: "
+        f"{one.collective} ({one.algorithm}) of {one.bytes} bytes measured {one.busbw / 1e9:.2f} GB/s twice: "
         f"{one.busbw / usual:.0%} of {usual / 1e9:.2f} GB/s ({whose})."
     )
     return _Verdict(outcome="degraded", reason=one.low, hint=hint)
@@ -268,7 +268,7 @@ def _exit(status: int | None) -> str:
         return "it was killed (SIGKILL), by the kernel if memory ran out: see the kernel log"
     if status is not None and status < 0:
         return f"it ended by signal {-status} ({signal.strsignal(-status)}): see the kernel log"
-    return f"it ended with status {status} and without a result"
+    return f"it ended with status {status} without a result"
 
 
 def _log(passes: Sequence[Pass]) -> str:

@@ -13,7 +13,7 @@ HELD_DOWN = {
     "hw_power_brake": "the power brake of its board",
     "hw_slowdown": "hardware (heat or power)",
     "sw_power_cap": "its power limit",
-    "applications_clocks": "clocks that somebody has set",
+    "applications_clocks": "applications clocks",
     "board_limit": "a limit of its board",
     "reliability": "its voltage",
 }
@@ -161,10 +161,10 @@ def _faulty(one: Seen, _others: Sequence[Seen]) -> Iterator[str]:
 
 def _erring(one: Seen, _others: Sequence[Seen]) -> Iterator[str]:
     for xid, count in sorted(one.counted(lambda sight: sight.xids).items(), key=lambda item: int(item[0])):
-        yield f"Xid {xid} came, {_times(count)}"
+        yield f"Xid {xid} occurred {_times(count)}"
     before, after = one.first.ecc_errors, one.last.ecc_errors
     if before is not None and after is not None and after > before:
-        yield f"its memory had an uncorrected ECC error, {_times(after - before)}"
+        yield f"its memory had an uncorrected ECC error {_times(after - before)}"
 
 
 def _times(count: float) -> str:
@@ -186,7 +186,7 @@ def _was_held(one: Seen, reason: str) -> bool:
 def _slow_clock(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
     usual = _usual([other.sm_clock for other in others])
     if usual is not None and one.sm_clock is not None and one.sm_clock < LESS * usual:
-        yield f"its SM clock came to {one.sm_clock / 1e9:.2f} GHz, that of the others to {usual / 1e9:.2f}"
+        yield f"its SM clock reached {one.sm_clock / 1e9:.2f} GHz, that of the others {usual / 1e9:.2f}"
 
 
 def _links(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
@@ -199,7 +199,7 @@ def _links(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
         speed = one.last.link_speed
         yield f"an NVLink of it runs at {speed / 1e9:.1f} GB/s, those of the others at {usual / 1e9:.1f}"
     for check in sorted(one.last.fabric):
-        yield f"its fabric says {check.replace('_', ' ')}"
+        yield f"its fabric reports {check.replace('_', ' ')}"
 
 
 def _idle_links(one: Seen, others: Sequence[Seen]) -> Iterator[str]:

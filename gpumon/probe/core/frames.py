@@ -94,7 +94,7 @@ def take(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
     try:
         return _taken(account, json.loads(line, parse_constant=_no_number), steps)
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
-        return replace(account, error=f"it sent what is no frame: {line[:MOST_SHOWN]!r} ({error})")
+        return replace(account, error=f"it sent an invalid frame: {line[:MOST_SHOWN]!r} ({error})")
 
 
 def _taken(account: Account, frame: Any, steps: Sequence[Step]) -> Account:
@@ -103,7 +103,7 @@ def _taken(account: Account, frame: Any, steps: Sequence[Step]) -> Account:
     for key, fold in _KINDS.items():
         if key in frame:
             return fold(account, frame, steps)
-    raise ValueError("it tells nothing that is known")
+    raise ValueError("unknown kind of frame")
 
 
 def _staged(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:
@@ -137,7 +137,7 @@ def _timed(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) ->
     step, told = steps[number], _told(account, steps[number])
     place = _whole(frame, "peer" if isinstance(step, Pairs) else "bytes")
     if not isinstance(step, Measure | Pairs) or place not in _owed(account.rank, step) or (number, place) in told:
-        raise ValueError("not ordered, or told before")
+        raise ValueError("not ordered, or reported before")
     told = {**told, (number, place): _sized(frame, step.operations)}
     return replace(account, pairs=told) if isinstance(step, Pairs) else replace(account, sizes=told)
 
@@ -149,7 +149,7 @@ def _sized(frame: Mapping[str, Any], most: int) -> Sized:
     if not isinstance(seconds, list) or not 1 <= len(seconds) <= most:
         raise ValueError(f"seconds is no list of 1 to {most}")
     if not all(type(one) in {int, float} and LEAST_SECONDS <= one <= MOST_SECONDS for one in seconds):
-        raise ValueError("seconds has what no operation takes")
+        raise ValueError("seconds contains an invalid time")
     spoilt = _whole(frame, "spoilt") if "spoilt" in frame else 0
     return Sized(seconds=tuple(map(float, seconds)), wrong=_whole(frame, "wrong"), spoilt=spoilt, direct=direct)
 
@@ -160,7 +160,7 @@ def _stepped(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) 
         raise ValueError("no such step, or not in order")
     step = steps[number]
     if any((number, place) not in _told(account, step) for place in _owed(account.rank, step)):
-        raise ValueError("not all of the step was told")
+        raise ValueError("the step is not complete")
     return replace(account, stepped=number + 1)
 
 

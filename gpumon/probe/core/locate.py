@@ -25,12 +25,10 @@ MOST = 0.75
 """A rank is slow if more than this share of its pairs are slow."""
 FOUR = 4
 """Fewer ranks have too few pairs to show how far apart they usually are."""
-AS_BUILT = (
-    ", but NVML does not say that NVLinks lead there: as boards may be built so, it cannot be said where the loss is"
-)
-NOBODY_ALONE = "No rank is clearly slower than all others, so it cannot be said where the loss is"
-NO_PAIR = "No pair alone is slower than the others, so by them it cannot be said where the loss is"
-NOT_IN_PAIRS = "Every two alone exchanged right data, so it cannot be said where the wrong data comes from"
+AS_BUILT = ", but NVML reports no NVLinks there: the board may be built so, and the fault cannot be located"
+NOBODY_ALONE = "No rank is clearly slower than all others: the fault cannot be located"
+NO_PAIR = "No single pair is slower than the others: the fault cannot be located"
+NOT_IN_PAIRS = "Every pair alone exchanged correct data: the source of the wrong data cannot be located"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +253,7 @@ def _of_wrong(ranks: Sequence[int], found: Sequence[Pair], names: _Names) -> str
     if any(any(pair.spoilt) for pair in found):
         return f"Wrong data comes from {' and from '.join(named)}"
     if not named:
-        return "Several exchange wrong data, so it cannot be said where it comes from"
+        return "Several ranks exchange wrong data: its source cannot be located"
     if len(named) == TWO:
         return f"Wrong data goes between {' and '.join(named)}: from one of them, or over their path"
     return f"Every exchange of wrong data is one with {' or '.join(named)}"
@@ -264,7 +262,7 @@ def _of_wrong(ranks: Sequence[int], found: Sequence[Pair], names: _Names) -> str
 def _of_slow(one: Pass, ranks: Sequence[int], names: _Names) -> str:
     named = [names.of(rank) for rank in ranks]
     if one.plan.ranks == TWO:
-        return "Which of two is slow cannot be said by their exchange alone"
+        return "With two ranks it cannot be located which one is slow"
     if len(named) == 1:
         return f"{named[0]} is slow with every other"
     if named:
@@ -282,7 +280,7 @@ def _access(one: Pass, pair: Pair, seen: AllSeen) -> Mapping[str, str] | None:
 
 def _apart_by_access(lacks: Mapping[Ends, str], names: _Names) -> Iterator[str]:
     for ends, words in lacks.items():
-        yield f"{' and '.join(map(names.of_gpu, ends))} {words}, NVML says."
+        yield f"{' and '.join(map(names.of_gpu, ends))} {words}, by NVML."
 
 
 def _cut_off(found: Sequence[Pair], names: _Names) -> Iterator[str]:
@@ -291,4 +289,4 @@ def _cut_off(found: Sequence[Pair], names: _Names) -> Iterator[str]:
         for pair in found:
             if pair.direct is False:
                 a, b = map(names.of, pair.ranks)
-                yield f"{a} and {b} do not reach each other's memory, as other pairs do."
+                yield f"{a} and {b} cannot access each other's memory, as other pairs can."

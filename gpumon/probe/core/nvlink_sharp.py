@@ -10,18 +10,18 @@ LEVEL = 1.1
 """Up to this ratio to the ring the default counts as level with it: NVLink SHARP adds about a third."""
 
 LOST = (
-    "That is what the ring comes to, which is as usual: NVLink SHARP is lost, and the links are well. See the fabric "
-    "manager, and what NCCL says of NVLS with NCCL_DEBUG=INFO in probe.nccl_environment."
+    "That is the ring's level, and the ring is as usual: NVLink SHARP is lost, and the links are ok. Check the fabric "
+    "manager, and NCCL's log of NVLS with NCCL_DEBUG=INFO in probe.nccl_environment."
 )
-MAYBE_LOST = "That is what the ring comes to, for which there is no usual figure yet: NVLink SHARP may be lost."
-NOT_LINKS = "The ring is as usual, so the links are not to blame."
-LINKS = "So does the ring, which goes without NVLink SHARP: links or clocks are to blame."
+MAYBE_LOST = "That is the ring's level, which has no usual figure yet: NVLink SHARP may be lost."
+NOT_LINKS = "The ring is as usual, so the links are ok."
+LINKS = "The ring, without NVLink SHARP, is low too: links or clocks are to blame."
 LEVELLED = (
-    "The default comes to {measured:.2f} times the ring; with NVLink SHARP, by published figures, this hardware "
-    "comes to {least:.2f} times at the least: it may be lost, or switched off. See the fabric manager, and what NCCL "
-    "says of NVLS with NCCL_DEBUG=INFO in probe.nccl_environment."
+    "The default is {measured:.2f} times the ring; by published figures, this hardware reaches at least "
+    "{least:.2f} times with NVLink SHARP: it may be lost or disabled. Check the fabric manager, and NCCL's log of NVLS "
+    "with NCCL_DEBUG=INFO in probe.nccl_environment."
 )
-HIDDEN = "The default, which NVLink SHARP helps, is as usual; what goes over the links alone is not."
+HIDDEN = "The default, with NVLink SHARP, is as usual; the ring, over the links alone, is low."
 
 
 def told_apart(compared: Sequence[Comparison]) -> str:

@@ -14,7 +14,7 @@ TABLE = (
     ),
     (
         r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady",
-        "Is the fabric manager running? `systemctl status nvidia-fabricmanager`.",
+        "Check that the fabric manager runs: `systemctl status nvidia-fabricmanager`.",
     ),
     (
         r"Too many open files|Resource temporarily unavailable|Cannot allocate memory",
@@ -22,7 +22,7 @@ TABLE = (
     ),
     (
         r"Read-only file system",
-        "Something of torch wants to write: see the log for the path, and give it room there.",
+        "torch needs to write a file: the log names the path; make it writable.",
     ),
 )
 """Patterns that are searched in the error and the output of a rank, each with its remedy. The first match counts."""
@@ -43,9 +43,9 @@ def trial(one: Pass, cause: Account) -> str:
     """Return how to find out what is wrong with the interpreter or its torch."""
     python, stage = one.plan.python, cause.progress.stage
     if stage == "start" and cause.error:
-        return "Let probe.python name a Python interpreter, or a script that execs one, that the agent's user may run."
+        return "Set probe.python to a Python interpreter, or a script that execs one, that the agent's user may run."
     if stage == "start" and (cause.status or 0) >= 0:
-        return f"It has to be Python 3.9 or later that has PyTorch (probe.python): try `{python} -I {TRIALS[stage]}`."
+        return f"probe.python must be Python 3.9 or later with PyTorch: try `{python} -I {TRIALS[stage]}`."
     if stage == "import":
         return f"Try `{python} -I {TRIALS[stage]}`."
     torch = one.versions.get("torch", "")
@@ -58,14 +58,14 @@ def unread(one: Pass, stage: str) -> str:
     """Return a hint about file systems: before the ranks join, a hang is most likely a wait for a file."""
     if stage not in TRIALS:
         return ""
-    where = "Does the file system answer on which probe.python and its PyTorch lie?"
+    where = "Check that the file system of probe.python and its PyTorch answers."
     return f"{where} Try `{one.plan.python} -I {TRIALS[stage]}`."
 
 
 def more(one: Pass) -> str:
     """Return where to look if no remedy is known."""
-    louder = "; `probe.nccl_environment: {NCCL_DEBUG: INFO}` makes NCCL say more"
-    return f"The log of the run has the last words of its ranks{louder if one.plan.gpus else ''}."
+    louder = "; `probe.nccl_environment: {NCCL_DEBUG: INFO}` makes NCCL log more"
+    return f"The log of the run has the last output of its ranks{louder if one.plan.gpus else ''}."
 
 
 def _numbers(version: str) -> tuple[int, ...]:

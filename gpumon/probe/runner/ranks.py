@@ -144,7 +144,7 @@ class _Rank:
         self._steps = steps
         self._on_frame = on_frame
         self._tail = tail
-        self.lines = LineSplitter(FRAME_LIMIT, self._frame, lambda: self._frame(b"a line without end"))
+        self.lines = LineSplitter(FRAME_LIMIT, self._frame, lambda: self._frame(b"a line that is too long"))
 
     def take_output(self, printed: bytes) -> None:
         self.account = replace(self.account, output=(self.account.output + printed)[-self._tail :])
@@ -153,7 +153,7 @@ class _Rank:
         self._frames += 1
         if self._frames > self._most_frames:
             if not self.account.error:
-                self.account = replace(self.account, error="it sends frames without end")
+                self.account = replace(self.account, error="it sends too many frames")
                 self._on_frame(self)
             return
         self.account = take(self.account, line, self._steps)
@@ -340,7 +340,7 @@ class _CurrentPass:
             timer.cancel()
         swept = sweep(since=self._begun_wall)
         if swept:
-            log.info("shared memory of ranks deleted", extra={"files": ", ".join(swept)})
+            log.info("deleted shared memory of ranks", extra={"files": ", ".join(swept)})
         ending = replace(
             self._ending,
             duration=boot_clock() - self._begun,

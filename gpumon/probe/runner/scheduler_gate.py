@@ -89,7 +89,7 @@ class Question:
     def _ended(self, code: int) -> None:
         if self._trouble:
             why = self._trouble.decode(errors="replace")
-            remedy = "Name a program that the agent's user may run."
+            remedy = "Set it to a program that the agent's user may run."
             hint = f"probe.scheduler_gate: {self._name} cannot be run: {why}. {remedy}"
             self._answer(Skip(reason="scheduler_gate_failed", hint=hint))
         else:

@@ -82,7 +82,7 @@ def _link_errors(state: GpuState) -> Iterator[tuple[str, float]]:
             if kind in REPEATED | BROKEN:
                 yield f"{link} had {kind.replace('_', ' ')} errors", count
         for result, count in (one.recoveries_total or {}).items():
-            yield f"{link} was trained again ({result})", count
+            yield f"{link} was retrained ({result})", count
 
 
 def _pcie_errors(state: GpuState) -> Iterator[tuple[str, float]]:

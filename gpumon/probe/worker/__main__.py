@@ -1,9 +1,9 @@
-"""One rank of a probe: the only program of ours that imports torch.
+"""One rank of a probe: the only program of gpumon that imports torch.
 
-It is run by its folder's path, in isolated mode, by a Python that need not have gpumon: standard library and torch
-alone, Python 3.9 and later. Its orders are JSON lines on standard input: who it is (see `Plan.orders`), then one step
-after the other (see `steps.py`). When that input ends, so does the rank. What it finds goes, one JSON object a line, to
-the descriptor that the orders name (see `frames.py` there).
+It is run by its folder's path, in isolated mode, by a Python 3.9 or later that need not have gpumon: it uses the
+standard library and torch alone. Its orders are JSON lines on standard input: who it is (`Plan.orders`), then one step
+after the other (probe/core/plan.py). It ends when that input does. Its frames go, one JSON object a line, to the
+descriptor in its orders (probe/core/frames.py).
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> bool:
-    """Have the kernel end this process with its parent, whatever it is doing. False if the parent has gone already."""
+    """Have the kernel end this process with its parent. Return False if the parent has ended already."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent
 
 
 def die_first() -> None:
-    """When memory runs out, have the kernel kill this process before others: the agent, or a job."""
+    """Have the kernel kill this process first when memory runs out, before the agent and before jobs."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123
         file.write("1000")
 
 
 def read_steps(steps: queue.Queue[dict[str, Any]]) -> None:
-    """Pass on each line of standard input; its end is the end of the process."""
+    """Queue each line of standard input. Its end ends the process."""
     for line in iter(sys.stdin.buffer.readline, b""):
         steps.put(json.loads(line))
     os._exit(3)
 
 
 def main() -> int:
-    """Run a rank. Answers its exit status."""
+    """Run a rank. Return its exit status."""
     orders = json.loads(sys.stdin.buffer.readline())
     fault = Fault(orders["fault"], orders["rank"])
     reporter = Reporter(orders["result"], fault)
@@ -69,4 +69,4 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # not through torch's teardown, which can hang: the result is out, the kernel frees the rest
+    os._exit(status)  # not through torch's teardown, which can hang: the result is sent, and the kernel frees the rest

@@ -1,1 +1,1 @@
-"""What one rank of a probe does. Standard library and torch alone, Python 3.9 and later: see the worker's __main__."""
+"""One rank of a probe. Only the standard library and torch, for Python 3.9 and later: see the worker's __main__."""

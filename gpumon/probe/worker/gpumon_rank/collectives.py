@@ -1,6 +1,6 @@
-"""TABLE: what can be timed. Each fills its buffers, acts on them, and counts what is wrong after one more act.
+"""TABLE: what can be timed. Each collective fills its buffers, acts on them, and counts wrong elements.
 
-Sizes are those of nccl-tests: of the whole array, of which with some collectives each rank holds a share.
+Sizes are those of nccl-tests: of the whole array, of which each rank holds a share with some collectives.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpumon_rank.pattern import LARGEST, Pattern
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a rank acts in. `torch` and `group` are the modules torch and torch.distributed."""
+    """Where a rank runs. `torch` and `group` are the modules torch and torch.distributed."""
 
     torch: Any
     group: Any
@@ -26,11 +26,11 @@ class Surroundings:
 
 
 ALIGNMENT = 16
-"""Bytes at whose multiples every share begins, as in nccl-tests: elsewhere NCCL is slower."""
+"""Alignment of shares in bytes, as in nccl-tests: NCCL is slower without it."""
 
 
 def share(elements: int, ranks: int, width: int) -> int:
-    """Elements of an array that each rank holds. `probes.py` of the agent reckons with the same."""
+    """Return the elements of an array that each rank holds. The agent's probes.py computes the same."""
     aligned = ALIGNMENT // width
     return max(aligned, elements // ranks // aligned * aligned)
 
@@ -39,7 +39,7 @@ class Collective:
     """One collective at one size, in bytes."""
 
     SUMS = False
-    """The ranks add up what they give."""
+    """Whether the ranks add up what they give."""
 
     def __init__(self, around: Surroundings, pattern: Pattern, size: int) -> None:
         self._torch, self._group = around.torch, around.group
@@ -52,12 +52,12 @@ class Collective:
 
     @property
     def given(self) -> Any:
-        """The buffer that this rank gives to the others."""
+        """Return the buffer that this rank gives to the others."""
         raise NotImplementedError
 
     @property
     def received(self) -> Any:
-        """Where what the others gave arrives; None: in the buffer that is given."""
+        """Return where data arrives; None: in the buffer that is given."""
         return None
 
     def allocate(self) -> None:
@@ -67,17 +67,17 @@ class Collective:
         raise NotImplementedError
 
     def ready(self) -> None:
-        """Before each timed act."""
+        """Prepare for one timed act."""
 
     def act(self) -> None:
         raise NotImplementedError
 
     def wrong(self) -> int:
-        """Of the elements that this rank holds after an act on what `fill` left."""
+        """Return the wrong elements on this rank after an act on what `fill` left."""
         raise NotImplementedError
 
     def checked(self) -> int:
-        """Fill, act once, count. What arrived before is wiped out: an act that does nothing must not look right."""
+        """Fill, act once and count. What arrived before is cleared, so that an act that does nothing is wrong."""
         self.fill()
         if self.received is not None:
             self.received.zero_()
@@ -97,7 +97,7 @@ class AllReduce(Collective):
 
     def allocate(self) -> None:
         self._buffer = self._empty(self.elements)
-        # A sum over ranks multiplies the values by their number: refilled before they leave the range of the type.
+        # the sum multiplies the values by the number of ranks: refill before they leave the type's range
         growth = math.log(LARGEST / self._pattern.largest) / math.log(max(2, self._ranks))
         self._most_uses, self._uses = max(1, int(growth)), 0
 
@@ -225,7 +225,7 @@ class SendReceive(Collective):
 
 
 class HostToDevice(Collective):
-    """Each rank by itself: from the host's memory, page-locked, to its GPU's."""
+    """Each rank by itself: from page-locked host memory to its GPU."""
 
     def allocate(self) -> None:
         pinned = self._device.type == "cuda"
@@ -249,7 +249,7 @@ class HostToDevice(Collective):
 
 
 class DeviceToHost(HostToDevice):
-    """The way back."""
+    """Each rank by itself: from its GPU to page-locked host memory."""
 
     @property
     def given(self) -> Any:
@@ -260,8 +260,8 @@ class DeviceToHost(HostToDevice):
 
     def wrong(self) -> int:
         if self._device.type == "cuda":
-            self._torch.cuda.synchronize()  # it was asked for, not waited for
-        self._pattern.fill(self._there, self._rank + 1)  # else a copy that does nothing would look right
+            self._torch.cuda.synchronize()  # the copy is asynchronous
+        self._pattern.fill(self._there, self._rank + 1)  # otherwise a copy that does nothing would look right
         self._there.copy_(self._host)
         return self._pattern.wrong(self._there, self._rank)
 
@@ -278,7 +278,7 @@ TABLE = {
 
 
 def exchange(group: Any, out: Any, to: int, received: Any, source: int) -> None:
-    """Send and receive at once."""
+    """Send and receive at the same time."""
     operations = [group.P2POp(group.isend, out, to), group.P2POp(group.irecv, received, source)]
     for work in group.batch_isend_irecv(operations):
         work.wait()

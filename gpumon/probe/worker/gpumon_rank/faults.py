@@ -1,4 +1,4 @@
-"""What tests order a rank to do wrong, as `KIND:RANK` and what the kind needs besides."""
+"""Faults of a rank that tests order, as `KIND:RANK` and the kind's arguments."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ KINDS = ("corrupt", "sleep", "link", "hang", "crash", "deaf")
 class Fault:
     """The fault of one rank; most ranks have none.
 
-    `corrupt:RANK`: it adds 1 to an element that it gives. `sleep:RANK:SECONDS`: it sleeps in every timed operation.
-    `link:RANK:PEER:SECONDS`: the two are slow with each other. `hang:RANK:STAGE` and `crash:RANK:STAGE`: as they say.
-    `deaf:RANK`: it ignores SIGTERM, and hangs while it measures.
+    `corrupt:RANK` adds 1 to an element that it gives. `sleep:RANK:SECONDS` sleeps in every timed operation.
+    `link:RANK:PEER:SECONDS` makes two ranks slow with each other. `hang:RANK:STAGE` and `crash:RANK:STAGE` do that at a
+    stage. `deaf:RANK` ignores SIGTERM, and hangs while it measures.
     """
 
     def __init__(self, text: str, rank: int) -> None:
@@ -23,7 +23,7 @@ class Fault:
         self.become(text)
 
     def become(self, text: str) -> None:
-        """From now on this one."""
+        """Replace the fault."""
         kind, *rest = text.split(":")
         if text and kind not in KINDS:
             raise ValueError("no such fault: " + text)
@@ -35,18 +35,18 @@ class Fault:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def at(self, stage: str) -> None:
-        """A stage begins."""
+        """Act at the start of a stage."""
         if (self._kind == "hang" and self._rest == stage) or (self._kind == "deaf" and stage == "measure"):
             time.sleep(3600)
         elif self._kind == "crash" and self._rest == stage:
             os.kill(os.getpid(), signal.SIGSEGV)
 
     def slow(self, peer: Optional[int] = None) -> None:  # noqa: UP045 - Python 3.9
-        """An operation begins: with this peer alone, or with all ranks."""
+        """Act in an operation with this peer alone, or with all ranks."""
         if self._kind == "sleep" or (self._kind == "link" and (peer is None or peer in self._peers)):
             time.sleep(float(self._rest))
 
     def corrupt(self, elements: Any) -> None:
-        """What this rank is about to give."""
+        """Act on what this rank is about to give."""
         if self._kind == "corrupt":
             elements[len(elements) // 2] += 1

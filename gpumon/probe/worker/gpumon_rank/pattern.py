@@ -1,20 +1,20 @@
-"""What the buffers hold: small whole numbers, whose sum over the ranks the type holds exactly."""
+"""Contents of the buffers: small whole numbers, whose sum over the ranks the type holds exactly."""
 
 from __future__ import annotations
 
 from typing import Any
 
 PERIOD = 1021
-"""Elements repeat after this many, a prime, so that a block in the wrong place cannot look right."""
+"""Period of the elements, a prime, so that a block in the wrong place is detected."""
 TILE_ELEMENTS = 1 << 20
 EXACT_BFLOAT16 = 256
-"""Up to here bfloat16 holds every whole number."""
+"""bfloat16 holds every whole number up to here."""
 LARGEST = 1e38
 """Near the end of the range of float32 and bfloat16."""
 
 
 class Pattern:
-    """Of one type on one device. `summed`: the ranks add theirs up, so that the sums too must be exact."""
+    """Pattern of one type on one device. `summed`: the ranks add theirs up, so the sums must be exact too."""
 
     def __init__(self, torch: Any, dtype: str, device: Any, ranks: int, *, summed: bool) -> None:
         self.dtype = getattr(torch, dtype)
@@ -28,7 +28,7 @@ class Pattern:
 
     @staticmethod
     def _of_type(ranks: int, *, narrow: bool, summed: bool) -> tuple[int, int]:
-        """How many marks there are, and after how many elements they repeat."""
+        """Return the number of marks, and their period in elements."""
         if not narrow:
             return PERIOD, PERIOD
         if summed:
@@ -36,7 +36,7 @@ class Pattern:
         return EXACT_BFLOAT16 // 2, _prime(EXACT_BFLOAT16 // 2)
 
     def mark(self, number: int) -> int:
-        """What tells the values of one sender from those of another."""
+        """Return what distinguishes the values of one sender from those of another."""
         return number % self._marks
 
     def fill(self, elements: Any, number: int) -> None:
@@ -44,11 +44,11 @@ class Pattern:
             chunk.copy_(self._tile[: len(chunk)]).add_(self.mark(number))
 
     def wrong(self, elements: Any, number: int) -> int:
-        """How many elements are not as `fill` leaves them."""
+        """Count the elements that differ from what `fill` leaves."""
         return self._differing(elements, self._tile + self.mark(number))
 
     def wrong_sums(self, elements: Any) -> int:
-        """How many elements are not the sum of what all ranks fill."""
+        """Count the elements that differ from the sum of what all ranks fill."""
         marks = sum(self.mark(rank) for rank in range(self._ranks))
         return self._differing(elements, self._tile * self._ranks + marks)
 
@@ -57,5 +57,5 @@ class Pattern:
 
 
 def _prime(most: int) -> int:
-    """The largest prime up to this number, and at least 2."""
+    """Return the largest prime up to this number, at least 2."""
     return next((n for n in range(most, 2, -1) if all(n % divisor for divisor in range(2, n))), 2)

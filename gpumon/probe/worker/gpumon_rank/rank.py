@@ -16,7 +16,7 @@ from gpumon_rank.stopwatch import Stopwatch
 
 
 class Rank:
-    """`step` waits for the next order of the agent (see `steps.py` there)."""
+    """Initialize the rank. `step` waits for the next order of the agent."""
 
     def __init__(
         self, orders: dict[str, Any], reporter: Reporter, fault: Fault, step: Callable[[], dict[str, Any]]
@@ -31,7 +31,7 @@ class Rank:
         self._do = {"measure": self._measure_all, "pairs": self._measure_pairs, "misbehave": self._misbehave}
 
     def run(self) -> None:
-        """Every stage in turn. Raises whatever torch does."""
+        """Run every stage in turn. Raises what torch raises."""
         self._reporter.enter("import")
         if importlib.util.find_spec("torch") is None:
             self._reporter.frame(absent="torch")
@@ -65,9 +65,9 @@ class Rank:
         timeout = timedelta(seconds=self._orders["timeout"])
         options: dict[str, Any] = {}
         if self._on_gpu:
-            self._torch.cuda.init()  # says best why it cannot
+            self._torch.cuda.init()  # gives the best error message
             self._torch.cuda.set_device(self._rank)
-            # With a device_id, torch 2.6.0 to 2.7.0 hung now and then; without one, later ones guess the device.
+            # with a device_id torch 2.6.0 to 2.7.0 hung sometimes; without one, later versions guess the device
             if _version(self._torch.__version__) >= (2, 7, 1):
                 options["device_id"] = self._torch.device("cuda", self._rank)
         self._device = self._torch.device("cuda", self._rank) if self._on_gpu else self._torch.device("cpu")
@@ -128,7 +128,7 @@ class Rank:
         self._reporter.frame(step=step["number"], bytes=place["bytes"], seconds=seconds, wrong=collective.checked())
 
     def _timed(self, collective: Collective) -> float:
-        """Seconds that one operation took on this rank."""
+        """Return the seconds that one operation took on this rank."""
         collective.ready()
         self._barrier()
         self._meet()
@@ -139,7 +139,7 @@ class Rank:
         collective.act()
 
     def _measure_pairs(self, step: dict[str, Any]) -> None:
-        """Round by round, each rank with the peer that the round gives it, all pairs at once."""
+        """Exchange round by round: in each round all pairs exchange at once."""
         pattern = Pattern(self._torch, step["dtype"], self._device, self._ranks, summed=False)
         elements = step["bytes"] // pattern.width
         out, received = (self._torch.empty(elements, dtype=pattern.dtype, device=self._device) for _ in range(2))
@@ -172,15 +172,15 @@ class Rank:
         self._fault.become(step["fault"])
 
     def _meet(self) -> None:
-        """On GPUs the processes leave a barrier one after the other; this lets the GPUs themselves begin together.
+        """Let the GPUs begin together: processes leave a barrier one after the other.
 
-        It is only asked for, on the stream that is timed: the clock starts where it ends.
+        The small all-reduce is queued on the timed stream: the clock starts when it ends.
         """
         if self._on_gpu:
             self._group.all_reduce(self._token)
 
     def _free(self) -> None:
-        """What torch keeps of a buffer that is gone would come on top of the next one."""
+        """Free cached buffers: they would add to the next one."""
         if self._on_gpu:
             self._torch.cuda.empty_cache()
 
@@ -192,5 +192,5 @@ class Rank:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Of 2.10.1+cu130: (2, 10, 1)."""
+    """Return (2, 10, 1) for 2.10.1+cu130."""
     return tuple(int(part) for part in text.partition("+")[0].split(".")[:3] if part.isdigit())

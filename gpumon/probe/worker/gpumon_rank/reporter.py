@@ -1,4 +1,4 @@
-"""The way out: frames on a descriptor of their own, away from what libraries print."""
+"""Send frames on a descriptor of their own, separate from what libraries print."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRESS_INTERVAL = 0.25
 
 
 class Reporter:
-    """Tells the agent where this rank is and what it found, one JSON object a line."""
+    """Reports where this rank is and what it measured, one JSON object a line."""
 
     def __init__(self, descriptor: int, fault: Fault) -> None:
         self._descriptor = descriptor
@@ -29,7 +29,7 @@ class Reporter:
         self._fault.at(stage)
 
     def progress(self, **values: object) -> None:
-        """As `enter`, for the current stage, but not more than four times a second."""
+        """Report the current stage as `enter` does, at most four times a second."""
         now = time.monotonic()
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_INTERVAL

@@ -1,4 +1,4 @@
-"""Times one operation: by CUDA events on a GPU, by the monotonic clock on the CPU."""
+"""Time one operation: by CUDA events on a GPU, by the monotonic clock on the CPU."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 class Stopwatch:
-    """On a GPU it times what the current stream does, not what it takes to ask for it."""
+    """On a GPU it times the work of the current stream, not the time to queue it."""
 
     def __init__(self, torch: Any, *, on_gpu: bool) -> None:
         self._events = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) if on_gpu else None
 
     def time(self, act: Callable[[], None]) -> float:
-        """Seconds."""
+        """Return seconds."""
         if self._events is None:
             begun = time.monotonic()
             act()
