@@ -129,7 +129,7 @@ def test_a_size_that_one_rank_has_not_measured_is_left_out() -> None:
     assert (result.outcome, result.reason) == ("timeout", "measure")
     assert [one.bytes for one in result.measurements] == [first]
     assert "rank 2: measure of 1048576 bytes" in result.hint
-    assert result.hint.endswith("NCCL say more.")
+    assert result.hint.endswith("NCCL log more.")
 
 
 def test_what_was_measured_before_the_largest_size_is_compared_with_nothing() -> None:
@@ -213,7 +213,7 @@ def test_the_hint_of_a_first_run_tells_that_nvlink_sharp_may_be_lost(model: str,
     passes = [Pass(plan=one, steps=one.measures, accounts=accounts(one), ending=ENDING) for one in plans]
     result = conclude(RUN, passes, judge, ENDING.duration)
     assert result.outcome == "ok"
-    assert ("The default comes to 1.00 times the ring" in result.hint) == told
+    assert ("The default is 1.00 times the ring" in result.hint) == told
 
 
 def test_a_rank_that_cannot_be_killed_is_named() -> None:
@@ -234,8 +234,8 @@ def test_what_ended_a_run_is_said_beside_what_cannot_be_killed() -> None:
 @pytest.mark.parametrize(
     ("stage", "words"),
     [
-        ("start", "most likely at a file. Does the file system answer"),
-        ("import", "most likely at a file. Does the file system answer"),
+        ("start", "most likely at a file. Check that the file system of probe.python"),
+        ("import", "most likely at a file. Check that the file system of probe.python"),
         ("join", "most likely in the driver. Reboot the node."),
         ("measure", "most likely in the driver. Reboot the node."),
     ],
@@ -245,7 +245,7 @@ def test_where_an_unkillable_rank_is_stuck_is_told_by_its_stage(stage: str, word
     told = [replace(account, pid=4711 + account.rank) for account in accounts(FOUR_GPUS)]
     told[2] = replace(told[2], progress=replace(told[2].progress, stage=stage))
     hint = concluded(told, replace(ENDING, abandoned=(4713,))).hint
-    assert f"SIGKILL does not end pid 4713: it is stuck in the kernel, {words}" in hint
+    assert f"SIGKILL does not end pid 4713: it is blocked in the kernel, {words}" in hint
     assert hint.endswith("eboot the node.")
 
 
@@ -255,7 +255,7 @@ def test_a_pass_that_had_little_of_the_deadline_asks_for_no_file_system(lasted: 
     told = [replace(one, progress=replace(one.progress, stage="import"), done=False) for one in accounts(FOUR_GPUS)]
     hint = concluded(told, Ending(duration=lasted, timed_out=True)).hint
     assert hint.startswith("Not done after 300 s (rank 0: import;")
-    assert ("Does the file system answer" in hint) == asked
+    assert ("Check that the file system of probe.python" in hint) == asked
 
 
 def test_the_log_is_bounded_and_cannot_steer_a_terminal() -> None:
@@ -331,7 +331,7 @@ def test_sizes_that_are_left_out_are_told_with_the_reason() -> None:
     [plan] = make_plans(ALL_REDUCE, (), python="python3", free=GIB)
     hint = concluded(accounts(plan), plan=plan).hint
     assert hint.endswith(
-        "Not measured for lack of memory: 64 MiB. 1024 MiB were left on the host, or to the agent's control group; "
+        "Not measured for lack of memory: 64 MiB. 1024 MiB were free on the host, or in the agent's cgroup; "
         "for 64 MiB the 2 ranks need 1312."
     )
     for free in (None, 1312 * MIB):

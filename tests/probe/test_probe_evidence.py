@@ -68,7 +68,7 @@ def seen(**odd: Any) -> AllSeen:
         ({"held_seconds": {"hw_thermal": 3.0}}, "its clocks were held down by heat (hardware)"),
         ({"held_down": ["hw_slowdown"]}, "its clocks were held down by hardware (heat or power)"),
         ({"held_down": ["applications_clocks"]}, "its clocks were held down by applications clocks"),
-        ({"sm_clock": 1.2e9}, "its SM clock came to 1.20 GHz, that of the others to 1.98"),
+        ({"sm_clock": 1.2e9}, "its SM clock reached 1.20 GHz, that of the others 1.98"),
         ({"links_down": ["11"]}, "its NVLink 11 is down"),
         ({"link_errors": {"7 had replay errors": 17.0}}, "its NVLink 7 had replay errors, 12 times"),
         ({"link_speed": 13.2e9}, "an NVLink of it runs at 13.2 GB/s, those of the others at 26.5"),
@@ -78,8 +78,8 @@ def seen(**odd: Any) -> AllSeen:
         ({"pcie_generation": 3.0}, "its PCIe link ran at generation 3 of 5"),
         ({"pcie_errors": {"replay": 103.0}}, "its PCIe link counted replay errors, 100 times"),
         ({"pcie_errors": {"replay": 4.0}}, None),
-        ({"xids": {"31": 4.0, "74": 1.0}}, "Xid 74 came, once"),
-        ({"ecc_errors": 2.0}, "its memory had an uncorrected ECC error, 2 times"),
+        ({"xids": {"31": 4.0, "74": 1.0}}, "Xid 74 occurred once"),
+        ({"ecc_errors": 2.0}, "its memory had an uncorrected ECC error 2 times"),
         ({"fault": "lost"}, "it does not answer (lost)"),
     ],
 )
@@ -196,7 +196,7 @@ def test_where_no_pair_stands_apart_a_gpu_that_does_is_named(ranks: int) -> None
     assert location.sentence.endswith("stands out: its clocks were held down by heat (hardware).")
     both = located(exchanged(ranks=ranks), dict.fromkeys(GPUS[:ranks], seen(**HOT)[GPUS[ODD]]))
     assert both.ranks == ()
-    assert "cannot be said" in both.sentence
+    assert "cannot be located" in both.sentence
     assert len(both.evidence) == ranks
 
 
@@ -304,7 +304,7 @@ def test_a_run_that_broke_says_what_the_gpus_told_meanwhile() -> None:
     run = Run(id="one", trigger="schedule", started=0.0)
     result = conclude(run, [one], Judge(probe="allreduce", backend="nccl"), 300.0, seen(xids={"31": 4.0, "79": 1.0}))
     assert result.outcome == "timeout"
-    assert result.hint.endswith("GPU 3 (GPU-3): Xid 79 came, once.")
+    assert result.hint.endswith("GPU 3 (GPU-3): Xid 79 occurred once.")
 
 
 def spoilt(*senders: int) -> Pass:
@@ -391,8 +391,8 @@ def test_a_witness_sees_in_the_reports_what_the_gpus_tell() -> None:
     reports.pop(0)
     assert findings(witness.look()) == {
         GPUS[1]: (
-            "Xid 94 came, once",
-            "its memory had an uncorrected ECC error, once",
+            "Xid 94 occurred once",
+            "its memory had an uncorrected ECC error once",
             "its clocks were held down by heat (hardware)",
             "its clocks were held down by the power brake of its board",
             "its NVLink 0 had replay errors, 9 times",

@@ -126,7 +126,7 @@ def test_after_an_error_nothing_counts() -> None:
 def test_a_measurement_is_told_once(frame: dict[str, Any]) -> None:
     """A rank cannot fill the agent with what it says again, nor take back what it said."""
     account = told(frame, frame | {"wrong": 1})
-    assert "told before" in account.error
+    assert "reported before" in account.error
     assert [one.wrong for one in (*account.sizes.values(), *account.pairs.values())] == [0]
 
 

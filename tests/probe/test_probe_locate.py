@@ -157,7 +157,7 @@ def test_nobody_is_named_where_no_pair_stands_apart(ranks: int) -> None:
         for slower in (lambda *_: 1.0, lambda a, b: 1.0 if a // 2 == b // 2 else 4.0):
             location = located(exchanged(ranks, noisy(seed, 0.1, slower)))
             assert location.ranks == (), (seed, location)
-            assert "cannot be said" in location.sentence
+            assert "cannot be located" in location.sentence
 
 
 def of(times: dict[tuple[int, int], float]) -> Seconds:
@@ -223,7 +223,7 @@ def test_who_stands_at_one_end_of_all_wrong_data_is_named(wrong: Wrong, named: t
     """All that one sends, or all that it receives, is wrong; on one path alone either end may be to blame."""
     location = located(exchanged(4, even, wrong))
     assert location.ranks == named, location
-    assert ("cannot be said" in location.sentence) == (not named)
+    assert ("cannot be located" in location.sentence) == (not named)
 
 
 def test_wrong_sums_of_ranks_that_exchange_right_data_blame_nobody() -> None:

@@ -280,7 +280,7 @@ def test_a_flood_of_frames_is_a_failure(probing: Probing, worker: Callable[..., 
     """A line without end on the result's descriptor is dropped, and is the rank's error."""
     result = probing.run(worker('os.write(orders["result"], b"x" * 200_000)\nsys.exit(0)'))
     assert result.outcome == "failed"
-    assert "no frame" in result.hint
+    assert "invalid frame" in result.hint
 
 
 def test_the_environment_of_the_ranks_is_not_inherited(
@@ -351,14 +351,14 @@ def test_a_broken_torch_is_a_failure_in_set_up(
 @pytest.mark.parametrize(
     ("python", "words"),
     [
-        ("/nonexistent/python", "No such file or directory: '/nonexistent/python'. Let probe.python name"),
+        ("/nonexistent/python", "No such file or directory: '/nonexistent/python'. Set probe.python to"),
         ("/usr/bin/\0", "embedded null byte"),
-        ("/", "Permission denied: '/'. Let probe.python name"),
+        ("/", "Permission denied: '/'. Set probe.python to"),
         (
             "/bin/true",
             "probe.python must be Python 3.9 or later with PyTorch: try `/bin/true -I --version`.",
         ),
-        ("/bin/cat", "ended with status 1 and without a result. It has to be Python 3.9 or later"),
+        ("/bin/cat", "ended with status 1 without a result. probe.python must be Python 3.9 or later"),
     ],
 )
 def test_what_is_no_interpreter_is_a_failure_in_set_up(probing: Probing, python: str, words: str) -> None:

@@ -135,7 +135,7 @@ def test_frames_without_end_end_the_run(probing: Probing, tmp_path: Path) -> Non
     flood = 'n = 0\nwhile orders["rank"]:\n    n += 1\n    say(stage="measure", size=0, sizes=n, bytes=n)\n' + WAIT
     result = probing.run(scripted(tmp_path / "worker.py", flood, deadline=100.0))
     assert (result.outcome, result.reason) == ("failed", "ranks")
-    assert "without end" in result.hint
+    assert "too many frames" in result.hint
     assert result.duration_seconds < 60
     assert gone(probing.pids)
 
@@ -145,7 +145,7 @@ def test_a_rank_that_sends_what_is_no_frame_has_failed(probing: Probing, tmp_pat
     """Whatever else it says: all that was measured, and that it is done."""
     result = probing.run(scripted(tmp_path / "worker.py", script))
     assert result.outcome == "failed"
-    assert "Rank 1 at start: it sent what is no frame" in result.hint
+    assert "Rank 1 at start: it sent an invalid frame" in result.hint
     assert gone(probing.pids)
 
 

@@ -262,7 +262,7 @@ def _of_wrong(ranks: Sequence[int], found: Sequence[Pair], names: _Names) -> str
 def _of_slow(one: Pass, ranks: Sequence[int], names: _Names) -> str:
     named = [names.of(rank) for rank in ranks]
     if one.plan.ranks == TWO:
-        return "With two ranks it cannot be located which one is slow"
+        return "The slow one of two ranks cannot be located"
     if len(named) == 1:
         return f"{named[0]} is slow with every other"
     if named:
