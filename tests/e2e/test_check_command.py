@@ -115,7 +115,7 @@ def test_a_reboot_loses_no_failure(tmp_path: Path) -> None:
         eventually(file.exists)
         first = check(environment=agent.environment)
         assert first.code == 2
-        assert "The node was rebooted since: if it comes back, reboot the node." in first.line
+        assert "The node was rebooted since: if it recurs, reboot the node." in first.line
     finally:
         agent.stop()
 
