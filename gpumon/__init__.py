@@ -1,4 +1,4 @@
-"""gpumon: the GPU host agent that still tells the truth while the hardware fails."""
+"""gpumon: a GPU host agent that keeps reporting while the hardware fails."""
 
 __version__ = "0.1.0"
 

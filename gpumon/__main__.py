@@ -1,4 +1,4 @@
-"""`python -m gpumon` is `gpumon`."""
+"""Runs `gpumon` as `python -m gpumon`."""
 
 import sys
 

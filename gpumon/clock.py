@@ -1,4 +1,4 @@
-"""Which boot of the host this is, and its clock."""
+"""The boot id and the boot clock of the host."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import time
 
 BOOT_ID = "GPUMON_BOOT_ID"
-"""Environment, for tests: in place of the kernel's. Another one than before means that the host was rebooted."""
+"""Environment variable for tests: replaces the boot id of the kernel. A different value means a reboot."""
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def boot_id() -> str:
-    """Another one after each boot."""
+    """Return the id of the current boot, which differs after each boot."""
     given = os.environ.get(BOOT_ID)
     if given:
         return given
@@ -20,5 +20,5 @@ def boot_id() -> str:
 
 
 def boot_clock() -> float:
-    """Seconds of CLOCK_BOOTTIME: runs on while the host sleeps, and is the same in every process."""
+    """Return CLOCK_BOOTTIME in seconds. It includes suspend and is the same in every process."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,4 +1,4 @@
-"""The log: one line an event on standard error, logfmt or JSON. A line is rather lost than a reader waited for."""
+"""Logs to standard error, one line per message, as logfmt or JSON. A line is dropped rather than written blocking."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 LINE_LIMIT = 4096
-"""Bytes, newline included: a pipe that can be written at all takes this much without blocking."""
+"""Bytes including the newline: a pipe that is writable accepts this much without blocking."""
 
 _LEVELS = ("debug", "info", "warning", "error")
-_NOT_OURS = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "apscheduler", "asyncio")
-"""Loggers whose info is of no use to an operator."""
+_LIBRARIES = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "apscheduler", "asyncio")
+"""Loggers of libraries. Only their warnings are logged unless the level is debug."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _BARE = re.compile(r'[^\s"=\\\x00-\x1f\x7f-\x9f]+')
 
@@ -26,15 +26,15 @@ _counts = dict.fromkeys(_LEVELS, 0.0)
 Fields = dict[str, Any]
 
 
-def configure(*, level: str, format: str) -> None:  # noqa: A002 - as the setting is called
-    """Send all that is logged to standard error. Called again, it changes level and format."""
+def configure(*, level: str, format: str) -> None:  # noqa: A002 - the name of the setting
+    """Log to standard error. A further call changes level and format."""
     root = logging.getLogger()
-    for old in [one for one in root.handlers if isinstance(one, _StandardError)]:
+    for old in [handler for handler in root.handlers if isinstance(handler, _StandardErrorHandler)]:
         root.removeHandler(old)
-    root.addHandler(_StandardError(_FORMATS[format]))
+    root.addHandler(_StandardErrorHandler(_FORMATS[format]))
     root.setLevel(level.upper())
     logging.captureWarnings(capture=True)
-    for name in _NOT_OURS:
+    for name in _LIBRARIES:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
@@ -42,34 +42,36 @@ def configure(*, level: str, format: str) -> None:  # noqa: A002 - as the settin
 
 
 def counts() -> Mapping[str, float]:
-    """Messages by level since the process began, those that nobody could read too; with those of its children."""
+    """Return the number of messages by level since the start, dropped ones and those of the children included."""
     return dict(_counts)
 
 
-def add(messages: Mapping[str, float]) -> None:
-    """Count what a child has logged."""
+def add_counts(messages: Mapping[str, float]) -> None:
+    """Add the messages that a child has logged."""
     for level, more in messages.items():
         _counts[level] += more
 
 
-def take() -> Mapping[str, float]:
-    """What has been counted since this was last called: a child's, to be counted by whoever started it."""
+def take_counts() -> Mapping[str, float]:
+    """Return and reset the counts. A child sends them to the daemon."""
     taken = {level: count for level, count in _counts.items() if count}
-    add({level: -count for level, count in taken.items()})
+    add_counts({level: -count for level, count in taken.items()})
     return taken
 
 
-class _StandardError(logging.Handler):
-    def __init__(self, write_out: Callable[[Fields], str]) -> None:
+class _StandardErrorHandler(logging.Handler):
+    """Counts the messages and writes them without blocking."""
+
+    def __init__(self, format_fields: Callable[[Fields], str]) -> None:
         super().__init__()
-        self._write_out = write_out
+        self._format_fields = format_fields
 
     def emit(self, record: logging.LogRecord) -> None:
         _counts[_level(record)] += 1
-        line = _within_limit(_fields(record), self._write_out)
+        line = _within_limit(_fields(record), self._format_fields)
         try:
             _write(line)
-        except (OSError, ValueError, AttributeError):  # closed, no reader, disk full; None where there never was one
+        except (OSError, ValueError, AttributeError):  # closed, no reader, disk full, or no standard error at all
             return
 
 
@@ -103,12 +105,12 @@ def _level(record: logging.LogRecord) -> str:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except (TypeError, ValueError, KeyError):  # the arguments do not fit the text
+    except (TypeError, ValueError, KeyError):  # the arguments do not match the message
         return f"{record.msg} {record.args!r}"
 
 
 def _plain(value: Any) -> Any:
-    """The value, or words for it, as JSON can hold it."""
+    """Return the value if JSON can represent it, else its text."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
@@ -136,17 +138,17 @@ def _json(fields: Fields) -> str:
 _FORMATS = {"logfmt": _logfmt, "json": _json}
 
 
-def _within_limit(fields: Fields, write_out: Callable[[Fields], str]) -> bytes:
-    """The line, its longest values cut in the middle until it fits."""
-    line = _encoded(write_out(fields))
+def _within_limit(fields: Fields, format_fields: Callable[[Fields], str]) -> bytes:
+    """Return the line, with its longest values shortened in the middle until it fits."""
+    line = _encoded(format_fields(fields))
     while len(line) > LINE_LIMIT:
         longest = max(fields, key=lambda key: len(_text(fields[key])))
         text = _text(fields[longest])
         quarter = len(text) // 4
-        if quarter < 16:  # too many fields: what they say comes first
+        if quarter < 16:  # too many fields: keep the first ones
             return line[: LINE_LIMIT - 1] + b"\n"
         fields = fields | {longest: f"{text[:quarter]} ... {text[-quarter:]}"}
-        line = _encoded(write_out(fields))
+        line = _encoded(format_fields(fields))
     return line
 
 

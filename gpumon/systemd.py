@@ -1,4 +1,4 @@
-"""What systemd is told, and what it asks: sd_notify and the watchdog. Without systemd nothing happens."""
+"""Notifications to systemd (sd_notify) and its watchdog. Without systemd the functions do nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 
 def notify(*lines: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Send assignments such as "READY=1" or "STATUS=8 GPUs". Never blocks; False when systemd was not reached."""
+    """Send assignments such as "READY=1" without blocking. Return False if systemd was not reached."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False
-    if address.startswith("@"):  # the abstract name space
+    if address.startswith("@"):  # the abstract namespace
         address = "\0" + address[1:]
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as sender:
@@ -24,13 +24,13 @@ def notify(*lines: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def notify_reloading(environ: Mapping[str, str] = os.environ) -> bool:
-    """A reload has begun; READY=1 ends it."""
+    """Notify the start of a reload. READY=1 ends it."""
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     return notify("RELOADING=1", f"MONOTONIC_USEC={now}", environ=environ)
 
 
 def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Seconds within which systemd wants to hear WATCHDOG=1, None when it does not wait for it."""
+    """Return the seconds within which systemd expects WATCHDOG=1; None if the watchdog is off."""
     microseconds, process = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     if not microseconds.isdecimal() or int(microseconds) == 0 or process not in ("", str(os.getpid())):
         return None

@@ -1,4 +1,4 @@
-"""Which source this is: the revision that the package was built from, or of the checkout it runs in."""
+"""The source revision of the package or of the checkout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _HERE = Path(__file__).parent
 
 
 def revision() -> str | None:
-    """Commit, in twelve digits; None when it cannot be told."""
+    """Return the first twelve digits of the commit; None if it is unknown."""
     stamped = _HERE / "REVISION"
     if stamped.is_file():
         return stamped.read_text(encoding="ascii").strip() or None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpumon import __version__
 from gpumon.clock import boot_clock
 from gpumon.collectors.lifecycle import END
-from gpumon.log import add as count_logged
+from gpumon.log import add_counts
 from gpumon.model import call_progress, frame
 from gpumon.model.call_progress import CallInProgress
 from gpumon.model.snapshot import ChildMessage, Hello, Logged, XidEvent
@@ -151,7 +151,7 @@ class FramedChild:
         if isinstance(message, Hello):
             self._greet(message)
         elif isinstance(message, Logged):
-            count_logged(message.messages)
+            add_counts(message.messages)
         elif self._greeted and (self.killed_for is None or isinstance(message, XidEvent)):
             self._on_message(message)  # an Xid that was sent before the end is valid after it
 

@@ -128,7 +128,7 @@ def main() -> int:
 
     def say(message: ChildMessage) -> None:
         write(frame.encode(message))
-        if logged := log.take():
+        if logged := log.take_counts():
             write(frame.encode(Logged(messages=logged)))
 
     say(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))

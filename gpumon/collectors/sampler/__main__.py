@@ -205,7 +205,7 @@ def main() -> int:
     encoder = frame.Encoder()
 
     def send(*messages: ChildMessage) -> None:
-        logged = log.take()
+        logged = log.take_counts()
         write(b"".join(map(encoder.encode, (*messages, Logged(messages=logged)) if logged else messages)))
 
     send(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
