@@ -20,6 +20,6 @@ UNTESTED: Mapping[str, str] = {
     ),
     "gpu_idle": "it takes an hour. See tests/health/checks/test_utilization_checks.py",
     "allreduce_latency_high": "a made-up run has no latency. See tests/health/checks/test_probe_limit_checks.py",
-    "gpumon_check_failing": "it tells of a mistake of the agent's own. See tests/health/test_judge.py",
+    "gpumon_check_failing": "it tells of a mistake of the agent's own. See tests/health/test_evaluation.py",
 }
 """Checks for which nothing can be injected here."""

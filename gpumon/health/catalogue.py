@@ -1,4 +1,4 @@
-"""What an error means on this host: the shipped table, an operator's rows over it, and what a line's own text adds."""
+"""Explanations of error events: the shipped Xid table, the operator's rows, and details from the log line."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """An error in words for people."""
+    """An error event as text."""
 
     name: str
     severity: Severity
     action: str
     if_it_recurs: str
     detail: str = ""
-    """What the line's registers and numbers say, in sentences; empty where they say nothing."""
+    """Details decoded from the line's registers and numbers, in sentences; empty if there are none."""
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Rows by code."""
+    """Xid rows by code."""
 
     rows: Mapping[int, Xid]
 
@@ -39,21 +39,21 @@ class Catalogue:
         return frozenset(code for code, row in self.rows.items() if row.severity is Severity.CRITICAL)
 
     def xid(self, code: int) -> Xid:
-        """The code's row. One that nobody knows is a warning."""
+        """Return the row of a code. An unknown code is a warning."""
         return self.rows.get(code) or unknown(code)
 
     def with_rows(self, rows: Mapping[int, Xid]) -> Catalogue:
-        """The same with these in place of its own."""
+        """Return the catalogue with these rows in place of its own."""
         return Catalogue({**self.rows, **rows})
 
     def explain(self, event: ErrorEvent) -> Explanation:
-        """A burst by the worst of its lines; advice on recovery by the newest."""
+        """Explain an event by the worst of its lines, a recovery action by the newest."""
         texts = (event.text,) if event.code == RECOVERY_ACTION else (*event.texts, event.text)
         read = self.read(event.kind, event.code, texts, fatal=event.fatal)
         return read if event.cancelled_wall is None else _cancelled(read, event.code)
 
     def read(self, kind: str, code: int, texts: Sequence[str] = ("",), *, fatal: bool | None = None) -> Explanation:
-        """A code with the texts of its lines. `fatal`: what the line of an NVSwitch says."""
+        """Explain a code with the texts of its lines. `fatal`: as reported by the line of an NVSwitch."""
         if kind == SXID:
             return _sxid(fatal=fatal)
         if kind == OVERRUN:
@@ -69,12 +69,12 @@ class Catalogue:
 SHIPPED = Catalogue(XIDS)
 
 RECOVERY_ACTION, NVLINK, FOLLOWER = 154, 74, 45
-"""Xids of whose text more is understood than the table says."""
+"""Xids whose text is decoded."""
 
 
 @lru_cache(1024)
 def explain(row: Xid, text: str) -> Explanation:
-    """A code and its text, as the kernel log has it after the number."""
+    """Explain a code and its text, which is what follows the number in the kernel log."""
     plain = Explanation(name=row.name, severity=row.severity, action=row.action, if_it_recurs=row.if_it_recurs)
     read = plain
     if row.code == RECOVERY_ACTION:

@@ -1,4 +1,4 @@
-"""TABLE: faults of a GPU in words, and what an operator does about each; the runbook and the page say the same."""
+"""TABLE: GPU faults as text with the action for each, shared by the page and the runbook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A fault in words, and what an operator does about it."""
+    """The meaning of a fault and what an operator does about it."""
 
     meaning: str
     action: str
@@ -21,7 +21,7 @@ FAULTS: Mapping[str, Advice] = {
         "If it falls off again, reseat or replace the GPU.",
     ),
     "missing": Advice(
-        "It was here before, and the driver no longer lists it.",
+        "It was present before, and the driver no longer lists it.",
         "Compare `lspci -d 10de:` with the GPUs expected and look for Xid 79 in the kernel log, then drain the node "
         "and power-cycle it.",
     ),
@@ -30,11 +30,11 @@ FAULTS: Mapping[str, Advice] = {
         "Stop what runs on it, then `nvidia-smi --gpu-reset -i <uuid>`; reboot where a reset is refused.",
     ),
     "no_permission": Advice(
-        "The agent may not open it; nothing is known about its state.",
+        "The agent has no permission to open it; its state is unknown.",
         "Check the permissions of /dev/nvidia* and the unit's DeviceAllow and groups.",
     ),
     "stuck": Advice(
-        "A driver call on it does not return. The other GPUs are still watched.",
+        "A driver call on it does not return. The other GPUs are still monitored.",
         "Drain the node. Only after Xid 119 or 120 a reset of the GPU is worth a try before the reboot. Do not "
         "`kill -9` what runs on this GPU: it may never end, and hold the driver.",
     ),
@@ -43,7 +43,7 @@ FAULTS: Mapping[str, Advice] = {
         "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then reset the GPU or reboot the node.",
     ),
     "unknown": Advice(
-        "Nobody can read it, and the driver does not say why.",
+        "It cannot be read, and the driver reports no reason.",
         "Look for NVRM lines in the kernel log (`journalctl -k -g NVRM`), then reset the GPU or reboot the node.",
     ),
 }
