@@ -1,4 +1,4 @@
-"""TABLES: the GPU's place in an NVLink fabric, and in its rack."""
+"""TABLES: the place of a GPU in its NVLink fabric and in its rack."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import ClassVar
 from gpumon.model.reading import SLOW, Call, Check, Checks, identity, reading
 
 COMPLETED = 3
-"""State from which on the rest of what is said about the fabric means something."""
+"""Registration state from which on the other fields are valid."""
 STATES = {1: "has not started", 2: "is in progress"}
-"""What is said of the registration in the states before that; 0 is what has no fabric."""
+"""Text for the states before that; state 0 is a GPU without a fabric."""
 HEALTHY = 1
 SUMMARIES = {2: "unhealthy", 3: "of limited capacity"}
-"""What the driver calls the fabric at a GPU, where it is not HEALTHY."""
+"""Text for each summary other than HEALTHY."""
 _TRUE, _FALSE = 1, 2
 CHECKS = {
     "degraded_bandwidth": Check(0, 2, healthy=_FALSE),
@@ -24,54 +24,56 @@ CHECKS = {
     "partition_assigned": Check(12, 2, healthy=_TRUE),
     "fabric_manager_connected": Check(14, 2, healthy=_TRUE),
 }
-"""The health mask, with widths of our own: those of pynvml 12.570 are wrong."""
+"""The health mask. The widths are not those of pynvml 12.570, which are wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """What the GPU knows of the NVLink fabric it is in; all None where there is none."""
+    """The NVLink fabric of a GPU; all None without a fabric."""
 
     PREFIX: ClassVar[str] = "gpumon_fabric_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid")
 
-    # Read again and again: they are known once the fabric is complete, and change when it is partitioned anew.
+    # Not read once: they are valid when the fabric is complete, and change when it is partitioned again.
     cluster_uuid: str | None = identity(
-        "Fabric of several nodes.", Call("FabricInfo", attribute="cluster_uuid"), every=SLOW
+        "UUID of the NVLink fabric (of several nodes).", Call("FabricInfo", attribute="cluster_uuid"), every=SLOW
     )
     clique_id: str | None = identity(
-        "GPUs of one clique reach each other.", Call("FabricInfo", attribute="clique_id"), every=SLOW
+        "Id of the clique: GPUs in the same clique reach each other.",
+        Call("FabricInfo", attribute="clique_id"),
+        every=SLOW,
     )
     state: float | None = reading(
-        "0 not supported, 1 not started, 2 in progress, 3 completed.",
+        "State of the fabric registration: 0 not supported, 1 not started, 2 in progress, 3 completed.",
         Call("FabricInfo", attribute="state"),
         every=SLOW,
         note="Hopper and later on NVSwitch.",
     )
     status: float | None = reading(
-        "NVML's code of the registration: 0 is success.",
+        "NVML status code of the fabric registration: 0 is success.",
         Call("FabricInfo", attribute="status"),
         every=SLOW,
-        note="Absent until the state is completed: before that it means nothing.",
+        note="Absent until the registration is completed.",
     )
     health: dict[str, float] | None = reading(
-        "1 for a check of the fabric that is unhealthy, 0 for one that is well.",
+        "1 for a fabric health check that is unhealthy, 0 for one that is healthy.",
         Checks(Call("FabricInfo", attribute="health_mask"), CHECKS),
         every=SLOW,
         label="check",
-        note="Absent for checks that GPU or driver do not support; H100 supports none.",
+        note="Absent for checks that the GPU or the driver does not support; H100 supports none.",
     )
     health_summary: float | None = reading(
-        "What the driver sums it up as: 1 healthy, 2 unhealthy, 3 limited capacity.",
+        "Fabric health summary of the driver: 1 healthy, 2 unhealthy, 3 limited capacity.",
         Call("FabricInfo", attribute="health_summary"),
         every=SLOW,
-        note="From driver 580 on.",
+        note="Driver 580 and later.",
         detail=True,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """Where in its rack the GPU sits."""
+    """The place of a GPU in its rack."""
 
     PREFIX: ClassVar[str] = "gpumon_platform_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid")

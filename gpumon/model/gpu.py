@@ -1,4 +1,4 @@
-"""TABLE: what is read of each GPU. A metric is added by adding a row."""
+"""TABLE: the metrics of each GPU. A row adds a metric."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from gpumon.model.reading import (
 )
 
 MEMORY_V2 = 0x02000028
-"""Version of nvmlMemory_v2_t: its `used` does not include what the driver reserved; that of version 1 does."""
+"""Version of nvmlMemory_v2_t. Its `used` excludes the memory reserved by the driver; version 1 includes it."""
 
 FAULTS = ("lost", "missing", "reset_required", "no_permission", "stuck", "init_failed", "unknown")
-"""Why a GPU is not `up`. stuck and missing are the agent's own findings, the others NVML's."""
+"""Why a GPU is not `up`. The agent finds stuck and missing, NVML reports the others."""
 
 CLOCK_EVENTS: Mapping[str, int] = {
     "idle": 0x001,
@@ -51,8 +51,8 @@ CLOCK_EVENTS: Mapping[str, int] = {
     "reliability": 0x400,
 }
 
-_SELDOM = ("applications_clocks", "sync_boost", "display_clocks")
-"""Reasons that GPUs for computing hardly ever have, or that somebody has set."""
+_RARE_REASONS = ("applications_clocks", "sync_boost", "display_clocks")
+"""Reasons that are rare on compute GPUs or set by the operator."""
 
 # The header gives these counters in nanoseconds; nvidia-smi prints them as microseconds. Not yet seen on hardware.
 _CLOCK_EVENT_SOURCES = {
@@ -62,9 +62,9 @@ _CLOCK_EVENT_SOURCES = {
 
 
 DOMAINS = ("graphics", "sm", "memory", "video")
-"""Clock domains, in the order of NVML's numbers."""
+"""Clock domains in the order of their numbers in NVML."""
 _LIKE_SM = ("graphics", "video")
-"""Domains that follow the SMs'."""
+"""Domains whose clock follows the SM clock."""
 
 PCIE_ERRORS = {
     "correctable": "PCIE_COUNT_CORRECTABLE_ERRORS",
@@ -84,8 +84,8 @@ PCIE_ERRORS = {
 _SPARE_ROWS = ("max", "high", "partial", "low", "none")
 _LISTS = (Call("ComputeRunningProcesses"), Call("GraphicsRunningProcesses"))
 _GPM_NOTE = (
-    "Hopper and later, from GPU performance monitoring; absent on guests with a share of a GPU, and while all engines "
-    "are said to be idle though kernels run."
+    "Hopper and later, from GPU performance monitoring (GPM). Absent on guests with a part of a GPU, and while GPM "
+    "reports all engines idle although kernels run."
 )
 
 
@@ -98,7 +98,7 @@ def _clocks(call: str) -> Each:
 
 
 def _engine(name: str) -> Any:
-    text = f"Share of time in which the {name} engine worked."
+    text = f"Ratio of time in which the {name} engine was active."
     short = {"encoder": "Encoder", "decoder": "Decoder", "jpeg": "Jpg", "ofa": "Ofa"}[name]
     return reading(text, Call(f"{short}Utilization", attribute=0, scale=0.01), every=SLOW, detail=True)
 
@@ -109,9 +109,9 @@ def _limit(text: str, field: str, *, every: Tier = RARE, detail: bool = False) -
 
 def _nvlink_traffic(way: str, up_to_hopper: str, from_blackwell: str) -> Any:
     return reading(
-        f"Payload {way} over all NVLinks.",
+        f"Payload bytes {way} over all NVLinks.",
         Either(Field(up_to_hopper, scale=1024, scope=ALL_LINKS), Field(from_blackwell, scope=ALL_LINKS)),
-        note="Without the protocol's own bytes. Ampere and Hopper count in steps of 1024.",
+        note="Without protocol overhead. Ampere and Hopper count in steps of 1024 bytes.",
     )
 
 
@@ -130,7 +130,7 @@ def _ecc(counter: str) -> Each:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """Readings of one GPU at one moment; None is what it or its driver could not give."""
+    """Readings of one GPU at one time; None if the GPU or its driver does not provide a value."""
 
     PREFIX: ClassVar[str] = "gpumon_gpu_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid")
@@ -139,206 +139,240 @@ class Gpu:
     serial: str | None = identity("Serial number of the board.", Call("Serial"))
     vbios: str | None = identity("Version of the video BIOS.", Call("VbiosVersion"))
     inforom: str | None = identity("Version of the InfoROM image.", Call("InforomImageVersion"))
-    gsp: str | None = identity("Version of the firmware of the system processor.", Call("GspFirmwareVersion"))
+    gsp: str | None = identity("Version of the GSP firmware.", Call("GspFirmwareVersion"))
     pci_bus_id: str | None = identity("PCI address.", Call("PciInfo", attribute="busId"))
     architecture: str | None = identity("Architecture.", Call("Architecture"))
     compute_capability: str | None = identity("CUDA compute capability.", Call("CudaComputeCapability"))
     minor: str | None = identity("Number of its device node, /dev/nvidia<minor>.", Call("MinorNumber"))
 
-    up: float | None = agent("1 when this GPU answers, 0 when it does not.")
-    fault: dict[str, float] | None = agent("1 for the reason why this GPU does not answer.", label="fault")
-    released: float | None = agent("1 while the agent keeps off this GPU because it was asked to.")
+    up: float | None = agent("1 if this GPU answers, 0 if it does not.")
+    fault: dict[str, float] | None = agent(
+        "1 for the fault because of which this GPU does not answer, else 0.", label="fault"
+    )
+    released: float | None = agent("1 if monitoring of this GPU is suspended by a release request.")
     health: float | None = agent(
-        "The worst verdict about this GPU: 0 ok, 1 unknown, 2 warn, 3 fail.",
-        note="For every GPU of the inventory, whatever the driver does. A scheduler wants this one.",
+        "Worst verdict about this GPU: 0 ok, 1 unknown, 2 warn, 3 fail.",
+        note="Present for every GPU of the inventory, whatever the state of the driver. Use this one for scheduling.",
     )
     observed_seconds_total: float | None = agent(
-        "Time this GPU was watched: the denominator for every accumulated counter.",
-        note="Without the time in which the agent's own probe ran on it, which no accumulated counter counts either.",
+        "Time in seconds in which this GPU was observed: the denominator for every accumulated counter.",
+        note="Without the time in which the agent's own probe ran on it; no accumulated counter includes that time.",
     )
     recovery_action: float | None = reading(
-        "The driver's own advice: 0 none, 1 reset, 2 reboot, 3 drain peer to peer, 4 drain and reset.",
+        "Recovery action that the driver recommends: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset.",
         Field("RECOVERY_ACTION"),
         note="Ampere and later, driver 570 and later. Newer drivers add 5 (IMEX), 6 (bus reset) and 7 (reboot).",
     )
     utilization_ratio: float | None = reading(
-        "Share of time in which a kernel ran, however small.",
+        "Ratio of time in which at least one kernel ran.",
         Call("UtilizationRates", attribute="gpu", scale=0.01),
-        note="Not the share of the GPU in use: one thread makes it 1. Absent with MIG on.",
+        note="Not the share of the GPU in use: one running thread makes it 1. Absent with MIG enabled.",
     )
     memory_utilization_ratio: float | None = reading(
-        "Share of time in which memory was read or written.",
+        "Ratio of time in which GPU memory was read or written.",
         Call("UtilizationRates", attribute="memory", scale=0.01),
-        note="Not occupancy. Absent with MIG on.",
+        note="Not the amount of memory in use. Absent with MIG enabled.",
     )
-    busy_seconds_total: float | None = accumulated("Time with a kernel running.", of="utilization_ratio")
-    sm_active_ratio: float | None = _gpm("Share of time and multiprocessors with a warp resident.", "SM_UTIL")
-    sm_occupancy_ratio: float | None = _gpm("Resident warps, as a share of what would fit.", "SM_OCCUPANCY")
-    tensor_active_ratio: float | None = _gpm("Share of time in which the tensor cores worked.", "ANY_TENSOR_UTIL")
-    dram_active_ratio: float | None = _gpm("Share of the memory bandwidth in use.", "DRAM_BW_UTIL")
-    graphics_active_ratio: float | None = _gpm("Share of time with any engine at work.", "GRAPHICS_UTIL", detail=True)
-    fp16_active_ratio: float | None = _gpm("Share of time in which the FP16 pipes worked.", "FP16_UTIL", detail=True)
-    fp32_active_ratio: float | None = _gpm("Share of time in which the FP32 pipes worked.", "FP32_UTIL", detail=True)
-    fp64_active_ratio: float | None = _gpm("Share of time in which the FP64 pipes worked.", "FP64_UTIL", detail=True)
+    busy_seconds_total: float | None = accumulated(
+        "Time in seconds in which at least one kernel ran.", of="utilization_ratio"
+    )
+    sm_active_ratio: float | None = _gpm(
+        "Ratio of SMs, averaged over time, with at least one resident warp.", "SM_UTIL"
+    )
+    sm_occupancy_ratio: float | None = _gpm("Ratio of resident warps to the maximum number of warps.", "SM_OCCUPANCY")
+    tensor_active_ratio: float | None = _gpm("Ratio of time in which the tensor cores were active.", "ANY_TENSOR_UTIL")
+    dram_active_ratio: float | None = _gpm("Ratio of memory bandwidth used to peak bandwidth.", "DRAM_BW_UTIL")
+    graphics_active_ratio: float | None = _gpm(
+        "Ratio of time in which any engine was active.", "GRAPHICS_UTIL", detail=True
+    )
+    fp16_active_ratio: float | None = _gpm(
+        "Ratio of time in which the FP16 pipes were active.", "FP16_UTIL", detail=True
+    )
+    fp32_active_ratio: float | None = _gpm(
+        "Ratio of time in which the FP32 pipes were active.", "FP32_UTIL", detail=True
+    )
+    fp64_active_ratio: float | None = _gpm(
+        "Ratio of time in which the FP64 pipes were active.", "FP64_UTIL", detail=True
+    )
     integer_active_ratio: float | None = _gpm(
-        "Share of time in which the integer pipes worked.", "INTEGER_UTIL", detail=True
+        "Ratio of time in which the integer pipes were active.", "INTEGER_UTIL", detail=True
     )
-    sm_active_seconds_total: float | None = accumulated("Multiprocessor time in use.", of="sm_active_ratio")
-    tensor_active_seconds_total: float | None = accumulated("Tensor core time in use.", of="tensor_active_ratio")
-    dram_active_seconds_total: float | None = accumulated("Memory bandwidth in use.", of="dram_active_ratio")
-    memory_total_bytes: float | None = reading("Size of the GPU's memory.", _memory("total"))
+    sm_active_seconds_total: float | None = accumulated(
+        "Integral of sm_active_ratio over time in seconds.", of="sm_active_ratio"
+    )
+    tensor_active_seconds_total: float | None = accumulated(
+        "Integral of tensor_active_ratio over time in seconds.", of="tensor_active_ratio"
+    )
+    dram_active_seconds_total: float | None = accumulated(
+        "Integral of dram_active_ratio over time in seconds.", of="dram_active_ratio"
+    )
+    memory_total_bytes: float | None = reading("Size of the GPU memory in bytes.", _memory("total"))
     memory_used_bytes: float | None = reading(
-        "Memory allocated.",
+        "GPU memory in use in bytes.",
         _memory("used"),
-        note="Without what the driver keeps for itself; before driver 510 with it.",
+        note="Without the memory reserved by the driver; before driver 510 with it.",
     )
-    memory_free_bytes: float | None = reading("Memory free.", _memory("free"), detail=True)
+    memory_free_bytes: float | None = reading("Free GPU memory in bytes.", _memory("free"), detail=True)
     memory_reserved_bytes: float | None = reading(
-        "Memory the driver keeps for itself.", Call("MemoryInfo", (MEMORY_V2,), "reserved")
+        "GPU memory reserved by the driver in bytes.", Call("MemoryInfo", (MEMORY_V2,), "reserved")
     )
     bar1_total_bytes: float | None = reading(
-        "Size of the window through which the host reaches the memory.",
+        "Size of BAR1, the window through which the host reads GPU memory, in bytes.",
         Call("BAR1MemoryInfo", attribute="bar1Total"),
         every=SLOW,
         detail=True,
     )
     bar1_used_bytes: float | None = reading(
-        "Part of that window in use.", Call("BAR1MemoryInfo", attribute="bar1Used"), every=SLOW, detail=True
+        "BAR1 memory in use in bytes.", Call("BAR1MemoryInfo", attribute="bar1Used"), every=SLOW, detail=True
     )
     temperature_celsius: float | None = reading(
-        "GPU core temperature.", Either(Call("TemperatureV", (0,)), Call("Temperature", (0,)))
+        "GPU core temperature in degrees Celsius.", Either(Call("TemperatureV", (0,)), Call("Temperature", (0,)))
     )
     memory_temperature_celsius: float | None = reading(
-        "Memory temperature.", Field("MEMORY_TEMP"), note="Boards with HBM or GDDR6X."
+        "GPU memory temperature in degrees Celsius.", Field("MEMORY_TEMP"), note="Boards with HBM or GDDR6X."
     )
     thermal_margin_celsius: float | None = reading(
-        "Degrees left until the GPU slows down.",
+        "Margin to the slowdown temperature in degrees Celsius.",
         Call("MarginTemperature"),
         every=SLOW,
-        note="Ada and later, driver 570 and later. Of the hottest spot, so not threshold less core temperature.",
+        note="Ada and later, driver 570 and later. For the hottest spot: not the threshold minus the core temperature.",
     )
     temperature_slowdown_celsius: float | None = reading(
-        "Core temperature at which the GPU slows down.",
+        "Core temperature in degrees Celsius at which the GPU slows down.",
         Call("TemperatureThreshold", (1,)),
         every=RARE,
-        note="Up to Hopper; then there is the margin alone.",
+        note="Up to Hopper; later GPUs report the margin only.",
     )
     temperature_shutdown_celsius: float | None = reading(
-        "Core temperature at which the GPU shuts down.", Call("TemperatureThreshold", (0,)), every=RARE, detail=True
+        "Core temperature in degrees Celsius at which the GPU shuts down.",
+        Call("TemperatureThreshold", (0,)),
+        every=RARE,
+        detail=True,
     )
     memory_temperature_max_celsius: float | None = reading(
-        "Memory temperature at which the GPU slows down.", Call("TemperatureThreshold", (2,)), every=RARE
+        "Memory temperature in degrees Celsius at which the GPU slows down.",
+        Call("TemperatureThreshold", (2,)),
+        every=RARE,
     )
     fan_speed_ratio: float | None = reading(
-        "Speed of the fan that the GPU asks for.",
+        "Requested fan speed as a ratio of its maximum.",
         Call("FanSpeed", scale=0.01),
         every=SLOW,
-        note="Boards with a fan of their own.",
+        note="Boards with a fan.",
     )
     power_watts: float | None = reading(
-        "Mean power over the last second.",
+        "Average power of the GPU over the last second in watts.",
         Either(Field("POWER_AVERAGE", scale=1e-3), Call("PowerUsage", scale=1e-3)),
-        note="Before Ampere, and on GA100: power at the moment. Prefer rate(gpumon_gpu_energy_joules_total).",
+        note="Instantaneous power before Ampere and on GA100. Prefer rate(gpumon_gpu_energy_joules_total).",
     )
     power_instant_watts: float | None = reading(
-        "Power at this moment.", Field("POWER_INSTANT", scale=1e-3), detail=True
+        "Instantaneous power of the GPU in watts.", Field("POWER_INSTANT", scale=1e-3), detail=True
     )
     module_power_watts: float | None = reading(
-        "Mean power of the module, CPU included.",
+        "Average power of the module including the CPU, in watts.",
         Field("POWER_AVERAGE", scale=1e-3, scope=1),
         note="Grace hosts.",
     )
     memory_power_watts: float | None = reading(
-        "Mean power of the memory.", Field("POWER_AVERAGE", scale=1e-3, scope=2), note="Hopper and later.", detail=True
+        "Average power of the GPU memory in watts.",
+        Field("POWER_AVERAGE", scale=1e-3, scope=2),
+        note="Hopper and later.",
+        detail=True,
     )
     power_limit_watts: float | None = reading(
-        "Power limit enforced.",
+        "Enforced power limit in watts.",
         Either(Field("POWER_CURRENT_LIMIT", scale=1e-3), Call("EnforcedPowerLimit", scale=1e-3)),
         every=SLOW,
-        note="Lower than what was asked for when a cap from outside, such as the BMC's, holds.",
+        note="Lower than the requested limit if an external cap applies, for example of the BMC.",
     )
     power_limit_requested_watts: float | None = _limit(
-        "Power limit asked for.", "POWER_REQUESTED_LIMIT", every=SLOW, detail=True
+        "Requested power limit in watts.", "POWER_REQUESTED_LIMIT", every=SLOW, detail=True
     )
     power_limit_default_watts: float | None = _limit(
-        "Power limit of the board as it is sold.", "POWER_DEFAULT_LIMIT", detail=True
+        "Factory default power limit in watts.", "POWER_DEFAULT_LIMIT", detail=True
     )
-    power_limit_min_watts: float | None = _limit("Lowest limit that can be asked for.", "POWER_MIN_LIMIT", detail=True)
-    power_limit_max_watts: float | None = _limit("Highest limit that can be asked for.", "POWER_MAX_LIMIT", detail=True)
+    power_limit_min_watts: float | None = _limit(
+        "Minimum configurable power limit in watts.", "POWER_MIN_LIMIT", detail=True
+    )
+    power_limit_max_watts: float | None = _limit(
+        "Maximum configurable power limit in watts.", "POWER_MAX_LIMIT", detail=True
+    )
     energy_joules_total: float | None = reading(
-        "Energy since the driver was loaded.",
+        "Energy consumed since the driver was loaded, in joules.",
         Either(Field("TOTAL_ENERGY", scale=1e-3), Integral("power_watts")),
-        note="Before Volta and on some guests: power integrated by the agent since its start. Else it starts anew with "
-        "the driver.",
+        note="Before Volta and on some guests the agent integrates the power since its own start.",
     )
     clock_hertz: dict[str, float] | None = reading(
-        "Current clock.", _clocks("ClockInfo"), every=SLOW, label="domain", detail=_LIKE_SM
+        "Current clock frequency in hertz.", _clocks("ClockInfo"), every=SLOW, label="domain", detail=_LIKE_SM
     )
     clock_max_hertz: dict[str, float] | None = reading(
-        "Highest clock.", _clocks("MaxClockInfo"), every=ONCE, label="domain", detail=_LIKE_SM
+        "Maximum clock frequency in hertz.", _clocks("MaxClockInfo"), every=ONCE, label="domain", detail=_LIKE_SM
     )
     clock_event_active: dict[str, float] | None = reading(
-        "1 while this reason holds the clocks down.",
+        "1 if this reason limits the clocks now, else 0.",
         Bits(Call("CurrentClocksEventReasons"), CLOCK_EVENTS, supported=Call("SupportedClocksEventReasons")),
         label="reason",
         note="`idle` is normal.",
-        detail=_SELDOM,
+        detail=_RARE_REASONS,
     )
     clock_event_seconds_total: dict[str, float] | None = reading(
-        "Time in which this reason held the clocks down.",
+        "Time in seconds in which this reason limited the clocks.",
         Each(_CLOCK_EVENT_SOURCES),
         label="reason",
-        note="From the driver's counters where it has them (575 and later), else integrated from the active reasons.",
+        note="From counters of the driver (575 and later), else integrated by the agent from the active reasons.",
         detail=("sync_boost",),
     )
     performance_state: float | None = reading(
-        "Performance state, 0 (highest) to 15.", Call("PerformanceState", unknown=32), every=SLOW, detail=True
+        "Performance state, 0 (highest performance) to 15.",
+        Call("PerformanceState", unknown=32),
+        every=SLOW,
+        detail=True,
     )
-    ecc_mode: float | None = reading("1 when ECC is on.", Field("ECC_CURRENT"), every=RARE)
+    ecc_mode: float | None = reading("1 if ECC is enabled.", Field("ECC_CURRENT"), every=RARE)
     ecc_mode_pending: float | None = reading(
-        "1 when ECC will be on after a reset.", Field("ECC_PENDING"), every=RARE, detail=True
+        "1 if ECC will be enabled after the next reset.", Field("ECC_PENDING"), every=RARE, detail=True
     )
     ecc_errors_total: dict[str, float] | None = reading(
         "ECC errors since the driver was loaded.",
         _ecc("VOL"),
         every=SLOW,
         label=("severity", "location"),
-        note="Absent with ECC off, and with MIG on.",
+        note="Absent with ECC disabled and with MIG enabled.",
     )
     ecc_errors_lifetime_total: dict[str, float] | None = reading(
-        "ECC errors over the life of the board.",
+        "ECC errors over the lifetime of the board.",
         _ecc("AGG"),
         every=RARE,
         label=("severity", "location"),
         detail=("corrected,dram", "corrected,sram"),
     )
     ecc_sram_threshold_exceeded: float | None = reading(
-        "1 when the SRAM had so many uncorrected errors that the board has to go.",
+        "1 if uncorrected SRAM errors exceed the threshold at which the board must be replaced.",
         Call("SramEccErrorStatus", attribute="bThresholdExceeded"),
         every=RARE,
         note="Ampere and later, driver 555 and later, root only.",
     )
     rows_remapped_total: dict[str, float] | None = reading(
-        "Memory rows replaced by spares.",
+        "Memory rows remapped to spare rows.",
         Each({"correctable": Field("REMAPPED_COR"), "uncorrectable": Field("REMAPPED_UNC")}),
         every=SLOW,
         label="cause",
         note="Ampere and later.",
     )
     row_remap_pending: float | None = reading(
-        "1 when a row waits for a reset to be replaced.",
+        "1 if a row remapping is pending until the next reset.",
         Field("REMAPPED_PENDING"),
         every=SLOW,
         note="Ampere and later.",
     )
     row_remap_failed: float | None = reading(
-        "1 when a row could not be replaced: the board has to go.",
+        "1 if a row remapping failed: the board must be replaced.",
         Field("REMAPPED_FAILURE"),
         every=SLOW,
         note="Ampere and later.",
     )
     row_remap_banks: dict[str, float] | None = reading(
-        "Memory banks by the spare rows they have left.",
+        "Memory banks by the number of spare rows left.",
         Each({left: Call("RowRemapperHistogram", attribute=left) for left in _SPARE_ROWS}),
         every=RARE,
         label="availability",
@@ -346,33 +380,37 @@ class Gpu:
         detail=("max", "high", "partial"),
     )
     retired_pages: dict[str, float] | None = reading(
-        "Memory pages taken out of use.",
+        "Retired memory pages.",
         Each({"multiple_single_bit": Field("RETIRED_SBE"), "double_bit": Field("RETIRED_DBE")}),
         every=RARE,
         label="cause",
         note="Before Ampere.",
     )
     retired_pages_pending: float | None = reading(
-        "1 when a page waits for a reboot to be taken out of use.",
+        "1 if a page retirement is pending until the next reboot.",
         Field("RETIRED_PENDING"),
         every=RARE,
         note="Before Ampere.",
     )
     xid_errors_total: dict[str, float] | None = agent(
-        "Xid errors, counted over restarts of the agent; critical codes exist at 0 from the start.", label="xid"
+        "Xid errors, kept over restarts of the agent; critical codes are present at 0 from the start.", label="xid"
     )
-    xid_last_timestamp_seconds: dict[str, float] | None = agent("When this Xid was last seen.", label="xid")
+    xid_last_timestamp_seconds: dict[str, float] | None = agent(
+        "Unix time of the last Xid with this code, in seconds.", label="xid"
+    )
     pcie_link_generation: float | None = reading(
-        "PCIe generation in use.", Call("CurrPcieLinkGeneration"), every=SLOW, note="Falls on idle GPUs by design."
+        "Current PCIe generation.", Call("CurrPcieLinkGeneration"), every=SLOW, note="Drops on idle GPUs by design."
     )
     pcie_link_generation_max: float | None = reading(
-        "PCIe generation that GPU and slot allow.", Call("MaxPcieLinkGeneration"), every=RARE
+        "Maximum PCIe generation of GPU and slot.", Call("MaxPcieLinkGeneration"), every=RARE
     )
-    pcie_link_width: float | None = reading("PCIe lanes in use.", Call("CurrPcieLinkWidth"), every=SLOW)
+    pcie_link_width: float | None = reading("Current number of PCIe lanes.", Call("CurrPcieLinkWidth"), every=SLOW)
     pcie_link_width_max: float | None = reading(
-        "PCIe lanes that GPU and slot allow.", Call("MaxPcieLinkWidth"), every=RARE
+        "Maximum number of PCIe lanes of GPU and slot.", Call("MaxPcieLinkWidth"), every=RARE
     )
-    pcie_replays_total: float | None = reading("PCIe packets sent again.", Field("PCIE_REPLAY_COUNTER"), every=SLOW)
+    pcie_replays_total: float | None = reading(
+        "PCIe packets that were sent again (replays).", Field("PCIE_REPLAY_COUNTER"), every=SLOW
+    )
     pcie_receive_bytes_total: float | None = reading(
         "Bytes received over PCIe.",
         Field("PCIE_COUNT_RX_BYTES"),
@@ -384,7 +422,7 @@ class Gpu:
         note="Driver 555 and later. The driver's counter may wrap.",
     )
     pcie_errors_total: dict[str, float] | None = reading(
-        "Errors of the PCIe link.",
+        "PCIe link errors by kind.",
         Each({kind: Field(field) for kind, field in PCIE_ERRORS.items()}),
         every=SLOW,
         label="kind",
@@ -398,37 +436,43 @@ class Gpu:
     jpeg_utilization_ratio: float | None = _engine("jpeg")
     ofa_utilization_ratio: float | None = _engine("ofa")
     processes: float | None = reading(
-        "Compute and graphics processes holding the GPU.",
+        "Number of compute and graphics processes that use the GPU.",
         Distinct(_LISTS),
         every=SLOW,
-        note="The slowest of the driver's calls: milliseconds a GPU.",
+        note="The slowest driver call: milliseconds per GPU.",
     )
     process_memory_bytes: dict[str, float] | None = reading(
-        "GPU memory of a process.",
+        "GPU memory used by a process in bytes.",
         ProcessMemory(_LISTS),
         every=SLOW,
         label=("pid", "name"),
-        note="Only with processes.max_per_gpu set: names of processes are not for everyone.",
+        note="Only with processes.max_per_gpu set, because process names may be confidential.",
     )
     persistence_mode: float | None = reading(
-        "1 when the driver keeps the GPU initialised.",
+        "1 if persistence mode is enabled: the driver keeps the GPU initialised.",
         Call("PersistenceMode"),
         every=RARE,
-        note="Off, whoever comes first waits 1 to 3 s for each GPU.",
+        note="If it is disabled, the first process that opens a GPU waits 1 to 3 s.",
     )
     compute_mode: float | None = reading(
-        "0 default, 1 one thread, 2 no compute, 3 one process.", Call("ComputeMode"), every=RARE, detail=True
+        "Compute mode: 0 default, 1 exclusive thread, 2 prohibited, 3 exclusive process.",
+        Call("ComputeMode"),
+        every=RARE,
+        detail=True,
     )
-    mig_mode: float | None = reading("1 when MIG is on.", Call("MigMode", attribute=0), every=SLOW)
+    mig_mode: float | None = reading("1 if MIG is enabled.", Call("MigMode", attribute=0), every=SLOW)
     mig_mode_pending: float | None = reading(
-        "1 when MIG will be on after a reset.", Call("MigMode", attribute=1), every=SLOW, detail=True
+        "1 if MIG will be enabled after the next reset.", Call("MigMode", attribute=1), every=SLOW, detail=True
     )
     nvlinks: float | None = reading(
-        "NVLinks that the GPU has.", Field("NVLINK_LINK_COUNT"), every=RARE, note="Of a board without a bridge as well."
+        "Number of NVLinks of the GPU.",
+        Field("NVLINK_LINK_COUNT"),
+        every=RARE,
+        note="Also for a board without a bridge.",
     )
-    nvlinks_active: float | None = agent("NVLinks that carry traffic (active or asleep).")
+    nvlinks_active: float | None = agent("Number of NVLinks that are up (active or asleep).")
     nvlink_speed_bytes_per_second: float | None = reading(
-        "Speed of its slowest NVLink, each way.",
+        "Speed of the slowest NVLink per direction in bytes per second.",
         Slowest(LinkField("NVLINK_GET_SPEED", scale=1e6)),
         every=SLOW,
         note="25 GB/s on A100, 26.6 on H100, 53.1 on Blackwell.",

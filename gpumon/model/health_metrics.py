@@ -1,4 +1,4 @@
-"""TABLE: what the agent judges. The daemon fills these rows from its verdicts."""
+"""TABLE: the metrics about verdicts, filled by the daemon."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class HealthMetrics:
     LABELS: ClassVar[tuple[str, ...]] = ()
 
     health_check: dict[str, float] | None = agent(
-        "A verdict that is not ok: 1 unknown, 2 warn, 3 fail.",
+        "Verdict that is not ok: 1 unknown, 2 warn, 3 fail.",
         label=("check", "gpu", "uuid", "device", "port"),
-        note="Only those that follow from no other. Of a GPU with gpu and uuid, of a port with device and port.",
+        note="Only verdicts that are not inhibited. For a GPU with gpu and uuid, for a port with device and port.",
     )
-    node_health: float | None = agent("The worst verdict of the node: 0 ok, 1 unknown, 2 warn, 3 fail.")
+    node_health: float | None = agent("Worst verdict of the node: 0 ok, 1 unknown, 2 warn, 3 fail.")

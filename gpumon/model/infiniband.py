@@ -1,4 +1,4 @@
-"""TABLES: what the links child reads of each InfiniBand or RoCE port, from sysfs."""
+"""TABLES: the metrics of each InfiniBand or RoCE port, read from sysfs by the links child."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from gpumon.model.reading import SLOW, Sysfs, reading
 
-LOOK_SECONDS = 5.0
-"""How often states are read; what is counted, every slow tick."""
+STATE_SECONDS = 5.0
+"""Interval at which states are read; counters are read in the SLOW tier."""
 
 
 DATA_BITS, DOWNED_BITS = 32, 8
@@ -25,49 +25,55 @@ ERRORS: Mapping[str, int] = {
     "excessive_buffer_overrun_errors": 4,
     "VL15_dropped": 16,
 }
-"""Files of counters/, and how many bits the architecture gives each: one that is full stays so until it is reset."""
+"""Files of counters/ and their width in bits. A counter that is full stays full until it is reset."""
 
 HARDWARE_ERRORS = (
     *("out_of_buffer", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"),
     *("rx_icrc_encapsulated", "roce_slow_restart"),
     *("rx_drops", "retrans_timeout_events", "unresponsive_remote_events"),  # EFA
 )
-"""Files of hw_counters/ that mean loss or repetition; which of them there are, the device's driver decides."""
+"""Files of hw_counters/ that count loss or repetition; the driver of the device decides which exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfinibandLink:
-    """A port and the network it is on."""
+    """State of a port."""
 
     PREFIX: ClassVar[str] = "gpumon_infiniband_"
     LABELS: ClassVar[tuple[str, ...]] = ("device", "port", "link_layer")
 
     port_up: float | None = reading(
-        "1 for a port that is active.", Sysfs(("state", "phys_state")), every=SLOW, note="Read every 5 s."
+        "1 if the port is active, from sysfs.", Sysfs(("state", "phys_state")), every=SLOW, note="Read every 5 s."
     )
     port_speed_bytes_per_second: float | None = reading(
-        "Speed of the port, each way.",
+        "Speed of the port per direction in bytes per second, from sysfs.",
         Sysfs(("rate",)),
         every=SLOW,
-        note="Read every 5 s. Absent for a port that is down.",
+        note="Read every 5 s. Absent while the port is down.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfinibandPort:
-    """What a port counts."""
+    """Counters of a port."""
 
     PREFIX: ClassVar[str] = "gpumon_infiniband_"
     LABELS: ClassVar[tuple[str, ...]] = ("device", "port")
 
     receive_bytes_total: float | None = reading(
-        "Bytes received.", Sysfs(("port_rcv_data", "rx_bytes")), every=SLOW, note="The second on EFA."
+        "Bytes received by the port, from sysfs.",
+        Sysfs(("port_rcv_data", "rx_bytes")),
+        every=SLOW,
+        note="From rx_bytes or tx_bytes on EFA.",
     )
     transmit_bytes_total: float | None = reading(
-        "Bytes sent.", Sysfs(("port_xmit_data", "tx_bytes")), every=SLOW, note="The second on EFA."
+        "Bytes sent by the port, from sysfs.",
+        Sysfs(("port_xmit_data", "tx_bytes")),
+        every=SLOW,
+        note="From rx_bytes or tx_bytes on EFA.",
     )
     errors_total: dict[str, float] | None = reading(
-        "Errors of the port.",
+        "Port errors by kind, from sysfs.",
         Sysfs((*ERRORS, *HARDWARE_ERRORS)),
         every=SLOW,
         label="kind",
@@ -75,9 +81,11 @@ class InfinibandPort:
             *("port_rcv_remote_physical_errors", "port_rcv_constraint_errors", "port_xmit_constraint_errors"),
             *("VL15_dropped", "out_of_buffer", "packet_seq_err", "rx_icrc_encapsulated"),
         ),
-        note="Which of them there are, the device decides. One that is full counts no more and is absent: "
-        "reset it with `perfquery -R`.",
+        note="The kinds depend on the device. A counter that is full is absent: reset it with `perfquery -R`.",
     )
     link_downs_total: float | None = reading(
-        "Times the link went down.", Sysfs(("link_downed",)), every=SLOW, note="Full at 255: see above."
+        "Number of times the link went down, from sysfs.",
+        Sysfs(("link_downed",)),
+        every=SLOW,
+        note="Full at 255: see errors_total.",
     )

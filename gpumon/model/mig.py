@@ -1,4 +1,4 @@
-"""TABLE: what is read of each MIG instance of each GPU."""
+"""TABLE: the metrics of each MIG instance."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gpumon.model.reading import SLOW, Call, Either, agent, reading, rows
 
 
 def _as_of_the_gpu(name: str) -> Any:
-    """The row that the whole GPU has, asked of a GPU instance."""
-    row = replace(rows(Gpu)[name], every=SLOW, note="Hopper and later; of the whole GPU instance.")
+    """Return the row of the whole GPU, read from a GPU instance."""
+    row = replace(rows(Gpu)[name], every=SLOW, note="Hopper and later, for the whole GPU instance.")
     return field(default=None, metadata={"row": row})
 
 
@@ -29,14 +29,14 @@ class Mig:
         "profile",
     )
 
-    info: float | None = agent("Always 1; its labels say what this is.")
+    info: float | None = agent("Always 1; the labels identify the MIG instance.")
     memory_total_bytes: float | None = reading(
-        "Memory of the instance.",
+        "Memory size of the MIG instance in bytes.",
         Either(Call("MemoryInfo", (MEMORY_V2,), "total"), Call("MemoryInfo", (), "total")),
         every=SLOW,
     )
     memory_used_bytes: float | None = reading(
-        "Memory of the instance allocated.",
+        "Memory in use in the MIG instance in bytes.",
         Either(Call("MemoryInfo", (MEMORY_V2,), "used"), Call("MemoryInfo", (), "used")),
         every=SLOW,
     )

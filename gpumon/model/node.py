@@ -1,4 +1,4 @@
-"""TABLE: what is known of the node and of the agent itself. The daemon fills these rows; none is a GPU's getter."""
+"""TABLE: the metrics of the node and of the agent itself. The daemon fills these rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 from gpumon.model.reading import AGENT, agent, identity
 
 UNITS = {"fabric_manager_up": "nvidia-fabricmanager.service", "imex_up": "nvidia-imex.service"}
-"""Rows of Node, and the units of systemd that they are about."""
+"""Row of Node -> systemd unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,66 +42,71 @@ class Node:
     PREFIX: ClassVar[str] = "gpumon_"
     LABELS: ClassVar[tuple[str, ...]] = ()
 
-    simulated: float | None = agent("1 when the node is simulated.")
+    simulated: float | None = agent("1 if the node is simulated.")
     nvml_up: float | None = agent(
-        "1 when the last fast poll reached the driver.",
-        note="Absent on a host that has no NVIDIA GPU and expects none.",
+        "1 if the last fast poll reached the driver.",
+        note="Absent on a host without NVIDIA GPUs that expects none.",
     )
-    nvml_stuck_seconds: float | None = agent("How long the current driver call has not returned; 0 when none.")
-    gpus_expected: float | None = agent(
-        "GPUs that should be here: configured, accepted, as the product has, or learned."
+    nvml_stuck_seconds: float | None = agent(
+        "Time in seconds for which the current driver call has not returned; 0 if there is none."
     )
-    gpus_visible: float | None = agent("GPUs that NVML counts.", note="nvmlDeviceGetCount_v2")
+    gpus_expected: float | None = agent("Expected number of GPUs: configured, accepted, of the product, or learned.")
+    gpus_visible: float | None = agent("Number of GPUs that NVML lists.", note="nvmlDeviceGetCount_v2")
     gpus_on_pci_bus: dict[str, float] | None = agent(
-        "NVIDIA GPUs on the PCI bus by the driver they are bound to.",
+        "NVIDIA GPUs on the PCI bus by bound driver.",
         label="driver",
-        note="Classes 0300 and 0302 of /sys/bus/pci: no NVSwitches, no audio. Drivers: nvidia, vfio-pci, none.",
+        note="From /sys/bus/pci, classes 0300 and 0302: no NVSwitches, no audio. Drivers: nvidia, vfio-pci, none.",
     )
-    kernel_log_up: float | None = agent("1 when the kernel log can be read.")
-    kernel_log_overruns_total: float | None = agent("Times the kernel log was overwritten before it was read.")
-    collector_denied: dict[str, float] | None = agent(
-        "1 where permission is missing: what this agent cannot see.", label="collector"
+    kernel_log_up: float | None = agent("1 if the kernel log can be read.")
+    kernel_log_overruns_total: float | None = agent(
+        "Number of times the kernel log was overwritten before it was read."
     )
-    snapshot_timestamp_seconds: float | None = agent("When the last complete poll ended.")
-    poll_duration_seconds: dict[str, float] | None = agent("How long the last poll of this tier took.", label="tier")
-    poll_success: dict[str, float] | None = agent("1 when the last poll of this tier read every GPU.", label="tier")
-    polls_total: dict[str, float] | None = agent("Polls of this tier.", label="tier")
+    collector_denied: dict[str, float] | None = agent("1 for a collector that lacks a permission.", label="collector")
+    snapshot_timestamp_seconds: float | None = agent("Unix time at which the last complete poll ended, in seconds.")
+    poll_duration_seconds: dict[str, float] | None = agent(
+        "Duration of the last poll of this tier in seconds.", label="tier"
+    )
+    poll_success: dict[str, float] | None = agent("1 if the last poll of this tier read every GPU.", label="tier")
+    polls_total: dict[str, float] | None = agent("Number of polls of this tier.", label="tier")
     poll_errors_total: dict[str, float] | None = agent(
-        "Driver calls and fields that failed.",
+        "Failed driver calls and fields by NVML error.",
         label=("tier", "error"),
-        note="By NVML's names; also Implausible (cannot be true) and SilentZero (engines idle while kernels run). Not "
-        "counted: what a GPU does not support, and what is denied.",
+        note="Also Implausible (impossible value) and SilentZero (engines idle while kernels run). Unsupported calls "
+        "and missing permissions are not counted.",
     )
-    sampler_restarts_total: dict[str, float] | None = agent("Replacements of the sampler.", label="reason")
+    sampler_restarts_total: dict[str, float] | None = agent("Restarts of the sampler by reason.", label="reason")
     release_end_timestamp_seconds: float | None = agent(
-        "When the agent takes the GPUs up again that it let go of; absent when it holds them."
+        "Unix time at which the release of GPUs ends, in seconds; absent without a release."
     )
     maintenance_end_timestamp_seconds: float | None = agent(
-        "When the maintenance of the node ends, in seconds since the epoch; 0 while there is none.",
+        "Unix time at which the maintenance of the node ends, in seconds; 0 without a maintenance.",
         note="No alert pages until then.",
     )
     fabric_manager_up: float | None = agent(
-        "1 when the NVIDIA fabric manager runs.", note="Absent where its unit is not installed: GB200 needs none."
+        "1 if the NVIDIA fabric manager runs, from systemd.",
+        note="Absent if its unit is not installed: GB200 needs none.",
     )
     imex_up: float | None = agent(
-        "1 when the NVIDIA IMEX daemon runs.",
-        note="Absent where its unit is not installed, or disabled and not running.",
+        "1 if the NVIDIA IMEX daemon runs, from systemd.",
+        note="Absent if its unit is not installed, or disabled and not running.",
     )
     service_stops_total: dict[str, float] | None = agent(
-        "Times a service that the links need was seen to have ended, or to have been started anew.",
+        "Number of times a service that the links need has stopped or restarted.",
         label="service",
-        note="Services: fabric_manager, imex. Looked at every 5 s, since the agent's start.",
+        note="Services: fabric_manager, imex. Read every 5 s since the start of the agent.",
     )
     nvswitch_errors_total: dict[str, float] | None = agent(
-        "SXid errors of the NVSwitches, counted over restarts of the agent.",
+        "SXid errors of NVSwitches from the kernel log, kept over restarts of the agent.",
         label=("nvswitch", "sxid"),
-        note="From the kernel log; the switch is named by its PCI address, as `peer` of gpumon_nvlink_peer_info is.",
+        note="A switch is named by its PCI address, like `peer` of gpumon_nvlink_peer_info.",
     )
-    abandoned_children: float | None = agent("Children that SIGKILL did not end.")
-    driver_calls_total: float | None = agent("Entries into NVML since the agent's start.")
-    store_up: float | None = agent("1 when events and results can be written to disk.")
-    exposed_series: float | None = agent("Series on this page.")
-    dropped_series_total: dict[str, float] | None = agent("Series that a cap cut.", label="reason")
+    abandoned_children: float | None = agent("Number of child processes that SIGKILL did not end.")
+    driver_calls_total: float | None = agent("NVML calls since the start of the agent.")
+    store_up: float | None = agent("1 if events and results can be written to disk.")
+    exposed_series: float | None = agent("Number of exported series.")
+    dropped_series_total: dict[str, float] | None = agent(
+        "Series dropped because of a limit, by reason.", label="reason"
+    )
     log_messages_total: dict[str, float] | None = agent("Log messages by level.", label="level")
     alerts: dict[str, float] | None = agent(
         "Alerts of the agent, pending or firing.", label=("rule", "severity", "state")

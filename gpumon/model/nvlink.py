@@ -1,4 +1,4 @@
-"""TABLES: what is read of each link of each GPU: NVLink, and the chip-to-chip links of Grace hosts."""
+"""TABLES: the metrics of each NVLink and of each chip-to-chip link of Grace hosts."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ class Nvlink:
     PREFIX: ClassVar[str] = "gpumon_nvlink_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid", "link")
     COUNT: ClassVar[Field] = Field("NVLINK_LINK_COUNT")
-    """How many links the GPU has; never the bindings' own constant, which has changed."""
+    """Number of links of the GPU. The constant of the bindings is not used: it has changed."""
 
     up: float | None = reading(
-        "1 for a link that is active or asleep.",
+        "1 if the NVLink is active or asleep.",
         LinkField("NVLINK_GET_STATE", states=(ACTIVE, ASLEEP)),
         every=SLOW,
-        note="Absent where nobody can say that the link should be up: with MIG on, on a board without a bridge, on a "
-        "guest that has part of the fabric.",
+        note="Absent if the link is not expected to be up: with MIG enabled, on a board without a bridge, on a guest "
+        "with a part of the fabric.",
     )
     errors_total: dict[str, float] | None = reading(
-        "Errors of the link.",
+        "NVLink errors by kind.",
         _each(_UP_TO_HOPPER | _FROM_BLACKWELL),
         every=SLOW,
         label="kind",
-        note="Up to Hopper: replay, recovery, crc. From Blackwell on: the others.",
+        note="Up to Hopper: replay, recovery, crc. Blackwell and later: the others.",
     )
     recoveries_total: dict[str, float] | None = reading(
-        "Times the link had to be trained again.",
+        "NVLink recoveries (retrainings) by result.",
         _each(
             {
                 "successful": "NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS",
@@ -67,10 +67,10 @@ class Nvlink:
         ),
         every=SLOW,
         label="result",
-        note="Blackwell and later. After a failed one the link is down.",
+        note="Blackwell and later. After a failed recovery the link is down.",
     )
     bit_error_ratio: dict[str, float] | None = reading(
-        "Share of bits received wrong.",
+        "Ratio of received bits that were wrong.",
         _each({"effective": "NVLINK_COUNT_EFFECTIVE_BER", "symbol": "NVLINK_COUNT_SYMBOL_BER"}, packed=True),
         every=SLOW,
         label="kind",
@@ -80,13 +80,15 @@ class Nvlink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvlinkPeer:
-    """What is at the other end of an NVLink."""
+    """The device at the other end of an NVLink."""
 
     PREFIX: ClassVar[str] = "gpumon_nvlink_peer_"
     LABELS: ClassVar[tuple[str, ...]] = Nvlink.LABELS
     COUNT: ClassVar[Field] = Nvlink.COUNT
 
-    peer_type: str | None = identity("What it is: gpu, npu or switch.", LinkCall("NvLinkRemoteDeviceType", words=PEERS))
+    peer_type: str | None = identity(
+        "Type of the peer: gpu, npu or switch.", LinkCall("NvLinkRemoteDeviceType", words=PEERS)
+    )
     peer: str | None = identity("PCI address of the peer.", LinkCall("NvLinkRemotePciInfo", attribute="busId"))
 
 
@@ -99,5 +101,5 @@ class C2cLink:
     COUNT: ClassVar[Field] = Field("C2C_LINK_COUNT")
 
     up: float | None = reading(
-        "1 for a chip-to-chip link that works.", LinkField("C2C_LINK_GET_STATUS"), every=SLOW, note="Grace hosts."
+        "1 if the chip-to-chip link is up.", LinkField("C2C_LINK_GET_STATUS"), every=SLOW, note="Grace hosts."
     )

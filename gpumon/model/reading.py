@@ -271,7 +271,7 @@ def rows(table: type[Table]) -> Mapping[str, Row]:
     return {f.name: f.metadata["row"] for f in dataclasses.fields(table) if "row" in f.metadata}
 
 
-INFO_HELP = "Always 1; its labels say what this is."
+INFO_HELP = "Always 1; the labels hold the identity."
 """Help of every `info` metric."""
 
 

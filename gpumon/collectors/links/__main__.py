@@ -24,7 +24,7 @@ from gpumon.collectors.links.services import COLLECTOR as SERVICES
 from gpumon.collectors.links.services import ServiceReader
 from gpumon.model import frame
 from gpumon.model.call_progress import Writer
-from gpumon.model.infiniband import LOOK_SECONDS
+from gpumon.model.infiniband import STATE_SECONDS
 from gpumon.model.orders import LinksOrders, Simulation, is_recording
 from gpumon.model.reading import SLOW
 from gpumon.model.snapshot import ChildMessage, Hello, LinksSnapshot, Logged, StuckProcess
@@ -91,7 +91,7 @@ def run(links: LinksChild, say: Callable[[ChildMessage], None]) -> None:
     due = boot_clock()
     while True:
         say(links.poll())
-        due = max(due + LOOK_SECONDS, boot_clock())
+        due = max(due + STATE_SECONDS, boot_clock())
         time.sleep(max(0.0, due - boot_clock()))
 
 
