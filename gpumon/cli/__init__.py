@@ -1,1 +1,1 @@
-"""The command line, one file for each subcommand: `add(parser)` adds arguments, `run(chosen)` returns the exit code."""
+"""The command line, one file for each subcommand: `add(parser)` adds arguments, `run(args)` returns the exit code."""

@@ -34,14 +34,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
 
 
-def run(chosen: argparse.Namespace) -> int:
-    wanted = {"check": chosen.check, "gpu": chosen.gpu, "device": chosen.device}
+def run(args: argparse.Namespace) -> int:
+    wanted = {"check": args.check, "gpu": args.gpu, "device": args.device}
     parameters = {name: value for name, value in wanted.items() if value is not None}
-    if bool(parameters) == chosen.every:
+    if bool(parameters) == args.every:
         raise UserError("name a CHECK, --gpu GPU or --device DEVICE, or give --all alone")
-    parameters |= {"all": "true"} if chosen.every else {}
-    parameters |= {"note": chosen.note} if chosen.note else {}
-    agent = replace(client(chosen), timeout=WAIT_SECONDS)
+    parameters |= {"all": "true"} if args.every else {}
+    parameters |= {"note": args.note} if args.note else {}
+    agent = replace(client(args), timeout=WAIT_SECONDS)
     try:
         response = agent.post(f"{PATH}?{urlencode(parameters)}", MEMBERS)
     except RefusedError as refusal:
@@ -51,7 +51,7 @@ def run(chosen: argparse.Namespace) -> int:
         return STILL_ACTIVE
     except ClientError as error:
         raise UserError(str(error)) from error
-    print(json.dumps(response, indent=2) if chosen.json else "\n".join(_lines(response)))
+    print(json.dumps(response, indent=2) if args.json else "\n".join(_lines(response)))
     return 0
 
 

@@ -64,30 +64,30 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(chosen: argparse.Namespace) -> int:
-    path = health_file.find(_path(HEALTH_FILE, chosen), _path(STORE, chosen), os.environ)
-    result = _result(path, chosen)
+def run(args: argparse.Namespace) -> int:
+    path = health_file.find(_path(HEALTH_FILE, args), _path(STORE, args), os.environ)
+    result = _result(path, args)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a reason may have letters that the locale lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        print(json.dumps(result.document(str(path)), indent=2) if chosen.json else result.line, flush=True)
+        print(json.dumps(result.document(str(path)), indent=2) if args.json else result.line, flush=True)
     except OSError:  # the reader is gone or the disk is full: the exit code still counts
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0 if chosen.maintenance_ok and result.health.maintenance else result.code
+    return 0 if args.maintenance_ok and result.health.maintenance else result.code
 
 
-def _path(flag: str, chosen: argparse.Namespace) -> Path | None:
-    named = vars(chosen)[flag] or os.environ.get(VARIABLES[flag])
+def _path(flag: str, args: argparse.Namespace) -> Path | None:
+    named = vars(args)[flag] or os.environ.get(VARIABLES[flag])
     return Path(named).expanduser() if named else None
 
 
-def _result(path: Path, chosen: argparse.Namespace) -> CheckResult:
+def _result(path: Path, args: argparse.Namespace) -> CheckResult:
     try:
-        _check_names(chosen.ignore)
-        names = job_gpus.from_job(chosen.gpu, os.environ) if chosen.gpu or chosen.for_job else None
-        health = read_health(path, chosen.max_age)
+        _check_names(args.ignore)
+        names = job_gpus.from_job(args.gpu, os.environ) if args.gpu or args.for_job else None
+        health = read_health(path, args.max_age)
         gpus = None if names is None else job_gpus.resolve(names, health)
-        return check_result(health, gpus, chosen.ignore)
+        return check_result(health, gpus, args.ignore)
     except CheckError as error:
         return unknown(str(error))
     except Exception as error:  # noqa: BLE001 - python's exit code for an error, 1, would be a warning

@@ -13,7 +13,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
 
 
-def run(chosen: argparse.Namespace) -> int:
-    settings = configuration_to_start(chosen)
-    print("the configuration is valid\n" if chosen.action == "check" else show(settings), end="")
+def run(args: argparse.Namespace) -> int:
+    settings = configuration_to_start(args)
+    print("the configuration is valid\n" if args.action == "check" else show(settings), end="")
     return 0

@@ -28,25 +28,25 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(flag.name, help=flag.help.replace("%", "%%"), dest=flag.name, metavar="VALUE")
 
 
-def reader(chosen: argparse.Namespace) -> Callable[[], Configuration]:
+def reader(args: argparse.Namespace) -> Callable[[], Configuration]:
     """Return a function that reads the configuration, now and at each reload. It raises ConfigurationError."""
-    flags = {flag.name: getattr(chosen, flag.name, None) for flag in FLAGS}
+    flags = {flag.name: getattr(args, flag.name, None) for flag in FLAGS}
     named = flags.pop(CONFIG_FILE.name)
     path = configuration_file(named, os.environ)
     return lambda: load(path, flags, os.environ, profiles=PROFILES)
 
 
-def configuration(chosen: argparse.Namespace) -> Configuration:
+def configuration(args: argparse.Namespace) -> Configuration:
     """Return the configuration. Raises UserError with all that is wrong."""
     try:
-        return reader(chosen)()
+        return reader(args)()
     except ConfigurationError as error:
         raise UserError(f"the configuration is invalid:\n{error}") from error
 
 
-def configuration_to_start(chosen: argparse.Namespace) -> Configuration:
+def configuration_to_start(args: argparse.Namespace) -> Configuration:
     """Return the configuration after reading its recording and scenario too. Raises UserError."""
-    settings = configuration(chosen)
+    settings = configuration(args)
     simulate = settings.simulate
     wrong = simulation_problem(simulate.profile, simulate.scenario) if simulate.profile else ""
     if wrong:
@@ -67,17 +67,17 @@ def simulation_problem(profile: str, scenario: Path | None) -> str:
     return checked.stderr.strip() if checked.returncode else ""
 
 
-def client(chosen: argparse.Namespace) -> Client:
+def client(args: argparse.Namespace) -> Client:
     """Return a client of the agent. Raises UserError."""
-    return find_agent(chosen)[0]
+    return find_agent(args)[0]
 
 
-def find_agent(chosen: argparse.Namespace) -> tuple[Client, Configuration, Path]:
+def find_agent(args: argparse.Namespace) -> tuple[Client, Configuration, Path]:
     """Return a client of the agent, the configuration in force, and the store of both. Raises UserError.
 
     Address and store are the configured ones, else those that the agent has written to its health file.
     """
-    settings = configuration(chosen)
+    settings = configuration(args)
     address, store = settings.web.address, settings.store.path
     configured = settings.origin("store.path") != "default"
     running = agent_address(health_file.find(settings.health.file, store if configured else None, os.environ))

@@ -39,11 +39,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
 
 
-def run(chosen: argparse.Namespace) -> int:
-    agent, _, store = find_agent(chosen)
+def run(args: argparse.Namespace) -> int:
+    agent, _, store = find_agent(args)
     agent = replace(agent, timeout=WAIT_SECONDS)
-    document = _accept(agent, chosen.parts) if chosen.what == ACCEPT else _inventory(agent, store)
-    print(json.dumps(document, indent=2) if chosen.json else render_inventory(document))
+    document = _accept(agent, args.parts) if args.what == ACCEPT else _inventory(agent, store)
+    print(json.dumps(document, indent=2) if args.json else render_inventory(document))
     return 0
 
 

@@ -76,13 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     ends = given.index(SEPARATOR) if SEPARATOR in given else len(given)
     parser = _parser(given[:ends])
-    chosen = parser.parse_args(given[:ends])
-    command = next(command for command in COMMANDS if command.name == chosen.command)
-    chosen.program = given[ends + 1 :]
-    if chosen.program and not command.runs:
-        parser.error(f"{command.name} does not run a program: {SEPARATOR} {chosen.program[0]}")
+    args = parser.parse_args(given[:ends])
+    command = next(command for command in COMMANDS if command.name == args.command)
+    args.program = given[ends + 1 :]
+    if args.program and not command.runs:
+        parser.error(f"{command.name} does not run a program: {SEPARATOR} {args.program[0]}")
     try:
-        return int(_module(command).run(chosen))
+        return int(_module(command).run(args))
     except UserError as error:
         print(f"gpumon: {error}", file=sys.stderr)
         return USAGE_ERROR

@@ -12,7 +12,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
 
 
-def run(chosen: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     entries = catalogue()
-    print(json.dumps(document(entries), indent=2) if chosen.json else text(entries).rstrip("\n"))
+    print(json.dumps(document(entries), indent=2) if args.json else text(entries).rstrip("\n"))
     return 0

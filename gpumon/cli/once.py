@@ -48,12 +48,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("table", "json", "prometheus"), default="table", help="output format")
 
 
-def run(chosen: argparse.Namespace) -> int:
-    settings = configuration_to_start(chosen)
+def run(args: argparse.Namespace) -> int:
+    settings = configuration_to_start(args)
     log.configure(level="warning", format=settings.log.format)
     reading = SingleReading(settings)
     report = reading.run()
-    print(_render(report, chosen.format), end="")
+    print(_render(report, args.format), end="")
     if reading.failure is not None:
         print(f"gpumon: {reading.failure}", file=sys.stderr)
     return FAILED if reading.failure is not None or report.node.nvml_up == 0 else 0

@@ -55,19 +55,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
 
 
-def run(chosen: argparse.Namespace) -> int:
-    probe_history.check(chosen)
-    probe_hold.check(chosen)
-    return ACTIONS.get(chosen.name, _run)(chosen)
+def run(args: argparse.Namespace) -> int:
+    probe_history.check(args)
+    probe_hold.check(args)
+    return ACTIONS.get(args.name, _run)(args)
 
 
-def _run(chosen: argparse.Namespace) -> int:
-    agent = client(chosen)
+def _run(args: argparse.Namespace) -> int:
+    agent = client(args)
     try:
-        document = _wait(agent, _begin(agent, chosen.name))
+        document = _wait(agent, _begin(agent, args.name))
     except ClientError as error:
         raise UserError(str(error)) from error
-    if chosen.json or not sys.stdout.isatty():
+    if args.json or not sys.stdout.isatty():
         print(json.dumps(document, indent=2))
     else:
         print(table(_result(document)), end="")

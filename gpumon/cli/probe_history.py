@@ -38,30 +38,30 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--probe", choices=sorted(PROBES), help="with history: only runs of this probe")
 
 
-def check(chosen: argparse.Namespace) -> None:
+def check(args: argparse.Namespace) -> None:
     """Raise UserError if a flag of history is given without it."""
-    if chosen.name != NAME and (chosen.since or chosen.probe):
+    if args.name != NAME and (args.since or args.probe):
         raise UserError("--since and --probe go with history: gpumon probe history --since 7d")
 
 
-def run(chosen: argparse.Namespace) -> int:
-    documents = _runs(chosen)
-    if chosen.json:
+def run(args: argparse.Namespace) -> int:
+    documents = _runs(args)
+    if args.json:
         print(json.dumps(documents, indent=2))
     else:
         print(history(documents), end="")
     return 0
 
 
-def _runs(chosen: argparse.Namespace) -> list[Any]:
+def _runs(args: argparse.Namespace) -> list[Any]:
     """Return the runs from the agent, or from its store if it does not answer. Raises UserError."""
-    agent, _, path = find_agent(chosen)
+    agent, _, path = find_agent(args)
     try:
-        return list(_from_agent(agent, chosen))
+        return list(_from_agent(agent, args))
     except RefusedError as refusal:
         raise UserError(str(refusal)) from refusal
     except ClientError as silence:
-        query = _query(chosen)
+        query = _query(args)
         try:
             with Store.open_copy(path) as store, store.reading() as connection:
                 return [RunResponse.from_result(run).document() for run in probe_runs.find(connection, query).results]
@@ -69,9 +69,9 @@ def _runs(chosen: argparse.Namespace) -> list[Any]:
             raise UserError(f"{silence} Its store cannot be read either: {error}") from error
 
 
-def _from_agent(agent: Client, chosen: argparse.Namespace) -> Iterator[Any]:
+def _from_agent(agent: Client, args: argparse.Namespace) -> Iterator[Any]:
     """Yield the runs, page by page."""
-    wanted = {"since": chosen.since, "probe": chosen.probe, "limit": PAGE}
+    wanted = {"since": args.since, "probe": args.probe, "limit": PAGE}
     while True:
         query = urlencode({name: value for name, value in wanted.items() if value is not None})
         page = agent.get(f"{PATH}?{query}", MEMBERS)["probes"]
@@ -81,8 +81,8 @@ def _from_agent(agent: Client, chosen: argparse.Namespace) -> Iterator[Any]:
         wanted["until"] = page[-1]["started"]
 
 
-def _query(chosen: argparse.Namespace) -> RunQuery:
-    since = None if chosen.since is None else durations.moment(chosen.since, time.time())
-    if chosen.since is not None and since is None:
-        raise UserError(f"--since {chosen.since!r} is invalid: give 7d, RFC 3339, or seconds since the epoch")
-    return RunQuery(probe=chosen.probe, since=since, limit=MAX_RUNS)
+def _query(args: argparse.Namespace) -> RunQuery:
+    since = None if args.since is None else durations.moment(args.since, time.time())
+    if args.since is not None and since is None:
+        raise UserError(f"--since {args.since!r} is invalid: give 7d, RFC 3339, or seconds since the epoch")
+    return RunQuery(probe=args.probe, since=since, limit=MAX_RUNS)

@@ -38,17 +38,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
 
 
-def run(chosen: argparse.Namespace) -> int:
-    if chosen.summary:
-        print(_summary(chosen.file), end="")
+def run(args: argparse.Namespace) -> int:
+    if args.summary:
+        print(_summary(args.file), end="")
         return 0
-    wanted = durations.seconds(chosen.lasting)
+    wanted = durations.seconds(args.lasting)
     if not wanted:
-        raise UserError(f"--for {chosen.lasting} is no duration: write 90s, 5m or 1h")
-    settings = configuration_to_start(chosen)
+        raise UserError(f"--for {args.lasting} is no duration: write 90s, 5m or 1h")
+    settings = configuration_to_start(args)
     log.configure(level="warning", format=settings.log.format)
-    _check_writable(chosen.file)
-    return _record(chosen.file, settings, wanted, masked=not chosen.unmasked)
+    _check_writable(args.file)
+    return _record(args.file, settings, wanted, masked=not args.unmasked)
 
 
 def _summary(path: Path) -> str:

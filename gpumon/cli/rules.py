@@ -18,6 +18,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(chosen: argparse.Namespace) -> int:
-    print(render(rules(chosen.stale_seconds)), end="")
+def run(args: argparse.Namespace) -> int:
+    print(render(rules(args.stale_seconds)), end="")
     return 0

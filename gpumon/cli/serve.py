@@ -27,15 +27,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(chosen: argparse.Namespace) -> int:
-    if chosen.fallback and not getattr(chosen, "--simulate") and not _driver_loads():
-        setattr(chosen, "--simulate", chosen.fallback)
-    settings = configuration_to_start(chosen)
+def run(args: argparse.Namespace) -> int:
+    if args.fallback and not getattr(args, "--simulate") and not _driver_loads():
+        setattr(args, "--simulate", args.fallback)
+    settings = configuration_to_start(args)
     log.configure(level=settings.log.level, format=settings.log.format)
     from gpumon.daemon import Daemon  # noqa: PLC0415 - slow, and not needed if the configuration is invalid
     from gpumon.server.server import ListenError  # noqa: PLC0415 - the same
 
-    reread = reader(chosen)
+    reread = reader(args)
     try:
         return Daemon(settings, reread).run()
     except (ListenError, ConfigurationError) as error:

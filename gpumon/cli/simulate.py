@@ -51,17 +51,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", metavar="DURATION", help="start at this time of the scenario, such as 5m")
 
 
-def run(chosen: argparse.Namespace) -> NoReturn:
+def run(args: argparse.Namespace) -> NoReturn:
     """Replace this process by the program, which receives its signals and sets its exit code."""
-    if not chosen.program:
-        raise UserError(f"name a program behind --, as in: gpumon simulate {chosen.profile} -- nvitop -1")
-    program = find_program(chosen.program[0], chosen.program[1:])
-    _check_interpreter(program.python, chosen.program[0])
-    _check_simulation(chosen.profile, chosen.scenario)
+    if not args.program:
+        raise UserError(f"name a program behind --, as in: gpumon simulate {args.profile} -- nvitop -1")
+    program = find_program(args.program[0], args.program[1:])
+    _check_interpreter(program.python, args.program[0])
+    _check_simulation(args.profile, args.scenario)
     environment = dict(os.environ)
     folders = [str(Path(guest.__file__).parent), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
-    environment[SIMULATION] = json.dumps(_simulation(chosen.profile, chosen.scenario, _age(chosen.at)))
+    environment[SIMULATION] = json.dumps(_simulation(args.profile, args.scenario, _age(args.at)))
     os.execve(program.python, [program.python, *program.arguments], environment)  # noqa: S606 - no shell is wanted
 
 

@@ -19,13 +19,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
-def run(chosen: argparse.Namespace) -> int:
-    agent = client(chosen)
+def run(args: argparse.Namespace) -> int:
+    agent = client(args)
     try:
         document = agent.get("/api/v1/report", terminal.STATUS)
     except ClientError as error:
         raise UserError(str(error)) from error
-    if chosen.json:
+    if args.json:
         print(json.dumps(document, indent=2))
     else:
         color = sys.stdout.isatty() and "NO_COLOR" not in os.environ

@@ -33,14 +33,14 @@ class ErrorCode:
     means: Explanation
 
 
-def run(chosen: argparse.Namespace) -> int:
-    xids = catalogue(configuration(chosen))
-    if chosen.code is None and chosen.text is None:
+def run(args: argparse.Namespace) -> int:
+    xids = catalogue(configuration(args))
+    if args.code is None and args.text is None:
         rows = [_of_code(xids, code) for code in sorted(xids.rows)]
-        print(json.dumps([_document(xids, row) for row in rows], indent=2) if chosen.json else _table(xids, rows))
+        print(json.dumps([_document(xids, row) for row in rows], indent=2) if args.json else _table(xids, rows))
         return 0
-    error = _error_code(xids, chosen.code, chosen.text)
-    print(json.dumps(_document(xids, error), indent=2) if chosen.json else _words(xids, error))
+    error = _error_code(xids, args.code, args.text)
+    print(json.dumps(_document(xids, error), indent=2) if args.json else _words(xids, error))
     return 0
 
 
