@@ -15,12 +15,12 @@ from gpumon.clock import boot_clock, boot_id
 from gpumon.config import health_file
 from gpumon.config.component_settings import (
     PROBE,
-    choices,
-    first_report,
-    kernel_log,
-    link_orders,
-    orders,
-    terms,
+    initial_report,
+    kernel_log_path,
+    links_orders,
+    probe_settings,
+    reducer_settings,
+    sampler_orders,
     timetable,
 )
 from gpumon.config.model import Configuration
@@ -101,10 +101,10 @@ class Services:
 
     def apply(self, configuration: Configuration) -> None:
         """Apply a reloaded configuration."""
-        self.monitor.apply(terms(configuration))
-        self.samplers.apply(lambda page: orders(configuration, page, self.epoch))
-        self.links.apply(lambda page: link_orders(configuration, page, self.epoch))
-        self.probe.apply(choices(configuration))
+        self.monitor.apply(reducer_settings(configuration))
+        self.samplers.apply(lambda page: sampler_orders(configuration, page, self.epoch))
+        self.links.apply(lambda page: links_orders(configuration, page, self.epoch))
+        self.probe.apply(probe_settings(configuration))
         self.schedule.apply(timetable(configuration))
         self.releases.apply(configuration.release.max_seconds)
         self.holds.apply(configuration.probe.max_hold_seconds)
@@ -143,7 +143,9 @@ class _Wiring:
         self.loop = Loop()
         self.epoch = boot_clock()
         self._boot_id = boot_id()
-        self.monitor = Monitor(first_report(configuration, self._boot_id, self.epoch), terms(configuration))
+        self.monitor = Monitor(
+            initial_report(configuration, self._boot_id, self.epoch), reducer_settings(configuration)
+        )
 
     @cached_property
     def persistence(self) -> Persistence:
@@ -163,7 +165,7 @@ class _Wiring:
         return EventRecorder(
             self.loop,
             self.persistence,
-            kernel_log(self._configuration),
+            kernel_log_path(self._configuration),
             self._boot_id,
             latest=self._latest,
             on_xid=self._note_xid,
@@ -198,7 +200,7 @@ class _Wiring:
         return ProbeRuns(
             self.loop,
             PROBE,
-            choices(self._configuration),
+            probe_settings(self._configuration),
             latest=self._latest,
             tell=self.monitor.take,
             keep=self.persistence.record_result,
@@ -294,10 +296,10 @@ class _Wiring:
         return self.monitor.latest
 
     def _orders(self, page: int) -> SamplerOrders:
-        return orders(self._configuration, page, self.epoch)
+        return sampler_orders(self._configuration, page, self.epoch)
 
     def _link_orders(self, page: int) -> LinksOrders:
-        return link_orders(self._configuration, page, self.epoch)
+        return links_orders(self._configuration, page, self.epoch)
 
     def _note_xid(self, bus_id: str, xid: int) -> None:
         """Report an Xid of the kernel log to the supervisor if it is about a GPU of this agent."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.truth.world import World
 from gpumon.clock import boot_clock
-from gpumon.config.component_settings import PROBE, floors
+from gpumon.config.component_settings import PROBE, probe_floors
 from gpumon.probe.core.baseline import ENOUGH_RUNS, Judge
 from gpumon.probe.core.conclusion import conclude, skipped
 from gpumon.probe.core.frames import Account, Progress, Sized
@@ -114,7 +114,7 @@ def _now(world: World) -> PreflightFacts:
 
 def _planned(world: World, now: PreflightFacts) -> tuple[tuple[Plan, ...], Judge]:
     plans = make_plans(PROBE, usable(now), python="python3", algorithms=algorithms(now))
-    asked = floors(world.configuration())[plans[0].setting.backend]
+    asked = probe_floors(world.configuration())[plans[0].setting.backend]
     return plans, make_judge(PROBE, plans[0], world.report, asked)
 
 

@@ -13,7 +13,7 @@ import time
 from gpumon import log
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
 from gpumon.clock import boot_clock
-from gpumon.config.component_settings import first_report, link_orders, orders, terms
+from gpumon.config.component_settings import initial_report, links_orders, reducer_settings, sampler_orders
 from gpumon.config.model import Configuration
 from gpumon.model.snapshot import (
     ChildMessage,
@@ -67,14 +67,17 @@ class SingleReading:
         """Why the report has no readings of the GPUs; None if it has."""
         self._linked = False
         self._loop = Loop()
-        self._monitor = Monitor(first_report(settings), terms(settings))
+        self._monitor = Monitor(initial_report(settings), reducer_settings(settings))
         epoch = boot_clock()
         self._samplers = SamplerSupervisor(
-            self._loop, lambda page: orders(settings, page, epoch), on_message=self._take, on_state=self._supervise
+            self._loop,
+            lambda page: sampler_orders(settings, page, epoch),
+            on_message=self._take,
+            on_state=self._supervise,
         )
         self._links = LinksSupervisor(
             self._loop,
-            lambda page: link_orders(settings, page, epoch),
+            lambda page: links_orders(settings, page, epoch),
             on_seen=self._see_links,
             on_state=self._monitor.take,
         )

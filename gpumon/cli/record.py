@@ -17,7 +17,7 @@ from gpumon.cli.duration_arguments import read_below_zero
 from gpumon.cli.errors import UserError
 from gpumon.cli.recorder import Outcome, Recording
 from gpumon.clock import boot_clock
-from gpumon.config.component_settings import orders, shown_profile
+from gpumon.config.component_settings import profile_name, sampler_orders
 from gpumon.config.model import Configuration
 from gpumon.model import durations
 from gpumon.sim import SimulationError
@@ -68,7 +68,7 @@ def _record(path: Path, settings: Configuration, wanted: float, *, masked: bool)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped unit or batch job ends like ^C
     began, wall = boot_clock(), time.time()
     builder = Builder(Mask(secrets.token_bytes(32) if masked else None), began)
-    recording = Recording(builder, lambda page: orders(settings, page, began), began=began, seconds=wanted)
+    recording = Recording(builder, lambda page: sampler_orders(settings, page, began), began=began, seconds=wanted)
     outcome = recording.run()
     if not outcome.up:
         raise UserError(f"nothing was recorded: {'; '.join(outcome.remarks)}")
@@ -77,7 +77,7 @@ def _record(path: Path, settings: Configuration, wanted: float, *, masked: bool)
         wall=datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds"),
         seconds=round(outcome.seconds, 3),
         interval=settings.poll.interval_seconds,
-        simulated=shown_profile(settings),
+        simulated=profile_name(settings),
         masked=masked,
         root=os.geteuid() == 0,
         bindings=version("nvidia-ml-py"),

@@ -10,7 +10,7 @@ from typing import Any
 from gpumon.cli.config_arguments import add_flags, configuration
 from gpumon.cli.errors import UserError
 from gpumon.collectors.kernel_log.lines import parse_quoted, without_processes
-from gpumon.config.component_settings import catalogue
+from gpumon.config.component_settings import xid_catalogue
 from gpumon.config.xid_file import KEYS
 from gpumon.health.catalogue import Catalogue, Explanation
 from gpumon.model.error_event import SXID, XID
@@ -34,7 +34,7 @@ class ErrorCode:
 
 
 def run(args: argparse.Namespace) -> int:
-    xids = catalogue(configuration(args))
+    xids = xid_catalogue(configuration(args))
     if args.code is None and args.text is None:
         rows = [_of_code(xids, code) for code in sorted(xids.rows)]
         print(json.dumps([_document(xids, row) for row in rows], indent=2) if args.json else _table(xids, rows))

@@ -35,50 +35,50 @@ PROBE_FAULT = "GPUMON_PROBE_FAULT"
 """Environment variable for tests: fault of one rank of the probe."""
 
 
-def first_report(configuration: Configuration, boot: str = "", began_at: float = 0.0) -> Report:
+def initial_report(configuration: Configuration, boot: str = "", began_at: float = 0.0) -> Report:
     """Return the Report before the first message. `began_at` is the start time on CLOCK_BOOTTIME."""
     started = time.time()
     return Report(
         started=started,
         boot_id=boot,
         agent_runs=(AgentRun(boot_id=boot, version=__version__, began=started, began_at=began_at, last=started),),
-        simulated=shown_profile(configuration),
+        simulated=profile_name(configuration),
         detailed=configuration.metrics.detailed,
         build=Build(version=__version__, python=platform.python_version(), revision=revision()),
         probe=ProbeState(metrics=INITIAL, told_at=began_at),
     )
 
 
-def shown_profile(configuration: Configuration) -> str | None:
+def profile_name(configuration: Configuration) -> str | None:
     """Return the name of the simulated profile, or the file name of a recording."""
     profile = configuration.simulate.profile
     return None if profile is None else Path(profile).name
 
 
-def catalogue(configuration: Configuration) -> Catalogue:
+def xid_catalogue(configuration: Configuration) -> Catalogue:
     """Return the shipped Xid table, overlaid with the rows of xids.file."""
     return SHIPPED.with_rows(configuration.xid_rows)
 
 
-def kernel_log(configuration: Configuration) -> Path | None:
+def kernel_log_path(configuration: Configuration) -> Path | None:
     """Return the kernel log to read; None on a simulated node unless the path is configured."""
     named = configuration.origin("kernel_log.path") != "default"
     return configuration.kernel_log.path if named or configuration.simulate.profile is None else None
 
 
-def terms(configuration: Configuration) -> ReducerSettings:
+def reducer_settings(configuration: Configuration) -> ReducerSettings:
     """Return the settings of the reducer."""
     return ReducerSettings(
         interval=configuration.poll.interval_seconds,
         expected=configuration.gpus.expected_count,
         probe_interval=timetable(configuration).interval,
         probe_gated=bool(configuration.probe.scheduler_gate),
-        catalogue=catalogue(configuration),
-        policy=policy(configuration),
+        catalogue=xid_catalogue(configuration),
+        policy=check_policy(configuration),
     )
 
 
-def policy(configuration: Configuration) -> Policy:
+def check_policy(configuration: Configuration) -> Policy:
     """Return the operator's settings of the checks. A simulated node has no boot grace unless it is configured."""
     health = configuration.health
     grace = 0.0 if configuration.simulate.profile and configuration.origin(GRACE) == "default" else None
@@ -90,7 +90,7 @@ def policy(configuration: Configuration) -> Policy:
     )
 
 
-def orders(configuration: Configuration, page: int, epoch: float) -> SamplerOrders:
+def sampler_orders(configuration: Configuration, page: int, epoch: float) -> SamplerOrders:
     """Return the orders of a sampler. `epoch` is the boot clock at which a simulated node began."""
     return SamplerOrders(
         page=page,
@@ -106,7 +106,7 @@ def orders(configuration: Configuration, page: int, epoch: float) -> SamplerOrde
     )
 
 
-def link_orders(configuration: Configuration, page: int, epoch: float) -> LinksOrders:
+def links_orders(configuration: Configuration, page: int, epoch: float) -> LinksOrders:
     """Return the orders of the links child."""
     return LinksOrders(
         page=page,
@@ -131,7 +131,7 @@ def _simulation(configuration: Configuration, epoch: float) -> Simulation | None
     )
 
 
-def choices(configuration: Configuration) -> ProbeSettings:
+def probe_settings(configuration: Configuration) -> ProbeSettings:
     """Return the settings of a probe run."""
     probe = configuration.probe
     return ProbeSettings(
@@ -140,8 +140,8 @@ def choices(configuration: Configuration) -> ProbeSettings:
         deadline=probe.deadline_seconds,
         dtypes=tuple(dict.fromkeys(("float32", *probe.dtypes))),
         environment=probe.nccl_environment,
-        floors=floors(configuration),
-        idle_seconds=_given(probe.min_idle_seconds, 0.0 if configuration.simulate.profile else PROBE.idle),
+        floors=probe_floors(configuration),
+        idle_seconds=_or_default(probe.min_idle_seconds, 0.0 if configuration.simulate.profile else PROBE.idle),
         partial=probe.allow_partial,
         algorithms=tuple(dict.fromkeys(probe.algorithms)),
         gate=probe.scheduler_gate,
@@ -150,12 +150,12 @@ def choices(configuration: Configuration) -> ProbeSettings:
     )
 
 
-def floors(configuration: Configuration) -> Mapping[str, Floors]:
+def probe_floors(configuration: Configuration) -> Mapping[str, Floors]:
     """Return the limits below which a run is slow, by backend."""
     probe = configuration.probe
     return {
         setting.backend: Floors(
-            baseline=_given(probe.min_baseline_ratio, setting.min_baseline_ratio),
+            baseline=_or_default(probe.min_baseline_ratio, setting.min_baseline_ratio),
             spreads=probe.min_baseline_spreads,
             expected=probe.min_expected_ratio,
         )
@@ -166,14 +166,14 @@ def floors(configuration: Configuration) -> Mapping[str, Floors]:
 def timetable(configuration: Configuration) -> Timetable:
     """Return when the probe runs; the probe's own defaults replace what is not configured."""
     probe = configuration.probe
-    interval = _given(probe.interval_seconds, PROBE.interval)
+    interval = _or_default(probe.interval_seconds, PROBE.interval)
     first_after = PROBE.first_after_simulated if configuration.simulate.profile else PROBE.first_after
     return Timetable(
         interval=interval,
-        jitter=min(interval, _given(probe.jitter_seconds, PROBE.jitter)),
-        first_after=_given(probe.initial_delay_seconds, first_after),
+        jitter=min(interval, _or_default(probe.jitter_seconds, PROBE.jitter)),
+        first_after=_or_default(probe.initial_delay_seconds, first_after),
     )
 
 
-def _given(configured: float | None, otherwise: float) -> float:
+def _or_default(configured: float | None, otherwise: float) -> float:
     return otherwise if configured is None else configured

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.config import xid_file
-from gpumon.config.component_settings import catalogue, terms
+from gpumon.config.component_settings import reducer_settings, xid_catalogue
 from gpumon.config.configuration_error import ConfigurationError
 from gpumon.config.load import load
 from gpumon.health.catalogue import SHIPPED
@@ -46,8 +46,8 @@ def test_the_configuration_brings_it_into_force(path: Path) -> None:
     path.write_text(GOOD)
     configuration = load(None, {}, {"GPUMON_XIDS__FILE": str(path)})
 
-    assert catalogue(configuration).critical == terms(configuration).catalogue.critical
-    assert 901 in terms(configuration).catalogue.critical
+    assert xid_catalogue(configuration).critical == reducer_settings(configuration).catalogue.critical
+    assert 901 in reducer_settings(configuration).catalogue.critical
 
 
 def test_an_empty_file_changes_nothing(path: Path) -> None:

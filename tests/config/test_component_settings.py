@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.config.component_settings import first_report, floors, kernel_log, terms
+from gpumon.config.component_settings import initial_report, kernel_log_path, probe_floors, reducer_settings
 from gpumon.config.load import load
 
 
@@ -22,24 +22,24 @@ from gpumon.config.load import load
 )
 def test_the_hosts_log_is_not_a_simulated_nodes(tmp_path: Path, given: dict[str, str], read: Path | None) -> None:
     """It is read there only when it is named."""
-    assert kernel_log(load(None, {}, {"STATE_DIRECTORY": str(tmp_path)} | given)) == read
+    assert kernel_log_path(load(None, {}, {"STATE_DIRECTORY": str(tmp_path)} | given)) == read
 
 
 def test_thresholds_of_the_configuration_reach_the_checks() -> None:
     """The checks use the thresholds that the operator has set."""
     configuration = load(None, {}, {"GPUMON_HEALTH__THRESHOLDS": "{idle_busy_ratio: 0.05}"})
-    assert terms(configuration).policy.thresholds == {"idle_busy_ratio": 0.05}
+    assert reducer_settings(configuration).policy.thresholds == {"idle_busy_ratio": 0.05}
 
 
 def test_what_is_slow_is_configured_for_every_backend_and_shipped_for_each() -> None:
     """Ranks on a CPU share it with whatever else runs, so less is asked of them."""
-    shipped = floors(load(None, {}, {}))
+    shipped = probe_floors(load(None, {}, {}))
     assert (shipped["nccl"].baseline, shipped["gloo"].baseline) == (0.9, 0.5)
-    chosen = floors(load(None, {}, {"GPUMON_PROBE__MIN_BASELINE_RATIO": "0.8"}))
+    chosen = probe_floors(load(None, {}, {"GPUMON_PROBE__MIN_BASELINE_RATIO": "0.8"}))
     assert (chosen["nccl"].baseline, chosen["gloo"].baseline) == (0.8, 0.8)
 
 
 def test_an_agent_that_begins_on_a_host_that_is_up_for_long_has_missed_no_probe(tmp_path: Path) -> None:
     """The silence of the probe is counted from the agent's start, not from the boot."""
     configuration = load(None, {}, {"STATE_DIRECTORY": str(tmp_path)})
-    assert first_report(configuration, began_at=1e6).probe.told_at == 1e6
+    assert initial_report(configuration, began_at=1e6).probe.told_at == 1e6
