@@ -10,9 +10,9 @@ import example_node as example
 import example_parts
 
 from gpumon.health import evaluation, table
-from gpumon.health.acknowledge import Asked, acknowledged
+from gpumon.health.acknowledge import AckRequest, acknowledgement
 from gpumon.health.node_health import Health
-from gpumon.health.pending_verdicts import PendingVerdict, resumed, waited
+from gpumon.health.pending_verdicts import PendingVerdict, pending_to_store, restore_pending
 from gpumon.health.policy import Policy
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.verdict import Level, Verdict, VerdictChange, VerdictTransition, Way
@@ -182,7 +182,7 @@ class Ward:
     def restart(self, *, waiting: tuple[PendingVerdict, ...] | None = None) -> None:
         """Of the agent: it knows what its store knew, and no more."""
         if waiting is None:
-            waiting = tuple(waited(self.report.health, self.report.boot_id))
+            waiting = tuple(pending_to_store(self.report.health, self.report.boot_id))
         health = Health(open=self.report.health.open, history=self.transitions, cleared=self.report.health.cleared)
         verdicts = evaluation.restored_verdicts(health.open.values(), self.report.boot_id)
         known = {one.key: one._replace(active=False) for one in verdicts}
@@ -193,7 +193,7 @@ class Ward:
         memory = replace(self.report.internal, history=SampleHistory(windows=WINDOWS))
         self.report = replace(self.report, health=replace(health, open=known), gpus=gpus, internal=memory)
         self._idle = self.at
-        resumed_ = resumed(waiting, self.moment, self.report.boot_id)
+        resumed_ = restore_pending(waiting, self.moment, self.report.boot_id)
         self.report = replace(self.report, health=replace(self.report.health, pending=resumed_))
 
     def _change(self, index: int, change: Any) -> None:
@@ -266,7 +266,7 @@ class Ward:
 def acknowledge(ward: Ward, check: str) -> tuple[Verdict, ...]:
     """As `gpumon ack CHECK` does."""
     health = ward.report.health
-    answer = acknowledged(Asked(check=check), health, {state.uuid for state in ward.report.gpus})
+    answer = acknowledgement(AckRequest(check=check), health, {state.uuid for state in ward.report.gpus})
     told = tuple(
         VerdictTransition(
             verdict=one,

@@ -11,7 +11,7 @@ from gpumon.health.verdict import NODE, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AckRequest:
     """A request to acknowledge verdicts; None matches any check or device."""
 
     check: str | None = None
@@ -20,7 +20,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledged:
+class AckResult:
     """The result of an acknowledgement."""
 
     cleared: tuple[Verdict, ...] = ()
@@ -32,13 +32,13 @@ class Acknowledged:
     """Why nothing was done."""
 
 
-def acknowledged(asked: Asked, health: Health, here: Collection[str]) -> Acknowledged:
+def acknowledgement(asked: AckRequest, health: Health, here: Collection[str]) -> AckResult:
     """Return the requested verdicts that can be cleared, and those that they inhibit. `here`: uuids of the GPUs.
 
     An inhibited verdict that remained would page for a fault that was just acknowledged.
     """
     if not health.judged:
-        return Acknowledged(trouble="The health checks have not been evaluated yet.")
+        return AckResult(trouble="The health checks have not been evaluated yet.")
     found = [
         (one, _why_not(one, here, named=asked.check is not None))
         for one in health.verdicts
@@ -47,7 +47,7 @@ def acknowledged(asked: Asked, health: Health, here: Collection[str]) -> Acknowl
     named = [one for one, why_not in found if not why_not]
     follows = (other for one in named for other in health.consequences(one) if not _why_not(other, here))
     cleared = {one.key: one for one in (*named, *follows)}
-    return Acknowledged(cleared=tuple(cleared.values()), kept=tuple(one for one in found if one[1]))
+    return AckResult(cleared=tuple(cleared.values()), kept=tuple(one for one in found if one[1]))
 
 
 def _why_not(verdict: Verdict, here: Collection[str], *, named: bool = False) -> str:

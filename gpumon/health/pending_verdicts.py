@@ -24,7 +24,7 @@ class PendingVerdict:
     boot_id: str
 
 
-def waited(health: Health, boot_id: str) -> Iterator[PendingVerdict]:
+def pending_to_store(health: Health, boot_id: str) -> Iterator[PendingVerdict]:
     """Yield the pending findings to store."""
     if health.judged_at is None or health.looked_at is None:
         return
@@ -41,7 +41,7 @@ def waited(health: Health, boot_id: str) -> Iterator[PendingVerdict]:
         )
 
 
-def resumed(stored: Iterable[PendingVerdict], now: Now, boot_id: str) -> dict[Key, Pending]:
+def restore_pending(stored: Iterable[PendingVerdict], now: Now, boot_id: str) -> dict[Key, Pending]:
     """Return the stored findings of this boot that are still valid. The gap without an agent does not count."""
     valid = {}
     for row in stored:

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from gpumon.health.acknowledge import Acknowledged, Asked
+from gpumon.health.acknowledge import AckRequest, AckResult
 from gpumon.health.table import BY_NAME
 from gpumon.outputs import verdict_text
 from gpumon.outputs.responses.verdicts import AcknowledgeResponse, VerdictResponse, refused_verdicts
@@ -61,7 +61,7 @@ async def acknowledge(request: Request, chosen: Annotated[AcknowledgeFilter, Que
     return AcknowledgeResponse.from_answer(answer, report)
 
 
-def _request(chosen: AcknowledgeFilter, report: Report) -> Asked:
+def _request(chosen: AcknowledgeFilter, report: Report) -> AckRequest:
     if chosen.gpu is not None and chosen.device is not None:
         raise Problem(400, "Invalid parameter", "gpu and device are both given.", "Give one of them.")
     device = chosen.device if chosen.gpu is None else parameters.gpu(report, chosen.gpu).uuid
@@ -69,10 +69,10 @@ def _request(chosen: AcknowledgeFilter, report: Report) -> Asked:
         detail = "all is given together with a check or a device." if chosen.every else "No verdict is selected."
         raise Problem(400, "Invalid parameter", detail, "Give check=NAME, gpu=GPU or device=NAME; or all=true alone.")
     note = " ".join("".join(character if character.isprintable() else " " for character in chosen.note).split())
-    return Asked(check=chosen.check, device=device, note=note)
+    return AckRequest(check=chosen.check, device=device, note=note)
 
 
-def _no_such_verdict(asked: Asked, report: Report) -> Problem:
+def _no_such_verdict(asked: AckRequest, report: Report) -> Problem:
     verdicts = [VerdictResponse.from_verdict(verdict, report).document() for verdict in report.health.verdicts]
     unknown_check = asked.check is not None and asked.check not in BY_NAME
     wanted = " and ".join(
@@ -88,7 +88,7 @@ def _no_such_verdict(asked: Asked, report: Report) -> Problem:
     )
 
 
-def _still_present(answer: Acknowledged, report: Report) -> Problem:
+def _still_present(answer: AckResult, report: Report) -> Problem:
     refused = [verdict.document() for verdict in refused_verdicts(answer, report)]
     detail = " ".join(f"{verdict_text.name(verdict)}: {verdict['reason']} {verdict['message']}" for verdict in refused)
     actions = dict.fromkeys(verdict["action_text"] for verdict in refused)

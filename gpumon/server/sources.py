@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from gpumon.health.acknowledge import Acknowledged, Asked
+from gpumon.health.acknowledge import AckRequest, AckResult
 from gpumon.model.release import Answer
 from gpumon.outputs.prometheus import Exposition
 from gpumon.probe.core.result import ProbeRequest
@@ -35,7 +35,7 @@ class Sources:
     """Asks for a release: bus id or NODE, seconds, who asks. Answers when nothing is held, or will not be let go."""
     end_release: Callable[[str | None, str], Future[Answer]]
     """Ends one release, None: all that are not the marker's; who asks."""
-    acknowledge: Callable[[Asked], Future[Acknowledged]]
+    acknowledge: Callable[[AckRequest], Future[AckResult]]
     """Clears verdicts because a person says so. Answers when that is stored, or will not be."""
     accept_inventory: Callable[[Collection[str]], Future[Answer]]
     """Has what is here expected from now on. Answers when it is stored."""

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from gpumon.clock import boot_clock
-from gpumon.health.acknowledge import Acknowledged, Asked, acknowledged
-from gpumon.health.pending_verdicts import waited
+from gpumon.health.acknowledge import AckRequest, AckResult, acknowledgement
+from gpumon.health.pending_verdicts import pending_to_store
 from gpumon.health.verdict import Verdict, VerdictChange, VerdictTransition, Way
 from gpumon.services.persistence import Persistence
 from gpumon.state.report import Report
@@ -31,7 +31,7 @@ class VerdictWriter:
         self._latest = latest
         self._in_flight = False
         """Transitions were submitted to the store, and have not taken effect."""
-        self._requests: list[tuple[Asked, Future[Acknowledged]]] = []
+        self._requests: list[tuple[AckRequest, Future[AckResult]]] = []
         self._stopping = False
 
     def start(self) -> None:
@@ -56,7 +56,7 @@ class VerdictWriter:
         """Store the findings that wait to become a verdict, once the stored ones have been read."""
         report = self._latest()
         if report.internal.restored:
-            self._persistence.put(pending_verdicts.TABLE, [tuple(waited(report.health, report.boot_id))])
+            self._persistence.put(pending_verdicts.TABLE, [tuple(pending_to_store(report.health, report.boot_id))])
 
     def tick(self) -> None:
         """Record the transitions that are due, one batch at a time."""
@@ -65,17 +65,17 @@ class VerdictWriter:
             self._in_flight = True
             self._persistence.record_transitions(due, lambda _: self._settle())
 
-    def acknowledge(self, asked: Asked) -> Future[Acknowledged]:
+    def acknowledge(self, asked: AckRequest) -> Future[AckResult]:
         """Clear these verdicts. Called from any thread.
 
         The future has an answer when the transitions are stored, or cannot be.
         """
-        answer: Future[Acknowledged] = Future()
+        answer: Future[AckResult] = Future()
         answer.set_running_or_notify_cancel()  # a client that has disconnected must not cancel it
         self._loop.post(lambda: self._enqueue(asked, answer))
         return answer
 
-    def _enqueue(self, asked: Asked, answer: Future[Acknowledged]) -> None:
+    def _enqueue(self, asked: AckRequest, answer: Future[AckResult]) -> None:
         if self._stopping:
             answer.set_result(_STOPPING)
             return
@@ -92,9 +92,9 @@ class VerdictWriter:
             asked, answer = self._requests.pop(0)
             self._process(asked, answer)
 
-    def _process(self, asked: Asked, answer: Future[Acknowledged]) -> None:
+    def _process(self, asked: AckRequest, answer: Future[AckResult]) -> None:
         report = self._latest()
-        result = acknowledged(asked, report.health, {state.uuid for state in report.gpus})
+        result = acknowledgement(asked, report.health, {state.uuid for state in report.gpus})
         if not result.cleared:
             answer.set_result(result)
             return
@@ -108,7 +108,7 @@ class VerdictWriter:
         self._persistence.record_transitions(transitions, settle)
 
 
-_STOPPING = Acknowledged(trouble="The agent is stopping.")
+_STOPPING = AckResult(trouble="The agent is stopping.")
 
 
 def _acknowledgement(verdict: Verdict, note: str, report: Report) -> VerdictTransition:

@@ -97,7 +97,7 @@ def restore(report: Report, stored: StoredState, now: Now) -> Report:
     verdicts = evaluation.restored_verdicts(stored.verdicts, report.boot_id)
     health = node_health.restore_health(report.health, verdicts, stored.transitions, stored.cleared)
     health = replace(
-        health, pending={**pending_verdicts.resumed(stored.pending, now, report.boot_id), **health.pending}
+        health, pending={**pending_verdicts.restore_pending(stored.pending, now, report.boot_id), **health.pending}
     )
     return expect_unnamed(replace(report, health=health, agent_runs=(*stored.agent_runs, *report.agent_runs)))
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from judging import Ward
 from stores import read, write
 
-from gpumon.health.acknowledge import Asked, acknowledged
+from gpumon.health.acknowledge import AckRequest, acknowledgement
 from gpumon.health.node_health import Health
-from gpumon.health.pending_verdicts import waited
+from gpumon.health.pending_verdicts import pending_to_store
 from gpumon.health.verdict import Key, VerdictChange, VerdictTransition, Way
 from gpumon.state import health_reducer
 from gpumon.state.messages import StoredState, VerdictTransitions
@@ -42,7 +42,7 @@ class Node(Ward):
         """Evaluate, and update the stored verdicts as the daemon does."""
         super().look()
         write(self._store, verdicts.update, [tuple(self.report.health.open.values())])
-        write(self._store, pending_verdicts.put, [tuple(waited(self.report.health, self.report.boot_id))])
+        write(self._store, pending_verdicts.put, [tuple(pending_to_store(self.report.health, self.report.boot_id))])
         return self
 
     def rule(self, due: tuple[VerdictTransition, ...]) -> None:
@@ -76,7 +76,7 @@ class Node(Ward):
     def acknowledge(self) -> None:
         health = self.report.health
         if health.judged:
-            answer = acknowledged(Asked(), health, {state.uuid for state in self.report.gpus})
+            answer = acknowledgement(AckRequest(), health, {state.uuid for state in self.report.gpus})
             self.rule(
                 tuple(
                     VerdictTransition(

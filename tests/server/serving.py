@@ -14,7 +14,7 @@ from typing import Any
 import sample_reports as samples
 from stores import read
 
-from gpumon.health.acknowledge import Acknowledged, Asked, acknowledged
+from gpumon.health.acknowledge import AckRequest, AckResult, acknowledgement
 from gpumon.model.release import Answer as LetGo
 from gpumon.outputs.prometheus import Exposition, Renderer
 from gpumon.probe.core.result import ProbeRequest
@@ -88,14 +88,14 @@ class Node:
             future.set_result(self.let_go)
         return future
 
-    def acknowledge(self, asked: Asked) -> Future[Acknowledged]:
+    def acknowledge(self, asked: AckRequest) -> Future[AckResult]:
         """As the daemon does, with a store that always answers."""
         health = self.report.health
-        answer = acknowledged(asked, health, {state.uuid for state in self.report.gpus})
+        answer = acknowledgement(asked, health, {state.uuid for state in self.report.gpus})
         left = {one.key: one for one in health.open.values() if one not in answer.cleared}
         self.report = replace(self.report, health=replace(health, open=left))
         self.asked.append((asked,))
-        future: Future[Acknowledged] = Future()
+        future: Future[AckResult] = Future()
         future.set_result(replace(answer, stored=self.store is not None))
         return future
 

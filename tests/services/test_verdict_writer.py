@@ -14,7 +14,7 @@ from loops import turn_until
 from stores import read, write
 
 from gpumon.clock import boot_clock
-from gpumon.health.acknowledge import Asked
+from gpumon.health.acknowledge import AckRequest
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.node_health import Pending
 from gpumon.health.verdict import FAIL, OK, WARN, Action, Verdict, VerdictChange, VerdictTransition, Way
@@ -206,12 +206,12 @@ def test_an_acknowledgement_is_durable_before_its_answer(tmp_path: Path) -> None
     agent.rule(raised("gpu_xid_critical"), raised("gpu_lost"))
     latest = agent.monitor.latest
     agent.monitor.latest = replace(latest, health=replace(latest.health, judged=True))
-    answer = agent.verdict_writer.acknowledge(Asked(check="gpu_xid_critical", note="board replaced"))
+    answer = agent.verdict_writer.acknowledge(AckRequest(check="gpu_xid_critical", note="board replaced"))
     turn_until(agent.loop, answer.done)
     assert answer.result().stored
     assert agent.open == {"gpu_lost"}
     agent.verdict_writer.stop()
-    refused = agent.verdict_writer.acknowledge(Asked(check="gpu_lost"))
+    refused = agent.verdict_writer.acknowledge(AckRequest(check="gpu_lost"))
     turn_until(agent.loop, refused.done)
     assert refused.result().trouble
     agent.stop()

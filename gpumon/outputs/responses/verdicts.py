@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gpumon.health.acknowledge import Acknowledged
+from gpumon.health.acknowledge import AckResult
 from gpumon.health.verdict import ACTIONS, WAYS, Level, Verdict, VerdictTransition
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import rfc3339
@@ -179,7 +179,7 @@ class AcknowledgeResponse(ResponseModel):
     stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
 
     @classmethod
-    def from_answer(cls, answer: Acknowledged, report: Report) -> AcknowledgeResponse:
+    def from_answer(cls, answer: AckResult, report: Report) -> AcknowledgeResponse:
         return cls(
             acknowledged=[VerdictResponse.from_verdict(verdict, report) for verdict in answer.cleared],
             refused=refused_verdicts(answer, report),
@@ -187,7 +187,7 @@ class AcknowledgeResponse(ResponseModel):
         )
 
 
-def refused_verdicts(answer: Acknowledged, report: Report) -> list[RefusedVerdictResponse]:
+def refused_verdicts(answer: AckResult, report: Report) -> list[RefusedVerdictResponse]:
     return [RefusedVerdictResponse.with_message(verdict, message, report) for verdict, message in answer.kept]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from judging import Ward
 
-from gpumon.health.acknowledge import Asked, acknowledged
+from gpumon.health.acknowledge import AckRequest, acknowledgement
 from gpumon.health.verdict import Action, Level
 from gpumon.model.nvlink import NvlinkPeer
 
@@ -244,7 +244,7 @@ def test_a_link_that_only_the_last_agent_knew_stays_a_failure() -> None:
     assert verdict is not None
     assert not verdict.active
     here = [state.uuid for state in ward.report.gpus]
-    assert acknowledged(Asked(check="nvlink_down"), ward.report.health, here).cleared
+    assert acknowledgement(AckRequest(check="nvlink_down"), ward.report.health, here).cleared
     ward.link(3, 4, up=1.0)
     assert not ward.go_on(90).verdicts
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from judging import Ward, acknowledge
 
-from gpumon.health.acknowledge import Asked, acknowledged
+from gpumon.health.acknowledge import AckRequest, acknowledgement
 from gpumon.health.policy import Policy
 from gpumon.health.verdict import Action, Level, VerdictChange, Way
 from gpumon.model.hold import Hold
@@ -120,7 +120,7 @@ def test_a_slow_run_may_be_as_it_should_be() -> None:
     """A person who names the verdict says so; one who clears all that can be says nothing of it."""
     ward = Probed().ran("degraded", "baseline").go_on()
     here = {state.uuid for state in ward.report.gpus}
-    [(kept, why)] = acknowledged(Asked(), ward.report.health, here).kept
+    [(kept, why)] = acknowledgement(AckRequest(), ward.report.health, here).kept
     assert (kept.check, "gpumon ack allreduce_slow" in why) == ("allreduce_slow", True)
     assert [one.check for one in acknowledge(ward, "allreduce_slow")] == ["allreduce_slow"]
     assert not ward.go_on(10 * MINUTE, every=30).verdicts
