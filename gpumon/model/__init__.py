@@ -1,1 +1,1 @@
-"""What was seen: frozen dataclasses that are also the metric tables. Imports nothing of ours."""
+"""Readings: frozen dataclasses that are also the metric tables. Imports no other room."""

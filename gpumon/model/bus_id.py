@@ -1,4 +1,4 @@
-"""PCI addresses of GPUs in NVML's spelling, "00000000:1B:00.0": what GPUs are known by before they tell their uuid."""
+"""PCI addresses of GPUs as NVML writes them: "00000000:1B:00.0"."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.
 
 
 def parsed(text: str) -> str | None:
-    """A PCI address as anybody writes it (1b:00.0, 0000:1b:00.0) in NVML's spelling; None for anything else."""
+    """Return a PCI address in any usual form (1b:00.0, 0000:1b:00.0) as NVML writes it; None for other text."""
     address = _ADDRESS.fullmatch(text)
     return None if address is None else f"{int(address[1] or '0', 16):08X}:{address[2].upper()}"
 
 
 def nvml_bus_id(name: str) -> str:
-    """`0000:1b:00.0`, as the kernel names it. Raises ValueError for what is no PCI address."""
+    """Return a PCI address of the kernel (`0000:1b:00.0`) as NVML writes it. Raise ValueError for other text."""
     found = parsed(name)
     if found is None:
         raise ValueError(f"{name!r} is no PCI address")

@@ -1,6 +1,6 @@
-"""The call page: a few bytes of shared memory in which a child says which driver call it is in.
+"""The call in progress, in a small shared memory file that a child writes and the daemon reads.
 
-A child stuck in the kernel cannot speak, but the daemon can still read here which call, on which GPU and since when.
+The daemon can read which call, on which GPU and since when, even while the child is blocked in the kernel.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from gpumon.clock import boot_clock
 _LAYOUT = struct.Struct("<QQd32s64s")  # sequence (odd while in a call), calls made, since, bus id, call
 SIZE = 4096
 AGAIN = " (again)"
-"""Stands behind the name of a call that has failed for this GPU before."""
+"""Suffix of the name of a call that has failed for this GPU before."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallInProgress:
-    """The call a child is in, or was in last."""
+    """The present or the last call of a child."""
 
     sequence: int
     calls: int
     since: float
     bus_id: str
-    """Empty for calls that concern no single GPU."""
+    """Empty for calls that are not about one GPU."""
     call: str
 
     @property
@@ -37,7 +37,7 @@ class CallInProgress:
 
 
 def create() -> int:
-    """A new page; the descriptor is handed to the child and read by `Reader`."""
+    """Return the descriptor of a new page, for the child and for `Reader`."""
     descriptor = os.memfd_create("gpumon-call-page")
     os.ftruncate(descriptor, SIZE)
     return descriptor
@@ -45,7 +45,7 @@ def create() -> int:
 
 @contextmanager
 def created() -> Iterator[int]:
-    """A new page while a child is started: the child and the `Reader` have it mapped by then."""
+    """Open a page while a child is started; the child and the `Reader` have mapped it when it is closed."""
     descriptor = create()
     try:
         yield descriptor
@@ -54,7 +54,7 @@ def created() -> Iterator[int]:
 
 
 class Writer:
-    """The child's side: `enter` before each driver call, `leave` after it."""
+    """The side of the child: `enter` before each driver call, `leave` after it."""
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE)
@@ -72,20 +72,20 @@ class Writer:
 
 
 class Reader:
-    """The daemon's side."""
+    """The side of the daemon."""
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE, prot=mmap.PROT_READ)
         self._last: CallInProgress | None = None
 
     def read(self) -> CallInProgress:
-        """What the child last wrote. A torn read does no harm: a call is judged only when it lasts for seconds."""
+        """Return what the child last wrote. A torn read is harmless: only calls that last for seconds matter."""
         if self._last is not None:
             return self._last
         sequence, calls, since, bus_id, call = _LAYOUT.unpack_from(self._page, 0)
         return CallInProgress(sequence, calls, since, bus_id.rstrip(b"\0").decode(), call.rstrip(b"\0").decode())
 
     def close(self) -> None:
-        """Of a child that has ended; what it wrote last can still be read."""
+        """Close the page of a child that has ended; `read` still returns its last state."""
         self._last = self.read()
         self._page.close()

@@ -1,4 +1,4 @@
-"""TABLE: what drivers of network adapters say in the kernel log of an adapter that is in trouble."""
+"""TABLE: errors of network adapters in the kernel log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class NicError(NamedTuple):
     """Regular expression for a part of the line."""
     meaning: str
     fatal: bool
-    """A failure, and no warning."""
+    """True for a failure, False for a warning."""
     action: Literal["none", "reboot", "inspect"]
     """What to do, as verdicts name it."""
 
@@ -44,5 +44,5 @@ _UNKNOWN = NicError(
 
 
 def nic_error(code: int) -> NicError:
-    """Of an event that an agent of another version may have stored."""
+    """Return the row of an event, which another version of the agent may have stored."""
     return NIC_ERRORS.get(code, _UNKNOWN)

@@ -1,4 +1,4 @@
-"""Now, on every clock that counts."""
+"""The current time on three clocks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Now, on three clocks."""
+    """The current time."""
 
     at: float
-    """Boot clock: for `for` and windows."""
+    """Boot clock, for deadlines and durations."""
     wall: float
     """Seconds since the epoch, for display."""
     uptime: float
-    """Boot clock less the time in which this daemon was stopped: what it could not hear then is no silence."""
+    """Seconds for which this daemon has run, without the time in which it was stopped."""

@@ -1,4 +1,4 @@
-"""What a child is told, once, as one line of JSON on its input. An order changes by replacing the child."""
+"""The orders of a child: one line of JSON on its input. An order changes by replacing the child."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ EXIT_MISMATCH = 18
 
 
 def is_recording(profile: str) -> bool:
-    """Whether this is the path of a file and not the name of a profile."""
+    """Return whether this is the path of a recording rather than the name of a profile."""
     return "/" in profile or "." in profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """Which simulated node to show instead of the real one."""
+    """The simulated node to use instead of the real one."""
 
     profile: str
     """Its name, or the path of a recording."""
@@ -35,20 +35,20 @@ class SamplerOrders:
     page: int
     """Descriptor of the call page."""
     parent: int
-    """Process id of the daemon, whose end is the child's end."""
+    """Process id of the daemon; the child ends when the daemon ends."""
     interval: float = 1.0
     exclude: tuple[str, ...] = ()
     """GPUs never to open, by configuration: bus id, uuid or index."""
     leave_aside: tuple[str, ...] = ()
     """Bus ids of GPUs whose calls do not return."""
     first: tuple[str, ...] = ()
-    """Bus ids in the order in which to begin: what answered before comes before what may hang."""
+    """Bus ids in the order in which to start: GPUs that answered before come before GPUs that may hang."""
     events: bool = True
-    """False: ask for no Xids, because asking hangs or crashes."""
+    """False: do not wait for Xid events, because that hangs or crashes."""
     gpm: bool = True
     """Whether to read GPU performance monitoring."""
     largest_processes: int = 0
-    """How many processes of each GPU to name."""
+    """Maximum number of processes per GPU to report by name."""
     watch: bool = False
     """Whether to read at every poll what is else read slowly, the processes first. The one order that a line of input
     changes while the child lives (life.WORDS): to replace it would make a gap just when readings count."""
@@ -95,7 +95,7 @@ class LinksOrders:
 
 
 def _encode(orders: SamplerOrders | LinksOrders) -> bytes:
-    """One line."""
+    """Return the orders as one line."""
     return json.dumps(dataclasses.asdict(orders)).encode() + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""An InfiniBand or RoCE port as it is remembered, over restarts of the agent and reboots of the host."""
+"""The record of an InfiniBand or RoCE port, kept over restarts and reboots."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortRecord:
-    """A port that was here once, so that it is missed when it is down or gone."""
+    """A port that was here, so that it is missing when it is down or gone."""
 
     identity: str
-    """Who it is, whatever its device is called now."""
+    """Which port it is, independent of the name of its device."""
     device: str
-    """As it was called when it was seen last."""
+    """Its name at the last reading."""
     port: str
     bus_id: str
-    """PCI address at which its card was seen last; "" for a device that is on no PCI bus."""
+    """PCI address of its card at the last reading; "" for a device that is not on a PCI bus."""
     guid: str
     """Node GUID of its card; "" where it has none."""
     link_layer: str

@@ -1,7 +1,7 @@
-"""How a row of a metric table is written, and how a table becomes series.
+"""The rows of metric tables, and how a table becomes series.
 
 The frozen dataclass is the table: attribute name = metric suffix = JSON key = the name rules use, the unit is the
-suffix, `_total` makes a counter. Help text, source and tier stand on the same line as the attribute.
+suffix, `_total` makes a counter. Help text, source and tier are in the same row.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ ALL_LINKS = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One getter of NVML, `nvmlDeviceGet<name>`; asked once a poll however many rows share it.
+    """One getter of NVML, `nvmlDeviceGet<name>`, called once per poll for all rows that share it.
 
-    `attribute` picks a member of the struct, or of the list, it answers; the value `unknown` is the driver's way to say
-    it cannot tell. Names that nvml/calls has are asked there, because pynvml's wrapper does not do.
+    `attribute` selects a member of the returned struct or list; the driver returns the value `unknown` if it has none.
+    Names in nvml/calls are called there, because the wrapper of pynvml cannot be used.
     """
 
     name: str
@@ -137,12 +137,12 @@ class Check(NamedTuple):
     width: int
     """Bits."""
     healthy: int
-    """The value that means well; any other means unhealthy."""
+    """The value of a healthy check; any other value is unhealthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """A labelled reading: 1 for a check of the mask that is unhealthy, 0 for one that is well."""
+    """A labelled reading: 1 for a check of the mask that is unhealthy, 0 for one that is healthy."""
 
     mask: Call
     checks: Mapping[str, Check]
@@ -165,12 +165,12 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Known to the agent itself: no driver call."""
+    """Provided by the agent itself, without a driver call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sysfs:
-    """Read by the links child from the kernel's own files: no driver call. Of a labelled row, one file a value."""
+    """Read by the links child from sysfs, without a driver call; one file per label value."""
 
     files: tuple[str, ...]
 
@@ -198,21 +198,21 @@ AGENT = Agent()
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What stands beside an attribute of a table."""
+    """The metadata of an attribute of a table."""
 
     help: str
     source: Source
     every: Tier
     labels: tuple[str, ...] = ()
     identity: bool = False
-    """A slow fact in words; all of a table's identities are labels of its one `info` metric."""
+    """A text that rarely changes; all identities of a table are labels of its `info` metric."""
     note: str = ""
     """For the reference page: which GPUs have it, traps."""
     detail: bool | tuple[str, ...] = False
-    """What /metrics shows only when details are asked for: the row, or these values of its labels."""
+    """Exported only if details are configured: the row, or these values of its labels."""
 
     def hidden(self, key: str) -> bool:
-        """Whether this value of the labels is a detail."""
+        """Return whether this label value is a detail."""
         return self.detail is True or (self.detail is not False and key in self.detail)
 
 
@@ -225,23 +225,23 @@ def reading(
     note: str = "",
     detail: bool | tuple[str, ...] = False,
 ) -> Any:
-    """Write a row: a gauge, or a counter when the attribute ends in `_total`."""
+    """Return a row: a gauge, or a counter if the attribute ends in `_total`."""
     labels = (label,) if isinstance(label, str) else label
     return dataclasses.field(default=None, metadata={"row": Row(text, source, every, labels, note=note, detail=detail)})
 
 
 def accumulated(text: str, *, of: str, label: str = "", note: str = "") -> Any:
-    """Write a row that is the integral over time of another row of its table, in seconds."""
+    """Return a row that is the integral over time of another row of its table, in seconds."""
     return reading(text, Integral(of), label=(label,) if label else (), note=note)
 
 
 def identity(text: str, source: Source, *, every: Tier = ONCE) -> Any:
-    """Write a row that names the thing rather than measuring it."""
+    """Return a row of the identity, which is a label of the `info` metric."""
     return dataclasses.field(default=None, metadata={"row": Row(text, source, every, identity=True)})
 
 
 def agent(text: str, *, label: str | tuple[str, ...] = (), note: str = "") -> Any:
-    """Write a row that the agent knows without the driver."""
+    """Return a row that the agent provides without the driver."""
     return reading(text, AGENT, every=FAST, label=label, note=note)
 
 
@@ -249,7 +249,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Sample(NamedTuple):
-    """One series at one moment; the name is the whole metric name."""
+    """One series at one time; the name is the full metric name."""
 
     name: str
     labels: Labels
@@ -257,7 +257,7 @@ class Sample(NamedTuple):
 
 
 class Table(Protocol):
-    """A frozen dataclass whose attributes are rows; PREFIX begins each of its metric names."""
+    """A frozen dataclass whose attributes are rows; its metric names start with PREFIX."""
 
     PREFIX: ClassVar[str]
     LABELS: ClassVar[tuple[str, ...]]
@@ -267,7 +267,7 @@ class Table(Protocol):
 
 @cache
 def rows(table: type[Table]) -> Mapping[str, Row]:
-    """All rows of a table in the order they are written, by attribute name."""
+    """Return the rows of a table in their order, by attribute name."""
     return {f.name: f.metadata["row"] for f in dataclasses.fields(table) if "row" in f.metadata}
 
 
@@ -276,12 +276,12 @@ INFO_HELP = "Always 1; the labels hold the identity."
 
 
 def metric_type(name: str) -> str:
-    """Prometheus type of a metric, from its name alone."""
+    """Return the Prometheus type of a metric from its name."""
     return "counter" if name.endswith("_total") else "gauge"
 
 
 def samples(table: Table, own: Labels, *, detailed: bool = True) -> Iterator[Sample]:
-    """All series that this value of a table shows, details only if asked for; what is None is absent."""
+    """Yield the series of a table, with details if `detailed`; None is absent."""
     named: list[tuple[str, str]] = []
     for attribute, row in rows(type(table)).items():
         value = getattr(table, attribute)
@@ -300,6 +300,6 @@ def samples(table: Table, own: Labels, *, detailed: bool = True) -> Iterator[Sam
 
 
 def labels_of(row: Row, key: str) -> Labels:
-    """The extra labels of one value of a labelled reading; an empty one is none, as in Prometheus."""
+    """Return the extra labels of a value of a labelled reading; an empty label is absent, as in Prometheus."""
     values = key.split(KEY_SEPARATOR) if len(row.labels) > 1 else (key,)
     return tuple(pair for pair in zip(row.labels, values, strict=True) if pair[1])

@@ -1,6 +1,6 @@
-"""TABLE: the most of each kind that is exported, so that no fault makes a page that Prometheus refuses as a whole.
+"""TABLE: the maximum number of series of each kind, so that no fault makes Prometheus reject the whole page.
 
-What is beyond a cap is counted in `gpumon_dropped_series_total`, by the name it has here.
+Series beyond a limit are counted in `gpumon_dropped_series_total`, by the name used here.
 """
 
 from __future__ import annotations
@@ -16,4 +16,4 @@ MAX_SERIES: Mapping[str, int] = {
     "ports": 64,
     "poll_errors": 128,
 }
-"""Xids, processes, MIG instances and links of each kind: of one GPU. The others: of the node."""
+"""Xids, processes, MIG instances and links of each kind: per GPU. The others: per node."""

@@ -1,4 +1,4 @@
-"""One poll of the node, and what else a child may say: the values that cross the pipe.
+"""The messages of the children: one poll of the node, and everything else that crosses the pipe.
 
 Times: `*_at` in seconds of CLOCK_BOOTTIME, for deadlines and rates; `wall` in seconds since the epoch, for display.
 """
@@ -15,7 +15,7 @@ from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 
 HOST, GUEST, CONTAINER = PLACES = ("host", "guest", "container")
-"""A guest and a container may have been given some of a host's GPUs; in a container the bus is the whole host's."""
+"""A guest and a container may have some of the GPUs of the host; in a container the bus lists all of them."""
 
 Increments = Mapping[str, float | Mapping[str, float]]
 
@@ -41,35 +41,35 @@ class GpuReading:
     index: int | None = None
     fault: str | None = None
     error: str = ""
-    """NVML's words for the fault."""
+    """NVML's text for the fault."""
     gpu: Gpu | None = None
-    """Readings; counters are the driver's raw values. None while a fault hides them."""
+    """Readings, with raw counters of the driver. None while there is a fault."""
     guest: bool | None = None
-    """NVML says that this is a virtual machine, which may have been given a part of the fabric."""
+    """NVML reports a virtual machine, which may have a part of the fabric."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
-    """As NVML gives them: one that is down may be one that leads nowhere."""
+    """As NVML reports them: a link that is down may be one without a peer."""
     peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Whether it and others reach each other's memory, by UUID of the other and capability; told when read anew."""
+    """P2P status by uuid of the other GPU and capability; empty in polls that do not read it."""
     c2c_links: Mapping[str, C2cLink] = field(default_factory=dict)
     fabric: Fabric | None = None
     platform: Platform | None = None
     migs: tuple[MigReading, ...] = ()
     pids: tuple[int, ...] | None = None
-    """Of the processes that hold it, as NVML gives them; None: not known. Nothing shows them."""
+    """Processes that use it, as NVML reports them; None: unknown. Not exported."""
     pids_at: float | None = None
-    """When NVML was asked for them."""
+    """Boot clock at which they were read."""
     link_bytes: Mapping[str, float] = field(default_factory=dict)
-    """That each NVLink has moved, both ways; read while a probe runs. Nothing shows them."""
+    """Bytes moved by each NVLink in both directions; read while a probe runs. Not exported."""
     watched: float = 0.0
     """Seconds since this GPU's last reading, 0 after a gap: what the increments cover."""
     increments: Increments = field(default_factory=dict)
-    """By row of Gpu: what our own integrals gained since the last poll."""
+    """Increments of the sampler's integrals since the last poll, by row of Gpu."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A poll, or of a slow one what has been read so far."""
+    """A poll, or the part of a slow poll that has been read so far."""
 
     ended_at: float
     wall: float
@@ -81,7 +81,7 @@ class Snapshot:
     complete: bool = True
     """False: other GPUs are still to come, in a later snapshot of the same poll."""
     visible: int | None = None
-    """What nvmlDeviceGetCount answered."""
+    """Result of nvmlDeviceGetCount."""
     errors: Mapping[str, float] = field(default_factory=dict)
     """Failed calls and fields of this poll, by "tier,error"."""
     denied: tuple[str, ...] = ()
@@ -94,16 +94,16 @@ class PciBus:
 
     functions: Mapping[str, str]
     excluded: tuple[str, ...] = ()
-    """Those that the configuration excludes."""
+    """Bus ids that the configuration excludes."""
     place: str = HOST
     """One of PLACES: where this agent runs."""
     ports: Mapping[str, str] = field(default_factory=dict)
-    """By GPU, the address of the PCIe port above it, where it has one."""
+    """Bus id of a GPU -> address of the PCIe port above it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStatus:
-    """Whether the driver could be initialised, and if not, what is missing."""
+    """Result of the initialisation of the driver."""
 
     up: bool
     error: str = ""
@@ -131,7 +131,7 @@ class XidEvent:
     sequence: int | None = None
     """Of the kernel log's record."""
     text: str = ""
-    """The kernel's words, without address and number; names no process."""
+    """Text of the kernel without address and number; without process names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,23 +154,23 @@ class PortReading:
 
     @property
     def used(self) -> bool:
-        """It is up, or has carried something since the host was booted or its driver loaded."""
+        """Return whether it is up, or has carried traffic since the boot or the load of its driver."""
         return bool(self.link.port_up or self.counts.link_downs_total or self.counts.receive_bytes_total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckProcess:
-    """A process that holds NVIDIA's devices and has not come back from the kernel; nobody need know which one."""
+    """A process that has NVIDIA devices open and is blocked in the kernel."""
 
     since: float
-    """When it was first seen so, on the boot clock."""
+    """Boot clock at which it was first found blocked."""
     gpus: tuple[str, ...] = ()
-    """Minor numbers of the GPUs that it holds, where that can still be seen."""
+    """Minor numbers of the GPUs that it has open, if they can be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksSnapshot:
-    """What the links child saw: all ports, the services that the links need, processes that are stuck."""
+    """One poll of the links child: ports, services that the links need, blocked processes."""
 
     ended_at: float
     ports: tuple[PortReading, ...] = ()
@@ -183,13 +183,13 @@ class LinksSnapshot:
     left_out: int = 0
     """Ports beyond the most that are read."""
     stuck: tuple[StuckProcess, ...] | None = None
-    """None: nobody can tell."""
+    """None: unknown."""
     contained: bool | None = None
-    """The agent, and so NVML, sees the processes of a container alone."""
+    """The agent, and so NVML, can read the processes of its container only."""
     ended: tuple[str, ...] = ()
-    """Units none of whose processes is one of those that it had at the look before."""
+    """Units that have none of the processes that they had in the last poll."""
     schedulers: tuple[str, ...] | None = None
-    """What gives this host to jobs; None: nobody can tell."""
+    """Schedulers on this host; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logged:
-    """What a child has logged since it last said so."""
+    """Number of log messages of a child since its last report."""
 
     messages: Mapping[str, float]
     """By level."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredGpu:
-    """A GPU that was here once, so that it can be named when it does not answer."""
+    """A GPU that was here, so that it can be identified when it does not answer."""
 
     uuid: str
     bus_id: str
@@ -15,15 +15,15 @@ class StoredGpu:
     name: str
     first_wall: float
     last_wall: float
-    """Seconds since the epoch at which it was seen first, and last."""
+    """Unix time of the first and of the last reading."""
     gpu: int | None = None
-    """Its index in the boot in which it was seen last."""
+    """Its index in the boot of the last reading."""
     boot_id: str = ""
     vbios: str = ""
     inforom: str = ""
     gsp: str = ""
     nvlinks: int | None = None
     energy: float | None = None
-    """Joules by the driver's counter: less of it in the same boot means that the counter began anew."""
+    """Energy counter of the driver in joules: a lower value in the same boot means that the GPU was reset."""
     expected: bool = True
-    """False: it was replaced, or a person has accepted that it is gone."""
+    """False: it was replaced, or the operator accepted that it is gone."""
