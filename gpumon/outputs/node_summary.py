@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpumon.outputs.formatting import duration
-from gpumon.outputs.problems import UNJUDGED
+from gpumon.outputs.problems import NOT_EVALUATED
 from gpumon.outputs.responses.base import Document
 
-NOT_EVALUATED = "Unknown: no check has run since the agent started."
+NOT_EVALUATED_TEXT = "Unknown: no check has run since the agent started."
 
 
 def gpu_counts(document: Document) -> tuple[int, int]:
@@ -44,5 +44,5 @@ def headline(node: Document) -> str:
     """Return the number of problems in a sentence. Problems of severity info do not count."""
     number = sum(problem["severity"] != "info" for problem in node["problems"])
     if not number:
-        return NOT_EVALUATED if node["state"] == UNJUDGED else "No problems."
+        return NOT_EVALUATED_TEXT if node["state"] == NOT_EVALUATED else "No problems."
     return "1 problem." if number == 1 else f"{number} problems, worst first."

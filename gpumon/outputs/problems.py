@@ -1,4 +1,4 @@
-"""What is wrong, the worst first, and what to do: one list for the page, the terminal and the JSON documents."""
+"""The problems of a node, worst first, with what to do: one list for the page, the terminal and the API."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.state.report import Report
 
 DRIVER = "driver"
-"""The notice that says of the node that its driver cannot be used."""
-UNJUDGED = "unknown"
-"""State of a node of which nothing was judged yet: a start is no all-clear."""
-MOST_CONSEQUENCES = 4
-"""That are named with their cause."""
+"""Subject of the notice that the driver cannot be used."""
+NOT_EVALUATED = "unknown"
+"""State of a node without problems before its first evaluation."""
+MAX_CONSEQUENCES = 4
+"""Inhibited verdicts that are named with their cause."""
 _FAULT_CHECKS = frozenset(check.name for check in gpu_checks.CHECKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One thing that is wrong now."""
+class NodeProblem:
+    """One current problem of a node."""
 
     severity: str
     title: str
@@ -46,146 +46,148 @@ class Problem:
     """Seconds since the epoch."""
 
 
-def problems(report: Report) -> tuple[Problem, ...]:
+def problems(report: Report) -> tuple[NodeProblem, ...]:
     """Return verdicts, faults without a verdict yet, a failed probe run and notices; worst first, then oldest."""
-    found = (
+    unordered = (
         *_verdicts(report),
         *_faults(report),
-        *_awaited(report),
+        *_missing_gpus(report),
         *_probe(report),
         *_notices(report),
     )
-    return tuple(sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.since or 0.0)))
+    return tuple(sorted(unordered, key=lambda problem: (SEVERITIES.index(problem.severity), problem.since or 0.0)))
 
 
-def worst(found: tuple[Problem, ...], *, judged: bool) -> str:
-    """critical, warning, else ok, if anything was judged. What is only for information changes nothing."""
-    severities = {one.severity for one in found}
-    well = "ok" if judged else UNJUDGED
-    return next((severity for severity in ("critical", "warning") if severity in severities), well)
+def worst(node_problems: tuple[NodeProblem, ...], *, judged: bool) -> str:
+    """Return critical, warning or ok; unknown if there is no problem and no evaluation. Info changes nothing."""
+    severities = {problem.severity for problem in node_problems}
+    healthy = "ok" if judged else NOT_EVALUATED
+    return next((severity for severity in ("critical", "warning") if severity in severities), healthy)
 
 
-def fault_words(state: GpuState) -> str:
-    """The fault of a GPU in sentences; empty when it has none."""
+def fault_text(state: GpuState) -> str:
+    """Return the fault of a GPU in sentences; empty if it has none."""
     if state.fault is None:
         return ""
     return " ".join(filter(None, (FAULTS[state.fault].meaning, sentence(state.detail))))
 
 
-def _verdicts(report: Report) -> Iterator[Problem]:
-    """Each with what follows from it."""
-    for one in report.health.primary:
-        check = BY_NAME.get(one.check)
+def _verdicts(report: Report) -> Iterator[NodeProblem]:
+    for verdict in report.health.primary:
+        check = BY_NAME.get(verdict.check)
         if check is not None:
-            yield _problem(one, check, report)
+            yield _verdict_problem(verdict, check, report)
 
 
-def _problem(one: Verdict, check: Check, report: Report) -> Problem:
-    state = report.gpu(one.device) if one.device else None
-    return Problem(
-        severity=dict(check.severities).get(one.level, "warning"),
-        title=_named(one, report, title(one)),
-        detail=" ".join(filter(None, (one.reason, _latched(one, check, report), _consequences(one, report)))),
-        action=" ".join(filter(None, (_asked(one, report), check.first_step))),
+def _verdict_problem(verdict: Verdict, check: Check, report: Report) -> NodeProblem:
+    state = report.gpu(verdict.device) if verdict.device else None
+    details = verdict.reason, _latch_text(verdict, check, report), _consequences(verdict, report)
+    return NodeProblem(
+        severity=dict(check.severities).get(verdict.level, "warning"),
+        title=_with_device(verdict, report, title(verdict)),
+        detail=" ".join(filter(None, details)),
+        action=" ".join(filter(None, (_action(verdict, report), check.first_step))),
         runbook_url=runbook_url(check.alert),
         gpu=None if state is None else state.index,
-        since=one.since,
+        since=verdict.since,
     )
 
 
-def _named(one: Verdict, report: Report, words: str) -> str:
-    """With the device that it is about."""
-    state = report.gpu(one.device) if one.device else None
-    device = one.device if state is None else f"GPU {state.index}"
-    return f"{device}: {words}" if device else words
+def _with_device(verdict: Verdict, report: Report, text: str) -> str:
+    state = report.gpu(verdict.device) if verdict.device else None
+    device = verdict.device if state is None else f"GPU {state.index}"
+    return f"{device}: {text}" if device else text
 
 
-def _latched(one: Verdict, check: Check, report: Report) -> str:
-    """Why something is said that is not so now."""
-    if one.active or check.latch is None:
+def _latch_text(verdict: Verdict, check: Check, report: Report) -> str:
+    """Return how a latched verdict is cleared; empty if its fault is present or it is not latched."""
+    if verdict.active or check.latch is None:
         return ""
-    state = report.gpu(one.device) if one.device else None
-    which = "" if not one.device else f" --gpu {state.index}" if state else f" --device {one.device}"
+    state = report.gpu(verdict.device) if verdict.device else None
+    flag = "" if not verdict.device else f" --gpu {state.index}" if state else f" --device {verdict.device}"
     until = f"until {' or '.join(clearing_conditions(check))}"
-    if check.latch.repair and one.boot_id != report.boot_id:
-        until = f"until it has been well for {PROOF_AFTER_REBOOT / MINUTE:.0f} minutes: the node was rebooted since"
-    elif check.latch.repair and performed_repair(one, report.boot_id) is Way.RESET:
-        until = f"until it has been well for {PROOF_AFTER_RESET / MINUTE:.0f} minute: the GPU was reset since"
-    forgets = "says that it is as it should be" if check.acceptable else "forgets it"
-    return f"It stays on record {until}; `gpumon ack {one.check}{which}` {forgets}."
+    if check.latch.repair and verdict.boot_id != report.boot_id:
+        until = f"until it has been ok for {PROOF_AFTER_REBOOT / MINUTE:.0f} minutes: the node was rebooted since"
+    elif check.latch.repair and performed_repair(verdict, report.boot_id) is Way.RESET:
+        until = f"until it has been ok for {PROOF_AFTER_RESET / MINUTE:.0f} minute: the GPU was reset since"
+    effect = "accepts the present state" if check.acceptable else "clears it"
+    return f"The verdict is latched {until}; `gpumon ack {verdict.check}{flag}` {effect}."
 
 
-def _consequences(one: Verdict, report: Report) -> str:
-    said = [_named(other, report, other.reason.rstrip(".")) for other in report.health.consequences(one)]
-    if not said:
+def _consequences(verdict: Verdict, report: Report) -> str:
+    texts = [_with_device(other, report, other.reason.rstrip(".")) for other in report.health.consequences(verdict)]
+    if not texts:
         return ""
-    more = len(said) - MOST_CONSEQUENCES
-    shown = "; ".join(said[:MOST_CONSEQUENCES]) + (f"; and {more} more" if more > 0 else "")
-    return f"What follows from it: {shown}."
+    more = len(texts) - MAX_CONSEQUENCES
+    shown = "; ".join(texts[:MAX_CONSEQUENCES]) + (f"; and {more} more" if more > 0 else "")
+    return f"Consequences: {shown}."
 
 
-def _asked(one: Verdict, report: Report) -> str:
-    """Nobody should repair again because it was repaired just now."""
-    if one.action is Action.NONE:
+def _action(verdict: Verdict, report: Report) -> str:
+    """Return the action of a verdict. While a repair is being verified the action applies only if it recurs."""
+    if verdict.action is Action.NONE:
         return ""
-    return sentence(action_if_it_recurs(one) if performed_repair(one, report.boot_id) else ACTIONS[one.action])
+    repair = performed_repair(verdict, report.boot_id)
+    return sentence(action_if_it_recurs(verdict) if repair else ACTIONS[verdict.action])
 
 
-def _faults(report: Report) -> Iterator[Problem]:
-    """Of GPUs that are sick by themselves: without a beginning, a fault is a consequence of the driver's."""
-    judged = {device for check, device in report.health.open if check in _FAULT_CHECKS}
+def _faults(report: Report) -> Iterator[NodeProblem]:
+    """Return faults of GPUs without a verdict. A fault without a start is a consequence of the driver's fault."""
+    with_verdict = {device for check, device in report.health.open if check in _FAULT_CHECKS}
     for state in report.gpus:
-        if state.fault is not None and state.since is not None and state.uuid not in judged:
-            yield Problem(
+        if state.fault is not None and state.since is not None and state.uuid not in with_verdict:
+            yield NodeProblem(
                 severity="warning" if state.fault == "no_permission" else "critical",
                 title=f"GPU {state.index}: {state.fault.replace('_', ' ')}",
-                detail=fault_words(state),
+                detail=fault_text(state),
                 action=FAULTS[state.fault].action,
                 gpu=state.index,
                 since=state.since,
             )
 
 
-def _awaited(report: Report) -> Iterator[Problem]:
-    """GPUs that should be here and are not counted, which is no verdict in the minutes of a boot."""
-    wanted, visible = report.expectation, report.node.gpus_visible
-    told = any(check == "gpu_count_mismatch" for check, _ in report.health.open)
-    if visible is None or told or any(state.released for state in report.gpus):
+def _missing_gpus(report: Report) -> Iterator[NodeProblem]:
+    """Return a problem for expected GPUs that the driver does not count, before that is a verdict."""
+    expectation, visible = report.expectation, report.node.gpus_visible
+    has_verdict = any(check == "gpu_count_mismatch" for check, _ in report.health.open)
+    if visible is None or has_verdict or any(state.released for state in report.gpus):
         return
-    lacking = wanted.count - int(visible) - sum(state.fault == "missing" for state in report.gpus)
-    if lacking > 0:
-        here = f"The driver counts {visible:.0f}; there should be {wanted.count}, {BASES[wanted.basis]}."
-        yield Problem(
+    missing = expectation.count - int(visible) - sum(state.fault == "missing" for state in report.gpus)
+    if missing > 0:
+        counts = f"The driver counts {visible:.0f}; {expectation.count} are expected, {BASES[expectation.basis]}."
+        yield NodeProblem(
             severity="warning",
-            title=f"The driver does not count {lacking} GPU{'s' * (lacking != 1)} that should be here",
-            detail=f"{here} After a boot it may take a while; if it lasts, it is a verdict.",
-            action="`gpumon inventory` shows which are here.",
+            title=f"{missing} expected GPU{'s' * (missing != 1)} not reported by the driver",
+            detail=f"{counts} After a boot GPUs may take some minutes; if they stay missing, a verdict is raised.",
+            action="`gpumon inventory` lists the GPUs that are here.",
         )
 
 
-def _probe(report: Report) -> Iterator[Problem]:
-    """What no verdict says."""
-    last = standing(report.probe.ran, ALL_REDUCE)
-    judged = any(SUBJECT_OF.get(one.check) == "probe" and one.level > UNKNOWN for one in report.health.verdicts)
-    if last is not None and last.outcome != "ok" and not judged:
-        later = partial_run_note(report.probe, ALL_REDUCE)
-        wrong = f"{last.wrong_elements} elements were wrong: silent corruption." if last.wrong_elements else ""
-        yield Problem(
-            severity="critical" if last.outcome == "wrong" else "warning",
-            title=f"The last all-reduce: {last.outcome}",
-            detail=" ".join(filter(None, (wrong, last.reason and f"Reason: {last.reason}.", later))),
-            action=last.hint,
-            since=last.ended,
+def _probe(report: Report) -> Iterator[NodeProblem]:
+    """Return the problem of the all-reduce, unless a verdict has it."""
+    run = standing(report.probe.ran, ALL_REDUCE)
+    has_verdict = any(
+        SUBJECT_OF.get(verdict.check) == "probe" and verdict.level > UNKNOWN for verdict in report.health.verdicts
+    )
+    if run is not None and run.outcome != "ok" and not has_verdict:
+        note = partial_run_note(report.probe, ALL_REDUCE)
+        wrong = f"{run.wrong_elements} elements were wrong: silent data corruption." if run.wrong_elements else ""
+        yield NodeProblem(
+            severity="critical" if run.outcome == "wrong" else "warning",
+            title=f"The last all-reduce: {run.outcome}",
+            detail=" ".join(filter(None, (wrong, run.reason and f"Reason: {run.reason}.", note))),
+            action=run.hint,
+            since=run.ended,
         )
 
 
-def _notices(report: Report) -> Iterator[Problem]:
-    """Those of which there is no verdict, or not yet."""
-    judged = {BY_NAME[check].notice for check, _ in report.health.open if check in BY_NAME}
+def _notices(report: Report) -> Iterator[NodeProblem]:
+    """Return the notices without a verdict."""
+    with_verdict = {BY_NAME[check].notice for check, _ in report.health.open if check in BY_NAME}
     for subject, message in report.notices.items():
-        if subject not in judged:
-            yield Problem(
+        if subject not in with_verdict:
+            yield NodeProblem(
                 severity="critical" if subject == DRIVER else "warning",
-                title=f"The agent's {subject}" if subject != DRIVER else "The NVIDIA driver cannot be used",
+                title=f"Problem of the agent: {subject}" if subject != DRIVER else "The NVIDIA driver cannot be used",
                 detail=message,
             )

@@ -213,7 +213,7 @@ def test_fault_its_verdict_and_its_alert_are_one_problem() -> None:
     assert problem.runbook_url.endswith("#gpulost")
     assert problem.action.startswith("Reboot the node. ")
     assert "power cycle" in problem.action
-    assert "What follows from it: GPU 3: Xid 79: The GPU has fallen off the bus." in problem.detail
+    assert "Consequences: GPU 3: Xid 79: The GPU has fallen off the bus." in problem.detail
 
 
 def test_no_second_reboot_while_the_first_is_verified() -> None:
@@ -233,7 +233,7 @@ def test_no_second_reboot_while_the_first_is_verified() -> None:
     assert told["repaired_at"] == whole(report)["node"]["booted"]
     assert (before["action"], before["repair"], before["repaired_at"]) == ("reboot", None, None)
     assert {one["verdict"]["action"] for one in whole(report)["health"]["transitions"]} == {"reboot"}
-    assert "until it has been well for 10 minutes: the node was rebooted since; `gpumon ack gpu_lost" in problem.detail
+    assert "until it has been ok for 10 minutes: the node was rebooted since; `gpumon ack gpu_lost" in problem.detail
 
 
 def test_no_second_reset_while_the_first_is_verified() -> None:
@@ -274,7 +274,7 @@ def test_latched_verdict_shows_how_to_clear_it() -> None:
     """The problem names the command that clears it."""
     (problem, *_) = problems(samples.judged(replace(samples.lost(3), gpus=samples.healthy().gpus)))
     assert problem.title == "GPU 3: The GPU fell off the bus"
-    assert "`gpumon ack gpu_lost --gpu 3` forgets it" in problem.detail
+    assert "`gpumon ack gpu_lost --gpu 3` clears it" in problem.detail
 
 
 def test_missing_driver_is_one_problem() -> None:
@@ -288,7 +288,7 @@ def test_missing_driver_is_one_problem() -> None:
     assert (early.title, early.severity) == ("The NVIDIA driver cannot be used", "critical")
     (problem,) = problems(samples.judged(replace(base, gpus=gone)))
     assert problem.title.startswith("The NVIDIA driver does not answer")
-    assert "What follows from it: GPU 0: " in problem.detail
+    assert "Consequences: GPU 0: " in problem.detail
     assert problem.detail.endswith("and 4 more.")
 
 

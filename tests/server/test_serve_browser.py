@@ -70,7 +70,7 @@ def test_page_shows_that_the_agent_is_offline(tmp_path: Path) -> None:
     """If the agent does not respond, the page shows the time of its last update."""
     seen = look(Changing(reports=[samples.healthy(), None]), tmp_path, seconds=12)
     assert re.search(r'<p id="offline"[^>]*role="alert">The agent does not respond\.', seen.html)
-    assert '<body class="old">' in seen.html
+    assert '<body class="stale">' in seen.html
     assert seen.console  # the browser complains of the failed requests: the other tests do see its console
 
 

@@ -13,7 +13,7 @@ from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink
 from gpumon.model.snapshot import MigReading
 from gpumon.outputs.formatting import rfc3339
-from gpumon.outputs.problems import fault_words
+from gpumon.outputs.problems import fault_text
 from gpumon.outputs.responses.base import ResponseModel, metric_rows, row_values, timestamp
 from gpumon.state.report import Report
 
@@ -76,7 +76,7 @@ class GpuResponse(ResponseModel):
             gpu=state.index,
             uuid=state.uuid,
             state="released" if state.released else state.fault or ("up" if readings["up"] == 1 else "unknown"),
-            detail=fault_words(state),
+            detail=fault_text(state),
             since=rfc3339(state.since),
             **readings | {"pci_bus_id": readings["pci_bus_id"] or state.bus_id},
             fabric=None if state.fabric is None else FabricResponse(**row_values(state.fabric)),

@@ -9,7 +9,7 @@ from pydantic import Field
 from gpumon.health.alert_rules import SEVERITIES
 from gpumon.model import node
 from gpumon.outputs.formatting import rfc3339
-from gpumon.outputs.problems import Problem, problems, worst
+from gpumon.outputs.problems import NodeProblem, problems, worst
 from gpumon.outputs.responses.base import HostTime, ResponseModel, metric_rows, row_values, timestamp
 from gpumon.outputs.responses.windows import MaintenanceResponse, ReleaseResponse, ReleaseWindowResponse
 from gpumon.state.report import Report
@@ -29,7 +29,7 @@ class ProblemResponse(ResponseModel):
     since: str | None = timestamp("When it began.")
 
     @classmethod
-    def from_problem(cls, problem: Problem) -> ProblemResponse:
+    def from_problem(cls, problem: NodeProblem) -> ProblemResponse:
         return cls(
             severity=problem.severity,
             title=problem.title,
