@@ -45,7 +45,7 @@ def initial_report(configuration: Configuration, boot: str = "", began_at: float
         simulated=profile_name(configuration),
         detailed=configuration.metrics.detailed,
         build=Build(version=__version__, python=platform.python_version(), revision=revision()),
-        probe=ProbeState(metrics=INITIAL, told_at=began_at),
+        probe=ProbeState(metrics=INITIAL, last_ended_at=began_at),
     )
 
 

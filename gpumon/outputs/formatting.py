@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, overload
 
 from gpumon.model.durations import utc
-from gpumon.probe.core.wording import leaves_out, numbered
+from gpumon.probe.core.wording import index_ranges, leaves_out
 
 ABSENT = "n/a"
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -97,7 +97,7 @@ def participants(run: Mapping[str, Any]) -> str:
     conditions = run["conditions"]
     if not is_partial(run):
         return f"{run['ranks']} ranks"
-    which = f" ({numbered(conditions['indexes'])})" if conditions["indexes"] else ""
+    which = f" ({index_ranges(conditions['indexes'])})" if conditions["indexes"] else ""
     return f"{run['ranks']} of {conditions['host_gpus']} GPUs{which}"
 
 

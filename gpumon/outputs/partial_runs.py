@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from gpumon.outputs.formatting import participants
-from gpumon.probe.core.current_result import newest, standing
+from gpumon.probe.core.current_result import current_result, newest_result
 from gpumon.probe.core.result import to_document
 from gpumon.probe.core.state import ProbeState
 
 
 def partial_run_note(state: ProbeState, probe: str) -> str:
     """Return which later run left out GPUs; an empty string if the newest run determines the state."""
-    run, last = standing(state.ran, probe), newest(state.ran, probe)
+    run, last = current_result(state.ran, probe), newest_result(state.ran, probe)
     if last is None or last == run:
         return ""
     return f"Run {last.id} is newer and was {last.outcome}, but had only {participants(to_document(last))}."

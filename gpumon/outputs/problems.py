@@ -18,7 +18,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import sentence
 from gpumon.outputs.partial_runs import partial_run_note
 from gpumon.outputs.verdict_text import action_if_it_recurs, clearing_conditions, title
-from gpumon.probe.core.current_result import standing
+from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.state.report import Report
 
@@ -165,7 +165,7 @@ def _missing_gpus(report: Report) -> Iterator[NodeProblem]:
 
 def _probe(report: Report) -> Iterator[NodeProblem]:
     """Return the problem of the all-reduce, unless a verdict has it."""
-    run = standing(report.probe.ran, ALL_REDUCE)
+    run = current_result(report.probe.ran, ALL_REDUCE)
     has_verdict = any(
         SUBJECT_OF.get(verdict.check) == "probe" and verdict.level > UNKNOWN for verdict in report.health.verdicts
     )

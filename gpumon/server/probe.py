@@ -12,7 +12,7 @@ from gpumon.outputs.formatting import duration
 from gpumon.outputs.partial_runs import partial_run_note
 from gpumon.outputs.responses.base import HostTime
 from gpumon.outputs.responses.probes import ProbeRequestResponse, ProbeResponse, age_seconds
-from gpumon.probe.core.current_result import standing
+from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import ProbeState
@@ -97,7 +97,7 @@ async def run(request: Request, response: Response, name: Name, _: NoParameters)
 def _assert_ok(state: ProbeState, now: HostTime, max_age: float | None, answer: ProbeResponse) -> None:
     """Raise a Problem unless the outcome of the probe is ok and no older than max_age."""
     probe = answer.probe
-    reason = _failed_assertion(standing(state.ran, probe), partial_run_note(state, probe), now, max_age)
+    reason = _failed_assertion(current_result(state.ran, probe), partial_run_note(state, probe), now, max_age)
     if reason:
         remedy = f"See `probe`. Start a run with POST /probe/{probe} or `gpumon probe {probe}`."
         raise Problem(503, "Assertion failed", reason, remedy, probe=answer.document())

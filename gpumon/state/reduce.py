@@ -64,12 +64,12 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
         case Acceptance():
             report = _acceptance(report, message)
         case ProbeStarted():
-            probe = probe_state.started(report.probe, message.id, message.probe, message.gpus)
+            probe = probe_state.begin_run(report.probe, message.id, message.probe, message.gpus)
             report = replace(report, probe=probe)
         case ProbeProgressed():
             report = replace(report, probe=replace(report.probe, progress=message.progress))
         case ProbeEnded():
-            probe = probe_state.ended(report.probe, message.result, at=now.at, uptime=now.uptime)
+            probe = probe_state.end_run(report.probe, message.result, at=now.at, uptime=now.uptime)
             report = replace(report, probe=probe)
         case AgentStatus():
             report = _agent_status(report, message)
@@ -159,7 +159,7 @@ def _stored_state(report: Report, stored: StoredState, now: Now) -> Report:
     internal = report.internal
     inventory = gpu_inventory.restore(internal.inventory, stored, report.boot_id)
     ports = port_inventory.restore(internal.ports, stored.ports)
-    probe = probe_state.recalled(report.probe, stored.probe_results, stored.probe_runs, stored.probe_skips)
+    probe = probe_state.restore(report.probe, stored.probe_results, stored.probe_runs, stored.probe_skips)
     internal = replace(internal, inventory=inventory, ports=ports, restored=True)
     return health_reducer.restore(replace(report, internal=internal, probe=probe), stored, now)
 

@@ -42,4 +42,4 @@ def test_what_is_slow_is_configured_for_every_backend_and_shipped_for_each() -> 
 def test_an_agent_that_begins_on_a_host_that_is_up_for_long_has_missed_no_probe(tmp_path: Path) -> None:
     """The silence of the probe is counted from the agent's start, not from the boot."""
     configuration = load(None, {}, {"STATE_DIRECTORY": str(tmp_path)})
-    assert initial_report(configuration, began_at=1e6).probe.told_at == 1e6
+    assert initial_report(configuration, began_at=1e6).probe.last_ended_at == 1e6

@@ -12,7 +12,7 @@ import example_node as example
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.result import OUTCOMES, ProbeResult
-from gpumon.probe.core.state import ProbeState, ended, recalled
+from gpumon.probe.core.state import ProbeState, end_run, restore
 from gpumon.state.report import Report
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "probe.metrics"
@@ -31,7 +31,7 @@ RUNS = (
 def after(runs: Sequence[ProbeResult]) -> ProbeState:
     state = ProbeState(metrics=INITIAL)
     for run in runs:
-        state = ended(state, run)
+        state = end_run(state, run)
     return state
 
 
@@ -55,5 +55,5 @@ def test_a_restart_changes_no_metric_of_the_probe() -> None:
     before = after(RUNS)
     assert before.metrics.runs_total is not None
     assert before.metrics.skips_total is not None
-    state = recalled(ProbeState(metrics=INITIAL), RUNS, before.metrics.runs_total, before.metrics.skips_total)
+    state = restore(ProbeState(metrics=INITIAL), RUNS, before.metrics.runs_total, before.metrics.skips_total)
     assert page(state) == page(before)

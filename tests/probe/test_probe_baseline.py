@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpumon.probe.core.baseline import ENOUGH_RUNS, MOST_RUNS, Floors, Judge, chosen
+from gpumon.probe.core.baseline import ENOUGH_RUNS, MOST_RUNS, Floors, Judge, own_settings
 from gpumon.probe.core.plan import make_plans
 from gpumon.probe.core.probes import ALGORITHMS, GIB, PROBES
 from gpumon.probe.core.result import Comparison, Conditions, Measurement, ProbeResult, from_document, to_document
-from gpumon.probe.core.state import MOST_RESULTS, ProbeState, ended, recalled
+from gpumon.probe.core.state import MOST_RESULTS, ProbeState, end_run, restore
 
 HERE = Conditions(model="NVIDIA H200", gpus=("GPU-1", "GPU-2"), driver="580.65", host_gpus=2)
 SETTINGS = {"NCCL_RAS_ENABLE": "0"}
@@ -54,7 +54,7 @@ def run(
 def after(*results: ProbeResult) -> ProbeState:
     state = ProbeState()
     for result in results:
-        state = ended(state, result)
+        state = end_run(state, result)
     return state
 
 
@@ -147,7 +147,7 @@ def test_runs_on_some_of_the_gpus_are_no_news_for_one_on_all() -> None:
 def test_other_settings_of_nccl_begin_another_median(settings: Mapping[str, str], news: str) -> None:
     """By a variable of the configuration or a line of /etc/nccl.conf; not by how much NCCL is to say."""
     state = after(*map(run, range(10)))
-    judge = replace(judging(state), settings=chosen(settings, "default"))
+    judge = replace(judging(state), settings=own_settings(settings, "default"))
     assert judge.news(2, VERSIONS) == news
     assert judge.compare(measured(1e9), ranks=2, versions=VERSIONS).runs == (0 if news else 10)
 
@@ -165,7 +165,7 @@ def test_the_algorithm_of_the_probe_is_no_setting_of_the_host() -> None:
         )
         for names in (("default", "ring"), ("ring",))
     )
-    told = [chosen(plan.settings, plan.algorithm) for plan in (*both, *one)]
+    told = [own_settings(plan.settings, plan.algorithm) for plan in (*both, *one)]
     assert told[0] == told[1] == told[2]
     assert told[0]["/etc/nccl.conf"] == "A=1"
 
@@ -209,7 +209,7 @@ def test_what_was_stored_gives_the_same_median() -> None:
     """A restart begins no new one; what ended before the store could be read stands behind what it knew."""
     before = after(*map(run, range(7)), run(8, outcome="skipped"))
     stored = [from_document(to_document(one)) for one in before.known]
-    state = recalled(after(run(9)), stored, {"ok": 7.0, "skipped": 1.0}, {"busy": 1.0})
+    state = restore(after(run(9)), stored, {"ok": 7.0, "skipped": 1.0}, {"busy": 1.0})
     assert compared(state) == compared(after(*map(run, range(7)), run(9)))
     assert (state.last, state.ran[-1], state.history[0].id) == (run(9), run(9), "r0")
     assert state.metrics.runs_total is not None

@@ -17,7 +17,7 @@ from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Run, make_plans
 from gpumon.probe.core.probes import GIB, PROBES
 from gpumon.probe.core.result import Comparison, Measurement, ProbeResult, from_document, to_document
-from gpumon.probe.core.state import ProbeState, ended, recalled
+from gpumon.probe.core.state import ProbeState, end_run, restore
 from gpumon.probe.runner.assessment import make_judge
 from gpumon.state.report import Report
 
@@ -68,7 +68,7 @@ class Host:
             comparisons=(comparison,),
         )
         self.runs += 1
-        self.report = replace(self.report, probe=ended(self.report.probe, result))
+        self.report = replace(self.report, probe=end_run(self.report.probe, result))
         return comparison
 
     def declined(self, weekly: float = 0.01, weeks: int = 30) -> Comparison:
@@ -82,7 +82,7 @@ class Host:
     def forget(self) -> None:
         """Restart: what is known is what was stored."""
         stored = [from_document(json.loads(json.dumps(to_document(one)))) for one in self.report.probe.known]
-        self.report = replace(self.report, probe=recalled(ProbeState(), stored, {}, {}))
+        self.report = replace(self.report, probe=restore(ProbeState(), stored, {}, {}))
 
     def acknowledge(self) -> None:
         verdict = Verdict(

@@ -18,7 +18,7 @@ from gpumon.probe.core.conclusion import conclude
 from gpumon.probe.core.evidence import AllSeen, Sight, findings, see
 from gpumon.probe.core.frames import Account, Progress, Sized
 from gpumon.probe.core.locate import NO_PAIR, locate
-from gpumon.probe.core.nvlink_sharp import HIDDEN, LINKS, MAYBE_LOST, NOT_LINKS, told_apart
+from gpumon.probe.core.nvlink_sharp import HIDDEN, LINKS, MAYBE_LOST, NOT_LINKS, compare_algorithms
 from gpumon.probe.core.nvlink_sharp import LOST as LOST_SHARP
 from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Pairs, Run, make_plans, rounds
@@ -437,5 +437,5 @@ def test_lost_nvlink_sharp_is_told_apart_from_slow_links(
     default: tuple[float, float], ring: tuple[float, float | None], said: str
 ) -> None:
     """Down to the ring's level while that is as usual; a host whose default was never above it has lost nothing."""
-    assert told_apart([compared("default", *default), compared("ring", *ring)]) == said
-    assert told_apart([compared("default", *default)]) == ""
+    assert compare_algorithms([compared("default", *default), compared("ring", *ring)]) == said
+    assert compare_algorithms([compared("default", *default)]) == ""

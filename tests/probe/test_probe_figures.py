@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from gpumon.probe.core.baseline import Floors, Judge
-from gpumon.probe.core.nvlink_sharp import LOST, levelled, told_apart
+from gpumon.probe.core.nvlink_sharp import LOST, compare_algorithms, missing_gain
 from gpumon.probe.core.probes import GIB, MIB, PROBES
 from gpumon.probe.core.published_figures import NEAR, TABLE, figure, gain
 from gpumon.probe.core.result import Measurement
@@ -69,7 +69,7 @@ def test_a_default_at_the_level_of_the_ring_has_lost_nvlink_sharp(model: str, we
         both = [measured(size, default), measured(size, lost, algorithm="ring")]
         compared = [judge.compare(one, ranks=8, versions={}) for one in both]
         assert [one.low for one in compared] == ["expected" if said else "", ""]
-        assert told_apart(compared) == said
+        assert compare_algorithms(compared) == said
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_a_first_run_tells_that_the_default_is_no_faster_than_the_ring(
     judge = Judge(probe="allreduce", backend="nccl")
     both = [measured(size, well), measured(size, ring, algorithm="ring")]
     compared = [judge.compare(one, ranks=8, versions={}) for one in both]
-    assert bool(levelled(compared, lambda size: gain(model, 8, size))) == said
-    assert levelled(compared[:1], lambda size: gain(model, 8, size)) == ""
+    assert bool(missing_gain(compared, lambda size: gain(model, 8, size))) == said
+    assert missing_gain(compared[:1], lambda size: gain(model, 8, size)) == ""
 
 
 def test_every_figure_is_near_a_size_that_the_probe_measures() -> None:

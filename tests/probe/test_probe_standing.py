@@ -7,11 +7,11 @@ from dataclasses import replace
 import example_node as example
 import pytest
 
-from gpumon.probe.core.current_result import standing
+from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.core.state import MOST_RAN, ProbeState, ended, recalled
-from gpumon.probe.core.wording import numbered
+from gpumon.probe.core.state import MOST_RAN, ProbeState, end_run, restore
+from gpumon.probe.core.wording import index_ranges
 
 WRONG = replace(example.run(90, outcome="wrong"), wrong_elements=31)
 SLOW = example.run(80, outcome="degraded")
@@ -26,7 +26,7 @@ def some(hours: int, indexes: tuple[int, ...] = UPPER, outcome: str = "ok") -> P
 def after(*runs: ProbeResult) -> ProbeState:
     state = ProbeState(metrics=INITIAL)
     for run in runs:
-        state = ended(state, run)
+        state = end_run(state, run)
     return state
 
 
@@ -52,22 +52,22 @@ def after(*runs: ProbeResult) -> ProbeState:
 )
 def test_a_success_answers_only_for_the_gpus_that_it_had(runs: tuple[ProbeResult, ...], stands: int | None) -> None:
     """What was not well with others stands until they are in a run that is."""
-    assert standing(runs, "allreduce") == (None if stands is None else runs[stands])
+    assert current_result(runs, "allreduce") == (None if stands is None else runs[stands])
 
 
 def test_wrong_elements_stay_until_the_same_gpus_are_checked_again() -> None:
     """Also over a restart; runs on others are no all-clear, and a whole one is."""
     state = after(WRONG, some(9), some(8, outcome="degraded"))
-    again = recalled(ProbeState(metrics=INITIAL), state.history, {}, {})
+    again = restore(ProbeState(metrics=INITIAL), state.history, {}, {})
     for known in (state, again):
         assert known.metrics.wrong_elements == {"nccl": 31.0}
-        assert ended(known, example.run(1)).metrics.wrong_elements == {"nccl": 0.0}
+        assert end_run(known, example.run(1)).metrics.wrong_elements == {"nccl": 0.0}
 
 
 def test_a_run_that_stands_is_not_forgotten_for_those_that_left_its_gpus_out() -> None:
     """Jobs may keep a GPU for weeks, and what was wrong with it is still so."""
     state = after(WRONG, *(replace(some(80), id=f"run {number}") for number in range(3 * MOST_RAN)))
-    assert standing(state.ran, "allreduce") == WRONG
+    assert current_result(state.ran, "allreduce") == WRONG
     assert len(state.ran) == MOST_RAN + 1
     assert state.metrics.wrong_elements == {"nccl": 31.0}
 
@@ -78,4 +78,4 @@ def test_a_run_that_stands_is_not_forgotten_for_those_that_left_its_gpus_out() -
 )
 def test_gpus_are_told_by_their_numbers(indexes: tuple[int, ...], words: str) -> None:
     """In their order, and as a range where there is one."""
-    assert numbered(indexes) == words
+    assert index_ranges(indexes) == words

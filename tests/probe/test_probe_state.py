@@ -7,18 +7,18 @@ from dataclasses import replace
 import example_node as example
 
 from gpumon.probe.core.metrics import INITIAL
-from gpumon.probe.core.state import MOST_RAN, ProbeState, ended, started
+from gpumon.probe.core.state import MOST_RAN, ProbeState, begin_run, end_run
 
 OK = example.run(1)
 OTHER = replace(example.run(0), id="other", probe="broadcast")
-BEFORE = ended(ProbeState(metrics=INITIAL), OK)
+BEFORE = end_run(ProbeState(metrics=INITIAL), OK)
 
 
 def test_another_probe_moves_nothing_of_the_all_reduce() -> None:
     """Neither the last result nor a metric; but it loads the GPUs, and is on record."""
-    during = started(BEFORE, "other", "broadcast")
+    during = begin_run(BEFORE, "other", "broadcast")
     assert (during.running, during.running_probe, during.metrics.running) == ("other", "broadcast", 1)
-    after = ended(during, OTHER)
+    after = end_run(during, OTHER)
     assert (after.last, after.history, after.running) == (OK, (OK, OTHER), None)
     assert after.metrics == BEFORE.metrics
 
@@ -27,7 +27,7 @@ def test_runs_of_another_probe_push_out_none_of_the_all_reduce() -> None:
     """However often somebody asks for it; all that is remembered is known once, in order of time."""
     state = BEFORE
     for number in range(MOST_RAN + 1):
-        state = ended(state, replace(OTHER, id=f"other {number}", outcome="failed", started=OK.started + 1 + number))
+        state = end_run(state, replace(OTHER, id=f"other {number}", outcome="failed", started=OK.started + 1 + number))
     assert state.ran[0] == OK
     assert len(state.ran) == 1 + MOST_RAN
     assert [one.id for one in state.known] == [OK.id, *(f"other {number}" for number in range(MOST_RAN + 1))]
@@ -35,6 +35,6 @@ def test_runs_of_another_probe_push_out_none_of_the_all_reduce() -> None:
 
 def test_a_run_that_is_told_late_does_not_end_the_next() -> None:
     """The disk took its time with it, and another has begun: that one is still running."""
-    during = ended(started(BEFORE, "next", "allreduce"), replace(OK, id="late"))
+    during = end_run(begin_run(BEFORE, "next", "allreduce"), replace(OK, id="late"))
     assert (during.running, during.metrics.running) == ("next", 1)
-    assert ended(during, replace(OK, id="next")).metrics.running == 0
+    assert end_run(during, replace(OK, id="next")).metrics.running == 0

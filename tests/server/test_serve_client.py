@@ -18,7 +18,7 @@ from serving import TOKEN, Node, serving
 from gpumon.cli.client import Client, ClientError
 from gpumon.cli.main import main
 from gpumon.probe.core.result import ProbeRequest
-from gpumon.probe.core.state import ProbeState, ended
+from gpumon.probe.core.state import ProbeState, end_run
 from gpumon.state.report import Report
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: "
@@ -133,7 +133,7 @@ def test_run_in_progress_is_a_bar_on_a_terminal(
 ) -> None:
     """The bar shows the stage; after the run it is replaced by the table."""
     during = replace(samples.healthy(), probe=example.measuring())
-    after = replace(samples.healthy(), probe=ended(ProbeState(), example.run()))
+    after = replace(samples.healthy(), probe=end_run(ProbeState(), example.run()))
     node = Running(reports=[during, after], answer=ProbeRequest(id=example.run().id, accepted=True))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)

@@ -19,7 +19,7 @@ from gpumon.model.nvlink import Nvlink
 from gpumon.outputs.gpu_warnings import gpu_warnings
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Location, Pair
-from gpumon.probe.core.state import ProbeState, ended
+from gpumon.probe.core.state import ProbeState, end_run
 from gpumon.server.page import with_code
 from gpumon.server.page_plot import LABEL_DISTANCE, plot
 from gpumon.state.report import Report
@@ -335,7 +335,7 @@ def test_pairs_are_a_matrix(node: Node, port: int) -> None:
     )
     location = Location(sentence=sentence, ranks=(2,), pairs=pairs, evidence=("GPU 2 was hot.",))
     run = replace(example.run(), outcome="degraded", reason="baseline", hint=f"Low. {sentence}", location=location)
-    html = page(node, port, replace(samples.healthy(), probe=ended(ProbeState(), run)))
+    html = page(node, port, replace(samples.healthy(), probe=end_run(ProbeState(), run)))
     section = html[html.index('<section id="probe"') :]
     assert section.count(sentence) == 1
     assert 'class="erring" title="0 and 2: 90 GB/s, 25 % of the median">90</td>' in html
@@ -353,7 +353,7 @@ def test_other_probes_are_sentences(node: Node, port: int, monkeypatch: pytest.M
     """They are neither in the history nor in the figures of the all-reduce."""
     other = replace(PROBES["allreduce"], name="broadcast", title="broadcast")
     monkeypatch.setitem(PROBES, "broadcast", other)
-    state = ended(
+    state = end_run(
         samples.healthy().probe,
         replace(example.run(), id="other", probe="broadcast", outcome="degraded", reason="baseline"),
     )

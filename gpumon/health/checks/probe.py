@@ -200,7 +200,7 @@ def stale(facts: Facts) -> Finding | None:
     if facts.probe.running is not None:
         return None
     since = facts.now.uptime if facts.probe.free_since is None else facts.probe.free_since
-    silent = facts.now.uptime - max(facts.probe.told_at, since)
+    silent = facts.now.uptime - max(facts.probe.last_ended_at, since)
     if silent > PERIODS * facts.probe_interval:
         reason = f"No all-reduce has run for {silent / 3600:.0f} h, although the node was free."
         return unknown(f"{reason}{_last_skip(facts)}", Action.INSPECT, silent_seconds=silent)

@@ -10,7 +10,7 @@ from gpumon.outputs.formatting import rfc3339, stage
 from gpumon.outputs.partial_runs import partial_run_note
 from gpumon.outputs.responses.base import HostTime, Number, ResponseModel, metric_rows, row_values, timestamp
 from gpumon.outputs.responses.windows import HoldResponse
-from gpumon.probe.core.current_result import newest, standing
+from gpumon.probe.core.current_result import current_result, newest_result
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.metrics import AllReduce
 from gpumon.probe.core.probes import ALL_REDUCE
@@ -168,7 +168,7 @@ class CurrentResultResponse(ResponseModel):
 
     @classmethod
     def from_state(cls, state: ProbeState, probe: str, wall: float) -> CurrentResultResponse | None:
-        run = standing(state.ran, probe)
+        run = current_result(state.ran, probe)
         if run is None:
             return None
         return cls(
@@ -205,7 +205,7 @@ class ProbeResponse(ResponseModel):
         """Return the state of a probe. Only the all-reduce is scheduled and has metrics."""
         state, scheduled = report.probe, probe == ALL_REDUCE
         runs = state.running is not None and state.running_probe == probe
-        last = state.last if scheduled else newest(state.history, probe)
+        last = state.last if scheduled else newest_result(state.history, probe)
         return cls(
             probe=probe,
             running=state.running if runs else None,

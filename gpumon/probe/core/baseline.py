@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from gpumon.model.durations import utc
 from gpumon.probe.core.probes import ALGORITHMS
 from gpumon.probe.core.result import Comparison, Conditions, Measurement, ProbeResult
-from gpumon.probe.core.wording import numbered
+from gpumon.probe.core.wording import index_ranges
 
 ENOUGH_RUNS = 5
 """Min number of runs for a median."""
@@ -49,7 +49,7 @@ class Judge:
     backend: str
     conditions: Conditions = Conditions()
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of NCCL, from `chosen`."""
+    """Settings of NCCL, from `own_settings`."""
     history: Sequence[ProbeResult] = ()
     """Earlier good runs, newest last."""
     expected: Callable[[Measurement], Figure | None] = field(default=lambda _: None)
@@ -130,11 +130,11 @@ def good_runs(known: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[Prob
 
 def _key(result: ProbeResult) -> Mapping[str, object]:
     """Return the conditions of a run. Its settings are those of its first algorithm."""
-    settings = chosen(result.settings, next((one.algorithm for one in result.measurements), ""))
+    settings = own_settings(result.settings, next((one.algorithm for one in result.measurements), ""))
     return _conditions(result.conditions, result.ranks, result.versions, settings)
 
 
-def chosen(settings: Mapping[str, str], algorithm: str) -> Mapping[str, str]:
+def own_settings(settings: Mapping[str, str], algorithm: str) -> Mapping[str, str]:
     """Return the settings that were chosen for this host, without those of the algorithm and of NCCL's log."""
     own = ALGORITHMS.get(algorithm, {})
     return {name: value for name, value in settings.items() if name not in own and not name.startswith(_TELLING)}
@@ -142,7 +142,7 @@ def chosen(settings: Mapping[str, str], algorithm: str) -> Mapping[str, str]:
 
 def _numbered(key: Mapping[str, object], here: Conditions) -> Mapping[str, object]:
     """Return the conditions with GPU indexes in place of UUIDs, if they are known."""
-    return {**key, "on": f"GPUs {numbered(here.indexes)}"} if here.indexes and key["on"] != ALL else key
+    return {**key, "on": f"GPUs {index_ranges(here.indexes)}"} if here.indexes and key["on"] != ALL else key
 
 
 def _change(name: str, then: object, now: object) -> str:

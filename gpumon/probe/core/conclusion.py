@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpumon.probe.core.baseline import Judge
-from gpumon.probe.core.evidence import NOTHING_SEEN, AllSeen, told
+from gpumon.probe.core.evidence import NOTHING_SEEN, AllSeen, finding_sentences
 from gpumon.probe.core.frames import SETUP_STAGES
 from gpumon.probe.core.locate import locate
 from gpumon.probe.core.next_step import comparisons
-from gpumon.probe.core.nvlink_sharp import levelled, told_apart
+from gpumon.probe.core.nvlink_sharp import compare_algorithms, missing_gain
 from gpumon.probe.core.passes import Ending, Pass, measurements, wrong_elements
 from gpumon.probe.core.plan import Plan, Run, memory_needed_on_cpu
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import MIB, Probe
-from gpumon.probe.core.remedies import more, remedy, trial, unread
+from gpumon.probe.core.remedies import file_system_hint, interpreter_hint, log_hint, remedy
 from gpumon.probe.core.result import DECISIVE, SUCCESSES, Comparison, Location, ProbeResult
 
 LOCATED = ("degraded", "wrong")
@@ -82,13 +82,13 @@ def _apart(verdict: _Verdict, compared: Sequence[Comparison], judge: Judge) -> s
     """Return what the two algorithms show together, if both were measured."""
     if verdict.outcome not in SUCCESSES:
         return ""
-    return told_apart(compared) or levelled(compared, judge.gain)
+    return compare_algorithms(compared) or missing_gain(compared, judge.gain)
 
 
 def _hint(verdict: _Verdict, plan: Plan, apart: str, location: Location | None, seen: AllSeen) -> str:
     """Return the hint. The remedy comes last."""
     if verdict.outcome in BROKEN:
-        return " ".join((verdict.hint, *told(seen)))
+        return " ".join((verdict.hint, *finding_sentences(seen)))
     where = location.sentence if location is not None else ""
     left_out = _left_out(plan) if verdict.outcome in DECISIVE else ""
     return " ".join(filter(None, (verdict.hint, apart, where, left_out, verdict.remedy)))
@@ -107,7 +107,7 @@ def _left_out(plan: Plan) -> str:
     )
 
 
-def mistaken(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeResult:
+def unjudged(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeResult:
     """Return the result of a run that the agent failed to judge. It does not blame any GPU."""
     return ProbeResult(
         id=run.id,
@@ -152,7 +152,7 @@ def _unkillable(one: Pass, ending: Ending) -> _Verdict | None:
         return None
     pids = ", ".join(map(str, ending.abandoned))
     stages = {account.progress.stage for account in one.accounts if account.pid in ending.abandoned}
-    files = unread(one, next(iter(stages))) if len(stages) == 1 else ""
+    files = file_system_hint(one, next(iter(stages))) if len(stages) == 1 else ""
     where = f"at a file. {files} If it remains, reboot the node." if files else "in the driver. Reboot the node."
     hint = f"SIGKILL does not end pid {pids}: it is blocked in the kernel, most likely {where}"
     if ending.aborted is not None:
@@ -194,7 +194,7 @@ def _late(one: Pass, ending: Ending) -> _Verdict | None:
     whole = (
         ending.duration > one.plan.deadline / 2
     )  # a later pass has only the rest of the deadline, and the first has read the files
-    known = remedy(said) or (whole and unread(one, behind.stage)) or more(one)
+    known = remedy(said) or (whole and file_system_hint(one, behind.stage)) or log_hint(one)
     hint = f"Not done after {one.plan.deadline:g} s ({places}). {known}"
     return _Verdict(outcome="timeout", reason=behind.stage, hint=hint)
 
@@ -205,8 +205,8 @@ def _failed(one: Pass, ending: Ending) -> _Verdict | None:
     cause = next((each for each in one.accounts if each.rank == ending.first_failed), one.accounts[0])
     device = f" ({one.plan.gpus[cause.rank]})" if one.plan.gpus else ""
     hint = f"Rank {cause.rank}{device} at {cause.progress}: {cause.error or _exit(cause.status)}."
-    known = (trial(one, cause), remedy(cause.error + _printable(cause.output)))
-    hint = " ".join((hint, *(filter(None, known) if any(known) else (more(one),))))
+    known = (interpreter_hint(one, cause), remedy(cause.error + _printable(cause.output)))
+    hint = " ".join((hint, *(filter(None, known) if any(known) else (log_hint(one),))))
     return _Verdict(outcome="failed", reason="setup" if cause.progress.stage in SETUP_STAGES else "ranks", hint=hint)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from gpumon.probe.core.result import DECISIVE, SUCCESSES, ProbeResult
 
 
-def standing(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
+def current_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
     """Return the newest run, or an earlier one with a fault that no later success covers. Runs are newest last.
 
     A success covers a fault if it used all GPUs of the host, or all GPUs of the run with the fault. Skips do not count.
@@ -24,12 +24,12 @@ def standing(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
     return found
 
 
-def checked(runs: Iterable[ProbeResult], probe: str) -> ProbeResult | None:
+def checked_result(runs: Iterable[ProbeResult], probe: str) -> ProbeResult | None:
     """Return the same among runs that checked their data."""
-    return standing([one for one in runs if one.outcome in DECISIVE], probe)
+    return current_result([one for one in runs if one.outcome in DECISIVE], probe)
 
 
-def newest(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
+def newest_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
     """Return the last run, whatever its outcome."""
     return next((one for one in reversed(runs) if one.probe == probe), None)
 

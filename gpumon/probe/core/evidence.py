@@ -143,7 +143,7 @@ def findings(seen: AllSeen) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def told(seen: AllSeen) -> tuple[str, ...]:
+def finding_sentences(seen: AllSeen) -> tuple[str, ...]:
     """Return all findings as sentences."""
     found = findings(seen)
     return tuple(f"{name(uuid, seen)}: {word}." for uuid, words in found.items() for word in words)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from gpumon.probe.core.evidence import NOTHING_SEEN, AllSeen, findings, name, told
+from gpumon.probe.core.evidence import NOTHING_SEEN, AllSeen, finding_sentences, findings, name
 from gpumon.probe.core.passes import Pass, measurements, pairs
-from gpumon.probe.core.peer_access import OK, Ends, lacking
+from gpumon.probe.core.peer_access import OK, Ends, missing_access
 from gpumon.probe.core.plan import Measure
 from gpumon.probe.core.result import Location, Pair
 
@@ -47,14 +47,14 @@ def locate(one: Pass, seen: AllSeen = NOTHING_SEEN) -> Location | None:
     blame = _blame(one, found, names, seen)
     if blame is None:
         return None
-    lacks = lacking({uuid: seen[uuid] for uuid in one.plan.gpus if uuid in seen})
+    lacks = missing_access({uuid: seen[uuid] for uuid in one.plan.gpus if uuid in seen})
     blame = _with_access(one, blame, lacks, names) or _with_cause(one, blame, findings(seen), names)
     return Location(
         sentence=f"{blame.sentence}.",
         ranks=blame.ranks,
         gpus=tuple(one.plan.gpus[rank] for rank in blame.ranks) if one.plan.gpus else (),
         pairs=tuple(replace(pair, peer_access=_access(one, pair, seen)) for pair in found),
-        evidence=(*told(seen), *_apart_by_access(lacks, names), *_cut_off(found, names)),
+        evidence=(*finding_sentences(seen), *_apart_by_access(lacks, names), *_cut_off(found, names)),
     )
 
 
@@ -162,7 +162,7 @@ def _may_be_built_so(one: Pass, ranks: Sequence[int], found: Sequence[Pair], see
     return bool(one.plan.gpus and ranks) and one.plan.ranks < FOUR and not linked
 
 
-def doubtful(found: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
+def slow_pairs(found: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
     """Return pairs that look slow compared with the faster half: of 4 ranks one slow rank affects half of all pairs."""
     ordered = sorted((pair.bandwidth for pair in found), reverse=True)
     usual = statistics.median(ordered[: max(1, len(ordered) // 2)])

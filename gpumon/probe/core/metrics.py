@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gpumon.model.reading import KEY_SEPARATOR, agent
-from gpumon.probe.core.current_result import checked
+from gpumon.probe.core.current_result import checked_result
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, SUCCESSES, Comparison, Measurement, ProbeResult
 
@@ -74,7 +74,7 @@ def fold_result(metrics: AllReduce, result: ProbeResult, ran: Sequence[ProbeResu
         last_run_timestamp_seconds=result.ended,
         duration_seconds=result.duration_seconds,
     )
-    told = checked((*ran, result), ALL_REDUCE)
+    told = checked_result((*ran, result), ALL_REDUCE)
     if told is not None and told.wrong_elements is not None:
         metrics = replace(metrics, wrong_elements={told.backend: float(told.wrong_elements)})
     return _succeeded(metrics, result) if result.outcome in SUCCESSES else metrics

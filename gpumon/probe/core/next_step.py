@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpumon.probe.core.baseline import Judge, saturating
-from gpumon.probe.core.locate import culprits, doubtful
-from gpumon.probe.core.passes import Pass, measured, measurements, pairs
+from gpumon.probe.core.locate import culprits, slow_pairs
+from gpumon.probe.core.passes import Pass, measurements, pairs, step_measurements
 from gpumon.probe.core.plan import Measure, Pairs, Step, rounds
 from gpumon.probe.core.result import Comparison, Measurement
 
@@ -38,7 +38,7 @@ def next_step(one: Pass, judge: Judge) -> Step | None:
 
 def _slow_again(one: Pass, tries: Sequence[Pairs]) -> Pairs | None:
     found = pairs(one)
-    slow, named = set(doubtful(found)), set(culprits(found, one.plan.ranks))
+    slow, named = set(slow_pairs(found)), set(culprits(found, one.plan.ranks))
     most = TRIES if named and all(named <= set(pair) for pair in slow) else MOST_TRIES
     if not slow or len(tries) >= most or any(any(pair.wrong) for pair in found):
         return None
@@ -55,7 +55,9 @@ def comparisons(one: Pass, judge: Judge, *, low: bool = False) -> tuple[Comparis
 def _again(one: Pass, number: int, judge: Judge) -> Measure | None:
     """Return a repeat of low sizes: a drop counts only if a repeat confirms it, because healthy hosts vary too."""
     step = one.plan.measures[number]
-    low = [comparison.bytes for comparison in _compared(one, measured(one, number, step), judge) if comparison.low]
+    low = [
+        comparison.bytes for comparison in _compared(one, step_measurements(one, number, step), judge) if comparison.low
+    ]
     if not low:
         return None
     return Measure(collective=step.collective, dtype=step.dtype, sizes=tuple(low))

@@ -24,7 +24,7 @@ LEVELLED = (
 HIDDEN = "The default, with NVLink SHARP, is as usual; the ring, over the links alone, is low."
 
 
-def told_apart(compared: Sequence[Comparison]) -> str:
+def compare_algorithms(compared: Sequence[Comparison]) -> str:
     """Return what the two algorithms show together at the largest size; empty if only one was measured."""
     default, ring = _largest(compared)
     if default is None or ring is None or not (default.low or ring.low):
@@ -39,7 +39,7 @@ def told_apart(compared: Sequence[Comparison]) -> str:
     return LOST if usual is not None and usual > LEVEL * usual_ring else NOT_LINKS
 
 
-def levelled(compared: Sequence[Comparison], gain: Callable[[int], float | None]) -> str:
+def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | None]) -> str:
     """Return what the two show without a usual figure. `gain`: what NVLink SHARP adds, see published_figures.gain.
 
     It reports a loss if less than half of the gain is there: hosts differ by a few percent.

@@ -56,12 +56,12 @@ def measurements(one: Pass) -> tuple[Measurement, ...]:
     found: dict[tuple[str, str, str, int], Measurement] = {}
     for number, step in enumerate(one.steps):
         if isinstance(step, Measure):
-            for measurement in measured(one, number, step):
+            for measurement in step_measurements(one, number, step):
                 found[measurement.key] = _better(found.get(measurement.key), measurement)
     return tuple(found.values())
 
 
-def measured(one: Pass, number: int, step: Measure) -> tuple[Measurement, ...]:
+def step_measurements(one: Pass, number: int, step: Measure) -> tuple[Measurement, ...]:
     """Return every size of one step that all ranks have measured."""
     keys = [(number, size) for size in step.sizes]
     whole = [key for key in keys if one.complete and all(key in account.sizes for account in one.accounts)]

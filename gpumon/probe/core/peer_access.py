@@ -16,7 +16,7 @@ Ends = tuple[str, str]
 """UUIDs of two GPUs, in the order of the run."""
 
 
-def lacking(seen: AllSeen) -> dict[Ends, str]:
+def missing_access(seen: AllSeen) -> dict[Ends, str]:
     """Return what pairs lack, in words that follow their names. `seen`: the GPUs of the run, in order."""
     told = {ends: access for ends in combinations(seen, 2) if (access := seen[ends[0]].last.peer_access.get(ends[1]))}
     known = told if _is_whole(seen) else {}

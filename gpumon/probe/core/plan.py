@@ -139,7 +139,7 @@ class Plan:
     """For tests: what one rank does wrong. The worker's Fault parses it."""
     simulated: bool = False
     free: float | None = None
-    """Bytes of free memory when the plan was made, see `fitting`."""
+    """Bytes of free memory when the plan was made, see `fit_to_memory`."""
 
     @property
     def left_out(self) -> tuple[int, ...]:
@@ -195,7 +195,7 @@ def memory_needed_on_cpu(size: int, ranks: int) -> float:
     return ranks * (BUFFERS * size / CPU_SHARE + CPU_OVERHEAD_BYTES)
 
 
-def fitting(setting: Setting, ranks: int, free: float | None) -> Setting:
+def fit_to_memory(setting: Setting, ranks: int, free: float | None) -> Setting:
     """Return the setting with the larger sizes that fit; on the CPU, without the sizes that do not fit.
 
     `free`: bytes on each GPU, or on the CPU for all ranks together; None: unknown.
@@ -226,12 +226,12 @@ def make_plans(
 ) -> tuple[Plan, ...]:
     """Return a plan for each algorithm: one rank for each real GPU over NCCL, else ranks on the CPU over gloo.
 
-    `gpus`: UUIDs. `free`: see `fitting`. `environment`: what the configuration adds; nothing else is inherited.
+    `gpus`: UUIDs. `free`: see `fit_to_memory`. `environment`: what the configuration adds; nothing else is inherited.
     `algorithms`: for NCCL; empty for the probe's own.
     """
     real = () if simulated else tuple(gpus)
     ranks = len(real) or cpu_ranks
-    setting = fitting(probe.gpu if real else probe.cpu, ranks, free)
+    setting = fit_to_memory(probe.gpu if real else probe.cpu, ranks, free)
     given = _ENVIRONMENT | dict(environment or {}) | {"CUDA_VISIBLE_DEVICES": ",".join(real)}
     return tuple(
         Plan(

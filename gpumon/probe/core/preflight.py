@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
-from gpumon.probe.core.wording import enumerated
+from gpumon.probe.core.wording import join_words
 
 GIB = 1 << 30
 IDLE_BYTES = GIB
@@ -55,14 +55,14 @@ class Skip:
 # Node
 
 
-def disabled(situation: PreflightFacts) -> Skip | None:
-    if situation.enabled:
+def disabled(facts: PreflightFacts) -> Skip | None:
+    if facts.enabled:
         return None
     return Skip(reason="disabled", hint="Set probe.enabled to true to let probes run.")
 
 
-def single_gpu(situation: PreflightFacts) -> Skip | None:
-    if situation.simulated or situation.alone or max(len(situation.gpus), situation.expected) != 1:
+def single_gpu(facts: PreflightFacts) -> Skip | None:
+    if facts.simulated or facts.alone or max(len(facts.gpus), facts.expected) != 1:
         return None
     hint = (
         "An all-reduce needs two GPUs; nothing is wrong. "
@@ -71,44 +71,44 @@ def single_gpu(situation: PreflightFacts) -> Skip | None:
     return Skip(reason="single_gpu", hint=hint)
 
 
-def released(situation: PreflightFacts) -> Skip | None:
-    if not situation.released:
+def released(facts: PreflightFacts) -> Skip | None:
+    if not facts.released:
         return None
     return Skip(reason="released", hint="GPUs are released: run again when the release has ended.")
 
 
-def maintained(situation: PreflightFacts) -> Skip | None:
-    if not situation.maintained:
+def maintained(facts: PreflightFacts) -> Skip | None:
+    if not facts.maintained:
         return None
     hint = "The node is in maintenance: run again when it has ended, or end it with `gpumon maintenance end`."
     return Skip(reason="maintenance", hint=hint)
 
 
-def held(situation: PreflightFacts) -> Skip | None:
-    return Skip(reason="held", hint=situation.held) if situation.held else None
+def held(facts: PreflightFacts) -> Skip | None:
+    return Skip(reason="held", hint=facts.held) if facts.held else None
 
 
-def unrecalled(situation: PreflightFacts) -> Skip | None:
+def unrecalled(facts: PreflightFacts) -> Skip | None:
     """Refuse until the store is read: it may hold a hold from before the start."""
-    if situation.recalled:
+    if facts.recalled:
         return None
-    remedy = situation.store or "Try again in a moment; `gpumon status` shows problems of the store"
+    remedy = facts.store or "Try again in a moment; `gpumon status` shows problems of the store"
     hint = f"The store has not been read, so it is unknown whether a hold is active. {remedy}."
     return Skip(reason="held", hint=hint)
 
 
-def unkillable(situation: PreflightFacts) -> Skip | None:
-    if not situation.unkillable:
+def unkillable(facts: PreflightFacts) -> Skip | None:
+    if not facts.unkillable:
         return None
-    pids = ", ".join(map(str, situation.unkillable))
+    pids = ", ".join(map(str, facts.unkillable))
     return Skip(reason="busy", hint=f"A rank of an earlier run cannot be killed (pid {pids}): reboot the node.")
 
 
-def no_scheduler_gate(situation: PreflightFacts) -> Skip | None:
+def no_scheduler_gate(facts: PreflightFacts) -> Skip | None:
     """Refuse scheduled runs if a scheduler may start a job at any moment: idle GPUs do not rule that out."""
-    if not situation.scheduled or situation.simulated or situation.gated or situation.schedulers == ():
+    if not facts.scheduled or facts.simulated or facts.gated or facts.schedulers == ():
         return None
-    found = ", ".join(situation.schedulers or ()) or "A scheduler may exist that"
+    found = ", ".join(facts.schedulers or ()) or "A scheduler may exist that"
     hint = (
         f"{found} schedules jobs on the GPUs of this host: set probe.scheduler_gate to a command that "
         "asks it whether the node is free. A run on request needs no gate."
@@ -116,11 +116,11 @@ def no_scheduler_gate(situation: PreflightFacts) -> Skip | None:
     return Skip(reason="no_scheduler_gate", hint=hint)
 
 
-def unseen(situation: PreflightFacts) -> Skip | None:
-    missing = situation.expected - len(situation.gpus)
+def unseen(facts: PreflightFacts) -> Skip | None:
+    missing = facts.expected - len(facts.gpus)
     if missing <= 0:
         return None
-    hint = f"{missing} of {situation.expected} GPUs are missing, so it is unknown whether they are in use."
+    hint = f"{missing} of {facts.expected} GPUs are missing, so it is unknown whether they are in use."
     return Skip(reason="busy", hint=hint)
 
 
@@ -142,19 +142,19 @@ class Gate(NamedTuple):
     hint: str
     """Contains {gpus} for the words."""
 
-    def skip(self, situation: PreflightFacts, gpus: Iterable[GpuUse]) -> Skip | None:
-        words = [sign for gpu in gpus for sign in self.signs(gpu, situation)]
+    def skip(self, facts: PreflightFacts, gpus: Iterable[GpuUse]) -> Skip | None:
+        words = [sign for gpu in gpus for sign in self.signs(gpu, facts)]
         some = [*words[:MOST_TOLD], f"{len(words) - MOST_TOLD} more"] if len(words) > MOST_TOLD + 1 else words
-        return Skip(reason=self.reason, hint=self.hint.format(gpus=enumerated(some))) if words else None
+        return Skip(reason=self.reason, hint=self.hint.format(gpus=join_words(some))) if words else None
 
 
-def _partitioned(gpu: GpuUse, situation: PreflightFacts) -> Iterator[str]:
-    if gpu.mig and not situation.simulated:
+def _partitioned(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
+    if gpu.mig and not facts.simulated:
         yield f"GPU {gpu.index}"
 
 
-def _exclusive(gpu: GpuUse, situation: PreflightFacts) -> Iterator[str]:
-    if gpu.compute_mode in EXCLUSIVE and not situation.simulated:
+def _exclusive(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
+    if gpu.compute_mode in EXCLUSIVE and not facts.simulated:
         yield f"{EXCLUSIVE[gpu.compute_mode]} GPU {gpu.index}"
 
 
@@ -173,7 +173,7 @@ def _at_work(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
     if (gpu.traffic or 0.0) > IDLE_TRAFFIC:
         signs.append(f"moves {(gpu.traffic or 0.0) / 1e9:.1f} GB/s over its links")
     if signs:
-        yield f"GPU {gpu.index} {enumerated(signs)}"
+        yield f"GPU {gpu.index} {join_words(signs)}"
 
 
 def _unknown(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
@@ -181,13 +181,13 @@ def _unknown(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
         yield f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "")
 
 
-def _short_of_memory(gpu: GpuUse, situation: PreflightFacts) -> Iterator[str]:
-    if gpu.memory_free is not None and gpu.memory_free < situation.memory_needed and not situation.simulated:
-        yield f"GPU {gpu.index} has {gpu.memory_free / GIB:.1f} GiB free of the {situation.memory_needed / GIB:.1f}"
+def _short_of_memory(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
+    if gpu.memory_free is not None and gpu.memory_free < facts.memory_needed and not facts.simulated:
+        yield f"GPU {gpu.index} has {gpu.memory_free / GIB:.1f} GiB free of the {facts.memory_needed / GIB:.1f}"
 
 
-def _restless(gpu: GpuUse, situation: PreflightFacts) -> Iterator[str]:
-    if (gpu.idle_seconds or 0.0) < situation.idle_seconds:
+def _restless(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
+    if (gpu.idle_seconds or 0.0) < facts.idle_seconds:
         yield f"GPU {gpu.index} {gpu.idle_seconds or 0.0:.0f} s"
 
 
@@ -208,86 +208,86 @@ GATES = (
 _IDLENESS = Gate("busy", _restless, _UNTIL_IDLE)
 
 
-def may_run(situation: PreflightFacts) -> Skip | None:
+def may_run(facts: PreflightFacts) -> Skip | None:
     """Return the first objection; None if a run on the `usable` GPUs may begin."""
-    skip = next(filter(None, (guard(situation) for guard in GUARDS)), None)
-    if skip is not None or is_partial(situation):
+    skip = next(filter(None, (guard(facts) for guard in GUARDS)), None)
+    if skip is not None or is_partial(facts):
         return skip
-    return _of_gpus(situation) or unseen(situation) or _not_idle_yet(situation)
+    return _of_gpus(facts) or unseen(facts) or _not_idle_yet(facts)
 
 
-def usable(situation: PreflightFacts) -> tuple[str, ...]:
+def usable(facts: PreflightFacts) -> tuple[str, ...]:
     """Return the UUIDs of the GPUs for a run: all of the host, or in a partial run the idle ones."""
-    return tuple(gpu.uuid for gpu in (_free(situation) if is_partial(situation) else situation.gpus))
+    return tuple(gpu.uuid for gpu in (_free(facts) if is_partial(facts) else facts.gpus))
 
 
-def is_partial(situation: PreflightFacts) -> bool:
+def is_partial(facts: PreflightFacts) -> bool:
     """Return whether a run leaves out GPUs that are, or may be, in use; it waits for GPUs to be idle."""
-    if not situation.partial or (_of_gpus(situation) is None and unseen(situation) is None):
+    if not facts.partial or (_of_gpus(facts) is None and unseen(facts) is None):
         return False
-    return len(_free(situation)) >= LEAST_PARTIAL
+    return len(_free(facts)) >= LEAST_PARTIAL
 
 
-def _free(situation: PreflightFacts) -> tuple[GpuUse, ...]:
+def _free(facts: PreflightFacts) -> tuple[GpuUse, ...]:
     gates = (*GATES, _IDLENESS)
-    return tuple(gpu for gpu in situation.gpus if not any(gate.skip(situation, (gpu,)) for gate in gates))
+    return tuple(gpu for gpu in facts.gpus if not any(gate.skip(facts, (gpu,)) for gate in gates))
 
 
-def _of_gpus(situation: PreflightFacts) -> Skip | None:
-    return next(filter(None, (gate.skip(situation, situation.gpus) for gate in GATES)), None)
+def _of_gpus(facts: PreflightFacts) -> Skip | None:
+    return next(filter(None, (gate.skip(facts, facts.gpus) for gate in GATES)), None)
 
 
-def _not_idle_yet(situation: PreflightFacts) -> Skip | None:
-    skip = _IDLENESS.skip(situation, situation.gpus)
+def _not_idle_yet(facts: PreflightFacts) -> Skip | None:
+    skip = _IDLENESS.skip(facts, facts.gpus)
     if skip is None:
         return None
-    wait = max(situation.idle_seconds - (gpu.idle_seconds or 0.0) for gpu in situation.gpus)
+    wait = max(facts.idle_seconds - (gpu.idle_seconds or 0.0) for gpu in facts.gpus)
     return Skip(reason=skip.reason, hint=skip.hint, wait=wait)
 
 
-def algorithms(situation: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, ...]:
+def algorithms(facts: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the NCCL algorithms to measure; empty for the probe's own. `chosen`: by the configuration.
 
     NVLink SHARP takes slots of the NVSwitches, and a job that finds none left fails: beside jobs only the ring is safe.
     In a fabric of several nodes these jobs may be on another node.
     """
-    if situation.alone:
+    if facts.alone:
         return ()
-    if is_partial(situation):
+    if is_partial(facts):
         return RING
-    return tuple(chosen) or (RING if situation.clique else ())
+    return tuple(chosen) or (RING if facts.clique else ())
 
 
 # During a run
 
 
-def intruders(situation: PreflightFacts, used: Collection[str] | None = None) -> Skip | None:
+def intruders(facts: PreflightFacts, used: Collection[str] | None = None) -> Skip | None:
     """Return why a run in progress must end. `used`: UUIDs of its GPUs, None for all.
 
     The load of the run shows on real GPUs, but not on those of a simulated node.
     """
-    asked = released(situation) or maintained(situation) or held(situation)
+    asked = released(facts) or maintained(facts) or held(facts)
     if asked is not None:
         return asked
-    gpus = [gpu for gpu in situation.gpus if used is None or gpu.uuid in used]
+    gpus = [gpu for gpu in facts.gpus if used is None or gpu.uuid in used]
     came = [f"GPU {gpu.index}" for gpu in gpus if gpu.foreign]
     if came:
         hint = f"Another process came to {', '.join(came)}. Run again when the GPUs are free."
         return Skip(reason="busy", hint=hint)
-    signs = [sign for gpu in gpus for sign in _at_work(gpu, situation)] if situation.simulated else []
+    signs = [sign for gpu in gpus for sign in _at_work(gpu, facts)] if facts.simulated else []
     if signs:
         return Skip(reason="busy", hint=f"{', '.join(signs)}. Run again when that is over.")
-    return unwatched(situation)
+    return unwatched(facts)
 
 
-def unwatched(situation: PreflightFacts) -> Skip | None:
+def unwatched(facts: PreflightFacts) -> Skip | None:
     """End the run if a job that comes would not be noticed."""
-    patience = UNSEEN_SECONDS + min(situation.poll_seconds, POLL_SECONDS)
-    late = {uuid: seconds for uuid, seconds in situation.unobserved.items() if seconds > patience}
+    patience = UNSEEN_SECONDS + min(facts.poll_seconds, POLL_SECONDS)
+    late = {uuid: seconds for uuid, seconds in facts.unobserved.items() if seconds > patience}
     if not late:
         return None
-    known = {gpu.uuid: f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "") for gpu in situation.gpus}
-    gpus = enumerated([known.get(one, one) for one in late])
+    known = {gpu.uuid: f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "") for gpu in facts.gpus}
+    gpus = join_words([known.get(one, one) for one in late])
     hint = (
         f"For {max(late.values()):.0f} s the processes on {gpus} were not read: a job may have started. "
         "Run again when the agent can read its GPUs; `gpumon status` shows why it cannot."

@@ -39,7 +39,7 @@ TORCH = (2, 6)
 """Oldest version of PyTorch that is tested."""
 
 
-def trial(one: Pass, cause: Account) -> str:
+def interpreter_hint(one: Pass, cause: Account) -> str:
     """Return how to find out what is wrong with the interpreter or its torch."""
     python, stage = one.plan.python, cause.progress.stage
     if stage == "start" and cause.error:
@@ -54,7 +54,7 @@ def trial(one: Pass, cause: Account) -> str:
     return ""
 
 
-def unread(one: Pass, stage: str) -> str:
+def file_system_hint(one: Pass, stage: str) -> str:
     """Return a hint about file systems: before the ranks join, a hang is most likely a wait for a file."""
     if stage not in TRIALS:
         return ""
@@ -62,7 +62,7 @@ def unread(one: Pass, stage: str) -> str:
     return f"{where} Try `{one.plan.python} -I {TRIALS[stage]}`."
 
 
-def more(one: Pass) -> str:
+def log_hint(one: Pass) -> str:
     """Return where to look if no remedy is known."""
     louder = "; `probe.nccl_environment: {NCCL_DEBUG: INFO}` makes NCCL log more"
     return f"The log of the run has the last output of its ranks{louder if one.plan.gpus else ''}."

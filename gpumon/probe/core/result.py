@@ -186,7 +186,7 @@ def to_document(result: ProbeResult) -> dict[str, Any]:
 
 def from_document(document: Mapping[str, Any]) -> ProbeResult:
     """Return the result of a JSON document; unknown members are ignored. Raises TypeError and ValueError."""
-    result: ProbeResult = decoded(ProbeResult, document)
+    result: ProbeResult = decode(ProbeResult, document)
     if result.ended > LATEST:
         raise ValueError(f"{result.started:.0f} is no time")
     return result
@@ -210,22 +210,22 @@ MOST = 1e21
 """Upper limit of valid figures, which also excludes infinity and NaN. The lower limit is 0."""
 
 
-def decoded(kind: Any, value: Any) -> Any:
+def decode(kind: Any, value: Any) -> Any:
     """Return `value` as this type. An object may have unknown members. Raises TypeError and ValueError."""
     if attributes := _attributes(kind):
         known = _object(value)
-        return kind(**{name: decoded(one, known[name]) for name, one in attributes.items() if name in known})
+        return kind(**{name: decode(one, known[name]) for name, one in attributes.items() if name in known})
     parts = get_args(kind)
     match get_origin(kind):
         case None:
             return _plain(kind, value)
         case origin if origin is UnionType:  # an optional type; there are no other unions
-            return None if value is None else decoded(parts[0], value)
+            return None if value is None else decode(parts[0], value)
         case origin if origin is tuple:
             kinds = parts[:1] * len(_list(value)) if parts[-1] is Ellipsis else parts
-            return tuple(decoded(part, one) for part, one in zip(kinds, _list(value), strict=True))
+            return tuple(decode(part, one) for part, one in zip(kinds, _list(value), strict=True))
         case _:
-            return {decoded(parts[0], key): decoded(parts[1], one) for key, one in _object(value).items()}
+            return {decode(parts[0], key): decode(parts[1], one) for key, one in _object(value).items()}
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpumon.probe.core.baseline import good_runs
-from gpumon.probe.core.current_result import checked, standing
+from gpumon.probe.core.current_result import checked_result, current_result
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.metrics import AllReduce, fold_result
 from gpumon.probe.core.probes import ALL_REDUCE
@@ -48,7 +48,7 @@ class ProbeState:
     """Boot clock."""
     next_run: float | None = None
     """Wall time of the next scheduled run."""
-    told_at: float = 0.0
+    last_ended_at: float = 0.0
     """When the last all-reduce ended that was not skipped, else when the agent started: as Now.uptime."""
     free_since: float | None = None
     """Since when only the agent itself has prevented a run, likewise; None: something else does."""
@@ -66,12 +66,12 @@ class ProbeState:
         return tuple(sorted(each.values(), key=lambda one: one.started))
 
 
-def started(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = ()) -> ProbeState:
+def begin_run(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = ()) -> ProbeState:
     """Return the state after a run began that loads these GPUs."""
     return replace(state, running=run, running_probe=probe, gpus=gpus, metrics=replace(state.metrics, running=1.0))
 
 
-def ended(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: float = 0.0) -> ProbeState:
+def end_run(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: float = 0.0) -> ProbeState:
     """Return the state after a run ended or was skipped. `at` and `lived`: now, on the clocks of Now."""
     own = state.running in {None, result.id}  # another run may have begun before this result was stored
     if own and state.gpus:
@@ -81,11 +81,13 @@ def ended(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: fl
         running=None if own else state.running,
         progress=None if own else state.progress,
         metrics=fold_result(replace(state.metrics, running=0.0 if own else 1.0), result, state.ran),
-        told_at=uptime if (result.probe, result.outcome != "skipped") == (ALL_REDUCE, True) else state.told_at,
+        last_ended_at=uptime
+        if (result.probe, result.outcome != "skipped") == (ALL_REDUCE, True)
+        else state.last_ended_at,
     )
 
 
-def recalled(
+def restore(
     state: ProbeState, results: Sequence[ProbeResult], runs: Mapping[str, float], skips: Mapping[str, float]
 ) -> ProbeState:
     """Continue from the stored state, newest result last. The counters exceed the results, and add to those since."""
@@ -125,7 +127,7 @@ def _with(state: ProbeState, result: ProbeResult) -> ProbeState:
 def _standing(state: ProbeState, result: ProbeResult) -> Collection[str]:
     """Return the ids of the runs that describe this result's probe now."""
     runs = (*state.ran, result)
-    told = standing(runs, result.probe), checked(runs, result.probe)
+    told = current_result(runs, result.probe), checked_result(runs, result.probe)
     return {one.id for one in told if one is not None}
 
 

@@ -14,16 +14,16 @@ def leaves_out(gpus: Sequence[str], ranks: int, host_gpus: int) -> bool:
     return bool(gpus) and ranks != host_gpus
 
 
-def enumerated(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Return the words as a list: one, two and three."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
-def numbered(indexes: Iterable[int]) -> str:
+def index_ranges(indexes: Iterable[int]) -> str:
     """Return indexes in words: 0 to 3, 5 and 7."""
     ordered = enumerate(sorted(indexes))
     rows = [[index for _, index in row] for _, row in groupby(ordered, lambda one: one[1] - one[0])]
-    return enumerated([words for row in rows for words in _row(row)])
+    return join_words([words for row in rows for words in _row(row)])
 
 
 def _row(indexes: list[int]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Way
 from gpumon.model.durations import utc
-from gpumon.probe.core.baseline import Figure, Floors, Judge, chosen
+from gpumon.probe.core.baseline import Figure, Floors, Judge, own_settings
 from gpumon.probe.core.plan import Plan
 from gpumon.probe.core.probes import ALL_REDUCE, Probe
 from gpumon.probe.core.published_figures import figure, gain
@@ -30,7 +30,7 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judg
         probe=probe.name,
         backend=plan.setting.backend,
         conditions=conditions,
-        settings=chosen(plan.settings, plan.algorithm),
+        settings=own_settings(plan.settings, plan.algorithm),
         history=report.probe.good,
         expected=expected,
         gain=of_sharp,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpumon.clock import boot_clock
 from gpumon.probe.core.baseline import Judge
-from gpumon.probe.core.conclusion import conclude, mistaken, skipped
+from gpumon.probe.core.conclusion import conclude, skipped, unjudged
 from gpumon.probe.core.evidence import NOTHING_SEEN, AllSeen
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.next_step import next_step
@@ -210,7 +210,7 @@ class ProbeRun:
     def _fail(self, error: Exception) -> ProbeResult:
         assert self._prepared is not None  # noqa: S101 - a pass has begun
         log.error("cannot judge a probe run: please report this", extra={"id": self.run.id}, exc_info=error)
-        self._failure = mistaken(self.run, self._prepared.plans[0], error, self._elapsed())
+        self._failure = unjudged(self.run, self._prepared.plans[0], error, self._elapsed())
         return self._failure
 
     def _elapsed(self) -> float:

@@ -14,7 +14,7 @@ from gpumon.health.verdict import Action, Level, VerdictChange, Way
 from gpumon.model.hold import Hold
 from gpumon.probe.core.preflight import REFUSED
 from gpumon.probe.core.result import Comparison, Conditions, Location, ProbeResult
-from gpumon.probe.core.state import ProbeState, ended
+from gpumon.probe.core.state import ProbeState, end_run
 
 MINUTE, HOUR = 60.0, 3600.0
 LOW = Comparison(
@@ -38,7 +38,9 @@ class Probed(Ward):
         super().__init__(gpus=4, ports=0, **values)
         for index in range(len(self.report.gpus)):
             self.gpu(index, processes=0.0, utilization_ratio=0.0, memory_used_bytes=0.0)
-        self.report = replace(self.report, probe=ProbeState(next_run=self.wall + HOUR, told_at=self.moment.uptime))
+        self.report = replace(
+            self.report, probe=ProbeState(next_run=self.wall + HOUR, last_ended_at=self.moment.uptime)
+        )
 
     def uuids(self, *indices: int) -> tuple[str, ...]:
         return tuple(self.report.gpus[index].uuid for index in indices)
@@ -73,7 +75,7 @@ class Probed(Ward):
             wrong_elements=7 if outcome == "wrong" else 0,
         )
         self.report = replace(
-            self.report, probe=ended(self.report.probe, result, at=self.at, uptime=self.moment.uptime)
+            self.report, probe=end_run(self.report.probe, result, at=self.at, uptime=self.moment.uptime)
         )
         return self
 
