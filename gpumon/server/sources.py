@@ -1,4 +1,4 @@
-"""What the server is given: values and callables, so that it knows neither the daemon nor its configuration."""
+"""The interface of the server to the agent: values and callables, without an import of the daemon."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gpumon.store.probe_runs import RunPage, RunQuery
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Called from the server's thread: each returns at once."""
+    """Values and callables for the routes. Each call comes from the server's thread and returns at once."""
 
     host: str
-    """Name of the host, for documents and the page."""
+    """Name of the host for responses and the page."""
     latest: Callable[[], Report]
     exposition: Callable[[], Exposition]
     ready: Callable[[], bool]
-    """A first poll has ended, or its deadline has passed."""
+    """Whether the first poll has ended or its deadline has passed."""
     token: Callable[[], str | None]
-    """The token that writes ask for, read anew so that it can be rotated; None when there is none to be had."""
+    """Returns the token for writes; it is read from its file each time, so that it can be rotated. None: no token."""
     allowed_hosts: frozenset[str]
-    """Names in the Host header that are this agent's, besides IP addresses; "*" allows any."""
+    """Allowed names in the Host header besides IP addresses; "*" allows any name."""
     request_probe: Callable[[str], Future[ProbeRequest]]
     """Asks for a run of this probe now. When it answers, `latest` already names the run, so that its id can be read."""
     request_release: Callable[[str, float, str], Future[Answer]]
@@ -50,7 +50,7 @@ class Sources:
     find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]
     """Asks the store. StoreError in the future when it cannot be read."""
     find_runs: Callable[[RunQuery], Future[RunPage]]
-    """The same of the probes."""
+    """Reads runs of the probes from the store; the future raises StoreError if the store cannot be read."""
     wall: Callable[[], float]
     """Seconds since the epoch."""
     boot: Callable[[], float]
