@@ -18,6 +18,7 @@ from gpumon.config.component_settings import (
     initial_report,
     kernel_log_path,
     links_orders,
+    max_window_seconds,
     probe_settings,
     reducer_settings,
     sampler_orders,
@@ -25,6 +26,7 @@ from gpumon.config.component_settings import (
 )
 from gpumon.config.model import Configuration
 from gpumon.model.orders import LinksOrders, SamplerOrders
+from gpumon.model.time_window import WindowKind
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import ProbeRuns
@@ -33,16 +35,17 @@ from gpumon.server.app import create_app
 from gpumon.server.hosts import own_names
 from gpumon.server.listener import HttpEndpoint
 from gpumon.server.sources import Sources
+from gpumon.services.driver_release import DriverRelease
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.health_file import HealthFile
 from gpumon.services.heartbeat import Heartbeat
-from gpumon.services.holds import Holding
 from gpumon.services.inventory_acceptance import InventoryAcceptance
-from gpumon.services.maintenance_windows import Maintaining
 from gpumon.services.message_router import MessageRouter
 from gpumon.services.persistence import Persistence
-from gpumon.services.releases import Releasing
+from gpumon.services.release_marker import MarkerWatch
+from gpumon.services.time_windows import TimeWindows
 from gpumon.services.verdict_writer import VerdictWriter
+from gpumon.services.window_effects import HoldEffect, MaintenanceEffect
 from gpumon.state.messages import StoredState
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
@@ -51,8 +54,6 @@ from gpumon.supervisor.links_supervisor import LinksSupervisor
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
-RELEASE_RECORD = ".release.json"
-"""Suffix of the store's path: the releases in force. A file, because it is read before the store is open."""
 RUN_RECORD = ".run.json"
 """Suffix of the store's path: the probe run in progress."""
 
@@ -75,9 +76,8 @@ class Services:
     links: LinksSupervisor
     probe: ProbeRuns
     schedule: ProbeScheduler
-    releases: Releasing
-    holds: Holding
-    maintenance: Maintaining
+    driver_release: DriverRelease
+    windows: TimeWindows
     inventory_acceptance: InventoryAcceptance
     front: HttpEndpoint
     health_file: HealthFile
@@ -93,7 +93,7 @@ class Services:
         """Return what the operator has to know, by subject."""
         notices = {
             "store": self.persistence.notice,
-            "release": self.releases.notice,
+            "release": self.driver_release.notice,
             "token": self.front.notice,
             "health_file": self.health_file.notice,
         }
@@ -106,9 +106,8 @@ class Services:
         self.links.apply(lambda page: links_orders(configuration, page, self.epoch))
         self.probe.apply(probe_settings(configuration))
         self.schedule.apply(timetable(configuration))
-        self.releases.apply(configuration.release.max_seconds)
-        self.holds.apply(configuration.probe.max_hold_seconds)
-        self.maintenance.apply(configuration.maintenance.max_seconds)
+        self.driver_release.apply(configuration.release.max_seconds)
+        self.windows.apply(max_window_seconds(configuration))
 
 
 def build(configuration: Configuration) -> Services:
@@ -125,9 +124,8 @@ def build(configuration: Configuration) -> Services:
         links=wiring.links,
         probe=wiring.probe,
         schedule=wiring.schedule,
-        releases=wiring.releases,
-        holds=wiring.holds,
-        maintenance=wiring.maintenance,
+        driver_release=wiring.driver_release,
+        windows=wiring.windows,
         inventory_acceptance=wiring.inventory_acceptance,
         front=wiring.front,
         health_file=wiring.health_file,
@@ -213,38 +211,31 @@ class _Wiring:
         return ProbeScheduler(self.loop, self.probe, timetable(self._configuration))
 
     @cached_property
-    def releases(self) -> Releasing:
+    def driver_release(self) -> DriverRelease:
         release = self._configuration.release
-        return Releasing(
+        return DriverRelease(
             self.loop,
-            most=release.max_seconds,
-            marker=release.marker,
-            record=self._beside_store(RELEASE_RECORD),
+            MarkerWatch(release.marker, release.max_seconds),
             samplers=self.samplers,
             probing=self.probe,
             latest=self._latest,
-            tell=self.monitor.take,
+            take=self.monitor.take,
+            store_failed=lambda: self.persistence.error is not None,
         )
 
     @cached_property
-    def holds(self) -> Holding:
-        return Holding(
+    def windows(self) -> TimeWindows:
+        return TimeWindows(
             self.loop,
             self.persistence,
-            self.probe,
-            most=self._configuration.probe.max_hold_seconds,
+            {
+                WindowKind.RELEASE: self.driver_release,
+                WindowKind.HOLD: HoldEffect(self.probe),
+                WindowKind.MAINTENANCE: MaintenanceEffect(self.heartbeat.beat),
+            },
+            max_seconds=max_window_seconds(self._configuration),
             latest=self._latest,
-            tell=self.monitor.take,
-        )
-
-    @cached_property
-    def maintenance(self) -> Maintaining:
-        return Maintaining(
-            self.loop,
-            self.persistence,
-            most=self._configuration.maintenance.max_seconds,
-            latest=self._latest,
-            changed=self.heartbeat.beat,
+            take=self.monitor.take,
         )
 
     @cached_property
@@ -273,14 +264,10 @@ class _Wiring:
                 token=self.front.token,
                 allowed_hosts=own_names(host) | {name.lower() for name in self._configuration.web.allowed_hosts},
                 request_probe=self.probe.request,
-                request_release=self.releases.request,
-                end_release=self.releases.end,
+                start_window=self.windows.start,
+                end_windows=self.windows.end,
                 acknowledge=self.verdict_writer.acknowledge,
                 accept_inventory=self.inventory_acceptance.request,
-                request_maintenance=self.maintenance.request,
-                end_maintenance=self.maintenance.end,
-                request_hold=self.holds.request,
-                end_hold=self.holds.end,
                 find_events=self.persistence.find_events,
                 find_runs=self.persistence.find_runs,
                 wall=time.time,

@@ -59,9 +59,8 @@ class Daemon:
         services.probe.start()
         services.heartbeat.start()
         services.verdict_writer.start()
-        services.releases.start()  # before the first sampler, which must not open a released GPU
         services.event_recorder.start()
-        services.samplers.start()
+        services.driver_release.start()  # starts the samplers, which must not open a released GPU
         services.links.start()
         services.loop.every(BEAT_SECONDS, services.monitor.beat)
         services.loop.every(TICK_SECONDS, self._tick)
@@ -76,7 +75,7 @@ class Daemon:
         _log.info("stopping")
         services = self.services
         services.schedule.stop()
-        services.releases.stop()
+        services.driver_release.stop()
         services.samplers.stop()
         services.links.stop()
         services.probe.stop()
@@ -85,8 +84,7 @@ class Daemon:
         services.front.stop()
         services.event_recorder.stop()
         services.verdict_writer.stop()
-        services.maintenance.stop()
-        services.holds.stop()
+        services.windows.stop()
         services.heartbeat.stop()
         services.persistence.stop()
 

@@ -12,12 +12,10 @@ from gpumon.health.expectation import Expectation
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import Action, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
-from gpumon.model.hold import Hold
-from gpumon.model.maintenance import Maintenance
 from gpumon.model.node import Build, Driver, Node
 from gpumon.model.port_record import PortRecord
-from gpumon.model.release import Release, Window
 from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.time_window import COMMAND, WindowKind, WindowRequest, new_window
 from gpumon.outputs.responses.base import HostTime
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.metrics import AllReduce
@@ -219,38 +217,25 @@ def _node() -> Node:
 
 
 def maintained() -> Report:
-    """The same node in maintenance."""
-    one = Maintenance(
-        began=WALL - 600,
-        began_at=STAMP.boot - 600,
-        until=WALL + 6600,
-        deadline=STAMP.boot + 6600,
-        boot_id="",
-        reason="new power supply",
-        by="command",
-    )
-    return replace(report(), maintenances=(one,))
+    """Return the node in maintenance."""
+    request = WindowRequest(kind=WindowKind.MAINTENANCE, seconds=7200, by=COMMAND, reason="new power supply")
+    return _with_window(request, age=600)
 
 
 def held() -> Report:
-    """The same node while a job keeps probes away."""
-    one = Hold(
-        began=WALL - 60,
-        began_at=STAMP.boot - 60,
-        until=WALL + 840,
-        deadline=STAMP.boot + 840,
-        boot_id="",
-        reason="prolog",
-        by="command",
-        owner="4711",
-    )
-    return replace(report(), holds=(one,))
+    """Return the node while a job holds it."""
+    request = WindowRequest(kind=WindowKind.HOLD, seconds=900, by=COMMAND, reason="prolog", owner="4711")
+    return _with_window(request, age=60)
 
 
 def released() -> Report:
-    """The same node while its GPU is released."""
-    one = Window(bus_id=bus_id(0), by="command", since=WALL - 60, until=WALL + 240, deadline=STAMP.boot + 240)
-    return replace(report(), release=Release(windows=(one,)))
+    """Return the node while its GPU is released."""
+    return _with_window(WindowRequest(kind=WindowKind.RELEASE, seconds=300, by=COMMAND, bus_id=bus_id(0)), age=60)
+
+
+def _with_window(request: WindowRequest, age: float) -> Report:
+    window = new_window(request, wall=WALL - age, at=STAMP.boot - age, boot_id="")
+    return replace(report(), windows=(replace(window, id="8f1c0e5a9b27"),))
 
 
 def inventoried() -> Report:

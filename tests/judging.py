@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import example_node as example
 import example_parts
+from sample_windows import MAINTENANCE, window
 
 from gpumon.health import evaluation, table
 from gpumon.health.acknowledge import AckRequest, acknowledgement
@@ -16,14 +17,14 @@ from gpumon.health.pending_verdicts import PendingVerdict, pending_to_store, res
 from gpumon.health.policy import Policy
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.verdict import Level, Verdict, VerdictChange, VerdictTransition, Way
-from gpumon.model import maintenance
+from gpumon.model import time_window
 from gpumon.model.error_event import NVML, XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.maintenance import Maintenance, MaintenanceEnded
 from gpumon.model.now import Now
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import Labels, Sample, Table, samples
 from gpumon.model.snapshot import LinksSnapshot, StuckProcess
+from gpumon.model.time_window import WindowsEnded
 from gpumon.state import health_reducer
 from gpumon.state.messages import VerdictTransitions
 from gpumon.state.settings import ReducerSettings
@@ -158,21 +159,21 @@ class Ward:
 
     def maintain(self, seconds: float) -> None:
         """A maintenance begins."""
-        one = Maintenance(
-            began=self.wall,
-            began_at=self.at,
-            until=self.wall + seconds,
-            deadline=self.at + seconds,
+        one = window(
+            MAINTENANCE,
+            start=self.wall,
+            start_at=self.at,
+            seconds=seconds,
             boot_id=self.report.boot_id,
             reason="new DIMMs",
-            by="api",
         )
-        self.report = replace(self.report, maintenances=maintenance.begun(self.report.maintenances, one))
+        self.report = replace(self.report, windows=time_window.start(self.report.windows, one))
 
     def end_maintenance(self) -> None:
         """Before its time."""
-        told = MaintenanceEnded(self.wall, self.at)
-        self.report = replace(self.report, maintenances=maintenance.ended(self.report.maintenances, told))
+        ids = frozenset(one.id for one in self.report.windows)
+        message = WindowsEnded(ids=ids, by="api", wall=self.wall, at=self.at)
+        self.report = replace(self.report, windows=time_window.end(self.report.windows, message))
 
     def pause(self, seconds: float) -> None:
         """The host sleeps, or the agent is stopped for a while."""
@@ -216,9 +217,9 @@ class Ward:
         memory = self.report.internal
         history = memory.history.add(self._remembered(), self.at)
         links = replace(memory.links, snapshot=self._links, read_at=self.moment.uptime)
-        known = maintenance.in_time(self.report.maintenances, self.moment, self.report.boot_id)
+        windows = time_window.advance(self.report.windows, self.moment, self.report.boot_id)
         memory = replace(memory, history=history, links=links)
-        self.report = replace(self.report, internal=memory, maintenances=known)
+        self.report = replace(self.report, internal=memory, windows=windows)
         self.report = health_reducer.evaluate(self.report, self.moment, self.terms)
         self.rule(self.report.health.due)
         return self

@@ -10,6 +10,7 @@ from benchmarks.truth import ranks
 from benchmarks.truth.fault import PORT, Step
 from benchmarks.truth.measure import scenario, target
 from benchmarks.truth.world import World
+from gpumon.model.time_window import WindowKind, in_force
 from gpumon.sim.profiles import PROFILES
 from gpumon.state.messages import ProbeStarted
 
@@ -116,7 +117,7 @@ def all_reduce(*told: ranks.Told) -> Callable[[World], None]:
 
 def held(world: World) -> None:
     """By a job that has not begun yet; a run that is due meanwhile is skipped, and no other comes."""
-    if not world.report.holds:
+    if not in_force(world.report.windows, WindowKind.HOLD):
         ranks.well_so_far(world)
         world.hold(24 * 60 * MINUTE)
         world.after(5.0, partial(ranks.run(), world))

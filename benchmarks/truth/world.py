@@ -24,7 +24,7 @@ from gpumon.daemon import Daemon
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.verdict import Verdict, VerdictTransition
 from gpumon.model.call_progress import Reader
-from gpumon.model.release import NODE
+from gpumon.model.time_window import COMMAND, WindowKind, WindowRequest
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.runner.scheduler import ProbeScheduler
@@ -88,7 +88,7 @@ class Agent(Daemon):
         self.services.loop.run()
 
     def release(self, seconds: float) -> None:
-        self.services.releases.request(NODE, seconds, "command")
+        self.services.windows.start(WindowRequest(kind=WindowKind.RELEASE, seconds=seconds, by=COMMAND))
 
     def accept(self) -> None:
         self.services.inventory_acceptance.request()
@@ -100,7 +100,8 @@ class Agent(Daemon):
         self.services.persistence.record_result(result)
 
     def hold(self, seconds: float) -> None:
-        self.services.holds.request(seconds, "a job begins", "4711", "command")
+        request = WindowRequest(kind=WindowKind.HOLD, seconds=seconds, by=COMMAND, reason="a job begins", owner="4711")
+        self.services.windows.start(request)
 
     @property
     def unkillable(self) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from gpumon.cli.config_arguments import add_flags, client
 from gpumon.cli.duration_arguments import read_below_zero
 from gpumon.cli.errors import UserError
 from gpumon.model import durations
-from gpumon.model.maintenance import wrong_reason
-from gpumon.outputs.maintenance import sentences
+from gpumon.model.time_window import reason_problem
+from gpumon.outputs import window_sentences
 
 PATH, MEMBERS = "/api/v1/maintenance", ("maintenance",)
 CHANGED = (*MEMBERS, "stored")
@@ -40,7 +40,7 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.json:
         print(json.dumps(answer, indent=2))
     else:
-        print(*sentences(answer["maintenance"]) or [NONE], sep="\n")
+        print(*window_sentences.maintenance(answer["maintenance"]) or [NONE], sep="\n")
         if not answer.get("stored", True):
             print(UNSTORED)
     return 0
@@ -64,7 +64,7 @@ def _seconds(lasting: str | None) -> float:
 
 
 def _reason(reason: str | None) -> str:
-    wrong = wrong_reason(reason or "")
+    wrong = reason_problem(reason or "", required=True)
     if wrong:
         raise UserError(f'{wrong} Say why in a few words: --reason "new power supply".')
     return reason or ""

@@ -11,14 +11,24 @@ from typing import Any
 
 from gpumon.cli.errors import UserError
 from gpumon.clock import boot_clock, boot_id
-from gpumon.model import hold as holds
-from gpumon.model.hold import Hold, HoldEnded, Holds
+from gpumon.model import time_window
 from gpumon.model.now import Now
-from gpumon.model.time_window import ASK_FOR_LESS, wrong_length
+from gpumon.model.time_window import (
+    COMMAND,
+    LOWER_DURATION,
+    WindowKind,
+    WindowRequest,
+    Windows,
+    WindowSelection,
+    WindowsEnded,
+    duration_problem,
+    in_force,
+    new_window,
+)
 from gpumon.outputs.responses.windows import HoldResponse
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.runner.process_marks import agent_of, has_gpus, is_orphaned_rank
-from gpumon.store import spans
+from gpumon.store import windows
 from gpumon.store.store import Store
 from gpumon.store.store_error import StoreError
 
@@ -46,21 +56,12 @@ class Done:
 
 def hold(store: Path, seconds: float, reason: str, owner: str, *, most: float) -> Done:
     """Begin one. Raises InUse, and UserError for one that is longer than `most` seconds."""
-    wrong = wrong_length(seconds, most, "probe.max_hold_seconds")
+    wrong = duration_problem(seconds, most, "probe.max_hold_seconds")
     if wrong:
-        raise UserError(f"{wrong} {ASK_FOR_LESS}")
-    wall, at = time.time(), boot_clock()
-    one = Hold(
-        began=wall,
-        began_at=at,
-        until=wall + seconds,
-        deadline=at + seconds,
-        boot_id=boot_id(),
-        reason=reason,
-        by="command",
-        owner=owner,
-    )
-    done = _kept(store, lambda known: holds.begun(known, one))
+        raise UserError(f"{wrong} {LOWER_DURATION}")
+    request = WindowRequest(kind=WindowKind.HOLD, seconds=seconds, by=COMMAND, owner=owner, reason=reason)
+    window = new_window(request, wall=time.time(), at=boot_clock(), boot_id=boot_id())
+    done = _kept(store, lambda known: time_window.start(known, window))
     left, others = _left(), sorted({*_of_others(), *_agents()})
     if others:
         words = f"An agent (process {', '.join(others)}) runs on GPUs of this host, and was not asked."
@@ -73,20 +74,25 @@ def hold(store: Path, seconds: float, reason: str, owner: str, *, most: float) -
 
 def unhold(store: Path, owner: str) -> Done:
     """End one. Raises InUse."""
-    told = HoldEnded(owner=owner, wall=time.time(), at=boot_clock())
-    return _kept(store, lambda known: holds.ended(known, told))
+    selection = WindowSelection(kind=WindowKind.HOLD, owner=owner.strip(), by=COMMAND)
+
+    def ended(known: Windows) -> Windows:
+        ids = frozenset(window.id for window in in_force(known) if selection.matches(window))
+        return time_window.end(known, WindowsEnded(ids=ids, by=COMMAND, wall=time.time(), at=boot_clock()))
+
+    return _kept(store, ended)
 
 
-def _kept(path: Path, change: Callable[[Holds], Holds]) -> Done:
+def _kept(path: Path, change: Callable[[Windows], Windows]) -> Done:
     """In a store that is there: one that is made now could belong to another user than the agent's."""
-    known: Holds = ()
+    known: Windows = ()
     try:
         if not path.exists():
             return _done(change(known), stored=False, words=f"{NO_AGENT} {UNKNOWN}: there is no store {path}.")
         with Store.open(path) as store:
-            known = _in_time(store)
+            known = _stored(store)
             with store.writing() as connection:
-                spans.put(connection, change(known))
+                windows.put(connection, change(known))
     except StoreError as error:
         if error.in_use:
             raise InUse(str(error)) from error
@@ -94,15 +100,15 @@ def _kept(path: Path, change: Callable[[Holds], Holds]) -> Done:
     return _done(change(known), stored=True, words=f"{NO_AGENT} One that is started keeps to it.")
 
 
-def _in_time(store: Store) -> Holds:
+def _stored(store: Store) -> Windows:
     at = boot_clock()
     with store.reading() as connection:
-        stored = spans.read(connection, Hold)
-    return holds.in_time(stored, Now(at=at, wall=time.time(), uptime=at), boot_id())
+        stored = windows.read(connection)
+    return time_window.advance(stored, Now(at=at, wall=time.time(), uptime=at), boot_id())
 
 
-def _done(known: Holds, *, stored: bool, words: str) -> Done:
-    response = HoldResponse.from_holds(holds.in_force(known))
+def _done(known: Windows, *, stored: bool, words: str) -> Done:
+    response = HoldResponse.from_windows(in_force(known, WindowKind.HOLD))
     return Done({"hold": None if response is None else response.document(), "stored": stored}, words)
 
 

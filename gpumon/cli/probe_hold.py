@@ -24,9 +24,8 @@ from gpumon.cli.duration_arguments import read_below_zero
 from gpumon.cli.errors import UserError
 from gpumon.config.model import Configuration
 from gpumon.model import durations
-from gpumon.model.hold import wrong_owner
-from gpumon.model.time_window import wrong_reason
-from gpumon.outputs.hold import sentences
+from gpumon.model.time_window import owner_problem, reason_problem
+from gpumon.outputs.window_sentences import holds
 
 PATH, MEMBERS = "/api/v1/probes/hold", ("hold",)
 CHANGED = (*MEMBERS, "stored")
@@ -53,7 +52,7 @@ def check(chosen: argparse.Namespace) -> None:
         raise UserError("--ttl and --reason go with hold: gpumon probe hold --ttl 15m")
     if chosen.name not in ACTIONS and chosen.owner is not None:
         raise UserError("--owner goes with hold and unhold: gpumon probe hold --owner 4711")
-    wrong = wrong_reason(chosen.reason or "") or wrong_owner(chosen.owner or "")
+    wrong = reason_problem(chosen.reason or "") or owner_problem(chosen.owner or "")
     if wrong:
         raise UserError(f"{wrong} Say it in a few words.")
 
@@ -109,7 +108,7 @@ def _changed(
         print(json.dumps(done.document, indent=2))
     else:
         asked = "" if done.document["stored"] else UNSTORED
-        lines = (*(sentences(done.document["hold"]) or [NOBODY]), *([done.words] if done.words else [well, asked]))
+        lines = (*(holds(done.document["hold"]) or [NOBODY]), *([done.words] if done.words else [well, asked]))
         print(*filter(None, lines), sep="\n")
     return 0 if done.certain else UNCERTAIN
 

@@ -15,7 +15,7 @@ from gpumon.cli.config_arguments import add_flags, client
 from gpumon.cli.duration_arguments import read_below_zero
 from gpumon.cli.errors import UserError
 from gpumon.model import durations
-from gpumon.outputs.node_summary import releases
+from gpumon.outputs.window_sentences import releases
 
 PATH, MEMBERS = "/api/v1/release", ("windows",)
 WAIT_SECONDS = 30.0
@@ -49,7 +49,7 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.json:
         print(json.dumps(answer, indent=2))
     else:
-        print(*releases({"releases": answer["windows"]}) or ["No GPU is released."], sep="\n")
+        print(*releases(answer["windows"]) or ["No GPU is released."], sep="\n")
         if chosen.lasting and not code:
             print("No process of gpumon holds it any more.")
     return code

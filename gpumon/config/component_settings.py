@@ -16,6 +16,7 @@ from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.policy import Policy
 from gpumon.model.node import Build
 from gpumon.model.orders import LinksOrders, SamplerOrders, Simulation
+from gpumon.model.time_window import WindowKind
 from gpumon.probe.core.baseline import Floors
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.probes import PROBES
@@ -160,6 +161,15 @@ def probe_floors(configuration: Configuration) -> Mapping[str, Floors]:
             expected=probe.min_expected_ratio,
         )
         for setting in (PROBE.gpu, PROBE.cpu)
+    }
+
+
+def max_window_seconds(configuration: Configuration) -> Mapping[WindowKind, float]:
+    """Return the maximum length of time windows by kind."""
+    return {
+        WindowKind.RELEASE: configuration.release.max_seconds,
+        WindowKind.HOLD: configuration.probe.max_hold_seconds,
+        WindowKind.MAINTENANCE: configuration.maintenance.max_seconds,
     }
 
 

@@ -25,11 +25,11 @@ from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange, VerdictTran
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.maintenance import Known, Maintenance, in_force
 from gpumon.model.node import Driver, Node
 from gpumon.model.now import Now
 from gpumon.model.port_record import PortRecord
 from gpumon.model.snapshot import PortReading, StuckProcess
+from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end
 from gpumon.probe.core.state import ProbeState
 
 
@@ -79,8 +79,8 @@ class Facts:
     """uuids of GPUs, and names of ports, that are no longer expected."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of the software that every job uses, if known: driver, nccl."""
-    maintenances: Known = ()
-    """Newest last."""
+    maintenances: Windows = ()
+    """Newest last, with those that have ended."""
     probe: ProbeState = ProbeState()
     """State of the all-reduce probe."""
     probe_interval: float = 21600.0
@@ -134,9 +134,9 @@ class Facts:
         return {device: tuple(events) for device, events in found.items()}
 
     @property
-    def maintenance(self) -> Maintenance | None:
-        """Return the maintenance in force, in which nothing pages and no reboot is a fault."""
-        return in_force(self.maintenances)
+    def maintenance(self) -> TimeWindow | None:
+        """Return the maintenance in force that ends last: no alert pages, and a reboot is no fault."""
+        return last_to_end(self.maintenances, WindowKind.MAINTENANCE)
 
     def in_maintenance(self, event: ErrorEvent) -> bool:
         """Return whether all of the event occurred in one maintenance, so that it does not count."""
@@ -161,7 +161,7 @@ class Facts:
         """Return start and end of each maintenance, by the wall clock as it is set now."""
         return tuple(
             (
-                self.on_this_clock(one.began, one.began_at, one.boot_id),
+                self.on_this_clock(one.start, one.start_at, one.boot_id),
                 self.now.wall if one.ended is None else self.on_this_clock(one.ended, one.deadline, one.boot_id),
             )
             for one in self.maintenances

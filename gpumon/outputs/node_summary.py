@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpumon.outputs.formatting import duration
 from gpumon.outputs.problems import NOT_EVALUATED
 from gpumon.outputs.responses.base import Document
 
@@ -26,18 +25,6 @@ def unmonitored(document: Document) -> list[str]:
 def exclusions(node: Document) -> list[str]:
     """Return a sentence for each GPU that the configuration excludes."""
     return [f"GPU at {bus_id}: excluded by the configuration." for bus_id in node["excluded"]]
-
-
-def releases(node: Document) -> list[str]:
-    """Return a sentence for each release that is active."""
-    return [_release(window) for window in node["releases"]]
-
-
-def _release(window: Document) -> str:
-    gpu, address = window["gpu"], window["pci_bus_id"]
-    subject = "Every GPU" if address is None else f"GPU {address if gpu is None else gpu}"
-    until, remaining = window["until"][11:19], duration(window["remaining_seconds"])
-    return f"{subject} is released until {until} UTC, for {remaining} more, by {window['by']}."
 
 
 def headline(node: Document) -> str:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpumon.outputs import event_text, hold
+from gpumon.outputs import event_text, window_sentences
 from gpumon.outputs.formatting import (
     ABSENT,
     bandwidth,
@@ -22,8 +22,7 @@ from gpumon.outputs.formatting import (
 )
 from gpumon.outputs.gpu_warnings import gpu_warnings
 from gpumon.outputs.link_text import nvlink_sentences, port_sentences, stopped_services
-from gpumon.outputs.maintenance import sentences
-from gpumon.outputs.node_summary import exclusions, gpu_counts, headline, releases, unmonitored
+from gpumon.outputs.node_summary import exclusions, gpu_counts, headline, unmonitored
 from gpumon.outputs.responses.base import Document
 
 RED, GREEN, YELLOW, DIM, BOLD = "31", "32", "33", "2", "1"
@@ -86,7 +85,10 @@ def status(document: Document, width: int, *, color: bool) -> str:
     `document` is the whole report or the parts in STATUS.
     """
     node = document["node"]
-    windows = [*sentences(node["maintenance"], node["time"]), *releases(node)]
+    windows = [
+        *window_sentences.maintenance(node["maintenance"], node["time"]),
+        *window_sentences.releases(node["releases"]),
+    ]
     lines = [_paint(printable(line), YELLOW, color=color) for line in windows]
     lines += [_paint(headline(node), STATE_COLORS[node["state"]], color=color), ""]
     for problem in node["problems"]:
@@ -209,7 +211,7 @@ def _connection_lines(document: Document, width: int) -> Iterator[str]:
 
 
 def _probe_lines(probe: Document, now: str, width: int, *, color: bool) -> Iterator[str]:
-    for sentence in hold.sentences(probe["hold"], now):
+    for sentence in window_sentences.holds(probe["hold"], now):
         yield _paint(printable(sentence), YELLOW, color=color)
     last = probe["last"]
     if last is None:

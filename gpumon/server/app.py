@@ -8,17 +8,15 @@ from gpumon import __version__
 from gpumon.server import (
     acknowledge,
     events,
-    hold,
     inventory,
-    maintenance,
     metrics,
     node,
     openapi,
     page,
     probe,
     problem,
-    release,
     runs,
+    windows,
 )
 from gpumon.server.context import IndentedJson
 from gpumon.server.guard import Guard
@@ -36,7 +34,7 @@ def create_app(sources: Sources) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.sources = sources
-    for part in (metrics, probe, hold, runs, node, acknowledge, events, inventory, release, maintenance, page):
+    for part in (metrics, probe, windows, runs, node, acknowledge, events, inventory, page):
         app.include_router(part.router)
     problem.install(app)
     openapi.install(app)

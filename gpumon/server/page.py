@@ -12,9 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
-from gpumon.outputs import formatting, hold, link_text, node_summary
+from gpumon.outputs import formatting, link_text, node_summary, window_sentences
 from gpumon.outputs.gpu_warnings import gpu_warnings
-from gpumon.outputs.maintenance import sentences
 from gpumon.outputs.responses.report import ReportResponse
 from gpumon.outputs.verdict_text import place
 from gpumon.server import openapi, page_links, page_overview, page_probe
@@ -95,9 +94,9 @@ def _environment() -> Environment:
         page_links=page_links,
         headline=node_summary.headline,
         excluded=node_summary.exclusions,
-        released=node_summary.releases,
-        maintenance=sentences,
-        holds=hold.sentences,
+        released=window_sentences.releases,
+        maintenance=window_sentences.maintenance,
+        holds=window_sentences.holds,
         place=place,
         plot=plot,
         gpu_warnings=gpu_warnings,

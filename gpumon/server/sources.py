@@ -7,7 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from gpumon.health.acknowledge import AckRequest, AckResult
-from gpumon.model.release import Answer
+from gpumon.model.request_result import RequestResult
+from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs.prometheus import Exposition
 from gpumon.probe.core.result import ProbeRequest
 from gpumon.state.report import Report
@@ -31,22 +32,14 @@ class Sources:
     """Allowed names in the Host header besides IP addresses; "*" allows any name."""
     request_probe: Callable[[str], Future[ProbeRequest]]
     """Asks for a run of this probe now. When it answers, `latest` already names the run, so that its id can be read."""
-    request_release: Callable[[str, float, str], Future[Answer]]
-    """Asks for a release: bus id or NODE, seconds, who asks. Answers when nothing is held, or will not be let go."""
-    end_release: Callable[[str | None, str], Future[Answer]]
-    """Ends one release, None: all that are not the marker's; who asks."""
+    start_window: Callable[[WindowRequest], Future[RequestResult]]
+    """Starts a time window. Answers when it is stored and its effect is complete, or cannot be completed in time."""
+    end_windows: Callable[[WindowSelection], Future[RequestResult]]
+    """Ends time windows."""
     acknowledge: Callable[[AckRequest], Future[AckResult]]
     """Clears verdicts because a person says so. Answers when that is stored, or will not be."""
-    accept_inventory: Callable[[Collection[str]], Future[Answer]]
+    accept_inventory: Callable[[Collection[str]], Future[RequestResult]]
     """Has what is here expected from now on. Answers when it is stored."""
-    request_maintenance: Callable[[float, str, str], Future[Answer]]
-    """Asks for a maintenance: seconds, reason, who asks. Answers when it is on record."""
-    end_maintenance: Callable[[], Future[Answer]]
-    """Ends the one in force."""
-    request_hold: Callable[[float, str, str, str], Future[Answer]]
-    """Asks for a hold of the probe: seconds, reason, owner, who asks. Answers when nothing of a run is left."""
-    end_hold: Callable[[str], Future[Answer]]
-    """Ends the one of this owner."""
     find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]
     """Asks the store. StoreError in the future when it cannot be read."""
     find_runs: Callable[[RunQuery], Future[RunPage]]

@@ -109,7 +109,7 @@ class HealthFile:
     def update(self) -> None:
         """Write the file if what it reports has changed or was evaluated again."""
         report = self._latest()
-        sources = (report.health, report.maintenances, report.release, report.internal.restored)
+        sources = (report.health, report.windows, report.internal.restored)
         if len(self._written) != len(sources) or any(a is not b for a, b in zip(sources, self._written, strict=True)):
             self._written = sources
             self._write(running=True)

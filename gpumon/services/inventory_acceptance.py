@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
-from gpumon.model.release import Answer
+from gpumon.model.request_result import RequestResult
 from gpumon.services.persistence import Persistence
 from gpumon.state import acceptance
 from gpumon.state.report import Report
@@ -24,17 +24,17 @@ class InventoryAcceptance:
         self._persistence = persistence
         self._latest = latest
 
-    def request(self, parts: Collection[str] = ()) -> Future[Answer]:
+    def request(self, parts: Collection[str] = ()) -> Future[RequestResult]:
         """Accept that these parts are gone, or all that are missing if none is named.
 
         The future has an answer when the acceptance is stored and in force, or the reason why nothing has changed.
         """
-        answer: Future[Answer] = Future()
+        answer: Future[RequestResult] = Future()
         answer.set_running_or_notify_cancel()  # a client that has disconnected must not cancel it
         self._loop.post(lambda: self._accept(parts, answer))
         return answer
 
-    def _accept(self, parts: Collection[str], answer: Future[Answer]) -> None:
+    def _accept(self, parts: Collection[str], answer: Future[RequestResult]) -> None:
         report = self._latest()
         refusal = acceptance.refusal(report, parts)
         if refusal is not None:
@@ -52,9 +52,10 @@ class InventoryAcceptance:
                 "inventory accepted: what is gone is no longer expected",
                 extra={name: value for name, value in fields.items() if value},
             )
-            answer.set_result(Answer())
+            answer.set_result(RequestResult())
 
         def failed(error: StoreError) -> None:
-            answer.set_result(Answer(refused=f"It cannot be stored: {error.problem}.", remedy=f"{error.remedy}."))
+            refused = f"It cannot be stored: {error.problem}."
+            answer.set_result(RequestResult(refused=refused, remedy=f"{error.remedy}."))
 
         self._persistence.accept(accepted, done, failed)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpumon.clock import boot_clock
-from gpumon.model.release import NODE
 from gpumon.model.snapshot import ChildMessage, DriverStatus, Hello, Logged, Snapshot, TrialResult, XidEvent
+from gpumon.model.time_window import NODE, released
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.state.monitor import Monitor
 
@@ -31,8 +31,8 @@ class MessageRouter:
 
     def is_ready(self) -> bool:
         """Return True after the first poll or its deadline, or if the whole node is released."""
-        released = self._monitor.latest.release.covers(NODE)
-        return self._polled or released or boot_clock() > self._first_poll_by
+        node_is_released = NODE in released(self._monitor.latest.windows)
+        return self._polled or node_is_released or boot_clock() > self._first_poll_by
 
 
 def _ends_a_poll(message: ChildMessage) -> bool:

@@ -15,13 +15,12 @@ from typing import Any, TypeVar
 
 from gpumon.health.verdict import VerdictTransition
 from gpumon.model.error_event import ErrorChange, LogPosition
-from gpumon.model.maintenance import Maintenance, MaintenanceEnded
 from gpumon.probe.core.result import ProbeResult
 from gpumon.services import stored_state
 from gpumon.services.report_rows import gpu_rows, port_rows, window_rows
 from gpumon.state.messages import Acceptance, ErrorChanges, ProbeEnded, StoredState, VerdictTransitions
 from gpumon.state.report import Report
-from gpumon.store import error_events, gpus, ports, probe_runs, spans, verdicts
+from gpumon.store import error_events, gpus, ports, probe_runs, verdicts, windows
 from gpumon.store.error_events import EventQuery, StoredEvent
 from gpumon.store.probe_runs import RunPage, RunQuery
 from gpumon.store.retention import Retention, prune
@@ -43,9 +42,7 @@ PRUNE_SECONDS = 3600.0
 MOVING_SECONDS = 3600.0
 """Maximum age of the `moving` fields of a stored row."""
 
-DurableMessage = (
-    Acceptance | ErrorChanges | Maintenance | MaintenanceEnded | ProbeEnded | StoredState | VerdictTransitions
-)
+DurableMessage = Acceptance | ErrorChanges | ProbeEnded | StoredState | VerdictTransitions
 
 
 class Persistence:
@@ -211,7 +208,7 @@ class Persistence:
     def _put_report(self, *, everything: bool = False) -> None:
         report = self._latest()
         self.put(gpus.TABLE, gpu_rows(report, self._rows[gpus.TABLE]), everything=everything)
-        self.put(spans.TABLE, window_rows(report))
+        self.put(windows.TABLE, window_rows(report))
         if self._restored:  # the stored rows have the first times of the ports
             rows = port_rows(report)
             # A new port may replace another: the times of all are needed to tell which.

@@ -1,4 +1,4 @@
-"""The marker file: while it exists and is young enough, the agent keeps off what it names. Read without blocking."""
+"""The marker file: while it exists and is young enough, what it names is released. Read without blocking."""
 
 from __future__ import annotations
 
@@ -13,126 +13,167 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpumon.clock import boot_clock
-from gpumon.model.release import NODE, Asked, MarkerError, Window, parse
+from gpumon.model import durations
+from gpumon.model.time_window import MARKER, NODE, TimeWindow, WindowKind, WindowRequest, new_window
 
-log = logging.getLogger("gpumon.model.release")
+log = logging.getLogger("gpumon.release")
 
-LONGEST = 4096
-"""Bytes; what a marker has to say takes a few words."""
-NONE = (errno.ENOENT, errno.ENOTDIR)
+MAX_BYTES = 4096
+ABSENT = (errno.ENOENT, errno.ENOTDIR)
+SYNTAX = "write nothing, or for=DURATION, gpu=GPU, or both"
+
+
+class MarkerError(ValueError):
+    """A marker file is invalid. The message names the problem and the syntax."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerRequest:
+    """The content of a marker file."""
+
+    gpu: str | None = None
+    """uuid, index or PCI address. None: the whole node."""
+    seconds: float | None = None
+    """None: the maximum."""
+
+
+def parse(text: str) -> MarkerRequest:
+    """Parse words such as `for=5m gpu=3`. An empty file names the whole node. Raises MarkerError."""
+    values: dict[str, str] = {}
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        if name not in {"for", "gpu"} or not equals or not value or name in values:
+            raise MarkerError(f"{word[:40]!r} is not understood: {SYNTAX}")
+        values[name] = value
+    duration = values.get("for")
+    seconds = None if duration is None else durations.seconds(duration)
+    if duration is not None and not seconds:
+        raise MarkerError(f"for={duration[:40]!r} is not a duration: write it as 90s, 5m or 1h")
+    return MarkerRequest(gpu=values.get("gpu"), seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
-    """One state of the file; written or touched again, it is another one."""
+class MarkerFile:
+    """One state of the file. Writing or touching it makes another one."""
 
     identity: tuple[int, ...]
     modified: float = 0.0
     """Seconds since the epoch."""
-    asked: Asked | None = None
+    request: MarkerRequest | None = None
     problem: str = ""
-    """Why it asks for nothing."""
+    """Why the file releases nothing."""
 
 
-def look(path: Path) -> Marker | None:
-    """The file as it is now; None without one."""
+def read_marker(path: Path) -> MarkerFile | None:
+    """Return the file as it is now, or None if there is none."""
     try:
-        # Neither a FIFO nor a link may hold up or lead astray a daemon that anybody can be made to look at.
+        # A FIFO must not block the daemon, and a link must not lead it to another file.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno in NONE:
+        if error.errno in ABSENT:
             return None
-        return Marker(identity=(error.errno or 0,), problem=f"cannot be read: {error.strerror}")
+        return MarkerFile(identity=(error.errno or 0,), problem=f"cannot be read: {error.strerror}")
     try:
         return _read(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _read(descriptor: int) -> Marker:
-    about = os.fstat(descriptor)
-    identity = (about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size)
-    if not stat.S_ISREG(about.st_mode):
-        return Marker(identity=identity, problem="is no regular file")
+def _read(descriptor: int) -> MarkerFile:
+    status = os.fstat(descriptor)
+    identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+    if not stat.S_ISREG(status.st_mode):
+        return MarkerFile(identity=identity, problem="is not a regular file")
     try:
-        asked = _asked(os.read(descriptor, LONGEST + 1))
+        request = _request(os.read(descriptor, MAX_BYTES + 1))
     except (MarkerError, OSError) as error:
-        return Marker(identity=identity, modified=about.st_mtime, problem=str(error))
-    return Marker(identity=identity, modified=about.st_mtime, asked=asked)
+        return MarkerFile(identity=identity, modified=status.st_mtime, problem=str(error))
+    return MarkerFile(identity=identity, modified=status.st_mtime, request=request)
 
 
-def _asked(content: bytes) -> Asked:
-    if len(content) > LONGEST:
-        raise MarkerError(f"holds more than {LONGEST} bytes: write nothing, or for=DURATION, gpu=GPU, or both")
+def _request(content: bytes) -> MarkerRequest:
+    if len(content) > MAX_BYTES:
+        raise MarkerError(f"has more than {MAX_BYTES} bytes: {SYNTAX}")
     return parse(content.decode(errors="replace"))
 
 
 class MarkerWatch:
-    """Makes a window of each state of the file, once."""
+    """Makes one window of each state of the marker file."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: Marker | None = None
-        self.window: Window | None = None
-        """What it asks for. May have ended."""
+    def __init__(self, path: Path, max_seconds: float) -> None:
+        self.path = path
+        self.max_seconds = max_seconds
+        """Maximum age of the file."""
+        self._read: MarkerFile | None = None
+        self._window: TimeWindow | None = None
         self.problem = ""
-        """Why it asks for nothing though it is there, with its path."""
+        """Why the file releases nothing, with its path."""
 
-    def look(self, most: float, find: Callable[[str], str | None]) -> None:
-        """Look again. `most`: seconds that a marker counts at most; `find`: the bus id of a GPU by any of its names."""
-        marker = look(self._path)
+    def read(self, boot_id: str, bus_id: Callable[[str], str | None]) -> TimeWindow | None:
+        """Read the file, and return its window, which may have ended. `bus_id` finds a GPU by any of its names."""
+        marker = read_marker(self.path)
         if marker is None:
-            self._seen, self.window, self.problem = None, None, ""
-        elif self._seen is None or marker.identity != self._seen.identity or (self.problem and marker.asked):
-            self._take(marker, most, find)  # a GPU that is not known may be, once the driver has been read
+            self._read, self._window, self.problem = None, None, ""
+        elif self._read is None or marker.identity != self._read.identity or (self.problem and marker.request):
+            self._take(marker, boot_id, bus_id)  # a GPU that is unknown now may be known once the driver has been read
+        return self._window
 
-    def _take(self, marker: Marker, most: float, find: Callable[[str], str | None]) -> None:
-        wrong, bus_id = marker.problem, NODE
-        if marker.asked is not None and marker.asked.gpu is not None:
-            bus_id = find(marker.asked.gpu) or NODE
-            wrong = wrong or ("" if bus_id else f"names GPU {marker.asked.gpu[:40]!r}, which this node does not have")
-        problem = f"{self._path} {wrong}" if wrong else ""
+    def _take(self, marker: MarkerFile, boot_id: str, bus_id: Callable[[str], str | None]) -> None:
+        problem, scope = marker.problem, NODE
+        if marker.request is not None and marker.request.gpu is not None:
+            scope = bus_id(marker.request.gpu) or NODE
+            problem = problem or (
+                "" if scope else f"names GPU {marker.request.gpu[:40]!r}, which this node does not have"
+            )
+        problem = f"{self.path} {problem}" if problem else ""
         if problem and problem != self.problem:
-            log.error("the marker file releases nothing", extra={"problem": problem})
-        self._seen, self.problem = marker, problem
-        self.window = self._window(marker, marker.asked, bus_id, most) if marker.asked and not problem else None
+            log.error("the marker file is invalid and releases nothing", extra={"problem": problem})
+        self._read, self.problem = marker, problem
+        self._window = (
+            None if problem or marker.request is None else self._new_window(marker, marker.request, scope, boot_id)
+        )
 
-    def _window(self, marker: Marker, asked: Asked, bus_id: str, most: float) -> Window | None:
-        lasting = min(most, asked.seconds or most)
-        left = lasting - max(0.0, time.time() - marker.modified)  # a clock that went back makes it young, not eternal
+    def _new_window(self, marker: MarkerFile, request: MarkerRequest, scope: str, boot_id: str) -> TimeWindow | None:
+        length = min(self.max_seconds, request.seconds or self.max_seconds)
+        wall = time.time()
+        left = length - max(0.0, wall - marker.modified)  # a clock that was set back must not prolong the window
         if left <= 0:
-            log.info("the marker file is too old to count: delete it", extra={"path": str(self._path)})
+            log.info("the marker file is too old and releases nothing: delete it", extra={"path": str(self.path)})
             return None
-        now = time.time()
-        return Window(bus_id=bus_id, by="marker", since=now, until=now + left, deadline=boot_clock() + left)
+        wanted = WindowRequest(kind=WindowKind.RELEASE, seconds=left, by=MARKER, bus_id=scope)
+        return new_window(wanted, wall=wall, at=boot_clock(), boot_id=boot_id)
 
 
-class Done:
-    """The file beside the marker that says that nothing is held any more: who has no HTTP client waits for it."""
+class DoneFile:
+    """The file beside the marker that exists while no process has what the marker names open. For scripts."""
 
     def __init__(self, marker: Path) -> None:
         self.path = marker.with_name(f"{marker.name}.done")
-        self._said: bool | None = None
-        self._made = False
+        self._done: bool | None = None
+        self._created = False
 
-    def say(self, *, done: bool) -> None:
-        """Make the file, or take it away."""
-        if done == self._said and not self._is_gone():
+    def update(self, *, done: bool) -> None:
+        """Create or delete the file."""
+        if done == self._done and not self._was_deleted():
             return
-        self._said, self._made = done, False
+        self._done, self._created = done, False
         try:
-            self._make() if done else self.path.unlink(missing_ok=True)
+            self._create() if done else self.path.unlink(missing_ok=True)
         except OSError as error:
-            if done or error.errno not in NONE:
-                words = {"path": str(self.path), "error": error.strerror, "hint": "make its folder writable for gpumon"}
-                log.warning("who waits for this file waits in vain", extra=words)
+            if done or error.errno not in ABSENT:
+                details = {
+                    "path": str(self.path),
+                    "error": error.strerror,
+                    "hint": "make its folder writable for gpumon",
+                }
+                log.warning("cannot report by file that the release is complete", extra=details)
 
-    def _is_gone(self) -> bool:
-        """A script deleted it, to wait for it afresh. What could not be made was told, and is not tried again."""
-        return self._made and not self.path.exists()
+    def _was_deleted(self) -> bool:
+        """Return whether a script deleted the file, to wait for it again."""
+        return self._created and not self.path.exists()
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
         os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
-        self._made = True
+        self._created = True

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpumon.model.port_record import PortRecord
 from gpumon.model.stored_gpu import StoredGpu
-from gpumon.model.time_window import Span
+from gpumon.model.time_window import MARKER, TimeWindow
 from gpumon.state.gpu_inventory import Removal
 from gpumon.state.report import Report
 
@@ -29,6 +29,6 @@ def port_rows(report: Report) -> tuple[PortRecord, ...]:
     return tuple(port for port in report.internal.ports.records.values() if port.bus_id or port.guid)
 
 
-def window_rows(report: Report) -> tuple[Span, ...]:
-    """Return the time windows."""
-    return (*report.maintenances, *report.holds)
+def window_rows(report: Report) -> tuple[TimeWindow, ...]:
+    """Return the time windows, without those of the marker file, which is its own record."""
+    return tuple(window for window in report.windows if window.by != MARKER)

@@ -9,13 +9,11 @@ from typing import Any
 from gpumon.health.node_health import MAX_SIGNIFICANT, MAX_TRANSITIONS
 from gpumon.health.verdict import VerdictTransition
 from gpumon.model.error_event import SXID, XID
-from gpumon.model.hold import Hold
-from gpumon.model.maintenance import Maintenance
 from gpumon.probe.core.state import MOST_RAN, MOST_RESULTS
 from gpumon.state.error_counters import MAX_EVENTS
 from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
-from gpumon.store import agent_runs, error_events, gpus, pending_verdicts, ports, probe_runs, spans, verdicts
+from gpumon.store import agent_runs, error_events, gpus, pending_verdicts, ports, probe_runs, verdicts, windows
 from gpumon.store.error_events import ErrorCounter
 from gpumon.store.probe_runs import ProbeCounters
 from gpumon.store.table import Table
@@ -39,8 +37,7 @@ def read(connection: sqlite3.Connection, probe: str) -> StoredState:
         cleared=verdicts.read_last_cleared(connection),
         pending=pending_verdicts.read(connection),
         agent_runs=agent_runs.read(connection, MAX_AGENT_RUNS),
-        maintenances=spans.read(connection, Maintenance),
-        holds=spans.read(connection, Hold),
+        windows=windows.read(connection),
         probe_results=probe_runs.read_recent(connection, newest=MOST_RESULTS, each=MOST_RAN),
         probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
         probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
@@ -54,7 +51,7 @@ def rows(stored: StoredState) -> Mapping[Table[Any], Sequence[Any]]:
         gpus.TABLE: stored.gpus,
         ports.TABLE: stored.ports,
         agent_runs.TABLE: stored.agent_runs,
-        spans.TABLE: (*stored.maintenances, *stored.holds),
+        windows.TABLE: stored.windows,
         error_events.POSITION: positions,
     }
 

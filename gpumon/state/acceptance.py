@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from gpumon.health.expectation import Basis
 from gpumon.model.bus_id import parsed
-from gpumon.model.release import Answer
+from gpumon.model.request_result import RequestResult
 from gpumon.state import port_inventory
 from gpumon.state.messages import Acceptance
 from gpumon.state.report import Report
@@ -30,13 +30,13 @@ def acceptance(report: Report, parts: Collection[str] = ()) -> Acceptance:
     return Acceptance(count=count, gone=gone, ports=down, slow=speeds)
 
 
-def refusal(report: Report, parts: Collection[str] = ()) -> Answer | None:
+def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None:
     """Return why an acceptance is not possible now, or which parts are not missing; None if it is possible."""
     if not report.internal.restored:
-        return Answer(refused="The store has not been read yet.", remedy="Retry in a few seconds.")
+        return RequestResult(refused="The store has not been read yet.", remedy="Retry in a few seconds.")
     if report.node.gpus_visible is None:
         why = report.notices.get("driver", "they are released, or have not been read yet").rstrip(".")
-        return Answer(refused=f"The GPUs cannot be counted now: {why}.", remedy="Retry when they are read.")
+        return RequestResult(refused=f"The GPUs cannot be counted now: {why}.", remedy="Retry when they are read.")
     absent = [names for _, names in (*_missing(report), *_dead(report))]
     absent += [names for _, (_, names) in _slow(report)]
     acceptable = frozenset[str]().union(*absent)
@@ -45,7 +45,7 @@ def refusal(report: Report, parts: Collection[str] = ()) -> Answer | None:
         return None
     refused = f"{', '.join(strange)}: no GPU and no port of that name is missing, down or slower than before."
     remedy = f"Name one of these: {', '.join(sorted(acceptable))}." if acceptable else "Nothing is missing."
-    return Answer(refused=refused, remedy=remedy)
+    return RequestResult(refused=refused, remedy=remedy)
 
 
 def _count_without(gone: Collection[str], known: int, report: Report) -> int:

@@ -12,8 +12,8 @@ from gpumon.health.verdict import Key, Level, VerdictChange
 from gpumon.model.durations import utc
 from gpumon.model.error_event import SXID, XID
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.hold import Hold, in_force
 from gpumon.model.snapshot import PortReading
+from gpumon.model.time_window import TimeWindow, WindowKind, in_force
 from gpumon.state import links_status
 from gpumon.state.derive import NOT_READ
 from gpumon.state.gpu_inventory import Removal
@@ -63,49 +63,37 @@ def changes(before: Report, after: Report) -> Iterator[LogLine]:
         yield from _alerts(before, after)
 
 
+_INHIBITED = {
+    WindowKind.RELEASE: "the agent closes the driver",
+    WindowKind.HOLD: "no probe runs",
+    WindowKind.MAINTENANCE: "no alert pages",
+}
+
+
 def _windows(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield the start and the end of maintenances and holds."""
-    if before.maintenances is not after.maintenances:
-        yield from _maintenance(before, after)
-    if before.holds is not after.holds:
-        yield from _holds(before, after)
+    """Yield the start and the end of each window. One from before the start of the agent continues."""
+    if before.windows is after.windows:
+        return
+    old, new = ({window.slot: window for window in in_force(report.windows)} for report in (before, after))
+    verb = "started" if before.internal.restored is after.internal.restored else "continues"
+    for slot, window in new.items():
+        if slot not in old:
+            message = f"{window.kind} {verb}: {_INHIBITED[window.kind]}"
+            yield LogLine(logging.INFO, message, _window(window, after))
+        elif old[slot].id != window.id:
+            yield LogLine(logging.INFO, f"{window.kind} replaced", _window(window, after))
+    ended = {window.id: window for window in after.windows if window.ended is not None}
+    for slot, window in old.items():
+        if slot not in new and window.id in ended:
+            words = _window(window, after) | {"ended_by": ended[window.id].ended_by}
+            yield LogLine(logging.INFO, f"{window.kind} ended", words)
 
 
-def _maintenance(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield the start and the end of a maintenance; one from before the start of the agent continues."""
-    known = {one.began: one for one in before.maintenances}
-    recalled = before.internal.restored is not after.internal.restored
-    for one in after.maintenances:
-        was = known.get(one.began)
-        words: dict[str, object] = {"by": one.by, "reason": one.reason, "until": _moment(one.until)}
-        if was is None and one.ended is None:
-            begins = "the maintenance goes on" if recalled else "maintenance begins"
-            yield LogLine(logging.INFO, f"{begins}: no alert pages", words)
-        elif was is not None and was.ended is None and one.ended is not None:
-            why = "time is up" if one.ended >= one.until else "by request"
-            yield LogLine(logging.INFO, "the maintenance has ended: alerts page again", words | {"ended": why})
-
-
-def _holds(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield the start and the end of holds; a second hold of the same owner extends the first."""
-    known, held = ({one.owner: one for one in in_force(report.holds)} for report in (before, after))
-    recalled = before.internal.restored is not after.internal.restored
-    for owner, one in held.items():
-        if owner not in known:
-            yield LogLine(
-                logging.INFO, "the hold goes on" if recalled else "hold begins: no probe runs", _hold_words(one)
-            )
-        elif known[owner].key != one.key:
-            yield LogLine(logging.INFO, "the hold is prolonged", _hold_words(one))
-    for one in after.holds:
-        was = known.get(one.owner)
-        if one.owner not in held and was is not None and was.key == one.key and one.ended is not None:
-            why = "time is up" if one.ended >= one.until else "by request"
-            yield LogLine(logging.INFO, "the hold has ended", _hold_words(one) | {"ended": why})
-
-
-def _hold_words(one: Hold) -> dict[str, object]:
-    words = {"owner": one.owner, "by": one.by, "reason": one.reason, "until": _moment(one.until)}
+def _window(window: TimeWindow, report: Report) -> dict[str, object]:
+    words = {"owner": window.owner, "by": window.by, "reason": window.reason, "until": _moment(window.until)}
+    if window.kind is WindowKind.RELEASE:
+        gpu = report.gpu(window.bus_id) if window.bus_id else None
+        words["gpu"] = window.bus_id or "all" if gpu is None else f"{gpu.index} ({gpu.uuid})"
     return {name: word for name, word in words.items() if word}
 
 

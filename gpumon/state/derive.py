@@ -12,7 +12,7 @@ from gpumon.health.verdict import OK, UNKNOWN
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver, Node
 from gpumon.model.now import Now
-from gpumon.model.release import NODE, Release
+from gpumon.model.time_window import NODE, WindowKind, Windows, last_to_end, released
 from gpumon.state import error_counters, gpu_inventory, links_status, port_inventory
 from gpumon.state.gpu_record import GpuRecord, readings
 from gpumon.state.limit_series import limit_series
@@ -32,11 +32,11 @@ def derive(report: Report, now: Now, settings: ReducerSettings) -> Report:
     internal = report.internal
     status, inventory = internal.status, internal.inventory
     fresh = internal.polled_at is not None and now.uptime - internal.polled_at <= settings.stale_after
-    away = unwatched(internal, report.release, now.uptime)
+    away = unwatched(internal, released(report.windows), now.uptime)
     down = None if NODE in away else _down(internal, settings, fresh=fresh)
     alive = status is not None and status.up and NODE not in away
     expected = gpu_inventory.expected(inventory, settings.expected)
-    node = _released_rows(_node(report, expected, down, fresh=fresh), report.release, away)
+    node = _released_rows(_node(report, expected, down, fresh=fresh), report.windows, away)
     node = replace(node, **links_status.node_rows(internal.links, node.collector_denied, now))
     readable = links_status.current(internal.links, now) is not None
     derived = {
@@ -99,9 +99,10 @@ def _down(internal: InternalState, settings: ReducerSettings, *, fresh: bool) ->
     return None
 
 
-def _released_rows(node: Node, release: Release, away: Collection[str]) -> Node:
-    """Return Node with the end of the release. A release is over when the GPUs have been read again."""
-    end = node.release_end_timestamp_seconds if release.end is None else release.end
+def _released_rows(node: Node, windows: Windows, away: Collection[str]) -> Node:
+    """Return Node with the end of the last release, which is kept until the GPUs have been read again."""
+    last = last_to_end(windows, WindowKind.RELEASE)
+    end = node.release_end_timestamp_seconds if last is None else last.until
     node = replace(node, release_end_timestamp_seconds=end if away else None)
     return replace(node, **dict.fromkeys(_DRIVER_ROWS)) if NODE in away else node
 

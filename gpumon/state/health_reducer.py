@@ -7,9 +7,9 @@ from dataclasses import replace
 from gpumon.health import evaluation, node_health, pending_verdicts
 from gpumon.health.facts import Facts
 from gpumon.health.free_node import free_since
-from gpumon.model import hold
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.now import Now
+from gpumon.model.time_window import WindowKind, in_force, of_kind
 from gpumon.state import gpu_inventory, links_status, port_inventory
 from gpumon.state.messages import StoredState, VerdictTransitions
 from gpumon.state.report import Report
@@ -62,10 +62,10 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         probe=report.probe,
         probe_interval=settings.probe_interval,
         probe_gated=settings.probe_gated,
-        held=bool(hold.in_force(report.holds)),
+        held=bool(in_force(report.windows, WindowKind.HOLD)),
         transitions=report.health.history,
         agent_runs=report.agent_runs,
-        maintenances=report.maintenances,
+        maintenances=of_kind(report.windows, WindowKind.MAINTENANCE),
     )
     cleared = {key: found.on_this_clock(one.wall, one.at, one.boot_id) for key, one in report.health.cleared.items()}
     return replace(found, events=tuple(_on_this_clock(one, found) for one in report.events), cleared=cleared)

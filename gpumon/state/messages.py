@@ -9,12 +9,11 @@ from gpumon.health.agent_runs import AgentRun
 from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.verdict import Key, Verdict, VerdictTransition
 from gpumon.model.error_event import ErrorChange, ErrorEvent, LogPosition
-from gpumon.model.hold import Hold, HoldEnded, Holds
-from gpumon.model.maintenance import Known, Maintenance, MaintenanceEnded
 from gpumon.model.port_record import PortRecord
-from gpumon.model.release import Release
+from gpumon.model.request_result import DeviceHolder
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.time_window import TimeWindow, Windows, WindowsEnded
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import ProbeResult
@@ -97,9 +96,7 @@ class StoredState:
     """Findings that had not lasted long enough."""
     agent_runs: tuple[AgentRun, ...] = ()
     """Runs of the agent, the newest last; the present one may be among them."""
-    maintenances: Known = ()
-    """Newest last."""
-    holds: Holds = ()
+    windows: Windows = ()
     """Newest last."""
     probe_results: tuple[ProbeResult, ...] = ()
     probe_runs: Mapping[str, float] = field(default_factory=dict)
@@ -162,6 +159,13 @@ class AgentStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseHolders:
+    """The processes of the agent that still have a released GPU open."""
+
+    holders: tuple[DeviceHolder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed: readings that are too old disappear, and checks are evaluated."""
 
@@ -173,14 +177,12 @@ Message = (
     | LinksSnapshot
     | LinksStatus
     | SamplerStatus
-    | Release
+    | ReleaseHolders
     | ErrorChanges
     | VerdictTransitions
     | Acceptance
-    | Maintenance
-    | MaintenanceEnded
-    | Hold
-    | HoldEnded
+    | TimeWindow
+    | WindowsEnded
     | StoredState
     | ProbeStarted
     | ProbeProgressed

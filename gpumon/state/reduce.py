@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gpumon.health.alert import RESOLVED, Alert, update_alerts
-from gpumon.model.hold import Hold, HoldEnded
-from gpumon.model.maintenance import Maintenance, MaintenanceEnded
 from gpumon.model.now import Now
-from gpumon.model.release import Release
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot, PciBus, Snapshot
+from gpumon.model.time_window import TimeWindow, WindowsEnded, released
 from gpumon.probe.core import state as probe_state
 from gpumon.state import (
     error_counters,
@@ -31,6 +29,7 @@ from gpumon.state.messages import (
     ProbeEnded,
     ProbeProgressed,
     ProbeStarted,
+    ReleaseHolders,
     SamplerStatus,
     StoredState,
     Tick,
@@ -73,7 +72,9 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
             report = replace(report, probe=probe)
         case AgentStatus():
             report = _agent_status(report, message)
-        case Tick() | Release() | Maintenance() | MaintenanceEnded() | Hold() | HoldEnded():
+        case ReleaseHolders():
+            report = replace(report, release_holders=message.holders)
+        case Tick() | TimeWindow() | WindowsEnded():
             pass
     report = window_reducer.take(report, message, now)
     report = derive(report, now, settings)
@@ -89,10 +90,10 @@ def _with(report: Report, **internal: object) -> Report:
 
 
 def _snapshot(report: Report, snapshot: Snapshot, now: Now) -> Report:
-    before, released = report.internal, report.release.bus_ids
+    before, scopes = report.internal, released(report.windows)
     own = report.probe.own_load(now.at)
-    inventory = gpu_inventory.poll(before.inventory, snapshot, released, now, report.boot_id, own=own)
-    present = {*snapshot.present, *before.samplers.quarantined, *released}
+    inventory = gpu_inventory.poll(before.inventory, snapshot, scopes, now, report.boot_id, own=own)
+    present = {*snapshot.present, *before.samplers.quarantined, *scopes}
     inventory = gpu_inventory.finish_poll(inventory, snapshot, present, now, restored=before.restored)
     internal = replace(before, inventory=inventory, polled_at=now.uptime)
     report = replace(report, internal=released_gpus.heard(internal, snapshot))

@@ -1,6 +1,6 @@
-"""What nobody looks at because of a release: what is released now, and what was and has not been read since. Pure.
+"""GPUs that are not read because of a release: those released now, and those not read yet since their release. Pure.
 
-Between the end of a release and the first reading a GPU is neither well nor at fault: to open it may take long.
+Between the end of a release and its first reading a GPU is neither healthy nor at fault: to open it may take long.
 """
 
 from __future__ import annotations
@@ -8,46 +8,48 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from gpumon.model.release import NODE, Release
 from gpumon.model.snapshot import DriverStatus, Snapshot
+from gpumon.model.time_window import NODE
 from gpumon.state.messages import SamplerStatus
 from gpumon.state.report import InternalState
 
 RESUME_SECONDS = 75.0
-"""Longest that the first reading after a release may take: a little more than a driver call that opens a GPU."""
+"""Maximum time for the first reading after a release: a little more than a driver call that opens a GPU."""
 
 
-def released(memory: InternalState, before: Release, after: Release, uptime: float) -> InternalState:
-    """Windows began or ended. `lived`: Now.uptime."""
+def follow(memory: InternalState, before: frozenset[str], after: frozenset[str], *, uptime: float) -> InternalState:
+    """Update `resuming` when the released scopes change. `uptime` is Now.uptime."""
+    if before == after:
+        return memory
     ended = _covered(before, memory) - _covered(after, memory)
     resuming = {**memory.resuming, **dict.fromkeys(ended, uptime + RESUME_SECONDS)}
-    return replace(memory, resuming={bus_id: until for bus_id, until in resuming.items() if not after.covers(bus_id)})
+    return replace(memory, resuming={bus_id: until for bus_id, until in resuming.items() if not after & {NODE, bus_id}})
 
 
-def heard(memory: InternalState, arrival: Snapshot | DriverStatus | SamplerStatus) -> InternalState:
-    """Somebody looked, or failed to: whatever this says counts from now on."""
+def heard(memory: InternalState, message: Snapshot | DriverStatus | SamplerStatus) -> InternalState:
+    """Remove from `resuming` what this message reports on: a reading, or the failure to read."""
     if not memory.resuming:
         return memory
-    left = {one: until for one, until in memory.resuming.items() if not _says(arrival, one)}
-    if isinstance(arrival, Snapshot) and memory.polled_at is not None:  # the first poll gets on, one GPU after another
+    left = {bus_id: until for bus_id, until in memory.resuming.items() if not _reports_on(message, bus_id)}
+    if isinstance(message, Snapshot) and memory.polled_at is not None:  # the first poll reads one GPU after another
         left = dict.fromkeys(left, memory.polled_at + RESUME_SECONDS)
     return replace(memory, resuming=left)
 
 
-def unwatched(memory: InternalState, release: Release, uptime: float) -> Collection[str]:
-    """Bus ids, and NODE when that is the driver itself with every GPU."""
-    return _covered(release, memory) | {one for one, until in memory.resuming.items() if until > uptime}
+def unwatched(memory: InternalState, released: frozenset[str], uptime: float) -> Collection[str]:
+    """Return the bus ids that are not read because of a release, and NODE if no GPU of the node is."""
+    return _covered(released, memory) | {bus_id for bus_id, until in memory.resuming.items() if until > uptime}
 
 
-def _covered(release: Release, memory: InternalState) -> set[str]:
-    return {*release.bus_ids, *(memory.inventory.gpus if release.covers(NODE) else ())}
+def _covered(released: frozenset[str], memory: InternalState) -> set[str]:
+    return {*released, *(memory.inventory.gpus if NODE in released else ())}
 
 
-def _says(arrival: Snapshot | DriverStatus | SamplerStatus, bus_id: str) -> bool:
-    match arrival:
+def _reports_on(message: Snapshot | DriverStatus | SamplerStatus, bus_id: str) -> bool:
+    match message:
         case Snapshot():
-            return arrival.complete or bus_id == NODE or any(seen.bus_id == bus_id for seen in arrival.gpus)
+            return message.complete or bus_id == NODE or any(gpu.bus_id == bus_id for gpu in message.gpus)
         case DriverStatus():
-            return not arrival.up
+            return not message.up
         case SamplerStatus():
-            return bus_id in arrival.quarantined
+            return bus_id in message.quarantined

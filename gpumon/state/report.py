@@ -18,12 +18,11 @@ from gpumon.model.bus_id import parsed
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.health_metrics import HealthMetrics
-from gpumon.model.hold import Holds
-from gpumon.model.maintenance import Known, Maintenance, in_force
 from gpumon.model.node import Build, Driver, Node
 from gpumon.model.reading import Labels, Sample, Table, samples
-from gpumon.model.release import Release
+from gpumon.model.request_result import DeviceHolder
 from gpumon.model.snapshot import DriverStatus, PortReading
+from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.gpu_inventory import GpuInventory
 from gpumon.state.gpu_record import GpuRecord
@@ -87,10 +86,10 @@ class Report:
     """Boot of the host."""
     agent_runs: tuple[AgentRun, ...] = ()
     """Runs of the agent, this one last."""
-    maintenances: Known = ()
-    """The newest last; `maintenance` is the one in force."""
-    holds: Holds = ()
-    """Of the probe: the newest last, those that have ended among them."""
+    windows: Windows = ()
+    """Releases, holds and maintenances: the newest last, with the last ones that have ended."""
+    release_holders: tuple[DeviceHolder, ...] = ()
+    """Processes of the agent that still have a released GPU open."""
     simulated: str | None = None
     """Name of the simulated profile; None on a real node."""
     detailed: bool = False
@@ -107,8 +106,6 @@ class Report:
     """Ports that should be here and are not."""
     excluded: tuple[str, ...] = ()
     """Bus ids that the configuration excludes: on the bus and counted by NVML, but never opened."""
-    release: Release = Release()
-    """What the agent keeps off now, because it was asked to."""
     events: tuple[ErrorEvent, ...] = ()
     """The newest last, at most MAX_EVENTS."""
     catalogue: Catalogue = SHIPPED
@@ -123,9 +120,9 @@ class Report:
     internal: InternalState = InternalState()
 
     @property
-    def maintenance(self) -> Maintenance | None:
-        """In which nothing pages now."""
-        return in_force(self.maintenances)
+    def maintenance(self) -> TimeWindow | None:
+        """Return the maintenance in force that ends last."""
+        return last_to_end(self.windows, WindowKind.MAINTENANCE)
 
     def gpu(self, name: str) -> GpuState | None:
         """Return the GPU with this uuid, index or PCI address."""

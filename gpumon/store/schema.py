@@ -144,31 +144,21 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
         """
-        CREATE TABLE maintenance (
+        CREATE TABLE windows (
             number INTEGER PRIMARY KEY,
-            began REAL NOT NULL UNIQUE,
-            began_at REAL NOT NULL,
-            until REAL NOT NULL,
-            deadline REAL NOT NULL,
-            boot_id TEXT NOT NULL,
-            reason TEXT NOT NULL,
-            asker TEXT NOT NULL,
-            ended REAL
-        )
-        """,
-        """
-        CREATE TABLE holds (
-            number INTEGER PRIMARY KEY,
-            began REAL NOT NULL,
-            began_at REAL NOT NULL,
-            until REAL NOT NULL,
-            deadline REAL NOT NULL,
-            boot_id TEXT NOT NULL,
-            reason TEXT NOT NULL,
-            asker TEXT NOT NULL,
-            ended REAL,
+            id TEXT NOT NULL UNIQUE,
+            kind TEXT NOT NULL,
+            bus_id TEXT NOT NULL,
             owner TEXT NOT NULL,
-            UNIQUE (began, owner)
+            reason TEXT NOT NULL,
+            "by" TEXT NOT NULL,
+            start REAL NOT NULL,
+            start_at REAL NOT NULL,
+            until REAL NOT NULL,
+            deadline REAL NOT NULL,
+            boot_id TEXT NOT NULL,
+            ended REAL,
+            ended_by TEXT NOT NULL
         )
         """,
     ),

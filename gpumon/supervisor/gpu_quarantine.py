@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpumon.clock import boot_clock
-from gpumon.model.release import NODE
+from gpumon.model.time_window import NODE
 from gpumon.state.messages import Quarantine
 from gpumon.supervisor.deadlines import SamplerDeadlines
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 from gpumon.collectors.lifecycle import REST, WATCH
 from gpumon.model.error_event import FIRMWARE_SILENT
 from gpumon.model.orders import EXIT_MISMATCH, SamplerOrders
-from gpumon.model.release import NODE, Holder
+from gpumon.model.request_result import DeviceHolder
 from gpumon.model.snapshot import ChildMessage, Snapshot, TrialResult, XidEvent
+from gpumon.model.time_window import NODE
 from gpumon.state.messages import SamplerStatus
 from gpumon.supervisor.deadlines import SAMPLER_DEADLINES, SamplerDeadlines
 from gpumon.supervisor.gpu_quarantine import GpuQuarantine
@@ -124,10 +125,10 @@ class SamplerSupervisor:
         else:
             self._restart(0.0)
 
-    def holders(self, released: frozenset[str]) -> tuple[Holder, ...]:
+    def holders(self, released: frozenset[str]) -> tuple[DeviceHolder, ...]:
         """Return the children that may have one of these GPUs open."""
         return tuple(
-            Holder(pid=child.pid, words=child.name, stuck=child.abandoned)
+            DeviceHolder(pid=child.pid, description=child.name, stuck=child.abandoned)
             for child in self._children()
             if _may_hold(child, released)
         )

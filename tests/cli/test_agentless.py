@@ -16,10 +16,10 @@ from stores import read
 
 from gpumon.cli import offline_hold, probe_hold
 from gpumon.cli.main import main
-from gpumon.model.hold import Hold, in_force
+from gpumon.model.time_window import in_force
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.runner.process_marks import AGENT, GPUS, RANK, own_mark
-from gpumon.store import spans
+from gpumon.store import windows
 from gpumon.store.store import Store
 
 WORKER = str(PROBES["allreduce"].worker)
@@ -55,7 +55,7 @@ def rank(agent: int, gpus: str = "") -> Iterator[subprocess.Popen[bytes]]:
 
 def owners(path: Path) -> list[str]:
     with Store.open(path) as store:
-        return [one.owner for one in in_force(read(store, spans.read, Hold))]
+        return [one.owner for one in in_force(read(store, windows.read))]
 
 
 def test_the_next_agent_finds_it_in_the_store(path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,8 +50,8 @@ def test_a_hold_outlives_its_agent_and_needs_none(tmp_path: Path) -> None:
         assert agent.get("/api/v1/probes/hold") == {"hold": None}
         assert agent.post("/probe/allreduce")[0] == 202
         log = agent.log.read_text(encoding="utf-8")
-        assert log.count("hold begins: no probe runs") == 1
-        assert log.count("the hold goes on") == 2
+        assert log.count("hold started: no probe runs") == 1
+        assert log.count("hold continues: no probe runs") == 2
     finally:
         agent.stop()
 

@@ -52,8 +52,8 @@ def test_what_is_wrong_in_a_maintenance_pages_when_it_is_over(tmp_path: Path) ->
         assert agent.metrics().value("gpumon_maintenance_end_timestamp_seconds") == 0
         eventually(lambda: "GpuLost" in firing(agent))
         log = agent.log.read_text(encoding="utf-8")
-        assert log.count("maintenance begins: no alert pages") == 1
-        assert log.count("the maintenance goes on: no alert pages") == 1
-        assert log.count("the maintenance has ended: alerts page again") == 1
+        assert log.count("maintenance started: no alert pages") == 1
+        assert log.count("maintenance continues: no alert pages") == 1
+        assert log.count("maintenance ended") == 1
     finally:
         agent.stop()

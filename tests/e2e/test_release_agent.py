@@ -9,12 +9,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 import pytest
 from agents import Agent, Metrics, alive, eventually
+from stores import read, write
 from unkillable import build, held
+
+from gpumon.store import windows
+from gpumon.store.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -126,10 +131,10 @@ def test_a_node_is_let_go_of_until_it_is_taken_up_again(agent: Agent) -> None:
         assert agent.metrics().value("gpumon_release_end_timestamp_seconds") is None
     assert watch.pages > 10
     assert watch.wrong == []
-    told = [line for line in agent.log.read_text().splitlines() if "logger=gpumon.model.release" in line]
-    assert ['msg="released: the agent keeps off"' in line for line in told] == [True, True, False]  # once each start
-    assert 'msg="the release has ended"' in told[2]
-    assert 'ended="by command"' in told[2]
+    told = [line for line in agent.log.read_text().splitlines() if 'msg="release ' in line]
+    expected = ("release started: the agent closes", "release continues: the agent closes", "release ended")
+    assert [message in line for message, line in zip(expected, told, strict=True)] == [True, True, True]
+    assert "ended_by=command" in told[2]
 
 
 def test_what_cannot_be_ended_fails_the_script(agent: Agent) -> None:
@@ -168,14 +173,15 @@ def test_a_window_ends_while_the_agent_is_dead(agent: Agent) -> None:
     assert agent.post("/api/v1/release?for_seconds=300&gpu=3")[0] == 200
     assert agent.ask("/api/v1/release", method="DELETE")[0] == 401
     agent.kill()
-    let_pass(agent.folder / "gpumon.db.release.json", 301.0)
+    let_pass(agent.folder / "gpumon.db", 301.0)
     started(agent)
     eventually(lambda: all_up(agent))
 
 
 def let_pass(path: Path, seconds: float) -> None:
-    """Of the windows on record, as if the agent were dead for so long."""
-    record = json.loads(path.read_text())
-    for window in record["windows"]:
-        window |= {name: window[name] - seconds for name in ("since", "until", "deadline")}
-    path.write_text(json.dumps(record))
+    """Change the stored windows as if the agent had been dead for so long."""
+    with Store.open(path) as store:
+        for one in read(store, windows.read):
+            start_at, deadline = one.start_at - seconds, one.deadline - seconds
+            earlier = replace(one, until=one.until - seconds, deadline=deadline, start_at=start_at)
+            write(store, windows.put, [earlier])

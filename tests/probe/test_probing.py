@@ -268,7 +268,7 @@ def test_memory_that_a_rank_leaves_is_what_the_guard_would_not_call_idle() -> No
     for told, words in (({}, []), ({"memory_reserved_bytes": 0.0}, ["GPU 0, which has 0.3 GiB in use"])):
         report = on_host(node(0.0, simulated=False, **used, **told))
         left = gpu_visibility.remaining_on(report, ["GPU-0"], frozenset(), 0.0)
-        assert [one.words for one in left or ()] == words
+        assert [one.description for one in left or ()] == words
 
 
 @pytest.mark.parametrize("stays", ["unread", "unknown"])

@@ -15,7 +15,8 @@ import sample_reports as samples
 from stores import read
 
 from gpumon.health.acknowledge import AckRequest, AckResult, acknowledgement
-from gpumon.model.release import Answer as LetGo
+from gpumon.model.request_result import RequestResult
+from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs.prometheus import Exposition, Renderer
 from gpumon.probe.core.result import ProbeRequest
 from gpumon.server.app import create_app
@@ -43,7 +44,7 @@ class Node:
     """What the main loop says to a request for a run; None says nothing."""
     requests: list[str] = field(default_factory=list)
     """Probes of which a run was asked for."""
-    let_go: LetGo | None = field(default_factory=LetGo)
+    let_go: RequestResult | None = field(default_factory=RequestResult)
     """What the main loop says to a release and to its end; None says nothing."""
     asked: list[tuple[object, ...]] = field(default_factory=list)
     """Releases asked for, and ends of them."""
@@ -63,27 +64,15 @@ class Node:
             future.set_result(self.answer)
         return future
 
-    def request_release(self, bus_id: str, seconds: float, by: str) -> Future[LetGo]:
-        return self._let_go(bus_id, seconds, by)
+    def start_window(self, request: WindowRequest) -> Future[RequestResult]:
+        return self._let_go(request)
 
-    def end_release(self, bus_id: str | None, by: str) -> Future[LetGo]:
-        return self._let_go(bus_id, by)
+    def end_windows(self, selection: WindowSelection) -> Future[RequestResult]:
+        return self._let_go(selection)
 
-    def request_maintenance(self, seconds: float, reason: str, by: str) -> Future[LetGo]:
-        return self._let_go(seconds, reason, by)
-
-    def end_maintenance(self) -> Future[LetGo]:
-        return self._let_go()
-
-    def request_hold(self, seconds: float, reason: str, owner: str, by: str) -> Future[LetGo]:
-        return self._let_go(seconds, reason, owner, by)
-
-    def end_hold(self, owner: str) -> Future[LetGo]:
-        return self._let_go(owner)
-
-    def _let_go(self, *asked: object) -> Future[LetGo]:
+    def _let_go(self, *asked: object) -> Future[RequestResult]:
         self.asked.append(asked)
-        future: Future[LetGo] = Future()
+        future: Future[RequestResult] = Future()
         if self.let_go is not None:
             future.set_result(self.let_go)
         return future
@@ -126,14 +115,10 @@ class Node:
             token=lambda: self.token,
             allowed_hosts=allowed_hosts,
             request_probe=self.request_probe,
-            request_release=self.request_release,
-            end_release=self.end_release,
+            start_window=self.start_window,
+            end_windows=self.end_windows,
             acknowledge=self.acknowledge,
             accept_inventory=self._let_go,
-            request_maintenance=self.request_maintenance,
-            end_maintenance=self.end_maintenance,
-            request_hold=self.request_hold,
-            end_hold=self.end_hold,
             find_events=self.find_events,
             find_runs=self.find_runs,
             wall=lambda: samples.STAMP.wall,

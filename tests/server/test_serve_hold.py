@@ -10,14 +10,15 @@ from urllib.parse import quote
 import pytest
 import sample_reports as samples
 from sample_reports import report_document
+from sample_windows import HOLD, window
 from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.cli.main import main
-from gpumon.model.hold import Hold
-from gpumon.model.release import Answer, Holder
+from gpumon.model.request_result import DeviceHolder, RequestResult
+from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs import terminal
-from gpumon.outputs.hold import sentences
 from gpumon.outputs.responses.windows import HoldResponse
+from gpumon.outputs.window_sentences import holds
 from gpumon.state.report import Report
 
 PATH = "/api/v1/probes/hold"
@@ -33,19 +34,18 @@ SAID = "No probe runs until 2025-11-20 12:10:00 UTC{}: held by command for 4711 
 def held(*owners: str, reason: str = "prolog") -> Report:
     """Of each owner one, which began five minutes ago and lasts fifteen."""
     holds = tuple(
-        Hold(
-            began=WALL - 300,
-            began_at=samples.STAMP.boot - 300,
-            until=WALL + 600,
-            deadline=samples.STAMP.boot + 600,
-            boot_id="",
-            reason=reason,
-            by="command",
-            owner=owner,
-        )
+        window(HOLD, start=WALL - 300, start_at=samples.STAMP.boot - 300, seconds=900.0, reason=reason, owner=owner)
         for owner in owners
     )
-    return replace(samples.healthy(), holds=holds)
+    return replace(samples.healthy(), windows=holds)
+
+
+def start(seconds: float, reason: str, owner: str, by: str) -> WindowRequest:
+    return WindowRequest(kind=HOLD, seconds=seconds, reason=reason, owner=owner, by=by)
+
+
+def end(owner: str, by: str) -> WindowSelection:
+    return WindowSelection(kind=HOLD, owner=owner, by=by)
 
 
 @pytest.fixture
@@ -81,7 +81,12 @@ def test_beginning_and_end_are_asked_of_the_main_loop(node: Node, port: int) -> 
     assert ask(port, f"{PATH}?for_seconds=60", "POST", BEARER).status == 200
     assert ask(port, f"{PATH}?owner=4711", "DELETE", BEARER).status == 200
     assert ask(port, PATH, "DELETE", BEARER).status == 200
-    assert node.asked == [(900.0, "prolog of 4711", "4711", "api"), (60.0, "", "", "api"), ("4711",), ("",)]
+    assert node.asked == [
+        (start(900.0, "prolog of 4711", "4711", "api"),),
+        (start(60.0, "", "", "api"),),
+        (end("4711", "api"),),
+        (end("", "api"),),
+    ]
 
 
 @pytest.mark.parametrize("query", ["", "?for_seconds=0", "?for_seconds=inf", "?for_seconds=5&gpu=3"])
@@ -93,7 +98,8 @@ def test_what_cannot_be_meant_is_refused(node: Node, port: int, query: str) -> N
 
 def test_what_the_main_loop_refuses_is_told(node: Node, port: int) -> None:
     """With the setting that bounds it."""
-    node.let_go = Answer(refused="9 s is not between 0 and probe.max_hold_seconds, which is 8.", remedy="Ask for less.")
+    refused = "9 s is not between 0 and probe.max_hold_seconds, which is 8."
+    node.let_go = RequestResult(refused=refused, remedy="Ask for less.")
     answer = ask(port, f"{PATH}?for_seconds=9", "POST", BEARER)
     assert is_problem(answer, 400)
     assert "probe.max_hold_seconds" in answer.document["detail"]
@@ -104,7 +110,7 @@ def test_what_is_left_of_a_run_is_no_success(
 ) -> None:
     """Whoever asked must not start a job on it: the command says what it is, and exits with 1."""
     node.report = held("4711")
-    node.let_go = Answer(holders=(Holder(pid=99, words="rank 99 of the probe", stuck=True),))
+    node.let_go = RequestResult(holders=(DeviceHolder(pid=99, description="rank 99 of the probe", stuck=True),))
     answer = ask(port, f"{PATH}?for_seconds=9", "POST", BEARER)
     assert is_problem(answer, 409)
     assert (answer.document["holders"][0]["pid"], answer.document["hold"]) == (99, SHOWN)
@@ -117,7 +123,7 @@ def test_what_nobody_has_looked_at_is_no_success(
     node: Node, port: int, flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody knows of anything that is left, and nobody has seen the GPUs since."""
-    node.let_go = Answer(unseen="NVML has not been read.")
+    node.let_go = RequestResult(unseen="NVML has not been read.")
     answer = ask(port, f"{PATH}?for_seconds=9", "POST", BEARER)
     assert is_problem(answer, 409)
     assert (answer.document["detail"], answer.document["holders"]) == ("NVML has not been read.", [])
@@ -143,14 +149,15 @@ def test_the_command_begins_and_ends_one(node: Node, flags: list[str], capsys: p
     assert capsys.readouterr().out == f"{SAID.format('')}\nNothing of a run is on a GPU.\n"
     assert main(["probe", "hold", "--json", *flags]) == 0
     assert json.loads(capsys.readouterr().out) == {"hold": SHOWN, "stored": True}
-    node.let_go = Answer(stored=False)
+    node.let_go = RequestResult(stored=False)
     assert main(["probe", "hold", *flags]) == 0
     assert "It is not on disk" in capsys.readouterr().out
     node.report = samples.healthy()
     assert main(["probe", "unhold", "--owner", "4711", *flags]) == 0
     assert capsys.readouterr().out.startswith("Nobody keeps probes away.\n")
-    first, second, _, last = node.asked
-    assert (first, second[0], last) == ((5400.0, "prolog", "4711", "command"), 900.0, ("4711",))
+    first, second, _, last = (asked for (asked,) in node.asked)
+    assert (first, last) == (start(5400.0, "prolog", "4711", "command"), end("4711", "command"))
+    assert second == start(900.0, "", "", "command")
 
 
 @pytest.mark.parametrize(
@@ -184,5 +191,5 @@ def test_of_many_holders_some_are_named() -> None:
     """A busy node does not fill the page."""
     many = HoldResponse.from_report(held(*map(str, range(5)), reason=""))
     assert many is not None
-    [said] = sentences(many.document())
+    [said] = holds(many.document())
     assert said.endswith("held by command for 0; by command for 1; by command for 2; and 2 more.")

@@ -14,7 +14,7 @@ from stores import write
 
 from gpumon.cli.main import main
 from gpumon.health.expectation import Basis, Expectation
-from gpumon.model.release import Answer
+from gpumon.model.request_result import RequestResult
 from gpumon.model.snapshot import GUEST
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.inventory_table import GPU_COLUMNS
@@ -91,7 +91,7 @@ def test_only_who_has_the_token_may_accept(node: Node, port: int) -> None:
     assert ask(port, ACCEPT, method="POST", headers=BEARER).document["source"] == "agent"
     assert len(node.asked) == 1
 
-    node.let_go = Answer(refused="It cannot be stored: the disk is full.", remedy="Free space.")
+    node.let_go = RequestResult(refused="It cannot be stored: the disk is full.", remedy="Free space.")
     refusal = ask(port, ACCEPT, method="POST", headers=BEARER)
     assert is_problem(refusal, 409)
     assert refusal.document["remedy"] == "Free space."

@@ -10,11 +10,12 @@ from urllib.parse import quote
 import pytest
 import sample_reports as samples
 from sample_reports import report_document
+from sample_windows import MAINTENANCE, window
 from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.cli.main import main
-from gpumon.model.maintenance import Maintenance
-from gpumon.model.release import Answer
+from gpumon.model.request_result import RequestResult
+from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs import terminal
 from gpumon.state.report import Report
 
@@ -29,16 +30,17 @@ SHOWN = {
 
 
 def maintained(reason: str = "new power supply") -> Report:
-    one = Maintenance(
-        began=WALL - 600,
-        began_at=samples.STAMP.boot - 600,
-        until=WALL + 6600,
-        deadline=samples.STAMP.boot + 6600,
-        boot_id="",
-        reason=reason,
-        by="command",
-    )
-    return replace(samples.healthy(), maintenances=(one,))
+    boot = samples.STAMP.boot
+    one = window(MAINTENANCE, start=WALL - 600, start_at=boot - 600, seconds=7200.0, reason=reason)
+    return replace(samples.healthy(), windows=(one,))
+
+
+def start(seconds: float, by: str) -> WindowRequest:
+    return WindowRequest(kind=MAINTENANCE, seconds=seconds, reason="new power supply", by=by)
+
+
+def end(by: str) -> WindowSelection:
+    return WindowSelection(kind=MAINTENANCE, by=by)
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def test_beginning_and_end_are_asked_of_the_main_loop(node: Node, port: int) -> 
     asked = f"{PATH}?for_seconds=7200&reason={quote('new power supply')}"
     assert ask(port, asked, "POST", BEARER).document == {"maintenance": None, "stored": True}
     assert ask(port, PATH, "DELETE", BEARER).status == 200
-    assert node.asked == [(7200.0, "new power supply", "api"), ()]
+    assert node.asked == [(start(7200.0, "api"),), (end("api"),)]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_what_cannot_be_meant_is_refused(node: Node, port: int, query: str) -> N
 
 def test_what_the_main_loop_refuses_is_told(node: Node, port: int) -> None:
     """With the setting that bounds it."""
-    node.let_go = Answer(
+    node.let_go = RequestResult(
         refused="9 s is not between 0 and maintenance.max_seconds, which is 8.", remedy="Ask for less."
     )
     answer = ask(port, f"{PATH}?for_seconds=9&reason=x", "POST", BEARER)
@@ -102,17 +104,17 @@ def test_the_command_begins_shows_and_ends_one(
     assert capsys.readouterr().out == "The node is not in maintenance.\n"
     assert main(["maintenance", "start", "1h30m", "--reason", "new power supply", *flags]) == 0
     node.report = maintained()
-    assert node.asked == [(5400.0, "new power supply", "command")]
+    assert node.asked == [(start(5400.0, "command"),)]
     capsys.readouterr()
     assert main(["maintenance", *flags]) == 0
     told = "In maintenance until 2025-11-20 13:50:00 UTC, by command: new power supply. No alert pages.\n"
     assert capsys.readouterr().out == told
     assert main(["maintenance", "end", "--json", *flags]) == 0
     assert json.loads(capsys.readouterr().out) == {"maintenance": SHOWN, "stored": True}
-    node.let_go = Answer(stored=False)
+    node.let_go = RequestResult(stored=False)
     assert main(["maintenance", "end", *flags]) == 0
     assert "It is not on disk" in capsys.readouterr().out
-    assert node.asked[1:] == [(), ()]
+    assert node.asked[1:] == [(end("command"),), (end("command"),)]
 
 
 @pytest.mark.parametrize(

@@ -10,31 +10,41 @@ import example_parts
 import pytest
 import sample_reports as samples
 from sample_reports import report_document
+from sample_windows import RELEASE, window
 from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.cli.main import main
+from gpumon.model import time_window
 from gpumon.model.gpu import FAULTS, Gpu
-from gpumon.model.release import NODE, Answer, Holder, Release, Window
+from gpumon.model.request_result import DeviceHolder, RequestResult
+from gpumon.model.time_window import NODE, TimeWindow, WindowRequest, WindowSelection
 from gpumon.outputs import terminal
-from gpumon.server import release
+from gpumon.server import windows
 from gpumon.state.report import Report
 
 PATH = "/api/v1/release"
 WALL = samples.STAMP.wall
-STUCK = Holder(pid=4711, words="sampler 4711 in nvmlDeviceGetTemperature on 00000000:30:00.0", stuck=True)
+STUCK = DeviceHolder(pid=4711, description="sampler 4711 in nvmlDeviceGetTemperature on 00000000:30:00.0", stuck=True)
 
 
-def window(bus_id: str = NODE, by: str = "api") -> Window:
-    return Window(bus_id=bus_id, by=by, since=WALL - 60, until=WALL + 240, deadline=samples.STAMP.boot + 240)
+def release(bus_id: str = NODE, by: str = "api") -> TimeWindow:
+    return window(RELEASE, start=WALL - 60, start_at=samples.STAMP.boot - 60, seconds=300.0, bus_id=bus_id, by=by)
 
 
-def released(*windows: Window, holders: tuple[Holder, ...] = ()) -> Report:
-    """The healthy node while these windows are in force."""
-    report = replace(samples.healthy(), release=Release(windows=windows, holders=holders))
+def start(bus_id: str, seconds: float, by: str = "api") -> tuple[WindowRequest]:
+    return (WindowRequest(kind=RELEASE, seconds=seconds, bus_id=bus_id, by=by),)
+
+
+def end(bus_id: str | None, by: str = "api") -> tuple[WindowSelection]:
+    return (WindowSelection(kind=RELEASE, bus_id=bus_id, by=by),)
+
+
+def released(*windows: TimeWindow, holders: tuple[DeviceHolder, ...] = ()) -> Report:
+    """Return the healthy node while these windows are in force."""
+    report, scopes = replace(samples.healthy(), windows=windows, release_holders=holders), time_window.released(windows)
     shown = Gpu(name="NVIDIA H100", released=1.0, fault=dict.fromkeys(FAULTS, 0.0))
     gpus = tuple(
-        replace(one, released=True, gpu=shown, links={}) if report.release.covers(one.bus_id) else one
-        for one in report.gpus
+        replace(one, released=True, gpu=shown, links={}) if scopes & {NODE, one.bus_id} else one for one in report.gpus
     )
     return replace(report, gpus=gpus)
 
@@ -48,7 +58,7 @@ def flags(port: int, tmp_path: Path) -> list[str]:
 def test_reading_is_for_everyone_and_names_no_process(node: Node, port: int) -> None:
     """Who holds what is told to who has the token; the same windows stand in the document of the node."""
     assert ask(port, PATH).document == {"released": False, "windows": []}
-    node.report = released(window(example_parts.bus_id(3)), holders=(STUCK,))
+    node.report = released(release(example_parts.bus_id(3)), holders=(STUCK,))
     answer = ask(port, PATH).document
     assert answer == {
         "released": True,
@@ -64,7 +74,7 @@ def test_reading_is_for_everyone_and_names_no_process(node: Node, port: int) -> 
             }
         ],
     }
-    assert ask(port, PATH, headers=BEARER).document["holders"] == [STUCK.words]
+    assert ask(port, PATH, headers=BEARER).document["holders"] == [STUCK.description]
     assert ask(port, "/api/v1/node").document["releases"] == answer["windows"]
     assert ask(port, f"/api/v1/gpus/{3}").document["state"] == "released"
 
@@ -85,25 +95,25 @@ def test_changing_needs_the_token(node: Node, port: int, method: str, headers: d
 def test_a_gpu_is_named_by_index_uuid_or_address(node: Node, port: int, name: str) -> None:
     """The answer comes when nothing is held."""
     answer = ask(port, f"{PATH}?for_seconds=300&gpu={name}", "POST", BEARER)
-    assert (answer.status, node.asked) == (200, [(example_parts.bus_id(3), 300.0, "api")])
+    assert (answer.status, node.asked) == (200, [start(example_parts.bus_id(3), 300.0)])
     assert ask(port, f"{PATH}?gpu={name}", "DELETE", BEARER).status == 200
-    assert node.asked[1:] == [(example_parts.bus_id(3), "api")]
+    assert node.asked[1:] == [end(example_parts.bus_id(3))]
 
 
 def test_a_gpu_that_was_given_away_is_ended_by_its_address(node: Node, port: int) -> None:
     """Another driver has it: it is no longer in the inventory, but its release still is."""
-    report = released(window(example_parts.bus_id(3)))
+    report = released(release(example_parts.bus_id(3)))
     node.report = replace(report, gpus=tuple(one for one in report.gpus if one.index != 3))
     assert is_problem(ask(port, f"{PATH}?gpu=3", "DELETE", BEARER), 404)
     assert ask(port, f"{PATH}?gpu=0000:30:00.0", "DELETE", BEARER).status == 200
-    assert node.asked == [(example_parts.bus_id(3), "api")]
+    assert node.asked == [end(example_parts.bus_id(3))]
 
 
 def test_without_a_gpu_the_whole_node_is_meant(node: Node, port: int) -> None:
     """And for an end, every release."""
     ask(port, f"{PATH}?for_seconds=0.5", "POST", BEARER)
     ask(port, PATH, "DELETE", BEARER)
-    assert node.asked == [(NODE, 0.5, "api"), (None, "api")]
+    assert node.asked == [start(NODE, 0.5), end(None)]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +137,7 @@ def test_what_cannot_be_meant_is_refused(node: Node, port: int, query: str, stat
 
 def test_too_long_a_release_is_refused(node: Node, port: int) -> None:
     """With the setting that bounds it."""
-    node.let_go = Answer(
+    node.let_go = RequestResult(
         refused="7200 s is not between 0 and release.max_seconds, which is 1800.", remedy="Ask for less."
     )
     answer = ask(port, f"{PATH}?for_seconds=7200", "POST", BEARER)
@@ -137,19 +147,19 @@ def test_too_long_a_release_is_refused(node: Node, port: int) -> None:
 
 def test_a_process_that_stays_is_named(node: Node, port: int) -> None:
     """409 with pid, call and GPU, so that a script does not go on to a reset that would hang."""
-    node.let_go = Answer(holders=(STUCK,))
-    node.report = released(window(), holders=(STUCK,))
+    node.let_go = RequestResult(holders=(STUCK,))
+    node.report = released(release(), holders=(STUCK,))
     answer = ask(port, f"{PATH}?for_seconds=300", "POST", BEARER)
     assert is_problem(answer, 409)
-    assert STUCK.words in answer.document["detail"]
-    assert answer.document["holders"] == [{"pid": 4711, "what": STUCK.words, "stuck": True}]
+    assert STUCK.description in answer.document["detail"]
+    assert answer.document["holders"] == [{"pid": 4711, "what": STUCK.description, "stuck": True}]
     assert answer.document["release"]["windows"]
     assert "Reboot" in answer.document["remedy"]
 
 
 def test_a_marker_is_not_ended_by_request(node: Node, port: int) -> None:
     """Whoever made the file relies on it."""
-    node.report = released(window(by="marker"))
+    node.report = released(release(by="marker"))
     answer = ask(port, PATH, "DELETE", BEARER)
     assert is_problem(answer, 409)
     assert "release.marker" in answer.document["remedy"]
@@ -157,7 +167,7 @@ def test_a_marker_is_not_ended_by_request(node: Node, port: int) -> None:
 
 def test_main_loop_that_does_not_answer_is_told(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller is not left waiting for ever."""
-    monkeypatch.setattr(release, "TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(windows, "TIMEOUT_SECONDS", 0.05)
     node.let_go = None
     assert is_problem(ask(port, f"{PATH}?for_seconds=5", "POST", BEARER), 503)
 
@@ -171,7 +181,7 @@ def test_other_methods_name_those_that_exist(port: int) -> None:
 
 def test_command_releases_shows_and_ends(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """It says until when, and that nothing is held; the agent learns that it was the command."""
-    node.report = released(window(example_parts.bus_id(3), "command"))
+    node.report = released(release(example_parts.bus_id(3), "command"))
     assert main(["release", "--for", "5m", "--gpu", "3", *flags]) == 0
     line = "GPU 3 is released until 12:04:00 UTC, for 4 min more, by command.\n"
     assert capsys.readouterr().out == line + "No process of gpumon holds it any more.\n"
@@ -183,17 +193,17 @@ def test_command_releases_shows_and_ends(node: Node, flags: list[str], capsys: p
     assert main(["release", "--end", "--json", *flags]) == 0
     assert json.loads(capsys.readouterr().out) == {"released": False, "windows": [], "holders": []}
     bus_id = example_parts.bus_id(3)
-    assert node.asked == [(bus_id, 300.0, "command"), (bus_id, "command"), (None, "command")]
+    assert node.asked == [start(bus_id, 300.0, "command"), end(bus_id, "command"), end(None, "command")]
 
 
 def test_command_fails_when_a_process_stays(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1 and the process, for the script that would go on with a reset."""
-    node.let_go, node.report = Answer(holders=(STUCK,)), released(window(), holders=(STUCK,))
+    node.let_go, node.report = RequestResult(holders=(STUCK,)), released(release(), holders=(STUCK,))
     assert main(["release", "--for", "5m", *flags]) == 1
     shown = capsys.readouterr()
-    assert f"gpumon: Still held by {STUCK.words}." in shown.err
+    assert f"gpumon: Still held by {STUCK.description}." in shown.err
     assert shown.out == "Every GPU is released until 12:04:00 UTC, for 4 min more, by api.\n"
-    node.let_go, node.report = Answer(), released(window(by="marker"))
+    node.let_go, node.report = RequestResult(), released(release(by="marker"))
     assert main(["release", "--end", *flags]) == 1
     assert "The marker file still exists" in capsys.readouterr().err
 
@@ -218,14 +228,14 @@ def test_command_says_what_it_does_not_understand(
 
 def test_page_says_what_is_released_and_that_nothing_is_wrong(node: Node, port: int) -> None:
     """A banner with the remaining time; no row of a released GPU looks like a fault."""
-    node.report = released(window(example_parts.bus_id(3), "marker"))
+    node.report = released(release(example_parts.bus_id(3), "marker"))
     page = ask(port, "/").body.decode()
     assert "GPU 3 is released until 12:04:00 UTC, for 4 min more, by marker." in page
     assert '<tr role="row" class="released">' in page
     assert "faulted" not in page
     assert "<b>7 of 7</b> <span>all respond, 1 released</span>" in page
     assert "No problems." in page
-    node.report = released(window())
+    node.report = released(release())
     page = ask(port, "/").body.decode()
     assert "Every GPU is released until" in page
     assert "<b>released</b> <span>not monitored</span>" in page
@@ -233,10 +243,10 @@ def test_page_says_what_is_released_and_that_nothing_is_wrong(node: Node, port: 
 
 def test_terminal_says_what_is_released() -> None:
     """Above all else, and in the line of the GPU."""
-    shown = terminal.status(report_document(released(window(example_parts.bus_id(3)))), 120, color=False)
+    shown = terminal.status(report_document(released(release(example_parts.bus_id(3)))), 120, color=False)
     assert shown.splitlines()[1] == "GPU 3 is released until 12:04:00 UTC, for 4 min more, by api."
     assert "7 of 7 GPUs up, 1 released" in shown
     (line,) = (line for line in shown.splitlines() if line.startswith("3 "))
     assert line.endswith("  RELEASED.")
-    every = terminal.status(report_document(released(window())), 120, color=False)
+    every = terminal.status(report_document(released(release())), 120, color=False)
     assert "· 8 released ·" in every

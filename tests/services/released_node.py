@@ -16,21 +16,26 @@ import yaml
 from agents import alive, descendants, unreaped
 from loops import turn_until
 
-from gpumon.clock import boot_clock
+from gpumon.clock import boot_clock, boot_id
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.orders import SamplerOrders, Simulation
-from gpumon.model.release import NODE, Answer
+from gpumon.model.request_result import RequestResult
 from gpumon.model.snapshot import ChildMessage, DriverStatus, PciBus, Snapshot
+from gpumon.model.time_window import NODE, TimeWindow, WindowKind, WindowRequest, WindowSelection, in_force
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.probe.runner.settings import ProbeSettings
-from gpumon.services.releases import Releasing
-from gpumon.state.messages import Message, StoredState, Tick, VerdictTransitions
+from gpumon.services.driver_release import DriverRelease
+from gpumon.services.persistence import Persistence
+from gpumon.services.release_marker import MarkerWatch
+from gpumon.services.time_windows import TimeWindows
+from gpumon.state.messages import Message, Tick, VerdictTransitions
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
+from gpumon.store.retention import Retention
 from gpumon.supervisor.deadlines import SAMPLER_DEADLINES, SamplerDeadlines
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
@@ -43,7 +48,9 @@ RANK = "import sys; sys.stdin.read()\n"
 class ReleasedNode:
     """Begins with a first complete poll; `stop` ends every child."""
 
-    def __init__(self, folder: Path, *, most: float = 60.0, deadlines: SamplerDeadlines = SAMPLER_DEADLINES) -> None:
+    def __init__(
+        self, folder: Path, *, max_seconds: float = 60.0, deadlines: SamplerDeadlines = SAMPLER_DEADLINES
+    ) -> None:
         self.folder = folder
         self._before = unreaped()
         self.scenario, self.marker, self.done = (folder / one for one in ("scenario.yml", "release", "release.done"))
@@ -55,7 +62,7 @@ class ReleasedNode:
         simulation = Simulation(
             profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario), trace=str(self.trace)
         )
-        self.monitor = Monitor(Report(started=time.time(), simulated="h100x8"), ReducerSettings())
+        self.monitor = Monitor(Report(started=time.time(), boot_id=boot_id(), simulated="h100x8"), ReducerSettings())
         self.samplers = SamplerSupervisor(
             self.loop,
             lambda page: SamplerOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
@@ -75,28 +82,47 @@ class ReleasedNode:
             watch=self.samplers.watch,
             record=RunRecord(folder / "run.json"),
         )
-        self.most = most
-        self.releasing = self.another()
-
-    def another(self) -> Releasing:
-        """As the agent makes one at its start: knowing no more than what is on record."""
-        return Releasing(
+        self.max_seconds = max_seconds
+        self._has_store = False
+        self.persistence = Persistence(
             self.loop,
-            most=self.most,
-            marker=self.marker,
-            record=self.folder / "release.json",
+            folder / "gpumon.db",
+            Retention(),
+            "allreduce",
+            take=self.take,
+            latest=lambda: self.monitor.latest,
+        )
+        self.driver_release = self.another()
+        self.windows = TimeWindows(
+            self.loop,
+            self.persistence,
+            {WindowKind.RELEASE: self.driver_release},
+            max_seconds={WindowKind.RELEASE: max_seconds},
+            latest=lambda: self.monitor.latest,
+            take=self.take,
+        )
+
+    def another(self) -> DriverRelease:
+        """Return what the agent creates at its start."""
+        return DriverRelease(
+            self.loop,
+            MarkerWatch(self.marker, self.max_seconds),
             samplers=self.samplers,
             probing=self.probing,
             latest=lambda: self.monitor.latest,
-            tell=self.take,
+            take=self.take,
+            store_failed=lambda: False,
         )
 
     def start(self) -> ReleasedNode:
-        self.releasing.start()
-        self.samplers.start()
-        self.take(StoredState())
+        self.start_store()
+        self.driver_release.start()
         self.loop.every(1.0, self._tick)
         return self
+
+    def start_store(self) -> None:
+        self.persistence.start()
+        self._has_store = True
 
     def _tick(self) -> None:
         """Time passes, and what is due is so at once: there is no store."""
@@ -104,10 +130,13 @@ class ReleasedNode:
         self.take(VerdictTransitions(transitions=self.report.health.due))
 
     def stop(self) -> None:
-        self.releasing.stop()
+        self.driver_release.stop()
+        self.windows.stop()
         self.probing.stop()
         self.samplers.stop()
         self.until(lambda: not self.samplers.running and not self.probing.running and unreaped() <= self._before)
+        if self._has_store:
+            self.persistence.close()
 
     # What a test does
 
@@ -121,11 +150,21 @@ class ReleasedNode:
         self.simulate({0: {"set": {"temperature": 77}}}, **node)
         self.until(lambda: self.gpu(0).gpu.temperature_celsius == 77)
 
-    def release(self, seconds: float, bus_id: str = NODE, by: str = "api") -> Answer:
-        """Ask, and wait for the answer."""
-        return self.answered(self.releasing.request(bus_id, seconds, by))
+    def request(self, seconds: float, bus_id: str = NODE, by: str = "api") -> Future[RequestResult]:
+        return self.windows.start(WindowRequest(kind=WindowKind.RELEASE, seconds=seconds, by=by, bus_id=bus_id))
 
-    def answered(self, future: Future[Answer]) -> Answer:
+    def release(self, seconds: float, bus_id: str = NODE, by: str = "api") -> RequestResult:
+        """Request a release, and wait for the answer."""
+        return self.answered(self.request(seconds, bus_id, by))
+
+    def end(self, bus_id: str | None = None, by: str = "api") -> RequestResult:
+        """End one release, or all, and wait for the answer."""
+        return self.answered(self.windows.end(WindowSelection(kind=WindowKind.RELEASE, bus_id=bus_id, by=by)))
+
+    def releases(self) -> tuple[TimeWindow, ...]:
+        return in_force(self.report.windows)
+
+    def answered(self, future: Future[RequestResult]) -> RequestResult:
         self.until(future.done, 30.0)
         return future.result()
 

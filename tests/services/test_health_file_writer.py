@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import sample_reports
+from sample_windows import MAINTENANCE, window
 
-from gpumon.model.release import Release
 from gpumon.services.health_file import HealthFile
 from gpumon.state.report import InternalState, Report
 from gpumon.supervisor.loop import Loop
@@ -59,10 +59,10 @@ def test_it_is_written_when_what_it_reports_has_changed(node: Node) -> None:
     node.report = replace(node.report, started=1.0)
     node.file.update()
     assert node.path.stat().st_ino == written
-    node.report = replace(sample_reports.lost(), release=node.report.release)
+    node.report = sample_reports.lost()
     assert node.content()["level"] == "fail"
     written = node.path.stat().st_ino
-    node.report = replace(node.report, release=Release(windows=()))
+    node.report = replace(node.report, windows=(window(MAINTENANCE, start=1.0, start_at=1.0, seconds=9.0),))
     node.file.update()
     assert node.path.stat().st_ino != written
 

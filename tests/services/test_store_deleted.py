@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from loops import turn_until
 from sample_events import change
+from sample_windows import MAINTENANCE, window
 from stores import read, write
 
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.verdict import FAIL, Action, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import LogPosition
-from gpumon.model.maintenance import Maintenance
 from gpumon.model.port_record import PortRecord
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.services.persistence import Persistence
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
-from gpumon.store import agent_runs, error_events, gpus, ports, spans, verdicts
+from gpumon.store import agent_runs, error_events, gpus, ports, verdicts, windows
 from gpumon.store.retention import Retention
 from gpumon.store.store import Store
 from gpumon.supervisor.loop import Loop
@@ -45,9 +45,7 @@ PORT = PortRecord(
     last_wall=2e9,
     expected=True,
 )
-MAINTENANCE = Maintenance(
-    began=4e9, began_at=200.0, until=4e9 + 9e6, deadline=9e6, boot_id="boot-1", reason="Work.", by="api"
-)
+MAINTAINED = window(MAINTENANCE, start=4e9, start_at=200.0, seconds=9e6, boot_id="boot-1", reason="Work.")
 
 
 def raised(check: str) -> VerdictTransition:
@@ -127,7 +125,7 @@ def test_a_deleted_store_is_created_again_with_everything(
         write(store, agent_runs.put, [BEFORE])
         write(store, gpus.put, [GONE, MISSING])
         write(store, ports.put, [PORT])
-        write(store, spans.put, [MAINTENANCE])
+        write(store, windows.put, [MAINTAINED])
         write(store, gpus.accept, 1, ())
         write(store, error_events.record, [], LogPosition("boot-1", 7))
     agent = Agent(path)
@@ -155,7 +153,7 @@ def test_a_deleted_store_is_created_again_with_everything(
         }
         assert set(read(store, gpus.read)) == {GONE, MISSING}
         assert read(store, ports.read) == (PORT,)
-        assert read(store, spans.read, Maintenance) == agent.monitor.latest.maintenances != ()
+        assert read(store, windows.read) == agent.monitor.latest.windows != ()
         assert read(store, gpus.accepted_count) is not None
         assert [one.count for one in read(store, error_events.read_counters)] == [1]
         assert len(read(store, error_events.read_recent, 10)) == 1

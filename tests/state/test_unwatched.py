@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 from folded import BUS, TERMS, UP, healthy, lost, of, polled, seen, told
+from sample_windows import RELEASE, window
 
-from gpumon.model.release import NODE, Release, Window
 from gpumon.model.snapshot import DriverStatus, PciBus
+from gpumon.model.time_window import NODE, TimeWindow, WindowsEnded
 from gpumon.state.messages import Quarantine, SamplerStatus
 from gpumon.state.released_gpus import RESUME_SECONDS
 from gpumon.state.report import Report
@@ -16,14 +17,18 @@ from gpumon.state.report import Report
 DOWN = DriverStatus(up=False, error="LibRmVersionMismatch", remedy="reboot")
 
 
-def window(bus_id: str = NODE) -> Release:
-    return Release(windows=(Window(bus_id=bus_id, by="api", since=1e9, until=1e9 + 400, deadline=400.0),))
+def release(bus_id: str = NODE) -> TimeWindow:
+    return window(RELEASE, start=1e9, start_at=0.0, seconds=400.0, bus_id=bus_id)
+
+
+def end(report: Report, at: float) -> WindowsEnded:
+    return WindowsEnded(ids=frozenset(one.id for one in report.windows), by="api", wall=1e9 + at, at=at)
 
 
 def after(*arrivals: object, at: float, began: str = NODE) -> Report:
     """A healthy node that was released at 101 s and until 300 s, and what came at `at`."""
-    report = told(window(began), report=healthy(), at=101.0)
-    report = told(Release(), report=report, at=300.0)
+    report = told(release(began), report=healthy(), at=101.0)
+    report = told(end(report, 300.0), report=report, at=300.0)
     return told(*arrivals, report=report, at=at)  # type: ignore[arg-type]
 
 
@@ -33,7 +38,7 @@ def states(report: Report) -> set[tuple[float | None, str | None]]:
 
 def test_nothing_is_wrong_however_long_a_release_lasts() -> None:
     """No reading is too old while nobody is to take one."""
-    report = told(window(), report=healthy(), at=101.0)
+    report = told(release(), report=healthy(), at=101.0)
     for at in (102.0, 115.0, 300.0):
         report = told(UP, report=report, at=at)
         assert states(report) == {(None, None)}
@@ -87,7 +92,7 @@ def test_a_driver_that_is_not_there_after_the_release_is_told_at_once() -> None:
 
 def test_a_released_gpu_is_not_missing_from_the_polls() -> None:
     """Its neighbours go on, and so does the driver."""
-    report = told(window(BUS[1]), report=healthy(), at=101.0)
+    report = told(release(BUS[1]), report=healthy(), at=101.0)
     report = told(polled(seen(0), seen(2)), report=report, at=130.0)
     assert [(state.gpu.up, state.gpu.released) for state in report.gpus] == [(1.0, 0.0), (None, 1.0), (1.0, 0.0)]
     assert report.node.nvml_up == 1.0
@@ -96,7 +101,7 @@ def test_a_released_gpu_is_not_missing_from_the_polls() -> None:
 def test_a_released_gpu_that_nobody_has_opened_is_shown_by_its_address() -> None:
     """After a restart in the window; not when another driver has it by then."""
     bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
-    report = told(window(BUS[1]), bus, UP, polled(seen(0), seen(2)))
+    report = told(release(BUS[1]), bus, UP, polled(seen(0), seen(2)))
     assert [(state.index, state.gpu.released) for state in report.gpus] == [(0, 0.0), (1, 1.0), (2, 0.0)]
     given = told(PciBus(functions=dict.fromkeys(BUS, "nvidia") | {BUS[1]: "vfio-pci"}), report=report)
     assert [state.index for state in told(polled(seen(0), seen(2)), report=given).gpus] == [0, 2]
@@ -113,5 +118,5 @@ def test_a_gpu_given_to_another_driver_is_no_longer_expected() -> None:
 
 def test_expected_by_configuration_stays() -> None:
     """Whatever is released or given away."""
-    report = told(window(), report=healthy(), terms=replace(TERMS, expected=5))
+    report = told(release(), report=healthy(), terms=replace(TERMS, expected=5))
     assert report.node.gpus_expected == 5.0

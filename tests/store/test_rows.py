@@ -11,13 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_events import BUS_ID, WALL, change, error_event
+from sample_windows import HOLD, RELEASE, window
 from stores import read, write
 
 from gpumon.model.error_event import KINDS, OVERRUN, SOURCES, SXID, XID, ErrorChange, ErrorEvent
-from gpumon.model.hold import Hold
 from gpumon.model.port_record import PortRecord
 from gpumon.model.stored_gpu import StoredGpu
-from gpumon.store import error_events, gpus, ports, spans
+from gpumon.model.time_window import MAX_ENDED
+from gpumon.store import error_events, gpus, ports, windows
 from gpumon.store.error_events import EventQuery
 from gpumon.store.retention import Retention, prune
 from gpumon.store.store import Store
@@ -135,22 +136,33 @@ def test_all_fields_of_a_gpu_are_stored(tmp_path: Path) -> None:
         assert board(2, last=5) in read(store, gpus.read)
 
 
-@pytest.mark.parametrize("column", ["began", "began_at", "until", "deadline", "ended"])
-def test_a_stored_hold_that_cannot_be_true_is_left_out_and_told(
-    tmp_path: Path, column: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A damaged row does not affect the others."""
-    path = tmp_path / "gpumon.db"
-    one = Hold(
-        began=WALL, began_at=1.0, until=WALL + 9, deadline=10.0, boot_id="boot-1", reason="job", by="api", owner="1"
-    )
-    with Store.open(path) as store:
-        write(store, spans.put, [one, replace(one, owner="2")])
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as spoilt:
-        spoilt.execute(f"UPDATE holds SET {column} = 1e300 WHERE owner = '2'")  # noqa: S608 - our own names
-    with Store.open(path) as store:
-        assert read(store, spans.read, Hold) == (one,)
-    assert [record.message for record in caplog.records] == ["a stored span cannot be true, and counts no more"]
+def test_windows_are_kept_by_id_and_the_oldest_that_ended_are_deleted(tmp_path: Path) -> None:
+    """A change of a window updates its row; each kind keeps its newest."""
+    hold = window(HOLD, start=WALL, start_at=1.0, seconds=9.0, owner="1")
+    ended = [
+        replace(window(RELEASE, start=WALL, start_at=1.0, seconds=9.0), ended=WALL + 1, ended_by="api")
+        for _ in range(MAX_ENDED + 5)
+    ]
+    with Store.open(tmp_path / "gpumon.db") as store:
+        write(store, windows.put, [hold, *ended])
+        rebooted = replace(hold, boot_id="boot-2", start_at=-5.0, deadline=4.0)
+        write(store, windows.put, [rebooted])
+        assert read(store, windows.read) == (rebooted, *ended[5:])
+
+
+def test_a_stored_window_that_cannot_be_true_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged row does not affect the row beside it."""
+    damage = {"kind": "nothing", "start": 1e300, "start_at": 1e300, "until": 1e300, "deadline": 1e300, "ended": 1e300}
+    good, bad = (window(HOLD, start=WALL, start_at=1.0, seconds=9.0, owner=owner) for owner in "12")
+    for column, value in damage.items():
+        path = tmp_path / f"{column}.db"
+        with Store.open(path) as store:
+            write(store, windows.put, [good, bad])
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute(f"UPDATE windows SET {column} = ? WHERE owner = '2'", (value,))  # noqa: S608 - our own
+        with Store.open(path) as store:
+            assert read(store, windows.read) == (good,), column
+    assert [record.message for record in caplog.records] == ["ignored a stored time window that cannot be true"] * 6
 
 
 def rail(number: int, last: float = 0.0, *, expected: bool | None = True) -> PortRecord:

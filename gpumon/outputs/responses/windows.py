@@ -1,140 +1,194 @@
-"""Responses about time windows: releases, holds and maintenance."""
+"""Responses about time windows: one model for all of them, and those of the three older paths."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 from pydantic import Field
 
-from gpumon.model import hold, maintenance, release, time_window
+from gpumon.model.request_result import DeviceHolder
+from gpumon.model.time_window import REQUESTERS, TimeWindow, WindowKind, in_force
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import HostTime, ResponseModel, timestamp
 from gpumon.state.report import Report
 
 
-class ReleaseWindowResponse(ResponseModel):
-    """A time in which the agent keeps one GPU, or the whole node, closed."""
+class RequestedResponse(ResponseModel):
+    """What every window has."""
+
+    by: Literal[REQUESTERS] = Field(description="Which client requested it.")  # type: ignore[valid-type]
+    since: str = timestamp("When it started.")
+    until: str = timestamp("Its deadline.")
+
+
+class HolderResponse(ResponseModel):
+    """A process of the agent that has, or may have, a GPU open."""
+
+    pid: int
+    what: str = Field(description="The process, and the call on the GPU that it is in.")
+    stuck: bool = Field(description="SIGKILL does not end it.")
+
+    @classmethod
+    def from_holder(cls, holder: DeviceHolder) -> HolderResponse:
+        return cls(pid=holder.pid, what=holder.description, stuck=holder.stuck)
+
+
+class WindowResponse(RequestedResponse):
+    """One time window in force."""
+
+    id: str
+    kind: Literal[tuple(str(kind) for kind in WindowKind)] = Field(  # type: ignore[valid-type]
+        description="release: the driver is closed. hold: no probe runs. maintenance: no alert pages."
+    )
+    gpu: int | None = Field(description="Index of the GPU; null for the whole node.")
+    uuid: str | None
+    pci_bus_id: str | None
+    owner: str = Field(description="For example the id of a job; empty if none was given.")
+    reason: str
+    remaining_seconds: float
+
+    @classmethod
+    def from_window(cls, window: TimeWindow, report: Report, now: HostTime) -> WindowResponse:
+        return cls(
+            id=window.id,
+            kind=str(window.kind),
+            owner=window.owner,
+            reason=window.reason,
+            **_requested(window),
+            **_scope(window, report, now),
+        )
+
+
+class WindowsResponse(ResponseModel):
+    """The time windows in force."""
+
+    windows: list[WindowResponse] = Field(description="In the order in which they started.")
+
+    @classmethod
+    def from_report(cls, report: Report, now: HostTime, kind: WindowKind | None = None) -> WindowsResponse:
+        windows = in_force(report.windows, kind)
+        return cls(windows=[WindowResponse.from_window(window, report, now) for window in windows])
+
+
+class WindowsChangeResponse(WindowsResponse):
+    """The time windows in force after a change."""
+
+    stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
+
+
+class ReleaseWindowResponse(RequestedResponse):
+    """A period in which the agent keeps one GPU, or the whole node, closed."""
 
     gpu: int | None = Field(description="Index of the GPU; null for the whole node.")
     uuid: str | None
     pci_bus_id: str | None
-    by: Literal[release.ASKERS] = Field(description="Which client requested it.")  # type: ignore[valid-type]
-    since: str = timestamp("When it began.")
-    until: str = timestamp("When it ends by itself.")
     remaining_seconds: float
 
     @classmethod
-    def from_window(cls, window: release.Window, report: Report, now: HostTime) -> ReleaseWindowResponse:
-        state = report.gpu(window.bus_id) if window.bus_id else None
-        return cls(
-            gpu=None if state is None else state.index,
-            uuid=None if state is None else state.uuid,
-            pci_bus_id=window.bus_id or None,
-            by=window.by,
-            since=rfc3339(window.since),
-            until=rfc3339(window.until),
-            remaining_seconds=round(max(0.0, window.deadline - now.boot), 3),
-        )
+    def from_window(cls, window: TimeWindow, report: Report, now: HostTime) -> ReleaseWindowResponse:
+        return cls(**_requested(window), **_scope(window, report, now))
 
 
 class ReleaseResponse(ResponseModel):
-    """The releases that are active."""
+    """The releases in force."""
 
     released: bool
     windows: list[ReleaseWindowResponse]
     holders: list[str] | None = Field(
-        default=None, description="Only with the token: processes of the agent that still hold a released GPU."
+        default=None, description="Only with the token: processes of the agent that still have a released GPU open."
     )
 
     @classmethod
     def from_report(cls, report: Report, now: HostTime) -> ReleaseResponse:
-        windows = [ReleaseWindowResponse.from_window(window, report, now) for window in report.release.windows]
+        releases = in_force(report.windows, WindowKind.RELEASE)
+        windows = [ReleaseWindowResponse.from_window(window, report, now) for window in releases]
         return cls(released=bool(windows), windows=windows)
 
 
-class MaintenanceResponse(ResponseModel):
-    """A time in which no alert pages."""
+class MaintenanceResponse(RequestedResponse):
+    """A period in which no alert pages."""
 
-    since: str = timestamp("When it began.")
-    until: str = timestamp("When it ends by itself.")
     reason: str
-    by: Literal[time_window.ASKERS] = Field(description="Which client requested it.")  # type: ignore[valid-type]
 
     @classmethod
     def from_report(cls, report: Report) -> MaintenanceResponse | None:
-        """Return the maintenance window that is active, or None."""
+        """Return the maintenance in force, or None."""
         return None if report.maintenance is None else cls.from_window(report.maintenance)
 
     @classmethod
-    def from_window(cls, window: maintenance.Maintenance) -> MaintenanceResponse:
-        return cls(
-            since=rfc3339(window.until - window.seconds),
-            until=rfc3339(window.until),
-            reason=window.reason,
-            by=window.by,
-        )
+    def from_window(cls, window: TimeWindow) -> MaintenanceResponse:
+        return cls(**_requested(window), reason=window.reason)
 
 
 class MaintenanceStateResponse(ResponseModel):
     """Whether the node is in maintenance."""
 
-    maintenance: MaintenanceResponse | None = Field(description="The window that is active; null if there is none.")
+    maintenance: MaintenanceResponse | None = Field(description="The window in force; null if there is none.")
 
 
 class MaintenanceChangeResponse(MaintenanceStateResponse):
-    """The maintenance window after a change."""
+    """The maintenance after a change."""
 
     stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
 
 
-class HolderResponse(ResponseModel):
-    """One owner of a hold."""
+class OwnerHoldResponse(RequestedResponse):
+    """The hold of one owner."""
 
-    owner: str = Field(description="For example the number of a job; empty if none was given.")
+    owner: str = Field(description="For example the id of a job; empty if none was given.")
     reason: str
-    by: Literal[time_window.ASKERS] = Field(description="Which client requested it.")  # type: ignore[valid-type]
-    since: str = timestamp("When it began.")
-    until: str = timestamp("When it ends by itself.")
 
     @classmethod
-    def from_hold(cls, window: hold.Hold) -> HolderResponse:
-        return cls(
-            owner=window.owner,
-            reason=window.reason,
-            by=window.by,
-            since=rfc3339(window.until - window.seconds),
-            until=rfc3339(window.until),
-        )
+    def from_window(cls, window: TimeWindow) -> OwnerHoldResponse:
+        return cls(owner=window.owner, reason=window.reason, **_requested(window))
 
 
 class HoldResponse(ResponseModel):
-    """A time in which no probe runs."""
+    """A period in which no probe runs."""
 
-    until: str = timestamp("When the last of the holds ends by itself.")
-    holders: list[HolderResponse] = Field(description="In the order in which they began.")
+    until: str = timestamp("The last deadline of the holds.")
+    holders: list[OwnerHoldResponse] = Field(description="In the order in which they started.")
 
     @classmethod
     def from_report(cls, report: Report) -> HoldResponse | None:
-        """Return all holds that are active, or None."""
-        return cls.from_holds(hold.in_force(report.holds))
+        """Return all holds in force, or None."""
+        return cls.from_windows(in_force(report.windows, WindowKind.HOLD))
 
     @classmethod
-    def from_holds(cls, holds: Sequence[hold.Hold]) -> HoldResponse | None:
+    def from_windows(cls, holds: Sequence[TimeWindow]) -> HoldResponse | None:
         """Return these holds, or None if there are none."""
         if not holds:
             return None
         last = max(window.until for window in holds)
-        return cls(until=rfc3339(last), holders=[HolderResponse.from_hold(window) for window in holds])
+        return cls(until=rfc3339(last), holders=[OwnerHoldResponse.from_window(window) for window in holds])
 
 
 class HoldStateResponse(ResponseModel):
     """Whether probes are held."""
 
-    hold: HoldResponse | None = Field(description="The holds that are active; null if there are none.")
+    hold: HoldResponse | None = Field(description="The holds in force; null if there are none.")
 
 
 class HoldChangeResponse(HoldStateResponse):
     """The holds after a change."""
 
     stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
+
+
+def holder_documents(holders: Iterable[DeviceHolder]) -> list[dict[str, Any]]:
+    return [HolderResponse.from_holder(holder).document() for holder in holders]
+
+
+def _requested(window: TimeWindow) -> dict[str, Any]:
+    return {"by": window.by, "since": rfc3339(window.until - window.seconds), "until": rfc3339(window.until)}
+
+
+def _scope(window: TimeWindow, report: Report, now: HostTime) -> dict[str, Any]:
+    state = report.gpu(window.bus_id) if window.bus_id else None
+    return {
+        "gpu": None if state is None else state.index,
+        "uuid": None if state is None else state.uuid,
+        "pci_bus_id": window.bus_id or None,
+        "remaining_seconds": round(max(0.0, window.deadline - now.boot), 3),
+    }

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gpumon.clock import boot_clock
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.release import Holder
+from gpumon.model.request_result import DeviceHolder
 from gpumon.probe.core.preflight import idle_bytes
 from gpumon.probe.runner.preflight_facts import OwnProcesses
 from gpumon.state.report import Report
@@ -22,7 +22,7 @@ DEPARTURE_INTERVAL = 0.1
 MAX_STEP = 1.0
 """Seconds that one observation can add. If more time passed, the agent itself was held up and has not read yet."""
 
-Remaining = tuple[Holder, ...] | None
+Remaining = tuple[DeviceHolder, ...] | None
 """What is still on a GPU; None: not read yet."""
 
 
@@ -188,17 +188,17 @@ def _is_read_since(report: Report, gpus: Collection[str], moment: float) -> bool
     return all((read_at.get(uuid) or 0.0) > moment for uuid in gpus)
 
 
-def _holders(state: GpuState, pids: frozenset[int]) -> Iterator[Holder]:
+def _holders(state: GpuState, pids: frozenset[int]) -> Iterator[DeviceHolder]:
     """Yield ranks on the GPU. Memory in use counts only if no other process is there."""
     for pid in sorted(pids.intersection(state.pids or ())):
-        yield Holder(pid=pid, words=f"rank {pid} of the probe, which NVML still lists on GPU {state.index}")
+        yield DeviceHolder(pid=pid, description=f"rank {pid} of the probe, which NVML still lists on GPU {state.index}")
     used = state.gpu.memory_used_bytes or 0.0
     if used > idle_bytes(exact=state.gpu.memory_reserved_bytes is not None) and not state.pids:
-        yield Holder(pid=0, words=f"GPU {state.index}, which has {used / (1 << 30):.1f} GiB in use")
+        yield DeviceHolder(pid=0, description=f"GPU {state.index}, which has {used / (1 << 30):.1f} GiB in use")
 
 
 def _remark(remaining: Remaining) -> str:
     if remaining is None:
         return f"NVML was not read within {DEPARTURE_PATIENCE:g} s: whether the ranks have left the GPUs is unknown."
-    there = "; ".join(holder.words for holder in remaining)
+    there = "; ".join(holder.description for holder in remaining)
     return f"Still there {DEPARTURE_PATIENCE:g} s after the last rank: {there}."

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpumon.model import hold
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.time_window import WindowKind, hold_hint, in_force
 from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
 from gpumon.probe.runner import host_memory
 from gpumon.state.report import Report
@@ -32,9 +32,9 @@ def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> 
         gpus=tuple(_use(state, foreign[state.uuid], at, own=state.uuid in loaded) for state in report.gpus),
         expected=expected_gpus(report),
         simulated=report.simulated is not None,
-        released=report.release.end is not None,
+        released=bool(in_force(report.windows, WindowKind.RELEASE)),
         maintained=report.maintenance is not None,
-        held=hold.hint(hold.in_force(report.holds)),
+        held=hold_hint(in_force(report.windows, WindowKind.HOLD)),
         recalled=report.internal.restored,
         store=report.notices.get("store", ""),
         clique=any(state.fabric is not None and state.fabric.cluster_uuid for state in report.gpus),

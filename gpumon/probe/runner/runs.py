@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from gpumon.clock import boot_clock
-from gpumon.model.release import Holder
+from gpumon.model.request_result import DeviceHolder
 from gpumon.probe.core.baseline import Floors
 from gpumon.probe.core.evidence import AllSeen
 from gpumon.probe.core.frames import Progress
@@ -99,11 +99,12 @@ class ProbeRuns:
         """Pids of ranks that SIGKILL does not end."""
         return self._ranks.unkillable
 
-    def holders(self) -> tuple[Holder, ...]:
+    def holders(self) -> tuple[DeviceHolder, ...]:
         """Return the ranks that have GPUs open, or may have, and what they have started."""
         stuck = self._ranks.unkillable
         return tuple(
-            Holder(pid=pid, words=f"process {pid} of the probe", stuck=pid in stuck) for pid in self._ranks.pids
+            DeviceHolder(pid=pid, description=f"process {pid} of the probe", stuck=pid in stuck)
+            for pid in self._ranks.pids
         )
 
     def left_on(self, gpus: Collection[str], pids: frozenset[int], ended: float) -> Remaining:

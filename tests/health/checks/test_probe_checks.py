@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from judging import Ward, acknowledge
+from sample_windows import HOLD, window
 
 from gpumon.health.acknowledge import AckRequest, acknowledgement
 from gpumon.health.policy import Policy
 from gpumon.health.verdict import Action, Level, VerdictChange, Way
-from gpumon.model.hold import Hold
 from gpumon.probe.core.preflight import REFUSED
 from gpumon.probe.core.result import Comparison, Conditions, Location, ProbeResult
 from gpumon.probe.core.state import ProbeState, end_run
@@ -322,18 +322,10 @@ def test_a_held_node_is_not_stale_and_no_run_is_asked_for() -> None:
     """Not after a repair either: a run by request would be refused."""
     ward = Probed().ran("ok").go_on(MINUTE)
     ward.reset(3)
-    hold = Hold(
-        began=ward.wall,
-        began_at=ward.at,
-        until=ward.wall + 24 * HOUR,
-        deadline=ward.at + 24 * HOUR,
-        boot_id="boot-1",
-        reason="",
-        by="command",
-    )
-    ward.report = replace(ward.report, holds=(hold,))
+    hold = window(HOLD, start=ward.wall, start_at=ward.at, seconds=24 * HOUR, boot_id="boot-1")
+    ward.report = replace(ward.report, windows=(hold,))
     assert not ward.go_on(14 * HOUR, every=300).verdicts
-    ward.report = replace(ward.report, holds=())
+    ward.report = replace(ward.report, windows=())
     assert ward.go_on(35 * MINUTE, every=15).level("allreduce_stale") is Level.UNKNOWN
 
 

@@ -1,4 +1,4 @@
-"""A maintenance in the Report: alerts, verdicts, the metric, what the store knew, and the log."""
+"""Maintenance in the Report: alerts, verdicts, the metric, what the store kept, and the log."""
 
 from __future__ import annotations
 
@@ -6,29 +6,26 @@ import logging
 from dataclasses import replace
 
 from folded import fallen, healthy, said, told
+from sample_windows import MAINTENANCE, window
 
 from gpumon.health.alert import FIRING
 from gpumon.health.verdict import VerdictChange, VerdictTransition
-from gpumon.model.maintenance import Maintenance, MaintenanceEnded
+from gpumon.model.time_window import TimeWindow, WindowsEnded
 from gpumon.state.gpu_inventory import GpuInventory
 from gpumon.state.messages import StoredState, Tick, VerdictTransitions
 from gpumon.state.report import Report
 
 AT = 100.0
 WALL = 1e9 + AT
-"""The moment at which `told` tells."""
+"""The moment at which `told` folds messages."""
 
 
-def maintenance(seconds: float = 60.0, began: float = WALL) -> Maintenance:
-    return Maintenance(
-        began=began,
-        began_at=AT,
-        until=began + seconds,
-        deadline=AT + seconds,
-        boot_id="",
-        reason="new power supply",
-        by="api",
-    )
+def maintenance(seconds: float = 60.0, start: float = WALL) -> TimeWindow:
+    return window(MAINTENANCE, start=start, start_at=AT, seconds=seconds, reason="new power supply")
+
+
+def end(report: Report) -> WindowsEnded:
+    return WindowsEnded(ids=frozenset(one.id for one in report.windows), by="api", wall=WALL, at=AT)
 
 
 def wrong() -> Report:
@@ -50,7 +47,7 @@ def test_what_fires_resolves_when_it_begins_and_fires_again_when_it_ends() -> No
     assert firing(during) == []
     assert during.health.open.keys() == before.health.open.keys()
     for after in (
-        told(MaintenanceEnded(WALL, AT), Tick(), report=during),
+        told(end(during), Tick(), report=during),
         told(Tick(), report=during, at=AT + 61),
     ):
         assert after.maintenance is None
@@ -77,28 +74,28 @@ def test_the_metric_is_absent_until_the_store_has_told() -> None:
     """0 would say that the one from before the restart has ended; then it is the end, or 0."""
     started = told(Tick())
     assert started.node.maintenance_end_timestamp_seconds is None
-    known = told(StoredState(maintenances=(maintenance(),)), report=started)
+    known = told(StoredState(windows=(maintenance(),)), report=started)
     assert known.node.maintenance_end_timestamp_seconds == WALL + 60
     assert told(Tick(), report=known, at=AT + 61).node.maintenance_end_timestamp_seconds == 0
 
 
 def test_what_was_begun_before_the_store_could_be_read_came_later() -> None:
     """The one that the store knew has ended with that."""
-    report = told(maintenance(began=WALL + 5), StoredState(maintenances=(maintenance(),)), report=healthy())
-    assert [one.ended for one in report.maintenances] == [WALL + 5, None]
+    report = told(maintenance(start=WALL + 5), StoredState(windows=(maintenance(),)), report=healthy())
+    assert [one.ended for one in report.windows] == [WALL + 5, None]
 
 
 def test_beginning_and_end_are_told_once() -> None:
     """And that one from before the start goes on."""
     well = told(StoredState(), report=healthy())
     during = told(maintenance(), report=well)
-    asked = told(MaintenanceEnded(WALL, AT), report=during)
+    asked = told(end(during), report=during)
     late = told(Tick(), report=during, at=AT + 61)
-    recalled = told(StoredState(maintenances=(maintenance(),)), report=healthy())
+    recalled = told(StoredState(windows=(maintenance(),)), report=healthy())
 
-    assert said(well, during) == [(logging.INFO, "maintenance begins: no alert pages")]
+    assert said(well, during) == [(logging.INFO, "maintenance started: no alert pages")]
     assert said(during, told(Tick(), report=during)) == []
-    over = [(logging.INFO, "the maintenance has ended: alerts page again")]
+    over = [(logging.INFO, "maintenance ended")]
     assert said(during, asked) == over
     assert over[0] in said(during, late)
-    assert said(healthy(), recalled) == [(logging.INFO, "the maintenance goes on: no alert pages")]
+    assert said(healthy(), recalled) == [(logging.INFO, "maintenance continues: no alert pages")]

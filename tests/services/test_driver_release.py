@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +15,15 @@ from unkillable import build, held
 from gpumon.health.alert import FIRING
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import rows
-from gpumon.model.release import NODE
+from gpumon.model.time_window import NODE, in_force
+from gpumon.services import driver_release
 from gpumon.state.report import Report
 from gpumon.supervisor.deadlines import SamplerDeadlines
 
 BUS_3 = "00000000:61:00.0"
 HANG = "nvmlDeviceGetUtilizationRates"
 OTHERS = EVERY - {3}
+NOT_REPORTED = "cannot report by file that the release is complete"
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_a_released_node_has_no_sampler_and_ends_by_itself(node: ReleasedNode) -
     absent = (report.node.nvml_up, report.node.gpus_visible, report.node.gpus_on_pci_bus, report.driver.driver)
     assert absent == (None, None, None, None)
     assert report.node.snapshot_timestamp_seconds is None
-    assert report.node.release_end_timestamp_seconds == report.release.windows[0].until
+    assert report.node.release_end_timestamp_seconds == report.windows[0].until
     assert report.node.gpus_expected == 8
 
     node.until(lambda: node.up() == EVERY)
@@ -97,7 +98,7 @@ def test_a_shutdown_that_hangs_is_ended(node: ReleasedNode) -> None:
     assert node.release(50.0).holders == ()
     assert not node.samplers_now()
     node.simulate({})
-    node.answered(node.releasing.end(None, "api"))
+    node.end()
     node.until(lambda: node.up() == EVERY)
 
 
@@ -118,7 +119,7 @@ def test_one_released_gpu_is_left_alone_and_the_others_go_on(node: ReleasedNode)
     assert node.report.node.release_end_timestamp_seconds is not None
 
     node.simulate({})
-    node.answered(node.releasing.end(BUS_3, "api"))
+    node.end(BUS_3)
     node.until(lambda: node.up() == EVERY)
     assert not node.gpu(3).released
     assert not wrong(node.reports)
@@ -134,7 +135,7 @@ def test_a_fault_from_before_stays_with_a_released_gpu(node: ReleasedNode) -> No
     assert not node.release(50.0, BUS_3).holders
     node.simulate({})
     node.until(lambda: len(node.reports) > 10)
-    node.answered(node.releasing.end(BUS_3, "api"))
+    node.end(BUS_3)
     node.until(lambda: node.up() == EVERY)
 
     states = [next(one for one in report.gpus if one.index == 3) for report in node.reports]
@@ -152,16 +153,16 @@ def test_what_sigkill_does_not_end_is_named(node: ReleasedNode, tmp_path: Path) 
         answer = node.release(50.0)
         (holder,) = answer.holders
         assert (holder.pid, holder.stuck) == (sampler, True)
-        assert HANG in holder.words
-        assert str(sampler) in (node.releasing.notice or "")
+        assert HANG in holder.description
+        assert str(sampler) in (node.driver_release.notice or "")
         assert not node.samplers_now() - {sampler}
         trial = node.release(40.0, BUS_3)
         assert [one.pid for one in trial.holders] == [sampler]
     node.simulate({})
-    node.until(lambda: not node.report.release.holders)
-    assert node.releasing.notice is None
+    node.until(lambda: not node.report.release_holders)
+    assert node.driver_release.notice is None
     assert node.release(50.0).holders == ()
-    node.answered(node.releasing.end(None, "api"))
+    node.end()
     node.until(lambda: node.up() == EVERY)
 
 
@@ -182,7 +183,7 @@ def test_a_stuck_gpu_that_was_released_is_tried_at_once(node: ReleasedNode) -> N
     node.until(lambda: node.gpu(3).fault == "stuck")
     assert not node.release(30.0, BUS_3).holders
     node.simulate({})
-    node.answered(node.releasing.end(BUS_3, "command"))
+    node.end(BUS_3, by="command")
     node.until(lambda: node.up() == EVERY, 30.0)
 
 
@@ -192,33 +193,33 @@ def test_a_release_is_bounded(fresh: ReleasedNode) -> None:
         answer = fresh.release(seconds)
         assert "release.max_seconds, which is 60" in answer.refused
         assert answer.remedy
-    assert not fresh.report.release.windows
+    assert not fresh.releases()
 
 
 def test_asked_again_a_release_begins_anew_and_ends_at_once_when_told_to(
     node: ReleasedNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One window a GPU and one of the node; each beginning and end is logged once, with who asked."""
-    with caplog.at_level(logging.INFO, "gpumon.model.release"):
+    with caplog.at_level(logging.INFO, "gpumon"):
         node.release(20.0, by="command")
         node.release(40.0, by="command")
-        assert [round(one.until - one.since) for one in node.report.release.windows] == [40]
+        assert [round(one.seconds) for one in node.releases()] == [40]
         node.release(30.0, BUS_3)
-        assert len(node.report.release.windows) == 2
-        assert node.releasing.notice is None
-        node.answered(node.releasing.end(NODE, "api"))
+        assert len(node.releases()) == 2
+        assert node.driver_release.notice is None
+        node.end(NODE)
         node.until(lambda: node.up() == OTHERS)
-        node.answered(node.releasing.end(None, "command"))
+        node.end(by="command")
         node.until(lambda: node.up() == EVERY)
-    told = [(one.getMessage(), one.__dict__["by"], one.__dict__["gpu"][:3]) for one in caplog.records]
-    assert told == [
-        ("released: the agent keeps off", "command", "all"),
-        ("the release goes on", "command", "all"),
-        ("released: the agent keeps off", "api", "3 ("),
-        ("the release has ended", "command", "all"),
-        ("the release has ended", "api", "3 ("),
+    records = [one for one in caplog.records if one.getMessage().startswith("release ")]
+    assert [(one.getMessage(), one.__dict__["by"], one.__dict__["gpu"][:3]) for one in records] == [
+        ("release started: the agent closes the driver", "command", "all"),
+        ("release replaced", "command", "all"),
+        ("release started: the agent closes the driver", "api", "3 ("),
+        ("release ended", "command", "all"),
+        ("release ended", "api", "3 ("),
     ]
-    assert [one.__dict__["ended"] for one in caplog.records[3:]] == ["by api", "by command"]
+    assert [one.__dict__["ended_by"] for one in records[3:]] == ["api", "command"]
 
 
 def test_a_release_may_grow(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
@@ -228,7 +229,7 @@ def test_a_release_may_grow(node: ReleasedNode, caplog: pytest.LogCaptureFixture
     assert node.release(50.0).holders == ()
     assert not node.samplers_now()
     assert not caplog.records
-    node.answered(node.releasing.end(None, "api"))
+    node.end()
     node.until(lambda: node.up() == EVERY)
 
 
@@ -238,8 +239,8 @@ def test_a_change_of_configuration_starts_no_sampler(node: ReleasedNode) -> None
     node.samplers.replace("configuration")
     turn_for(node.loop, 1.0)
     assert not node.samplers_now()
-    assert node.report.release.windows
-    node.answered(node.releasing.end(None, "api"))
+    assert node.releases()
+    node.end()
     node.until(lambda: node.up() == EVERY)
 
 
@@ -250,12 +251,12 @@ def test_a_probe_gives_way_and_none_begins(node: ReleasedNode) -> None:
     assert began.result().accepted
     assert not node.release(50.0, BUS_3).holders
     assert not node.probing.running
-    assert [(one.outcome, one.reason) for one in node.kept] == [("skipped", "maintenance")]
+    assert [(one.outcome, one.reason) for one in node.kept] == [("skipped", "released")]
 
     refused = node.probing.request()
     node.until(refused.done)
-    assert (refused.result().accepted, refused.result().reason) == (False, "maintenance")
-    node.answered(node.releasing.end(None, "api"))
+    assert (refused.result().accepted, refused.result().reason) == (False, "released")
+    node.end()
     node.until(lambda: node.up() == EVERY)
 
 
@@ -263,7 +264,7 @@ def test_another_driver_and_a_gpu_given_away_are_taken_up(node: ReleasedNode) ->
     """What was changed in the window is read afresh: version, number of GPUs, MIG; a GPU of vfio-pci is not missed."""
     node.release(50.0)
     node.simulate({7: {"bound": "vfio-pci"}, 2: {"mig": ["3g.40gb"]}}, driver_version="610.43.02")
-    node.answered(node.releasing.end(None, "api"))
+    node.end()
     node.until(lambda: node.report.node.gpus_visible == 7)
 
     assert node.up() == EVERY - {7}
@@ -277,48 +278,38 @@ def test_a_library_that_no_longer_fits_is_told_after_the_release(node: ReleasedN
     """Upgraded without a reload of the module: nvml_up is 0 with the remedy; reloaded, everything is read."""
     node.release(50.0)
     node.simulate({}, driver="mismatch")
-    node.answered(node.releasing.end(None, "api"))
+    node.end()
     node.until(lambda: node.report.node.nvml_up == 0)
     assert "reload the module or reboot" in node.report.notices["driver"]
     node.simulate({}, driver_version="610.43.02")
     node.until(lambda: node.up() == EVERY)
 
 
-def test_a_release_goes_on_over_a_restart_of_the_agent(fresh: ReleasedNode) -> None:
-    """No sampler is started before the end; a record of another boot, or an unreadable one, counts for nothing."""
-    record = fresh.folder / "release.json"
-    fresh.releasing.start()
-    fresh.release(20.0, by="command")
-    kept = json.loads(record.read_text())
-    fresh.releasing.stop()
-    fresh.samplers.release(frozenset())
+def test_a_release_continues_after_a_restart_of_the_agent(fresh: ReleasedNode) -> None:
+    """The first sampler starts when the stored windows have been read, and a whole-node release starts none."""
+    fresh.start_store()
+    fresh.until(lambda: fresh.report.internal.restored)
+    assert fresh.release(50.0, by="command").stored
+    (stored,) = fresh.releases()
+    fresh.persistence.close()
 
-    again = fresh.releasing = fresh.another()
-    fresh.start()
-    turn_for(fresh.loop, 1.0)
-    assert not fresh.samplers_now()
-    assert [(one.by, one.deadline) for one in fresh.report.release.windows] == [
-        ("command", kept["windows"][0]["deadline"])
-    ]
-    fresh.answered(again.end(None, "api"))
+    again = ReleasedNode(fresh.folder)
+    again.start()
+    again.until(lambda: again.report.internal.restored)
+    turn_for(again.loop, 1.0)
+    assert not again.samplers_now()
+    assert again.releases() == (stored,)
+    again.end()
+    again.until(lambda: again.up() == EVERY)
+    again.stop()
+
+
+def test_samplers_start_without_a_store_that_can_be_read(fresh: ReleasedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPUs do not stay unobserved because a disk hangs."""
+    monkeypatch.setattr(driver_release, "RECALL_SECONDS", 0.1)
+    fresh.driver_release.start()
     fresh.until(lambda: fresh.up() == EVERY)
-    assert not record.exists()
-
-    for text in (json.dumps(kept | {"boot": "another"}), "{", '{"boot": 1}', "[]"):
-        record.write_text(text)
-        fresh.releasing.stop()
-        fresh.releasing = fresh.another()
-        fresh.releasing.start()
-        assert not fresh.releasing._asked
-
-
-def test_a_record_that_cannot_be_written_is_told(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
-    """The release stands all the same."""
-    (node.folder / "release.new").mkdir()
-    assert not node.release(50.0).holders
-    assert "the release is not on record" in caplog.text
-    node.answered(node.releasing.end(None, "api"))
-    node.until(lambda: node.up() == EVERY)
+    assert not fresh.report.internal.restored
 
 
 def touched(node: ReleasedNode, text: str = "", *, age: float = 0.0) -> None:
@@ -335,12 +326,12 @@ def test_the_marker_file_releases_while_it_is_there(node: ReleasedNode) -> None:
     touched(node)
     node.until(node.done.exists)
     assert not node.samplers_now()
-    assert [(one.by, one.bus_id) for one in node.report.release.windows] == [("marker", NODE)]
+    assert [(one.by, one.bus_id) for one in node.releases()] == [("marker", NODE)]
 
     node.done.unlink()  # by a script that means to wait for it
     node.until(node.done.exists)
-    node.answered(node.releasing.end(None, "api"))  # it is the file's to end
-    assert node.report.release.windows
+    node.end()  # it is the file's to end
+    assert node.releases()
     node.marker.unlink()
     node.until(lambda: node.up() == EVERY)
     assert not node.done.exists()
@@ -351,9 +342,9 @@ def test_the_marker_file_names_a_gpu_and_a_time(node: ReleasedNode) -> None:
     node.reports.clear()
     touched(node, "gpu=3 for=50s\n", age=20)
     node.until(node.done.exists)
-    (window,) = node.report.release.windows
+    (window,) = node.releases()
     assert (window.by, window.bus_id) == ("marker", BUS_3)
-    assert window.until - window.since == pytest.approx(30, abs=5)
+    assert window.seconds == pytest.approx(30, abs=5)
     node.until(lambda: node.up() == OTHERS)
     touched(node, "for=1s gpu=3")
     node.until(lambda: node.up() == EVERY)
@@ -365,9 +356,9 @@ def test_the_marker_file_names_a_gpu_and_a_time(node: ReleasedNode) -> None:
 def test_a_marker_of_a_clock_ahead_is_bounded_all_the_same(fresh: ReleasedNode) -> None:
     """A time of writing that is still to come counts as now, and no longer than is allowed."""
     touched(fresh, "for=10h", age=-1e6)
-    fresh.releasing._look()
-    (window,) = fresh.report.release.windows
-    assert window.until - window.since == pytest.approx(fresh.most, abs=1)
+    fresh.driver_release.follow()
+    (window,) = fresh.releases()
+    assert window.seconds == pytest.approx(fresh.max_seconds, abs=1)
 
 
 BAD_MARKERS: Mapping[str, Callable[[Path], object]] = {
@@ -379,7 +370,7 @@ BAD_MARKERS: Mapping[str, Callable[[Path], object]] = {
     "a book": lambda path: path.write_text("for=5m" * 1000),
     "no text": lambda path: path.write_bytes(b"\xff\0"),
     "a FIFO": os.mkfifo,
-    "a link": lambda path: path.symlink_to("release.json"),
+    "a link": lambda path: path.symlink_to("scenario.yml"),
     "a folder": lambda path: path.mkdir(),
 }
 
@@ -393,25 +384,27 @@ def test_a_marker_that_cannot_be_understood_releases_nothing(
         caplog.clear()
         make(node.marker)
         for _ in range(3):
-            node.releasing._look()
-        assert [one.getMessage() for one in caplog.records] == ["the marker file releases nothing"], what
-        assert str(node.marker) in (node.releasing.notice or "")
+            node.driver_release.follow()
+        assert [one.getMessage() for one in caplog.records] == ["the marker file is invalid and releases nothing"], what
+        assert str(node.marker) in (node.driver_release.notice or "")
         node.marker.rmdir() if node.marker.is_dir() else node.marker.unlink()
-        node.releasing._look()
-        assert node.releasing.notice is None
-    assert not any(report.release.windows for report in node.reports)
+        node.driver_release.follow()
+        assert node.driver_release.notice is None
+    assert not any(in_force(report.windows) for report in node.reports)
     assert node.samplers_now() == {sampler}
     assert not node.done.exists()
 
 
 def test_a_marker_that_is_too_old_does_not_count(fresh: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
     """Left behind by a script that died: it is told to be deleted, and is no trouble."""
-    with caplog.at_level(logging.INFO, "gpumon.model.release"):
+    with caplog.at_level(logging.INFO, "gpumon.release"):
         touched(fresh, "for=5s", age=6)
         for _ in range(3):
-            fresh.releasing._look()
-    assert [one.getMessage() for one in caplog.records] == ["the marker file is too old to count: delete it"]
-    assert (fresh.report.release.windows, fresh.releasing.notice) == ((), None)
+            fresh.driver_release.follow()
+    assert [one.getMessage() for one in caplog.records] == [
+        "the marker file is too old and releases nothing: delete it"
+    ]
+    assert (fresh.releases(), fresh.driver_release.notice) == ((), None)
 
 
 def test_a_marker_from_before_the_start_keeps_the_agent_off(fresh: ReleasedNode) -> None:
@@ -433,8 +426,8 @@ def test_who_may_not_be_told_is_logged(node: ReleasedNode, caplog: pytest.LogCap
     """Where the file beside the marker cannot be made, whoever waits for it learns why from the log."""
     node.done.mkdir()
     touched(node)
-    node.until(lambda: node.report.release.windows and not node.report.release.holders)
-    node.until(lambda: "who waits for this file waits in vain" in caplog.text)
-    [told] = (one for one in caplog.records if "in vain" in one.message)
+    node.until(lambda: node.releases() and not node.report.release_holders)
+    node.until(lambda: NOT_REPORTED in caplog.text)
+    [told] = (one for one in caplog.records if one.message == NOT_REPORTED)
     assert (told.levelno, vars(told)["path"]) == (logging.WARNING, str(node.done))
     node.done.rmdir()

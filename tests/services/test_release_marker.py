@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 
 from gpumon.model.bus_id import nvml_bus_id, parsed
-from gpumon.model.release import NODE, Asked, MarkerError, Release, Window, parse
+from gpumon.services.release_marker import MarkerError, MarkerRequest, parse
 from gpumon.supervisor import device_nodes
 
 
 @pytest.mark.parametrize(
     ("text", "asked"),
     [
-        ("", Asked()),
-        (" \n", Asked()),
-        ("for=5m", Asked(seconds=300)),
-        ("gpu=3\nfor=1h30m\n", Asked(gpu="3", seconds=5400)),
-        ("gpu=GPU-1f62de0b-cc7b", Asked(gpu="GPU-1f62de0b-cc7b")),
-        ("gpu=0000:1b:00.0", Asked(gpu="0000:1b:00.0")),
+        ("", MarkerRequest()),
+        (" \n", MarkerRequest()),
+        ("for=5m", MarkerRequest(seconds=300)),
+        ("gpu=3\nfor=1h30m\n", MarkerRequest(gpu="3", seconds=5400)),
+        ("gpu=GPU-1f62de0b-cc7b", MarkerRequest(gpu="GPU-1f62de0b-cc7b")),
+        ("gpu=0000:1b:00.0", MarkerRequest(gpu="0000:1b:00.0")),
     ],
 )
-def test_words_of_a_marker(text: str, asked: Asked) -> None:
+def test_words_of_a_marker(text: str, asked: MarkerRequest) -> None:
     """An empty file asks for the whole node, as long as is allowed."""
     assert parse(text) == asked
 
@@ -51,16 +51,6 @@ def test_what_is_no_address(text: str) -> None:
     assert parsed(text) is None
     with pytest.raises(ValueError, match="no PCI address"):
         nvml_bus_id(text)
-
-
-def test_a_release_of_the_node_covers_every_gpu() -> None:
-    """And one of a GPU that one; the last to end is the end."""
-    one = Window(bus_id="a", by="api", since=0.0, until=5.0, deadline=5.0)
-    every = Window(bus_id=NODE, by="marker", since=0.0, until=3.0, deadline=3.0)
-    assert [Release(windows=(one,)).covers(name) for name in ("a", "b", NODE)] == [True, False, False]
-    assert all(Release(windows=(every,)).covers(name) for name in ("a", "b", NODE))
-    assert Release(windows=(one, every)).end == 5.0
-    assert Release().end is None
 
 
 def test_open_device_nodes_are_found(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Holds of the probe as the agent keeps them: Reports folded, a real store, rank processes that are killed."""
+"""Holds with a real store and rank processes that are killed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from unkillable import build, held
 from gpumon.clock import boot_clock
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.hold import Hold, in_force
 from gpumon.model.node import Node
-from gpumon.model.release import Answer
+from gpumon.model.request_result import RequestResult
+from gpumon.model.time_window import WindowKind, WindowRequest, WindowSelection, in_force
 from gpumon.probe.core.preflight import IDLE_BYTES
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.schedule import Timetable
@@ -37,14 +37,15 @@ from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.probe.runner.scheduler import ProbeScheduler
 from gpumon.probe.runner.settings import ProbeSettings
-from gpumon.services import holds
-from gpumon.services.holds import Holding
+from gpumon.services import time_windows, window_effects
 from gpumon.services.persistence import Persistence
-from gpumon.state.messages import ProbeEnded, ProbeProgressed
+from gpumon.services.time_windows import TimeWindows
+from gpumon.services.window_effects import HoldEffect
+from gpumon.state.messages import ProbeEnded, ProbeProgressed, Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.settings import ReducerSettings
-from gpumon.store import spans
+from gpumon.store import windows
 from gpumon.store.retention import Retention
 from gpumon.store.store import Store
 from gpumon.store.store_error import StoreError
@@ -91,8 +92,13 @@ class Held:
             record=RunRecord(worker.with_name("run.json")),
         )
         self.scheduler = ProbeScheduler(self.loop, self.probing, Timetable(interval=3600, jitter=0, first_after=3600))
-        self.holding = Holding(
-            self.loop, self.persistence, self.probing, most=3600.0, latest=self.latest, tell=self.monitor.take
+        self.windows = TimeWindows(
+            self.loop,
+            self.persistence,
+            {WindowKind.HOLD: HoldEffect(self.probing)},
+            max_seconds={WindowKind.HOLD: 3600.0},
+            latest=self.latest,
+            take=self.monitor.take,
         )
         self.persistence.start()
         turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
@@ -108,12 +114,17 @@ class Held:
         turn_until(self.loop, asked.done)
         return asked.result()
 
-    def hold(self, owner: str = "", seconds: float = 60.0) -> Answer:
-        answer: Answer = self.answered(self.holding.request(seconds, "prolog", owner, "command"))
+    def request(self, owner: str = "", seconds: float = 60.0, reason: str = "prolog") -> Future[RequestResult]:
+        request = WindowRequest(kind=WindowKind.HOLD, seconds=seconds, by="command", owner=owner, reason=reason)
+        return self.windows.start(request)
+
+    def hold(self, owner: str = "", seconds: float = 60.0) -> RequestResult:
+        answer: RequestResult = self.answered(self.request(owner, seconds))
         return answer
 
-    def unhold(self, owner: str = "") -> Answer:
-        answer: Answer = self.answered(self.holding.end(owner))
+    def unhold(self, owner: str = "") -> RequestResult:
+        selection = WindowSelection(kind=WindowKind.HOLD, owner=owner, by="command")
+        answer: RequestResult = self.answered(self.windows.end(selection))
         return answer
 
     def run(self) -> None:
@@ -123,7 +134,7 @@ class Held:
         turn_until(self.loop, lambda: any(isinstance(one, ProbeProgressed) for one in self.told[before:]))
 
     def owners(self) -> list[str]:
-        return [one.owner for one in in_force(self.monitor.latest.holds)]
+        return [one.owner for one in in_force(self.monitor.latest.windows)]
 
     def stop(self) -> None:
         self.probing.stop()
@@ -151,7 +162,7 @@ def test_a_hold_ends_the_run_and_is_answered_when_its_ranks_are_gone(agent: Held
     agent.run()
     pids = agent.probing.holders()
     asked = boot_clock()
-    assert agent.hold("4711") == Answer()
+    assert agent.hold("4711") == RequestResult()
     assert boot_clock() - asked < 3
     assert len(pids) == 2
     assert not any(Path(f"/proc/{one.pid}").exists() for one in pids)
@@ -162,7 +173,7 @@ def test_a_hold_ends_the_run_and_is_answered_when_its_ranks_are_gone(agent: Held
     refused = agent.answered(agent.probing.request())
     assert (refused.accepted, refused.reason) == (False, "held")
     assert "gpumon probe unhold --owner 4711" in refused.hint
-    assert agent.unhold("4711") == Answer()
+    assert agent.unhold("4711") == RequestResult()
     agent.run()
 
 
@@ -203,15 +214,14 @@ def test_what_time_ends_is_over_and_stored_as_ended(agent: Held, store: Path) ->
     agent.hold("2")
 
     def over() -> bool:
-        agent.monitor.beat()
-        agent.unhold("nobody")
+        agent.monitor.take(Tick())
         agent.persistence.tick()
         return agent.owners() == ["2"]
 
     turn_until(agent.loop, over)
     agent.persistence.close()
     with Store.open(store) as opened:
-        assert [one.owner for one in in_force(read(opened, spans.read, Hold))] == ["2"]
+        assert [one.owner for one in in_force(read(opened, windows.read))] == ["2"]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +229,7 @@ def test_what_time_ends_is_over_and_stored_as_ended(agent: Held, store: Path) ->
 )
 def test_a_wrong_request_changes_nothing(agent: Held, seconds: float, reason: str, owner: str) -> None:
     """Too long, or with a name that cannot be shown: it is said why."""
-    answer = agent.answered(agent.holding.request(seconds, reason, owner, "api"))
+    answer = agent.answered(agent.request(owner, seconds, reason))
     assert answer.refused
     assert answer.remedy
     assert agent.owners() == []
@@ -231,8 +241,8 @@ def test_a_store_that_fails_keeps_nobody_waiting(agent: Held, store: Path, monke
     def full(*_: object) -> None:
         raise StoreError(store, "the disk is full", "make room")
 
-    monkeypatch.setattr("gpumon.store.spans.put", full)
-    assert agent.hold("1") == Answer(stored=False)
+    monkeypatch.setattr("gpumon.store.windows.put", full)
+    assert agent.hold("1") == RequestResult(stored=False)
     assert agent.owners() == ["1"]
 
 
@@ -248,14 +258,14 @@ def test_a_rank_that_cannot_be_killed_is_named(agent: Held, tmp_path: Path, monk
         assert boot_clock() - asked < 3
         assert agent.owners() == ["1"]
     turn_until(agent.loop, lambda: not agent.probing.holders())
-    assert agent.hold("1") == Answer()
+    assert agent.hold("1") == RequestResult()
 
 
 def test_a_rank_that_takes_long_to_end_is_named_and_not_called_unkillable(
     agent: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To give back what it had on a GPU takes the kernel many seconds; the run is a skip when it has."""
-    monkeypatch.setattr(holds, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(HoldEffect, "answer_seconds", 0.2)
     agent.run()
     pid = agent.probing.holders()[0].pid
     with held(build(tmp_path), pid):
@@ -280,14 +290,14 @@ def test_what_nobody_has_looked_at_is_not_called_free(
     agent: Held, monkeypatch: pytest.MonkeyPatch, asked: float, pids: tuple[int, ...] | None
 ) -> None:
     """No poll has begun since the ranks ended, or it could not read the processes of one of their GPUs."""
-    monkeypatch.setattr(holds, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(HoldEffect, "answer_seconds", 0.5)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
-    waits = agent.holding.request(60.0, "", "1", "api")
+    waits = agent.request("1")
     turn_until(agent.loop, lambda: not agent.probing.holders())
     agent.seen = lambda report: real(report, asked=asked, rank=pids)
     answer = agent.answered(waits)
-    assert (answer.holders, answer.unseen) == ((), holds.UNSEEN)
+    assert (answer.holders, answer.unseen) == ((), window_effects.UNSEEN)
 
 
 @pytest.mark.parametrize("step", [-86400.0, 86400.0])
@@ -295,26 +305,26 @@ def test_a_step_of_the_wall_clock_neither_frees_the_gpus_nor_keeps_them(
     agent: Held, monkeypatch: pytest.MonkeyPatch, step: float
 ) -> None:
     """What was read before the ranks ended says nothing, and what was read after is enough."""
-    monkeypatch.setattr(holds, "ANSWER_SECONDS", 60.0)
+    monkeypatch.setattr(HoldEffect, "answer_seconds", 60.0)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
-    waits = agent.holding.request(60.0, "", "1", "api")
+    waits = agent.request("1")
     turn_until(agent.loop, lambda: not agent.probing.holders())
     true = time.time
     monkeypatch.setattr(time, "time", lambda: true() + step)
     before = boot_clock() - 60.0
     stepped = replace(FIRST.node, snapshot_timestamp_seconds=time.time())
     agent.seen = lambda report: replace(real(report, asked=before), node=stepped)
-    turn_for(agent.loop, 5 * holds.LOOK_SECONDS)
+    turn_for(agent.loop, 5 * time_windows.POLL_SECONDS)
     assert not waits.done()
     after = boot_clock()
     agent.seen = lambda report: replace(real(report, asked=after), node=stepped)
-    assert agent.answered(waits) == Answer()
+    assert agent.answered(waits) == RequestResult()
 
 
 def test_ranks_that_had_ended_before_the_hold_are_looked_for_too(agent: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is in progress until NVML shows none of them."""
-    monkeypatch.setattr(holds, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(HoldEffect, "answer_seconds", 1.0)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
     first, second = (one.pid for one in agent.probing.holders())
@@ -331,7 +341,7 @@ def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
 ) -> None:
     """It was over after its patience; the GPUs are read closely again, and once they are clear nobody has to wait."""
     monkeypatch.setattr(gpu_visibility, "DEPARTURE_PATIENCE", 0.1)
-    monkeypatch.setattr(holds, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(HoldEffect, "answer_seconds", 0.5)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
     pids = [one.pid for one in agent.probing.holders()]
@@ -339,14 +349,14 @@ def test_a_run_that_nobody_has_seen_leave_is_looked_for_by_the_next_hold(
         os.kill(pid, signal.SIGKILL)
     turn_until(agent.loop, lambda: not agent.probing.running)
     agent.watched.clear()
-    assert agent.hold("1").unseen == holds.UNSEEN
+    assert agent.hold("1").unseen == window_effects.UNSEEN
     assert agent.watched == [True]
     agent.seen = lambda report: real(report, asked=4e9, rank=(pids[1],))
     assert [one.pid for one in agent.hold("1").holders] == [pids[1]]
     agent.seen = lambda report: real(report, asked=4e9)
-    assert agent.hold("1") == Answer()
+    assert agent.hold("1") == RequestResult()
     agent.seen = lambda report: real(report, asked=1.0, used=4e9)
-    assert agent.hold("1") == Answer()
+    assert agent.hold("1") == RequestResult()
 
 
 @pytest.mark.parametrize(
@@ -364,16 +374,16 @@ def test_what_a_run_leaves_on_real_gpus_is_told(
 ) -> None:
     """A poll after the end of its ranks has to say that nothing is left, as far as it can; a stranger is no rest."""
     if not told:  # then nobody waits so long
-        monkeypatch.setattr(holds, "ANSWER_SECONDS", 60.0)
+        monkeypatch.setattr(HoldEffect, "answer_seconds", 60.0)
     agent.seen = lambda report: real(report, asked=1.0)
     agent.run()
     rank = agent.probing.holders()[0].pid
-    asked = agent.holding.request(60.0, "", "1", "api")
+    asked = agent.request("1")
     turn_until(agent.loop, lambda: not agent.probing.holders())
     assert told or not asked.done(), "no poll has told of it yet"
     pids = {"rank": (rank,), "stranger": (1,)}.get(left.get("listed", ""), ())
     agent.seen = lambda report: real(report, asked=4e9, rank=pids, used=left.get("used", 0.0))
-    assert [one.words for one in agent.answered(asked).holders] == [words.format(pid=rank) for words in told]
+    assert [one.description for one in agent.answered(asked).holders] == [words.format(pid=rank) for words in told]
 
 
 # The race
@@ -432,22 +442,22 @@ def race(agent: Held, stamps: Stamps, number: int, chance: random.Random) -> tup
         before = stamps.begun()
         start()
         turn_until(agent.loop, lambda: stamps.begun() == before + 2)
-    asked: Future[Answer] = Future()
+    asked: Future[RequestResult] = Future()
     answered: list[float] = []
 
     def hold() -> None:
-        answer = agent.holding.request(60.0, "", str(number), "command")
+        answer = agent.request(str(number))
         answer.add_done_callback(lambda _: answered.append(boot_clock()))
         answer.add_done_callback(lambda one: asked.set_result(one.result()))
 
     racers = [at_random(chance.uniform(0, 0.003), start), at_random(chance.uniform(0, 0.006), hold)]
-    assert agent.answered(asked) == Answer()
+    assert agent.answered(asked) == RequestResult()
     for one in racers:
         one.join()
     start()  # one that is asked for meanwhile
     agent.loop.turn()
     ended = boot_clock()
-    assert agent.unhold(str(number)) == Answer()
+    assert agent.unhold(str(number)) == RequestResult()
     return answered[0], ended
 
 

@@ -1,0 +1,61 @@
+"""Time windows as sentences, from their responses: for the page, the terminal and the commands."""
+
+from __future__ import annotations
+
+from gpumon.outputs.formatting import duration, seconds_between
+from gpumon.outputs.responses.base import Document
+
+CLOCK_TOLERANCE_SECONDS = 60.0
+"""Difference up to which the wall clock may contradict a window before it counts as wrong."""
+MAX_HOLDS = 3
+"""Holds that a sentence names."""
+
+
+def releases(windows: list[Document]) -> list[str]:
+    """Return a sentence for each release."""
+    return [_release(window) for window in windows]
+
+
+def maintenance(window: Document | None, now: str | None = None) -> list[str]:
+    """Return a sentence, or none without maintenance. `now` is the time of the response."""
+    if window is None:
+        return []
+    end = f"{_end(window['until'])}{_remaining(window, now)}"
+    return [f"In maintenance until {end}, by {window['by']}: {window['reason'].rstrip('.')}. No alert pages."]
+
+
+def holds(hold: Document | None, now: str | None = None) -> list[str]:
+    """Return a sentence, or none without holds. `now` is the time of the response."""
+    if hold is None:
+        return []
+    last = max(hold["holders"], key=lambda holder: str(holder["until"]))
+    named = [_hold(holder) for holder in hold["holders"][:MAX_HOLDS]]
+    more = len(hold["holders"]) - len(named)
+    others = f"; and {more} more" if more else ""
+    return [f"No probe runs until {_end(hold['until'])}{_remaining(last, now)}: held {'; '.join(named)}{others}."]
+
+
+def _release(window: Document) -> str:
+    gpu, address = window["gpu"], window["pci_bus_id"]
+    subject = "Every GPU" if address is None else f"GPU {address if gpu is None else gpu}"
+    until, remaining = window["until"][11:19], duration(window["remaining_seconds"])
+    return f"{subject} is released until {until} UTC, for {remaining} more, by {window['by']}."
+
+
+def _hold(holder: Document) -> str:
+    owner = f" for {holder['owner']}" if holder["owner"] else ""
+    reason = f" ({holder['reason']})" if holder["reason"] else ""
+    return f"by {holder['by']}{owner}{reason}"
+
+
+def _end(until: str) -> str:
+    return f"{until[:10]} {until[11:19]} UTC"
+
+
+def _remaining(window: Document, now: str | None) -> str:
+    if now is None:
+        return ""
+    passed, left = seconds_between(window["since"], now), seconds_between(now, window["until"])
+    if passed is None or left is None or min(passed, left) < -CLOCK_TOLERANCE_SECONDS:
+        return " (the wall clock contradicts this and is not trusted yet after the boot)"
+    return f", for {duration(left)} more"

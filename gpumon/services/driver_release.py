@@ -1,0 +1,174 @@
+"""The effect of releases: no process of the agent has a released GPU open. Also starts releases by marker file."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from gpumon.clock import boot_clock
+from gpumon.model.bus_id import parsed
+from gpumon.model.request_result import DeviceHolder, RequestResult
+from gpumon.model.time_window import DEADLINE, MARKER, NODE, TimeWindow, WindowKind, WindowsEnded, in_force, released
+from gpumon.probe.runner.runs import ProbeRuns
+from gpumon.services.release_marker import DoneFile, MarkerWatch
+from gpumon.services.time_windows import Completion
+from gpumon.state.messages import ReleaseHolders
+from gpumon.state.report import Report
+from gpumon.supervisor import device_nodes
+from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
+
+log = logging.getLogger("gpumon.release")
+
+FOLLOW_SECONDS = 0.5
+"""Interval at which windows, the marker file and holders are read."""
+HOLDER_SECONDS = 0.1
+"""Interval at which holders are read while a request waits."""
+RECALL_SECONDS = 5.0
+"""Maximum time that the first sampler waits for the stored windows: a hung disk must not keep GPUs unobserved."""
+RECALL_POLL_SECONDS = 0.02
+
+
+class DriverRelease:
+    """Keeps the samplers off the released GPUs and reports which process still has one open. Runs on the loop."""
+
+    answer_seconds = 15.0
+    """A child has ended, or is known to be stuck, within GRACE_SECONDS and KILL_PATIENCE."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        marker: MarkerWatch,
+        *,
+        samplers: SamplerSupervisor,
+        probing: ProbeRuns,
+        latest: Callable[[], Report],
+        take: Callable[[TimeWindow | WindowsEnded | ReleaseHolders], None],
+        store_failed: Callable[[], bool],
+    ) -> None:
+        """`store_failed` returns whether the stored windows cannot be read now."""
+        self._loop = loop
+        self._marker = marker
+        self._done = DoneFile(marker.path)
+        self._samplers = samplers
+        self._probing = probing
+        self._latest = latest
+        self._take = take
+        self._store_failed = store_failed
+        self._scopes: frozenset[str] = frozenset()
+        """The scopes whose release the samplers follow."""
+        self._closed = False
+        """At some time since `_scopes` changed, no process had one of them open."""
+        self._reported: frozenset[int] = frozenset()
+        """Pids of holders that were logged as an error."""
+        self._stopping = False
+
+    def start(self) -> None:
+        """Start the first sampler when the stored releases and the marker file have been read."""
+        self._start_samplers(boot_clock() + RECALL_SECONDS)
+
+    def apply(self, max_seconds: float) -> None:
+        self._marker.max_seconds = max_seconds
+
+    def stop(self) -> None:
+        """Follow no window from now on."""
+        self._stopping = True
+
+    @property
+    def notice(self) -> str | None:
+        """What the operator should know."""
+        held = [holder.description for holder in self._latest().release_holders if holder.pid in self._reported]
+        return f"released, but still open in {'; '.join(held)}" if held else self._marker.problem or None
+
+    def follow(self) -> None:
+        """Apply the releases in force to the samplers."""
+        if self._stopping:
+            return
+        self._follow_marker()
+        self._end_expired()
+        windows = self._latest().windows
+        scopes = released(windows)
+        self._samplers.release(scopes)
+        holders = self._holders(scopes)
+        self._closed = not holders or (self._closed and scopes == self._scopes)
+        self._scopes = scopes
+        self._log_errors(holders)
+        if holders != self._latest().release_holders:
+            self._take(ReleaseHolders(holders=holders))
+        marked = any(window.by == MARKER for window in in_force(windows, WindowKind.RELEASE))
+        self._done.update(done=marked and not holders)
+
+    def completion(self, window: TimeWindow, /) -> Completion:
+        scope, result, poll_at = frozenset({window.bus_id}), None, 0.0
+
+        def poll(late: bool) -> RequestResult | None:  # noqa: FBT001 - the signature of Completion
+            nonlocal result, poll_at
+            if late or boot_clock() >= poll_at:
+                poll_at = boot_clock() + HOLDER_SECONDS
+                self.follow()
+                holders = self._holders(scope)
+                complete = late or all(holder.stuck for holder in holders)
+                result = RequestResult(holders=holders) if complete else None
+            return result
+
+        return poll
+
+    def _start_samplers(self, start_by: float) -> None:
+        if self._stopping:
+            return
+        if self._latest().internal.restored or self._store_failed() or boot_clock() >= start_by:
+            self.follow()
+            self._samplers.start()
+            self._loop.every(FOLLOW_SECONDS, self.follow)
+        else:
+            self._loop.call_after(RECALL_POLL_SECONDS, lambda: self._start_samplers(start_by))
+
+    def _follow_marker(self) -> None:
+        wanted = self._marker.read(self._latest().boot_id, self._bus_id)
+        marked = [window for window in in_force(self._latest().windows, WindowKind.RELEASE) if window.by == MARKER]
+        stale = frozenset(window.id for window in marked if wanted is None or window.bus_id != wanted.bus_id)
+        if wanted is not None and wanted.deadline > boot_clock() and wanted.id not in {one.id for one in marked}:
+            self._take(wanted)  # replaces the window of the same scope
+        self._end(stale, MARKER)
+
+    def _end_expired(self) -> None:
+        """End releases at their deadline, because few messages arrive while no sampler runs."""
+        windows, now = in_force(self._latest().windows, WindowKind.RELEASE), boot_clock()
+        self._end(frozenset(window.id for window in windows if window.deadline <= now), DEADLINE)
+
+    def _end(self, ids: frozenset[str], by: str) -> None:
+        if ids:
+            self._take(WindowsEnded(ids=ids, by=by, wall=time.time(), at=boot_clock()))
+
+    def _bus_id(self, name: str) -> str | None:
+        """Return the bus id of a GPU. Before the driver has been read, only an address names one."""
+        report = self._latest()
+        gpu = report.gpu(name)
+        if gpu is not None:
+            return gpu.bus_id
+        return None if report.gpus else parsed(name)
+
+    def _holders(self, scopes: frozenset[str]) -> tuple[DeviceHolder, ...]:
+        if not scopes:
+            return ()
+        children = (*self._samplers.holders(scopes), *self._probing.holders())
+        return (*children, *self._open_devices(scopes, {child.pid for child in children}))
+
+    def _open_devices(self, scopes: frozenset[str], known: set[int]) -> Iterable[DeviceHolder]:
+        """Yield other descendants of the agent that have a device node of these GPUs open."""
+        states = (self._latest().gpu(bus_id) for bus_id in scopes if bus_id != NODE)
+        minors = [state.gpu.minor for state in states if state is not None]
+        nodes = {f"{device_nodes.NODES}{minor}" for minor in minors if minor is not None}
+        for pid in sorted(device_nodes.family() - known):
+            opened = device_nodes.opened(pid)
+            held = sorted(opened if NODE in scopes else opened & nodes)
+            if held:
+                yield DeviceHolder(pid=pid, description=f"process {pid} of the agent, which has {', '.join(held)} open")
+
+    def _log_errors(self, holders: tuple[DeviceHolder, ...]) -> None:
+        """Log a holder that SIGKILL does not end, or that opened a GPU after it had been closed."""
+        wrong = {holder.pid: holder.description for holder in holders if holder.stuck or self._closed}
+        for pid in wrong.keys() - self._reported:
+            log.error("a released GPU is still open", extra={"holder": wrong[pid]})
+        self._reported = frozenset(wrong)

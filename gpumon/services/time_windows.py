@@ -1,0 +1,189 @@
+"""Starts and ends time windows on request: releases, holds and maintenances.
+
+A window is in force at once. The request is answered when the window is stored and its effect is complete, or when the
+effect's answer_seconds have passed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gpumon.clock import boot_clock
+from gpumon.model.request_result import RequestResult
+from gpumon.model.time_window import (
+    LOWER_DURATION,
+    MAX_IN_FORCE,
+    TimeWindow,
+    WindowKind,
+    WindowRequest,
+    WindowSelection,
+    WindowsEnded,
+    duration_problem,
+    in_force,
+    new_window,
+    owner_problem,
+    reason_problem,
+)
+from gpumon.services.persistence import Persistence
+from gpumon.services.report_rows import window_rows
+from gpumon.state.report import Report
+from gpumon.store import windows
+from gpumon.supervisor.loop import Loop
+
+POLL_SECONDS = 0.02
+"""Interval at which the effect of a window is polled while a request waits."""
+RECALL_SECONDS = 2.5
+"""Maximum time that a request to end windows waits for the stored ones."""
+SETTINGS = {
+    WindowKind.RELEASE: "release.max_seconds",
+    WindowKind.HOLD: "probe.max_hold_seconds",
+    WindowKind.MAINTENANCE: "maintenance.max_seconds",
+}
+_STOPPING = RequestResult(refused="The agent is stopping.", remedy="Ask again when it has started.")
+Completion = Callable[[bool], RequestResult | None]
+"""Returns the result of a request, or None while the effect is not complete. The argument: this is the last poll."""
+
+
+class WindowEffect(Protocol):
+    """What one kind of window changes outside the Report."""
+
+    answer_seconds: float
+    """Maximum time that a request for a window waits for the effect."""
+
+    def follow(self) -> None:
+        """Follow the windows in force. Called after each change by request."""
+
+    def completion(self, window: TimeWindow, /) -> Completion:
+        """Return how to poll whether the effect of this window, which is in force now, is complete."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request whose window is in force and that is not answered yet."""
+
+    future: Future[RequestResult]
+    completion: Completion
+    answer_by: float
+    stored: bool | None = None
+    """None: the store has not answered yet."""
+
+
+class TimeWindows:
+    """Use from the loop's thread, except `start` and `end`."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        persistence: Persistence,
+        effects: Mapping[WindowKind, WindowEffect],
+        *,
+        max_seconds: Mapping[WindowKind, float],
+        latest: Callable[[], Report],
+        take: Callable[[TimeWindow | WindowsEnded], None],
+    ) -> None:
+        self._loop = loop
+        self._persistence = persistence
+        self._effects = effects
+        self._max_seconds = max_seconds
+        self._latest = latest
+        self._take = take
+        self._waiting: list[_Waiting] = []
+        self._stopping = False
+
+    def apply(self, max_seconds: Mapping[WindowKind, float]) -> None:
+        self._max_seconds = max_seconds
+
+    def stop(self) -> None:
+        """Refuse all requests from now on, those that wait included. The windows stay in force."""
+        self._stopping = True
+        for waiting in self._waiting:
+            waiting.future.set_result(_STOPPING)
+        self._waiting.clear()
+
+    def start(self, request: WindowRequest) -> Future[RequestResult]:
+        """Start a window. It replaces the one in the same slot. Callable from any thread."""
+        request = replace(request, owner=request.owner.strip(), reason=request.reason.strip())
+        return self._post(lambda future: self._start(request, future))
+
+    def end(self, selection: WindowSelection) -> Future[RequestResult]:
+        """End the windows in force that match. Callable from any thread."""
+        end_by = boot_clock() + RECALL_SECONDS
+        return self._post(lambda future: self._end(selection, end_by, future))
+
+    def _post(self, work: Callable[[Future[RequestResult]], None]) -> Future[RequestResult]:
+        future: Future[RequestResult] = Future()
+        future.set_running_or_notify_cancel()  # a client that goes away must not cancel it
+        self._loop.post(lambda: future.set_result(_STOPPING) if self._stopping else work(future))
+        return future
+
+    def _start(self, request: WindowRequest, future: Future[RequestResult]) -> None:
+        refusal = self._refusal(request)
+        if refusal is not None:
+            future.set_result(refusal)
+            return
+        effect, report, at = self._effects[request.kind], self._latest(), boot_clock()
+        window = new_window(request, wall=time.time(), at=at, boot_id=report.boot_id)
+        self._take(window)
+        waiting = _Waiting(future, effect.completion(window), at + effect.answer_seconds)
+        effect.follow()
+
+        def settled(stored: bool) -> None:  # noqa: FBT001 - the signature that Persistence calls
+            waiting.stored = stored
+            self._answer()
+
+        self._store(settled)
+        self._waiting.append(waiting)
+        if len(self._waiting) == 1:
+            self._poll()
+        else:
+            self._answer()
+
+    def _refusal(self, request: WindowRequest) -> RequestResult | None:
+        if problem := duration_problem(request.seconds, self._max_seconds[request.kind], SETTINGS[request.kind]):
+            return RequestResult(refused=problem, remedy=LOWER_DURATION)
+        maintenance = request.kind is WindowKind.MAINTENANCE
+        if problem := reason_problem(request.reason, required=maintenance) or owner_problem(request.owner):
+            return RequestResult(refused=problem, remedy='Use a few words: --reason "new power supply".')
+        if len(in_force(self._latest().windows, request.kind)) >= MAX_IN_FORCE:
+            refused = f"{MAX_IN_FORCE} windows of kind {request.kind} are in force."
+            return RequestResult(refused=refused, remedy="End some, or let them expire.")
+        return None
+
+    def _end(self, selection: WindowSelection, end_by: float, future: Future[RequestResult]) -> None:
+        report = self._latest()
+        if not report.internal.restored and boot_clock() < end_by:  # a stored window cannot be ended before it is read
+            self._loop.call_after(POLL_SECONDS, lambda: self._end(selection, end_by, future))
+            return
+        ended = [window for window in in_force(report.windows) if selection.matches(window)]
+        if not ended:
+            future.set_result(RequestResult())
+            return
+        ids = frozenset(window.id for window in ended)
+        self._take(WindowsEnded(ids=ids, by=selection.by, wall=time.time(), at=boot_clock()))
+        for kind in {window.kind for window in ended}:
+            self._effects[kind].follow()
+        self._store(lambda stored: future.set_result(RequestResult(stored=stored)))
+
+    def _store(self, settled: Callable[[bool], None]) -> None:
+        rows = window_rows(self._latest())
+        self._persistence.record(lambda connection: windows.put(connection, rows), None, settled)
+
+    def _poll(self) -> None:
+        self._answer()
+        if self._waiting:
+            self._loop.call_after(POLL_SECONDS, self._poll)
+
+    def _answer(self) -> None:
+        """Answer the requests whose effect is complete or whose time is up."""
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            late = boot_clock() >= request.answer_by
+            result = request.completion(late)
+            if result is None or (request.stored is None and not late and not result.holders):
+                self._waiting.append(request)
+            else:
+                request.future.set_result(replace(result, stored=bool(request.stored)))

@@ -1,0 +1,61 @@
+"""What a hold and a maintenance change outside the Report. For a release see driver_release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpumon.clock import boot_clock
+from gpumon.model.request_result import RequestResult
+from gpumon.model.time_window import TimeWindow
+from gpumon.probe.runner.runs import ProbeRuns
+from gpumon.services.time_windows import Completion
+
+UNENDED = "The run has not ended, so whether its ranks have left a process on a GPU is unknown."
+UNSEEN = "NVML has not been read since the ranks ended, so whether they have left the GPUs is unknown."
+
+
+class MaintenanceEffect:
+    """Records at once that the agent's life is planned, so that a reboot in the maintenance is no fault."""
+
+    answer_seconds = 7.0
+    """Longer than the store may take to answer."""
+
+    def __init__(self, record: Callable[[], None]) -> None:
+        self.follow = record
+
+    def completion(self, _: TimeWindow, /) -> Completion:
+        return lambda _late: RequestResult()
+
+
+class HoldEffect:
+    """Ends the run of a probe in progress, and waits until nothing of it is on a GPU."""
+
+    answer_seconds = 2.5
+    """A rank that takes longer to close a GPU is reported as a holder."""
+
+    def __init__(self, probing: ProbeRuns) -> None:
+        self._probing = probing
+
+    def follow(self) -> None:
+        """Do nothing: each run reads the holds before it begins."""
+
+    def completion(self, _: TimeWindow, /) -> Completion:
+        gpus, pids, ended = self._probing.gpus, self._probing.pids, None
+        self._probing.give_way()
+        if gpus:
+            self._probing.look()
+
+        def poll(late: bool) -> RequestResult | None:  # noqa: FBT001 - the signature of Completion
+            nonlocal ended
+            holders = self._probing.holders()
+            if holders:
+                stuck = all(holder.stuck for holder in holders)
+                return RequestResult(holders=holders) if late or stuck else None
+            ended = ended or boot_clock()
+            left = self._probing.left_on(gpus, pids, ended) if gpus else ()
+            if not late and (self._probing.running or left != ()):
+                return None
+            unseen = UNSEEN if left is None else UNENDED if self._probing.running and not left else ""
+            return RequestResult(holders=left or (), unseen=unseen)
+
+        return poll

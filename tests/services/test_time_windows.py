@@ -1,0 +1,197 @@
+"""A request to start or end a window is answered when it is stored; a store that fails gets it later."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from loops import turn_until
+from stores import read
+
+from gpumon.model.request_result import RequestResult
+from gpumon.model.time_window import MAX_REASON_LENGTH, WindowKind, WindowRequest, WindowSelection, in_force
+from gpumon.services.persistence import Persistence
+from gpumon.services.time_windows import TimeWindows
+from gpumon.services.window_effects import MaintenanceEffect
+from gpumon.state.messages import Tick
+from gpumon.state.monitor import Monitor
+from gpumon.state.report import Report
+from gpumon.state.settings import ReducerSettings
+from gpumon.store import windows
+from gpumon.store.retention import Retention
+from gpumon.store.store import Store
+from gpumon.store.store_error import StoreError
+from gpumon.supervisor.loop import Loop
+
+Windows = list[tuple[str, bool]]
+"""The reason of each window, and whether it is in force."""
+
+
+class Agent:
+    """The part of the agent that keeps windows."""
+
+    def __init__(self, path: Path) -> None:
+        self.loop = Loop()
+        self.monitor = Monitor(Report(started=0.0, boot_id="a"), ReducerSettings())
+        self.persistence = Persistence(
+            self.loop,
+            path,
+            Retention(),
+            "allreduce",
+            take=self.monitor.take,
+            latest=lambda: self.monitor.latest,
+        )
+        self.changes = 0
+        self.windows = TimeWindows(
+            self.loop,
+            self.persistence,
+            {WindowKind.MAINTENANCE: MaintenanceEffect(self._count)},
+            max_seconds={WindowKind.MAINTENANCE: 3600.0},
+            latest=lambda: self.monitor.latest,
+            take=self.monitor.take,
+        )
+        self.persistence.start()
+
+    def _count(self) -> None:
+        self.changes += 1
+
+    def recalled(self) -> Agent:
+        turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
+        return self
+
+    def start(self, reason: str, seconds: float = 60.0) -> RequestResult:
+        return self._answer(
+            self.windows.start(WindowRequest(kind=WindowKind.MAINTENANCE, seconds=seconds, by="api", reason=reason))
+        )
+
+    def end(self) -> RequestResult:
+        return self._answer(self.windows.end(WindowSelection(kind=WindowKind.MAINTENANCE, by="api")))
+
+    def _answer(self, future: Future[RequestResult]) -> RequestResult:
+        turn_until(self.loop, future.done)
+        return future.result()
+
+    def tick(self) -> None:
+        self.monitor.take(Tick())
+        self.persistence.tick()
+
+    def reported(self) -> Windows:
+        return [(one.reason, one.ended is None) for one in self.monitor.latest.windows]
+
+
+def stored(connection: sqlite3.Connection) -> Windows:
+    return [(one.reason, one.ended is None) for one in windows.read(connection)]
+
+
+def stored_in(path: Path) -> Windows:
+    with Store.open(path) as store:
+        return read(store, stored)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "gpumon.db"
+
+
+@pytest.fixture
+def agent(path: Path) -> Iterator[Agent]:
+    path.parent.mkdir()
+    one = Agent(path).recalled()
+    yield one
+    one.persistence.close()
+
+
+def test_a_window_is_stored_when_the_request_is_answered(agent: Agent, path: Path) -> None:
+    """A kill -9 right after the answer loses nothing. The next agent can end the window, also before it has read it."""
+    assert agent.start(" first ") == RequestResult()
+    assert agent.start("second") == RequestResult()
+    assert (agent.reported(), agent.changes) == ([("first", False), ("second", True)], 2)
+    agent.persistence.close()
+
+    again = Agent(path)
+    assert not again.monitor.latest.internal.restored
+    assert again.end() == RequestResult()
+    assert again.reported() == [("first", False), ("second", False)]
+    assert again.changes == 1
+    assert again.end() == RequestResult()
+    again.persistence.close()
+    assert stored_in(path) == [("first", False), ("second", False)]
+
+
+def test_an_invalid_request_changes_nothing(agent: Agent) -> None:
+    """The answer states the problem and the remedy."""
+    for seconds, reason in (
+        (0.0, "x"),
+        (3601.0, "x"),
+        (60.0, " "),
+        (60.0, "a\tb"),
+        (60.0, "x" * (MAX_REASON_LENGTH + 1)),
+    ):
+        answer = agent.start(reason, seconds)
+        assert answer.refused, (seconds, reason)
+        assert answer.remedy, (seconds, reason)
+    assert (agent.reported(), agent.changes) == ([], 0)
+
+
+def test_too_many_windows_are_refused(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script without end must not fill the memory of the agent."""
+    monkeypatch.setattr("gpumon.services.time_windows.MAX_IN_FORCE", 1)
+    agent.start("first")
+    assert "1 windows of kind maintenance are in force" in agent.start("second").refused
+
+
+def test_a_window_that_ends_by_its_deadline_is_stored_as_ended(agent: Agent, path: Path) -> None:
+    """By the next tick."""
+    agent.start("short", 0.05)
+
+    def over() -> bool:
+        agent.tick()
+        return not in_force(agent.monitor.latest.windows)
+
+    turn_until(agent.loop, over)
+    agent.persistence.close()
+    assert stored_in(path) == [("short", False)]
+
+
+def test_a_failing_store_gets_the_windows_when_it_recovers(agent: Agent, path: Path) -> None:
+    """Meanwhile the window is in force."""
+    aside = path.parent.with_name("aside")
+    agent.start("before")
+    path.parent.rename(aside)
+    path.parent.write_text("not a directory")
+    assert not agent.start("meanwhile").refused
+    assert agent.reported() == [("before", False), ("meanwhile", True)]
+    path.parent.unlink()
+    shutil.copytree(aside, path.parent)
+
+    def is_stored() -> bool:
+        agent.tick()
+        answer = agent.persistence.read(stored)
+        turn_until(agent.loop, answer.done)
+        return answer.exception() is None and answer.result() == agent.reported()
+
+    turn_until(agent.loop, is_stored)
+    agent.persistence.close()
+    assert stored_in(path) == agent.reported()
+
+
+def test_the_answer_reports_a_store_that_failed(agent: Agent, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change is active, but a restart would lose it."""
+
+    def full(*_: object) -> None:
+        raise StoreError(path, "the disk is full", "make room")
+
+    monkeypatch.setattr("gpumon.store.windows.put", full)
+    assert agent.start("meanwhile") == RequestResult(stored=False)
+    assert agent.reported() == [("meanwhile", True)]
+    assert agent.end() == RequestResult(stored=False)
+    assert agent.reported() == [("meanwhile", False)]
+
+
+def test_a_stopping_agent_refuses_requests(agent: Agent) -> None:
+    agent.windows.stop()
+    assert "stopping" in agent.start("late").refused
