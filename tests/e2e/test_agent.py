@@ -385,5 +385,5 @@ def test_what_the_children_log_is_counted(agent: Agent) -> None:
     eventually(lambda: warnings() >= before + 2)
 
     told = agent.log.read_text(encoding="utf-8")
-    assert "this reading cannot be true" in told
+    assert "implausible reading is left out" in told
     assert "a counter is full" in told

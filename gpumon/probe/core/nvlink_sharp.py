@@ -1,4 +1,4 @@
-"""Tell a loss of NVLink SHARP from slow links: the ring does not use NVLink SHARP. Pure."""
+"""Distinguish a loss of NVLink SHARP from slow links: the ring does not use NVLink SHARP. Pure."""
 
 from __future__ import annotations
 

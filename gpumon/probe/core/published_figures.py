@@ -68,8 +68,8 @@ TABLE: tuple[Published, ...] = (
     _row(_B200, 8, 8 * GIB, 838, _ML),
     _row(_B200, 8, 8 * GIB, 682, _ML, algorithm="ring"),
     _row(_B200, 8, 16 * GIB, 845.7, _ML),
-    _row(_B300, 8, 16 * GIB, 845, "NVIDIA/nccl#2140, size not told, taken for 16 GiB"),
-    _row(_B300, 8, 16 * GIB, 695, "NVIDIA/nccl#2140, size not told, taken for 16 GiB", algorithm="ring"),
+    _row(_B300, 8, 16 * GIB, 845, "NVIDIA/nccl#2140, size not given, assumed 16 GiB"),
+    _row(_B300, 8, 16 * GIB, 695, "NVIDIA/nccl#2140, size not given, assumed 16 GiB", algorithm="ring"),
 )
 """Rows of one product, number of ranks and algorithm are sorted by size: bandwidth grows with it.
 

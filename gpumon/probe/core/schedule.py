@@ -15,7 +15,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from gpumon.clock import boot_clock
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("gpumon.probe")
 
 STEP_SECONDS = 5.0
 """Min step of the wall clock that the next run follows."""

@@ -38,7 +38,7 @@ class Containment(Protocol):
         """Contain a rank, before it starts anything."""
 
     def pids(self) -> frozenset[int]:
-        """Return the contained processes that have not ended; ranks are told apart by the caller."""
+        """Return the contained processes that have not ended. It may include ranks."""
 
     def kill(self) -> None:
         """Send SIGKILL to all of them."""

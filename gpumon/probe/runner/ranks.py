@@ -25,7 +25,7 @@ from gpumon.supervisor.child_process import ChildCommand, ChildProcess
 from gpumon.supervisor.line_splitter import LineSplitter
 from gpumon.supervisor.loop import Loop
 
-log = logging.getLogger("gpumon.probe.core")
+log = logging.getLogger("gpumon.probe")
 
 TERM_PATIENCE = 2.0
 """Seconds between SIGTERM and SIGKILL."""

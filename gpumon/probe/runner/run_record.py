@@ -14,7 +14,7 @@ from gpumon.probe.core.probes import PROBES, Probe
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.runner.process_marks import is_other_agent_alive, own_mark
 
-log = logging.getLogger("gpumon.probe.core")
+log = logging.getLogger("gpumon.probe")
 
 _CUT_SHORT = Skip(
     reason="interrupted",
