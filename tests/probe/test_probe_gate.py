@@ -78,14 +78,14 @@ def agent(folder: Path, script: str) -> Iterator[subprocess.Popen[bytes]]:
     ("last", "seconds", "words"),
     [
         ("", 60.0, None),
-        ("echo no; exit 1", 60.0, "The scheduler does not give the node (probe.scheduler_gate): no"),
+        ("echo no; exit 1", 60.0, "The scheduler refused the node (probe.scheduler_gate): no"),
         (
             "echo kubectl: not found; exit 127",
             60.0,
-            "code 127, which is neither yes (0) nor no (1): kubectl:",
+            "code 127, which means neither yes (0) nor no (1): kubectl:",
         ),
         ("kill -KILL $$", 60.0, "signal 9"),
-        ("sleep 600", 3.0, "has not answered"),
+        ("sleep 600", 3.0, "did not answer within"),
     ],
 )
 def test_nothing_of_a_gate_is_left_when_it_has_answered(
