@@ -386,4 +386,4 @@ def test_what_the_children_log_is_counted(agent: Agent) -> None:
 
     told = agent.log.read_text(encoding="utf-8")
     assert "implausible reading is left out" in told
-    assert "a counter is full" in told
+    assert "a counter has reached its maximum" in told
