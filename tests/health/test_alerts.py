@@ -63,7 +63,7 @@ def test_an_alert_is_pending_while_its_check_waits_then_fires_then_is_resolved()
     assert firing.labels == (("check", "gpu_thermal_margin_low"), ("gpu", "1"), ("uuid", uuid))
     assert firing.identity == tuple(sorted((*firing.labels, ("alertname", rule), ("severity", "warning"))))
     assert "1 degree above its limit" in firing.description
-    assert firing.summary == "GPU 1: The GPU is so hot that it slows down."
+    assert firing.summary == "GPU 1: The GPU is so hot that its clocks are reduced."
     alerts.ward.gpu(1, thermal_margin_celsius=20.0)
     alerts.go_on(5 * MINUTE)
     resolved = alerts.alert(rule)

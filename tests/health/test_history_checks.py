@@ -60,7 +60,7 @@ def test_a_reboot_that_nobody_asked_for_is_told() -> None:
     verdict = node.verdict("node_unexpected_reboot")
     assert verdict is not None
     assert verdict.level is WARN
-    assert "booted 7 min after it was last seen" in verdict.reason
+    assert "booted 7 min after it was last alive" in verdict.reason
     node.crash(stopped=True)
     node.step(-3 * DAY)
     node.go_on(20 * HOUR, every=600)
@@ -77,10 +77,10 @@ def test_a_reboot_that_nobody_asked_for_is_told() -> None:
 @pytest.mark.parametrize(
     ("down", "words"),
     [
-        (20.0, "was booted less than a minute after it was last seen."),
-        (MINUTE, "was booted 1 min after it was last seen."),
-        (3 * HOUR, "was booted 3 h after it was last seen."),
-        (-DAY, "was booted again; for how long it was down the clock does not tell."),
+        (20.0, "was booted less than a minute after it was last alive."),
+        (MINUTE, "was booted 1 min after it was last alive."),
+        (3 * HOUR, "was booted 3 h after it was last alive."),
+        (-DAY, "was booted again; the downtime is unknown."),
     ],
 )
 def test_how_long_the_node_was_down_is_told_where_that_is_known(down: float, words: str) -> None:

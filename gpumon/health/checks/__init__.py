@@ -1,1 +1,1 @@
-"""The checks, one module a subject: small pure functions, and their rows below them."""
+"""The checks, one module a subject: small pure functions, with their rows below them."""

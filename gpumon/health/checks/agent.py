@@ -1,4 +1,4 @@
-"""CHECKS: the agent itself: what it cannot see, and what it cannot keep. None of them makes the node unfit for work."""
+"""CHECKS: the agent itself: what it cannot read or store. None of them makes the node unfit for work."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from gpumon.model.error_event import OVERRUN
 
 ERRORS = SampleWindow("gpumon_poll_errors_total", 5 * MINUTE)
 RESTARTS = SampleWindow("gpumon_sampler_restarts_total", 10 * MINUTE)
-SLOW_SHARE = Limit("poll_duration_ratio", 0.5, "Share of the poll interval that a fast poll may take.", SHARE)
-MOST_RESTARTS = Limit("sampler_restarts", 3, "Replacements of the sampler in ten minutes that are a verdict.", COUNT)
+SLOW_SHARE = Limit("poll_duration_ratio", 0.5, "Maximum share of the poll interval that a fast poll may take.", SHARE)
+MOST_RESTARTS = Limit(
+    "sampler_restarts", 3, "Minimum number of sampler replacements in ten minutes that is a verdict.", COUNT
+)
 _BY_FAULTS = frozenset({"crash", "deadline"})
-"""Reasons why a sampler is replaced that nobody asked for."""
+"""Reasons for replacing a sampler that are faults."""
 
 
 def _noticed(subject: str, reason: str) -> Callable[[Facts], Finding]:
-    """The agent has said so in its notices."""
+    """Return a check that fails while the agent has a notice on this subject."""
 
     def judge(facts: Facts) -> Finding:
         words = facts.notices.get(subject)
@@ -31,13 +33,13 @@ def _noticed(subject: str, reason: str) -> Callable[[Facts], Finding]:
 
 def past_unread(facts: Facts) -> Finding | None:
     if facts.recalled:
-        return PASSED
-    words = facts.notices.get("store", "it does not answer").rstrip(".")
-    return unknown(f"What was wrong before the agent started is not known, as its store cannot be read: {words}.")
+        return WELL
+    words = facts.notices.get("store", "it does not respond").rstrip(".")
+    return unknown(f"Stored health state could not be read at startup; do not treat this node as healthy: {words}.")
 
 
 def store_down(facts: Facts) -> Finding | None:
-    """Where the past is not known either, that is said, which is worse."""
+    """Return OK also while the stored state is unread, because that check is more severe."""
     if facts.node.store_up is None or not facts.recalled:
         return None
     words = facts.notices.get("store", "see the log")
@@ -46,11 +48,11 @@ def store_down(facts: Facts) -> Finding | None:
 
 
 def kernel_log_down(facts: Facts) -> Finding | None:
-    """Who may not read it is told so by gpumon_collector_denied: that is a setting and no fault."""
+    """Return OK if permission is missing: that is configuration, reported by gpumon_collector_denied."""
     if facts.node.kernel_log_up is None or (facts.node.collector_denied or {}).get("kernel_log"):
         return None
-    reason = "The kernel log cannot be read: Xids of GPUs that do not answer, and SXids, are not seen."
-    return PASSED if facts.node.kernel_log_up else warn(reason, Action.INSPECT)
+    reason = "The kernel log cannot be read: SXids, and Xids of GPUs that do not answer, are not detected."
+    return WELL if facts.node.kernel_log_up else warn(reason, Action.INSPECT)
 
 
 def kernel_log_lost(facts: Facts) -> Finding:
@@ -84,8 +86,8 @@ def poll_slow(facts: Facts) -> Finding | None:
     if took is None or not facts.node.nvml_up:
         return None
     if took <= share * facts.interval:
-        return PASSED
-    reason = f"A fast poll takes {took:.2f} s of an interval of {facts.interval:g} s: the driver answers slowly."
+        return WELL
+    reason = f"A fast poll takes {took:.2f} s with an interval of {facts.interval:g} s: the driver is slow."
     return warn(reason, Action.INSPECT, poll_duration_seconds=took)
 
 
@@ -95,8 +97,8 @@ def sampler_restarting(facts: Facts) -> Finding | None:
         return OFF
     times = sum(one.gain for one in facts.series(RESTARTS) if one.labels.get("reason") in _BY_FAULTS)
     if times < most:
-        return PASSED
-    reason = f"The process that reads the GPUs had to be replaced {times:.0f} times in ten minutes."
+        return WELL
+    reason = f"The process that reads the GPUs was replaced {times:.0f} times in ten minutes."
     return warn(reason, Action.INSPECT, sampler_restarts=times)
 
 
@@ -104,19 +106,19 @@ def children_abandoned(facts: Facts) -> Finding | None:
     count = facts.node.abandoned_children
     if count is None:
         return None
-    reason = f"{count:.0f} of the agent's processes cannot be ended: they sit in the driver until the node is rebooted."
-    return warn(reason, Action.REBOOT, abandoned_children=count) if count else PASSED
+    reason = f"{count:.0f} of the agent's processes cannot be killed: they are blocked in the driver until a reboot."
+    return warn(reason, Action.REBOOT, abandoned_children=count) if count else WELL
 
 
 def check_failing(facts: Facts) -> Finding:
-    """As the look before found it."""
+    """Return the first failing check, as of the previous tick."""
     if not facts.broken:
         return PASSED
     (check, device), error = min(facts.broken.items())
     index = {state.uuid: state.index for state in facts.gpus}.get(device)
     where = f" of GPU {index}" if index is not None else f" of {device}" if device else ""
     more = f" (and {len(facts.broken) - 1} more)" if len(facts.broken) > 1 else ""
-    reason = f"The check {check}{where}{more} fails: {error}. What it found before stays as it is: report it."
+    reason = f"The check {check}{where}{more} fails: {error}. Its verdicts do not change. Report this error."
     return warn(reason, Action.INSPECT, failing_check=check, failing=float(len(facts.broken)))
 
 
@@ -124,12 +126,11 @@ CHECKS = (
     Check(
         name=HISTORY_UNREAD,
         levels=(),
-        help="The agent does not know what was wrong before it started: nobody may take this node for well.",
+        help="Stored health state could not be read at startup; do not treat this node as healthy.",
         steps="""\
-1. The reason names the file and what is wrong: mend it, or give the agent another place (`--store.path`). It reads the
-   store by itself as soon as it can.
-2. What was wrong is told by `gpumon check --store.path FILE` with the version that wrote it, while no agent runs.
-3. Nothing can be read any more: move the file away. The agent begins anew, and only what is wrong now is told.
+1. The reason names the file and the error. Fix it, or configure another path (`--store.path`). The agent retries.
+2. If the store was written by another version, run that version.
+3. If the file cannot be repaired, move it away. The agent then starts with an empty store.
 """,
         node=past_unread,
         notice="store",
@@ -138,12 +139,11 @@ CHECKS = (
     Check(
         name="gpumon_store_down",
         levels=(WARN,),
-        help="The agent cannot write to disk.",
+        help="The agent cannot write to its store.",
         steps="""\
-1. Free space, or mend the file system: the reason names the file and what is wrong (full, read-only, damaged, hung).
-   The agent goes on by itself and stores what it kept in memory. Where the file was deleted, moved or replaced, which
-   it finds within a minute, it opens the path anew and stores all that it knows.
-2. What happens meanwhile is lost when the agent is restarted before that.
+1. The reason names the file and the error (full, read-only, damaged, hung). Free space or fix the file system.
+   The agent retries and stores what it kept in memory. A deleted, moved or replaced file is re-created in a minute.
+2. Until then, events and verdicts are lost if the agent restarts.
 """,
         node=store_down,
         notice="store",
@@ -152,10 +152,10 @@ CHECKS = (
     Check(
         name="gpumon_reload_failed",
         levels=(WARN,),
-        help="The configuration on disk is not good: the last good one is in force.",
+        help="The configuration file is invalid: the last valid configuration is active.",
         steps="""\
-1. `gpumon config check` names what is wrong, with file and line.
-2. Correct it and `systemctl reload gpumon`.
+1. `gpumon config check` lists the errors with file and line.
+2. Correct them and run `systemctl reload gpumon`.
 """,
         node=_noticed("configuration", "The configuration is"),
         notice="configuration",
@@ -166,8 +166,8 @@ CHECKS = (
         levels=(WARN,),
         help="The kernel log cannot be read.",
         steps="""\
-1. `ls -l /dev/kmsg`, and the agent's log: what did reading answer?
-2. In a container mount /dev/kmsg; with a hardened unit allow it (DeviceAllow=char-mem, CAP_SYSLOG).
+1. Check `ls -l /dev/kmsg` and the agent's log for the error.
+2. In a container, mount /dev/kmsg. In a hardened unit, allow it (DeviceAllow=char-mem, CAP_SYSLOG).
 """,
         node=kernel_log_down,
         after=2 * MINUTE,
@@ -175,9 +175,9 @@ CHECKS = (
     Check(
         name="gpumon_kernel_log_lost",
         levels=(WARN,),
-        help="Lines of the kernel log were overwritten before they were read.",
+        help="Kernel log messages were overwritten before they were read.",
         steps="""\
-1. Look for Xids of that time in the journal: `journalctl -k -g 'Xid|SXid'`.
+1. Search the journal for Xids of that time: `journalctl -k -g 'Xid|SXid'`.
 2. Enlarge the kernel's buffer: boot with `log_buf_len=4M`.
 """,
         node=kernel_log_lost,
@@ -187,10 +187,10 @@ CHECKS = (
     Check(
         name="gpumon_poll_errors",
         levels=(WARN,),
-        help="Driver calls fail again and again.",
+        help="Driver calls fail repeatedly.",
         steps="""\
 1. `gpumon_poll_errors_total` names the errors, the agent's log the functions.
-2. Unknown errors: look for NVRM lines in the kernel log; a driver that was upgraded under the agent goes away with it.
+2. For unknown errors, search the kernel log for NVRM messages. Errors after a driver upgrade stop by themselves.
 """,
         node=poll_errors,
         after=10 * MINUTE,
@@ -208,11 +208,11 @@ CHECKS = (
     Check(
         name="gpumon_poll_slow",
         levels=(WARN,),
-        help="The driver answers slowly: often the first sign of a hang.",
+        help="The driver is slow, which often precedes a hang.",
         steps="""\
-1. `gpumon_poll_duration_seconds` over the last day: since when?
-2. Persistence mode off, many processes on the GPUs, or a sick system processor (Xid 119, 120) are the usual reasons.
-3. Raise `poll.interval_seconds` when it stays so on a healthy node.
+1. Check `gpumon_poll_duration_seconds` over the last day: when did it begin?
+2. Usual causes: persistence mode disabled, many processes on the GPUs, a failing GPU system processor (Xid 119).
+3. If it persists on a healthy node, increase `poll.interval_seconds`.
 """,
         node=poll_slow,
         after=10 * MINUTE,
@@ -222,10 +222,10 @@ CHECKS = (
     Check(
         name="gpumon_sampler_restarting",
         levels=(WARN,),
-        help="The process that reads the GPUs crashes or hangs again and again.",
+        help="The process that reads the GPUs crashes or hangs repeatedly.",
         steps="""\
-1. The agent's log says why each was replaced, and in which call on which GPU it was.
-2. A crash inside the driver's library: reinstall the driver, or leave the GPU out with `gpus.exclude`.
+1. The agent's log has the reason of each replacement, with the call and the GPU.
+2. If the driver's library crashes, reinstall the driver, or exclude the GPU with `gpus.exclude`.
 """,
         node=sampler_restarting,
         windows=(RESTARTS,),
@@ -235,10 +235,10 @@ CHECKS = (
     Check(
         name="gpumon_child_abandoned",
         levels=(WARN,),
-        help="A process of the agent sits in the driver, and SIGKILL does not end it.",
+        help="A process of the agent is blocked in the driver and cannot be killed.",
         steps="""\
-1. Drain the node: whoever touches that GPU will hang too.
-2. Reboot it; where the reboot hangs, power-cycle it.
+1. Drain the node: every process that uses that GPU will block too.
+2. Reboot it; if the reboot hangs, power-cycle it.
 """,
         node=children_abandoned,
         inhibited_by={"gpu_driver_down": "node", "gpu_stuck": "any"},
@@ -246,22 +246,22 @@ CHECKS = (
     Check(
         name="gpumon_links_unread",
         levels=(WARN,),
-        help="Not all InfiniBand ports or services can be read.",
+        help="Some InfiniBand ports or services cannot be read.",
         steps="""\
-1. The reason names what is left aside, and the file whose reading does not return: one of sysfs that hangs means a
-   sick adapter. Look for its driver's lines in the kernel log.
+1. The reason names the quarantined device and the file whose read does not return. A hanging sysfs file means a failing
+   adapter: search the kernel log for its driver's messages.
 """,
-        node=_noticed("links", "Not all of the links can be read:"),
+        node=_noticed("links", "Some links cannot be read:"),
         notice="links",
         after=5 * MINUTE,
     ),
     Check(
         name="gpumon_check_failing",
         levels=(WARN,),
-        help="A check fails by a mistake of the agent, and cannot tell how its device is.",
+        help="A check fails with an internal error and cannot evaluate its device.",
         steps="""\
-1. Report it with the line of the agent's log that names the check and the error. The other checks go on.
-2. Until it is mended, look after that part by other means, or switch the check off (`health.disabled_checks`).
+1. Report it with the agent's log message that names the check and the error. Other checks are not affected.
+2. Until it is fixed, monitor that part by other means, or disable the check (`health.disabled_checks`).
 """,
         node=check_failing,
     ),

@@ -1,4 +1,4 @@
-"""CHECKS: clocks: slowed down by the hardware, or slower than the neighbours at the same work."""
+"""CHECKS: clocks: slowed down by the hardware, or lower than those of neighbours with the same work."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ REASONS = SampleWindow("gpumon_gpu_clock_event_active", WINDOW)
 CLOCKS = SampleWindow("gpumon_gpu_clock_hertz", WINDOW)
 BUSY = SampleWindow("gpumon_gpu_utilization_ratio", WINDOW)
 SLOWED = Limit(
-    "slowdown_seconds", 6 * MINUTE, "Seconds of ten minutes in which a GPU is slowed down.", Range(1, 10 * MINUTE)
+    "slowdown_seconds", 6 * MINUTE, "Seconds of slowdown in ten minutes that are a verdict.", Range(1, 10 * MINUTE)
 )
 CLOCK_SHARE = Limit(
-    "straggler_clock_ratio", 0.9, "Clock, as a share of the median of a GPU's neighbours, that is slow.", SHARE
+    "straggler_clock_ratio", 0.9, "Minimum clock, as a share of the median of the GPU's neighbours.", SHARE
 )
-BUSY_SHARE = Limit("straggler_utilization_ratio", 0.8, "Utilization from which on clocks are compared.", SHARE)
+BUSY_SHARE = Limit("straggler_utilization_ratio", 0.8, "Minimum utilization at which clocks are compared.", SHARE)
 FEWEST = 3
-"""Busy GPUs of the same product, below which there is no telling who is slow."""
+"""Minimum number of busy GPUs of the same product for a comparison."""
 _HEAVIER = 0.25
-"""Share of time by which a GPU runs into its power limit more than its neighbours: its work is another."""
+"""Maximum difference in the share of time at the power limit: beyond it, the GPU runs other work."""
 _HARDWARE = ("hw_slowdown", "hw_thermal")
 _WORDS = {
     "sw_power_cap": "power limit",
@@ -33,18 +33,21 @@ _WORDS = {
     "sw_thermal": "heat",
     "hw_thermal": "heat (hardware)",
     "hw_power_brake": "power brake",
-    "applications_clocks": "clocks set by somebody",
+    "applications_clocks": "clocks set by an operator",
     "sync_boost": "sync boost",
     "board_limit": "board limit",
     "reliability": "reliability",
 }
 
 _RESET = frozenset({"applications_clocks", "sw_power_cap", "sync_boost"})
-"""Settings, which a reset takes back; it may end what has no reason. It cools no GPU, and mends no supply of power."""
+"""Inhibited by a reset that is due: it restores settings and may clear a slowdown without a reason.
+
+It does not fix cooling or power supply.
+"""
 
 
 def slowdown(gpu: GpuCase) -> Finding | None:
-    """One point of it is no slowdown, and all of a window need not be known to tell."""
+    """Return the seconds of the counter within the window; a single sample is not a slowdown."""
     least = gpu.facts.limit(SLOWED)
     if least is None:
         return OFF
@@ -54,10 +57,12 @@ def slowdown(gpu: GpuCase) -> Finding | None:
     hardware = [flag_held(with_labels(series, reason=reason), REASONS, least) for reason in _HARDWARE]
     software = flag_held(with_labels(series, reason="sw_thermal"), REASONS, least)
     if True in hardware:
-        reason = f"The hardware slowed it down for at least {least / MINUTE:.0f} of the last 10 minutes."
+        reason = f"The hardware reduced its clocks for at least {least / MINUTE:.0f} of the last 10 minutes."
         return fail(reason, Action.INSPECT, **_clock(gpu))
     if software:
-        reason = f"It slowed down for heat for at least {least / MINUTE:.0f} of the last 10 minutes."
+        reason = (
+            f"The driver reduced its clocks because of heat for at least {least / MINUTE:.0f} of the last 10 minutes."
+        )
         return warn(reason, Action.INSPECT, **_clock(gpu))
     return PASSED if False in hardware and software is False else None
 
@@ -68,21 +73,21 @@ def _clock(gpu: GpuCase) -> dict[str, float]:
 
 
 _EXCUSED = 0.6
-"""Share of the neighbours' clock down to which work that needs more power may bring it."""
+"""Lowest clock, as a share of the neighbours', that work with a higher power demand explains."""
 
 
 class _Pace(NamedTuple):
-    """Of one busy GPU over the window."""
+    """One busy GPU over the window."""
 
     uuid: str
     clock: float
-    """Hz, mean of the SMs'."""
+    """Mean SM clock in Hz."""
     capped: float
     """Share of time at the power limit."""
 
 
 def straggler(gpu: GpuCase) -> Finding | None:
-    """Other work may need more power, and clock less: it stands at the power limit while the others do not."""
+    """Return whether other work explains the lower clock: the GPU is at the power limit and the others are not."""
     share, load = gpu.facts.limit(CLOCK_SHARE), gpu.facts.limit(BUSY_SHARE)
     if share is None or load is None:
         return OFF
@@ -97,19 +102,19 @@ def straggler(gpu: GpuCase) -> Finding | None:
     if own.clock >= share * middle or (heavier and own.clock >= _EXCUSED * middle):
         return PASSED
     named = _reasons(gpu)
-    words = ", ".join(_WORDS[name] for name in named) or "it names no reason"
-    reason = f"It clocks {own.clock / 1e6:.0f} MHz where its busy neighbours clock {middle / 1e6:.0f}: {words}."
+    words = ", ".join(_WORDS[name] for name in named) or "no reason is reported"
+    reason = f"Its clock is {own.clock / 1e6:.0f} MHz, that of its busy neighbours {middle / 1e6:.0f}: {words}."
     action = Action.RESET if _RESET.issuperset(named) else Action.INSPECT
     return warn(reason, action, sm_clock_hertz=round(own.clock), median_hertz=round(middle))
 
 
 def _alike(gpu: GpuCase) -> list[GpuCase]:
-    """The GPUs of the same product, this one included; MIG has no utilization, and none of them is busy."""
+    """Return the GPUs of the same product, including this one. With MIG there is no utilization."""
     return [one for one in gpu.facts.gpu_cases if one.now.name == gpu.now.name]
 
 
 def _pace(gpu: GpuCase, load: float) -> _Pace | None:
-    """None of a GPU that was not busy for the whole window."""
+    """Return None for a GPU that was not busy for the whole window."""
     if gpu.now.utilization_ratio is None:
         return None
     busy = gpu.mean(BUSY)
@@ -122,7 +127,7 @@ def _pace(gpu: GpuCase, load: float) -> _Pace | None:
 def _reasons(gpu: GpuCase) -> list[str]:
     active = {name for name, on in (gpu.now.clock_event_active or {}).items() if on}
     if "hw_thermal" in active:
-        active.discard("sw_thermal")  # hardware slows down for heat when the driver has not helped
+        active.discard("sw_thermal")  # hardware slows down because of heat if the driver's slowdown was not enough
     return [name for name in _WORDS if name in active]
 
 
@@ -130,11 +135,11 @@ CHECKS = (
     Check(
         name="gpu_hw_slowdown",
         levels=(FAIL, WARN),
-        help="The GPU is slowed down most of the time, by its hardware or for heat.",
+        help="The GPU's clocks are reduced most of the time, by the hardware or because of heat.",
         steps="""\
-1. `nvidia-smi -q -d PERFORMANCE` names the reason: thermal is cooling, power brake is power, neither is the board.
-2. Look at supplies and cables (the BMC's log), at fans, cold plates and inlet temperature.
-3. Nothing found: reset the GPU; it comes again: replace the board.
+1. `nvidia-smi -q -d PERFORMANCE` shows the reason: thermal means cooling, power brake power supply, neither the board.
+2. Check power supplies and cables (the BMC's log), fans, cold plates and inlet temperature.
+3. If nothing is found, reset the GPU. If it recurs, replace the board.
 """,
         gpu=slowdown,
         clear_after=2 * MINUTE,
@@ -149,11 +154,11 @@ CHECKS = (
     Check(
         name="gpu_clock_straggler",
         levels=(WARN,),
-        help="The GPU clocks lower than its neighbours at the same work, and slows the whole job.",
+        help="The GPU's clock is lower than that of its neighbours with the same work, which slows the whole job.",
         steps="""\
-1. `nvidia-smi -q -d CLOCK,PERFORMANCE` on it and on a neighbour: application clocks, limits, reasons.
-2. `nvidia-smi -rgc` and `-rac` take back clocks that somebody has set; then reset the GPU when it is free.
-3. It comes again: cooling and power of this slot, then the board.
+1. `nvidia-smi -q -d CLOCK,PERFORMANCE` on it and on a neighbour: compare application clocks, limits and reasons.
+2. `nvidia-smi -rgc` and `-rac` reset clocks that were set; then reset the GPU when it is idle.
+3. If it recurs, check cooling and power of this slot, then the board.
 """,
         gpu=straggler,
         windows=(REASONS, CLOCKS, BUSY),

@@ -11,30 +11,32 @@ from gpumon.model.fabric import COMPLETED, HEALTHY, STATES, SUMMARIES, Fabric
 from gpumon.model.nvlink import PEERS
 
 STOPS = SampleWindow("gpumon_service_stops_total", 10 * MINUTE)
-MOST_STOPS = Limit("fabric_manager_stops", 3, "Ends of the fabric manager in ten minutes that are a verdict.", COUNT)
+MOST_STOPS = Limit(
+    "fabric_manager_stops", 3, "Minimum number of exits of the fabric manager in ten minutes that is a verdict.", COUNT
+)
 
 _SWITCH = PEERS[2]
 _CHECKS = {
     "degraded_bandwidth": "its bandwidth is degraded",
     "route_recovery": "routes are being recovered",
     "route_unhealthy": "a route is unhealthy",
-    "access_timeout_recovery": "it recovers from an access that timed out",
+    "access_timeout_recovery": "it is recovering from an access timeout",
     "incorrect_configuration": "its configuration is wrong",
-    "partition_assigned": "the GPU is in no partition",
+    "partition_assigned": "the GPU is not in a partition",
     "fabric_manager_connected": "the fabric manager has no connection to it",
 }
 _C2C_XIDS = frozenset({121, 173})
 
 
 def manager_down(facts: Facts) -> Finding | None:
-    """Where no GPU needs it, its unit may be installed and never run; that of a rack runs on its switch trays."""
+    """Return OK if no GPU needs it: its unit may be installed and unused; on a rack it runs on the switch trays."""
     if not _settled(facts):
         return None
     if facts.node.fabric_manager_up is None:
         return _not_told(facts)
     if facts.node.fabric_manager_up or not _switched(facts):
-        return PASSED
-    return fail("The fabric manager is installed and does not run: GPUs cannot join the NVLink fabric.", Action.RESTART)
+        return WELL
+    return fail("The fabric manager is installed but not running: GPUs cannot join the NVLink fabric.", Action.RESTART)
 
 
 def manager_flapping(facts: Facts) -> Finding | None:
@@ -45,49 +47,49 @@ def manager_flapping(facts: Facts) -> Finding | None:
         return None
     stops = sum(one.gain for one in facts.growth(STOPS) if one.labels.get("service") == "fabric_manager")
     if stops < most or not _switched(facts):
-        return PASSED
-    return warn(f"The fabric manager ended {stops:.0f} times in ten minutes.", Action.INSPECT, stops=stops)
+        return WELL
+    return warn(f"The fabric manager exited {stops:.0f} times in ten minutes.", Action.INSPECT, stops=stops)
 
 
 def unhealthy(gpu: GpuCase) -> Finding | None:
-    """State 0 is what has no fabric: a board without NVSwitches, a guest."""
+    """State 0 means that there is no fabric: a board without NVSwitches, or a guest."""
     fabric = gpu.state.fabric
     if fabric is None or fabric.state is None or not _settled(gpu.facts):
         return None
     if not fabric.state:
         return PASSED
     if fabric.state != COMPLETED:
-        words = STATES.get(int(fabric.state), f"is in state {fabric.state:.0f}")
+        words = STATES.get(int(fabric.state), f"has state {fabric.state:.0f}")
         return fail(f"Its registration with the NVLink fabric {words}.", Action.RESET, fabric_state=fabric.state)
     if fabric.status:
-        reason = f"Its registration with the NVLink fabric ended with NVML's code {fabric.status:.0f}."
+        reason = f"Its registration with the NVLink fabric failed with NVML code {fabric.status:.0f}."
         return fail(reason, Action.RESET, fabric_status=fabric.status)
     return _health(fabric)
 
 
 def _health(fabric: Fabric) -> Finding:
-    """Of one that is complete. The driver's sum of it says something where no check does."""
+    """Return the health of a completed registration. The driver's summary counts if no check explains it."""
     sick = sorted(check for check, value in (fabric.health or {}).items() if value)
     if sick:
         words = "; ".join(_CHECKS.get(check, check) for check in sick)
-        return fail(f"The NVLink fabric is not well at this GPU: {words}.", Action.RESET, checks=", ".join(sick))
+        return fail(f"The NVLink fabric is unhealthy at this GPU: {words}.", Action.RESET, checks=", ".join(sick))
     told = fabric.health_summary
     if told is None or told == HEALTHY:
         return PASSED
     words = SUMMARIES.get(int(told), f"in state {told:.0f}")
-    reason = f"The driver calls the NVLink fabric at this GPU {words}, and does not say why."
+    reason = f"The driver reports the NVLink fabric at this GPU as {words}, without a reason."
     return fail(reason, Action.RESET, health_summary=told)
 
 
 def imex_down(facts: Facts) -> Finding | None:
-    """Only where GPUs reach those of other nodes; a daemon that waits for its peers is up."""
+    """Return a finding only for a multi-node fabric; a daemon that waits for its peers counts as running."""
     if not _settled(facts):
         return None
     if facts.node.imex_up is None:
         return _not_told(facts)
     if facts.node.imex_up or not any(state.fabric and state.fabric.cluster_uuid for state in facts.gpus):
-        return PASSED
-    return warn("The IMEX daemon does not run: GPUs cannot share memory with those of other nodes.", Action.RESTART)
+        return WELL
+    return warn("The IMEX daemon is not running: GPUs cannot share memory with those of other nodes.", Action.RESTART)
 
 
 def c2c_down(gpu: GpuCase) -> Finding | None:
@@ -103,13 +105,13 @@ def c2c_down(gpu: GpuCase) -> Finding | None:
 
 
 def _not_told(facts: Facts) -> Finding | None:
-    """Of a service: where the rest can be read, its unit was taken away, masked or disabled."""
+    """Return OK if the unit was removed, masked or disabled while other services can be read."""
     readable = facts.contained is not None and "links" not in facts.notices
     return PASSED if readable else None
 
 
 def _switched(facts: Facts) -> bool:
-    """Whether a GPU has links to NVSwitches, or knows of a fabric; one of several nodes is managed elsewhere."""
+    """Return whether a GPU has links to NVSwitches or is in a fabric. A multi-node fabric is managed elsewhere."""
     if any(state.fabric and state.fabric.cluster_uuid and state.fabric.state == COMPLETED for state in facts.gpus):
         return False
     return any(
@@ -120,19 +122,19 @@ def _switched(facts: Facts) -> bool:
 
 
 def _settled(facts: Facts) -> bool:
-    """While the driver is away, or GPUs are released, services are stopped and links trained on purpose."""
+    """Return whether services may be stopped on purpose: the driver is unloaded, or GPUs are released."""
     return facts.node.nvml_up != 0 and not any(state.released for state in facts.gpus)
 
 
 CHECKS: tuple[Check, ...] = (
     Check(
         name="fabric_manager_down",
-        help="The fabric manager does not run, and GPUs are linked by NVSwitches.",
+        help="The fabric manager is not running, and GPUs are connected by NVSwitches.",
         steps="""\
-1. `systemctl status nvidia-fabricmanager` and `journalctl -u nvidia-fabricmanager`: why did it end?
-2. Its version must be the driver's: after an update of one, update the other.
-3. Start it when the node is free. GPUs that do not complete their registration then have to be reset.
-4. Boards without NVSwitches need none: switch the check off there (`health.disabled_checks`).
+1. `systemctl status nvidia-fabricmanager` and `journalctl -u nvidia-fabricmanager`: why did it exit?
+2. Its version must equal the driver's: update both together.
+3. Start it when the node is idle. GPUs that do not complete their registration then need a reset.
+4. On boards without NVSwitches, disable the check (`health.disabled_checks`).
 """,
         node=manager_down,
         after=MINUTE,  # an upgrade stops it for a while
@@ -142,10 +144,10 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="fabric_manager_flapping",
         levels=(Level.WARN,),
-        help="The fabric manager ends again and again.",
+        help="The fabric manager exits repeatedly.",
         steps="""\
-1. `journalctl -u nvidia-fabricmanager`: what does it say last?
-2. Its version must be the driver's. An NVSwitch that is sick (SXid in the kernel log) ends it as well.
+1. `journalctl -u nvidia-fabricmanager`: what is its last message?
+2. Its version must equal the driver's. A failing NVSwitch (SXid in the kernel log) also makes it exit.
 """,
         node=manager_flapping,
         windows=(STOPS,),
@@ -154,10 +156,10 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="fabric_unhealthy",
-        help="The GPU is not a sound member of the NVLink fabric.",
+        help="The GPU is not a healthy member of the NVLink fabric.",
         steps="""\
 1. `nvidia-smi -q -d FABRIC` shows state, status and health.
-2. Is the fabric manager well, on a rack that of the NVLink switches? Read its log.
+2. Check the log of the fabric manager, on a rack that of the NVLink switches.
 3. Drain the node, restart the fabric manager, reset the GPUs; then reboot.
 """,
         gpu=unhealthy,
@@ -174,11 +176,11 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="imex_unhealthy",
         levels=(Level.WARN,),
-        help="The IMEX daemon does not run, and the GPUs are in a fabric of several nodes.",
+        help="The IMEX daemon is not running, and the GPUs are in a multi-node fabric.",
         steps="""\
 1. `systemctl status nvidia-imex` and `/var/log/nvidia-imex.log`; `nvidia-imex-ctl -N` shows its domain.
-2. Do /etc/nvidia-imex/nodes_config.cfg and its version agree on all nodes? Restart it there together.
-3. Jobs inside this node do not need it. Where it runs in pods, disable the unit: nobody misses it then.
+2. /etc/nvidia-imex/nodes_config.cfg and the version must be equal on all nodes. Restart it on all of them.
+3. Jobs within this node do not need it. If it runs in pods, disable the unit: the verdict then clears.
 """,
         node=imex_down,
         after=10 * MINUTE,
@@ -187,11 +189,11 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="c2c_link_down",
-        help="A chip-to-chip link between a Grace CPU and its GPU does not work.",
+        help="A chip-to-chip link between a Grace CPU and its GPU is down.",
         steps="""\
-1. `nvidia-smi c2c -s` and the Xids 121 and 173 of the kernel log.
-2. Drain the node and reboot it: these links are trained at boot alone.
-3. It stays down: replace the module.
+1. `nvidia-smi c2c -s`, and Xids 121 and 173 in the kernel log.
+2. Drain and reboot the node: these links are trained only at boot.
+3. If the link stays down, replace the module.
 """,
         gpu=c2c_down,
         after=2 * MINUTE,

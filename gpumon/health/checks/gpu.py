@@ -14,9 +14,9 @@ from gpumon.model.error_event import FIRMWARE_SILENT
 from gpumon.model.snapshot import CONTAINER
 
 _TOLD = frozenset({Basis.ACCEPTED, Basis.CONFIGURED})
-"""A person has said how many there should be."""
+"""Bases of the expected count that an operator has set."""
 _OPENING = 2 * MINUTE
-"""Without persistence mode each GPU takes up to three seconds to open, one after the other: the last ones wait."""
+"""Without persistence mode each GPU takes up to three seconds to open, one after the other."""
 
 
 def _faulted(fault: str, action: Action, level: Level = Level.FAIL) -> Callable[[GpuCase], Finding | None]:
@@ -32,14 +32,17 @@ def _faulted(fault: str, action: Action, level: Level = Level.FAIL) -> Callable[
 
 
 def stuck(gpu: GpuCase) -> Finding | None:
-    """What is stuck in the driver ends with a reboot alone; firmware that is silent is brought back by a reset."""
+    """Return the action: a stuck driver call needs a reboot; silent firmware is recovered by a reset."""
     finding = _faulted("stuck", Action.REBOOT)(gpu)
     silent = any(event.code in FIRMWARE_SILENT for event in gpu.events("gpu_stuck"))
     return finding._replace(action=Action.RESET) if finding is not None and finding.level and silent else finding
 
 
 def missing(gpu: GpuCase) -> Finding | None:
-    """One that was here. Gone since before the last boot, another boot will not bring it back."""
+    """Return a finding for a GPU that was present.
+
+    If it is missing since before the last boot, another reboot will not help.
+    """
     state = gpu.state
     if state.fault != "missing":
         return None if state.fault is not None or state.released else PASSED
@@ -50,15 +53,16 @@ def missing(gpu: GpuCase) -> Finding | None:
     reason = f"{FAULTS['missing'].meaning} It is {state.detail}."
     if _not_given(gpu):
         given = "This container may have been given fewer GPUs than before"
-        return unknown(f"{reason} {given}: if that is meant, run `gpumon inventory accept`.", **evidence)
+        return unknown(f"{reason} {given}: if this is intended, run `gpumon inventory accept`.", **evidence)
     action = Action.INSPECT if rebooted else Action.REBOOT
     return fail(reason, action, **evidence)
 
 
 def _not_given(gpu: GpuCase) -> bool:
-    """A container that was started again without it has the host's bus before it, and no driver's word on the board.
+    """Return whether a container was restarted without this GPU, which is still on the host's bus.
 
-    While it runs nothing is taken from it; and a number that a person has said is not reached without the board.
+    The agent then cannot decide whether the GPU failed. A GPU that was missing while the agent ran, or below a
+    configured number, is a fault.
     """
     facts, wanted = gpu.facts, gpu.facts.expectation
     if wanted.place != CONTAINER or not gpu.state.restored or gpu.state.bus_id not in (facts.bus or {}):
@@ -67,18 +71,18 @@ def _not_given(gpu: GpuCase) -> bool:
 
 
 def count(facts: Facts) -> Finding | None:
-    """The driver's count against what should be here. GPUs that are missing each have a verdict of their own."""
+    """Compare the driver's count with the expected number. Each missing GPU has its own verdict."""
     wanted, visible = facts.expectation, facts.node.gpus_visible
     if visible is None or any(state.released for state in facts.gpus):
         return None
     lacking = wanted.count - visible - sum(state.fault == "missing" for state in facts.gpus)
-    words = f"The driver counts {visible:.0f} GPU{'' if visible == 1 else 's'}"
+    words = f"The driver reports {visible:.0f} GPU{'' if visible == 1 else 's'}"
     if lacking > 0:
-        reason = f"{words}; there should be {wanted.count}, {BASES[wanted.basis]}.{_unlisted(wanted)}"
+        reason = f"{words}; expected are {wanted.count}, {BASES[wanted.basis]}.{_unlisted(wanted)}"
         action = Action.REBOOT if wanted.unlisted else Action.INSPECT
         return fail(reason, action, gpus_visible=visible, gpus_expected=wanted.count)
     if wanted.may is not None and wanted.may > visible:
-        more = f"there may be {wanted.may}, {BASES[wanted.may_basis]}"
+        more = f"expected may be {wanted.may}, {BASES[wanted.may_basis]}"
         given = f"this {wanted.place} may have been given fewer"
         remedy = "Set gpus.expected_count, or run `gpumon inventory accept`"
         return unknown(f"{words}; {more}, but {given}. {remedy}.", gpus_visible=visible)
@@ -86,7 +90,7 @@ def count(facts: Facts) -> Finding | None:
 
 
 def _settled(facts: Facts) -> bool:
-    """Whether a person has said meanwhile how many there are: what lacked then is expected no more."""
+    """Return whether an operator has set the number since then."""
     known, wanted = facts.open.get(("gpu_count_mismatch", NODE)), facts.expectation
     return known is not None and wanted.basis in _TOLD and known.evidence.get("gpus_expected") != wanted.count
 
@@ -94,7 +98,7 @@ def _settled(facts: Facts) -> bool:
 def _unlisted(wanted: Expectation) -> str:
     if not wanted.unlisted:
         return ""
-    return f" On the PCI bus, and not listed by the driver: {', '.join(wanted.unlisted)}."
+    return f" On the PCI bus but not reported by the driver: {', '.join(wanted.unlisted)}."
 
 
 def _steps(fault: str) -> str:
@@ -111,10 +115,10 @@ CHECKS = (
     ),
     Check(
         name="gpu_missing",
-        help="A GPU that was here is gone.",
+        help="A GPU that was present is missing.",
         steps=_steps("missing"),
         gpu=missing,
-        after=MINUTE,  # a driver that is loaded again takes up one GPU after the other
+        after=MINUTE,  # a reloaded driver initialises one GPU after the other
         latch=Latch(quiet=HOUR),
         inhibited_by={"gpu_lost": "same"},
     ),
@@ -128,7 +132,7 @@ CHECKS = (
     ),
     Check(
         name="gpu_init_failed",
-        help="The driver could not start the GPU.",
+        help="The driver could not initialise the GPU.",
         steps=_steps("init_failed"),
         gpu=_faulted("init_failed", Action.RESET),
         latch=Latch(quiet=HOUR),
@@ -145,29 +149,29 @@ CHECKS = (
     ),
     Check(
         name="gpu_unreadable",
-        help="The GPU cannot be read, and the driver does not say why.",
+        help="The GPU cannot be read, and the driver reports no cause.",
         steps=_steps("unknown"),
         gpu=_faulted("unknown", Action.RESET),
         after=_OPENING,
-        grace=True,  # as of `gpu_driver_down`: without a driver no GPU can be read
-        inhibited_by={"gpu_driver_down": "node", "gpu_lost": "same"},
+        grace=True,  # as for `gpu_driver_down`: without a driver no GPU can be read
+        follows={"gpu_driver_down": "node", "gpu_lost": "same"},
     ),
     Check(
         name="gpu_denied",
         levels=(),
-        help="The agent may not open the GPU.",
+        help="The agent has no permission to open the GPU.",
         steps=_steps("no_permission"),
         gpu=_faulted("no_permission", Action.NONE, Level.UNKNOWN),
     ),
     Check(
         name="gpu_count_mismatch",
-        help="There are fewer GPUs than there should be.",
+        help="There are fewer GPUs than expected.",
         steps="""\
-1. `gpumon inventory` names the GPUs that are here, how many should be, and who says so.
-2. `lspci -d 10de:` and `journalctl -k -g NVRM`: is one on the bus that the driver could not start (RmInitAdapter)?
-   Drain the node and reboot it.
-3. It is not on the bus: drain the node, power-cycle it, then look at seat, riser and power, and at the BMC's list.
-4. There are no more, and that is meant: `gpumon inventory accept`, or set `gpus.expected_count`.
+1. `gpumon inventory` lists the GPUs that are present, the expected number and its basis.
+2. `lspci -d 10de:` and `journalctl -k -g NVRM`: is one on the bus that the driver could not initialise (RmInitAdapter)?
+   Drain and reboot the node.
+3. If it is not on the bus: drain and power-cycle the node, then check seating, riser, power and the BMC's list.
+4. If the number is intended: `gpumon inventory accept`, or set `gpus.expected_count`.
 """,
         node=count,
         after=MINUTE,

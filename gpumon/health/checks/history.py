@@ -1,4 +1,4 @@
-"""CHECKS: the node's own history: repairs that do not last, reboots that nobody asked for, an agent that restarts."""
+"""CHECKS: the node's history: repairs that do not last, unexpected reboots, an agent that restarts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from gpumon.health.policy import COUNT, Limit
 from gpumon.health.repairs import TOGETHER, Repair, repairs
 from gpumon.health.verdict import NODE, OFF, PASSED, WARN, Action, Finding, Way, warn
 
-NODE_REPAIRS = Limit("node_repairs", 5, "Repairs of the node and its GPUs in seven days that are a verdict.", COUNT)
-GPU_REPAIRS = Limit("gpu_repairs", 3, "Repairs of one GPU in 30 days that are a verdict.", COUNT)
+NODE_REPAIRS = Limit(
+    "node_repairs", 5, "Minimum number of repairs of the node and its GPUs in seven days that is a verdict.", COUNT
+)
+GPU_REPAIRS = Limit("gpu_repairs", 3, "Minimum number of repairs of one GPU in 30 days that is a verdict.", COUNT)
 NODE_DAYS, GPU_DAYS = 7, 30
 STARTS = Limit(
-    "agent_restarts", 3, "Starts of the agent in ten minutes, each after a crash, that are a verdict.", COUNT
+    "agent_restarts", 3, "Minimum number of agent starts in ten minutes, each after a crash, that is a verdict.", COUNT
 )
 _WORDS = {Way.RESET: "reset", Way.REBOOT: "reboot", Way.ACKNOWLEDGED: "acknowledged"}
 
@@ -42,7 +44,7 @@ def _worst_gpu(known: list[Repair], facts: Facts) -> Finding | None:
 
 
 def _others(uuid: str, own: list[Repair], known: list[Repair], facts: Facts) -> list[int]:
-    """Other GPUs that were repaired each time that it was: then it is something that they share."""
+    """Return GPUs that were repaired each time together with this one: they share the cause."""
 
     def with_it(other: str) -> bool:
         ages = [one.age for one in known if other in one.devices]
@@ -69,7 +71,7 @@ def _finding(reason: str, action: Action, own: list[Repair], facts: Facts, **evi
 
 
 def unexpected_reboot(facts: Facts) -> Finding | None:
-    """Who stops the agent in order, as every shutdown does, or has declared maintenance, expects it."""
+    """Return a finding unless the agent was stopped in order, as by a shutdown, or maintenance was declared."""
     booted = facts.now.wall - facts.uptime
     last = agent_runs.last_before_boot(facts.agent_runs, facts.boot_id)
     if last is None or last.stopped is not None or last.planned:
@@ -77,18 +79,18 @@ def unexpected_reboot(facts: Facts) -> Finding | None:
     if booted <= facts.cleared.get(("node_unexpected_reboot", NODE), 0.0):
         return PASSED
     down = booted - last.last
-    reason = f"The node went down without an orderly stop, and was booted {_after(down)}."
+    reason = f"The node went down without an orderly shutdown and was booted {_after(down)}."
     return warn(reason, Action.INSPECT, at=booted, **({"down_seconds": down} if down >= 0 else {}))
 
 
 def _after(down: float) -> str:
-    """How long after it was last seen; nobody knows that where the clock was set in between, or is still to be set."""
+    """Return how long the node was down; unknown if the clock was set in between or is not set yet."""
     if down < 0:
-        return "again; for how long it was down the clock does not tell"
+        return "again; the downtime is unknown"
     if down < MINUTE:
-        return "less than a minute after it was last seen"
+        return "less than a minute after it was last alive"
     long = f"{down / HOUR:.0f} h" if down >= 2 * HOUR else f"{down / MINUTE:.0f} min"
-    return f"{long} after it was last seen"
+    return f"{long} after it was last alive"
 
 
 def agent_restarting(facts: Facts) -> Finding | None:
@@ -99,10 +101,8 @@ def agent_restarting(facts: Facts) -> Finding | None:
     in_a_row = [at for at in crashed if crashed[-1] - at <= 10 * MINUTE]
     last = facts.now.wall - (facts.now.at - in_a_row[-1]) if in_a_row else 0.0
     if len(in_a_row) < most or last <= facts.cleared.get(("gpumon_restarting", NODE), 0.0):
-        return PASSED
-    reason = (
-        f"The agent was started {len(in_a_row)} times in ten minutes, each time after it had crashed or been killed."
-    )
+        return WELL
+    reason = f"The agent was started {len(in_a_row)} times in ten minutes, each time after a crash or a kill."
     return warn(reason, Action.INSPECT, at=last, starts=float(len(in_a_row)))
 
 
@@ -110,11 +110,11 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="node_unexpected_reboot",
         levels=(WARN,),
-        help="The node was rebooted, and nobody had stopped it in order or declared maintenance.",
+        help="The node rebooted without an orderly stop or declared maintenance.",
         steps="""\
-1. The BMC's event log and `last -x reboot shutdown` tell what happened: power, watchdog, kernel panic, a person.
-2. `journalctl -b -1 -e` and /api/v1/events tell what was wrong before: an Xid in its last minutes names the GPU.
-3. Before a planned reboot: `gpumon maintenance start 30m --reason ...`, or `systemctl stop gpumon`.
+1. Check the BMC's event log and `last -x reboot shutdown` for the cause: power, watchdog, kernel panic, an operator.
+2. `journalctl -b -1 -e` and /api/v1/events show earlier faults: an Xid shortly before names the GPU.
+3. Before a planned reboot run `gpumon maintenance start 30m --reason ...` or `systemctl stop gpumon`.
 """,
         node=unexpected_reboot,
         latch=Latch(quiet=DAY, repair=False),
@@ -122,12 +122,12 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="node_repeat_offender",
         levels=(WARN,),
-        help="What was repaired fails again and again.",
+        help="A repaired fault keeps coming back.",
         steps="""\
-1. What was wrong, and what ended it, stands in /api/v1/health under `transitions`, the newest first.
-2. A GPU is named: have it replaced; more resets will not help. Else inspect what its GPUs share: power, risers,
-   cooling, links, driver.
-3. When it is done: `gpumon ack node_repeat_offender --note "board replaced"`; counting begins anew.
+1. `transitions` in /api/v1/health lists past faults and what cleared them, newest first.
+2. If the verdict names a GPU, have it replaced. Otherwise inspect what the GPUs share: power, risers, cooling, links,
+   driver.
+3. Afterwards run `gpumon ack node_repeat_offender --note "board replaced"`, which restarts the count.
 """,
         node=repeat_offender,
         latch=Latch(quiet=NODE_DAYS * DAY, repair=False),
@@ -136,11 +136,11 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="gpumon_restarting",
         levels=(WARN,),
-        help="The agent crashes, or is killed, again and again.",
+        help="The agent crashes or is killed repeatedly.",
         steps="""\
-1. `journalctl -u gpumon -e` tells why it ended: killed for memory (MemoryMax), by the watchdog, or by its own mistake.
-2. Verdicts and events are not lost by it; readings are, in between.
-3. Report it, with the log.
+1. `journalctl -u gpumon -e` shows why it ended: memory limit (MemoryMax), watchdog, or an internal error.
+2. Verdicts and events are kept; readings in between are lost.
+3. Report it with the log.
 """,
         node=agent_restarting,
         latch=Latch(quiet=HOUR, repair=False),

@@ -1,4 +1,4 @@
-"""CHECKS: InfiniBand and RoCE ports: there, up, at their speed."""
+"""CHECKS: InfiniBand and RoCE ports: presence, state and rate."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ from gpumon.model.nic_errors import nic_error
 DOWNS = SampleWindow("gpumon_infiniband_link_downs_total", DAY)
 UPS_HALF_DAY, UPS_DAY = (SampleWindow("gpumon_infiniband_port_up", seconds) for seconds in (DAY / 2, DAY))
 
-DOWNS_HALF_DAY = Limit("infiniband_downs_in_12_hours", 3, "Times a port may go down in twelve hours, less one.", COUNT)
-DOWNS_DAY = Limit("infiniband_downs_in_24_hours", 5, "The same in a day.", COUNT)
+DOWNS_HALF_DAY = Limit(
+    "infiniband_downs_in_12_hours", 3, "Maximum number of link-down events of a port in twelve hours, less one.", COUNT
+)
+DOWNS_DAY = Limit(
+    "infiniband_downs_in_24_hours", 5, "Maximum number of link-down events of a port in a day, less one.", COUNT
+)
 SPEED = Limit(
     "infiniband_port_bytes_per_second",
     None,
-    "Speed that each InfiniBand port must have, each way: 50e9 is 400 Gb/s; Ethernet is not held to it.",
+    "Minimum rate of each InfiniBand port in each direction, in bytes a second: 50e9 is 400 Gb/s. Not for Ethernet.",
     Range(1e8, 1e12),
 )
 _GIGABIT = 1e9 / 8
 _BEFORE = "speed_before_bytes_per_second"
-"""What the evidence calls the speed that a port had, or has to have."""
+"""Keys of the evidence for the rate that a port had or must have."""
 
 
 def missing(port: PortCase) -> Finding:
-    """A port of it has been up on this host, its neighbours can be read, and it is not among them."""
+    """Return a finding for an adapter that had an active port on this host and is gone while others can be read."""
     since = port.facts.gone_ports.get(port.device)
     if since is None or since <= (port.cleared("ib_device_missing") or 0.0):
         return PASSED
     name, place = port.port.device, port.port.bus_id
     where = f" ({place})" if place not in {"", name} else ""
     rebooted = since < port.facts.wall(0.0)
-    return fail(f"The adapter {name}{where} is no longer there.", Action.INSPECT if rebooted else Action.REBOOT)
+    return fail(f"The adapter {name}{where} is gone.", Action.INSPECT if rebooted else Action.REBOOT)
 
 
 def driver_fatal(port: PortCase) -> Finding | None:
@@ -59,7 +63,7 @@ def driver_fatal(port: PortCase) -> Finding | None:
 
 
 def down(port: PortCase) -> Finding | None:
-    """One that has never been up here, nor carried anything since boot, is not wired, as far as anybody can tell."""
+    """Return OK for a port that was never up or used on this host: it is not cabled."""
     up = port.port.link.port_up
     if port.accepted:
         return recovered(Way.GONE)
@@ -73,7 +77,7 @@ def down(port: PortCase) -> Finding | None:
 
 
 def flapping(port: PortCase) -> Finding | None:
-    """By its own counter, which may be full, or by what was seen of it: the one that knows more."""
+    """Return the larger count of the port's own counter, which may be full, and the observed changes."""
     if port.port.link.port_up is None:
         return None
     for limit, window in ((DOWNS_HALF_DAY, UPS_HALF_DAY), (DOWNS_DAY, UPS_DAY)):
@@ -84,7 +88,7 @@ def flapping(port: PortCase) -> Finding | None:
 
 
 def _times_down(port: PortCase, window: SampleWindow) -> float:
-    """What a port does while the host boots, or in maintenance, does not count."""
+    """Return the counted events, without those during boot or maintenance."""
     facts = port.facts
     begin = max(facts.policy.boot_grace, facts.now.at - window.seconds)
     steps = [step for one in port.growth(DOWNS) for step in one.steps if step[0] > begin]
@@ -97,8 +101,8 @@ def _times_down(port: PortCase, window: SampleWindow) -> float:
 
 
 def _worked_on(wall: float, facts: Facts) -> bool:
-    """Whether what was seen then was so in a maintenance."""
-    return any(first <= wall <= last + STEP for first, last in facts.maintenance_times)
+    """Return whether the event was within maintenance."""
+    return any(first <= wall <= last + STEP for first, last in facts.worked_on)
 
 
 def _seen_down(port: PortCase, window: SampleWindow, since: float | None = None) -> int:
@@ -106,14 +110,14 @@ def _seen_down(port: PortCase, window: SampleWindow, since: float | None = None)
 
 
 def slow(port: PortCase) -> Finding | None:
-    """Slower than it was, or than it has to be: at fault. Slower than its like: perhaps on purpose."""
+    """Return a failure for a port slower than before or than required; a warning if only slower than its peers."""
     speed = port.port.link.port_speed_bytes_per_second
     if speed is None:
         return None
     most = _required(port)
-    best, words = (port.fastest or speed, "it had before") if most is None else (most, "it has to have")
+    best, words = (port.fastest or speed, "it had before") if most is None else (most, "it must have")
     if speed < best:
-        reason = f"The port runs at {speed / _GIGABIT:.0f} Gb/s, less than the {best / _GIGABIT:.0f} that {words}."
+        reason = f"The port runs at {speed / _GIGABIT:.0f} Gb/s, below the {best / _GIGABIT:.0f} that {words}."
         return fail(reason, Action.INSPECT, port_speed_bytes_per_second=speed, **{_BEFORE: best})
     alike = port.alike
     faster = sum(one > speed for one in alike)
@@ -121,14 +125,14 @@ def slow(port: PortCase) -> Finding | None:
         return PASSED
     best = max(alike)
     reason = (
-        f"The port runs at {speed / _GIGABIT:.0f} Gb/s; {faster} of {len(alike)} others of its kind "
+        f"The port runs at {speed / _GIGABIT:.0f} Gb/s; {faster} of {len(alike)} similar ports "
         f"reach {best / _GIGABIT:.0f}."
     )
     return warn(reason, Action.INSPECT, port_speed_bytes_per_second=speed)
 
 
 def _required(port: PortCase) -> float | None:
-    """The operator's number; Ethernet ports of the same host, of its management say, have other speeds."""
+    """Return the configured rate; Ethernet ports, for example for management, have other rates."""
     return port.facts.limit(SPEED) if port.port.link_layer == "InfiniBand" else None
 
 
@@ -137,26 +141,26 @@ _BELOW: dict[str, Where] = {"ib_device_missing": "same", "nic_driver_fatal": "sa
 CHECKS: tuple[Check, ...] = (
     Check(
         name="ib_device_missing",
-        help="An InfiniBand or RoCE adapter that was in use is gone.",
+        help="An InfiniBand or RoCE adapter that was in use is missing.",
         steps="""\
-1. `lspci | grep -i mellanox` and `ibdev2netdev`: is it gone from the bus, or only from its driver?
-2. `dmesg | grep mlx5`: firmware or PCIe errors name the reason. Restarting the driver may bring it back.
-3. Drain the node and reboot it; it stays away: power-cycle, reseat or replace the card.
-4. It was taken away on purpose: `gpumon inventory accept`.
+1. `lspci | grep -i mellanox` and `ibdev2netdev`: is it missing from the bus, or only from its driver?
+2. `dmesg | grep mlx5` shows firmware or PCIe errors. Restarting the driver may recover it.
+3. Drain and reboot the node. If it stays missing, power-cycle, reseat or replace the card.
+4. If it was removed on purpose: `gpumon inventory accept`.
 """,
         port=missing,
-        after=3 * MINUTE,  # its firmware is upgraded, or its driver loaded again
+        after=3 * MINUTE,  # its firmware is being updated, or its driver reloaded
         clear_after=0.0,
         grace=True,
     ),
     Check(
         name="nic_driver_fatal",
         levels=(Level.WARN, Level.FAIL),
-        help="The driver of a network adapter reported that its firmware or hardware is in trouble.",
+        help="The driver of a network adapter reported a firmware or hardware error.",
         steps="""\
-1. `dmesg | grep mlx5_core` has the lines around it.
-2. Firmware that does not answer: drain the node and reboot it. Update the firmware.
-3. Heat: check air flow and the transceiver. Power: the slot gives less than the card may draw.
+1. `dmesg | grep mlx5_core` has the context.
+2. Firmware that does not respond: drain and reboot the node, then update the firmware.
+3. Heat: check airflow and the transceiver. Power: the slot provides less than the card needs.
 """,
         port=driver_fatal,
         latch=Latch(quiet=DAY),
@@ -167,10 +171,10 @@ CHECKS: tuple[Check, ...] = (
         name="ib_port_down",
         help="A port that was in use is down.",
         steps="""\
-1. `ibstat` or `ip link`: has it a carrier (Polling: no signal from the other end)?
-2. Is the switch, or its port, down on purpose? Ask the fabric's subnet manager.
-3. Reseat cable and transceiver, swap them with a neighbour's; then the card.
-4. It was unplugged on purpose: `gpumon inventory accept`.
+1. `ibstat` or `ip link`: does it have a carrier (Polling: no signal from the other end)?
+2. Was the switch or its port disabled? Check the fabric's subnet manager.
+3. Reseat cable and transceiver, swap them with a neighbour's, then the card.
+4. If it was unplugged on purpose: `gpumon inventory accept`.
 """,
         port=down,
         after=4 * MINUTE,
@@ -180,11 +184,11 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="ib_port_flapping",
         levels=(Level.WARN,),
-        help="A port goes down and comes back again and again.",
+        help="A port goes down and up repeatedly.",
         steps="""\
-1. Each time jobs that use it stall or die. `mlxlink -d DEVICE -m` shows the state of cable and transceiver.
-2. Clean and reseat the cable, then replace it; try another port of the switch.
-3. It clears by itself when the port has been quiet.
+1. Each time, jobs that use it stall or fail. `mlxlink -d DEVICE -m` shows the state of cable and transceiver.
+2. Clean and reseat the cable, then replace it; try another switch port.
+3. The verdict clears when the port has been stable.
 """,
         port=flapping,
         windows=(DOWNS, UPS_HALF_DAY, UPS_DAY),
@@ -194,12 +198,12 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="ib_rate_low",
         levels=(Level.WARN, Level.FAIL),
-        help="A port is slower than it was, than it has to be, or than others of its kind.",
+        help="A port is slower than before, than required, or than similar ports.",
         steps="""\
-1. One slow rail slows every job that uses all of them. `ibstat` shows rate and width (4X is all lanes).
-2. Reseat the cable; `mlxlink -d DEVICE` tells which lane does not train.
-3. It is meant to be so: `gpumon inventory accept mlx5_3/1` forgets the speed that it had before. Or say what is right
-   with `health.thresholds.infiniband_port_bytes_per_second`, or switch the check off.
+1. One slow port slows every job that uses all of them. `ibstat` shows rate and width (4X is all lanes).
+2. Reseat the cable; `mlxlink -d DEVICE` shows which lane does not train.
+3. If it is intended: `gpumon inventory accept mlx5_3/1` accepts the current rate. Or set
+   `health.thresholds.infiniband_port_bytes_per_second`, or disable the check.
 """,
         port=slow,
         after=5 * MINUTE,

@@ -1,4 +1,4 @@
-"""CHECKS: what InfiniBand and RoCE ports count. A counter that is full counts no more, and says nothing here."""
+"""CHECKS: counters of InfiniBand and RoCE ports. A counter at its maximum has stopped and is ignored."""
 
 from __future__ import annotations
 
@@ -14,41 +14,37 @@ ERRORS = "gpumon_infiniband_errors_total"
 ERRORS_SOON, ERRORS_LONG, ERRORS_HOUR = (SampleWindow(ERRORS, seconds) for seconds in (5 * MINUTE, 10 * MINUTE, HOUR))
 DOWNS_SOON = SampleWindow("gpumon_infiniband_link_downs_total", 5 * MINUTE)
 
-SYMBOLS_SECOND = Limit("infiniband_symbol_errors_per_second", 10, "Symbol errors a second that are a warning.", AMOUNT)
+SYMBOLS_SECOND = Limit(
+    "infiniband_symbol_errors_per_second", 10, "Maximum symbol errors a second before a warning.", AMOUNT
+)
 SYMBOLS_HOUR = Limit(
-    "infiniband_symbol_errors_per_hour", 120, "Symbol errors in an hour that make a port unfit.", AMOUNT
+    "infiniband_symbol_errors_per_hour", 120, "Maximum symbol errors in an hour before a failure.", AMOUNT
 )
-RECOVERIES = Limit(
-    "infiniband_link_recoveries_per_minute", 5, "Times a minute that a link may recover from errors.", AMOUNT
-)
-RECEIVE = Limit(
-    "infiniband_receive_errors_per_second", 10, "Packets a second that a port may receive with errors.", AMOUNT
-)
-DISCARDS = Limit("infiniband_discards_per_second", 100, "Packets a second that a port may fail to send.", AMOUNT)
-TIMEOUTS = Limit(
-    "infiniband_ack_timeouts_per_second", 1, "Acknowledgements a second that may not come in time.", AMOUNT
-)
-SLOW_STARTS = Limit("roce_slow_restarts_per_second", 10, "Times a second that RoCE may begin slowly again.", AMOUNT)
+RECOVERIES = Limit("infiniband_link_recoveries_per_minute", 5, "Maximum error recoveries of a link a minute.", AMOUNT)
+RECEIVE = Limit("infiniband_receive_errors_per_second", 10, "Maximum packets received with errors a second.", AMOUNT)
+DISCARDS = Limit("infiniband_discards_per_second", 100, "Maximum packets a second that a port fails to send.", AMOUNT)
+TIMEOUTS = Limit("infiniband_ack_timeouts_per_second", 1, "Maximum late acknowledgements a second.", AMOUNT)
+SLOW_STARTS = Limit("roce_slow_restarts_per_second", 10, "Maximum RoCE slow restarts a second.", AMOUNT)
 NOT_READY = Limit(
-    "infiniband_not_ready_per_second", 1000, "Packets a second that a receiver may not be ready for.", AMOUNT
+    "infiniband_not_ready_per_second", 1000, "Maximum packets a second for which the receiver is not ready.", AMOUNT
 )
 
 FATAL = {
     "excessive_buffer_overrun_errors": "its buffers overran",
-    "local_link_integrity_errors": "its link had more errors than it may",
+    "local_link_integrity_errors": "its link had too many errors",
 }
 _STRESS = (
     ("port_xmit_discards", DISCARDS, "packets are discarded"),
-    ("local_ack_timeout_err", TIMEOUTS, "acknowledgements do not come in time"),
-    ("roce_slow_restart", SLOW_STARTS, "flows begin slowly again"),
-    ("rnr_nak_retry_err", NOT_READY, "packets find their receiver not ready"),
+    ("local_ack_timeout_err", TIMEOUTS, "acknowledgements are late"),
+    ("roce_slow_restart", SLOW_STARTS, "flows restart slowly"),
+    ("rnr_nak_retry_err", NOT_READY, "the receiver is not ready"),
 )
 _SLACK = 60.0
-"""Seconds by which an hour that is covered may seem not to be."""
+"""Seconds by which an observed hour may be too short."""
 
 
 def fatal(port: PortCase) -> Finding | None:
-    """A single link that went down and came back is for the daytime; see also ib_port_flapping."""
+    """Return a warning for a single link-down event; see also ib_port_flapping."""
     if port.port.counts.errors_total is None:
         return None
     since = port.cleared("ib_fatal_counter")
@@ -59,13 +55,13 @@ def fatal(port: PortCase) -> Finding | None:
             return fail(reason, Action.INSPECT, at=port.facts.wall(one.last_at), kind=kind)
     for one in port.growth(DOWNS_SOON, since=since):
         if one.last_at > port.facts.policy.boot_grace:
-            reason = "The link of the port went down: jobs that used it may have died."
+            reason = "The link of the port went down: jobs that used it may have failed."
             return warn(reason, Action.NONE, at=port.facts.wall(one.last_at), kind="link_downed")
     return PASSED
 
 
 def symbols(port: PortCase) -> Finding | None:
-    """Those of a cable that is plugged in do not count: they come at once, and end."""
+    """Ignore errors during link training: they come in one burst."""
     if "symbol_error" not in (port.port.counts.errors_total or {}):
         return None
     soon = _gained(port, ERRORS_SOON).get("symbol_error", 0.0)
@@ -74,7 +70,7 @@ def symbols(port: PortCase) -> Finding | None:
     hour, covered = _gained(port, ERRORS_HOUR)["symbol_error"], _covered(port)
     most, rate = port.facts.limit(SYMBOLS_HOUR), soon / ERRORS_SOON.seconds
     if most is not None and covered and hour > most:
-        reason = f"The port had {hour:.0f} symbol errors in an hour: cable, transceiver or port wear out."
+        reason = f"The port had {hour:.0f} symbol errors in an hour: cable, transceiver or port are degrading."
         return fail(reason, Action.INSPECT, symbol_errors_per_hour=hour)
     second = port.facts.limit(SYMBOLS_SECOND)
     if second is None or rate <= second:
@@ -111,7 +107,7 @@ def stress(port: PortCase) -> Finding | None:
 
 
 def _gained(port: PortCase, window: SampleWindow) -> Mapping[str, float]:
-    """By kind; over the whole of a window that is not covered, what was seen of it."""
+    """Return gains by kind, over the observed part of the window."""
     return {one.labels["kind"]: one.gain for one in port.growth(window)}
 
 
@@ -128,12 +124,11 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="ib_fatal_counter",
         levels=(Level.WARN, Level.FAIL),
-        help="A port counted what must not happen on a sound link.",
+        help="A port counted errors that a healthy link never has.",
         steps="""\
-1. `gpumon_infiniband_errors_total` tells which counter, and since when.
-2. Overruns: flow control fails; look at the switch port too. Link integrity, and links that go down: cable,
-   transceiver.
-3. It is forgiven after an hour without another.
+1. `gpumon_infiniband_errors_total` shows which counter increased and when.
+2. Overruns: flow control fails; check the switch port too. Link integrity and link downs: cable or transceiver.
+3. The verdict clears after an hour without new errors.
 """,
         port=fatal,
         latch=Latch(quiet=HOUR),
@@ -143,9 +138,9 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="ib_symbol_errors",
         levels=(Level.WARN, Level.FAIL),
-        help="A port goes on having symbol errors.",
+        help="A port has persistent symbol errors.",
         steps="""\
-1. More than 120 an hour are more than InfiniBand's bit error ratio allows: packets are lost or sent again.
+1. More than 120 an hour exceed InfiniBand's bit error ratio: packets are lost or sent again.
 2. Clean and reseat the cable; swap cable, transceiver and port, one after the other.
 """,
         port=symbols,
@@ -157,10 +152,10 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="ib_error_rates",
         levels=(Level.WARN,),
-        help="The link of a port degrades.",
+        help="The link of a port is degrading.",
         steps="""\
 1. `gpumon_infiniband_errors_total`: recoveries point to the link, receive errors to the link or the sender.
-2. Plan the exchange of cable or transceiver before the link goes down.
+2. Plan the replacement of cable or transceiver before the link fails.
 """,
         port=rates,
         windows=(ERRORS_SOON,),
@@ -170,10 +165,10 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="roce_stress",
         levels=(Level.WARN,),
-        help="Packets of a port are dropped or repeated: congestion, or flow control that does not work.",
+        help="A port drops or repeats packets: congestion, or failing flow control.",
         steps="""\
-1. All ports of a node or rack: congestion, or a wrong setting (PFC, ECN, QoS) in the switches.
-2. One port: its cable, or the other end.
+1. If all ports of a node or rack are affected: congestion, or a wrong setting (PFC, ECN, QoS) in the switches.
+2. If one port is affected: its cable, or the other end.
 """,
         port=stress,
         windows=(ERRORS_LONG,),

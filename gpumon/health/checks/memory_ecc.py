@@ -1,4 +1,4 @@
-"""CHECKS: errors that the GPU's ECC found: those it could not correct, and too many that it could."""
+"""CHECKS: errors detected by the GPU's ECC: uncorrectable ones, and too many corrected ones."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.sample_windows import SampleWindow, WindowSeries
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, Verdict, Way, fail, recovered, warn
 
-RATE = Limit("ecc_corrected_per_second", 100, "Corrected ECC errors a second that are a storm.", AMOUNT)
-SRAM = Limit("ecc_corrected_sram", 10_000, "Corrected ECC errors in SRAM since the last reset that are many.", AMOUNT)
+RATE = Limit("ecc_corrected_per_second", 100, "Minimum rate of corrected ECC errors a second that is a storm.", AMOUNT)
+SRAM = Limit(
+    "ecc_corrected_sram", 10_000, "Maximum number of corrected ECC errors in SRAM since the last reset.", AMOUNT
+)
 DRAM = Limit(
-    "ecc_corrected_dram", 20_000_000, "Corrected ECC errors in DRAM since the last reset that are many.", AMOUNT
+    "ecc_corrected_dram", 20_000_000, "Maximum number of corrected ECC errors in DRAM since the last reset.", AMOUNT
 )
 
 _COUNTS = "gpumon_gpu_ecc_errors_total"
 _GAINED = SampleWindow(_COUNTS, 3 * MINUTE)
 _RATE = SampleWindow(_COUNTS, MINUTE)
 _SHORTEST = MINUTE / 2
-"""Seconds of a minute that must have been watched to speak of a rate."""
+"""Minimum seconds of a minute that must be observed to compute a rate."""
 _WHERE = {"dram": "memory (DRAM)", "sram": "caches and registers (SRAM)"}
 
 
 def uncorrectable(gpu: GpuCase) -> Finding | None:
-    """New ones, by our own counters; then what the driver has counted since it was loaded or the GPU was reset."""
+    """Return a failure for new errors by our own counters, else a warning for what the driver counted before."""
     volatile = gpu.state.ecc_volatile
     verdict = gpu.facts.open.get(("gpu_ecc_uncorrectable", gpu.state.uuid))
     if volatile is None or gpu.now.ecc_errors_total is None:
-        # With MIG on the driver counts nothing for us: what was repaired is all that there is to know.
-        return PASSED if gpu.now.mig_mode and verdict is not None and is_repaired(verdict, gpu.facts) else None
+        # With MIG enabled the driver reports no counts: repaired memory is the only evidence.
+        return WELL if gpu.now.mig_mode and verdict is not None and repaired(verdict, gpu.facts) else None
     counted = {place: volatile.get(f"uncorrected,{place}", 0.0) for place in _WHERE}
     gained = {one.labels["location"]: one for one in gpu.series(_GAINED) if _is_new(one, gpu)}
     if gained:
@@ -42,9 +44,10 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
 
 
 def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
-    """Whether nothing but a reset can have brought the counts of this boot to 0 since it was last so.
+    """Return whether only a reset can have set this boot's counters to 0.
 
-    They can be cleared, too. One that came while the agent looked is known by the energy; see clearing.reset_at.
+    Counters can also be cleared. A reset that the agent observed is detected by the energy counter; see
+    clearing.reset_at.
     """
     now = gpu.facts.now
     watched = gpu.now.energy_joules_total is not None and now.uptime >= now.at - verdict.seen_at
@@ -62,11 +65,11 @@ def _wall(one: WindowSeries, gpu: GpuCase) -> float:
 
 
 def _not_watched(counted: dict[str, float], gpu: GpuCase) -> Finding:
-    """They came while nobody looked, or a verdict was raised of them. One that was cleared in this boot is over."""
+    """Return whether the errors came while the agent did not run, or have an uncleared verdict of this boot."""
     cleared, booted = gpu.cleared("gpu_ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
     if cleared is not None and cleared > booted:
-        return PASSED
-    found = _found(counted, booted, "had, before the agent looked,")
+        return WELL
+    found = _found(counted, booted, "had, before the agent started,")
     return warn(found.reason, found.action, at=booted, **found.evidence)
 
 
@@ -74,7 +77,7 @@ def _found(errors: dict[str, float], at: float, had: str) -> Finding:
     named = {place: count for place, count in sorted(errors.items()) if count}
     parts = " and ".join(f"{count:.0f} in its {_WHERE[place]}" for place, count in named.items())
     what = "uncorrectable error" if sum(named.values()) == 1 else "uncorrectable errors"
-    words = f"The GPU {had} {parts.replace(' in', f' {what} in', 1)}: results since then are in doubt."
+    words = f"The GPU {had} {parts.replace(' in', f' {what} in', 1)}: do not trust results since then."
     return fail(words, Action.RESET, at=at, **{f"uncorrected_{place}": count for place, count in named.items()})
 
 
@@ -92,13 +95,13 @@ def corrected_storm(gpu: GpuCase) -> Finding | None:
         return None
     rate = sum(one.gain for one in series) / covered
     if rate <= limit:
-        return PASSED
-    reason = f"ECC corrects {rate:.0f} errors a second: a part of the memory is about to fail."
+        return WELL
+    reason = f"ECC corrects {rate:.0f} errors a second: part of the memory is about to fail."
     return fail(reason, Action.RESET, corrected_per_second=round(rate, 1))
 
 
 def corrected_high(gpu: GpuCase) -> Finding | None:
-    """As the driver counts them: since it was loaded, or the GPU was reset."""
+    """Return a finding for the driver's counts since it was loaded or the GPU was reset."""
     volatile = gpu.state.ecc_volatile
     limits = {"sram": gpu.facts.limit(SRAM), "dram": gpu.facts.limit(DRAM)}
     if all(limit is None for limit in limits.values()):
@@ -122,8 +125,8 @@ SPENT = same("gpu_row_remap_failed", "gpu_ecc_sram_threshold")
 XIDS = same("gpu_xid_recurring", "gpu_xid_critical")
 
 
-def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Whether another verdict about the same memory asks for as much; of Xids only those of memory are."""
+def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+    """Return whether another memory verdict asks for at least as much; for Xids, only those about memory."""
     if cause.check in {"gpu_xid_critical", "gpu_xid_recurring"} and not codes(cause) & MEMORY:
         return False
     return (together or cause.check in SPENT) and covers(verdict, cause)
@@ -133,11 +136,11 @@ CHECKS = (
     Check(
         name="gpu_ecc_uncorrectable",
         levels=(FAIL, WARN),
-        help="The GPU's memory had errors that ECC could not correct.",
+        help="The GPU's memory had uncorrectable ECC errors.",
         steps="""\
-1. Results of jobs that ran on this GPU are in doubt. Drain it.
+1. Do not trust the results of jobs that ran on this GPU. Drain it.
 2. Reset the GPU (`nvidia-smi --gpu-reset -i GPU`), so that bad rows are replaced by spares.
-3. Errors in SRAM, or again after a reset: run the vendor's diagnostics and replace the board.
+3. For errors in SRAM, or if they recur after a reset: run the vendor's diagnostics and replace the board.
 """,
         gpu=uncorrectable,
         latch=Latch(),
@@ -147,11 +150,11 @@ CHECKS = (
     ),
     Check(
         name="gpu_ecc_corrected_storm",
-        help="ECC corrects errors at a rate at which memory is about to fail.",
+        help="ECC corrects errors at a rate that precedes a memory failure.",
         steps="""\
-1. Drain the GPU: the driver is busy with the errors, and those that cannot be corrected follow.
-2. Reset it, and look whether a row was replaced (`gpumon_gpu_rows_remapped_total`).
-3. It comes again: run the vendor's diagnostics and replace the board.
+1. Drain the GPU: the driver is busy with the errors, and uncorrectable errors follow.
+2. Reset it, and check whether a row was replaced (`gpumon_gpu_rows_remapped_total`).
+3. If it recurs: run the vendor's diagnostics and replace the board.
 """,
         gpu=corrected_storm,
         after=5 * MINUTE,
@@ -165,8 +168,8 @@ CHECKS = (
         levels=(WARN,),
         help="ECC has corrected many errors since the last reset.",
         steps="""\
-1. Every one was corrected: jobs are not harmed, and the reset can wait until the GPU is free.
-2. It comes again within days: run the vendor's diagnostics.
+1. All were corrected: jobs are not affected, and the reset can wait until the GPU is idle.
+2. If it recurs within days: run the vendor's diagnostics.
 """,
         gpu=corrected_high,
         after=15 * MINUTE,

@@ -1,4 +1,4 @@
-"""CHECKS: repairs that wait for a reset or a reboot, and the driver's own advice."""
+"""CHECKS: memory repairs that wait for a reset or a reboot, and the driver's recovery action."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ def row_remap_pending(gpu: GpuCase) -> Finding | None:
     pending = gpu.now.row_remap_pending
     if pending is None:
         return None
-    reason = "A bad memory row will be replaced by a spare when the GPU is reset; until then it is kept out of use."
-    return warn(reason, Action.RESET) if pending else PASSED
+    reason = "A bad memory row will be replaced by a spare at the next GPU reset; until then it is not used."
+    return warn(reason, Action.RESET) if pending else WELL
 
 
 def page_retirement_pending(gpu: GpuCase) -> Finding | None:
     pending = gpu.now.retired_pages_pending
     if pending is None:
         return None
-    reason = "A bad memory page will be taken out of use when the driver is loaded the next time."
-    return warn(reason, Action.REBOOT) if pending else PASSED
+    reason = "A bad memory page will be retired when the driver is loaded the next time."
+    return warn(reason, Action.REBOOT) if pending else WELL
 
 
-def of_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """A reset may do, too. If it did not, what stands above is over, and this verdict says what is left to do."""
+def of_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+    """Return whether a reset may be sufficient. If it was not, this verdict remains and has the next action."""
     return together and (cause.check == "gpu_ecc_uncorrectable" or bool(codes(cause) & MEMORY))
 
 
 CHECKS = (
     Check(
         name="gpu_recovery_action",
-        help="The driver says that the GPU has to be reset, or the node rebooted.",
+        help="The driver requests a GPU reset or a reboot of the node.",
         steps="""\
-1. Drain the GPU, and do what the verdict says; `nvidia-smi -q | grep -A1 Recovery` shows the driver's word for it.
-2. End of peer-to-peer traffic: end the jobs that use more than one GPU, and look again.
-3. The advice stays after that: do the next harder thing (a reset, a reboot), then inspect the hardware.
+1. Drain the GPU and do what the verdict says; `nvidia-smi -q | grep -A1 Recovery` shows the driver's recovery action.
+2. If it requests an end of peer-to-peer traffic: end the jobs that use more than one GPU, and check again.
+3. If the request stays after that: take the next step (a reset, a reboot), then inspect the hardware.
 """,
         gpu=recovery_action,
         after=MINUTE,
@@ -61,8 +61,8 @@ CHECKS = (
         levels=(WARN,),
         help="A bad memory row waits for a reset to be replaced.",
         steps="""\
-1. What runs now is not harmed, and new jobs may start: the reset can wait until the GPU is free.
-2. Then look whether the row was replaced: `gpumon_gpu_row_remap_failed` must be 0.
+1. Running jobs are not affected, and new jobs may start: the reset can wait until the GPU is idle.
+2. After the reset check that the row was replaced: `gpumon_gpu_row_remap_failed` must be 0.
 """,
         gpu=row_remap_pending,
         after=15 * MINUTE,
@@ -74,8 +74,8 @@ CHECKS = (
         levels=(WARN,),
         help="A bad memory page of a GPU before Ampere waits for the driver to be loaded again.",
         steps="""\
-1. Drain the node when its jobs have ended, and reboot it (or load the driver anew).
-2. `nvidia-smi -q -d PAGE_RETIREMENT` must say `Pending : No` afterwards.
+1. When its jobs have ended, drain the node and reboot it, or reload the driver.
+2. Then `nvidia-smi -q -d PAGE_RETIREMENT` must show `Pending : No`.
 """,
         gpu=page_retirement_pending,
         after=15 * MINUTE,

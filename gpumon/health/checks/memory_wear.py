@@ -1,4 +1,4 @@
-"""CHECKS: memory that can no longer be repaired, or soon cannot: only another board helps."""
+"""CHECKS: memory that cannot be repaired any more, or soon cannot: only another board helps."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 _LISTED = Range(0, 63)
-"""The list has room for 64."""
+"""Capacity of the list."""
 ROWS = Limit(
-    "rows_remapped", 512, "Rows replaced for uncorrectable errors from which on the spares are near their end.", COUNT
+    "rows_remapped", 512, "Minimum number of rows replaced for uncorrectable errors at which spares run out.", COUNT
 )
 PAGES = Limit(
     "retired_pages",
     10,
-    "Retired pages of a GPU before Ampere above which it is looked at.",
+    "Maximum number of retired pages of a GPU before Ampere without a warning.",
     _LISTED,
     "retired_pages_critical",
 )
 MOST_PAGES = Limit(
-    "retired_pages_critical", 60, "Retired pages of a GPU before Ampere above which it has to go: of 64.", _LISTED
+    "retired_pages_critical",
+    60,
+    "Maximum number of retired pages of a GPU before Ampere without a failure, of 64.",
+    _LISTED,
 )
 
-_PROOF = "the vendor takes `nvidia-smi -q -d ROW_REMAPPER,ECC,PAGE_RETIREMENT` as proof"
+_PROOF = "the vendor accepts `nvidia-smi -q -d ROW_REMAPPER,ECC,PAGE_RETIREMENT` as evidence"
 
 
 def row_remap_failed(gpu: GpuCase) -> Finding | None:
@@ -34,13 +37,13 @@ def row_remap_failed(gpu: GpuCase) -> Finding | None:
 
 
 def sram_threshold(gpu: GpuCase) -> Finding | None:
-    """The driver tells it root alone."""
+    """Return a finding from the driver's flag, which only root can read."""
     exceeded = gpu.now.ecc_sram_threshold_exceeded
     if exceeded is None:
         return None
     if not exceeded:
-        return PASSED
-    return fail("The SRAM had more uncorrectable errors than the driver accepts of a good board.", Action.REPLACE)
+        return WELL
+    return fail("The SRAM had more uncorrectable errors than the driver's threshold.", Action.REPLACE)
 
 
 def rows_remapped(gpu: GpuCase) -> Finding | None:
@@ -51,13 +54,16 @@ def rows_remapped(gpu: GpuCase) -> Finding | None:
     if rows is None:
         return None
     if rows < most:
-        return PASSED
-    reason = f"{rows:.0f} memory rows were replaced for uncorrectable errors: the spares come to an end."
+        return WELL
+    reason = f"{rows:.0f} memory rows were replaced for uncorrectable errors: spares are running out."
     return warn(reason, Action.REPLACE, rows_remapped=rows)
 
 
 def banks_without_spares(gpu: GpuCase) -> Finding | None:
-    """A board as it is sold has spares in each bank: 2560 banks of an H100, all `max`."""
+    """Return a warning for banks without spares.
+
+    A new board has spares in every bank: an H100 has 2560 banks, all `max`.
+    """
     banks = (gpu.now.row_remap_banks or {}).get("none")
     if banks is None:
         return None
@@ -68,7 +74,7 @@ def banks_without_spares(gpu: GpuCase) -> Finding | None:
 
 
 def retired_pages(gpu: GpuCase) -> Finding | None:
-    """Before Ampere. Pages of both causes share one list."""
+    """Return a finding for GPUs before Ampere. Pages of both causes share one list."""
     few, many = gpu.facts.limit(PAGES), gpu.facts.limit(MOST_PAGES)
     if few is None and many is None:
         return OFF
@@ -93,7 +99,7 @@ CHECKS = (
     ),
     Check(
         name="gpu_ecc_sram_threshold",
-        help="The GPU's SRAM had so many uncorrectable errors that the board has to go.",
+        help="The GPU's SRAM had more uncorrectable errors than its threshold.",
         steps=f"""\
 1. Drain the GPU: caches and registers give wrong values, and cannot be repaired.
 2. Replace the board; {_PROOF}.
@@ -103,7 +109,7 @@ CHECKS = (
     Check(
         name="gpu_row_remap_many",
         levels=(WARN,),
-        help="So many memory rows were replaced that the spares come to an end.",
+        help="So many memory rows were replaced that spares are running out.",
         steps=f"""\
 1. The GPU still works as it should. Plan its replacement before a row cannot be replaced; {_PROOF}.
 """,
@@ -116,8 +122,8 @@ CHECKS = (
         levels=(WARN,),
         help="A memory bank has no spare row left.",
         steps="""\
-1. The GPU still works as it should. `nvidia-smi -q -d ROW_REMAPPER` shows the banks by the spares they have left.
-2. Run the vendor's diagnostics in the next maintenance; more banks each time: plan the replacement.
+1. The GPU still works. `nvidia-smi -q -d ROW_REMAPPER` shows the banks by the spares they have left.
+2. Run the vendor's diagnostics in the next maintenance. If more banks are affected each time, plan the replacement.
 """,
         gpu=banks_without_spares,
         inhibited_by={"gpu_row_remap_failed": "same", "gpu_row_remap_many": "same"},
@@ -125,7 +131,7 @@ CHECKS = (
     Check(
         name="gpu_retired_pages",
         levels=(WARN, FAIL),
-        help="Many memory pages of a GPU before Ampere are retired; 64 are the end.",
+        help="Many memory pages of a GPU before Ampere are retired; the maximum is 64.",
         steps=f"""\
 1. A warning: run the vendor's diagnostics in the next maintenance.
 2. Critical: drain the GPU and replace the board; {_PROOF}.

@@ -1,4 +1,4 @@
-"""CHECKS: the node: how many GPUs it has, its driver, its reboots, its history."""
+"""CHECKS: the node's driver."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ STUCK = SampleWindow("gpumon_nvml_stuck_seconds", 5 * MINUTE)
 
 
 def driver_down(facts: Facts) -> Finding | None:
-    """Released, or on a host without GPUs, nobody asks the driver."""
+    """Return None if the driver is not queried: released, or a host without GPUs."""
     if facts.node.nvml_up is None:
         return None
     if facts.node.nvml_up:
         return PASSED
     stuck = facts.node.nvml_stuck_seconds or 0.0
-    # While the sampler is replaced no call is in the driver: what was seen just before counts too.
+    # While the sampler is replaced no call is in progress: the last observation counts too.
     hangs = facts.node.abandoned_children or any(max(one.values) > 0 for one in facts.series(STUCK))
-    silent = "a call into it does not return" if hangs else "no reason is known"
+    silent = "a call into it does not return" if hangs else "no cause is reported"
     words = facts.notices.get("driver", silent).rstrip(".")
     action = Action.REBOOT if hangs else Action.INSPECT
     return fail(f"The NVIDIA driver cannot be used: {words}.", action, nvml_stuck_seconds=stuck)
@@ -28,13 +28,13 @@ def driver_down(facts: Facts) -> Finding | None:
 CHECKS: tuple[Check, ...] = (
     Check(
         name="gpu_driver_down",
-        help="The NVIDIA driver does not answer: no reading of the GPUs is current.",
+        help="The NVIDIA driver does not respond: no reading of the GPUs is current.",
         steps="""\
-1. `lsmod | grep nvidia` and `dmesg | grep -i nvrm` tell whether the module is loaded and what it said.
-2. The reason names the error: driver not loaded, versions of kernel module and library that differ, no permission, or
+1. `lsmod | grep nvidia` and `dmesg | grep -i nvrm` show whether the module is loaded and what it logged.
+2. The reason names the error: driver not loaded, different versions of kernel module and library, no permission, or
    calls that do not return.
 3. After a driver update without a reboot, library and kernel module differ: reload the modules or reboot.
-4. When calls hang, drain the node and reboot it; a process in state D cannot be killed.
+4. If calls hang, drain and reboot the node; a process in state D cannot be killed.
 """,
         node=driver_down,
         windows=(STUCK,),

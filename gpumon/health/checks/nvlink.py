@@ -15,33 +15,42 @@ from gpumon.health.sample_windows import CounterGrowth, SampleWindow
 from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
 
 _ELSEWHERE = frozenset({108, 121, 137, 159, 173})
-"""They accuse the peer, or are of links from chip to chip."""
+"""Xids that blame the peer, or concern chip-to-chip links."""
 LINK_XIDS = LINKS - {RECOVERY_ACTION} - _ELSEWHERE
-"""Those by which the driver itself says that an NVLink is at fault."""
+"""Xids with which the driver reports a failed NVLink."""
 ERRORS_SOON = SampleWindow("gpumon_nvlink_errors_total", 5 * MINUTE)
 ERRORS_LONG = SampleWindow("gpumon_nvlink_errors_total", 30 * MINUTE)
 RECOVERIES = SampleWindow("gpumon_nvlink_recoveries_total", 5 * MINUTE)
 UP = SampleWindow("gpumon_nvlink_up", 30 * MINUTE)
 
-MOST_ERRORS = Limit("nvlink_errors", 1, "Errors of an NVLink in five minutes that are a warning.", COUNT)
+MOST_ERRORS = Limit(
+    "nvlink_errors", 1, "Minimum number of errors of an NVLink in five minutes that is a warning.", COUNT
+)
 BAD_MINUTES = Limit(
-    "nvlink_bad_minutes", 15, "Minutes with errors, of the last thirty, that a sound NVLink may have.", Range(0, 29)
+    "nvlink_bad_minutes",
+    15,
+    "Maximum number of minutes with errors, of the last thirty, for a healthy NVLink.",
+    Range(0, 29),
 )
 MOST_DOWNS = Limit(
-    "nvlink_downs", 5, "Times that an NVLink goes down in thirty minutes which make it unfit for work.", COUNT
+    "nvlink_downs", 5, "Minimum number of times that an NVLink goes down in thirty minutes that is a failure.", COUNT
 )
-CRC_RATE = Limit("nvlink_crc_errors_per_second", 100, "CRC errors a second that make an NVLink unfit for work.", AMOUNT)
-BIT_ERRORS = Limit("nvlink_bit_error_ratio", 1e-12, "Share of wrong bits that an NVLink may let through.", SHARE)
+CRC_RATE = Limit(
+    "nvlink_crc_errors_per_second", 100, "Minimum rate of CRC errors a second of an NVLink that is a failure.", AMOUNT
+)
+BIT_ERRORS = Limit("nvlink_bit_error_ratio", 1e-12, "Maximum bit error ratio of an NVLink.", SHARE)
 SPEED = Limit(
-    "nvlink_speed_ratio", 0.95, "Share of its product's, and its neighbours', speed that an NVLink must have.", SHARE
+    "nvlink_speed_ratio", 0.95, "Minimum speed of an NVLink, as a share of its product's and its neighbours'.", SHARE
 )
 
 REPEATED = frozenset({"replay", "recovery"})
-"""Up to Hopper: what was lost and sent again. A CRC error by itself is judged by its rate."""
+"""Up to Hopper: packets lost and sent again. CRC errors are evaluated by their rate."""
 BROKEN = frozenset({"malformed_packet", "buffer_overrun", "receive", "receive_general", "local_link_integrity"})
-"""From Blackwell on. Left out: what the other end reports or discards, and symbol errors, which are corrected."""
+"""From Blackwell on. Not included: errors that the other end reports or discards, and symbol errors, which are
+corrected.
+"""
 _TRAINING_BEFORE, _TRAINING_AFTER = MINUTE, 3 * MINUTE
-"""Seconds around the moment at which a GPU began anew: its links are down, and are trained again."""
+"""Seconds around a GPU reset in which its links are down and are trained again."""
 
 _LOST: Mapping[str, Where | XidCause] = {
     "gpu_lost": "peer",
@@ -51,7 +60,7 @@ _LOST: Mapping[str, Where | XidCause] = {
 
 
 def down(gpu: GpuCase) -> Finding | None:
-    """A link says 0 only where it should be up: see health/products.py."""
+    """Return links that are down. A link reports 0 only if it should be up: see health/products.py."""
     links = gpu.state.links
     if not _can_tell(gpu):
         return None
@@ -64,7 +73,7 @@ def down(gpu: GpuCase) -> Finding | None:
 
 
 def _forgotten(gpu: GpuCase) -> bool:
-    """Whether a link that was down says nothing now: where links are learnt, a restart of the agent forgets them."""
+    """Return whether a link that was down is now unreported: learned links are forgotten when the agent restarts."""
     known = gpu.facts.open.get(("nvlink_down", gpu.state.uuid))
     if known is None or gpu.now.mig_mode:
         return False
@@ -81,7 +90,7 @@ def recovery_failed(gpu: GpuCase) -> Finding | None:
         return PASSED
     links = ", ".join(sorted({one.labels["link"] for one in grown}, key=int))
     at = gpu.facts.wall(max(one.last_at for one in grown))
-    return fail(f"NVLink {links} could not be trained again after errors.", Action.RESET, at=at, links=links)
+    return fail(f"NVLink {links} could not be retrained after errors.", Action.RESET, at=at, links=links)
 
 
 def errors(gpu: GpuCase) -> Finding | None:
@@ -103,7 +112,7 @@ def errors(gpu: GpuCase) -> Finding | None:
     if count < most:
         return PASSED
     words = ", ".join(f"{gained:.0f} {kind.replace('_', ' ')}" for kind, gained in kinds.items())
-    others = f"; {len(by_link) - 1} more links have errors too" if len(by_link) > 1 else ""
+    others = f"; {len(by_link) - 1} more links have errors" if len(by_link) > 1 else ""
     return warn(f"Errors of NVLink {link} in five minutes: {words}{others}.", Action.INSPECT, link=link, errors=count)
 
 
@@ -125,12 +134,12 @@ def _erring(gpu: GpuCase, most: float) -> Finding | None:
     if link is None or len(minutes[link]) <= most:
         return None
     bad = len(minutes[link])
-    reason = f"NVLink {link} had errors in {bad} of the last 30 minutes: it does not get better by itself."
+    reason = f"NVLink {link} had errors in {bad} of the last 30 minutes: it does not recover by itself."
     return fail(reason, Action.INSPECT, link=link, bad_minutes=bad)
 
 
 def _flapping(gpu: GpuCase, most: float) -> Finding | None:
-    """A link that is down for less than the patience of `nvlink_down`, again and again."""
+    """Return a finding for a link that is repeatedly down, each time for less than the delay of `nvlink_down`."""
     downs = {one.labels["link"]: _falls(one.values) for one in gpu.series(UP)}
     link = max(downs, key=lambda one: downs[one], default=None)
     if link is None or downs[link] < most:
@@ -144,7 +153,7 @@ def _falls(values: Sequence[float]) -> int:
 
 
 def crc_high(gpu: GpuCase) -> Finding | None:
-    """Of links that have them in each of five minutes."""
+    """Return the rate of links with CRC errors in each of five minutes."""
     if not _can_tell(gpu):
         return None
     crc = [one for one in _grown(gpu, ERRORS_SOON) if one.labels.get("kind") == "crc"]
@@ -154,7 +163,7 @@ def crc_high(gpu: GpuCase) -> Finding | None:
     worst, most = max(lasting, key=lambda one: one.gain), gpu.facts.limit(CRC_RATE)
     rate = worst.gain / ERRORS_SOON.seconds
     high = most is not None and rate >= most
-    reason = f"NVLink {worst.labels['link']} receives {rate:.3g} packets a second with a wrong checksum."
+    reason = f"NVLink {worst.labels['link']} receives {rate:.3g} packets a second with checksum errors."
     say = fail if high else warn
     return say(reason, Action.INSPECT, link=worst.labels["link"], crc_errors_per_second=rate)
 
@@ -171,8 +180,8 @@ def ber_high(gpu: GpuCase) -> Finding | None:
         return None
     link = max(known, key=lambda one: known[one])
     if known[link] <= most:
-        return PASSED
-    reason = f"NVLink {link} lets {known[link]:.1e} of its bits through wrong, more than {most:.0e}: it will fail."
+        return WELL
+    reason = f"NVLink {link} has a bit error ratio of {known[link]:.1e} , more than {most:.0e}: it will fail."
     return fail(reason, Action.INSPECT, link=link, bit_error_ratio=known[link])
 
 
@@ -185,18 +194,18 @@ def slow(gpu: GpuCase) -> Finding | None:
     others = (one.gpu.nvlink_speed_bytes_per_second for one in gpu.facts.gpus if one.gpu.name == gpu.now.name)
     best = max([link_speed(gpu.now.name) or 0.0, *filter(None, others)])
     if speed >= share * best:
-        return PASSED
-    reason = f"Its slowest NVLink runs at {speed / 1e9:.1f} GB/s each way, where {best / 1e9:.1f} can be had."
+        return WELL
+    reason = f"The slowest NVLink runs at {speed / 1e9:.1f} GB/s in each direction; expected are {best / 1e9:.1f} GB/s."
     return warn(reason, Action.RESET, nvlink_speed_bytes_per_second=speed, best_bytes_per_second=best)
 
 
 def _can_tell(gpu: GpuCase) -> bool:
-    """A neighbour that is being reset takes its links down."""
+    """Return whether a neighbour that is being reset explains it."""
     return bool(gpu.state.links) and not any(one.released for one in gpu.facts.gpus)
 
 
 def _grown(gpu: GpuCase, window: SampleWindow, *, since: float | None = None) -> Iterator[CounterGrowth]:
-    """Counters of its links that grew, less what the training of a neighbour's links made of them."""
+    """Return link counters that grew, without errors from the training of a neighbour's links."""
     found = gpu.growth(window, since=since)
     if not found:
         return
@@ -208,12 +217,12 @@ def _grown(gpu: GpuCase, window: SampleWindow, *, since: float | None = None) ->
 
 
 def _minutes(gpu: GpuCase, grown: CounterGrowth) -> set[int]:
-    """The minutes in which it grew, counted from now."""
+    """Return the minutes in which the counter grew, counted backwards."""
     return {int((gpu.facts.now.at - at) // MINUTE) for at, _ in grown.steps}
 
 
 def _trained(facts: Facts) -> Iterator[tuple[float, float]]:
-    """Spans of the boot clock in which links were trained, because a GPU began anew."""
+    """Return periods on the boot clock in which links were trained because a GPU was reset."""
     for state in facts.gpus:
         if state.reset_at is not None:
             yield state.reset_at - _TRAINING_BEFORE, state.reset_at + _TRAINING_AFTER
@@ -224,11 +233,11 @@ _FAILING: Mapping[str, Where | XidCause] = {**_LOST, "nvlink_down": "same", "nvl
 CHECKS = (
     Check(
         name="nvlink_down",
-        help="An NVLink that should be up carries no traffic.",
+        help="An NVLink that should be up is down.",
         steps="""\
 1. `nvidia-smi nvlink -s` and `dmesg | grep -i xid` (74, or 144 to 150 from Blackwell on).
-2. With NVSwitches: is the fabric manager running, in the driver's version? Read its log.
-3. Drain the node and reset all GPUs that share links with this one. It comes again: reseat or replace the board, the
+2. With NVSwitches: does the fabric manager run, in the driver's version? Check its log.
+3. Drain the node and reset all GPUs that share links with this one. If it recurs: reseat or replace the board, the
    bridge or the tray.
 """,
         gpu=down,
@@ -238,11 +247,11 @@ CHECKS = (
     ),
     Check(
         name="nvlink_recovery_failed",
-        help="An NVLink had errors and could not be trained again.",
+        help="An NVLink had errors and could not be retrained.",
         steps="""\
-1. Drain the node: the link is down, or will be.
+1. Drain the node: the link is down or about to fail.
 2. Reset all GPUs that share links with this one.
-3. It comes again: reseat or replace the board, the cartridge or the cable.
+3. If it recurs: reseat or replace the board, the cartridge or the cable.
 """,
         gpu=recovery_failed,
         latch=Latch(),
@@ -251,11 +260,11 @@ CHECKS = (
     ),
     Check(
         name="nvlink_unstable",
-        help="An NVLink has errors, or goes down, again and again.",
+        help="An NVLink repeatedly has errors or goes down.",
         steps="""\
-1. Drain the node; collectives over this link are slow, and will fail.
-2. `gpumon_nvlink_errors_total` tells the link and since when; `gpumon_nvlink_peer_info` what is at its other end.
-3. Reset the GPUs. It goes on: reseat or replace the board, or what the link leads to.
+1. Drain the node: collectives over this link are slow and will fail.
+2. `gpumon_nvlink_errors_total` shows the link and the time; `gpumon_nvlink_peer_info` shows the peer.
+3. Reset the GPUs. If it persists: reseat or replace the board or the peer.
 """,
         gpu=unstable,
         clear_after=10 * MINUTE,
@@ -266,11 +275,11 @@ CHECKS = (
     Check(
         name="nvlink_crc_high",
         levels=(Level.WARN, Level.FAIL),
-        help="An NVLink goes on receiving packets with a wrong checksum.",
+        help="An NVLink persistently receives packets with checksum errors.",
         steps="""\
-1. Each is sent again: traffic slows down before it fails. The warning is for the next maintenance.
-2. From 100 a second on drain the node and reset the GPUs.
-3. It goes on: reseat or replace the board, or what the link leads to.
+1. Each packet is sent again: traffic slows down before it fails. A warning can wait for the next maintenance.
+2. From 100 a second on, drain the node and reset the GPUs.
+3. If it persists: reseat or replace the board or the peer.
 """,
         gpu=crc_high,
         windows=(ERRORS_SOON,),
@@ -279,9 +288,9 @@ CHECKS = (
     ),
     Check(
         name="nvlink_ber_high",
-        help="An NVLink lets more wrong bits through than it may.",
+        help="The bit error ratio of an NVLink is too high.",
         steps="""\
-1. Drain the node at the next occasion: such a link drops before long.
+1. Drain the node when possible: such a link fails soon.
 2. `nvidia-smi nvlink -e` names the link. Check cartridge and cable at both ends.
 """,
         gpu=ber_high,
@@ -292,10 +301,10 @@ CHECKS = (
     Check(
         name="nvlink_errors",
         levels=(Level.WARN,),
-        help="An NVLink had errors that were mended.",
+        help="An NVLink had errors and recovered.",
         steps="""\
-1. One is no reason to act: not every job notices.
-2. They come again: drain the node and reset the GPUs that share the link; then the vendor's diagnostics.
+1. One error needs no action: few jobs are affected.
+2. If it recurs: drain the node and reset the GPUs that share the link; then run the vendor's diagnostics.
 """,
         gpu=errors,
         windows=(ERRORS_SOON, RECOVERIES),
@@ -305,11 +314,11 @@ CHECKS = (
     Check(
         name="nvlink_slow",
         levels=(Level.WARN,),
-        help="An NVLink is slower than its product's, or than its neighbours.",
+        help="An NVLink is slower than its product's speed, or than its neighbours.",
         steps="""\
 1. `nvidia-smi nvlink -s` names the link.
-2. Reset the GPUs that share it when the node is free: links are trained then.
-3. It stays slow: reseat or replace the board, or what the link leads to.
+2. Reset the GPUs that share it when the node is idle: this trains the links.
+3. If it stays slow: reseat or replace the board or the peer.
 """,
         gpu=slow,
         after=5 * MINUTE,

@@ -19,15 +19,17 @@ GENERATION = SampleWindow("gpumon_gpu_pcie_link_generation", 10 * MINUTE)
 REPLAY_SHARE = Limit(
     "pcie_replay_ratio",
     1.0,
-    "Replays of a PCIe link, as a share of what its kind may have at most.",
+    "Maximum rate of PCIe replays, as a multiple of what is normal for its generation.",
     Range(0, 100, above=True),
 )
-BUSY_SHARE = Limit("pcie_busy_ratio", 0.1, "Busy share from which a GPU should run its PCIe link at full speed.", SHARE)
+BUSY_SHARE = Limit(
+    "pcie_busy_ratio", 0.1, "Minimum busy share at which a GPU must run its PCIe link at full speed.", SHARE
+)
 REPLAYS_A_LANE = 0.48
-"""A minute at generation 3, twice that for each later one: as DCGM has it, which ends at generation 5."""
+"""Replays a minute at generation 3, doubled for each later one, as in DCGM, which covers up to generation 5."""
 _THIRD = 3
 _SLACK = 30.0
-"""Seconds by which a window that is covered may seem not to be: readings are 15 s apart."""
+"""Seconds by which an observed window may be too short: readings are 15 s apart."""
 
 
 def width(gpu: GpuCase) -> Finding | None:
@@ -41,7 +43,7 @@ def width(gpu: GpuCase) -> Finding | None:
 
 
 def generation(gpu: GpuCase) -> Finding | None:
-    """Idle GPUs lower it by design, and say nothing of what they would do at work."""
+    """Return a finding only for busy GPUs: idle ones lower the generation by design."""
     now, most = gpu.now.pcie_link_generation, gpu.now.pcie_link_generation_max
     busy = gpu.facts.limit(BUSY_SHARE)
     if busy is None:
@@ -68,8 +70,8 @@ def replays(gpu: GpuCase) -> Finding | None:
     most = math.ceil(share * REPLAYS_A_LANE * 2 ** (max(of, _THIRD) - _THIRD) * lanes)
     rate = sum(one.gain for one in gpu.growth(REPLAYS)) / (REPLAYS.seconds / MINUTE)
     if rate <= most:
-        return PASSED
-    reason = f"The PCIe link sends {rate:.0f} packets a minute again; {most} are normal for its kind."
+        return WELL
+    reason = f"The PCIe link sends {rate:.0f} packets a minute again; up to {most} are normal for its kind."
     return warn(reason, Action.INSPECT, replays_per_minute=rate, normal_per_minute=float(most))
 
 
@@ -85,7 +87,7 @@ def errors(gpu: GpuCase) -> Finding | None:
 
 
 def aer(gpu: GpuCase) -> Finding:
-    """What the kernel says of the GPU's own address, or of a port that leads to it alone."""
+    """Return a finding for AER messages of the GPU's own address, or of a port that leads only to it."""
     cleared = gpu.cleared("pcie_fatal_error") or 0.0
     own = {gpu.state.bus_id, gpu.state.port_above}
     found = [
@@ -107,9 +109,9 @@ CHECKS: tuple[Check, ...] = (
         name="pcie_fatal_error",
         help="The kernel reported a fatal error of the GPU's PCIe link.",
         steps="""\
-1. Drain the node: such errors come before a GPU falls off the bus.
-2. `journalctl -k -g AER` names the port and the error. Reboot the node.
-3. It comes again: reseat the board or its riser; check power.
+1. Drain the node: such errors precede the loss of a GPU.
+2. `journalctl -k -g AER` shows the port and the error. Reboot the node.
+3. If it recurs: reseat the board or its riser; check power.
 """,
         gpu=aer,
         latch=Latch(),
@@ -118,11 +120,11 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="pcie_errors",
         levels=(Level.WARN, Level.FAIL),
-        help="The GPU counted PCIe errors that are not corrected.",
+        help="The GPU counted uncorrected PCIe errors.",
         steps="""\
-1. Fatal ones: drain the node and reboot it. Others: watch whether they come again.
-2. `journalctl -k -g AER` names the port and the error.
-3. They come again: reseat the board or its riser; update the firmware of board and host.
+1. Fatal errors: drain and reboot the node. Others: watch whether they recur.
+2. `journalctl -k -g AER` shows the port and the error.
+3. If they recur: reseat the board or its riser; update the firmware of board and host.
 """,
         gpu=errors,
         latch=Latch(quiet=DAY),
@@ -131,11 +133,11 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="pcie_width_degraded",
-        help="The GPU's PCIe link has fewer lanes than GPU and slot allow.",
+        help="The GPU's PCIe link has fewer lanes than GPU and slot support.",
         steps="""\
-1. Drain the node: copies between host and GPU are slow, and with them whole jobs.
-2. Reboot it: links are trained then.
-3. It stays narrow: reseat the board, the riser or the cable; look for dirt and bent pins.
+1. Drain the node: copies between host and GPU are slow, and so are whole jobs.
+2. Reboot it: links are trained at boot.
+3. If it stays narrow: reseat the board, the riser or the cable; check for dirt and bent pins.
 """,
         gpu=width,
         after=5 * MINUTE,
@@ -144,11 +146,11 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="pcie_generation_degraded",
         levels=(Level.WARN,),
-        help="The GPU's PCIe link stays below its speed though the GPU works.",
+        help="The GPU's PCIe link stays below its speed under load.",
         steps="""\
-1. `nvidia-smi -q -d PERFORMANCE,CLOCK` and `lspci -vv`: LnkSta against LnkCap, on the GPU and the port above it.
-2. Reboot the node; check the BIOS' setting of the slot.
-3. It stays slow: reseat the board, the riser or the cable.
+1. `nvidia-smi -q -d PERFORMANCE,CLOCK` and `lspci -vv`: compare LnkSta with LnkCap, also on the port above the GPU.
+2. Reboot the node; check the slot's BIOS setting.
+3. If it stays slow: reseat the board, the riser or the cable.
 """,
         gpu=generation,
         windows=(BUSY, GENERATION),
@@ -158,9 +160,9 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="pcie_replays",
         levels=(Level.WARN,),
-        help="The GPU's PCIe link repeats more packets than its kind may.",
+        help="The GPU's PCIe link repeats more packets than is normal for its generation.",
         steps="""\
-1. Since when, and which of the node's GPUs? One alone has a bad link; all of them share a cause.
+1. Since when, and on which of the node's GPUs? One alone has a bad link; if all are affected, they share a cause.
 2. Reseat the board, the riser or the cable at the next maintenance; watch for Xid 79.
 """,
         gpu=replays,

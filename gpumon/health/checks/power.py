@@ -1,4 +1,4 @@
-"""CHECKS: power: brakes, limits that somebody else has set, a draw that cannot be."""
+"""CHECKS: power: brakes, limits set from outside, implausible readings."""
 
 from __future__ import annotations
 
@@ -12,37 +12,33 @@ from gpumon.model.gpu import Gpu
 BRAKED = SampleWindow("gpumon_gpu_clock_event_seconds_total", MINUTE)
 CAPPED = SampleWindow("gpumon_gpu_clock_event_active", 30 * MINUTE)
 CAPPED_SHARE = Limit(
-    "power_capped_ratio", 0.8, "Share of half an hour in which a limit that is too low holds back.", SHARE
+    "power_capped_ratio", 0.8, "Minimum share of half an hour in which a low limit restricts the GPU.", SHARE
 )
-LIMIT_SHARE = Limit("power_limit_ratio", 0.8, "Power limit, as a share of the board's default, that is too low.", SHARE)
-LEAST_WATTS = Limit("min_power_watts", 12.0, "Power under load that no GPU can do with, however small it is.", AMOUNT)
-LEAST_DRAW = Limit(
-    "min_power_ratio", 0.05, "Power under load, as a share of the limit, that no GPU can do with.", Range(0, 1)
-)
-MOST_DRAW = Limit(
-    "max_power_ratio", 1.25, "Power, as a share of the highest limit, that no GPU can draw.", Range(1, 10)
-)
+LIMIT_SHARE = Limit("power_limit_ratio", 0.8, "Minimum power limit, as a share of the board's default.", SHARE)
+LEAST_WATTS = Limit("min_power_watts", 12.0, "Minimum plausible power under load in watts.", AMOUNT)
+LEAST_DRAW = Limit("min_power_ratio", 0.05, "Minimum plausible power under load, as a share of the limit.", Range(0, 1))
+MOST_DRAW = Limit("max_power_ratio", 1.25, "Maximum plausible power, as a share of the highest limit.", Range(1, 10))
 LOADED = 0.8
-"""Utilization from which on a GPU is under load."""
+"""Minimum utilization at which a GPU is under load."""
 _TOLERANCE = 0.99
-"""Limits are told in milliwatts, and rounded on the way."""
+"""Rounding error of limits, which the driver reports in milliwatts."""
 
 
 def brake(gpu: GpuCase) -> Finding | None:
-    """A brake that comes and goes shows in its counter alone."""
+    """Return a finding from the counter: a brake that comes and goes shows only there."""
     active = (gpu.now.clock_event_active or {}).get("hw_power_brake")
     counted = with_labels(gpu.series(BRAKED), reason="hw_power_brake")
     if active is None and counted is None:
         return None
     gained = counted.gain if counted is not None else 0.0
     if not active and gained <= 0:
-        return PASSED
-    reason = "The power brake holds it down: the supplies, or the rack, ask for less power at once."
+        return WELL
+    reason = "The power brake is active: the power supplies or the rack request less power."
     return fail(reason, Action.INSPECT, hw_power_brake_active=active or 0.0, hw_power_brake_seconds=gained)
 
 
 def cap(gpu: GpuCase) -> Finding | None:
-    """Running into the board's own limit, or the one that was asked for, is what limits are for."""
+    """Return a finding for a limit that is too low. Running at the board's own or the requested limit is normal."""
     most = gpu.facts.limit(CAPPED_SHARE)
     if most is None:
         return OFF
@@ -55,24 +51,26 @@ def cap(gpu: GpuCase) -> Finding | None:
     if share is None:
         return None
     if share <= most:
-        return PASSED
-    reason = f"Its power limit of {gpu.now.power_limit_watts:.0f} W, {low}, held it back {share:.0%} of half an hour."
+        return WELL
+    reason = (
+        f"Its power limit of {gpu.now.power_limit_watts:.0f} W, {low}, restricted it for {share:.0%} of half an hour."
+    )
     return warn(reason, Action.NONE, power_limit_watts=gpu.now.power_limit_watts, power_capped_ratio=round(share, 2))
 
 
 def _too_low(gpu: GpuCase) -> str | None:
-    """In words, beside what the limit is too low."""
+    """Return what the limit is lower than, as text."""
     now, share = gpu.now, gpu.facts.limit(LIMIT_SHARE)
     limit, asked, default = now.power_limit_watts or 0.0, now.power_limit_requested_watts, now.power_limit_default_watts
     if asked is not None and limit < _TOLERANCE * asked:
         return f"set from outside below the {asked:.0f} W asked for"
     if default is not None and share is not None and limit < share * default:
-        return f"well below the board's {default:.0f} W"
+        return f"far below the board's {default:.0f} W"
     return None
 
 
 def implausible(gpu: GpuCase) -> Finding | None:
-    """Idle, any GPU may draw next to nothing."""
+    """Return None for an idle GPU, which may draw almost nothing."""
     draw, limit = gpu.now.power_watts, gpu.now.power_limit_watts
     least, most = gpu.facts.limit(LEAST_DRAW), gpu.facts.limit(MOST_DRAW)
     if draw is None or not limit:
@@ -86,7 +84,7 @@ def implausible(gpu: GpuCase) -> Finding | None:
 
 
 def _implausible(now: Gpu, words: str) -> Finding:
-    reason = f"It says that it draws {now.power_watts:.0f} W {words}: that cannot be."
+    reason = f"It reports a power draw of {now.power_watts:.0f} W {words}: this is not plausible."
     return warn(
         reason, Action.INSPECT, power_watts=now.power_watts or 0.0, power_limit_watts=now.power_limit_watts or 0.0
     )
@@ -97,9 +95,9 @@ CHECKS = (
         name="gpu_power_brake",
         help="The power brake slows the GPU down.",
         steps="""\
-1. One node: a power supply that failed or lost its feed (the BMC's log). Many at once: the rack's or row's power cap.
-2. `nvidia-smi -q -d PERFORMANCE` says `HW Power Brake Slowdown: Active`; jobs run at a fraction of their speed.
-3. It stays with all supplies well: the board's or the tray's power circuit is at fault.
+1. One node: a power supply that failed or lost its feed (the BMC's log). Many nodes: the rack's or row's power cap.
+2. `nvidia-smi -q -d PERFORMANCE` shows `HW Power Brake Slowdown: Active`; jobs run at a fraction of their speed.
+3. If it persists with all supplies healthy, the board's or the tray's power circuit is at fault.
 """,
         gpu=brake,
         after=2 * MINUTE,
@@ -108,11 +106,11 @@ CHECKS = (
     Check(
         name="gpu_power_cap_low",
         levels=(WARN,),
-        help="A power limit that is lower than it should be holds the GPU back nearly always.",
+        help="A power limit that is too low restricts the GPU nearly all the time.",
         steps="""\
-1. `nvidia-smi -q -d POWER`: current limit, requested limit, default limit.
-2. Lower than requested: a cap from outside, such as the BMC's or the rack's. Is it meant?
-3. Requested so by somebody: `nvidia-smi -pl` sets it; meant so, set `health.thresholds.power_limit_ratio` lower.
+1. `nvidia-smi -q -d POWER`: compare current, requested and default limit.
+2. Lower than requested: a cap from outside, such as the BMC's or the rack's. Is it intended?
+3. Requested by an operator: change it with `nvidia-smi -pl`. If intended, lower `health.thresholds.power_limit_ratio`.
 """,
         gpu=cap,
         windows=(CAPPED,),
@@ -122,10 +120,10 @@ CHECKS = (
     Check(
         name="gpu_power_implausible",
         levels=(WARN,),
-        help="The power that the GPU says it draws cannot be.",
+        help="The power draw that the GPU reports is not plausible.",
         steps="""\
-1. Compare with the BMC, or with the energy that the neighbours used under the same load.
-2. The sensor is wrong: power limits that rely on it are as well. Reset the GPU; it comes again: replace the board.
+1. Compare with the BMC, or with the energy of neighbours under the same load.
+2. The sensor is faulty, and so is power limiting. Reset the GPU. If it recurs, replace the board.
 """,
         gpu=implausible,
         after=5 * MINUTE,

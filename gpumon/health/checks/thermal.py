@@ -1,4 +1,4 @@
-"""CHECKS: heat: margins, memory."""
+"""CHECKS: temperature of core and memory."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from gpumon.health.products import slowdown_margin
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 _DEGREES, _MARGINS = Range(30, 150), Range(-50, 50)
-"""Colder is no GPU at work, and warmer none that still works."""
-MARGIN = Limit("margin_celsius", 0.0, "Degrees left until a GPU slows down, at which it is too warm.", _MARGINS)
+"""Plausible range: no working GPU is colder or warmer."""
+MARGIN = Limit("margin_celsius", 0.0, "Margin to slowdown in degrees below which a GPU is too warm.", _MARGINS)
 SLOWDOWN = Limit(
     "slowdown_margin_celsius",
     None,
-    "Margin below which the hardware slows a GPU down; unset: that of the product.",
+    "Margin below which the hardware slows a GPU down; if unset, the product's.",
     _MARGINS,
 )
-CORE = Limit("core_celsius", 85.0, "Core temperature that is too warm where the driver tells no margin.", _DEGREES)
-MEMORY = Limit(
-    "memory_celsius", 95.0, "Memory temperature that is too warm where the driver tells no maximum.", _DEGREES
-)
+CORE = Limit("core_celsius", 85.0, "Maximum core temperature if the driver reports no margin.", _DEGREES)
+MEMORY = Limit("memory_celsius", 95.0, "Maximum memory temperature if the driver reports no maximum.", _DEGREES)
 _COOLING = """\
-1. One GPU alone: its heat sink, cold plate or fan. All of a node: inlet air, fans, coolant flow, a neighbour's exhaust.
-2. `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and the BMC's sensors of the same time.
-3. Until it is cooler, lower the load or the power limit (`nvidia-smi -pl`): it runs slower than its neighbours.
+1. One GPU: its heat sink, cold plate or fan. All GPUs of a node: inlet air, fans, coolant flow, a neighbour's exhaust.
+2. `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and the BMC's sensors at the same time.
+3. Until it is cooler, reduce the load or the power limit (`nvidia-smi -pl`): it is slower than its neighbours.
 """
 
 
 def margin_low(gpu: GpuCase) -> Finding | None:
-    """Absolute temperatures differ from product to product: the margin does not, where there is one."""
+    """Return a finding by the margin if there is one, because absolute temperatures differ between products."""
     margin, least = gpu.now.thermal_margin_celsius, gpu.facts.limit(MARGIN)
     if margin is None:
         return _core_hot(gpu)
@@ -53,7 +51,7 @@ def _degrees(count: float) -> str:
 
 
 def _braked(gpu: GpuCase, margin: float) -> bool:
-    """Too hot for the software's way of slowing down; of a product that is not known here, the GPU says so itself."""
+    """Return a finding beyond the software slowdown; for unknown products, from the GPU's own clocks event reasons."""
     limit = gpu.facts.limit(SLOWDOWN)
     offset = slowdown_margin(gpu.now.name or "") if limit is None else limit
     return bool((gpu.now.clock_event_active or {}).get("hw_thermal")) or (offset is not None and margin < offset)
@@ -64,13 +62,15 @@ def _core_hot(gpu: GpuCase) -> Finding | None:
     if core is None:
         return None
     if slowdown is not None and core >= slowdown:
-        reason = f"Its core has {core:.0f} degrees; from {slowdown:.0f} on the hardware slows it down."
+        reason = f"Its core has {core:.0f} degrees; at {slowdown:.0f} on the hardware slows it down."
         return fail(reason, Action.INSPECT, temperature_celsius=core, temperature_slowdown_celsius=slowdown)
     if most is None:
         return OFF
     if core < most:
-        return PASSED
-    return warn(f"Its core has {core:.0f} degrees, of at most {most:.0f}.", Action.INSPECT, temperature_celsius=core)
+        return WELL
+    return warn(
+        f"Its core has {core:.0f} degrees; the maximum is {most:.0f}.", Action.INSPECT, temperature_celsius=core
+    )
 
 
 def memory_hot(gpu: GpuCase) -> Finding | None:
@@ -81,8 +81,8 @@ def memory_hot(gpu: GpuCase) -> Finding | None:
     if most is None:
         return OFF
     if now <= most:
-        return PASSED
-    reason = f"Its memory has {now:.0f} degrees, of at most {most:.0f}."
+        return WELL
+    reason = f"Its memory has {now:.0f} degrees; the maximum is {most:.0f}."
     return warn(reason, Action.INSPECT, memory_temperature_celsius=now, memory_temperature_max_celsius=most)
 
 
@@ -90,7 +90,7 @@ CHECKS = (
     Check(
         name="gpu_thermal_margin_low",
         levels=(FAIL, WARN),
-        help="The GPU is so hot that it slows down.",
+        help="The GPU is so hot that its clocks are reduced.",
         steps=_COOLING,
         gpu=margin_low,
         after=2 * MINUTE,
@@ -100,7 +100,7 @@ CHECKS = (
     Check(
         name="gpu_memory_temperature_high",
         levels=(WARN,),
-        help="The GPU's memory is hotter than it may be.",
+        help="The GPU's memory is hotter than its maximum.",
         steps=_COOLING,
         gpu=memory_hot,
         after=5 * MINUTE,

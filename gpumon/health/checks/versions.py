@@ -1,4 +1,4 @@
-"""CHECKS: versions that differ from what is expected, or from the neighbours."""
+"""CHECKS: versions that differ from the expected ones, or between GPUs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.verdict import PASSED, WARN, Action, Finding, warn
 
 OF_NODE: Mapping[str, str] = {"driver": "The driver", "nccl": "NCCL"}
-"""What every job on the node uses, in words. NCCL's is that of the last run of the probe."""
+"""Software versions of the node. NCCL's is that of the last run of the probe."""
 OF_GPU: Mapping[str, str] = {"vbios": "VBIOS", "inforom": "InfoROM image", "gsp": "GSP firmware"}
-"""Identities of a GPU, in words."""
+"""Firmware versions of a GPU."""
 VERSIONS = (*OF_NODE, *OF_GPU)
-"""What `health.versions` may name."""
+"""Keys that `health.versions` accepts."""
 
 
 def of_node(facts: Facts) -> Finding | None:
-    """Against the configuration alone, as there is only one of each; and where GPUs differ with no majority."""
+    """Compare node versions with the configuration; also report GPUs that differ without a majority."""
     expected = {name: facts.policy.versions[name] for name in OF_NODE if name in facts.policy.versions}
     known = {name: facts.versions[name] for name in expected if name in facts.versions}
     wrong: dict[str, Any] = {name: version for name, version in known.items() if version != expected[name]}
@@ -33,9 +33,9 @@ def of_node(facts: Facts) -> Finding | None:
 
 
 def _undecided(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
-    """What GPUs of one product differ in, and neither most of them nor the configuration says what is right.
+    """Return differences between GPUs of one product without a majority or a configured version.
 
-    With the indices of those that have each version.
+    With the indexes of the GPUs that have each version.
     """
     for name in OF_GPU:
         products: dict[str | None, dict[str, list[int]]] = {}
@@ -49,16 +49,16 @@ def _undecided(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
 
 
 def _tie(name: str, groups: Mapping[str, list[int]]) -> str:
-    """Which GPUs have which version."""
+    """Return which GPUs have which version, as text."""
     has = (
         f"{version} on GPU{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
         for version, indices in groups.items()
     )
-    return f"The {OF_GPU[name]} is {' and '.join(has)}: no majority tells which is right."
+    return f"The {OF_GPU[name]} is {' and '.join(has)}, without a majority."
 
 
 def of_gpu(gpu: GpuCase) -> Finding | None:
-    """Against the configuration, else against what most GPUs of the same product have here."""
+    """Compare with the configuration, else with the majority of GPUs of the same product on this node."""
     if gpu.state.fault is not None or gpu.state.released:
         return None
     wrong = list(_differences(gpu))
@@ -77,11 +77,11 @@ def _differences(gpu: GpuCase) -> Iterator[tuple[str, str]]:
             yield name, f"Its {called} is {version}; {expected} is expected."
         elif expected is None and (most := _most(gpu, name)) is not None and most[0] != version:
             common, count, known = most
-            yield name, f"Its {called} is {version}; {count} of {known} GPUs of this product here have {common}."
+            yield name, f"Its {called} is {version}; {count} of {known} GPUs of this product have {common}."
 
 
 def _most(gpu: GpuCase, name: str) -> tuple[str, int, int] | None:
-    """What more than half of the GPUs of this product have, how many those are, and of how many."""
+    """Return the version of more than half of the product's GPUs, how many have it, and the total."""
     alike = (state.gpu for state in gpu.facts.gpus if state.gpu.name == gpu.now.name and state.fault is None)
     counted = Counter(version for one in alike if (version := getattr(one, name)) is not None)
     common, count = counted.most_common(1)[0]
@@ -92,13 +92,13 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="node_version_drift",
         levels=(WARN,),
-        help="The driver or NCCL has another version than it should, or GPUs differ in firmware with no majority.",
+        help="Driver or NCCL do not have the expected version, or GPUs differ in firmware without a majority.",
         steps="""\
-1. The verdict names what differs; `health.versions` in the configuration says what is expected.
-2. Install the expected version, or correct the configuration where the change was meant.
-3. NCCL's version is that of the last run of the probe: of its Python (`probe.python`), not of the jobs' images.
-4. No firmware is that of most GPUs: ask the vendor which is right, and name it in `health.versions`. Then those that
-   differ are told one by one (`gpu_version_drift`).
+1. The verdict names the difference; `health.versions` sets the expected versions.
+2. Install the expected version, or update the configuration if the change is intended.
+3. NCCL's version is that of the last run of the probe (`probe.python`), not of the jobs' images.
+4. If no firmware has a majority, ask the vendor which is right and set it in `health.versions`. GPUs that differ
+   then have their own verdict (`gpu_version_drift`).
 """,
         node=of_node,
         after=15 * MINUTE,
@@ -106,11 +106,11 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="gpu_version_drift",
         levels=(WARN,),
-        help="The GPU's firmware has another version than it should, or than its neighbours'.",
+        help="The GPU's firmware does not have the expected version, or its neighbours' version.",
         steps="""\
 1. `gpumon inventory` shows VBIOS, InfoROM and GSP firmware of all GPUs side by side.
-2. A board that was replaced often comes with another VBIOS: have the vendor's firmware flashed, in a maintenance.
-3. It is meant to be so: name the version in `health.versions`, or the check in `health.disabled_checks`.
+2. A replaced board often has another VBIOS: have the vendor's firmware flashed, in a maintenance window.
+3. If it is intended: set the version in `health.versions`, or disable the check (`health.disabled_checks`).
 """,
         gpu=of_gpu,
         after=15 * MINUTE,

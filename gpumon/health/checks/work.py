@@ -1,4 +1,4 @@
-"""CHECKS: what holds a GPU: processes that cannot end, memory without a process, work that does not go on, settings."""
+"""CHECKS: what occupies a GPU: stuck processes, memory without a process, stalled work, settings."""
 
 from __future__ import annotations
 
@@ -10,24 +10,32 @@ from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import OFF, PASSED, WARN, Action, Finding, fail, warn
 
 STUCK = Limit(
-    "stuck_process_seconds", 5 * MINUTE, "Time for which a process that holds a GPU may sit in the kernel.", COUNT
+    "stuck_process_seconds",
+    5 * MINUTE,
+    "Maximum time for which a process that holds a GPU may be blocked in the kernel.",
+    COUNT,
 )
-ORPHANED = Limit("orphaned_memory_bytes", 4.0 * (1 << 30), "Memory in use by nobody that is a verdict.", Range(1 << 20))
+ORPHANED = Limit(
+    "orphaned_memory_bytes",
+    4.0 * (1 << 30),
+    "Minimum memory in use without a process that is a verdict.",
+    Range(1 << 20),
+)
 SPIN = 15 * MINUTE
 BUSY = SampleWindow("gpumon_gpu_utilization_ratio", SPIN)
 DRAW = SampleWindow("gpumon_gpu_power_watts", SPIN)
 TRAFFIC = SampleWindow("gpumon_gpu_dram_active_ratio", SPIN)
-SPIN_BUSY = Limit("spin_utilization_ratio", 0.95, "Utilization from which on a GPU is busy all the time.", SHARE)
-SPIN_DRAW = Limit("spin_power_ratio", 0.35, "Power, as a share of the limit, below which busy GPUs do nothing.", SHARE)
+SPIN_BUSY = Limit("spin_utilization_ratio", 0.95, "Minimum utilization at which a GPU counts as busy.", SHARE)
+SPIN_DRAW = Limit("spin_power_ratio", 0.35, "Maximum power, as a share of the limit, of busy GPUs that stall.", SHARE)
 SPIN_TRAFFIC = Limit(
-    "spin_dram_ratio", 0.05, "Share of the memory bandwidth above which busy GPUs do something.", Range(0, 1)
+    "spin_dram_ratio", 0.05, "Minimum share of the memory bandwidth at which busy GPUs do work.", Range(0, 1)
 )
 
 
 def process_stuck(facts: Facts) -> Finding | None:
-    """Their GPUs cannot be given to anybody else, nor be reset.
+    """Return a failure: these GPUs can be neither assigned nor reset.
 
-    Who may not see what others hold has no such verdict: gpumon_collector_denied says so, and the log once.
+    Without permission to see other users' files there is no verdict: gpumon_collector_denied and the log report that.
     """
     longest = facts.limit(STUCK)
     if longest is None:
@@ -43,13 +51,13 @@ def process_stuck(facts: Facts) -> Finding | None:
     who = "A process that holds" if len(stuck) == 1 else f"{len(stuck)} processes that hold"
     what = f"GPU {gpus}" if gpus else "NVIDIA's devices"
     reason = (
-        f"{who} {what} {'has' if len(stuck) == 1 else 'have'} not come back from the kernel for {minutes:.0f} minutes."
+        f"{who} {what} {'has' if len(stuck) == 1 else 'have'} not returned from the kernel for {minutes:.0f} minutes."
     )
     return fail(reason, Action.REBOOT, stuck_processes=float(len(stuck)), gpus=gpus)
 
 
 def memory_orphaned(gpu: GpuCase) -> Finding | None:
-    """In a container NVML names no process of others, and on a Grace host the kernel uses the GPU's memory."""
+    """Return None in a container, where NVML lists no other processes, and on Grace, whose kernel uses GPU memory."""
     now, least = gpu.now, gpu.facts.limit(ORPHANED)
     if least is None:
         return OFF
@@ -58,13 +66,13 @@ def memory_orphaned(gpu: GpuCase) -> Finding | None:
     if now.mig_mode or gpu.state.c2c_links or is_coherent(now.name or ""):
         return None
     if now.memory_used_bytes < least or now.processes:
-        return PASSED
-    reason = f"{now.memory_used_bytes / (1 << 30):.0f} GiB of its memory are in use, and no process has it."
+        return WELL
+    reason = f"{now.memory_used_bytes / (1 << 30):.0f} GiB of its memory are in use without a process."
     return warn(reason, Action.RESET, memory_used_bytes=now.memory_used_bytes)
 
 
 def spin(gpu: GpuCase) -> Finding | None:
-    """A kernel that waits for a peer runs, and does nothing: it reads no memory and draws little power."""
+    """Return a warning for a kernel that waits for a peer: it runs, reads no memory and draws little power."""
     busy, low = gpu.facts.limit(SPIN_BUSY), gpu.facts.limit(SPIN_DRAW)
     limit, now = gpu.now.power_limit_watts, gpu.now.utilization_ratio
     if busy is None or low is None:
@@ -79,12 +87,12 @@ def spin(gpu: GpuCase) -> Finding | None:
     if utilization < busy or draw >= low * limit or _reads_memory(gpu):
         return PASSED
     at_most = f"at no more than {draw:.0f} W of {limit:.0f}"
-    reason = f"It was busy {utilization:.0%} of 15 minutes {at_most}: its kernels seem to wait."
+    reason = f"It was busy {utilization:.0%} of 15 minutes {at_most}: its kernels probably wait for a peer."
     return warn(reason, Action.RESTART, utilization_ratio=round(utilization, 3), power_watts=round(draw))
 
 
 def _reads_memory(gpu: GpuCase) -> bool:
-    """As far as performance monitoring says so."""
+    """Return whether the memory is idle, if performance monitoring reports it."""
     most, traffic = gpu.facts.limit(SPIN_TRAFFIC), gpu.mean(TRAFFIC)
     return most is not None and traffic is not None and traffic > most
 
@@ -93,12 +101,12 @@ def persistence_off(gpu: GpuCase) -> Finding | None:
     mode = gpu.now.persistence_mode
     if mode is None:
         return None
-    reason = "Persistence mode is off: each first user waits for the GPU, and its settings and counters are lost."
-    return PASSED if mode else warn(reason, persistence_mode=mode)
+    reason = "Persistence mode is off: each first user waits for the GPU, and settings and counters are lost."
+    return WELL if mode else warn(reason, persistence_mode=mode)
 
 
 def settings_pending(gpu: GpuCase) -> Finding | None:
-    """A change of ECC or MIG that was asked for and forgotten takes effect at the next reset, whenever that is."""
+    """Return a warning for a requested ECC or MIG change, which takes effect at the next reset."""
     now = gpu.now
     pairs = {"ECC": (now.ecc_mode, now.ecc_mode_pending), "MIG": (now.mig_mode, now.mig_mode_pending)}
     known = {name: pair for name, pair in pairs.items() if None not in pair}
@@ -106,20 +114,21 @@ def settings_pending(gpu: GpuCase) -> Finding | None:
         return None
     waiting = [f"{name} {'on' if pending else 'off'}" for name, (mode, pending) in known.items() if mode != pending]
     if not waiting:
-        return PASSED
-    return warn(f"A change waits for a reset: {' and '.join(waiting)}.", Action.RESET, pending=", ".join(waiting))
+        return WELL
+    return warn(
+        f"A change is pending until a reset: {' and '.join(waiting)}.", Action.RESET, pending=", ".join(waiting)
+    )
 
 
 CHECKS = (
     Check(
         name="gpu_process_stuck",
-        help="A process that holds a GPU cannot end.",
+        help="A process that holds a GPU is blocked in the kernel.",
         steps="""\
-1. `ps -eo pid,stat,wchan:30,etime,comm | awk '$2 ~ /^D/'`, and `cat /proc/PID/stack` as root: in the driver, or in a
-   file system that hangs?
-2. A file system: bring its server back, and the process goes on.
-3. The driver: drain the node and reboot it. SIGKILL does nothing, and as long as the process holds the GPU a reset is
-   refused.
+1. `ps -eo pid,stat,wchan:30,etime,comm | awk '$2 ~ /^D/'`, and `cat /proc/PID/stack` as root: is it in the driver,
+   or in a file system that hangs?
+2. File system: restore its server, and the process continues.
+3. Driver: drain and reboot the node. SIGKILL has no effect, and a reset is refused while the process holds the GPU.
 """,
         node=process_stuck,
         limits=(STUCK,),
@@ -128,10 +137,10 @@ CHECKS = (
     Check(
         name="gpu_memory_orphaned",
         levels=(WARN,),
-        help="Memory of the GPU is in use, and no process has it.",
+        help="Memory of the GPU is in use without a process.",
         steps="""\
-1. `fuser -v /dev/nvidia*` as root: a process of a container that the driver does not list, or one that cannot end?
-2. End it. Nothing there: drain the GPU and `nvidia-smi --gpu-reset -i <uuid>`.
+1. `fuser -v /dev/nvidia*` as root: a process of a container that the driver does not list, or one that cannot exit?
+2. End it. If there is none: drain the GPU and run `nvidia-smi --gpu-reset -i <uuid>`.
 """,
         gpu=memory_orphaned,
         after=5 * MINUTE,
@@ -141,12 +150,12 @@ CHECKS = (
     Check(
         name="gpu_spin",
         levels=(WARN,),
-        help="The GPU is busy all the time and draws little power, as one does that waits for a peer.",
+        help="The GPU is busy all the time with low power, as when it waits for a peer.",
         steps="""\
-1. All GPUs of a job at once: a collective waits. Find the rank that does not (`py-spy dump`, NCCL's flight recorder),
-   and look at the verdicts of its node.
+1. All GPUs of a job: a collective waits. Find the rank that does not (`py-spy dump`, NCCL's flight recorder),
+   and check the verdicts of its node.
 2. Restart the job from its checkpoint.
-3. Light work that is meant so (small kernels, one stream): set `health.thresholds.spin_power_ratio` lower.
+3. If light work is intended (small kernels, one stream): lower `health.thresholds.spin_power_ratio`.
 """,
         gpu=spin,
         windows=(BUSY, DRAW, TRAFFIC),
@@ -158,7 +167,7 @@ CHECKS = (
         levels=(WARN,),
         help="Persistence mode is off.",
         steps="""\
-1. `systemctl enable --now nvidia-persistenced`; where there is no daemon, `nvidia-smi -pm 1` after each boot.
+1. `systemctl enable --now nvidia-persistenced`; without that daemon, `nvidia-smi -pm 1` after each boot.
 """,
         gpu=persistence_off,
         after=15 * MINUTE,
@@ -167,10 +176,10 @@ CHECKS = (
     Check(
         name="gpu_settings_pending",
         levels=(WARN,),
-        help="A change of the GPU's ECC or MIG mode has been waiting for a reset for an hour.",
+        help="A change of the GPU's ECC or MIG mode has been pending for an hour.",
         steps="""\
 1. `nvidia-smi -q -d ECC` and `nvidia-smi --query-gpu=mig.mode.current,mig.mode.pending --format=csv`.
-2. Meant so: reset the GPU when it is free. Not: take it back (`nvidia-smi -e 1`, `nvidia-smi -mig 0`).
+2. If intended: reset the GPU when it is idle. If not: revert it (`nvidia-smi -e 1`, `nvidia-smi -mig 0`).
 """,
         gpu=settings_pending,
         after=HOUR,

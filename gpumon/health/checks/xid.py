@@ -1,4 +1,4 @@
-"""CHECKS: what the driver reports as the end of a GPU's work: critical Xids, and SXids of NVSwitches."""
+"""CHECKS: critical Xids, and SXids of NVSwitches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import FALLEN_OFF, SXID, ErrorEvent
 
 RECURRING = Limit(
-    "xid_recurring", 5, "Bursts of one critical Xid on one GPU within 24 hours that no reset cures.", COUNT
+    "xid_recurring",
+    5,
+    "Minimum number of events of one critical Xid on one GPU within 24 hours that is a verdict.",
+    COUNT,
 )
 
 _ACTIONS = {
@@ -52,13 +55,13 @@ _ACTIONS = {
 _ORDER = list(ACTIONS)
 
 MEMORY = frozenset({48, 63, 64, 92, 94, 95, 140, 154, 156, 157, 160, 161, 168, 171, 172})
-"""Xids of an error of the memory, and what the driver says beside them."""
+"""Xids of a memory error, and those that the driver reports with it."""
 LINKS = frozenset(row.code for row in xids.TABLE if row.kind is Class.LINK) | {RECOVERY_ACTION}
-"""The same of links."""
+"""Xids of a link error, and those that the driver reports with it."""
 
 
 class Told(NamedTuple):
-    """A burst of a GPU, and what it means on this host."""
+    """An Xid event of a GPU, and its meaning on this host."""
 
     event: ErrorEvent
     means: Explanation
@@ -69,12 +72,12 @@ class Told(NamedTuple):
 
     @property
     def action(self) -> Action:
-        """What the catalogue's words ask for; all that is not in the list is for a person."""
+        """Actions by the catalogue's immediate action; all others need an inspection."""
         return _ACTIONS.get(self.means.action, Action.INSPECT)
 
     @property
     def critical(self) -> bool:
-        """Of an Xid 74 some registers mean little or nothing."""
+        """Return whether an Xid 74 has only harmless registers."""
         harmless = self.code == NVLINK and self.action is Action.NONE
         return self.means.severity is Severity.CRITICAL and not harmless
 
@@ -84,7 +87,10 @@ class Told(NamedTuple):
 
 
 def told(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[Told]:
-    """What counts for this check: of the last so many seconds, or else of this boot. Of advice only the newest."""
+    """Return the relevant events: of the last `seconds`, or of this boot.
+
+    For a recovery action only the newest counts.
+    """
     facts = gpu.facts
     events = [
         event
@@ -98,35 +104,38 @@ def told(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[Tol
 
 
 def unplanned(gpu: GpuCase, check: str, seconds: float) -> Iterator[Told]:
-    """The same, for who counts how often it comes: less what came in maintenance."""
-    return (one for one in told(gpu, check, seconds) if not gpu.facts.in_maintenance(one.event))
+    """Return the events for counting, without those during maintenance."""
+    return (one for one in told(gpu, check, seconds) if not gpu.facts.planned(one.event))
 
 
 def age(event: ErrorEvent, facts: Facts) -> float:
-    """Seconds since it came last."""
+    """Return seconds since the last event."""
     return facts.now.wall - event.last_wall
 
 
 def worst(found: Sequence[Told]) -> Told:
-    """The one that asks for most; the newest of several, and advice only where nothing gives its reason."""
+    """Return the event with the most severe action, the newest of several.
+
+    A recovery action counts only without another cause.
+    """
     return max(found, key=lambda one: (_ORDER.index(one.action), one.code != RECOVERY_ACTION, one.event.last_wall))
 
 
 def evidence(found: Sequence[Told]) -> dict[str, Any]:
-    """Codes: that of the worst, and those beside it."""
+    """Return the codes: the worst one, and the others."""
     first = worst(found).code
     also = sorted({one.code for one in found} - {first})
     return {"xid": first} | ({"also": ", ".join(map(str, also))} if also else {})
 
 
 def codes(verdict: Verdict) -> set[int]:
-    """The Xids that a verdict is about."""
+    """Return the Xids of a verdict."""
     also = str(verdict.evidence.get("also", "")).split(", ")
     return {int(code) for code in (verdict.evidence.get("xid"), *also) if code}
 
 
 def is_taken_back(gpu: GpuCase, check: str, known: Iterable[Told]) -> bool:
-    """Whether its verdict is about the driver's advice alone, and there is newer advice, which it is not about."""
+    """Return whether a verdict about the driver's recovery action is superseded by a newer one."""
     verdict = gpu.facts.open.get((check, gpu.device))
     advised = verdict is not None and codes(verdict) == {RECOVERY_ACTION}
     return advised and any(one.code == RECOVERY_ACTION for one in known)
@@ -138,7 +147,7 @@ def reason(found: Sequence[Told]) -> str:
 
 
 def nvswitch_error(facts: Facts) -> Finding | None:
-    """Of this boot: a fatal one, or else the newest of the last day."""
+    """Return SXid events of this boot: fatal ones, else the newest of the last day."""
     key = ("nvswitch_error", NODE)
     cleared = facts.cleared.get(key, 0.0)
     found = [
@@ -170,12 +179,12 @@ def recurring(gpu: GpuCase) -> Finding | None:
         return PASSED
     code, times = counted[0]
     last = [one for one in found if one.code == code][-1]
-    words = f"{last.words} It came {times} times within 24 hours: a reset does not cure it."
+    words = f"{last.words} It came {times} times within 24 hours: resets do not help."
     return fail(words, Action.INSPECT, at=last.event.last_wall, xid=code, events=times)
 
 
 def critical(gpu: GpuCase) -> Finding | None:
-    """Of all since the last repair the one that asks for most."""
+    """Return the most severe Xid since the last repair."""
     known = tuple(told(gpu, "gpu_xid_critical"))
     found = [one for one in known if one.critical]
     if not found:
@@ -184,8 +193,8 @@ def critical(gpu: GpuCase) -> Finding | None:
     return fail(reason(found), worst(found).action, at=at, **evidence(found))
 
 
-def explained(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Whether all the Xids of a verdict are explained by another verdict."""
+def explained(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+    """Return whether another verdict explains all Xids of this one."""
     found = codes(verdict)
     match cause.check:
         case "gpu_row_remap_failed" | "gpu_ecc_sram_threshold":
@@ -203,22 +212,22 @@ CHECKS = (
     Check(
         name="nvswitch_error",
         levels=(FAIL, WARN),
-        help="An NVSwitch reported an error to the kernel log (SXid).",
+        help="An NVSwitch reported an error in the kernel log (SXid).",
         steps="""\
-1. A fatal one: drain the node and reboot it; its GPUs and NVSwitches have to be reset together.
-2. Others: watch the NVLinks; several of one port point to a link. A day without, and the warning goes.
-3. The fabric manager's log names port and peer. It comes again: the vendor's diagnostics.
+1. Fatal: drain and reboot the node; its GPUs and NVSwitches must be reset together.
+2. Others: watch the NVLinks; several errors of one port point to a link. The warning clears after a day without errors.
+3. The fabric manager's log names port and peer. If it recurs: run the vendor's diagnostics.
 """,
         node=nvswitch_error,
         latch=Latch(),
     ),
     Check(
         name="gpu_xid_recurring",
-        help="The same critical Xid comes again and again on one GPU.",
+        help="The same critical Xid recurs on one GPU.",
         steps="""\
-1. Drain the node, and take the GPU out of service: what was tried did not help.
-2. Run the vendor's diagnostics (`dcgmi diag -r 4`), and look at power, seating and cooling of this board.
-3. Open a case with the vendor; `/api/v1/events` has what came when.
+1. Drain the node and take the GPU out of service: resets did not help.
+2. Run the vendor's diagnostics (`dcgmi diag -r 4`), and check power, seating and cooling of this board.
+3. Open a case with the vendor; `/api/v1/events` has the history.
 """,
         gpu=recurring,
         latch=Latch(quiet=DAY, repair=False),
@@ -228,9 +237,9 @@ CHECKS = (
         name="gpu_xid_critical",
         help="The driver reported an error of the GPU's hardware, firmware or links.",
         steps="""\
-1. Drain the node: memory, link, firmware or bus of this GPU are at fault, not the job.
-2. Do what the verdict asks for; `gpumon xid CODE` explains any code or line of the kernel log.
-3. The same code after the reset: run the vendor's diagnostics and replace the board.
+1. Drain the node: memory, link, firmware or bus of this GPU failed, not the job.
+2. Do what the verdict says; `gpumon xid CODE` explains any code or kernel log message.
+3. If the same code recurs after the reset: run the vendor's diagnostics and replace the board.
 """,
         gpu=critical,
         latch=Latch(),

@@ -1,4 +1,4 @@
-"""CHECKS: Xids that a person should look at in the daytime, and what many of them together mean."""
+"""CHECKS: Xids that need attention during working hours, and conclusions from several of them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.snapshot import CONTAINER
 
-REPEATED = Limit("xid_app_repeated", 2, "Bursts of Xid 13, 31 or 109 on one GPU alone within 24 hours.", COUNT)
-STORM = Limit("xid_storm_per_minute", 100, "Lines a minute of one Xid that are a storm.", COUNT)
+REPEATED = Limit(
+    "xid_app_repeated",
+    2,
+    "Minimum number of Xid 13, 31 or 109 events on one GPU alone within 24 hours that is a verdict.",
+    COUNT,
+)
+STORM = Limit("xid_storm_per_minute", 100, "Minimum number of log messages a minute of one Xid that is a storm.", COUNT)
 
 _STICKS = {13: Action.INSPECT, 31: Action.INSPECT, 109: Action.RESET}
-"""Xids of an application that are the GPU's fault when they come back to one GPU alone, and what to do then."""
+"""Application Xids that point to the GPU if they recur on one GPU alone, with the action."""
 _EXCEPTION, _TIMEOUT, _CONTAINED = 13, 109, 94
 _UNIT = re.compile(r"\bGPC (\d+), TPC (\d+)")
 _LINES = SampleWindow("gpumon_gpu_xid_errors_total", MINUTE)
@@ -31,7 +36,7 @@ _SHORTEST = MINUTE / 2
 
 
 def warning(gpu: GpuCase) -> Finding | None:
-    """Those of this boot and the last day. What another Xid has cancelled is over at once."""
+    """Return events of this boot and the last day, without those that another Xid cancelled."""
     catalogue = gpu.facts.catalogue
     recent = [one for one in told(gpu, "gpu_xid") if age(one.event, gpu.facts) <= DAY]
     found = [one for one in recent if _warns(one, catalogue)]
@@ -41,13 +46,13 @@ def warning(gpu: GpuCase) -> Finding | None:
     at = max(one.event.last_wall for one in found)
     contained = sum(one.code == _CONTAINED and not gpu.facts.in_maintenance(one.event) for one in found)
     if contained > 1:
-        words = f"Xid {_CONTAINED}, a contained memory error, came {contained} times within 24 hours."
+        words = f"Xid {_CONTAINED}, a contained memory error, occurred {contained} times within 24 hours."
         return fail(words, Action.RESET, at=at, xid=_CONTAINED, events=contained)
     return warn(reason(found), worst(found).action, at=at, **evidence(found))
 
 
 def _warns(one: Told, catalogue: Catalogue) -> bool:
-    """Applications have checks of their own."""
+    """Return a warning for Xids other than those of applications, which have their own checks."""
     row = catalogue.rows.get(one.code)
     if row is None or row.kind is Class.APPLICATION:
         return False
@@ -62,13 +67,13 @@ def unknown_code(gpu: GpuCase) -> Finding | None:
         if one.code not in gpu.facts.catalogue.rows and age(one.event, gpu.facts) <= DAY
     ]
     if not found:
-        return PASSED
-    words = f"Xid {found[-1].code} is not known to this version: a newer driver has it."
+        return WELL
+    words = f"Xid {found[-1].code} is unknown to this version of gpumon; a newer driver may define it."
     return warn(words, Action.NONE, at=max(one.event.last_wall for one in found), **evidence(found))
 
 
 def repeated(gpu: GpuCase) -> Finding | None:
-    """Software meets several GPUs, so a code that others have too is not this one's fault."""
+    """Return a finding for a code on one GPU alone: software errors occur on several GPUs."""
     limit = gpu.facts.limit(REPEATED)
     if limit is None:
         return OFF
@@ -76,7 +81,7 @@ def repeated(gpu: GpuCase) -> Finding | None:
         found = [one for one in unplanned(gpu, "gpu_xid_app_repeated", DAY) if one.code == code]
         times, where = _sticking([one.event for one in found])
         if times >= limit and not _elsewhere(code, gpu):
-            words = f"Xid {code} came {times} times within 24 hours to this GPU{where}, and to no other."
+            words = f"Xid {code} occurred {times} times within 24 hours on this GPU{where}, and on no other."
             at = found[-1].event.last_wall
             make = fail if code == _TIMEOUT else warn
             return make(words, action, at=at, xid=code, events=times)
@@ -86,7 +91,7 @@ def repeated(gpu: GpuCase) -> Finding | None:
 
 
 def _sticking(events: list[ErrorEvent]) -> tuple[int, str]:
-    """How often, and where. An exception counts when it is always of one unit: those of software meet many."""
+    """Return count and place. An exception counts if it is always in the same unit: software errors occur in many."""
     if not events or events[0].code != _EXCEPTION:
         return len(events), ""
     units = [set(_UNIT.findall(" ".join((*event.texts, event.text)))) for event in events]
@@ -107,7 +112,7 @@ def _elsewhere(code: int, gpu: GpuCase) -> bool:
 
 
 def everywhere(facts: Facts) -> Finding | None:
-    """One code of applications on several GPUs."""
+    """Return information about one application code on several GPUs."""
     met: dict[int, dict[str, float]] = {}
     for gpu in facts.gpu_cases:
         for one in _of_applications(facts, gpu.state.uuid):
@@ -116,7 +121,7 @@ def everywhere(facts: Facts) -> Finding | None:
     if not spread:
         return PASSED
     code = max(spread, key=lambda code: max(spread[code].values()))
-    words = f"Xid {code} came to {len(spread[code])} GPUs within 24 hours: an application is at fault, no GPU."
+    words = f"Xid {code} occurred on {len(spread[code])} GPUs within 24 hours: an application failed, not a GPU."
     return warn(words, Action.RESTART, at=max(spread[code].values()), xid=code, gpus=len(spread[code]))
 
 
@@ -139,15 +144,15 @@ def storm(gpu: GpuCase) -> Finding | None:
     if code is None or rates[code] <= limit:
         return PASSED
     row = gpu.facts.catalogue.xid(code)
-    words = f"Xid {code} comes {rates[code]:.0f} times a minute: it may drown others in the kernel log."
+    words = f"Xid {code} occurs {rates[code]:.0f} times a minute: it may displace other messages in the kernel log."
     action = Action.RESTART if row.kind is Class.APPLICATION else Action.RESET
     return warn(words, action, xid=code, lines_per_minute=round(rates[code]))
 
 
 def unplaced(facts: Facts) -> Finding | None:
-    """At an address where a GPU of ours should be: not excluded, and not given to another driver.
+    """Return whether the address should have one of our GPUs: not excluded, and not bound to another driver.
 
-    A container sees the kernel log and the PCI bus of its host, and may have been given but some of the GPUs.
+    A container sees the host's kernel log and PCI bus, and may have been given only some GPUs.
     """
     if facts.bus is None:
         return None
@@ -159,14 +164,14 @@ def unplaced(facts: Facts) -> Finding | None:
         placed = known is not None and not _is_unknown(str(known.evidence.get("pci_bus_id", "")), facts)
         return recovered() if placed else PASSED
     first = max(found, key=lambda one: (one.critical, one.event.last_wall))
-    words = f"{first.words} It came from {first.event.bus_id}, where no GPU answers."
+    words = f"{first.words} It is from {first.event.bus_id}, where no GPU answers."
     make, action = (fail, first.action) if first.critical else (warn, Action.INSPECT)
     at = max(one.event.last_wall for one in found)
     return make(words, action, at=at, xid=first.code, pci_bus_id=first.event.bus_id)
 
 
 def _unplaced(facts: Facts) -> Iterator[Told]:
-    """Of this boot and the last day; an application's errors are its own affair wherever it runs."""
+    """Return events of this boot and the last day, except application errors."""
     cleared = facts.cleared.get(("xid_unplaced", NODE), 0.0)
     for event in facts.events:
         recent = event.boot_id == facts.boot_id and event.last_wall > cleared and age(event, facts) <= DAY
@@ -178,7 +183,7 @@ def _unplaced(facts: Facts) -> Iterator[Told]:
 
 
 def _is_unknown(bus_id: str, facts: Facts) -> bool:
-    """No GPU of ours answers there, and one should."""
+    """Return a warning if none of our GPUs answers at the address, and one should."""
     ours = bus_id in facts.excluded or any(state.bus_id == bus_id for state in facts.gpus)
     return not ours and (facts.bus or {}).get(bus_id, "nvidia") in {"nvidia", ""}
 
@@ -193,10 +198,10 @@ _MEMORY = (
 _LINKS = ("nvlink_down", "nvlink_recovery_failed")
 
 
-def of_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """A memory's warnings stand under what is said of the memory, a link's under one that is down.
+def of_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+    """Return whether another verdict explains the warning.
 
-    Others under what was said beside them.
+    Memory explains memory, a link that is down a link; others must be reported at the same time.
     """
     if cause.check in _MEMORY:
         return codes(verdict) <= MEMORY and covers(verdict, cause)
@@ -205,8 +210,8 @@ def of_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noq
     return found_together(verdict, cause, together)
 
 
-def of_storm(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """The same code, or what was said beside it."""
+def of_storm(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because
+    """Return whether the verdict has the same code, or was reported at the same time."""
     return (together or codes(verdict) <= codes(cause)) and covers(verdict, cause)
 
 
@@ -214,10 +219,10 @@ CHECKS = (
     Check(
         name="xid_unplaced",
         levels=(FAIL, WARN),
-        help="The driver reported an error of a GPU that does not answer and that the agent does not know.",
+        help="The driver reported an error of a GPU that does not answer and is unknown to the agent.",
         steps="""\
-1. `lspci -s ADDRESS` and `nvidia-smi -L`: is there a GPU, and does the driver know it?
-2. Do what `gpumon xid CODE` says. A GPU that was lost before the agent's first start needs a reboot to be seen.
+1. `lspci -s ADDRESS` and `nvidia-smi -L`: is there a GPU, and does the driver list it?
+2. Follow `gpumon xid CODE`. A GPU that was lost before the agent's first start needs a reboot to be detected.
 """,
         node=unplaced,
         after=MINUTE,
@@ -226,11 +231,11 @@ CHECKS = (
     Check(
         name="gpu_xid",
         levels=(FAIL, WARN),
-        help="The driver reported something unusual of the GPU's hardware, firmware, links or of itself.",
+        help="The driver reported an unusual condition of the GPU's hardware, firmware, links or of itself.",
         steps="""\
-1. `gpumon xid CODE` explains it. The job that ran on the GPU may have failed of it: restart it.
-2. Xid 94 again within a day: drain the GPU and reset it.
-3. It comes again within days: run the vendor's diagnostics.
+1. `gpumon xid CODE` explains it. The job that ran on the GPU may have failed: restart it.
+2. If Xid 94 recurs within a day: drain the GPU and reset it.
+3. If it recurs within days: run the vendor's diagnostics.
 """,
         gpu=warning,
         latch=Latch(quiet=DAY),
@@ -240,10 +245,10 @@ CHECKS = (
     Check(
         name="gpu_xid_unknown",
         levels=(WARN,),
-        help="The driver reported an Xid that this version does not know.",
+        help="The driver reported an Xid that is unknown to this version of gpumon.",
         steps="""\
-1. Look it up in NVIDIA's Xid catalogue, and read the line: `dmesg | grep Xid`.
-2. Write into the file of `xids.file` what this host is to think of it (docs/xids.md), or update the agent.
+1. Look it up in NVIDIA's Xid catalogue, and read the message: `dmesg | grep Xid`.
+2. Define it in the file of `xids.file` (docs/xids.md), or update the agent.
 """,
         gpu=unknown_code,
         latch=Latch(quiet=DAY),
@@ -253,10 +258,10 @@ CHECKS = (
     Check(
         name="gpu_xid_app_repeated",
         levels=(FAIL, WARN),
-        help="An error that applications cause comes back to one GPU alone: it may be the GPU's.",
+        help="An application error recurs on one GPU alone: the GPU may be at fault.",
         steps="""\
-1. Did the same job run each time? Run it on another GPU: if it fails there too, it is the job.
-2. Else drain the GPU and run the vendor's diagnostics (`dcgmi diag -r 3`).
+1. Did the same job run each time? Run it on another GPU: if it fails there too, the job is at fault.
+2. Otherwise drain the GPU and run the vendor's diagnostics (`dcgmi diag -r 3`).
 """,
         gpu=repeated,
         latch=Latch(quiet=DAY),
@@ -267,9 +272,9 @@ CHECKS = (
     Check(
         name="xid_app_everywhere",
         levels=(WARN,),
-        help="The same error of applications came to several GPUs: software is at fault.",
+        help="The same application error occurred on several GPUs: software is at fault.",
         steps="""\
-1. Tell who runs the job: its log, its CUDA version and its addresses are where to look. Do not drain the node.
+1. Inform the job's owner: check its log, its CUDA version and its addresses. Do not drain the node.
 """,
         node=everywhere,
         latch=Latch(quiet=DAY, repair=False),
@@ -278,9 +283,9 @@ CHECKS = (
     Check(
         name="gpu_xid_storm",
         levels=(WARN,),
-        help="One Xid comes so often that it floods the kernel log.",
+        help="One Xid occurs so often that it floods the kernel log.",
         steps="""\
-1. Which application does it, and does it still work? End it, or drain the GPU and reset it.
+1. Which application causes it, and does it still work? End it, or drain the GPU and reset it.
 2. Other Xids of that time may be lost: `gpumon_kernel_log_overruns_total`.
 """,
         gpu=storm,

@@ -79,7 +79,7 @@ def test_a_slow_gpu_among_busy_ones_is_named_with_its_reasons() -> None:
     assert not ward.go_on(8 * MINUTE, every=15).verdicts
     verdict = settled(ward, 4).verdict("gpu_clock_straggler", 3)
     assert verdict is not None
-    assert verdict.reason == "It clocks 1200 MHz where its busy neighbours clock 1980: clocks set by somebody."
+    assert verdict.reason == "Its clock is 1200 MHz, that of its busy neighbours 1980: clocks set by an operator."
     assert (verdict.level, verdict.action) == (Level.WARN, Action.RESET)
     assert len(ward.verdicts) == 1
     ward.gpu(3, clock_hertz=clocks(1.98e9))

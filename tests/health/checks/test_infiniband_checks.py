@@ -259,7 +259,7 @@ def test_a_port_slower_than_it_was_is_a_failure() -> None:
     slow = of_port(ward.go_on(30), "ib_rate_low")
     assert slow is not None
     assert slow.level is Level.FAIL
-    assert slow.reason == "The port runs at 200 Gb/s, less than the 400 that it had before."
+    assert slow.reason == "The port runs at 200 Gb/s, below the 400 that it had before."
 
 
 def test_a_port_that_stays_slow_stays_a_failure() -> None:
@@ -289,7 +289,7 @@ def test_a_port_slower_than_before_the_last_boot_is_a_failure_until_a_person_acc
     slow = of_port(ward, "ib_rate_low", 0)
     assert slow is not None
     assert slow.level is Level.FAIL
-    assert slow.reason == "The port runs at 200 Gb/s, less than the 400 that it had before."
+    assert slow.reason == "The port runs at 200 Gb/s, below the 400 that it had before."
     remember(ward, 0, speed=25e9)
     assert not ward.go_on(90).verdicts
 
@@ -307,7 +307,7 @@ def test_a_port_slower_than_its_like_is_a_warning() -> None:
     slow = of_port(ward.go_on(330), "ib_rate_low")
     assert slow is not None
     assert slow.level is Level.WARN
-    assert "3 of 3 others of its kind" in slow.reason
+    assert "3 of 3 similar ports" in slow.reason
     ward = node()
     storage = replace(ward.report.ports[1], board="MT_0000000224")
     ward.report = replace(ward.report, ports=(ward.report.ports[0], storage, *ward.report.ports[2:]))
@@ -422,7 +422,7 @@ def test_an_adapter_that_is_gone_is_a_failure_until_it_is_back() -> None:
     gone(ward)
     verdict = ward.go_on(195).verdicts[("ib_device_missing", "mlx5_1/1")]
     assert verdict.action is Action.REBOOT
-    assert verdict.reason == "The adapter mlx5_1 (00000000:01:00.0) is no longer there."
+    assert verdict.reason == "The adapter mlx5_1 (00000000:01:00.0) is gone."
     ward.report = replace(ward.report, ports=ports, gone_ports=())
     assert not ward.go_on(15).verdicts
 

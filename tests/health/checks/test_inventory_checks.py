@@ -99,7 +99,7 @@ def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
     verdict = ward.go_on(90).verdict("gpu_count_mismatch")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.INSPECT)
-    assert verdict.reason == "The driver counts 7 GPUs; there should be 8, as on other hosts with this product."
+    assert verdict.reason == "The driver reports 7 GPUs; expected are 8, as hosts with this product have."
 
     expecting(ward, Expectation(count=8), visible=8)
     assert not ward.go_on(300).verdicts
@@ -107,7 +107,7 @@ def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
     verdict = ward.go_on(90).verdict("gpu_count_mismatch")
     assert verdict is not None
     assert verdict.action is Action.REBOOT
-    assert verdict.reason.endswith("On the PCI bus, and not listed by the driver: 00000000:50:00.0.")
+    assert verdict.reason.endswith("On the PCI bus but not reported by the driver: 00000000:50:00.0.")
 
 
 def test_a_gpu_that_is_lost_explains_why_one_is_not_counted() -> None:
@@ -213,7 +213,7 @@ def test_one_whose_firmware_differs_from_most_is_told() -> None:
     ward.gpu(5, vbios="96.00.A5.00.03", gsp=None)
     verdict = ward.go_on(QUARTER + 60, every=30.0).verdict("gpu_version_drift", 5)
     assert verdict is not None
-    assert verdict.reason == (f"Its VBIOS is 96.00.A5.00.03; 7 of 8 GPUs of this product here have {VBIOS}.")
+    assert verdict.reason == (f"Its VBIOS is 96.00.A5.00.03; 7 of 8 GPUs of this product have {VBIOS}.")
     assert ward.seen() == ["gpu_version_drift"]
 
     ward.gpu(5, name="NVIDIA L40S")
@@ -230,7 +230,7 @@ def test_a_tie_of_versions_is_told_of_the_node() -> None:
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.WARN, Action.INSPECT)
     assert verdict.reason == (
-        f"The VBIOS is {VBIOS} on GPUs 0, 1, 2, 3 and {other} on GPUs 4, 5, 6, 7: no majority tells which is right."
+        f"The VBIOS is {VBIOS} on GPUs 0, 1, 2, 3 and {other} on GPUs 4, 5, 6, 7, without a majority."
     )
     assert ward.seen() == ["node_version_drift"]
 

@@ -29,7 +29,7 @@ def test_a_process_that_does_not_come_back_is_a_fault_after_five_minutes() -> No
     verdict = ward.go_on(10).verdict("gpu_process_stuck")
     assert verdict is not None
     assert (verdict.device, verdict.level, verdict.action) == ("", Level.FAIL, Action.REBOOT)
-    assert verdict.reason == "2 processes that hold GPU 2, 3 have not come back from the kernel for 5 minutes."
+    assert verdict.reason == "2 processes that hold GPU 2, 3 have not returned from the kernel for 5 minutes."
     ward.processes(stuck=None)
     assert ward.go_on(30 * MINUTE, every=30).verdict("gpu_process_stuck")
     ward.processes()
@@ -51,7 +51,7 @@ def test_a_process_whose_gpus_cannot_be_seen_counts_as_well() -> None:
     ward.processes(stuck=(stuck(ward, minutes=7),))
     verdict = ward.go_on().verdict("gpu_process_stuck")
     assert verdict is not None
-    assert verdict.reason == "A process that holds NVIDIA's devices has not come back from the kernel for 7 minutes."
+    assert verdict.reason == "A process that holds NVIDIA's devices has not returned from the kernel for 7 minutes."
 
 
 def test_processes_of_a_gpu_that_hangs_follow_from_it() -> None:
@@ -73,7 +73,7 @@ def test_memory_of_nobody_is_told_after_five_minutes() -> None:
     verdict = ward.go_on(15).verdict("gpu_memory_orphaned", 3)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.WARN, Action.RESET)
-    assert verdict.reason == "6 GiB of its memory are in use, and no process has it."
+    assert verdict.reason == "6 GiB of its memory are in use without a process."
     ward.gpu(3, processes=None)
     assert ward.go_on(20 * MINUTE, every=30).verdict("gpu_memory_orphaned", 3)
     ward.gpu(3, processes=1.0)
@@ -134,7 +134,10 @@ def test_kernels_that_wait_for_a_peer_are_told() -> None:
     verdict = ward.go_on(3 * MINUTE, every=15).verdict("gpu_spin", 3)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.WARN, Action.RESTART)
-    assert verdict.reason == "It was busy 100% of 15 minutes at no more than 130 W of 700: its kernels seem to wait."
+    assert (
+        verdict.reason
+        == "It was busy 100% of 15 minutes at no more than 130 W of 700: its kernels probably wait for a peer."
+    )
     ward.gpu(3, power_watts=600.0)
     assert not ward.go_on(10 * MINUTE, every=15).verdicts
 
@@ -197,7 +200,7 @@ def test_a_change_that_waits_for_a_reset_is_told_after_an_hour(readings: dict[st
     ward.gpu(3, **readings)
     assert not ward.go_on(59 * MINUTE, every=30).verdicts
     verdict = ward.go_on(2 * MINUTE, every=15).verdict("gpu_settings_pending", 3)
-    assert (verdict and verdict.reason) == (words and f"A change waits for a reset: {words}.")
+    assert (verdict and verdict.reason) == (words and f"A change is pending until a reset: {words}.")
 
 
 def test_a_gpu_that_is_released_keeps_what_it_had() -> None:
