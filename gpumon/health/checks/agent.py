@@ -33,7 +33,7 @@ def _noticed(subject: str, reason: str) -> Callable[[Facts], Finding]:
 
 def past_unread(facts: Facts) -> Finding | None:
     if facts.recalled:
-        return WELL
+        return PASSED
     words = facts.notices.get("store", "it does not respond").rstrip(".")
     return unknown(f"Stored health state could not be read at startup; do not treat this node as healthy: {words}.")
 
@@ -52,7 +52,7 @@ def kernel_log_down(facts: Facts) -> Finding | None:
     if facts.node.kernel_log_up is None or (facts.node.collector_denied or {}).get("kernel_log"):
         return None
     reason = "The kernel log cannot be read: SXids, and Xids of GPUs that do not answer, are not detected."
-    return WELL if facts.node.kernel_log_up else warn(reason, Action.INSPECT)
+    return PASSED if facts.node.kernel_log_up else warn(reason, Action.INSPECT)
 
 
 def kernel_log_lost(facts: Facts) -> Finding:
@@ -86,7 +86,7 @@ def poll_slow(facts: Facts) -> Finding | None:
     if took is None or not facts.node.nvml_up:
         return None
     if took <= share * facts.interval:
-        return WELL
+        return PASSED
     reason = f"A fast poll takes {took:.2f} s with an interval of {facts.interval:g} s: the driver is slow."
     return warn(reason, Action.INSPECT, poll_duration_seconds=took)
 
@@ -97,7 +97,7 @@ def sampler_restarting(facts: Facts) -> Finding | None:
         return OFF
     times = sum(one.gain for one in facts.series(RESTARTS) if one.labels.get("reason") in _BY_FAULTS)
     if times < most:
-        return WELL
+        return PASSED
     reason = f"The process that reads the GPUs was replaced {times:.0f} times in ten minutes."
     return warn(reason, Action.INSPECT, sampler_restarts=times)
 
@@ -107,7 +107,7 @@ def children_abandoned(facts: Facts) -> Finding | None:
     if count is None:
         return None
     reason = f"{count:.0f} of the agent's processes cannot be killed: they are blocked in the driver until a reboot."
-    return warn(reason, Action.REBOOT, abandoned_children=count) if count else WELL
+    return warn(reason, Action.REBOOT, abandoned_children=count) if count else PASSED
 
 
 def check_failing(facts: Facts) -> Finding:

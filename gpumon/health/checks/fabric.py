@@ -35,7 +35,7 @@ def manager_down(facts: Facts) -> Finding | None:
     if facts.node.fabric_manager_up is None:
         return _not_told(facts)
     if facts.node.fabric_manager_up or not _switched(facts):
-        return WELL
+        return PASSED
     return fail("The fabric manager is installed but not running: GPUs cannot join the NVLink fabric.", Action.RESTART)
 
 
@@ -47,7 +47,7 @@ def manager_flapping(facts: Facts) -> Finding | None:
         return None
     stops = sum(one.gain for one in facts.growth(STOPS) if one.labels.get("service") == "fabric_manager")
     if stops < most or not _switched(facts):
-        return WELL
+        return PASSED
     return warn(f"The fabric manager exited {stops:.0f} times in ten minutes.", Action.INSPECT, stops=stops)
 
 
@@ -88,7 +88,7 @@ def imex_down(facts: Facts) -> Finding | None:
     if facts.node.imex_up is None:
         return _not_told(facts)
     if facts.node.imex_up or not any(state.fabric and state.fabric.cluster_uuid for state in facts.gpus):
-        return WELL
+        return PASSED
     return warn("The IMEX daemon is not running: GPUs cannot share memory with those of other nodes.", Action.RESTART)
 
 

@@ -154,7 +154,7 @@ CHECKS = (
         gpu=_faulted("unknown", Action.RESET),
         after=_OPENING,
         grace=True,  # as for `gpu_driver_down`: without a driver no GPU can be read
-        follows={"gpu_driver_down": "node", "gpu_lost": "same"},
+        inhibited_by={"gpu_driver_down": "node", "gpu_lost": "same"},
     ),
     Check(
         name="gpu_denied",

@@ -101,7 +101,7 @@ def agent_restarting(facts: Facts) -> Finding | None:
     in_a_row = [at for at in crashed if crashed[-1] - at <= 10 * MINUTE]
     last = facts.now.wall - (facts.now.at - in_a_row[-1]) if in_a_row else 0.0
     if len(in_a_row) < most or last <= facts.cleared.get(("gpumon_restarting", NODE), 0.0):
-        return WELL
+        return PASSED
     reason = f"The agent was started {len(in_a_row)} times in ten minutes, each time after a crash or a kill."
     return warn(reason, Action.INSPECT, at=last, starts=float(len(in_a_row)))
 

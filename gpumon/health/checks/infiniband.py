@@ -92,7 +92,7 @@ def _times_down(port: PortCase, window: SampleWindow) -> float:
     facts = port.facts
     begin = max(facts.policy.boot_grace, facts.now.at - window.seconds)
     steps = [step for one in port.growth(DOWNS) for step in one.steps if step[0] > begin]
-    counted = sum(gain for at, gain in steps if not _worked_on(facts.wall(at), facts))
+    counted = sum(gain for at, gain in steps if not _maintenance_times(facts.wall(at), facts))
     seen = _seen_down(port, window)
     if seen:
         for first, last in facts.maintenance_times:
@@ -100,9 +100,9 @@ def _times_down(port: PortCase, window: SampleWindow) -> float:
     return max(counted, seen)
 
 
-def _worked_on(wall: float, facts: Facts) -> bool:
+def _maintenance_times(wall: float, facts: Facts) -> bool:
     """Return whether the event was within maintenance."""
-    return any(first <= wall <= last + STEP for first, last in facts.worked_on)
+    return any(first <= wall <= last + STEP for first, last in facts.maintenance_times)
 
 
 def _seen_down(port: PortCase, window: SampleWindow, since: float | None = None) -> int:

@@ -32,7 +32,7 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
     verdict = gpu.facts.open.get(("gpu_ecc_uncorrectable", gpu.state.uuid))
     if volatile is None or gpu.now.ecc_errors_total is None:
         # With MIG enabled the driver reports no counts: repaired memory is the only evidence.
-        return WELL if gpu.now.mig_mode and verdict is not None and repaired(verdict, gpu.facts) else None
+        return PASSED if gpu.now.mig_mode and verdict is not None and is_repaired(verdict, gpu.facts) else None
     counted = {place: volatile.get(f"uncorrected,{place}", 0.0) for place in _WHERE}
     gained = {one.labels["location"]: one for one in gpu.series(_GAINED) if _is_new(one, gpu)}
     if gained:
@@ -68,7 +68,7 @@ def _not_watched(counted: dict[str, float], gpu: GpuCase) -> Finding:
     """Return whether the errors came while the agent did not run, or have an uncleared verdict of this boot."""
     cleared, booted = gpu.cleared("gpu_ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
     if cleared is not None and cleared > booted:
-        return WELL
+        return PASSED
     found = _found(counted, booted, "had, before the agent started,")
     return warn(found.reason, found.action, at=booted, **found.evidence)
 
@@ -95,7 +95,7 @@ def corrected_storm(gpu: GpuCase) -> Finding | None:
         return None
     rate = sum(one.gain for one in series) / covered
     if rate <= limit:
-        return WELL
+        return PASSED
     reason = f"ECC corrects {rate:.0f} errors a second: part of the memory is about to fail."
     return fail(reason, Action.RESET, corrected_per_second=round(rate, 1))
 

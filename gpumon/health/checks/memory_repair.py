@@ -26,7 +26,7 @@ def row_remap_pending(gpu: GpuCase) -> Finding | None:
     if pending is None:
         return None
     reason = "A bad memory row will be replaced by a spare at the next GPU reset; until then it is not used."
-    return warn(reason, Action.RESET) if pending else WELL
+    return warn(reason, Action.RESET) if pending else PASSED
 
 
 def page_retirement_pending(gpu: GpuCase) -> Finding | None:
@@ -34,7 +34,7 @@ def page_retirement_pending(gpu: GpuCase) -> Finding | None:
     if pending is None:
         return None
     reason = "A bad memory page will be retired when the driver is loaded the next time."
-    return warn(reason, Action.REBOOT) if pending else WELL
+    return warn(reason, Action.REBOOT) if pending else PASSED
 
 
 def of_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.because

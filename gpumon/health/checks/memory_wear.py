@@ -42,7 +42,7 @@ def sram_threshold(gpu: GpuCase) -> Finding | None:
     if exceeded is None:
         return None
     if not exceeded:
-        return WELL
+        return PASSED
     return fail("The SRAM had more uncorrectable errors than the driver's threshold.", Action.REPLACE)
 
 
@@ -54,7 +54,7 @@ def rows_remapped(gpu: GpuCase) -> Finding | None:
     if rows is None:
         return None
     if rows < most:
-        return WELL
+        return PASSED
     reason = f"{rows:.0f} memory rows were replaced for uncorrectable errors: spares are running out."
     return warn(reason, Action.REPLACE, rows_remapped=rows)
 

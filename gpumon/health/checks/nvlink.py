@@ -180,7 +180,7 @@ def ber_high(gpu: GpuCase) -> Finding | None:
         return None
     link = max(known, key=lambda one: known[one])
     if known[link] <= most:
-        return WELL
+        return PASSED
     reason = f"NVLink {link} has a bit error ratio of {known[link]:.1e} , more than {most:.0e}: it will fail."
     return fail(reason, Action.INSPECT, link=link, bit_error_ratio=known[link])
 
@@ -194,7 +194,7 @@ def slow(gpu: GpuCase) -> Finding | None:
     others = (one.gpu.nvlink_speed_bytes_per_second for one in gpu.facts.gpus if one.gpu.name == gpu.now.name)
     best = max([link_speed(gpu.now.name) or 0.0, *filter(None, others)])
     if speed >= share * best:
-        return WELL
+        return PASSED
     reason = f"The slowest NVLink runs at {speed / 1e9:.1f} GB/s in each direction; expected are {best / 1e9:.1f} GB/s."
     return warn(reason, Action.RESET, nvlink_speed_bytes_per_second=speed, best_bytes_per_second=best)
 

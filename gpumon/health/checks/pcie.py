@@ -70,7 +70,7 @@ def replays(gpu: GpuCase) -> Finding | None:
     most = math.ceil(share * REPLAYS_A_LANE * 2 ** (max(of, _THIRD) - _THIRD) * lanes)
     rate = sum(one.gain for one in gpu.growth(REPLAYS)) / (REPLAYS.seconds / MINUTE)
     if rate <= most:
-        return WELL
+        return PASSED
     reason = f"The PCIe link sends {rate:.0f} packets a minute again; up to {most} are normal for its kind."
     return warn(reason, Action.INSPECT, replays_per_minute=rate, normal_per_minute=float(most))
 

@@ -32,7 +32,7 @@ def brake(gpu: GpuCase) -> Finding | None:
         return None
     gained = counted.gain if counted is not None else 0.0
     if not active and gained <= 0:
-        return WELL
+        return PASSED
     reason = "The power brake is active: the power supplies or the rack request less power."
     return fail(reason, Action.INSPECT, hw_power_brake_active=active or 0.0, hw_power_brake_seconds=gained)
 
@@ -51,7 +51,7 @@ def cap(gpu: GpuCase) -> Finding | None:
     if share is None:
         return None
     if share <= most:
-        return WELL
+        return PASSED
     reason = (
         f"Its power limit of {gpu.now.power_limit_watts:.0f} W, {low}, restricted it for {share:.0%} of half an hour."
     )

@@ -67,7 +67,7 @@ def _core_hot(gpu: GpuCase) -> Finding | None:
     if most is None:
         return OFF
     if core < most:
-        return WELL
+        return PASSED
     return warn(
         f"Its core has {core:.0f} degrees; the maximum is {most:.0f}.", Action.INSPECT, temperature_celsius=core
     )
@@ -81,7 +81,7 @@ def memory_hot(gpu: GpuCase) -> Finding | None:
     if most is None:
         return OFF
     if now <= most:
-        return WELL
+        return PASSED
     reason = f"Its memory has {now:.0f} degrees; the maximum is {most:.0f}."
     return warn(reason, Action.INSPECT, memory_temperature_celsius=now, memory_temperature_max_celsius=most)
 

@@ -66,7 +66,7 @@ def memory_orphaned(gpu: GpuCase) -> Finding | None:
     if now.mig_mode or gpu.state.c2c_links or is_coherent(now.name or ""):
         return None
     if now.memory_used_bytes < least or now.processes:
-        return WELL
+        return PASSED
     reason = f"{now.memory_used_bytes / (1 << 30):.0f} GiB of its memory are in use without a process."
     return warn(reason, Action.RESET, memory_used_bytes=now.memory_used_bytes)
 
@@ -102,7 +102,7 @@ def persistence_off(gpu: GpuCase) -> Finding | None:
     if mode is None:
         return None
     reason = "Persistence mode is off: each first user waits for the GPU, and settings and counters are lost."
-    return WELL if mode else warn(reason, persistence_mode=mode)
+    return PASSED if mode else warn(reason, persistence_mode=mode)
 
 
 def settings_pending(gpu: GpuCase) -> Finding | None:
@@ -114,7 +114,7 @@ def settings_pending(gpu: GpuCase) -> Finding | None:
         return None
     waiting = [f"{name} {'on' if pending else 'off'}" for name, (mode, pending) in known.items() if mode != pending]
     if not waiting:
-        return WELL
+        return PASSED
     return warn(
         f"A change is pending until a reset: {' and '.join(waiting)}.", Action.RESET, pending=", ".join(waiting)
     )

@@ -105,7 +105,7 @@ def told(gpu: GpuCase, check: str, seconds: float | None = None) -> Iterator[Tol
 
 def unplanned(gpu: GpuCase, check: str, seconds: float) -> Iterator[Told]:
     """Return the events for counting, without those during maintenance."""
-    return (one for one in told(gpu, check, seconds) if not gpu.facts.planned(one.event))
+    return (one for one in told(gpu, check, seconds) if not gpu.facts.in_maintenance(one.event))
 
 
 def age(event: ErrorEvent, facts: Facts) -> float:

@@ -67,7 +67,7 @@ def unknown_code(gpu: GpuCase) -> Finding | None:
         if one.code not in gpu.facts.catalogue.rows and age(one.event, gpu.facts) <= DAY
     ]
     if not found:
-        return WELL
+        return PASSED
     words = f"Xid {found[-1].code} is unknown to this version of gpumon; a newer driver may define it."
     return warn(words, Action.NONE, at=max(one.event.last_wall for one in found), **evidence(found))
 

@@ -99,7 +99,7 @@ def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
     verdict = ward.go_on(90).verdict("gpu_count_mismatch")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.INSPECT)
-    assert verdict.reason == "The driver reports 7 GPUs; expected are 8, as hosts with this product have."
+    assert verdict.reason == "The driver reports 7 GPUs; expected are 8, as on other hosts with this product."
 
     expecting(ward, Expectation(count=8), visible=8)
     assert not ward.go_on(300).verdicts

@@ -205,7 +205,7 @@ def test_errors_of_before_the_agent_are_a_warning() -> None:
     verdict = ward.go_on().verdict("gpu_ecc_uncorrectable")
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.WARN, Action.RESET)
-    assert "before the agent looked" in verdict.reason
+    assert "before the agent started" in verdict.reason
     ward.ecc(0, uncorrected_dram=1)
     assert ward.go_on(30).level("gpu_ecc_uncorrectable") is Level.FAIL
     ward.reset(0)

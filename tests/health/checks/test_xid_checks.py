@@ -431,7 +431,7 @@ def test_storm() -> None:
     verdict = ward.verdict("gpu_xid_storm", 1)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.WARN, Action.RESTART)
-    assert verdict.reason.startswith("Xid 13 comes 120 times a minute")
+    assert verdict.reason.startswith("Xid 13 occurs 120 times a minute")
     assert len(ward.verdicts) == 1
     assert not ward.go_on(180).verdicts
 
