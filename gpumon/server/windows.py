@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
@@ -55,7 +55,6 @@ STILL_OPEN: Mapping[WindowKind, tuple[str, str]] = {
 _MISSING_GPU = "No such GPU; `gpus` lists those that exist."
 _STILL_OPEN = "A process still has a GPU open, or it is unknown: `holders` lists it. The window is in force."
 
-KindName = Literal[tuple(str(kind) for kind in WindowKind)]  # type: ignore[valid-type]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, description="Length; the configuration sets a maximum.")]
 Gpu = Annotated[str | None, Field(description="Only this GPU: uuid, index or PCI address. Without it the whole node.")]
 Owner = Annotated[
@@ -66,11 +65,11 @@ Reason = Annotated[str, Field(description=f"Every client can read it. At most {M
 
 
 class KindFilter(Filter):
-    kind: KindName | None = Field(None, description="Only windows of this kind.")
+    kind: WindowKind | None = Field(None, description="Only windows of this kind.")
 
 
 class StartParameters(Filter):
-    kind: KindName = Field(description="release: close the driver. hold: run no probe. maintenance: no alert pages.")
+    kind: WindowKind = Field(description="release: close the driver. hold: run no probe. maintenance: no alert pages.")
     for_seconds: Seconds
     gpu: Gpu = None
     owner: Owner = ""
@@ -107,7 +106,7 @@ class OwnerFilter(Filter):
 @router.get("/windows", summary="Time windows in force")
 async def windows(request: Request, chosen: Annotated[KindFilter, Query()]) -> WindowsResponse:
     """A window inhibits one thing until its deadline: the driver, probes or pages."""
-    return WindowsResponse.from_report(_report(request), host_time(request), chosen.kind and WindowKind(chosen.kind))
+    return WindowsResponse.from_report(_report(request), host_time(request), chosen.kind)
 
 
 @router.post(
@@ -125,7 +124,7 @@ async def windows(request: Request, chosen: Annotated[KindFilter, Query()]) -> W
 )
 async def start_window(request: Request, chosen: Annotated[StartParameters, Query()]) -> WindowsChangeResponse:
     """Replaces the window of the same kind, GPU and owner. Answers when its effect is complete, or cannot be."""
-    kind = WindowKind(chosen.kind)
+    kind = chosen.kind
     if chosen.gpu is not None and kind is not WindowKind.RELEASE:
         raise Problem(400, "Invalid scope", f"A {kind} applies to the whole node.", "Leave out `gpu`.")
     result = await _start(request, kind, chosen.for_seconds, gpu=chosen.gpu, owner=chosen.owner, reason=chosen.reason)
