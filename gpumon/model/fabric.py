@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpumon.model.reading import SLOW, Call, Check, Checks, identity, reading
+from gpumon.model.reading import SLOW, Call, Checks, RowCheck, identity, reading
 
 COMPLETED = 3
 """Registration state from which on the other fields are valid."""
@@ -16,13 +16,13 @@ SUMMARIES = {2: "unhealthy", 3: "of limited capacity"}
 """Text for each summary other than HEALTHY."""
 _TRUE, _FALSE = 1, 2
 CHECKS = {
-    "degraded_bandwidth": Check(0, 2, healthy=_FALSE),
-    "route_recovery": Check(2, 2, healthy=_FALSE),
-    "route_unhealthy": Check(4, 2, healthy=_FALSE),
-    "access_timeout_recovery": Check(6, 2, healthy=_FALSE),
-    "incorrect_configuration": Check(8, 4, healthy=1),  # 1 none; 2 and up say what is wrong
-    "partition_assigned": Check(12, 2, healthy=_TRUE),
-    "fabric_manager_connected": Check(14, 2, healthy=_TRUE),
+    "degraded_bandwidth": RowCheck(0, 2, healthy=_FALSE),
+    "route_recovery": RowCheck(2, 2, healthy=_FALSE),
+    "route_unhealthy": RowCheck(4, 2, healthy=_FALSE),
+    "access_timeout_recovery": RowCheck(6, 2, healthy=_FALSE),
+    "incorrect_configuration": RowCheck(8, 4, healthy=1),  # 1 none; 2 and up say what is wrong
+    "partition_assigned": RowCheck(12, 2, healthy=_TRUE),
+    "fabric_manager_connected": RowCheck(14, 2, healthy=_TRUE),
 }
 """The health mask. The widths are not those of pynvml 12.570, which are wrong."""
 

@@ -130,7 +130,7 @@ class Bits:
     supported: Call | None = None
 
 
-class Check(NamedTuple):
+class RowCheck(NamedTuple):
     """One check in a mask of several bits each; 0 is "not supported"."""
 
     shift: int
@@ -145,7 +145,7 @@ class Checks:
     """A labelled reading: 1 for a check of the mask that is unhealthy, 0 for one that is healthy."""
 
     mask: Call
-    checks: Mapping[str, Check]
+    checks: Mapping[str, RowCheck]
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def arrival(xid: Xid, time: float, gpu: int, number: int) -> Message:
 
 
 @dataclass(slots=True)
-class EventSet:
+class SimEventSet:
     """What a set waits for: event types and registration time, by GPU."""
 
     registered: dict[int, tuple[int, float]] = field(default_factory=dict)

@@ -8,7 +8,7 @@ import time
 
 from gpumon.sim.cmemory import whole
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Device
+from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, device_function
 from gpumon.sim.fields import ECC_TOTALS, NVLINK5_COUNTERS, Row, rows_of
 
@@ -26,7 +26,7 @@ _LATENCY = 3
 
 
 @device_function("nvmlDeviceGetFieldValues", ctypes.c_int, POINTER)
-def field_values(device: Device, count: int, address: int | None) -> None:
+def field_values(device: SimGpu, count: int, address: int | None) -> None:
     """Write the answers in place. The call succeeds even if fields fail."""
     if count <= 0 or not address:
         raise Refusal(Code.INVALID_ARGUMENT)
@@ -40,7 +40,7 @@ def field_values(device: Device, count: int, address: int | None) -> None:
     ctypes.memmove(address, bytes(batch), len(batch))
 
 
-def _answer(row: Row | None, device: Device, scope: int) -> tuple[int, int, bytes]:
+def _answer(row: Row | None, device: SimGpu, scope: int) -> tuple[int, int, bytes]:
     """Return type, return code and value."""
     if row is None:
         return 0, Code.NOT_SUPPORTED, _UNDEFINED

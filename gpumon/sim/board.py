@@ -106,7 +106,7 @@ class Board:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fabric:
+class FabricProfile:
     """The state of a healthy NVLink fabric."""
 
     state: int = 3
@@ -163,7 +163,7 @@ class Profile:
     bridges: Mapping[int, int] = field(default_factory=dict)
     """The peer to which all links of a GPU lead, by GPU."""
     links_active: bool = True
-    fabric: Fabric | None = None
+    fabric: FabricProfile | None = None
     platform: Platform | None = None
     numa_nodes: tuple[int, ...] = ()
     """CPU memory by GPU, if the GPU's memory is host memory too."""

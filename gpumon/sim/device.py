@@ -20,7 +20,7 @@ class Identity(NamedTuple):
     serial: str
 
 
-class Device(NamedTuple):
+class SimGpu(NamedTuple):
     """A GPU that answers."""
 
     profile: Profile

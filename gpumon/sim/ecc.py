@@ -6,7 +6,7 @@ import struct
 
 from gpumon.sim.cmemory import check_version, put, take, whole
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Device
+from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, UINT, device_function, getter
 
 AMPERE = 7
@@ -20,7 +20,7 @@ _L2, _DRAM, _SRAM = 1, 2, 7
 _SRAM_STATUS = struct.Struct("<I4x11QI4x")
 
 
-def _count(device: Device, error: int, counter: int, place: str) -> float | None:
+def _count(device: SimGpu, error: int, counter: int, place: str) -> float | None:
     if error > _UNCORRECTED or counter > _LIFETIME:
         raise Refusal(Code.INVALID_ARGUMENT)
     lifetime = "lifetime_" if counter == _LIFETIME else ""
@@ -31,13 +31,13 @@ def _count(device: Device, error: int, counter: int, place: str) -> float | None
 
 
 @getter("nvmlDeviceGetTotalEccErrors", "Q", takes=[UINT, UINT])
-def total_errors(device: Device, error: int, counter: int) -> float | None:
+def total_errors(device: SimGpu, error: int, counter: int) -> float | None:
     counts = [_count(device, error, counter, place) for place in ("sram", "dram")]
     return None if None in counts else sum(count or 0 for count in counts)
 
 
 @getter("nvmlDeviceGetMemoryErrorCounter", "Q", takes=[UINT, UINT, UINT])
-def errors_of(device: Device, error: int, counter: int, location: int) -> float | None:
+def errors_of(device: SimGpu, error: int, counter: int, location: int) -> float | None:
     """From Ampere on SRAM is one location; before, SRAM errors are counted in the L2 cache."""
     sram = _SRAM if device.board.architecture >= AMPERE else _L2
     places = {_DRAM: "dram", sram: "sram"}
@@ -48,7 +48,7 @@ getter("nvmlDeviceGetEccMode", "I", "I")(lambda device: (device.state.ecc_mode, 
 
 
 @device_function("nvmlDeviceGetSramEccErrorStatus", POINTER, since=(535,))
-def sram_status(device: Device, out: int | None) -> None:
+def sram_status(device: SimGpu, out: int | None) -> None:
     """Return SRAM error details.
 
     Uncorrected by parity and by SEC-DED, corrected, each aggregate and volatile; buckets; threshold flag.
@@ -65,13 +65,13 @@ def sram_status(device: Device, out: int | None) -> None:
 
 
 @getter("nvmlDeviceGetRemappedRows", "I", "I", "I", "I")
-def remapped_rows(device: Device) -> tuple[float | None, ...]:
+def remapped_rows(device: SimGpu) -> tuple[float | None, ...]:
     state = device.state
     return state.remap_correctable, state.remap_uncorrectable, state.remap_pending, state.remap_failed
 
 
 @getter("nvmlDeviceGetRowRemapperHistogram", "IIIII")
-def spare_rows(device: Device) -> tuple[float | None, ...]:
+def spare_rows(device: SimGpu) -> tuple[float | None, ...]:
     """Return the number of banks by spare rows left: maximum, high, partial, low, none."""
     state = device.state
     left = state.remap_banks_max, state.remap_banks_high, state.remap_banks_partial
@@ -82,7 +82,7 @@ getter("nvmlDeviceGetRetiredPagesPendingStatus", "I")(lambda device: device.stat
 
 
 @device_function("nvmlDeviceGetRetiredPages", UINT, POINTER, POINTER)
-def retired_pages(device: Device, cause: int, size: int | None, addresses: int | None) -> None:
+def retired_pages(device: SimGpu, cause: int, size: int | None, addresses: int | None) -> None:
     """Return the number of retired pages; their addresses are invented."""
     state = device.state
     if cause > 1:

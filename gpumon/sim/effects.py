@@ -26,7 +26,7 @@ class Keyed(Protocol):
     def key(self) -> str: ...
 
 
-class Call(NamedTuple):
+class SimCall(NamedTuple):
     """A call that was entered and has not returned."""
 
     function: str
@@ -41,25 +41,25 @@ def _matches(patterns: Iterable[str], function: str) -> bool:
     return any(fnmatchcase(function, pattern) for pattern in patterns)
 
 
-def hang(_: Any, call: Call) -> None:
+def hang(_: Any, call: SimCall) -> None:
     while any(fault.key == "hang" and _matches(value, call.function) for fault, value in call.still()):
         time.sleep(RECHECK)
 
 
-def hang_forever(patterns: tuple[str, ...], call: Call) -> None:
+def hang_forever(patterns: tuple[str, ...], call: SimCall) -> None:
     while _matches(patterns, call.function):
         time.sleep(3600)
 
 
-def delay(seconds: Mapping[str, float], call: Call) -> None:
+def delay(seconds: Mapping[str, float], call: SimCall) -> None:
     time.sleep(max((s for pattern, s in seconds.items() if fnmatchcase(call.function, pattern)), default=0.0))
 
 
-def fail(codes: Mapping[str, int], call: Call) -> int | None:
+def fail(codes: Mapping[str, int], call: SimCall) -> int | None:
     return next((code for pattern, code in codes.items() if fnmatchcase(call.function, pattern)), None)
 
 
-def crash(patterns: tuple[str, ...], call: Call) -> None:
+def crash(patterns: tuple[str, ...], call: SimCall) -> None:
     if _matches(patterns, call.function):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # repeated crashes of a demo must not fill the disk
         signal.raise_signal(signal.SIGSEGV)
@@ -72,13 +72,13 @@ DRIVERS = {
 }
 
 
-def driver(condition: str, call: Call) -> int | None:
+def driver(condition: str, call: SimCall) -> int | None:
     # A process that has loaded the library keeps it when its file changes; an unloaded kernel module is gone for all.
     concerns_all = condition == "not_loaded" and call.function != "nvmlShutdown"
     return DRIVERS[condition] if concerns_all or call.function.startswith("nvmlInit") else None
 
 
-def root(is_root: bool, call: Call) -> int | None:  # noqa: FBT001 - the value of a row
+def root(is_root: bool, call: SimCall) -> int | None:  # noqa: FBT001 - the value of a row
     return None if is_root or call.function not in ROOT_ONLY else Code.NO_PERMISSION
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpumon.sim.arrivals import EventSet, Message
+from gpumon.sim.arrivals import Message, SimEventSet
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import POINTER, UINT, ULONGLONG, function, getter
@@ -24,7 +24,7 @@ def create(node: Node, out: int | None) -> None:
     node.enter("nvmlEventSetCreate")
     pointer = _SETS | node.serial() << 8
     put(out, ADDRESS, pointer)
-    node.event_sets[pointer] = EventSet()
+    node.event_sets[pointer] = SimEventSet()
 
 
 @function("nvmlEventSetFree", POINTER)
@@ -68,13 +68,13 @@ def wait(node: Node, pointer: int | None, out: int | None, milliseconds: int) ->
         time.sleep(min(_LOOK_EVERY, left))
 
 
-def _next(node: Node, waiting: EventSet) -> Message | None:
+def _next(node: Node, waiting: SimEventSet) -> Message | None:
     arrivals = {gpu: node.arrivals(gpu) for gpu in waiting.registered}
     storms = {gpu: node.storms(gpu) for gpu in waiting.registered}
     return waiting.next(arrivals, storms, node.time())
 
 
-def _set(node: Node, pointer: int | None) -> EventSet:
+def _set(node: Node, pointer: int | None) -> SimEventSet:
     """Return an event set of this initialisation; earlier ones ended with theirs."""
     if not node.initialised:
         raise Refusal(Code.UNINITIALIZED)

@@ -7,7 +7,7 @@ import struct
 
 from gpumon.sim.cmemory import check_version, put, take, whole
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Device
+from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, device_function, getter
 from gpumon.sim.state import State
 
@@ -24,7 +24,7 @@ _SWITCH_CONNECTED = 1
 _NOT_TOLD = 0xFF
 
 
-def _known(device: Device) -> tuple[State, bytes]:
+def _known(device: SimGpu) -> tuple[State, bytes]:
     """Return the state, and the uuid of the cluster."""
     fabric = device.profile.fabric
     if fabric is None or device.state.fabric_state is None:
@@ -33,7 +33,7 @@ def _known(device: Device) -> tuple[State, bytes]:
     return device.state, digest[:16] if fabric.several_nodes else bytes(16)
 
 
-def _registration(device: Device) -> tuple[bytes, int, int, int]:
+def _registration(device: SimGpu) -> tuple[bytes, int, int, int]:
     """Return cluster, status, clique and state. The others are valid only if the state is completed."""
     state, cluster = _known(device)
     status, clique = whole(state.fabric_status or 0, "i"), whole(state.fabric_clique or 0, "I")
@@ -41,12 +41,12 @@ def _registration(device: Device) -> tuple[bytes, int, int, int]:
 
 
 @device_function("nvmlDeviceGetGpuFabricInfo", POINTER)
-def fabric_info(device: Device, out: int | None) -> None:
+def fabric_info(device: SimGpu, out: int | None) -> None:
     put(out, _FABRIC_V1, *_registration(device))
 
 
 @device_function("nvmlDeviceGetGpuFabricInfoV", POINTER, since=(550,))
-def fabric_info_versioned(device: Device, out: int | None) -> None:
+def fabric_info_versioned(device: SimGpu, out: int | None) -> None:
     (version,) = take(out, _UINT)
     third = version == _FABRIC_V3.size | 3 << 24 and device.driver >= _SINCE_V3
     if not third:
@@ -59,7 +59,7 @@ def fabric_info_versioned(device: Device, out: int | None) -> None:
 
 
 @device_function("nvmlDeviceGetPlatformInfo", POINTER, since=(570,))
-def platform_info(device: Device, out: int | None) -> None:
+def platform_info(device: SimGpu, out: int | None) -> None:
     (version,) = take(out, _UINT)
     if version != _PLATFORM.size | 1 << 24:
         check_version(out, 2, _PLATFORM.size)
@@ -78,7 +78,7 @@ getter("nvmlDeviceGetModuleId", "I")(
 
 
 @getter("nvmlDeviceGetNumaNodeId", "I", since=(550,))
-def numa_node(device: Device) -> int | None:
+def numa_node(device: SimGpu) -> int | None:
     """Return the mode of GPU memory that is host memory too."""
     nodes = device.profile.numa_nodes
     return nodes[device.identity.number] if nodes else None

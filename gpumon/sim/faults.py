@@ -12,7 +12,7 @@ from typing import Any
 from gpumon.model.snapshot import PLACES
 from gpumon.sim import effects, entries, shapes, stuck, workload
 from gpumon.sim.codes import Code
-from gpumon.sim.effects import Alter, Call
+from gpumon.sim.effects import Alter, SimCall
 from gpumon.sim.gpm import METRICS
 from gpumon.sim.physics import Workload
 from gpumon.sim.ports import PORTS_SHAPE, SERVICES_SHAPE
@@ -20,7 +20,7 @@ from gpumon.sim.state import QUANTITIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class SimFault:
     """A key of the scenario."""
 
     key: str
@@ -33,7 +33,7 @@ class Fault:
     """Allowed below a GPU."""
     node: bool = False
     """Allowed at the top of the file, for every call or the whole node."""
-    refuse: Callable[[Any, Call], int | None] | None = None
+    refuse: Callable[[Any, SimCall], int | None] | None = None
     """Returns the code with which the call fails immediately, or None to continue."""
     alter: Alter | None = None
     """Returns the GPU's state with the fault. Idempotent, because it replaces values by those of the scenario."""
@@ -47,10 +47,10 @@ _REMAP_KEYS, _REMAP, _set_remap = effects.section("remap_")
 _PCIE_KEYS, _PCIE_ERRORS, _set_pcie_errors = effects.section("pcie_errors_")
 _ANY_NUMBER = shapes.optional(shapes.moving(shapes.any_number))
 
-FAULTS: Mapping[str, Fault] = {
+FAULTS: Mapping[str, SimFault] = {
     fault.key: fault
     for fault in (
-        Fault(
+        SimFault(
             key="crash",
             value="functions",
             help="the process dies of SIGSEGV",
@@ -58,7 +58,7 @@ FAULTS: Mapping[str, Fault] = {
             node=True,
             refuse=effects.crash,
         ),
-        Fault(
+        SimFault(
             key="hang",
             value="functions",
             help="the call returns when this row is removed",
@@ -66,7 +66,7 @@ FAULTS: Mapping[str, Fault] = {
             node=True,
             refuse=effects.hang,
         ),
-        Fault(
+        SimFault(
             key="hang_forever",
             value="functions",
             help="the call never returns",
@@ -74,7 +74,7 @@ FAULTS: Mapping[str, Fault] = {
             node=True,
             refuse=effects.hang_forever,
         ),
-        Fault(
+        SimFault(
             key="delay",
             value="functions: seconds",
             help="the call takes this much longer",
@@ -82,7 +82,7 @@ FAULTS: Mapping[str, Fault] = {
             node=True,
             refuse=effects.delay,
         ),
-        Fault(
+        SimFault(
             key="fail",
             value="functions: code",
             help="the call returns this code (`15` or `GPU_IS_LOST`)",
@@ -90,7 +90,7 @@ FAULTS: Mapping[str, Fault] = {
             node=True,
             refuse=effects.fail,
         ),
-        Fault(
+        SimFault(
             key="driver",
             value="`absent`, `not_loaded`, `mismatch`",
             help="initialisation returns 12, 9 or 18; without a kernel module all calls return 9",
@@ -99,7 +99,7 @@ FAULTS: Mapping[str, Fault] = {
             node=True,
             refuse=effects.driver,
         ),
-        Fault(
+        SimFault(
             key="root",
             value="`false`",
             help="the caller is not root: functions that need root (SRAM state) return 4",
@@ -108,42 +108,42 @@ FAULTS: Mapping[str, Fault] = {
             node=True,
             refuse=effects.root,
         ),
-        Fault(
+        SimFault(
             key="lost",
             value="`true`",
             help="lookups and getters return 15, as do all lookups by uuid; NVML still counts the GPU",
             shape=shapes.flag,
             alter=lambda lost, state, _: replace(state, lost=lost),
         ),
-        Fault(
+        SimFault(
             key="uncounted",
             value="`true`",
             help="missing from NVML's count and indexes, but on the PCI bus",
             shape=shapes.flag,
             alter=lambda uncounted, state, _: replace(state, counted=not uncounted),
         ),
-        Fault(
+        SimFault(
             key="absent",
             value="`true`",
             help="missing from the PCI bus too",
             shape=shapes.flag,
             alter=lambda absent, state, _: replace(state, on_bus=not absent),
         ),
-        Fault(
+        SimFault(
             key="bound",
             value="`vfio-pci`, `none`",
             help="bound to another driver or none: on the PCI bus, but not in NVML",
             shape=shapes.one_of("nvidia", "vfio-pci", "none"),
             alter=lambda driver, state, _: replace(state, bound="" if driver == "none" else driver),
         ),
-        Fault(
+        SimFault(
             key="lookup",
             value="code",
             help="the handle lookup returns this code; existing handles still work",
             shape=shapes.code,
             alter=lambda code, state, _: replace(state, lookup_code=code),
         ),
-        Fault(
+        SimFault(
             key="reset_required",
             value="`true`",
             help="the handle lookup returns 16, and the recovery action is 1 (reset)",
@@ -152,85 +152,85 @@ FAULTS: Mapping[str, Fault] = {
                 replace(state, lookup_code=Code.RESET_REQUIRED, recovery_action=1) if on else state
             ),
         ),
-        Fault(
+        SimFault(
             key="mig",
             value="list of MIG profiles; `null`",
             help="the GPU has these MIG instances, or MIG is disabled; see below",
             shape=shapes.optional(shapes.listing(entries.instance)),
         ),
-        Fault(
+        SimFault(
             key="set",
             value="quantity: number",
             help="readings, see below",
             shape=shapes.fields({name: effects.growable(name) for name in QUANTITIES}),
             alter=effects.set_numbers,
         ),
-        Fault(
+        SimFault(
             key="garbage",
             value="quantity: number",
             help="the same without bounds: values that no GPU can have, within the C type",
             shape=shapes.fields(dict.fromkeys(QUANTITIES, shapes.moving(shapes.any_number))),
             alter=effects.set_garbage,
         ),
-        Fault(
+        SimFault(
             key="gpm",
             value='metric or `"*"`: %',
             help="performance monitoring independent of the load, see below",
             shape=shapes.fields(dict.fromkeys(("*", *METRICS), _ANY_NUMBER)),
             alter=effects.set_gpm,
         ),
-        Fault(key="ecc", value=_ECC_KEYS, help="ECC errors and mode", shape=_ECC, alter=_set_ecc),
-        Fault(key="remap", value=_REMAP_KEYS, help="row remapping", shape=_REMAP, alter=_set_remap),
-        Fault(
+        SimFault(key="ecc", value=_ECC_KEYS, help="ECC errors and mode", shape=_ECC, alter=_set_ecc),
+        SimFault(key="remap", value=_REMAP_KEYS, help="row remapping", shape=_REMAP, alter=_set_remap),
+        SimFault(
             key="pcie_errors",
             value=_PCIE_KEYS,
             help="errors of the PCIe link",
             shape=_PCIE_ERRORS,
             alter=_set_pcie_errors,
         ),
-        Fault(
+        SimFault(
             key="nvlinks",
             value='link or `"*"`: see below',
             help="state and counters of NVLinks",
             shape=shapes.by_key(effects.link_number, effects.LINK),
             alter=effects.nvlinks,
         ),
-        Fault(
+        SimFault(
             key="c2c_links",
             value='link or `"*"`: `down`, `active`',
             help="chip-to-chip links of Grace hosts",
             shape=shapes.by_key(effects.link_number, shapes.one_of("down", "active")),
             alter=effects.c2c_links,
         ),
-        Fault(
+        SimFault(
             key="peer_access",
             value="other GPU: `read`, `write`, `nvlink`, `atomics`, `pci`: `ok`, `not_supported`, ...",
             help="whether it and another GPU reach each other's memory",
             shape=effects.PEER_ACCESS,
             alter=effects.peer_access,
         ),
-        Fault(
+        SimFault(
             key="fabric",
             value="`state`, `status`, `clique`, `summary`, `health`",
             help="the NVLink fabric, see below",
             shape=effects.FABRIC,
             alter=effects.fabric,
         ),
-        Fault(
+        SimFault(
             key="fail_fields",
             value="field: code",
             help="single fields of a batch fail",
             shape=shapes.by_key(entries.field, shapes.code),
             alter=lambda codes, state, _: replace(state, field_codes={**state.field_codes, **codes}),
         ),
-        Fault(
+        SimFault(
             key="field_types",
             value="field: type",
             help="single fields of a batch answer with another type: `double`, `unsigned_int`, ...",
             shape=shapes.by_key(entries.field, entries.field_type),
             alter=lambda types, state, _: replace(state, field_types={**state.field_types, **types}),
         ),
-        Fault(
+        SimFault(
             key="ports",
             value='device or `"*"`: see below',
             help="InfiniBand ports",
@@ -238,7 +238,7 @@ FAULTS: Mapping[str, Fault] = {
             gpu=False,
             node=True,
         ),
-        Fault(
+        SimFault(
             key="services",
             value="`fabric_manager`, `imex`: `running`, `stopped`, `restarting`, `not_installed`",
             help="services of the host",
@@ -246,7 +246,7 @@ FAULTS: Mapping[str, Fault] = {
             gpu=False,
             node=True,
         ),
-        Fault(
+        SimFault(
             key="stuck_processes",
             value="list of `gpus`, `since`, `until`",
             help="processes that hold these GPUs and do not return from the kernel",
@@ -254,13 +254,13 @@ FAULTS: Mapping[str, Fault] = {
             gpu=False,
             node=True,
         ),
-        Fault(
+        SimFault(
             key="xids",
             value="list of Xids",
             help="each is delivered once, see below",
             shape=shapes.listing(entries.xid),
         ),
-        Fault(
+        SimFault(
             key="idle",
             value="`true`",
             help="no process at any time",
@@ -268,7 +268,7 @@ FAULTS: Mapping[str, Fault] = {
             node=True,
             plan=lambda on, _seed, _gpu: workload.IDLE if on else None,
         ),
-        Fault(
+        SimFault(
             key="busy",
             value="`true`",
             help="one process a GPU at all times",
@@ -276,7 +276,7 @@ FAULTS: Mapping[str, Fault] = {
             node=True,
             plan=lambda on, seed, _gpu: workload.busy(seed) if on else None,
         ),
-        Fault(
+        SimFault(
             key="jobs",
             value="list of `start`, `end`, `load`, `memory`, `gpus`",
             help="only these jobs",
@@ -285,7 +285,7 @@ FAULTS: Mapping[str, Fault] = {
             node=True,
             plan=lambda runs, _seed, gpu: workload.listed(runs, gpu),
         ),
-        Fault(
+        SimFault(
             key="seed",
             value="number",
             help="another node of the same kind: other uuids, other jobs",
@@ -293,7 +293,7 @@ FAULTS: Mapping[str, Fault] = {
             gpu=False,
             node=True,
         ),
-        Fault(
+        SimFault(
             key="driver_version",
             value='`"580.65.06"`',
             help="another driver: other functions, fields and field ids, see below",
@@ -301,7 +301,7 @@ FAULTS: Mapping[str, Fault] = {
             gpu=False,
             node=True,
         ),
-        Fault(
+        SimFault(
             key="place",
             value="`host`, `guest`, `container`",
             help="the system that the agent's children detect when they start, see below",

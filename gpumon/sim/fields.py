@@ -12,11 +12,11 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Device
+from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import Version
 from gpumon.sim.state import LINK_DOWN, Link
 
-Read = Callable[[Device, int], float | None]
+Read = Callable[[SimGpu, int], float | None]
 """Returns the value for a device and scope, None if it is not supported."""
 
 TYPES = {
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 def _plain(quantity: str, factor: float = 1) -> Read:
     take = attrgetter(quantity)
 
-    def read(device: Device, _scope: int) -> float | None:
+    def read(device: SimGpu, _scope: int) -> float | None:
         value = take(device.state)
         return None if value is None else value * factor
 
@@ -61,7 +61,7 @@ def _plain(quantity: str, factor: float = 1) -> Read:
 
 
 def _ecc(*quantities: str) -> Read:
-    def read(device: Device, _scope: int) -> float | None:
+    def read(device: SimGpu, _scope: int) -> float | None:
         values = [getattr(device.state, f"ecc_{name}") for name in quantities]
         return None if None in values or not device.state.ecc_mode else sum(values)
 
@@ -69,7 +69,7 @@ def _ecc(*quantities: str) -> Read:
 
 
 def _power(**quantities: str) -> Read:
-    def read(device: Device, scope: int) -> float | None:
+    def read(device: SimGpu, scope: int) -> float | None:
         name = {_GPU: "gpu", _MODULE: "module", _MEMORY: "memory"}.get(scope)
         watts: float | None = getattr(device.state, quantities[name]) if name in quantities else None
         return None if watts is None else watts * 1000
@@ -78,7 +78,7 @@ def _power(**quantities: str) -> Read:
 
 
 def _limit(threshold: int) -> Read:
-    def read(device: Device, _scope: int) -> float | None:
+    def read(device: SimGpu, _scope: int) -> float | None:
         limits = device.board.thermal_limits
         return None if limits is None else limits[threshold]
 
@@ -92,7 +92,7 @@ def _board(watts: str) -> Read:
 # NVLink
 
 
-def _linked(device: Device, scope: int) -> Link:
+def _linked(device: SimGpu, scope: int) -> Link:
     links = device.state.links
     if not links:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -116,7 +116,7 @@ def _nvlink5(read: Read) -> Read:
 def _traffic(quantity: str, factor: float = 1) -> Read:
     """Return the value of one link, or the sum of all links. A link that is down carries nothing."""
 
-    def read(device: Device, scope: int) -> float | None:
+    def read(device: SimGpu, scope: int) -> float | None:
         links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
         one: float | None = getattr(device.state, quantity)
         if one is None:
@@ -130,7 +130,7 @@ def _traffic(quantity: str, factor: float = 1) -> Read:
 def _counted(*quantities: str) -> Read:
     """Return the counter of one link, or the sum of all links."""
 
-    def read(device: Device, scope: int) -> float | None:
+    def read(device: SimGpu, scope: int) -> float | None:
         links = device.state.links if scope == _ALL_LINKS else (_linked(device, scope),)
         counts: list[float] = [getattr(link, name) for link in links for name in quantities]
         return sum(counts)
@@ -150,14 +150,14 @@ def packed(ratio: float) -> int:
     return round(ratio * 10.0**exponent) << 8 | exponent
 
 
-def _speed(device: Device, scope: int) -> float:
+def _speed(device: SimGpu, scope: int) -> float:
     link = _linked(device, scope)
     if link.state == LINK_DOWN:
         return 0
     return device.board.link_speed if link.speed is None else link.speed
 
 
-def _version(device: Device, scope: int) -> float:
+def _version(device: SimGpu, scope: int) -> float:
     _linked(device, scope)
     return device.board.link_version
 
@@ -165,7 +165,7 @@ def _version(device: Device, scope: int) -> float:
 # Chip-to-chip links
 
 
-def _c2c(device: Device, scope: int) -> int:
+def _c2c(device: SimGpu, scope: int) -> int:
     links = device.state.c2c_links
     if not links:
         raise Refusal(Code.NOT_SUPPORTED)

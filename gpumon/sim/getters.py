@@ -6,7 +6,7 @@ import struct
 
 from gpumon.sim.cmemory import check_version, put, take, whole
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Device
+from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, UINT, device_function, getter, text_getter
 from gpumon.sim.lookups import address
 from gpumon.sim.mig_calls import mig_uuid
@@ -26,12 +26,12 @@ _DISPLAY_3D = 0x03, 0x02
 
 
 @text_getter("nvmlDeviceGetName", parts=True)
-def name(device: Device) -> str:
+def name(device: SimGpu) -> str:
     return device.board.product + (f" MIG {device.part.profile}" if device.part else "")
 
 
 @text_getter("nvmlDeviceGetUUID", parts=True)
-def uuid(device: Device) -> str:
+def uuid(device: SimGpu) -> str:
     return mig_uuid(device.identity, device.part) if device.part else device.identity.uuid
 
 
@@ -44,7 +44,7 @@ getter("nvmlDeviceGetCudaComputeCapability", "i", "i")(lambda device: device.boa
 
 
 @device_function("nvmlDeviceGetPciInfo_v3", POINTER)
-def pci_info(device: Device, out: int | None) -> None:
+def pci_info(device: SimGpu, out: int | None) -> None:
     put_pci(out, device.identity.bus_id, device.board.pci_device, device.board.pci_subsystem)
 
 
@@ -59,7 +59,7 @@ def put_pci(out: int | None, bus_id: str, device: int, subsystem: int) -> None:
 
 
 @device_function("nvmlDeviceGetPciInfoExt", POINTER, since=(550,))
-def pci_info_ext(device: Device, out: int | None) -> None:
+def pci_info_ext(device: SimGpu, out: int | None) -> None:
     check_version(out, 1, _PCI_EXT.size)
     ids = device.board.pci_device, device.board.pci_subsystem
     bus_id = device.identity.bus_id
@@ -75,7 +75,7 @@ for _engine, _quantity in (("Encoder", "encoder"), ("Decoder", "decoder"), ("Jpg
     )
 
 
-def _memory(device: Device) -> tuple[float, float, float]:
+def _memory(device: SimGpu) -> tuple[float, float, float]:
     """Return memory in bytes: total, reserved by the driver, used. For a MIG device, its share."""
     board, state = device.board, device.state
     if device.part is not None:
@@ -87,7 +87,7 @@ def _memory(device: Device) -> tuple[float, float, float]:
     return board.memory_total, board.memory_reserved, state.memory_used
 
 
-def _split(device: Device) -> tuple[float, float, float, float]:
+def _split(device: SimGpu) -> tuple[float, float, float, float]:
     """Return total, reserved, free, used. `used` may be set above the total; then free is 0."""
     total, reserved, used = _memory(device)
     if "memory_used" not in device.state.garbled:
@@ -96,20 +96,20 @@ def _split(device: Device) -> tuple[float, float, float, float]:
 
 
 @getter("nvmlDeviceGetMemoryInfo", "QQQ", parts=True)
-def memory(device: Device) -> tuple[float, ...]:
+def memory(device: SimGpu) -> tuple[float, ...]:
     """Return total, free, used. The first version includes reserved memory in `used`."""
     total, reserved, free, used = _split(device)
     return total, free, used + reserved
 
 
 @device_function("nvmlDeviceGetMemoryInfo_v2", POINTER, since=(510,), parts=True)
-def memory_v2(device: Device, out: int | None) -> None:
+def memory_v2(device: SimGpu, out: int | None) -> None:
     check_version(out, 2, _MEMORY_V2.size)
     put(out, _MEMORY_V2, *take(out, _UINT), *(whole(number, "Q") for number in _split(device)))
 
 
 @getter("nvmlDeviceGetBAR1MemoryInfo", "QQQ", parts=True)
-def bar1(device: Device) -> tuple[float, ...] | None:
+def bar1(device: SimGpu) -> tuple[float, ...] | None:
     """Return total, free, used."""
     total, used = device.board.bar1_total, device.state.bar1_used
     if device.part is not None:
@@ -123,7 +123,7 @@ getter("nvmlDeviceGetConfComputeMemSizeInfo", "QQ")(lambda device: (0, device.bo
 
 
 @device_function("nvmlDeviceGetTemperatureV", POINTER, since=(570,))
-def temperature_v(device: Device, out: int | None) -> None:
+def temperature_v(device: SimGpu, out: int | None) -> None:
     check_version(out, 1, _TEMPERATURE.size)
     version, sensor, _ = take(out, _TEMPERATURE)
     if sensor or device.state.temperature is None:
@@ -132,14 +132,14 @@ def temperature_v(device: Device, out: int | None) -> None:
 
 
 @getter("nvmlDeviceGetTemperature", "I", takes=[UINT])
-def temperature(device: Device, sensor: int) -> float | None:
+def temperature(device: SimGpu, sensor: int) -> float | None:
     if sensor:
         raise Refusal(Code.INVALID_ARGUMENT)
     return device.state.temperature
 
 
 @device_function("nvmlDeviceGetMarginTemperature", POINTER, since=(570,))
-def margin_temperature(device: Device, out: int | None) -> None:
+def margin_temperature(device: SimGpu, out: int | None) -> None:
     check_version(out, 1, _MARGIN.size)
     if device.state.margin is None:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -147,7 +147,7 @@ def margin_temperature(device: Device, out: int | None) -> None:
 
 
 @getter("nvmlDeviceGetTemperatureThreshold", "I", takes=[UINT])
-def temperature_threshold(device: Device, threshold: int) -> float | None:
+def temperature_threshold(device: SimGpu, threshold: int) -> float | None:
     thresholds = device.board.thresholds if device.board.thresholds_told else ()
     return thresholds[threshold] if threshold < len(thresholds) else None
 
@@ -167,14 +167,14 @@ getter("nvmlDeviceGetTotalEnergyConsumption", "Q")(lambda device: _milli(device.
 
 
 @getter("nvmlDeviceGetClockInfo", "I", takes=[UINT])
-def clock(device: Device, domain: int) -> float | None:
+def clock(device: SimGpu, domain: int) -> float | None:
     state = device.state
     clocks = state.graphics_clock, state.sm_clock, state.memory_clock, state.video_clock
     return clocks[_domain(domain)]
 
 
 @getter("nvmlDeviceGetMaxClockInfo", "I", takes=[UINT])
-def max_clock(device: Device, domain: int) -> float:
+def max_clock(device: SimGpu, domain: int) -> float:
     return device.board.clocks_max[_domain(domain)]
 
 

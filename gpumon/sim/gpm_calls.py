@@ -9,7 +9,7 @@ from functools import cache
 from gpumon.sim import gpm
 from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Device
+from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, UINT, device_function, function
 from gpumon.sim.gpm import Sample
 from gpumon.sim.layouts import METRIC, METRICS_HEAD
@@ -23,7 +23,7 @@ _SAMPLES = 0x7E5C_0000_0000
 
 
 @device_function("nvmlGpmQueryDeviceSupport", POINTER, parts=True)
-def query_support(device: Device, out: int | None) -> None:
+def query_support(device: SimGpu, out: int | None) -> None:
     version, _ = take(out, _SUPPORT)
     _check(version)
     put(out, _SUPPORT, version, _supported(device))
@@ -34,7 +34,7 @@ def _check(version: int) -> None:
         raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
 
 
-def _supported(device: Device) -> bool:
+def _supported(device: SimGpu) -> bool:
     return device.board.gpm and not device.profile.guest
 
 
@@ -75,7 +75,7 @@ def take_instance_sample(node: Node, handle: int | None, instance: int, pointer:
     _take(node, device, pointer, instance)
 
 
-def _take(node: Node, device: Device, pointer: int | None, instance: int | None) -> None:
+def _take(node: Node, device: SimGpu, pointer: int | None, instance: int | None) -> None:
     if not _supported(device):
         raise Refusal(Code.NOT_SUPPORTED)
     _known(node, pointer)

@@ -7,7 +7,7 @@ import struct
 
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Device, Identity
+from gpumon.sim.device import Identity, SimGpu
 from gpumon.sim.exports import POINTER, UINT, function, getter
 from gpumon.sim.mig import ComputeInstance, devices
 from gpumon.sim.node import Node
@@ -48,7 +48,7 @@ def whole_gpu(node: Node, handle: int | None, out: int | None) -> None:
     put(out, _POINTER, node.handle(device.identity.number))
 
 
-def _part(device: Device) -> ComputeInstance:
+def _part(device: SimGpu) -> ComputeInstance:
     if device.part is None:
         raise Refusal(Code.INVALID_ARGUMENT)
     return device.part
@@ -59,7 +59,7 @@ getter("nvmlDeviceGetComputeInstanceId", "I", parts=True)(lambda device: _part(d
 
 
 @getter("nvmlDeviceGetAttributes_v2", "IIIIIIIIQ", parts=True)
-def attributes(device: Device) -> tuple[int, ...]:
+def attributes(device: SimGpu) -> tuple[int, ...]:
     """Return attributes: multiprocessors; shared engines (copy, decoder, encoder, JPEG, OFA); slices; MiB."""
     part = _part(device)
     size = part.instance.profile

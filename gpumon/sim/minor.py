@@ -6,7 +6,7 @@ import struct
 
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Device
+from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, UINT, device_function, getter, text_getter
 
 _INT = struct.Struct("<i")
@@ -38,7 +38,7 @@ text_getter("nvmlDeviceGetBoardPartNumber")(lambda device: f"900-{device.board.p
 
 
 @device_function("nvmlDeviceGetGspFirmwareVersion", POINTER)
-def gsp_firmware_version(device: Device, out: int | None) -> None:
+def gsp_firmware_version(device: SimGpu, out: int | None) -> None:
     """Return the driver's CUDA version."""
     if device.board.architecture <= _TURING:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -46,10 +46,10 @@ def gsp_firmware_version(device: Device, out: int | None) -> None:
 
 
 @device_function("nvmlDeviceGetVirtualizationMode", POINTER)
-def virtualization_mode(device: Device, out: int | None) -> None:
+def virtualization_mode(device: SimGpu, out: int | None) -> None:
     put(out, _INT, _PASSED_THROUGH if device.profile.guest else 0)
 
 
 @device_function("nvmlDeviceValidateInforom")
-def validate_inforom(_device: Device) -> None:
+def validate_inforom(_device: SimGpu) -> None:
     """Report no error."""

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from gpumon.sim.arrivals import MIG_CHANGED, EventSet, Message, Xid, arrival
+from gpumon.sim.arrivals import MIG_CHANGED, Message, SimEventSet, Xid, arrival
 from gpumon.sim.board import Board, Profile
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Device, Identity
-from gpumon.sim.effects import Call
+from gpumon.sim.device import Identity, SimGpu
+from gpumon.sim.effects import SimCall
 from gpumon.sim.exports import Version
 from gpumon.sim.gpm import Sample
 from gpumon.sim.mig import WHOLE_GPU, devices
@@ -50,7 +50,7 @@ class Node:
         self._courses: dict[int, tuple[Workload, Course]] = {}
         self._arrivals: list[Message] = []
         self._serial = 0
-        self.event_sets: dict[int, EventSet] = {}
+        self.event_sets: dict[int, SimEventSet] = {}
         self.samples: dict[int, Sample | None] = {}
         """Event sets and GPM samples, by pointer. They end with the last user."""
 
@@ -136,7 +136,7 @@ class Node:
         scenario = self.scenario()
         rows = scenario.rows(gpu)
         if rows:
-            call = Call(function, lambda: self.scenario().rows(gpu))
+            call = SimCall(function, lambda: self.scenario().rows(gpu))
             for fault, value in rows:
                 code = fault.refuse(value, call) if fault.refuse else None
                 if code:
@@ -146,7 +146,7 @@ class Node:
             starts = function.startswith("nvmlInit")
             raise Refusal(Code.LIB_RM_VERSION_MISMATCH if starts else Code.UNKNOWN)
 
-    def device(self, function: str, handle: int | None, *, parts: bool = False) -> Device:
+    def device(self, function: str, handle: int | None, *, parts: bool = False) -> SimGpu:
         """Return the GPU or MIG device of a handle, if it answers this function."""
         self.need_initialised()
         identity, place = self._identity_of(handle)
@@ -155,11 +155,11 @@ class Node:
         if _gone(state):
             raise Refusal(Code.GPU_IS_LOST)
         if not place:
-            return Device(self.profile, identity, state, self.driver)
+            return SimGpu(self.profile, identity, state, self.driver)
         there = devices(state.mig)
         if not parts or place > len(there):
             raise Refusal(Code.INVALID_ARGUMENT)
-        return Device(self.profile, identity, state, self.driver, there[place - 1])
+        return SimGpu(self.profile, identity, state, self.driver, there[place - 1])
 
     def look_up(self, function: str, gpu: int) -> int:
         """Return the handle of a GPU."""

@@ -7,7 +7,7 @@ import struct
 from gpumon.sim.board import PEER_GPU
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Device
+from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, UINT, device_function, getter
 from gpumon.sim.getters import put_pci
 from gpumon.sim.state import LINK_DOWN, Link
@@ -19,7 +19,7 @@ _ERROR_COUNTERS = ("replay", "recovery", "crc", "crc")
 """NVML's error counters up to Hopper: replay, recovery, flit CRC, data CRC."""
 
 
-def _link(device: Device, number: int) -> Link:
+def _link(device: SimGpu, number: int) -> Link:
     """Link numbers above the last are "not supported", as observed on drivers; the header says otherwise."""
     if number >= len(device.state.links):
         raise Refusal(Code.NOT_SUPPORTED)
@@ -27,19 +27,19 @@ def _link(device: Device, number: int) -> Link:
 
 
 @getter("nvmlDeviceGetNvLinkState", "I", takes=[UINT])
-def state(device: Device, number: int) -> float:
+def state(device: SimGpu, number: int) -> float:
     """Return 1 for a link that is not down."""
     return _link(device, number).state != LINK_DOWN
 
 
 @getter("nvmlDeviceGetNvLinkVersion", "I", takes=[UINT])
-def version(device: Device, number: int) -> float:
+def version(device: SimGpu, number: int) -> float:
     _link(device, number)
     return device.board.link_version
 
 
 @getter("nvmlDeviceGetNvLinkErrorCounter", "Q", takes=[UINT, UINT])
-def error_counter(device: Device, number: int, counter: int) -> float | None:
+def error_counter(device: SimGpu, number: int, counter: int) -> float | None:
     link = _link(device, number)
     if counter >= len(_ERROR_COUNTERS) or device.board.nvlink5:
         return None
@@ -47,7 +47,7 @@ def error_counter(device: Device, number: int, counter: int) -> float | None:
     return count
 
 
-def _peer(device: Device, number: int) -> tuple[int, str]:
+def _peer(device: SimGpu, number: int) -> tuple[int, str]:
     """Return the peer. Only a link that is up reports it."""
     if _link(device, number).state == LINK_DOWN:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -55,19 +55,19 @@ def _peer(device: Device, number: int) -> tuple[int, str]:
 
 
 @device_function("nvmlDeviceGetNvLinkRemoteDeviceType", UINT, POINTER)
-def peer_type(device: Device, number: int, out: int | None) -> None:
+def peer_type(device: SimGpu, number: int, out: int | None) -> None:
     kind, _ = _peer(device, number)
     put(out, _INT, kind)
 
 
 @device_function("nvmlDeviceGetNvLinkRemotePciInfo_v2", UINT, POINTER)
-def peer_address(device: Device, number: int, out: int | None) -> None:
+def peer_address(device: SimGpu, number: int, out: int | None) -> None:
     kind, bus_id = _peer(device, number)
     put_pci(out, bus_id, device.board.pci_device if kind == PEER_GPU else _NVSWITCH, 0)
 
 
 @device_function("nvmlDeviceGetC2cModeInfoV", POINTER, since=(550,))
-def c2c_mode(device: Device, out: int | None) -> None:
+def c2c_mode(device: SimGpu, out: int | None) -> None:
     """Return the link mode. The struct has no version: its only member is whether the links are on."""
     if not device.board.gpm:
         raise Refusal(Code.NOT_SUPPORTED)

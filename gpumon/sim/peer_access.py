@@ -7,7 +7,7 @@ import struct
 
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Device
+from gpumon.sim.device import SimGpu
 from gpumon.sim.effects import ACCESS_STATUSES, CAPABILITIES
 from gpumon.sim.exports import POINTER, function
 from gpumon.sim.node import Node
@@ -25,7 +25,7 @@ def status(node: Node, handle: int | None, other: int | None, capability: int, o
     put(out, _INT, _status(one, two, CAPABILITIES[capability]))
 
 
-def _status(one: Device, two: Device, capability: str) -> int:
+def _status(one: SimGpu, two: SimGpu, capability: str) -> int:
     for here, there in ((one, two), (two, one)):
         wanted = here.state.peer_access.get(there.identity.number, {})
         if capability in wanted:

@@ -7,7 +7,7 @@ import time
 
 from gpumon.sim.cmemory import check_version, put, take
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Device
+from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, ULONGLONG, device_function
 from gpumon.sim.state import Process
 
@@ -18,7 +18,7 @@ _DETAILS = struct.Struct("<III4xQ")  # version, mode, number of entries, array
 _UTILIZATION = struct.Struct("<I4xQIIII")  # pid, time (µs), multiprocessors, memory, encoder, decoder
 
 
-def _compute(device: Device, size: int | None, array: int | None) -> None:
+def _compute(device: SimGpu, size: int | None, array: int | None) -> None:
     running = _running(device)
     (room,) = take(size, _UINT)
     put(size, _UINT, len(running))
@@ -28,7 +28,7 @@ def _compute(device: Device, size: int | None, array: int | None) -> None:
         put((array or 0) + n * _PROCESS.size, _PROCESS, *process)
 
 
-def _running(device: Device) -> list[Process]:
+def _running(device: SimGpu) -> list[Process]:
     """Return the processes of a GPU or MIG device."""
     part = device.part
     return [
@@ -38,7 +38,7 @@ def _running(device: Device) -> list[Process]:
     ]
 
 
-def _none(_device: Device, size: int | None, _array: int | None) -> None:
+def _none(_device: SimGpu, size: int | None, _array: int | None) -> None:
     put(size, _UINT, 0)
 
 
@@ -49,7 +49,7 @@ device_function("nvmlDeviceGetMPSComputeRunningProcesses_v3", POINTER, POINTER, 
 
 
 @device_function("nvmlDeviceGetRunningProcessDetailList", POINTER, since=(535,), parts=True)
-def process_details(device: Device, out: int | None) -> None:
+def process_details(device: SimGpu, out: int | None) -> None:
     """Return the same list with the fields of confidential computing, which is off."""
     check_version(out, 1, _DETAILS.size)
     version, mode, room, array = take(out, _DETAILS)
@@ -62,7 +62,7 @@ def process_details(device: Device, out: int | None) -> None:
 
 
 @device_function("nvmlDeviceGetProcessUtilization", POINTER, POINTER, ULONGLONG)
-def process_utilization(device: Device, array: int | None, size: int | None, since: int) -> None:
+def process_utilization(device: SimGpu, array: int | None, size: int | None, since: int) -> None:
     """Return one current sample a process; NOT_FOUND if none is newer than `since` (µs)."""
     if device.state.utilization is None:
         raise Refusal(Code.NOT_SUPPORTED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpumon.sim.board import Fabric, Platform, Ports, Profile
+from gpumon.sim.board import FabricProfile, Platform, Ports, Profile
 from gpumon.sim.boards import A100_SXM, B200_SXM, GB200, H100_PCIE, H100_SXM, H200_SXM, L40S, T4
 
 
@@ -32,7 +32,7 @@ H100X8 = Profile(
     board=H100_SXM,
     bus_ids=_addresses(*_HGX),
     switches=_switches(5, 4, 4, 5),
-    fabric=Fabric(),
+    fabric=FabricProfile(),
     ports=_NDR,
     services=("fabric_manager",),
 )
@@ -56,7 +56,7 @@ B200X8 = Profile(
     cuda=13000,
     board=B200_SXM,
     bus_ids=_addresses("1B", "29", "45", "4E", "8F", "9B", "B7", "CF"),
-    fabric=Fabric(health=2 << 6, summary=1),
+    fabric=FabricProfile(health=2 << 6, summary=1),
     platform=Platform(modules=(1, 3, 2, 4, 6, 8, 5, 7)),
     ports=_NDR,
     services=("fabric_manager",),
@@ -70,7 +70,7 @@ GB200X4 = Profile(
     cuda=13000,
     board=GB200,
     bus_ids=_addresses("8:01", "9:01", "18:01", "19:01"),
-    fabric=Fabric(health=0b10101010, summary=1, clique=2, several_nodes=True),
+    fabric=FabricProfile(health=0b10101010, summary=1, clique=2, several_nodes=True),
     platform=Platform(chassis="1820000000001", slot=14, tray=4, modules=(2, 1, 4, 3)),
     numa_nodes=(2, 10, 18, 26),
     ports=replace(_NDR, count=4),
@@ -110,7 +110,7 @@ H100PCIEX2 = Profile(
     board=H100_PCIE,
     bus_ids=_addresses("17", "CA"),
     bridges={0: 1, 1: 0},
-    fabric=Fabric(state=0),
+    fabric=FabricProfile(state=0),
 )
 
 T4X1 = Profile(
@@ -155,7 +155,7 @@ H100GUESTX2 = replace(
     bus_ids=("00000000:00:05.0", "00000000:00:06.0"),
     switches={},
     links_active=False,
-    fabric=Fabric(state=0),
+    fabric=FabricProfile(state=0),
     guest=True,
     ports=None,
     services=(),

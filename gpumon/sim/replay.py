@@ -27,7 +27,7 @@ WHOLE_GPU_CODES = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
 """Codes that every later call on a GPU returns, whichever call returned them first."""
 
 
-class EventSet:
+class ReplayEventSet:
     """What a set waits for: event types and registration time, by device; and what it has delivered."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Replay:
         self._lock = threading.Lock()
         self._users = 0
         self._objects = 0
-        self.event_sets: dict[int, EventSet] = {}
+        self.event_sets: dict[int, ReplayEventSet] = {}
         self.samples: dict[int, Sample | None] = {}
         """Event sets and samples, by pointer."""
         self.signatures = {name: Signature(words) for name, words in recorded.signatures.items()}

@@ -18,7 +18,7 @@ from gpumon.sim.layouts import EVENT_DATA, FIELD_VALUE, METRIC_ANSWER, METRICS_H
 from gpumon.sim.layouts import METRIC as METRIC_VALUE
 from gpumon.sim.layouts import POINTER as ADDRESS
 from gpumon.sim.pointers import Entry
-from gpumon.sim.replay import EventSet, Replay, Sample
+from gpumon.sim.replay import Replay, ReplayEventSet, Sample
 from gpumon.sim.signatures import SIGNATURES, Signature
 
 _LOOK_EVERY = 0.05
@@ -120,7 +120,7 @@ def create(replay: Replay, out: int | None) -> None:
     replay.ask("nvmlEventSetCreate", ())
     pointer = replay.object()
     put(out, ADDRESS, pointer)
-    replay.event_sets[pointer] = EventSet()
+    replay.event_sets[pointer] = ReplayEventSet()
 
 
 @_special("nvmlEventSetFree", needs="nvmlEventSetCreate")
@@ -165,14 +165,14 @@ def _fail_as_recorded(replay: Replay) -> None:
         replay.succeed(answer)
 
 
-def _set(replay: Replay, pointer: int | None) -> EventSet:
+def _set(replay: Replay, pointer: int | None) -> ReplayEventSet:
     replay.need_initialised()
     if pointer not in replay.event_sets:
         raise Refusal(Code.INVALID_ARGUMENT)
     return replay.event_sets[pointer]
 
 
-def _next(replay: Replay, waiting: EventSet) -> tuple[Any, ...] | None:
+def _next(replay: Replay, waiting: ReplayEventSet) -> tuple[Any, ...] | None:
     """Return device, type, data and instances of the first event that is due and undelivered."""
     timeline = replay.recorded.timeline(EVENT)
     for n, moment in enumerate(timeline.times if timeline else ()):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.device import Device
+from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, UINT, ULONGLONG, function, getter
 from gpumon.sim.node import SAMPLES, Node
 from gpumon.sim.observe import PCIE_BYTES_PER_SECOND, utilization
@@ -60,7 +60,7 @@ def _times(node: Node) -> list[tuple[int, float]]:
 
 
 @getter("nvmlDeviceGetPcieThroughput", "I", takes=[UINT])
-def pcie_throughput(device: Device, _way: int) -> float:
+def pcie_throughput(device: SimGpu, _way: int) -> float:
     """Return KB/s, measured while the caller waits, as the driver does."""
     time.sleep(_THROUGHPUT_SECONDS)
     return (device.state.own_utilization / 100) * PCIE_BYTES_PER_SECOND / 1000

@@ -18,7 +18,7 @@ from gpumon.sim import SimulationError, ports, shapes, stuck, workload
 from gpumon.sim.arrivals import Xid
 from gpumon.sim.board import Profile
 from gpumon.sim.device import Identity
-from gpumon.sim.faults import FAULTS, Fault
+from gpumon.sim.faults import FAULTS, SimFault
 from gpumon.sim.mig import Layout, LayoutError, Wanted, place
 from gpumon.sim.physics import Workload
 
@@ -28,7 +28,7 @@ CHECK_EVERY = 0.25
 SETTLED = 0.05
 """Seconds between checks of the file, and minimum age of a change, so that no half-written file is read."""
 
-Rows = tuple[tuple[Fault, Any], ...]
+Rows = tuple[tuple[SimFault, Any], ...]
 _ORDER = {key: n for n, key in enumerate(FAULTS)}
 
 

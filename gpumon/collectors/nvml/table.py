@@ -18,7 +18,6 @@ from gpumon.model.reading import (
     KEY_SEPARATOR,
     Bits,
     Call,
-    Check,
     Checks,
     Difference,
     Distinct,
@@ -30,6 +29,7 @@ from gpumon.model.reading import (
     LinkField,
     ProcessMemory,
     Row,
+    RowCheck,
     Slowest,
     Source,
     Table,
@@ -315,7 +315,7 @@ def unpacked(value: float) -> float:
     return float((int(value) >> 8 & 0xF) * 10.0 ** -(int(value) & 0xFF))
 
 
-def _part(mask: int, check: Check) -> int:
+def _part(mask: int, check: RowCheck) -> int:
     return mask >> check.shift & (1 << check.width) - 1
 
 
