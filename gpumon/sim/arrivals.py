@@ -15,7 +15,7 @@ _QUEUE = 1000
 """Maximum number of undelivered events that the driver keeps for a set: the newest ones."""
 
 
-class Xid(NamedTuple):
+class ScenarioXid(NamedTuple):
     """An Xid of the scenario. Times are seconds after the epoch."""
 
     xid: int
@@ -40,7 +40,7 @@ class Message(NamedTuple):
     number: int
 
 
-def arrival(xid: Xid, time: float, gpu: int, number: int) -> Message:
+def arrival(xid: ScenarioXid, time: float, gpu: int, number: int) -> Message:
     return Message(time, gpu, XID, xid.xid, xid.gpu_instance, xid.compute_instance, number)
 
 
@@ -50,10 +50,12 @@ class SimEventSet:
 
     registered: dict[int, tuple[int, float]] = field(default_factory=dict)
     delivered: set[Message] = field(default_factory=set)
-    told: dict[tuple[int, Xid], int] = field(default_factory=dict)
+    told: dict[tuple[int, ScenarioXid], int] = field(default_factory=dict)
     """Number of Xids delivered, by storm."""
 
-    def next(self, arrivals: dict[int, list[Message]], storms: dict[int, list[Xid]], now: float) -> Message | None:
+    def next(
+        self, arrivals: dict[int, list[Message]], storms: dict[int, list[ScenarioXid]], now: float
+    ) -> Message | None:
         """Return the first undelivered event after registration, and mark it as delivered."""
         found = min(self._new(arrivals), default=None)
         if found is not None:
@@ -67,7 +69,7 @@ class SimEventSet:
                 if types & one.type and one.time > since and one not in self.delivered:
                     yield one
 
-    def _of_storms(self, storms: dict[int, list[Xid]], now: float) -> Iterator[Message]:
+    def _of_storms(self, storms: dict[int, list[ScenarioXid]], now: float) -> Iterator[Message]:
         for gpu, (types, since) in self.registered.items():
             for storm in storms[gpu] if types & XID else ():
                 begins = max(since, storm.at or 0.0)

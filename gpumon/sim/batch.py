@@ -10,7 +10,7 @@ from gpumon.sim.cmemory import whole
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, device_function
-from gpumon.sim.fields import ECC_TOTALS, NVLINK5_COUNTERS, Row, rows_of
+from gpumon.sim.fields import ECC_TOTALS, NVLINK5_COUNTERS, FieldValueRow, rows_of
 
 _ENTRY = 40
 """Size in bytes of one nvmlFieldValue_t, and offsets of input and output."""
@@ -40,7 +40,7 @@ def field_values(device: SimGpu, count: int, address: int | None) -> None:
     ctypes.memmove(address, bytes(batch), len(batch))
 
 
-def _answer(row: Row | None, device: SimGpu, scope: int) -> tuple[int, int, bytes]:
+def _answer(row: FieldValueRow | None, device: SimGpu, scope: int) -> tuple[int, int, bytes]:
     """Return type, return code and value."""
     if row is None:
         return 0, Code.NOT_SUPPORTED, _UNDEFINED

@@ -120,7 +120,7 @@ class FabricProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Platform:
+class PlatformProfile:
     """The node's place in a rack. None is what this platform does not report."""
 
     chassis: str = ""
@@ -164,7 +164,7 @@ class Profile:
     """The peer to which all links of a GPU lead, by GPU."""
     links_active: bool = True
     fabric: FabricProfile | None = None
-    platform: Platform | None = None
+    platform: PlatformProfile | None = None
     numa_nodes: tuple[int, ...] = ()
     """CPU memory by GPU, if the GPU's memory is host memory too."""
     guest: bool = False

@@ -40,7 +40,7 @@ Answer = tuple[Any, ...]
 """The code and, for success, the output."""
 
 
-class Question(NamedTuple):
+class CapturedQuery(NamedTuple):
     """A query: an NVML function and its inputs."""
 
     function: str
@@ -105,7 +105,7 @@ class Capture:
     signatures: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Arguments of each function that was called, in the words of signatures.py."""
     costs: dict[str, Cost] = field(default_factory=dict)
-    answers: dict[Question, Timeline] = field(default_factory=dict)
+    answers: dict[CapturedQuery, Timeline] = field(default_factory=dict)
     handles: tuple[str, ...] = ()
     """Handles, named by the lookup that returned them."""
     missing: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class Capture:
     """Findings as text: question, GPU (bus id), answer."""
 
     def timeline(self, function: str, *given: Any) -> Timeline | None:
-        return self.answers.get(Question(function, given))
+        return self.answers.get(CapturedQuery(function, given))
 
     def questions(self, function: str) -> Iterator[tuple[tuple[Any, ...], Timeline]]:
         """Return all queries of a function, with their answers."""
@@ -204,7 +204,7 @@ def _capture(lines: list[dict[str, Any]]) -> Capture:
     capture = Capture(header=Header(**first | {"remarks": tuple(first["remarks"])}))
     for line in lines[1:-1]:
         if "asked" in line:
-            capture.answers[Question(line["asked"], _tuple(line["given"]))] = _timeline(line["answers"])
+            capture.answers[CapturedQuery(line["asked"], _tuple(line["given"]))] = _timeline(line["answers"])
         elif "function" in line:
             capture.signatures[line["function"]] = tuple(line["takes"])
             if "cost" in line:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gpumon.sim import shapes
-from gpumon.sim.arrivals import Xid
+from gpumon.sim.arrivals import ScenarioXid
 from gpumon.sim.fields import NAMES, TYPES
 from gpumon.sim.mig import Wanted
-from gpumon.sim.workload import Run
+from gpumon.sim.workload import ScenarioJob
 
 _TIME = shapes.number(0, 1e12, "seconds after the epoch")
 _XID = shapes.whole(1, 2**31, "an Xid")
@@ -25,9 +25,13 @@ _XID_PARTS = shapes.fields(
 )
 
 
-def xid(value: Any, path: shapes.Path) -> Xid:
+def xid(value: Any, path: shapes.Path) -> ScenarioXid:
     """A number, or a mapping with more details."""
-    return Xid(**_with("xid", _XID_PARTS, value, path)) if isinstance(value, dict) else Xid(_XID(value, path))
+    return (
+        ScenarioXid(**_with("xid", _XID_PARTS, value, path))
+        if isinstance(value, dict)
+        else ScenarioXid(_XID(value, path))
+    )
 
 
 def _with(key: str, parts: shapes.Shape, value: Any, path: shapes.Path) -> dict[str, Any]:
@@ -49,8 +53,8 @@ _RUN = shapes.fields(
 )
 
 
-def job(value: Any, path: shapes.Path) -> Run:
-    run = Run(**_RUN(value, path))
+def job(value: Any, path: shapes.Path) -> ScenarioJob:
+    run = ScenarioJob(**_RUN(value, path))
     if run.end <= run.start:
         raise shapes.ShapeError(path, "ends before it starts")
     return run

@@ -10,7 +10,7 @@ from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import POINTER, UINT, ULONGLONG, function, getter
 from gpumon.sim.layouts import EVENT_DATA
 from gpumon.sim.layouts import POINTER as ADDRESS
-from gpumon.sim.node import Node
+from gpumon.sim.node import SimNode
 
 _SETS = 0x7E5B_0000_0000
 _LOOK_EVERY = 0.05
@@ -20,7 +20,7 @@ getter("nvmlDeviceGetSupportedEventTypes", "Q")(lambda device: device.board.even
 
 
 @function("nvmlEventSetCreate", POINTER)
-def create(node: Node, out: int | None) -> None:
+def create(node: SimNode, out: int | None) -> None:
     node.enter("nvmlEventSetCreate")
     pointer = _SETS | node.serial() << 8
     put(out, ADDRESS, pointer)
@@ -28,14 +28,14 @@ def create(node: Node, out: int | None) -> None:
 
 
 @function("nvmlEventSetFree", POINTER)
-def free(node: Node, pointer: int | None) -> None:
+def free(node: SimNode, pointer: int | None) -> None:
     node.enter("nvmlEventSetFree")
     _set(node, pointer)
     del node.event_sets[pointer or 0]
 
 
 @function("nvmlDeviceRegisterEvents", POINTER, ULONGLONG, POINTER)
-def register(node: Node, handle: int | None, types: int, pointer: int | None) -> None:
+def register(node: SimNode, handle: int | None, types: int, pointer: int | None) -> None:
     """Register for events. If one type is not supported, none is registered."""
     device = node.device("nvmlDeviceRegisterEvents", handle)
     if types & ~device.board.event_types:
@@ -46,7 +46,7 @@ def register(node: Node, handle: int | None, types: int, pointer: int | None) ->
 
 
 @function("nvmlEventSetWait_v2", POINTER, POINTER, UINT)
-def wait(node: Node, pointer: int | None, out: int | None, milliseconds: int) -> None:
+def wait(node: SimNode, pointer: int | None, out: int | None, milliseconds: int) -> None:
     """Return the next event, otherwise TIMEOUT.
 
     While a registered GPU is lost, GPU_IS_LOST immediately and repeatedly.
@@ -68,13 +68,13 @@ def wait(node: Node, pointer: int | None, out: int | None, milliseconds: int) ->
         time.sleep(min(_LOOK_EVERY, left))
 
 
-def _next(node: Node, waiting: SimEventSet) -> Message | None:
+def _next(node: SimNode, waiting: SimEventSet) -> Message | None:
     arrivals = {gpu: node.arrivals(gpu) for gpu in waiting.registered}
     storms = {gpu: node.storms(gpu) for gpu in waiting.registered}
     return waiting.next(arrivals, storms, node.time())
 
 
-def _set(node: Node, pointer: int | None) -> SimEventSet:
+def _set(node: SimNode, pointer: int | None) -> SimEventSet:
     """Return an event set of this initialisation; earlier ones ended with theirs."""
     if not node.initialised:
         raise Refusal(Code.UNINITIALIZED)

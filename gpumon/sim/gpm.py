@@ -51,7 +51,7 @@ METRICS: Mapping[str, Metric] = {
 NAMES = {metric.number: name for name, metric in METRICS.items()}
 
 
-class Sample(NamedTuple):
+class GpmSample(NamedTuple):
     """Counters of a GPU or of one of its instances at one moment."""
 
     gpu: int
@@ -67,7 +67,7 @@ def highest(driver: Version) -> int:
     return next(maximum for since, maximum in _MAXIMA if driver >= since)
 
 
-def value(name: str, earlier: Sample, later: Sample) -> float | None:
+def value(name: str, earlier: GpmSample, later: GpmSample) -> float | None:
     """Return the mean between two samples; NaN if no time has passed, None if not supported."""
     state = later.state
     for key in (name, "*"):
@@ -78,7 +78,7 @@ def value(name: str, earlier: Sample, later: Sample) -> float | None:
     return metric.full * links * _load(earlier, later) * _share(later.instance)
 
 
-def _load(earlier: Sample, later: Sample) -> float:
+def _load(earlier: GpmSample, later: GpmSample) -> float:
     """Return the load, 0 to 1. A utilization that the scenario sets takes precedence."""
     state = later.state
     if state.utilization is not None and state.utilization != state.own_utilization:

@@ -11,10 +11,10 @@ from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, UINT, device_function, function
-from gpumon.sim.gpm import Sample
+from gpumon.sim.gpm import GpmSample
 from gpumon.sim.layouts import METRIC, METRICS_HEAD
 from gpumon.sim.layouts import POINTER as ADDRESS
-from gpumon.sim.node import Node
+from gpumon.sim.node import SimNode
 
 _SUPPORT = struct.Struct("<II")  # version, supported
 _VERSION = 1
@@ -39,7 +39,7 @@ def _supported(device: SimGpu) -> bool:
 
 
 @function("nvmlGpmSampleAlloc", POINTER)
-def allocate(node: Node, out: int | None) -> None:
+def allocate(node: SimNode, out: int | None) -> None:
     node.enter("nvmlGpmSampleAlloc")
     pointer = _SAMPLES | node.serial() << 8
     put(out, ADDRESS, pointer)
@@ -47,13 +47,13 @@ def allocate(node: Node, out: int | None) -> None:
 
 
 @function("nvmlGpmSampleFree", POINTER)
-def free(node: Node, pointer: int | None) -> None:
+def free(node: SimNode, pointer: int | None) -> None:
     node.enter("nvmlGpmSampleFree")
     _known(node, pointer)
     del node.samples[pointer or 0]
 
 
-def _known(node: Node, pointer: int | None) -> Sample | None:
+def _known(node: SimNode, pointer: int | None) -> GpmSample | None:
     """Return the content of an allocated sample. Samples end with their initialisation."""
     if pointer not in node.samples:
         raise Refusal(Code.INVALID_ARGUMENT)
@@ -61,13 +61,13 @@ def _known(node: Node, pointer: int | None) -> Sample | None:
 
 
 @function("nvmlGpmSampleGet", POINTER, POINTER)
-def take_sample(node: Node, handle: int | None, pointer: int | None) -> None:
+def take_sample(node: SimNode, handle: int | None, pointer: int | None) -> None:
     device = node.device("nvmlGpmSampleGet", handle, parts=True)
     _take(node, device, pointer, device.part.instance.number if device.part else None)
 
 
 @function("nvmlGpmMigSampleGet", POINTER, UINT, POINTER)
-def take_instance_sample(node: Node, handle: int | None, instance: int, pointer: int | None) -> None:
+def take_instance_sample(node: SimNode, handle: int | None, instance: int, pointer: int | None) -> None:
     """Sample a GPU instance through the handle of its GPU."""
     device = node.device("nvmlGpmMigSampleGet", handle)
     if device.state.mig is None:
@@ -75,7 +75,7 @@ def take_instance_sample(node: Node, handle: int | None, instance: int, pointer:
     _take(node, device, pointer, instance)
 
 
-def _take(node: Node, device: SimGpu, pointer: int | None, instance: int | None) -> None:
+def _take(node: SimNode, device: SimGpu, pointer: int | None, instance: int | None) -> None:
     if not _supported(device):
         raise Refusal(Code.NOT_SUPPORTED)
     _known(node, pointer)
@@ -84,11 +84,11 @@ def _take(node: Node, device: SimGpu, pointer: int | None, instance: int | None)
         raise Refusal(Code.INVALID_ARGUMENT)
     empty = instance is not None and not compute[instance]
     gpu = device.identity.number
-    node.samples[pointer or 0] = Sample(gpu, instance, node.seen_at(gpu), device.state, empty)
+    node.samples[pointer or 0] = GpmSample(gpu, instance, node.seen_at(gpu), device.state, empty)
 
 
 @function("nvmlGpmMetricsGet", POINTER)
-def metrics(node: Node, address: int | None) -> None:
+def metrics(node: SimNode, address: int | None) -> None:
     """Write the metrics in place. The call succeeds even if metrics fail."""
     node.need_initialised()
     version, count, *pointers = take(address, METRICS_HEAD)
@@ -103,7 +103,7 @@ def metrics(node: Node, address: int | None) -> None:
         put(place, METRIC, number, *_answer(number, earlier, later))
 
 
-def _answer(number: int, earlier: Sample, later: Sample) -> tuple[int, float, int, int, int]:
+def _answer(number: int, earlier: GpmSample, later: GpmSample) -> tuple[int, float, int, int, int]:
     name = gpm.NAMES.get(number)
     if name is None:
         return Code.NOT_SUPPORTED, -1.0, 0, 0, 0

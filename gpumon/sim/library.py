@@ -25,8 +25,8 @@ from gpumon.sim import (
     system,
 )
 from gpumon.sim.exports import EXPORTS, Export
-from gpumon.sim.node import Node
-from gpumon.sim.pointers import Entry, Library
+from gpumon.sim.node import SimNode
+from gpumon.sim.pointers import Entry, SimLibrary
 from gpumon.sim.profiles import PROFILES
 from gpumon.sim.scenario import ScenarioFile
 from gpumon.sim.trace import Trace
@@ -46,9 +46,9 @@ def exports() -> Mapping[str, Export]:
 class SimulatedNode:
     """A simulated host, as a child process uses it."""
 
-    def __init__(self, node: Node, trace: Trace) -> None:
+    def __init__(self, node: SimNode, trace: Trace) -> None:
         self._node = node
-        self.library = Library(self._find, trace)
+        self.library = SimLibrary(self._find, trace)
         """The library for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
         self.place = node.scenario().place
         """The detected system, fixed when the process starts."""
@@ -90,4 +90,4 @@ def open_node(
     if profile not in PROFILES:
         raise SimulationError(f"no profile {profile!r} to simulate: choose one of {', '.join(PROFILES)}")
     kind = PROFILES[profile]
-    return SimulatedNode(Node(kind, ScenarioFile(scenario, kind), epoch, clock), Trace(trace))
+    return SimulatedNode(SimNode(kind, ScenarioFile(scenario, kind), epoch, clock), Trace(trace))

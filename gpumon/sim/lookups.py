@@ -11,20 +11,20 @@ from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import POINTER, UINT, function
 from gpumon.sim.mig import devices
 from gpumon.sim.mig_calls import mig_uuid
-from gpumon.sim.node import Node
+from gpumon.sim.node import SimNode
 
 _UINT, _POINTER = struct.Struct("<I"), struct.Struct("<Q")
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)
 
 
 @function("nvmlDeviceGetCount_v2", POINTER)
-def count(node: Node, out: int | None) -> None:
+def count(node: SimNode, out: int | None) -> None:
     node.enter("nvmlDeviceGetCount_v2")
     put(out, _UINT, len(node.counted()))
 
 
 @function("nvmlDeviceGetHandleByIndex_v2", UINT, POINTER)
-def handle_by_index(node: Node, index: int, out: int | None) -> None:
+def handle_by_index(node: SimNode, index: int, out: int | None) -> None:
     node.need_initialised()
     counted = node.counted()
     if index >= len(counted):
@@ -33,7 +33,7 @@ def handle_by_index(node: Node, index: int, out: int | None) -> None:
 
 
 @function("nvmlDeviceGetHandleByPciBusId_v2", ctypes.c_char_p, POINTER)
-def handle_by_bus_id(node: Node, bus_id: bytes | None, out: int | None) -> None:
+def handle_by_bus_id(node: SimNode, bus_id: bytes | None, out: int | None) -> None:
     node.need_initialised()
     wanted = address((bus_id or b"").decode(errors="replace"))
     found = [gpu for gpu in node.counted() if address(node.profile.bus_ids[gpu]) == wanted]
@@ -43,7 +43,7 @@ def handle_by_bus_id(node: Node, bus_id: bytes | None, out: int | None) -> None:
 
 
 @function("nvmlDeviceGetHandleByUUID", ctypes.c_char_p, POINTER)
-def handle_by_uuid(node: Node, uuid: bytes | None, out: int | None) -> None:
+def handle_by_uuid(node: SimNode, uuid: bytes | None, out: int | None) -> None:
     node.need_initialised()
     counted = node.counted()
     if any(node.state(gpu).lost for gpu in counted):  # as documented: one lost GPU makes this lookup fail for all
@@ -69,7 +69,7 @@ def address(bus_id: str) -> tuple[int, int, int]:
 
 
 @function("nvmlDeviceGetIndex", POINTER, POINTER)
-def index(node: Node, handle: int | None, out: int | None) -> None:
+def index(node: SimNode, handle: int | None, out: int | None) -> None:
     """Return the index of a GPU, or of a MIG device within its GPU."""
     device = node.device("nvmlDeviceGetIndex", handle, parts=True)
     if device.part is not None:

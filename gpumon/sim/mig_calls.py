@@ -10,7 +10,7 @@ from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import Identity, SimGpu
 from gpumon.sim.exports import POINTER, UINT, function, getter
 from gpumon.sim.mig import ComputeInstance, devices
-from gpumon.sim.node import Node
+from gpumon.sim.node import SimNode
 
 MOST_DEVICES = 7
 _POINTER = struct.Struct("<Q")
@@ -30,7 +30,7 @@ getter("nvmlDeviceGetMigMode", "I", "I")(lambda device: (device.state.mig_mode, 
 
 
 @function("nvmlDeviceGetMigDeviceHandleByIndex", POINTER, UINT, POINTER)
-def device_by_index(node: Node, handle: int | None, index: int, out: int | None) -> None:
+def device_by_index(node: SimNode, handle: int | None, index: int, out: int | None) -> None:
     device = node.device("nvmlDeviceGetMigDeviceHandleByIndex", handle)
     if device.state.mig is None:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -42,7 +42,7 @@ def device_by_index(node: Node, handle: int | None, index: int, out: int | None)
 
 
 @function("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", POINTER, POINTER)
-def whole_gpu(node: Node, handle: int | None, out: int | None) -> None:
+def whole_gpu(node: SimNode, handle: int | None, out: int | None) -> None:
     device = node.device("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle, parts=True)
     _part(device)
     put(out, _POINTER, node.handle(device.identity.number))

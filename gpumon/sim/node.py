@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from gpumon.sim.arrivals import MIG_CHANGED, Message, SimEventSet, Xid, arrival
+from gpumon.sim.arrivals import MIG_CHANGED, Message, ScenarioXid, SimEventSet, arrival
 from gpumon.sim.board import Board, Profile
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import Identity, SimGpu
 from gpumon.sim.effects import SimCall
 from gpumon.sim.exports import Version
-from gpumon.sim.gpm import Sample
+from gpumon.sim.gpm import GpmSample
 from gpumon.sim.mig import WHOLE_GPU, devices
 from gpumon.sim.observe import observe, settle
 from gpumon.sim.physics import Body, Course, Workload
@@ -33,7 +33,7 @@ POWER_BEFORE = 1000.0
 """Energy in watts since boot before the epoch, so that an agent with a later epoch sees no counter reset."""
 
 
-class Node:
+class SimNode:
     """One process's view of the node, equal in every process with the same inputs."""
 
     def __init__(self, profile: Profile, file: ScenarioFile, epoch: float, clock: Callable[[], float]) -> None:
@@ -51,7 +51,7 @@ class Node:
         self._arrivals: list[Message] = []
         self._serial = 0
         self.event_sets: dict[int, SimEventSet] = {}
-        self.samples: dict[int, Sample | None] = {}
+        self.samples: dict[int, GpmSample | None] = {}
         """Event sets and GPM samples, by pointer. They end with the last user."""
 
     # Time and the scenario
@@ -84,14 +84,14 @@ class Node:
 
     def arrivals(self, gpu: int) -> list[Message]:
         """Return the events of a GPU that have happened, except storms."""
-        planned: Counter[Xid] = Counter()
+        planned: Counter[ScenarioXid] = Counter()
         for xid in self.scenario().xids(gpu):
             if xid.rate is None and xid.at is not None and xid.at <= self.time():
                 planned[xid] += 1
         due = [arrival(xid, xid.at or 0.0, gpu, -1 - n) for xid, times in planned.items() for n in range(times)]
         return due + [one for one in self._arrivals if one.gpu == gpu]
 
-    def storms(self, gpu: int) -> list[Xid]:
+    def storms(self, gpu: int) -> list[ScenarioXid]:
         """Return the Xid storms of a GPU."""
         return [xid for xid in self.scenario().xids(gpu) if xid.rate is not None]
 

@@ -10,7 +10,7 @@ from zlib import crc32
 
 from gpumon.sim.board import MIB, Clocks, Profile
 from gpumon.sim.mig import Layout, devices
-from gpumon.sim.physics import Course, Job, Now
+from gpumon.sim.physics import Course, Job, Moment
 from gpumon.sim.state import (
     EVENT_HW_SLOWDOWN,
     EVENT_HW_THERMAL,
@@ -204,7 +204,7 @@ def _module_power(profile: Profile, mean: float) -> float | None:
     return board.module_power_idle + (mean - board.power_idle) * (1 + MODULE_SHARE)
 
 
-def _processes(profile: Profile, gpu: int, now: Now, layout: Layout | None) -> tuple[Process, ...]:
+def _processes(profile: Profile, gpu: int, now: Moment, layout: Layout | None) -> tuple[Process, ...]:
     """Return one process a job; on a partitioned GPU, one a job in each instance."""
 
     def pid(job: Job, place: int) -> int:

@@ -13,7 +13,7 @@ from gpumon.model.orders import is_recording
 from gpumon.model.snapshot import HOST
 from gpumon.sim import SimulationError, capture
 from gpumon.sim.library import open_node
-from gpumon.sim.pointers import Library
+from gpumon.sim.pointers import SimLibrary
 from gpumon.sim.replay import Replay
 from gpumon.sim.replay_calls import find
 from gpumon.sim.trace import Trace
@@ -22,7 +22,7 @@ from gpumon.sim.trace import Trace
 class Simulated(Protocol):
     """A simulated host, as a child process uses it."""
 
-    library: Library
+    library: SimLibrary
     """The library for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
     place: str
     """One of PLACES, fixed when this process started."""
@@ -39,7 +39,7 @@ class ReplayedNode:
 
     def __init__(self, replay: Replay, trace: Trace) -> None:
         self._replay = replay
-        self.library = Library(partial(find, replay), trace)
+        self.library = SimLibrary(partial(find, replay), trace)
         self.place = HOST
 
     def pci_functions(self) -> dict[str, str]:

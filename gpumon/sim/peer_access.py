@@ -10,7 +10,7 @@ from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import SimGpu
 from gpumon.sim.effects import ACCESS_STATUSES, CAPABILITIES
 from gpumon.sim.exports import POINTER, function
-from gpumon.sim.node import Node
+from gpumon.sim.node import SimNode
 from gpumon.sim.state import LINK_DOWN
 
 _INT = struct.Struct("<i")
@@ -18,7 +18,7 @@ OK, NOT_SUPPORTED = 0, 5
 
 
 @function("nvmlDeviceGetP2PStatus", POINTER, POINTER, ctypes.c_int, POINTER)
-def status(node: Node, handle: int | None, other: int | None, capability: int, out: int | None) -> None:
+def status(node: SimNode, handle: int | None, other: int | None, capability: int, out: int | None) -> None:
     one, two = (node.device("nvmlDeviceGetP2PStatus", each, parts=False) for each in (handle, other))
     if one.identity == two.identity or not 0 <= capability < len(CAPABILITIES):
         raise Refusal(Code.INVALID_ARGUMENT)

@@ -24,7 +24,7 @@ class Job(NamedTuple):
     """Share of the GPU's memory, 0 to 1."""
 
 
-class Phase(NamedTuple):
+class LoadPhase(NamedTuple):
     """A period of constant load."""
 
     seconds: float
@@ -38,7 +38,7 @@ class Workload:
     """Idle for `lead` seconds, then the phases, once or repeated; idle after the last."""
 
     lead: float
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[LoadPhase, ...] = ()
     repeats: bool = False
     """A cycle must be long compared with INERTIA: every cycle but the first starts at the same temperature."""
     same_jobs: bool = False
@@ -66,11 +66,11 @@ class Point(NamedTuple):
     capped_seconds: float
 
 
-class Now(NamedTuple):
+class Moment(NamedTuple):
     """A point, and the phase that led to it."""
 
     point: Point
-    phase: Phase
+    phase: LoadPhase
     cycle: int
     """Number of the cycle: jobs of another cycle are other processes."""
     capped: bool
@@ -99,7 +99,7 @@ def advance(body: Body, load: float, start: Point, seconds: float) -> Point:
     )
 
 
-IDLE = Phase(math.inf, 0.0)
+IDLE = LoadPhase(math.inf, 0.0)
 
 
 class Course:
@@ -113,11 +113,11 @@ class Course:
         self._first = self._cycle(self._cold)
         self._later = self._cycle(self._rewound(self._first[-1]))
 
-    def at(self, time: float) -> Now:
+    def at(self, time: float) -> Moment:
         """Return the point `time` seconds after the epoch."""
         lead = self._workload.lead
         if time < lead or not self._workload.phases:
-            return Now(advance(self._body, 0.0, self._cold, max(time, 0.0)), IDLE, 0, capped=False)
+            return Moment(advance(self._body, 0.0, self._cold, max(time, 0.0)), IDLE, 0, capped=False)
         length = self._starts[-1]
         cycle, into = divmod(time - lead, length) if self._workload.repeats else (0.0, time - lead)
         points = self._later if cycle else self._first
@@ -125,7 +125,7 @@ class Course:
         phase = self._workload.phases[number] if number < len(self._workload.phases) else IDLE
         point = advance(self._body, phase.load, points[number], into - self._starts[number])
         numbering = 0 if self._workload.same_jobs else int(cycle)
-        return Now(self._onwards(point, int(cycle)), phase, numbering, capped(self._body, phase.load))
+        return Moment(self._onwards(point, int(cycle)), phase, numbering, capped(self._body, phase.load))
 
     def _cycle(self, start: Point) -> list[Point]:
         """Return the points at which the phases start, and the end point."""

@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     gives: Any = ctypes.c_int
 
 
-class Library:
+class SimLibrary:
     """`find` returns a name's entry, or raises AttributeError, like `CDLL`, if the driver lacks it."""
 
     def __init__(self, find: Callable[[str], Entry], trace: Trace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpumon.sim.board import FabricProfile, Platform, Ports, Profile
+from gpumon.sim.board import FabricProfile, PlatformProfile, Ports, Profile
 from gpumon.sim.boards import A100_SXM, B200_SXM, GB200, H100_PCIE, H100_SXM, H200_SXM, L40S, T4
 
 
@@ -57,7 +57,7 @@ B200X8 = Profile(
     board=B200_SXM,
     bus_ids=_addresses("1B", "29", "45", "4E", "8F", "9B", "B7", "CF"),
     fabric=FabricProfile(health=2 << 6, summary=1),
-    platform=Platform(modules=(1, 3, 2, 4, 6, 8, 5, 7)),
+    platform=PlatformProfile(modules=(1, 3, 2, 4, 6, 8, 5, 7)),
     ports=_NDR,
     services=("fabric_manager",),
 )
@@ -71,7 +71,7 @@ GB200X4 = Profile(
     board=GB200,
     bus_ids=_addresses("8:01", "9:01", "18:01", "19:01"),
     fabric=FabricProfile(health=0b10101010, summary=1, clique=2, several_nodes=True),
-    platform=Platform(chassis="1820000000001", slot=14, tray=4, modules=(2, 1, 4, 3)),
+    platform=PlatformProfile(chassis="1820000000001", slot=14, tray=4, modules=(2, 1, 4, 3)),
     numa_nodes=(2, 10, 18, 26),
     ports=replace(_NDR, count=4),
     services=("imex",),

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from gpumon.sim.capture import HANGS, INITIALISATIONS, Answer, Capture, Question, Timeline
+from gpumon.sim.capture import HANGS, INITIALISATIONS, Answer, Capture, CapturedQuery, Timeline
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.signatures import Signature
 
@@ -35,7 +35,7 @@ class ReplayEventSet:
         self.delivered: set[int] = set()
 
 
-class Sample(NamedTuple):
+class ReplayGpmSample(NamedTuple):
     """A GPM sample of a device or GPU instance at one moment."""
 
     device: str
@@ -54,7 +54,7 @@ class Replay:
         self._users = 0
         self._objects = 0
         self.event_sets: dict[int, ReplayEventSet] = {}
-        self.samples: dict[int, Sample | None] = {}
+        self.samples: dict[int, ReplayGpmSample | None] = {}
         """Event sets and samples, by pointer."""
         self.signatures = {name: Signature(words) for name, words in recorded.signatures.items()}
         self._numbers = {name: _HANDLES | n << 8 for n, name in enumerate(recorded.handles)}
@@ -109,7 +109,7 @@ class Replay:
 
     def ask(self, function: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the recorded output. Raises Refusal with the recorded code, or if this was never recorded."""
-        timeline = self.recorded.answers.get(Question(function, given))
+        timeline = self.recorded.answers.get(CapturedQuery(function, given))
         if timeline is None:
             raise Refusal(self._unknown(function, given))
         return self.succeed(timeline.at(self.time()))
@@ -164,7 +164,7 @@ def _faults(recorded: Capture) -> Mapping[str, Timeline]:
     }
 
 
-def _device(question: Question, answer: Answer) -> str:
+def _device(question: CapturedQuery, answer: Answer) -> str:
     """Return the handle of an answer's GPU: the input handle, or the one that a lookup returned."""
     if question.function.startswith(LOOKUPS):
         return answer[1] if len(answer) > 1 else ""

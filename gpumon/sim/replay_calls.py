@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from gpumon.sim.capture import EVENT, FIELD, METRIC, Question
+from gpumon.sim.capture import EVENT, FIELD, METRIC, CapturedQuery
 from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import EXPORTS
@@ -18,7 +18,7 @@ from gpumon.sim.layouts import EVENT_DATA, FIELD_VALUE, METRIC_ANSWER, METRICS_H
 from gpumon.sim.layouts import METRIC as METRIC_VALUE
 from gpumon.sim.layouts import POINTER as ADDRESS
 from gpumon.sim.pointers import Entry
-from gpumon.sim.replay import Replay, ReplayEventSet, Sample
+from gpumon.sim.replay import Replay, ReplayEventSet, ReplayGpmSample
 from gpumon.sim.signatures import SIGNATURES, Signature
 
 _LOOK_EVERY = 0.05
@@ -206,17 +206,17 @@ def sample_free(replay: Replay, pointer: int | None) -> None:
 @_special("nvmlGpmSampleGet", needs="nvmlGpmSampleGet")
 def sample_get(replay: Replay, handle: int | None, pointer: int | None) -> None:
     device = replay.name(handle)
-    _sample(replay, "nvmlGpmSampleGet", (device,), Sample(device, None, replay.time()), pointer)
+    _sample(replay, "nvmlGpmSampleGet", (device,), ReplayGpmSample(device, None, replay.time()), pointer)
 
 
 @_special("nvmlGpmMigSampleGet", needs="nvmlGpmMigSampleGet")
 def mig_sample_get(replay: Replay, handle: int | None, instance: int, pointer: int | None) -> None:
     device = replay.name(handle)
-    taken = Sample(device, instance, replay.time())
+    taken = ReplayGpmSample(device, instance, replay.time())
     _sample(replay, "nvmlGpmMigSampleGet", (device, instance), taken, pointer)
 
 
-def _sample(replay: Replay, function: str, given: tuple[Any, ...], taken: Sample, pointer: int | None) -> None:
+def _sample(replay: Replay, function: str, given: tuple[Any, ...], taken: ReplayGpmSample, pointer: int | None) -> None:
     replay.need_initialised()
     replay.need_answering(taken.device)
     if pointer not in replay.samples:
@@ -240,8 +240,8 @@ def metrics_get(replay: Replay, address: int | None) -> None:
         put(at + 4, METRIC_ANSWER, *_metric(replay, second, number))
 
 
-def _metric(replay: Replay, sample: Sample, number: int) -> tuple[int, float]:
-    timeline = replay.recorded.answers.get(Question(METRIC, (sample.device, sample.instance, number)))
+def _metric(replay: Replay, sample: ReplayGpmSample, number: int) -> tuple[int, float]:
+    timeline = replay.recorded.answers.get(CapturedQuery(METRIC, (sample.device, sample.instance, number)))
     if timeline is None:
         return Code.NOT_SUPPORTED, 0.0
     code, *value = timeline.at(sample.taken)

@@ -11,7 +11,7 @@ from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.device import SimGpu
 from gpumon.sim.exports import POINTER, UINT, ULONGLONG, function, getter
-from gpumon.sim.node import SAMPLES, Node
+from gpumon.sim.node import SAMPLES, SimNode
 from gpumon.sim.observe import PCIE_BYTES_PER_SECOND, utilization
 from gpumon.sim.physics import Course
 
@@ -32,7 +32,7 @@ _READS: dict[int, Read] = {
 
 
 @function("nvmlDeviceGetSamples", POINTER, ctypes.c_uint, ULONGLONG, POINTER, POINTER, POINTER)
-def samples(node: Node, handle: int | None, kind: int, since: int, *pointers: int | None) -> None:
+def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers: int | None) -> None:
     """Write the samples newer than `since` (µs), or without an array the maximum number."""
     device = node.device("nvmlDeviceGetSamples", handle)
     kind_of_value, size, array = pointers
@@ -52,7 +52,7 @@ def samples(node: Node, handle: int | None, kind: int, since: int, *pointers: in
         put(array + n * _SAMPLE.size, _SAMPLE, stamp, round(read(course, gpu, at)))
 
 
-def _times(node: Node) -> list[tuple[int, float]]:
+def _times(node: SimNode) -> list[tuple[int, float]]:
     """Return the kept samples with wall time (µs) and seconds after the epoch, oldest first."""
     tick, wall = node.tick(), time.time()
     ages = [n / SAMPLES for n in range(_KEPT - 1, -1, -1) if tick >= n / SAMPLES]

@@ -15,7 +15,7 @@ import yaml
 
 from gpumon.model.snapshot import GUEST, HOST
 from gpumon.sim import SimulationError, ports, shapes, stuck, workload
-from gpumon.sim.arrivals import Xid
+from gpumon.sim.arrivals import ScenarioXid
 from gpumon.sim.board import Profile
 from gpumon.sim.device import Identity
 from gpumon.sim.faults import FAULTS, SimFault
@@ -52,7 +52,7 @@ class Scenario:
         """Return the faults that affect a call, on one GPU or on none."""
         return self.node if gpu is None else self.node + self.gpus[gpu]
 
-    def xids(self, gpu: int) -> tuple[Xid, ...]:
+    def xids(self, gpu: int) -> tuple[ScenarioXid, ...]:
         return tuple(xid for fault, xids in self.gpus[gpu] if fault.key == "xids" for xid in xids)
 
 
@@ -82,7 +82,7 @@ def parse(text: str, profile: Profile) -> Scenario:
     )
 
 
-def _check_jobs(runs: tuple[workload.Run, ...], gpus: int) -> None:
+def _check_jobs(runs: tuple[workload.ScenarioJob, ...], gpus: int) -> None:
     for n, run in enumerate(runs):
         if run.gpus and max(run.gpus) >= gpus:
             raise shapes.ShapeError(("jobs", n, "gpus"), f"no GPU {max(run.gpus)}; there are 0 to {gpus - 1}")

@@ -9,7 +9,7 @@ from functools import cache
 from gpumon.sim.cmemory import put, put_text
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import POINTER, UINT, function
-from gpumon.sim.node import Node
+from gpumon.sim.node import SimNode
 
 _UINT = struct.Struct("<I")
 _NO_GPUS = 1
@@ -18,25 +18,25 @@ _CONF_COMPUTE = struct.Struct("<III")  # environment, feature, tools mode
 
 
 @function("nvmlInitWithFlags", UINT)
-def init_with_flags(node: Node, flags: int) -> None:
+def init_with_flags(node: SimNode, flags: int) -> None:
     node.gate("nvmlInitWithFlags")
     node.initialise(may_be_empty=bool(flags & _NO_GPUS))
 
 
 @function("nvmlInit_v2")
-def init(node: Node) -> None:
+def init(node: SimNode) -> None:
     node.gate("nvmlInit_v2")
     node.initialise(may_be_empty=False)
 
 
 @function("nvmlShutdown")
-def shutdown(node: Node) -> None:
+def shutdown(node: SimNode) -> None:
     node.enter("nvmlShutdown")
     node.shut_down()
 
 
 @function("nvmlErrorString", ctypes.c_int, gives=ctypes.c_void_p)
-def error_string(_node: Node, code: int) -> int:
+def error_string(_node: SimNode, code: int) -> int:
     return ctypes.addressof(_words(code))
 
 
@@ -46,31 +46,31 @@ def _words(code: int) -> ctypes.Array[ctypes.c_char]:
 
 
 @function("nvmlSystemGetDriverVersion", POINTER, UINT)
-def driver_version(node: Node, buffer: int | None, length: int) -> None:
+def driver_version(node: SimNode, buffer: int | None, length: int) -> None:
     node.enter("nvmlSystemGetDriverVersion")
     put_text(buffer, length, node.scenario().driver)
 
 
 @function("nvmlSystemGetNVMLVersion", POINTER, UINT)
-def nvml_version(node: Node, buffer: int | None, length: int) -> None:
+def nvml_version(node: SimNode, buffer: int | None, length: int) -> None:
     node.enter("nvmlSystemGetNVMLVersion")
     put_text(buffer, length, node.profile.nvml)
 
 
 @function("nvmlSystemGetCudaDriverVersion", POINTER)
-def cuda_version(node: Node, out: int | None) -> None:
+def cuda_version(node: SimNode, out: int | None) -> None:
     node.enter("nvmlSystemGetCudaDriverVersion")
     put(out, _UINT, node.profile.cuda)
 
 
 @function("nvmlSystemGetCudaDriverVersion_v2", POINTER)
-def cuda_version_v2(node: Node, out: int | None) -> None:
+def cuda_version_v2(node: SimNode, out: int | None) -> None:
     node.enter("nvmlSystemGetCudaDriverVersion_v2")
     put(out, _UINT, node.profile.cuda)
 
 
 @function("nvmlSystemGetProcessName", UINT, POINTER, UINT)
-def process_name(node: Node, pid: int, buffer: int | None, length: int) -> None:
+def process_name(node: SimNode, pid: int, buffer: int | None, length: int) -> None:
     """Return the name of a process of the simulated node, truncated to the given length."""
     node.enter("nvmlSystemGetProcessName")
     running = {process.pid for gpu in node.counted() for process in node.state(gpu).processes}
@@ -80,6 +80,6 @@ def process_name(node: Node, pid: int, buffer: int | None, length: int) -> None:
 
 
 @function("nvmlSystemGetConfComputeState", POINTER)
-def conf_compute_state(node: Node, out: int | None) -> None:
+def conf_compute_state(node: SimNode, out: int | None) -> None:
     node.enter("nvmlSystemGetConfComputeState")
     put(out, _CONF_COMPUTE, 0, 0, 0)

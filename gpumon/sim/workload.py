@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from gpumon.sim.physics import Job, Phase, Workload
+from gpumon.sim.physics import Job, LoadPhase, Workload
 
 FREE_AT_FIRST = 40.0
 """Seconds without a process after the epoch, so that the first probe finds the node idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ScenarioJob:
     """A job of a scenario. Times are seconds after the epoch."""
 
     start: float = 0.0
@@ -33,10 +33,10 @@ IDLE = Workload(lead=float("inf"))
 def usual(seed: int) -> Workload:
     """Return three jobs of about five minutes with pauses of one to two minutes, repeated."""
     chance = random.Random(seed)  # noqa: S311 - reproducible, nothing to keep secret
-    phases: list[Phase] = []
+    phases: list[LoadPhase] = []
     for number, level in enumerate((0.99, 0.85, 0.55)):
         phases += _training(chance, number, level, chance.uniform(240, 330))
-        phases.append(Phase(chance.uniform(60, 120), 0.0))
+        phases.append(LoadPhase(chance.uniform(60, 120), 0.0))
     return Workload(FREE_AT_FIRST, tuple(phases), repeats=True)
 
 
@@ -47,17 +47,17 @@ def busy(seed: int) -> Workload:
     return Workload(0.0, tuple(phases), repeats=True, same_jobs=True)
 
 
-def _training(chance: random.Random, number: int, level: float, seconds: float) -> list[Phase]:
+def _training(chance: random.Random, number: int, level: float, seconds: float) -> list[LoadPhase]:
     """Return the phases of a job: loading the model, then steps with occasional checkpoints."""
     full = (Job(number, 0.86 * min(1.0, 0.3 + 0.7 * level)),)
-    phases = [Phase(6.0, 0.04, (Job(number, 0.2),))]
+    phases = [LoadPhase(6.0, 0.04, (Job(number, 0.2),))]
     while sum(phase.seconds for phase in phases) < seconds:
-        phases.append(Phase(chance.uniform(24, 40), level * chance.uniform(0.95, 1.0), full))
-        phases.append(Phase(chance.uniform(3, 6), level * chance.uniform(0.25, 0.4), full))
+        phases.append(LoadPhase(chance.uniform(24, 40), level * chance.uniform(0.95, 1.0), full))
+        phases.append(LoadPhase(chance.uniform(3, 6), level * chance.uniform(0.25, 0.4), full))
     return phases
 
 
-def listed(runs: Sequence[Run], gpu: int) -> Workload:
+def listed(runs: Sequence[ScenarioJob], gpu: int) -> Workload:
     """Return the workload of one GPU for a list of jobs. Overlapping loads and memory add up, to at most 1."""
     mine = [(number, run) for number, run in enumerate(runs) if run.gpus is None or gpu in run.gpus]
     edges = sorted({0.0} | {edge for _, run in mine for edge in (run.start, run.end)})
@@ -66,5 +66,5 @@ def listed(runs: Sequence[Run], gpu: int) -> Workload:
         now = [(number, run) for number, run in mine if run.start <= start < run.end]
         room = min(1.0, 1.0 / max(sum(run.memory for _, run in now), 1e-9))
         jobs = tuple(Job(number, run.memory * room) for number, run in now)
-        phases.append(Phase(end - start, min(1.0, sum(run.load for _, run in now)), jobs))
+        phases.append(LoadPhase(end - start, min(1.0, sum(run.load for _, run in now)), jobs))
     return Workload(0.0, tuple(phases))

@@ -17,7 +17,7 @@ from simulated import simulated
 
 from gpumon.clock import boot_clock
 from gpumon.sim import workload
-from gpumon.sim.physics import Body, Course, Job, Phase, Workload
+from gpumon.sim.physics import Body, Course, Job, LoadPhase, Workload
 
 BODY = Body(idle=70.0, full=760.0, limit=700.0, cool=34.0, per_watt=0.05)
 PHASES = st.lists(st.tuples(st.floats(0.5, 60), st.floats(0, 1)), min_size=1, max_size=6)
@@ -33,7 +33,7 @@ def trapezium(course: Course, end: float, step: float = 0.01) -> float:
 @given(PHASES, st.floats(0, 20))
 def test_energy_is_the_integral_of_power(phases: list[tuple[float, float]], lead: float) -> None:
     """Whatever the load does, the energy counter is what summing up the power gives."""
-    course = Course(BODY, Workload(lead, tuple(Phase(*phase) for phase in phases)))
+    course = Course(BODY, Workload(lead, tuple(LoadPhase(*phase) for phase in phases)))
     assert course.at(30.0).point.energy == pytest.approx(trapezium(course, 30.0), rel=1e-3)
 
 
@@ -53,7 +53,7 @@ def test_integrals_go_on_over_days(load: Workload) -> None:
 
 def test_power_lags_a_second_behind_the_load() -> None:
     """After one second of full load 63 % of the way is gone, and the limit is never passed."""
-    course = Course(BODY, Workload(10.0, (Phase(100, 1.0),)))
+    course = Course(BODY, Workload(10.0, (LoadPhase(100, 1.0),)))
     assert course.at(10.0).point.power == 70.0
     assert course.at(11.0).point.power == pytest.approx(70 + 630 * (1 - math.exp(-1)))
     assert course.at(100.0).point.power == pytest.approx(700.0)
@@ -65,8 +65,8 @@ def test_power_lags_a_second_behind_the_load() -> None:
 def test_jobs_that_overlap_share_the_gpu() -> None:
     """Loads and memories add up, to one at most, and each job is a process."""
     runs = [
-        workload.Run(start=0, end=20, load=0.7, memory=0.8),
-        workload.Run(start=10, load=0.6, memory=0.8, gpus=(1,)),
+        workload.ScenarioJob(start=0, end=20, load=0.7, memory=0.8),
+        workload.ScenarioJob(start=10, load=0.6, memory=0.8, gpus=(1,)),
     ]
     both, one = workload.listed(runs, 1), workload.listed(runs, 0)
     assert [(phase.seconds, phase.load) for phase in both.phases] == [(10, 0.7), (10, 1.0), (math.inf, 0.6)]

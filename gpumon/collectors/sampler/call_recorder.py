@@ -24,7 +24,7 @@ from gpumon.sim.capture import INITIALISATIONS
 from gpumon.sim.cmemory import take
 from gpumon.sim.codes import Refusal
 from gpumon.sim.layouts import EVENT_DATA, FIELD_VALUE, METRIC, METRICS_HEAD
-from gpumon.sim.pointers import Entry, Library
+from gpumon.sim.pointers import Entry, SimLibrary
 from gpumon.sim.signatures import WITHOUT, Signature, signature
 from gpumon.sim.trace import Trace
 
@@ -65,7 +65,7 @@ class CallRecorder:
         self._library = library
         self._clock = clock
         self._notes = notes
-        self._pointers = Library(self._entry, Trace(None))
+        self._pointers = SimLibrary(self._entry, Trace(None))
         self._handles: dict[int, str] = {}
         self._samples: dict[int, tuple[Any, ...]] = {}
         self._aside = False

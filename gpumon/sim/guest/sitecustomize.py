@@ -55,12 +55,12 @@ class BindingsFinder:
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _Loader(spec.loader, self._simulation)
+                spec.loader = _SimulationLoader(spec.loader, self._simulation)
                 return spec
         return None
 
 
-class _Loader(importlib.abc.Loader):
+class _SimulationLoader(importlib.abc.Loader):
     def __init__(self, loader: Any, simulation: dict[str, str]) -> None:
         self._loader = loader
         self._simulation = simulation

@@ -17,9 +17,9 @@ from gpumon.sim.capture import (
     UUIDS,
     Answer,
     Capture,
+    CapturedQuery,
     Cost,
     Header,
-    Question,
     Timeline,
 )
 from gpumon.sim.codes import Code
@@ -36,7 +36,7 @@ class Builder:
         self._began = began
         self._calls: dict[int, tuple[str, tuple[Any, ...]]] = {}
         self._seconds: defaultdict[str, array[float]] = defaultdict(lambda: array("f"))
-        self._answers: dict[Question, Timeline] = {}
+        self._answers: dict[CapturedQuery, Timeline] = {}
         self._signatures: dict[str, tuple[str, ...]] = {}
         self._names: dict[str, dict[str, None]] = {"handle": {}, "missing": {}, "unrecorded": {}}
         self._findings: list[tuple[str, str, str]] = []
@@ -57,13 +57,13 @@ class Builder:
             case "handle" | "missing" | "unrecorded":
                 self._names[kind][self._mask.given(rest[0])] = None
             case _:  # what is known without the driver
-                self._add(Question(BUS if kind == BUS else UUIDS), rest[0], (0, self._mask.given(rest[1])))
+                self._add(CapturedQuery(BUS if kind == BUS else UUIDS), rest[0], (0, self._mask.given(rest[1])))
 
     def child_ended(self, hung_since: float | None) -> None:
         """The call that it was in did not return: it was stopped in it, or the call hung since then."""
         left, self._calls = self._calls, {}
         for function, given in left.values() if hung_since is not None else ():
-            self._add(Question(function, given), hung_since or 0.0, (HANGS,))
+            self._add(CapturedQuery(function, given), hung_since or 0.0, (HANGS,))
 
     def capture(self, header: Header) -> Capture:
         return Capture(
@@ -83,30 +83,32 @@ class Builder:
         if told is None or code == Code.INSUFFICIENT_SIZE:  # it was about the caller's room
             return
         if function == WAIT and code == 0:
-            self._add(Question(EVENT), at, (0, *_tuple(self._mask.given(told))), anyway=True)
+            self._add(CapturedQuery(EVENT), at, (0, *_tuple(self._mask.given(told))), anyway=True)
             return
         parts = _PARTS.get(function)
         for question, answer in parts(given, told) if parts else ():
             self._add(question, at, answer)
-        self._add(Question(function, given), at, (code, *(() if parts else self._told(function, told))))
+        self._add(CapturedQuery(function, given), at, (code, *(() if parts else self._told(function, told))))
 
     def _told(self, function: str, told: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(map(_tuple, self._mask.told(function, told)))
 
-    def _add(self, question: Question, at: float, answer: Answer, *, anyway: bool = False) -> None:
+    def _add(self, question: CapturedQuery, at: float, answer: Answer, *, anyway: bool = False) -> None:
         timeline = self._answers.setdefault(question, Timeline())
         timeline.add(max(0.0, at - self._began), answer, anyway=anyway)
 
 
-def _fields(given: tuple[Any, ...], told: Sequence[Any]) -> list[tuple[Question, Answer]]:
+def _fields(given: tuple[Any, ...], told: Sequence[Any]) -> list[tuple[CapturedQuery, Answer]]:
     return [
-        (Question(FIELD, (given[0], number, scope)), (0, kind, value, stamped) if not code else (code,))
+        (CapturedQuery(FIELD, (given[0], number, scope)), (0, kind, value, stamped) if not code else (code,))
         for number, scope, code, kind, value, stamped in told
     ]
 
 
-def _metrics(given: tuple[Any, ...], told: Sequence[Any]) -> list[tuple[Question, Answer]]:
-    return [(Question(METRIC, (*given, number)), (0, value) if not code else (code,)) for number, code, value in told]
+def _metrics(given: tuple[Any, ...], told: Sequence[Any]) -> list[tuple[CapturedQuery, Answer]]:
+    return [
+        (CapturedQuery(METRIC, (*given, number)), (0, value) if not code else (code,)) for number, code, value in told
+    ]
 
 
 _PARTS: Mapping[str, Any] = {FIELD_VALUES: _fields, METRICS_GET: _metrics}

@@ -10,7 +10,7 @@ import pytest
 from recorded import recording, stored
 
 from gpumon.sim import SimulationError, capture
-from gpumon.sim.capture import Capture, Question, Timeline
+from gpumon.sim.capture import Capture, CapturedQuery, Timeline
 from gpumon.sim.opening import open_simulated
 
 
@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_written_leaves_the_one_that_was_there(good: Path)
     """Writing is all or nothing."""
     before = good.read_bytes()
     broken = capture.read(good)
-    broken.answers[Question("nvmlDeviceGetName", (object(),))] = Timeline()
+    broken.answers[CapturedQuery("nvmlDeviceGetName", (object(),))] = Timeline()
 
     with pytest.raises(TypeError):
         capture.write(broken, good)
