@@ -18,7 +18,7 @@ from benchmarks.truth.host import Host, Process
 from gpumon.bootstrap import Services
 from gpumon.clock import BOOT_ID, boot_clock
 from gpumon.config.component_settings import timetable
-from gpumon.config.configuration_error import ConfigurationError, Problem
+from gpumon.config.configuration_error import ConfigurationError, ConfigurationProblem
 from gpumon.config.model import Configuration
 from gpumon.daemon import Daemon
 from gpumon.health.policy import BOOT_GRACE
@@ -278,7 +278,9 @@ class World:
 
     def _read(self) -> Configuration:
         if self._bad:
-            raise ConfigurationError([Problem("gpumon.yml:3", "poll.interval", "is not known", "remove it")])
+            raise ConfigurationError(
+                [ConfigurationProblem("gpumon.yml:3", "poll.interval", "is not known", "remove it")]
+            )
         return self.configuration()
 
     def fill_disk(self, *, full: bool = True) -> None:

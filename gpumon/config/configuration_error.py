@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigurationProblem:
     """One mistake in the configuration."""
 
     origin: str
@@ -24,7 +24,7 @@ class Problem:
 class ConfigurationError(Exception):
     """All problems of a configuration. Its message has one line for each."""
 
-    def __init__(self, problems: Collection[Problem]) -> None:
+    def __init__(self, problems: Collection[ConfigurationProblem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumon.config import yaml_file
-from gpumon.config.configuration_error import Problem
+from gpumon.config.configuration_error import ConfigurationProblem
 from gpumon.config.settings_table import CONFIG_FILE, FLAGS, sections, settings
 from gpumon.config.yaml_file import Key, YamlError
 
@@ -21,7 +21,7 @@ class ConfigurationSources:
     def __init__(self) -> None:
         self.values: dict[str, dict[str, Any]] = {}
         self.origins: dict[Key, str] = {}
-        self.problems: list[Problem] = []
+        self.problems: list[ConfigurationProblem] = []
         """All problems of the sources, collected so that they are reported together."""
 
     def add_default(self, section: str, key: str, value: Any) -> None:
@@ -77,7 +77,7 @@ class ConfigurationSources:
 
     def report(self, origin: str, key: Key, wrong: str, remedy: str) -> None:
         """Add a problem."""
-        self.problems.append(Problem(origin, ".".join(key), wrong, remedy))
+        self.problems.append(ConfigurationProblem(origin, ".".join(key), wrong, remedy))
 
     def _put(self, section: str, key: str, value: Any, origin: str) -> None:
         for overridden in [other for other in self.origins if other[:2] == (section, key)]:

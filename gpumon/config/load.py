@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpumon.config import default_paths, xid_file, yaml_file
-from gpumon.config.configuration_error import ConfigurationError, Problem, did_you_mean
+from gpumon.config.configuration_error import ConfigurationError, ConfigurationProblem, did_you_mean
 from gpumon.config.configuration_sources import CONFIG_FILE_VARIABLE, ConfigurationSources
 from gpumon.config.model import Configuration
 from gpumon.config.name_checks import check_names
@@ -74,20 +74,24 @@ def _with_xid_rows(configuration: Configuration) -> Configuration:
     return configuration.with_xid_rows(rows)
 
 
-def _problem(error: ErrorDetails, sources: ConfigurationSources) -> Problem:
+def _problem(error: ErrorDetails, sources: ConfigurationSources) -> ConfigurationProblem:
     """Translate an error of pydantic."""
     key = tuple(str(part) for part in error["loc"] if part != "[key]")
     origin, name = sources.origin(key), ".".join(key)
     if error["type"] == "extra_forbidden":
         valid = sections() if len(key) == 1 else sections()[key[0]].model_fields
-        return Problem(origin, name, "unknown key", did_you_mean(key[-1], valid))
+        return ConfigurationProblem(origin, name, "unknown key", did_you_mean(key[-1], valid))
     message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
     wrong = message[:1].lower() + message[1:]
     if error["type"] == NEEDS:
-        return Problem(origin, name, wrong, error["ctx"]["remedy"])
+        return ConfigurationProblem(origin, name, wrong, error["ctx"]["remedy"])
     if len(key) == 1:
-        return Problem(origin, name, wrong, f"valid keys of {name}: {', '.join(sections()[name].model_fields)}")
-    return Problem(origin, name, f"{wrong}, not {redacted(name, error['input'])!r}"[:300], _example(name, origin))
+        return ConfigurationProblem(
+            origin, name, wrong, f"valid keys of {name}: {', '.join(sections()[name].model_fields)}"
+        )
+    return ConfigurationProblem(
+        origin, name, f"{wrong}, not {redacted(name, error['input'])!r}"[:300], _example(name, origin)
+    )
 
 
 def _example(name: str, origin: str) -> str:

@@ -20,13 +20,13 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gpumon import DEFAULT_PORT
-from gpumon.config.probe import Probe
+from gpumon.config.probe import ProbeSection
 from gpumon.config.setting import NEEDS, Section, SomePath, check_address, check_gpu, setting, split
 from gpumon.health.xids import Xid
 from gpumon.model.series_limits import MAX_SERIES
 
 
-class Web(Section):
+class WebSection(Section):
     """The HTTP server."""
 
     listen_address: Annotated[str, AfterValidator(check_address)] = setting(
@@ -58,7 +58,7 @@ class Web(Section):
         return host.strip("[]"), int(port)
 
 
-class Store(Section):
+class StoreSection(Section):
     """The database of what must survive a restart."""
 
     path: SomePath = setting(
@@ -77,7 +77,7 @@ class Store(Section):
     )
 
 
-class Log(Section):
+class LogSection(Section):
     """The log on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = setting(
@@ -88,7 +88,7 @@ class Log(Section):
     format: Literal["logfmt", "json"] = setting("logfmt", "Format of a line.", flag="--log.format")
 
 
-class Poll(Section):
+class PollSection(Section):
     """The polling of the GPUs."""
 
     interval_seconds: float = setting(1, "Interval of the fast readings.", flag="--poll.interval", ge=0.1, le=60)
@@ -98,7 +98,7 @@ class Poll(Section):
     )
 
 
-class Processes(Section):
+class ProcessesSection(Section):
     """The processes on the GPUs."""
 
     max_per_gpu: int = setting(
@@ -110,7 +110,7 @@ class Processes(Section):
     )
 
 
-class Gpus(Section):
+class GpusSection(Section):
     """The GPUs of this host."""
 
     expected_count: int | None = setting(
@@ -128,7 +128,7 @@ class Gpus(Section):
     )
 
 
-class Metrics(Section):
+class MetricsSection(Section):
     """The Prometheus endpoint."""
 
     detailed: bool = setting(
@@ -138,7 +138,7 @@ class Metrics(Section):
     )
 
 
-class Simulate(Section):
+class SimulateSection(Section):
     """A simulated node that replaces the GPUs of this host."""
 
     profile: str | None = setting(
@@ -166,7 +166,7 @@ class Simulate(Section):
         return scenario
 
 
-class Health(Section):
+class HealthSection(Section):
     """The health checks: docs/health.md."""
 
     thresholds: Mapping[str, float | None] = setting(
@@ -198,7 +198,7 @@ class Health(Section):
     )
 
 
-class Release(Section):
+class ReleaseSection(Section):
     """Releases, during which the agent closes the driver: docs/release.md."""
 
     marker: SomePath = setting(
@@ -211,13 +211,13 @@ class Release(Section):
     )
 
 
-class Maintenance(Section):
+class MaintenanceSection(Section):
     """Maintenance windows, during which no alert pages: docs/maintenance.md."""
 
     max_seconds: float = setting(86400, "Maximum length of a maintenance window.", ge=1, le=7 * 86400)
 
 
-class KernelLog(Section):
+class KernelLogSection(Section):
     """The kernel log, which reports Xids and NVSwitch errors."""
 
     path: SomePath = setting(
@@ -227,7 +227,7 @@ class KernelLog(Section):
     )
 
 
-class Xids(Section):
+class XidsSection(Section):
     """The table of Xids."""
 
     file: SomePath | None = setting(
@@ -238,13 +238,13 @@ class Xids(Section):
     )
 
 
-class Pci(Section):
+class PciSection(Section):
     """The PCI bus."""
 
     sysfs: SomePath = setting(Path("/sys"), "Mount point of sysfs.", restart=True)
 
 
-class Links(Section):
+class LinksSection(Section):
     """InfiniBand and RoCE ports, and the services that NVLink requires."""
 
     sysfs: SomePath | None = setting(
@@ -262,22 +262,22 @@ class Links(Section):
 class Configuration(Section):
     """The validated configuration."""
 
-    web: Web
-    store: Store
-    log: Log = Log()
-    poll: Poll = Poll()
-    processes: Processes = Processes()
-    gpus: Gpus = Gpus()
-    metrics: Metrics = Metrics()
-    simulate: Simulate = Simulate()
-    probe: Probe = Probe()
-    health: Health = Health()
-    release: Release = Release()
-    maintenance: Maintenance = Maintenance()
-    kernel_log: KernelLog = KernelLog()
-    xids: Xids = Xids()
-    pci: Pci = Pci()
-    links: Links = Links()
+    web: WebSection
+    store: StoreSection
+    log: LogSection = LogSection()
+    poll: PollSection = PollSection()
+    processes: ProcessesSection = ProcessesSection()
+    gpus: GpusSection = GpusSection()
+    metrics: MetricsSection = MetricsSection()
+    simulate: SimulateSection = SimulateSection()
+    probe: ProbeSection = ProbeSection()
+    health: HealthSection = HealthSection()
+    release: ReleaseSection = ReleaseSection()
+    maintenance: MaintenanceSection = MaintenanceSection()
+    kernel_log: KernelLogSection = KernelLogSection()
+    xids: XidsSection = XidsSection()
+    pci: PciSection = PciSection()
+    links: LinksSection = LinksSection()
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
     _xid_rows: Mapping[int, Xid] = PrivateAttr(default_factory=dict)
 

@@ -27,7 +27,7 @@ DAY, YEAR = 86400, 366 * 86400
 """Upper limits: longer times overflow timers."""
 
 
-class Probe(Section):
+class ProbeSection(Section):
     """The all-reduce probe."""
 
     enabled: bool = setting(default=True, meaning="Allow probe runs, scheduled and on request.")

@@ -14,7 +14,7 @@ from gpumon.config.model import Configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SettingRow:
     """A row of the table."""
 
     section: str
@@ -44,18 +44,18 @@ def sections() -> Mapping[str, type[BaseModel]]:
 
 
 @cache
-def settings() -> Mapping[str, Setting]:
+def settings() -> Mapping[str, SettingRow]:
     """Return all settings by name, in the order of the file."""
     rows = (_row(section, key) for section, model in sections().items() for key in model.model_fields)
     return {row.name: row for row in rows}
 
 
-def _row(section: str, key: str) -> Setting:
+def _row(section: str, key: str) -> SettingRow:
     field = sections()[section].model_fields[key]
     extra = field.json_schema_extra
     assert isinstance(extra, dict)  # noqa: S101 - every row is declared by setting()
     default = None if field.default is PydanticUndefined else field.default
-    return Setting(
+    return SettingRow(
         section=section,
         key=key,
         meaning=field.description or "",

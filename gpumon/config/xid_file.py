@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumon.config import yaml_file
-from gpumon.config.configuration_error import Problem, did_you_mean
+from gpumon.config.configuration_error import ConfigurationProblem, did_you_mean
 from gpumon.config.yaml_file import Parsed, YamlError
 from gpumon.health.xids import XIDS, Class, Severity, Xid, unknown
 
@@ -24,37 +24,41 @@ _CHOICES: Mapping[str, type[Severity | Class]] = {"severity": Severity, "class":
 HIGHEST = 999_999
 
 
-def read(path: Path) -> tuple[Mapping[int, Xid], tuple[Problem, ...]]:
+def read(path: Path) -> tuple[Mapping[int, Xid], tuple[ConfigurationProblem, ...]]:
     """Return the rows by code, and the problems of the file. There are no rows if there is a problem."""
     try:
         parsed = yaml_file.parse(path.read_text(encoding="utf-8"))
     except OSError as error:
-        return {}, (Problem(str(path), "", f"cannot be read ({error.strerror})", "correct xids.file"),)
+        return {}, (ConfigurationProblem(str(path), "", f"cannot be read ({error.strerror})", "correct xids.file"),)
     except UnicodeDecodeError as error:
-        return {}, (Problem(str(path), "", f"is not UTF-8 at byte {error.start}", "save it as UTF-8"),)
+        return {}, (ConfigurationProblem(str(path), "", f"is not UTF-8 at byte {error.start}", "save it as UTF-8"),)
     except YamlError as error:
         origin = f"{path}:{error.line}" if error.line else str(path)
-        return {}, (Problem(origin, "", error.wrong, "correct the line"),)
+        return {}, (ConfigurationProblem(origin, "", error.wrong, "correct the line"),)
     problems = tuple(_problems(parsed, path))
     return ({} if problems else dict(_rows(parsed.values))), problems
 
 
-def _problems(parsed: Parsed, path: Path) -> Iterator[Problem]:
+def _problems(parsed: Parsed, path: Path) -> Iterator[ConfigurationProblem]:
     for key, line in parsed.repeated:
         wrong = f"is already set in line {parsed.lines[key]}"
-        yield Problem(f"{path}:{line}", ".".join(key), wrong, "delete one of them")
+        yield ConfigurationProblem(f"{path}:{line}", ".".join(key), wrong, "delete one of them")
     if parsed.values is not None and not isinstance(parsed.values, dict):
-        yield Problem(f"{path}:1", "", "must be a mapping of Xid codes to rows", "for example 79: {severity: warning}")
+        yield ConfigurationProblem(
+            f"{path}:1", "", "must be a mapping of Xid codes to rows", "for example 79: {severity: warning}"
+        )
         return
     for code, row in (parsed.values or {}).items():
         origin = f"{path}:{parsed.lines[code,]}"
         if not code.isdecimal() or int(code) > HIGHEST:
-            yield Problem(origin, code, "is not an Xid code", "for example 79")
+            yield ConfigurationProblem(origin, code, "is not an Xid code", "for example 79")
         elif not isinstance(row, dict) or not row:
-            yield Problem(origin, code, "must be a mapping of keys to values", f"valid keys: {', '.join(KEYS)}")
+            yield ConfigurationProblem(
+                origin, code, "must be a mapping of keys to values", f"valid keys: {', '.join(KEYS)}"
+            )
         else:
             yield from (
-                Problem(f"{path}:{parsed.lines[code, key]}", f"{code}.{key}", *found)
+                ConfigurationProblem(f"{path}:{parsed.lines[code, key]}", f"{code}.{key}", *found)
                 for key, value in row.items()
                 if (found := _wrong(key, value)) is not None
             )

@@ -46,7 +46,7 @@ class Parsed:
     """Duplicate keys with their lines. The first occurrence is used."""
 
 
-class _Loader(yaml.SafeLoader):
+class _PlainLoader(yaml.SafeLoader):
     yaml_implicit_resolvers = {}  # noqa: RUF012 - as in the base class
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -57,13 +57,13 @@ class _Loader(yaml.SafeLoader):
 
 
 for _name, _pattern in _WORDS.items():
-    _Loader.add_implicit_resolver(_TAG + _name, re.compile(f"(?:{_pattern})$"), None)
+    _PlainLoader.add_implicit_resolver(_TAG + _name, re.compile(f"(?:{_pattern})$"), None)
 
 
 def parse(text: str) -> Parsed:
     """Parse a text. Raises YamlError."""
     try:
-        node = yaml.compose(text, _Loader)
+        node = yaml.compose(text, _PlainLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise YamlError(mark.line + 1 if mark else None, f"is not YAML: {error.problem}") from error

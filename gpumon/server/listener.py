@@ -8,7 +8,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp
 
 from gpumon.config.health_file import LOOPBACK
-from gpumon.config.model import Web
+from gpumon.config.model import WebSection
 from gpumon.server.server import Server, listen
 from gpumon.server.token import TokenError, ensure, read, warning
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("gpumon")
 class HttpEndpoint:
     """A socket that listens from the beginning, and a server that answers after `start`."""
 
-    def __init__(self, web: Web, create_app: Callable[[], ASGIApp]) -> None:
+    def __init__(self, web: WebSection, create_app: Callable[[], ASGIApp]) -> None:
         """Listen on the configured address. Raise ListenError if that fails."""
         self._web = web
         self._create_app = create_app

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpumon.config import yaml_file
 from gpumon.config.configuration_sources import CONFIG_FILE_VARIABLE
 from gpumon.config.load import DEFAULT_FILE
-from gpumon.config.settings_table import CONFIG_FILE, Setting, sections, settings
+from gpumon.config.settings_table import CONFIG_FILE, SettingRow, sections, settings
 from gpumon.health.table import BY_NAME, LIMITS
 
 _HEAD = f"""# Configuration
@@ -66,7 +66,7 @@ def sample() -> str:
     return "\n".join(lines)
 
 
-def _line(row: Setting) -> str:
+def _line(row: SettingRow) -> str:
     default = row.default_in_words or f"`{yaml_file.flow(row.default)}`"
     flag = f"`{row.flag}`" if row.flag else ""
     star = " *" if row.restart else ""
