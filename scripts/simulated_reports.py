@@ -77,7 +77,7 @@ def report_of(profile: str, scenario: Path | None = None) -> Report:
             library,
             status.driver or "",
             bus=node.pci_functions,
-            leave_aside=(),
+            do_not_open=(),
             interval=PATIENCE,
             patience=PATIENCE,
             partial=parts.append,

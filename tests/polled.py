@@ -20,7 +20,7 @@ from gpumon.model.snapshot import GpuReading, Snapshot
 class Poll:
     """A NodePoll and the node it looks at."""
 
-    def __init__(self, simulation: Simulation, leave_aside: Collection[str], extent: Extent, patience: float) -> None:
+    def __init__(self, simulation: Simulation, do_not_open: Collection[str], extent: Extent, patience: float) -> None:
         self.simulation = simulation
         self.page = call_progress.Writer(call_progress.create())
         self.library = Library(self.page)
@@ -30,7 +30,7 @@ class Poll:
             self.library,
             self.status.driver or "",
             bus=simulation.node.pci_functions,
-            leave_aside=leave_aside,
+            do_not_open=do_not_open,
             interval=1.0,
             partial=self.parts.append,
             extent=extent,
@@ -73,11 +73,11 @@ def polled(
     text: str = "",
     *,
     folder: Path | None = None,
-    leave_aside: Collection[str] = (),
+    do_not_open: Collection[str] = (),
     extent: Extent | None = None,
     patience: float = math.inf,
 ) -> Iterator[Poll]:
     """Open the node and its poll. `text` is the scenario, which needs a folder. No GPU is slow unless told so."""
     scenario = None if folder is None else folder / "scenario.yml"
     with simulated(profile, scenario, text=text, now=100.0, init=False) as simulation:
-        yield Poll(simulation, leave_aside, extent or Extent(), patience)
+        yield Poll(simulation, do_not_open, extent or Extent(), patience)

@@ -39,8 +39,8 @@ class SamplerOrders:
     interval: float = 1.0
     exclude: tuple[str, ...] = ()
     """GPUs never to open, by configuration: bus id, uuid or index."""
-    leave_aside: tuple[str, ...] = ()
-    """Bus ids of GPUs whose calls do not return."""
+    do_not_open: tuple[str, ...] = ()
+    """Bus ids of GPUs that are quarantined or released."""
     first: tuple[str, ...] = ()
     """Bus ids in the order in which to start: GPUs that answered before come before GPUs that may hang."""
     events: bool = True
@@ -68,7 +68,7 @@ class SamplerOrders:
 
     @staticmethod
     def decode(line: bytes) -> SamplerOrders:
-        return SamplerOrders(**_decode(line, lists=("exclude", "leave_aside", "first")))
+        return SamplerOrders(**_decode(line, lists=("exclude", "do_not_open", "first")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class LinksOrders:
 
     page: int
     parent: int
-    leave_aside: tuple[str, ...] = ()
+    quarantined: tuple[str, ...] = ()
     """Devices and collectors whose files do not answer."""
     sysfs: str = "/sys"
     root: str = "/"
@@ -91,7 +91,7 @@ class LinksOrders:
 
     @staticmethod
     def decode(line: bytes) -> LinksOrders:
-        return LinksOrders(**_decode(line, lists=("leave_aside",)))
+        return LinksOrders(**_decode(line, lists=("quarantined",)))
 
 
 def _encode(orders: SamplerOrders | LinksOrders) -> bytes:

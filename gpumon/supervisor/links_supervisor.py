@@ -191,7 +191,7 @@ class LinksSupervisor:
             lambda page: ChildProgram(
                 name="links",
                 module="gpumon.collectors.links",
-                orders=replace(self._orders(page), leave_aside=quarantined).encode(),
+                orders=replace(self._orders(page), quarantined=quarantined).encode(),
                 silence=self._deadlines.silence,
                 deadline=lambda _: self._deadlines.read,
                 deadlines=self._deadlines,

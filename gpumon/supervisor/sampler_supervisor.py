@@ -287,7 +287,7 @@ class SamplerSupervisor:
         first = tuple(reversed(self._answering))[:: 1 if self._starts % 2 else -1]
         return replace(
             self._orders(page),
-            leave_aside=(*self._quarantine, *self._released),
+            do_not_open=(*self._quarantine, *self._released),
             first=first,
             events=self._event_failures < MAX_EVENT_FAILURES,
             watch=self._watching,
@@ -329,4 +329,4 @@ def _may_hold(child: SamplerChild, released: frozenset[str]) -> bool:
     if NODE in released:
         return True
     trial = child.orders.trial
-    return trial in released if trial is not None else bool(released.difference(child.orders.leave_aside))
+    return trial in released if trial is not None else bool(released.difference(child.orders.do_not_open))

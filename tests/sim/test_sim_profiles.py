@@ -101,7 +101,7 @@ def test_a_poll_sees_every_gpu(tmp_path: Path, profile: str, driver: str) -> Non
         parts: list[Any] = []
         bus = simulation.node.pci_functions
         node = NodePoll(  # however slow the machine
-            library, driver, bus=bus, leave_aside=(), interval=1.0, partial=parts.append, patience=600.0
+            library, driver, bus=bus, do_not_open=(), interval=1.0, partial=parts.append, patience=600.0
         )
         last = node.poll()
         seen = [gpu for part in (*parts, last) for gpu in part.gpus]

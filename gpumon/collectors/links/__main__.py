@@ -50,10 +50,10 @@ class LinksChild:
         def reach(files: Files, shown: Callable[[str], str] = str) -> Reach:
             return lambda subject: NotedTree(files, page, subject, shown)
 
-        self._infiniband = PortReader(reach(trees.sysfs), orders.leave_aside)
-        self._services = ServiceReader(reach(trees.sysfs), reach(trees.root), orders.leave_aside)
-        self._processes = ProcessReader(reach(trees.root, anonymous), orders.leave_aside)
-        self._schedulers = SchedulerReader(reach(trees.root, anonymous), orders.leave_aside)
+        self._infiniband = PortReader(reach(trees.sysfs), orders.quarantined)
+        self._services = ServiceReader(reach(trees.sysfs), reach(trees.root), orders.quarantined)
+        self._processes = ProcessReader(reach(trees.root, anonymous), orders.quarantined)
+        self._schedulers = SchedulerReader(reach(trees.root, anonymous), orders.quarantined)
         self._stuck: tuple[StuckProcess, ...] | None = None
         self._count_at = 0.0
 

@@ -28,9 +28,9 @@ ACTIVE, LINK_UP = 4, 5
 class PortReader:
     """All ports. Keeps the counters between two polls that read them."""
 
-    def __init__(self, reach: Reach, leave_aside: Collection[str] = ()) -> None:
+    def __init__(self, reach: Reach, quarantined: Collection[str] = ()) -> None:
         self._reach = reach
-        self._leave_aside = leave_aside
+        self._quarantined = quarantined
         self._counts: dict[tuple[str, str], InfinibandPort] = {}
         self._counter_errors = ReadErrors()
         self._full: set[str] = set()
@@ -53,12 +53,12 @@ class PortReader:
 
     def _places(self, read_errors: ReadErrors) -> list[tuple[str, str]]:
         """Return device and port, in natural order."""
-        if COLLECTOR in self._leave_aside:
+        if COLLECTOR in self._quarantined:
             return []
         devices = _names(self._reach(COLLECTOR), CLASS, read_errors)
         return [
             (device, port)
-            for device in sorted(set(devices) - set(self._leave_aside), key=_natural)
+            for device in sorted(set(devices) - set(self._quarantined), key=_natural)
             for port in sorted(self._ports(device, read_errors), key=_natural)
         ]
 

@@ -54,10 +54,10 @@ class ProcessReader:
     """All processes of the host or container. Remembers which ones slept at the last poll."""
 
     def __init__(
-        self, reach: Reach, leave_aside: Collection[str] = (), clock: Callable[[], float] = boot_clock
+        self, reach: Reach, quarantined: Collection[str] = (), clock: Callable[[], float] = boot_clock
     ) -> None:
         self._files = reach(COLLECTOR)
-        self._aside = COLLECTOR in leave_aside
+        self._quarantined = COLLECTOR in quarantined
         self._clock = clock
         self._kernel: set[str] = set()
         self._asleep: dict[str, _Asleep] = {}
@@ -70,7 +70,7 @@ class ProcessReader:
     def poll(self) -> tuple[StuckProcess, ...] | None:
         """Return the stuck processes; None if that cannot be determined. The agent's own processes are left out."""
         self.read_errors, self.denied, self.contained = ReadErrors(), False, None
-        if self._aside:
+        if self._quarantined:
             return None
         try:
             return self._examine()

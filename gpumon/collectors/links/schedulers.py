@@ -61,13 +61,13 @@ class SchedulerReader:
     def __init__(
         self,
         reach: Reach,
-        leave_aside: Collection[str] = (),
+        quarantined: Collection[str] = (),
         *,
         environment: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
         self._files = reach(COLLECTOR)
-        self._aside = COLLECTOR in leave_aside
+        self._quarantined = COLLECTOR in quarantined
         self._environment = environment
         self._clock = clock
         self._due = 0.0
@@ -76,7 +76,7 @@ class SchedulerReader:
 
     def poll(self) -> tuple[str, ...] | None:
         """The names of the schedulers, refreshed from time to time; None if unknown."""
-        if self._aside or self._clock() < self._due:
+        if self._quarantined or self._clock() < self._due:
             return self._found
         self._due = self._clock() + LOOK_SECONDS
         self.read_errors = ReadErrors()

@@ -37,10 +37,10 @@ _SOMEBODY = "?"
 class ServiceReader:
     """The installed units of UNITS."""
 
-    def __init__(self, reach_sysfs: Reach, reach_root: Reach, leave_aside: Collection[str] = ()) -> None:
+    def __init__(self, reach_sysfs: Reach, reach_root: Reach, quarantined: Collection[str] = ()) -> None:
         self._sysfs = reach_sysfs(COLLECTOR)
         self._root = reach_root(COLLECTOR)
-        self._aside = COLLECTOR in leave_aside
+        self._quarantined = COLLECTOR in quarantined
         self._processes: dict[str, frozenset[str]] = {}
         self.ended: tuple[str, ...] = ()
         """Units that have no process in common with the previous poll."""
@@ -52,7 +52,7 @@ class ServiceReader:
         Empty if systemd is not visible, as in most containers.
         """
         self.read_errors = ReadErrors()
-        if self._aside:
+        if self._quarantined:
             return {}
         installed = [unit for unit in UNITS.values() if self._installed(unit)]
         slices = list(self._slices()) if installed else []

@@ -78,7 +78,7 @@ class _Slot:
 class NodePoll:
     """One initialisation of NVML. Its handles end with it.
 
-    `leave_aside`: bus ids that are never opened. `unwanted`: excluded uuids, which may be known only after opening.
+    `do_not_open`: bus ids that are never opened. `unwanted`: excluded uuids, which may be known only after opening.
     `first`: bus ids in the order in which to begin. `partial` receives what a slow poll has read so far.
     """
 
@@ -88,7 +88,7 @@ class NodePoll:
         driver: str,
         *,
         bus: Callable[[], Mapping[str, str]],
-        leave_aside: Collection[str],
+        do_not_open: Collection[str],
         unwanted: Collection[str] = (),
         first: Sequence[str] = (),
         interval: float,
@@ -99,7 +99,7 @@ class NodePoll:
         self._library = library
         self._field_ids = field_ids(driver)
         self._bus = bus
-        self._leave_aside = leave_aside
+        self._do_not_open = do_not_open
         self._unwanted = unwanted
         self._first = {bus_id: place for place, bus_id in enumerate(first)}
         self._slots: dict[str, _Slot] = {}
@@ -201,7 +201,7 @@ class NodePoll:
         self.bus_changed = False
         bound = sorted(bus_id for bus_id, driver in self._bus().items() if driver == "nvidia")
         self._bound = len(bound)
-        wanted = [bus_id for bus_id in bound if bus_id not in self._leave_aside]
+        wanted = [bus_id for bus_id in bound if bus_id not in self._do_not_open]
         wanted.sort(key=lambda bus_id: self._first.get(bus_id, len(self._first)))
         for bus_id in set(self._slots) - set(wanted):
             self._release(self._slots[bus_id])

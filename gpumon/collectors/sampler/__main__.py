@@ -169,7 +169,7 @@ class Sampler:
             self._library,
             status.driver or "",
             bus=bus,
-            leave_aside=self._excluded | set(self._orders.leave_aside),
+            do_not_open=self._excluded | set(self._orders.do_not_open),
             unwanted=self._orders.exclude,
             first=self._orders.first,
             partial=self._send,

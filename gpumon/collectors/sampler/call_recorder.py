@@ -68,7 +68,7 @@ class CallRecorder:
         self._pointers = SimLibrary(self._entry, Trace(None))
         self._handles: dict[int, str] = {}
         self._samples: dict[int, tuple[Any, ...]] = {}
-        self._aside = False
+        self._suspended = False
         self._given: Mapping[str, Callable[..., tuple[Any, ...]]] = {
             "nvmlDeviceGetFieldValues": self._device,
             "nvmlDeviceRegisterEvents": self._device,
@@ -97,13 +97,13 @@ class CallRecorder:
         return function
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def suspended(self) -> Iterator[None]:
         """Suspend recording, for calls that only gather information and would distort the recorded answers."""
-        self._aside = True
+        self._suspended = True
         try:
             yield
         finally:
-            self._aside = False
+            self._suspended = False
 
     def find(self, what: str, bus_id: str, found: str) -> None:
         """Record a finding, as text."""
@@ -116,7 +116,7 @@ class CallRecorder:
         return Entry(partial(self._call, name, known, _function(known)(address)), known.c_types)
 
     def _call(self, name: str, known: Signature, real: Callable[..., int], *arguments: Any) -> int:
-        if self._aside:
+        if self._suspended:
             return real(*arguments)
         given = self._given.get(name, partial(known.given, name=self._name))(arguments)
         serial = self._notes.entered(name, given)

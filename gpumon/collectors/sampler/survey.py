@@ -109,7 +109,7 @@ def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, kno
         fields(library, handle, [(number, 0) for number in numbers], bus_id)
     _links(library, handle, bus_id, known)
     _migs(library, handle, bus_id)
-    with recorder.quarantined():
+    with recorder.suspended():
         recorder.find("ECC and NVLink fields in one batch", bus_id, _mixed(library, handle, bus_id, known))
 
 

@@ -15,8 +15,8 @@ from gpumon.model.snapshot import PortReading
 from gpumon.sim.infiniband import open_tree
 
 
-def reader(sysfs: Path, *leave_aside: str) -> PortReader:
-    return PortReader(lambda _: Tree(sysfs), leave_aside)
+def reader(sysfs: Path, *quarantined: str) -> PortReader:
+    return PortReader(lambda _: Tree(sysfs), quarantined)
 
 
 def looked(sysfs: Path) -> tuple[PortReading, ...]:

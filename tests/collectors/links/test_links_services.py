@@ -29,8 +29,8 @@ class Host:
         cgroup.mkdir(parents=True)
         (cgroup / name).write_text(text)
 
-    def poll(self, *leave_aside: str) -> dict[str, bool]:
-        return ServiceReader(lambda _: Tree(self.root / "sys"), lambda _: Tree(self.root), leave_aside).poll()
+    def poll(self, *quarantined: str) -> dict[str, bool]:
+        return ServiceReader(lambda _: Tree(self.root / "sys"), lambda _: Tree(self.root), quarantined).poll()
 
 
 @pytest.fixture

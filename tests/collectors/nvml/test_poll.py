@@ -270,7 +270,7 @@ def test_gpus_left_aside_are_never_touched(tmp_path: Path) -> None:
     with polled() as poll:
         aside = sorted(poll.simulation.node.pci_functions())[5]
     text = 'gpus: {5: {crash: ["nvmlDevice*"]}}'
-    with polled(text=text, folder=tmp_path, leave_aside=(aside,)) as poll:
+    with polled(text=text, folder=tmp_path, do_not_open=(aside,)) as poll:
         assert len(poll.poll().gpus) == 7
 
 
