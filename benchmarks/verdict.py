@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from benchmarks.witness import SCRAPE_LIMIT, Witness
 
-WARM_SECONDS, LEAST_SIZES = 60.0, 12
+WARM_SECONDS, MIN_SIZES = 60.0, 12
 """Age from which the sizes of a process are compared, and how many of them it takes."""
-MOST_GROWTH = 1.0
+MAX_GROWTH = 1.0
 """MB a minute. The daemon remembers an hour of what rules look back on, and so grows for an hour."""
-MOST_DESCRIPTORS = 4
+MAX_DESCRIPTORS = 4
 """More than at the beginning: a connection or two, and a child that is just being started."""
 
 Figure = tuple[str, str]
@@ -63,9 +63,9 @@ def _held(sizes: Sequence[Size]) -> str:
 
 def _grown(sizes: Sequence[Size]) -> Iterable[str]:
     slope = growth(sizes, lambda one: one.megabytes)
-    if slope is not None and slope > MOST_GROWTH:
+    if slope is not None and slope > MAX_GROWTH:
         yield f"grew by {slope:.2f} MB a minute"
-    if sizes[-1].descriptors > sizes[0].descriptors + MOST_DESCRIPTORS:
+    if sizes[-1].descriptors > sizes[0].descriptors + MAX_DESCRIPTORS:
         yield f"ended with {sizes[-1].descriptors} descriptors, and began with {sizes[0].descriptors}"
 
 
@@ -75,6 +75,6 @@ def growth(sizes: Sequence[Size], of: Callable[[Size], float]) -> float | None:
     for pid in {one.pid for one in sizes}:
         mine = [one for one in sizes if one.pid == pid]
         warm = [one for one in mine if one.at - mine[0].at >= WARM_SECONDS]
-        if len(warm) >= LEAST_SIZES:
+        if len(warm) >= MIN_SIZES:
             slopes.append(statistics.linear_regression([one.at / 60 for one in warm], [of(one) for one in warm]).slope)
     return statistics.median(slopes) if slopes else None

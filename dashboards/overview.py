@@ -9,9 +9,9 @@ from gpumon.health.fleet_rules import MIN_NODES, ratio_at_best_size
 UID = "gpumon-overview"
 TITLE = "gpumon: overview"
 
-MOST = 24
+MAX_SERIES = 24
 """Series in one graph: those of three nodes."""
-SHOWN = f"At most the {MOST} that stand out at each moment: choose nodes and GPUs above to see others."
+SHOWN = f"At most the {MAX_SERIES} that stand out at each moment: choose nodes and GPUs above to see others."
 
 GPU = "{{instance}} GPU {{gpu}}"
 EACH_GPU = "instance, gpu, uuid"
@@ -37,11 +37,11 @@ def _count(expression: str, known_by: str) -> str:
 
 
 def _highest(expression: str) -> str:
-    return f"topk({MOST}, {expression})"
+    return f"topk({MAX_SERIES}, {expression})"
 
 
 def _lowest(expression: str) -> str:
-    return f"bottomk({MOST}, {expression})"
+    return f"bottomk({MAX_SERIES}, {expression})"
 
 
 def _new(metric: str, by: str) -> str:
@@ -67,7 +67,7 @@ _FIRING, _NOT_IDLE = (
     series("gpumon_alerts", 'state="firing"'),
     series("gpumon_gpu_clock_event_active", 'reason!="idle"'),
 )
-_LANES, _MOST_LANES = series("gpumon_gpu_pcie_link_width"), series("gpumon_gpu_pcie_link_width_max")
+_LANES, _MAX_LANES = series("gpumon_gpu_pcie_link_width"), series("gpumon_gpu_pcie_link_width_max")
 _UP = series("gpumon_gpu_up")
 _FLEET_RATIO = ratio_at_best_size('{instance=~"$instance"}')
 _WATCHED = _rate("gpumon_gpu_observed_seconds_total")
@@ -255,8 +255,8 @@ SECTIONS = (
             graph(
                 "Degrees left to slowdown",
                 "The driver's margin, else slowdown threshold less core temperature. At 0 the GPU slows down. "
-                f"The {MOST} smallest at each moment.",
-                f"bottomk({MOST}, {_MARGIN})",
+                f"The {MAX_SERIES} smallest at each moment.",
+                f"bottomk({MAX_SERIES}, {_MARGIN})",
                 GPU,
                 unit="celsius",
             ),
@@ -328,7 +328,7 @@ SECTIONS = (
             table(
                 "PCIe links narrower than they could be",
                 "Lanes in use and possible. Generation falls on idle GPUs by design, width does not.",
-                [_max(EACH_GPU, f"{_LANES} < {_MOST_LANES}"), _max(EACH_GPU, f"{_MOST_LANES} > {_LANES}")],
+                [_max(EACH_GPU, f"{_LANES} < {_MAX_LANES}"), _max(EACH_GPU, f"{_MAX_LANES} > {_LANES}")],
                 {**GPU_COLUMNS, "Value #A": "lanes", "Value #B": "possible", "uuid": "uuid"},
                 quiet=True,
             ),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 XID, SXID, OVERRUN, AER, NIC = "xid", "sxid", "overrun", "aer", "nic"
-MOST_TEXTS = 3
+MAX_TEXTS = 3
 """Different lines that are kept of one error, beside the newest."""
 KINDS = (XID, SXID, OVERRUN, AER, NIC)
 """Of a GPU; of an NVSwitch; records of the kernel log that were lost, and Xids perhaps with them; of a PCIe device, by

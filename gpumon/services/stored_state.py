@@ -9,7 +9,7 @@ from typing import Any
 from gpumon.health.node_health import MAX_SIGNIFICANT, MAX_TRANSITIONS
 from gpumon.health.verdict import VerdictTransition
 from gpumon.model.error_event import SXID, XID
-from gpumon.probe.core.state import MOST_RAN, MOST_RESULTS
+from gpumon.probe.core.state import MAX_COMPLETED_RUNS, MAX_RESULTS
 from gpumon.state.error_counters import MAX_EVENTS
 from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
@@ -38,7 +38,7 @@ def read(connection: sqlite3.Connection, probe: str) -> StoredState:
         pending=pending_verdicts.read(connection),
         agent_runs=agent_runs.read(connection, MAX_AGENT_RUNS),
         windows=windows.read(connection),
-        probe_results=probe_runs.read_recent(connection, newest=MOST_RESULTS, each=MOST_RAN),
+        probe_results=probe_runs.read_recent(connection, newest=MAX_RESULTS, each=MAX_COMPLETED_RUNS),
         probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
         probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
     )

@@ -12,7 +12,7 @@ from gpumon.sim.exports import POINTER, UINT, function, getter
 from gpumon.sim.mig import ComputeInstance, devices
 from gpumon.sim.node import SimNode
 
-MOST_DEVICES = 7
+MAX_DEVICES = 7
 _POINTER = struct.Struct("<Q")
 _MIB = 1 << 20
 
@@ -25,7 +25,7 @@ def mig_uuid(identity: Identity, part: ComputeInstance) -> str:
 
 
 getter("nvmlDeviceIsMigDeviceHandle", "I", parts=True)(lambda device: device.part is not None)
-getter("nvmlDeviceGetMaxMigDeviceCount", "I")(lambda device: MOST_DEVICES if device.state.mig is not None else 0)
+getter("nvmlDeviceGetMaxMigDeviceCount", "I")(lambda device: MAX_DEVICES if device.state.mig is not None else 0)
 getter("nvmlDeviceGetMigMode", "I", "I")(lambda device: (device.state.mig_mode, device.state.mig_pending))
 
 
@@ -34,7 +34,7 @@ def device_by_index(node: SimNode, handle: int | None, index: int, out: int | No
     device = node.device("nvmlDeviceGetMigDeviceHandleByIndex", handle)
     if device.state.mig is None:
         raise Refusal(Code.NOT_SUPPORTED)
-    if index >= MOST_DEVICES:
+    if index >= MAX_DEVICES:
         raise Refusal(Code.INVALID_ARGUMENT)
     if index >= len(devices(device.state.mig)):
         raise Refusal(Code.NOT_FOUND)

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from gpumon.model.error_event import MOST_TEXTS, NVML, ErrorEvent, ErrorObservation, common
+from gpumon.model.error_event import MAX_TEXTS, NVML, ErrorEvent, ErrorObservation, common
 
 PAUSE = 180.0
 """Seconds without the error after which the next one is another event."""
@@ -99,4 +99,4 @@ def _instance(before: int | None, observed: int | None) -> int | None:
 
 
 def _texts(texts: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*texts, *filter(None, more))))[:MOST_TEXTS]
+    return tuple(dict.fromkeys((*texts, *filter(None, more))))[:MAX_TEXTS]

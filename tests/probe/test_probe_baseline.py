@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpumon.probe.core.baseline import ENOUGH_RUNS, MOST_RUNS, Floors, Judge, own_settings
+from gpumon.probe.core.baseline import ENOUGH_RUNS, MAX_RUNS, Floors, Judge, own_settings
 from gpumon.probe.core.plan import make_plans
 from gpumon.probe.core.probes import ALGORITHMS, GIB, PROBES
 from gpumon.probe.core.result import Comparison, Conditions, Measurement, ProbeResult, from_document, to_document
-from gpumon.probe.core.state import MOST_RESULTS, ProbeState, end_run, restore
+from gpumon.probe.core.state import MAX_RESULTS, ProbeState, end_run, restore
 
 HERE = Conditions(model="NVIDIA H200", gpus=("GPU-1", "GPU-2"), driver="580.65", host_gpus=2)
 SETTINGS = {"NCCL_RAS_ENABLE": "0"}
@@ -188,10 +188,10 @@ def test_a_board_that_was_replaced_is_held_against_what_the_host_came_to() -> No
 def test_skips_and_failures_push_nothing_out_of_the_median() -> None:
     """A node that is busy for months, or sick for weeks, still knows what it came to when it was well."""
     good = [run(number) for number in range(5)]
-    sick = [run(number, 200e9, outcome="degraded") for number in range(100, 100 + 2 * MOST_RESULTS)]
-    skips = [run(number, outcome="skipped") for number in range(1000, 1000 + 2 * MOST_RESULTS)]
+    sick = [run(number, 200e9, outcome="degraded") for number in range(100, 100 + 2 * MAX_RESULTS)]
+    skips = [run(number, outcome="skipped") for number in range(1000, 1000 + 2 * MAX_RESULTS)]
     state = after(*good, *sick, *skips)
-    assert len(state.history) == MOST_RESULTS
+    assert len(state.history) == MAX_RESULTS
     assert state.ran[-1] == sick[-1]
     assert compared(state, 200e9).low == "baseline"
 
@@ -200,9 +200,9 @@ def test_runs_under_other_conditions_push_none_out() -> None:
     """Of each conditions so many are kept as a median is made of."""
     one, other = replace(HERE, driver="1"), replace(HERE, driver="2")
     runs = [run(number, conditions=one) for number in range(5)]
-    state = after(*runs, *(run(number, conditions=other) for number in range(10, 10 + 3 * MOST_RUNS)))
+    state = after(*runs, *(run(number, conditions=other) for number in range(10, 10 + 3 * MAX_RUNS)))
     assert compared(state, conditions=one).runs == 5
-    assert compared(state, conditions=other).runs == MOST_RUNS
+    assert compared(state, conditions=other).runs == MAX_RUNS
 
 
 def test_what_was_stored_gives_the_same_median() -> None:

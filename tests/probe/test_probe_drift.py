@@ -10,7 +10,7 @@ import pytest
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import WARN, Action, Verdict, VerdictChange, VerdictTransition, Way
 from gpumon.outputs.probe_table import comparison_sentence
-from gpumon.probe.core.baseline import MOST_RUNS, Floors, Judge
+from gpumon.probe.core.baseline import MAX_RUNS, Floors, Judge
 from gpumon.probe.core.conclusion import conclude
 from gpumon.probe.core.frames import Account, Progress, Sized
 from gpumon.probe.core.passes import Ending, Pass
@@ -126,7 +126,7 @@ def test_the_best_is_known_after_a_restart() -> None:
 def test_there_is_no_best_before_a_whole_window() -> None:
     """A few lucky runs ask nothing of those that come."""
     host = Host()
-    assert [host.ran(FIRST).best for _ in range(MOST_RUNS)] == [None] * MOST_RUNS
+    assert [host.ran(FIRST).best for _ in range(MAX_RUNS)] == [None] * MAX_RUNS
     assert host.ran(FIRST).best == FIRST
 
 
@@ -148,7 +148,7 @@ def test_what_was_acknowledged_as_slow_begins_anew() -> None:
     host.report = replace(host.report, health=Health())
     host.forget()
     assert host.judge().conditions.accepted
-    assert [host.ran(low.busbw).low for _ in range(MOST_RUNS)] == [""] * MOST_RUNS
+    assert [host.ran(low.busbw).low for _ in range(MAX_RUNS)] == [""] * MAX_RUNS
     assert host.ran(low.busbw).best == pytest.approx(low.busbw)
     assert host.declined(weekly=0.02).low == "drift"
 

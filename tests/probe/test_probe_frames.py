@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumon.probe.core.frames import MOST_TEXT, Account, Progress, take
+from gpumon.probe.core.frames import MAX_TEXT, Account, Progress, take
 from gpumon.probe.core.plan import Measure, Pairs, Step, rounds
 
 STEPS = (Measure(collective="all_reduce", sizes=(1024, 4096)), Pairs(bytes=4096, rounds=rounds(4)))
@@ -140,7 +140,7 @@ def test_the_words_of_a_rank_steer_no_terminal_and_have_an_end() -> None:
     """They are shown as text, on one line, and can be stored: control characters and lone surrogates cannot."""
     assert (
         told({"error": "\x1b]0;owned\x07no\nroute \ud800\u202e" + "x" * 60_000}).error
-        == ("]0;owned no route " + "x" * 60_000)[:MOST_TEXT]
+        == ("]0;owned no route " + "x" * 60_000)[:MAX_TEXT]
     )
     assert told({"error": "\x1b"}).error == "?"
     account = told({"versions": {"to\x1brch": "\x1b[2J" + "9" * 5000}}, {"absent": "tor\x07ch"})

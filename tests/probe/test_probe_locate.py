@@ -12,7 +12,7 @@ from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.evidence import Sight, see
 from gpumon.probe.core.frames import Account, Progress, Sized
 from gpumon.probe.core.locate import AS_BUILT, NO_PAIR, NOBODY_ALONE, NOT_IN_PAIRS, locate
-from gpumon.probe.core.next_step import MOST_TRIES, next_step
+from gpumon.probe.core.next_step import MAX_TRIES, next_step
 from gpumon.probe.core.passes import Pass, pairs
 from gpumon.probe.core.plan import Pairs, make_plans, rounds
 from gpumon.probe.core.probes import PROBES
@@ -244,9 +244,9 @@ def test_a_pair_that_looks_slow_is_tried_again_before_it_is_named() -> None:
     step = next_step(shifted(one, planned), JUDGE)
     assert isinstance(step, Pairs)
     assert sorted(pair for together in step.rounds for pair in together) == [(0, 1), (2, 3)]
-    for tries in range(2, MOST_TRIES + 1):
+    for tries in range(2, MAX_TRIES + 1):
         step = next_step(shifted(one, planned, tries=tries), JUDGE)
-        assert (step is None) == (tries == MOST_TRIES)
+        assert (step is None) == (tries == MAX_TRIES)
     assert next_step(shifted(exchanged(4, even), planned), JUDGE) is None
 
 
@@ -279,7 +279,7 @@ def test_a_pair_besides_those_of_the_slow_rank_is_tried_until_it_is_known() -> N
     step = next_step(shifted(one, 1, tries=2), JUDGE)
     assert isinstance(step, Pairs)
     assert (0, 1) in [pair for together in step.rounds for pair in together]
-    assert next_step(shifted(one, 1, tries=MOST_TRIES), JUDGE) is None
+    assert next_step(shifted(one, 1, tries=MAX_TRIES), JUDGE) is None
 
 
 def test_the_fastest_exchange_of_a_pair_counts() -> None:

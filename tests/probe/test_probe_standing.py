@@ -10,7 +10,7 @@ import pytest
 from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.core.state import MOST_RAN, ProbeState, end_run, restore
+from gpumon.probe.core.state import MAX_COMPLETED_RUNS, ProbeState, end_run, restore
 from gpumon.probe.core.wording import index_ranges
 
 WRONG = replace(example.run(90, outcome="wrong"), wrong_elements=31)
@@ -66,9 +66,9 @@ def test_wrong_elements_stay_until_the_same_gpus_are_checked_again() -> None:
 
 def test_a_run_that_stands_is_not_forgotten_for_those_that_left_its_gpus_out() -> None:
     """Jobs may keep a GPU for weeks, and what was wrong with it is still so."""
-    state = after(WRONG, *(replace(some(80), id=f"run {number}") for number in range(3 * MOST_RAN)))
+    state = after(WRONG, *(replace(some(80), id=f"run {number}") for number in range(3 * MAX_COMPLETED_RUNS)))
     assert current_result(state.ran, "allreduce") == WRONG
-    assert len(state.ran) == MOST_RAN + 1
+    assert len(state.ran) == MAX_COMPLETED_RUNS + 1
     assert state.metrics.wrong_elements == {"nccl": 31.0}
 
 

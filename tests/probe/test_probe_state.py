@@ -7,7 +7,7 @@ from dataclasses import replace
 import example_node as example
 
 from gpumon.probe.core.metrics import INITIAL
-from gpumon.probe.core.state import MOST_RAN, ProbeState, begin_run, end_run
+from gpumon.probe.core.state import MAX_COMPLETED_RUNS, ProbeState, begin_run, end_run
 
 OK = example.run(1)
 OTHER = replace(example.run(0), id="other", probe="broadcast")
@@ -26,11 +26,11 @@ def test_another_probe_moves_nothing_of_the_all_reduce() -> None:
 def test_runs_of_another_probe_push_out_none_of_the_all_reduce() -> None:
     """However often somebody asks for it; all that is remembered is known once, in order of time."""
     state = BEFORE
-    for number in range(MOST_RAN + 1):
+    for number in range(MAX_COMPLETED_RUNS + 1):
         state = end_run(state, replace(OTHER, id=f"other {number}", outcome="failed", started=OK.started + 1 + number))
     assert state.ran[0] == OK
-    assert len(state.ran) == 1 + MOST_RAN
-    assert [one.id for one in state.known] == [OK.id, *(f"other {number}" for number in range(MOST_RAN + 1))]
+    assert len(state.ran) == 1 + MAX_COMPLETED_RUNS
+    assert [one.id for one in state.known] == [OK.id, *(f"other {number}" for number in range(MAX_COMPLETED_RUNS + 1))]
 
 
 def test_a_run_that_is_told_late_does_not_end_the_next() -> None:

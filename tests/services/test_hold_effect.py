@@ -52,7 +52,7 @@ from gpumon.store.store_error import StoreError
 from gpumon.supervisor.loop import Loop
 
 RACES = 200
-MOST_RANKS = 4096
+MAX_RANKS = 4096
 HANG = """
 import json, os, sys, time
 orders = json.loads(sys.stdin.readline())
@@ -404,7 +404,7 @@ class Stamps:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.write_bytes(bytes(8 + 16 * MOST_RANKS))
+        path.write_bytes(bytes(8 + 16 * MAX_RANKS))
 
     def begun(self) -> int:
         """How many ranks there ever were."""
@@ -424,7 +424,7 @@ def test_no_rank_lives_between_the_answer_to_a_hold_and_its_end(store: Path, tmp
     whiles = [race(agent, stamps, number, chance) for number in range(RACES)]
     agent.stop()
     agent_runs = stamps.agent_runs()
-    assert RACES / 4 <= len(agent_runs) < MOST_RANKS
+    assert RACES / 4 <= len(agent_runs) < MAX_RANKS
     for began, last in agent_runs:
         assert began <= last
         for number, (answered, ended) in enumerate(whiles):

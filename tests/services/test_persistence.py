@@ -16,7 +16,7 @@ from stores import read, write
 
 from gpumon.probe.core.metrics import INITIAL
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.core.state import MOST_RESULTS, ProbeState
+from gpumon.probe.core.state import MAX_RESULTS, ProbeState
 from gpumon.services.persistence import Persistence
 from gpumon.state.messages import Message, ProbeEnded
 from gpumon.state.monitor import Monitor
@@ -134,7 +134,7 @@ def test_what_is_recorded_before_the_store_opens_is_stored(tmp_path: Path) -> No
 def test_the_last_success_is_recalled_over_any_number_of_skips(tmp_path: Path) -> None:
     """A node that was busy for weeks reports its bandwidth after a restart."""
     path = tmp_path / "gpumon.db"
-    skips = [result(f"skip {n}", "skipped") for n in range(MOST_RESULTS)]
+    skips = [result(f"skip {n}", "skipped") for n in range(MAX_RESULTS)]
     with Store.open(path) as store:
         for one in (result("good"), *skips):
             write(store, probe_runs.record, one)

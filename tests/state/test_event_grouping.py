@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_events import error_event, observation
 
-from gpumon.model.error_event import KMSG, MOST_TEXTS, NVML, SXID, ErrorEvent, ErrorObservation
+from gpumon.model.error_event import KMSG, MAX_TEXTS, NVML, SXID, ErrorEvent, ErrorObservation
 from gpumon.state.event_grouping import MAX_OPEN, PAUSE, EventGrouper
 
 sources = st.sampled_from([NVML, KMSG])
@@ -106,7 +106,7 @@ def test_a_burst_knows_its_ends_and_some_of_its_words() -> None:
     (one,) = after(observation(101.5), *seen)
 
     assert (one.first_at, one.last_at, one.last_wall - one.first_wall) == (100.0, 113.0, 13.0)
-    assert one.texts == tuple(f"line {number}" for number in range(MOST_TEXTS))
+    assert one.texts == tuple(f"line {number}" for number in range(MAX_TEXTS))
     assert one.text == "line 6"
 
 

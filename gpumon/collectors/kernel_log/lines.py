@@ -12,7 +12,7 @@ from functools import lru_cache
 from gpumon.model.error_event import AER, AER_FATAL, FALLEN_OFF, NIC, SXID, XID
 from gpumon.model.nic_errors import NIC_ERRORS
 
-MOST_TEXT = 300
+MAX_TEXT = 300
 """Maximum length of a text in characters."""
 _KNOWN_LINES = 512
 """Size of the parser's cache: the lines of a storm repeat."""
@@ -89,7 +89,7 @@ def parse_quoted(text: str) -> Line | None:
 def without_processes(text: str) -> str:
     """Return the text as one printable line of bounded length, without ids and names of processes."""
     line = _WORD_OF_PROCESS.sub("a process", _PROCESS.sub("", _NEXT_LINE.sub(" ", text[:_LONGEST])))
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line).strip(" ,")[:MOST_TEXT]
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line).strip(" ,")[:MAX_TEXT]
 
 
 def _xid(text: str) -> Line | None:

@@ -11,7 +11,7 @@ from gpumon.clock import boot_clock
 from gpumon.collectors.kernel_log.lines import Line, parse
 from gpumon.collectors.kernel_log.log_time import KernelClock
 from gpumon.collectors.kernel_log.reader import KernelLog, Record
-from gpumon.model.error_event import KMSG, MOST_TEXTS, OVERRUN, ErrorObservation, LogPosition, common
+from gpumon.model.error_event import KMSG, MAX_TEXTS, OVERRUN, ErrorObservation, LogPosition, common
 
 log = logging.getLogger("gpumon.collectors.kernel_log")
 
@@ -115,7 +115,7 @@ class KernelLogWatch:
             source=KMSG,
             times=len(errors),
             text=line.text,
-            texts=tuple(dict.fromkeys(each.text for _, each in errors))[:MOST_TEXTS],
+            texts=tuple(dict.fromkeys(each.text for _, each in errors))[:MAX_TEXTS],
             numbered=line.numbered,
             gpu_instance_id=common(each.gpu_instance_id for _, each in errors),
             compute_instance_id=common(each.compute_instance_id for _, each in errors),

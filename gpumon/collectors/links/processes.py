@@ -18,9 +18,9 @@ COLLECTOR = "processes"
 
 MAX_PROCESSES = 16384
 """Maximum number of processes that are examined; more are reported as an error."""
-MOST_FILES = 4096
+MAX_FILES = 4096
 """Maximum number of file descriptors examined a process."""
-MOST_STUCK = 256
+MAX_STUCK = 256
 """Maximum number of stuck processes reported."""
 _GONE = UNSUPPORTED | {errno.ESRCH}
 _HOST = "pid:[4026531836]"
@@ -93,7 +93,7 @@ class ProcessReader:
             for one in asleep.values()
             if one.gpus is not None
         ]
-        return tuple(sorted(held, key=lambda one: one.since)[:MOST_STUCK])
+        return tuple(sorted(held, key=lambda one: one.since)[:MAX_STUCK])
 
     def _may_examine(self) -> bool:
         """If the first process of another user is denied, all are."""
@@ -165,7 +165,7 @@ class ProcessReader:
             names = self._files.names(folder)
         except OSError:
             return  # it has ended
-        for name in names[:MOST_FILES]:
+        for name in names[:MAX_FILES]:
             device = _DEVICE.match(self._link(f"{folder}/{name}") or "")
             if device:
                 yield device[1]

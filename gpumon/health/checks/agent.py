@@ -14,7 +14,7 @@ from gpumon.model.error_event import OVERRUN
 ERRORS = SampleWindow("gpumon_poll_errors_total", 5 * MINUTE)
 RESTARTS = SampleWindow("gpumon_sampler_restarts_total", 10 * MINUTE)
 SLOW_SHARE = Limit("poll_duration_ratio", 0.5, "Maximum share of the poll interval that a fast poll may take.", SHARE)
-MOST_RESTARTS = Limit(
+MAX_RESTARTS = Limit(
     "sampler_restarts", 3, "Minimum number of sampler replacements in ten minutes that is a verdict.", COUNT
 )
 _BY_FAULTS = frozenset({"crash", "deadline"})
@@ -92,7 +92,7 @@ def poll_slow(facts: Facts) -> Finding | None:
 
 
 def sampler_restarting(facts: Facts) -> Finding | None:
-    most = facts.limit(MOST_RESTARTS)
+    most = facts.limit(MAX_RESTARTS)
     if most is None:
         return OFF
     times = sum(one.gain for one in facts.series(RESTARTS) if one.labels.get("reason") in _BY_FAULTS)
@@ -229,7 +229,7 @@ CHECKS = (
 """,
         node=sampler_restarting,
         windows=(RESTARTS,),
-        limits=(MOST_RESTARTS,),
+        limits=(MAX_RESTARTS,),
         inhibited_by={"gpu_driver_down": "node", "gpu_stuck": "any", "gpu_lost": "any"},
     ),
     Check(

@@ -11,7 +11,7 @@ from gpumon.model.fabric import COMPLETED, HEALTHY, STATES, SUMMARIES, Fabric
 from gpumon.model.nvlink import PEERS
 
 STOPS = SampleWindow("gpumon_service_stops_total", 10 * MINUTE)
-MOST_STOPS = Limit(
+MAX_STOPS = Limit(
     "fabric_manager_stops", 3, "Minimum number of exits of the fabric manager in ten minutes that is a verdict.", COUNT
 )
 
@@ -40,7 +40,7 @@ def manager_down(facts: Facts) -> Finding | None:
 
 
 def manager_flapping(facts: Facts) -> Finding | None:
-    most = facts.limit(MOST_STOPS)
+    most = facts.limit(MAX_STOPS)
     if most is None:
         return OFF
     if facts.node.fabric_manager_up is None:
@@ -151,7 +151,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         node=manager_flapping,
         windows=(STOPS,),
-        limits=(MOST_STOPS,),
+        limits=(MAX_STOPS,),
         inhibited_by={"fabric_manager_down": "node", "nvswitch_error": "node"},
     ),
     Check(

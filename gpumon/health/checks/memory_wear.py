@@ -19,7 +19,7 @@ PAGES = Limit(
     _LISTED,
     "retired_pages_critical",
 )
-MOST_PAGES = Limit(
+MAX_PAGES = Limit(
     "retired_pages_critical",
     60,
     "Maximum number of retired pages of a GPU before Ampere without a failure, of 64.",
@@ -75,7 +75,7 @@ def banks_without_spares(gpu: GpuCase) -> Finding | None:
 
 def retired_pages(gpu: GpuCase) -> Finding | None:
     """Return a finding for GPUs before Ampere. Pages of both causes share one list."""
-    few, many = gpu.facts.limit(PAGES), gpu.facts.limit(MOST_PAGES)
+    few, many = gpu.facts.limit(PAGES), gpu.facts.limit(MAX_PAGES)
     if few is None and many is None:
         return OFF
     if gpu.now.retired_pages is None:
@@ -137,6 +137,6 @@ CHECKS = (
 2. Critical: drain the GPU and replace the board; {_PROOF}.
 """,
         gpu=retired_pages,
-        limits=(PAGES, MOST_PAGES),
+        limits=(PAGES, MAX_PAGES),
     ),
 )

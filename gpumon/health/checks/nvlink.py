@@ -23,7 +23,7 @@ ERRORS_LONG = SampleWindow("gpumon_nvlink_errors_total", 30 * MINUTE)
 RECOVERIES = SampleWindow("gpumon_nvlink_recoveries_total", 5 * MINUTE)
 UP = SampleWindow("gpumon_nvlink_up", 30 * MINUTE)
 
-MOST_ERRORS = Limit(
+MAX_ERRORS = Limit(
     "nvlink_errors", 1, "Minimum number of errors of an NVLink in five minutes that is a warning.", COUNT
 )
 BAD_MINUTES = Limit(
@@ -32,7 +32,7 @@ BAD_MINUTES = Limit(
     "Maximum number of minutes with errors, of the last thirty, for a healthy NVLink.",
     Range(0, 29),
 )
-MOST_DOWNS = Limit(
+MAX_DOWNS = Limit(
     "nvlink_downs", 5, "Minimum number of times that an NVLink goes down in thirty minutes that is a failure.", COUNT
 )
 CRC_RATE = Limit(
@@ -94,7 +94,7 @@ def recovery_failed(gpu: GpuCase) -> Finding | None:
 
 
 def errors(gpu: GpuCase) -> Finding | None:
-    most = gpu.facts.limit(MOST_ERRORS)
+    most = gpu.facts.limit(MAX_ERRORS)
     if most is None:
         return OFF
     if not _can_tell(gpu):
@@ -117,7 +117,7 @@ def errors(gpu: GpuCase) -> Finding | None:
 
 
 def unstable(gpu: GpuCase) -> Finding | None:
-    most, downs = gpu.facts.limit(BAD_MINUTES), gpu.facts.limit(MOST_DOWNS)
+    most, downs = gpu.facts.limit(BAD_MINUTES), gpu.facts.limit(MAX_DOWNS)
     if most is None and downs is None:
         return OFF
     if not _can_tell(gpu):
@@ -269,7 +269,7 @@ CHECKS = (
         gpu=unstable,
         clear_after=10 * MINUTE,
         windows=(ERRORS_LONG, UP),
-        limits=(BAD_MINUTES, MOST_DOWNS),
+        limits=(BAD_MINUTES, MAX_DOWNS),
         inhibited_by=_FAILING,
     ),
     Check(
@@ -308,7 +308,7 @@ CHECKS = (
 """,
         gpu=errors,
         windows=(ERRORS_SOON, RECOVERIES),
-        limits=(MOST_ERRORS,),
+        limits=(MAX_ERRORS,),
         inhibited_by={**_FAILING, "nvlink_unstable": "same", "nvlink_crc_high": "same", "nvlink_ber_high": "same"},
     ),
     Check(

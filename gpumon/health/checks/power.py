@@ -15,9 +15,9 @@ CAPPED_SHARE = Limit(
     "power_capped_ratio", 0.8, "Minimum share of half an hour in which a low limit restricts the GPU.", SHARE
 )
 LIMIT_SHARE = Limit("power_limit_ratio", 0.8, "Minimum power limit, as a share of the board's default.", SHARE)
-LEAST_WATTS = Limit("min_power_watts", 12.0, "Minimum plausible power under load in watts.", AMOUNT)
-LEAST_DRAW = Limit("min_power_ratio", 0.05, "Minimum plausible power under load, as a share of the limit.", Range(0, 1))
-MOST_DRAW = Limit("max_power_ratio", 1.25, "Maximum plausible power, as a share of the highest limit.", Range(1, 10))
+MIN_WATTS = Limit("min_power_watts", 12.0, "Minimum plausible power under load in watts.", AMOUNT)
+MIN_DRAW = Limit("min_power_ratio", 0.05, "Minimum plausible power under load, as a share of the limit.", Range(0, 1))
+MAX_DRAW = Limit("max_power_ratio", 1.25, "Maximum plausible power, as a share of the highest limit.", Range(1, 10))
 LOADED = 0.8
 """Minimum utilization at which a GPU is under load."""
 _TOLERANCE = 0.99
@@ -72,13 +72,13 @@ def _too_low(gpu: GpuCase) -> str | None:
 def implausible(gpu: GpuCase) -> Finding | None:
     """Return None for an idle GPU, which may draw almost nothing."""
     draw, limit = gpu.now.power_watts, gpu.now.power_limit_watts
-    least, most = gpu.facts.limit(LEAST_DRAW), gpu.facts.limit(MOST_DRAW)
+    least, most = gpu.facts.limit(MIN_DRAW), gpu.facts.limit(MAX_DRAW)
     if draw is None or not limit:
         return None
     highest = max(limit, gpu.now.power_limit_max_watts or 0.0)
     if most is not None and draw > most * highest:
         return _implausible(gpu.now, f"of at most {highest:.0f} W")
-    if draw >= max((least or 0.0) * limit, gpu.facts.limit(LEAST_WATTS) or 0.0):
+    if draw >= max((least or 0.0) * limit, gpu.facts.limit(MIN_WATTS) or 0.0):
         return PASSED
     return _implausible(gpu.now, "under load") if (gpu.now.utilization_ratio or 0.0) >= LOADED else None
 
@@ -127,6 +127,6 @@ CHECKS = (
 """,
         gpu=implausible,
         after=5 * MINUTE,
-        limits=(LEAST_WATTS, LEAST_DRAW, MOST_DRAW),
+        limits=(MIN_WATTS, MIN_DRAW, MAX_DRAW),
     ),
 )

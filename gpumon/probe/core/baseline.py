@@ -13,9 +13,9 @@ from gpumon.probe.core.wording import index_ranges
 
 ENOUGH_RUNS = 5
 """Min number of runs for a median."""
-MOST_RUNS = 30
+MAX_RUNS = 30
 """Max number of runs for a median, so that it follows the host."""
-MOST_GOOD = 200
+MAX_GOOD = 200
 """Max number of good runs to keep, under all conditions together."""
 SATURATING = 16
 """Sizes above this part of the largest show bandwidth; smaller ones show latency."""
@@ -61,10 +61,10 @@ class Judge:
         """Compare one measurement. Only sizes that saturate the links can be low: see `saturating`."""
         alike = list(self._alike(ranks, versions))
         past = [one.busbw_bytes_per_second for run in alike for one in run.measurements if one.key == measurement.key]
-        past = past[-MOST_RUNS:]
+        past = past[-MAX_RUNS:]
         median = statistics.median(past) if len(past) >= ENOUGH_RUNS else None
         spread = None if median is None else _MAD_TO_SIGMA * statistics.median(abs(one - median) for one in past)
-        best, date = _best(alike, measurement, median if len(past) == MOST_RUNS else None)
+        best, date = _best(alike, measurement, median if len(past) == MAX_RUNS else None)
         figure, source = self.expected(measurement) or (None, "")
         comparison = Comparison(
             collective=measurement.collective,
@@ -124,8 +124,8 @@ def good_runs(known: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[Prob
         return known
     key = (result.probe, result.backend, _key(result))
     alike = [one.id for one in known if (one.probe, one.backend, _key(one)) == key]
-    crowded = set(alike[: max(0, len(alike) + 1 - MOST_RUNS)])
-    return (*(one for one in known if one.id not in crowded), result)[-MOST_GOOD:]
+    crowded = set(alike[: max(0, len(alike) + 1 - MAX_RUNS)])
+    return (*(one for one in known if one.id not in crowded), result)[-MAX_GOOD:]
 
 
 def _key(result: ProbeResult) -> Mapping[str, object]:

@@ -20,15 +20,15 @@ HELD_DOWN = {
 """Clock event reasons that hold clocks down, in words."""
 ALWAYS_ODD = ("hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown")
 """Reported for every GPU; the other reasons only for a GPU that differs from the others."""
-LEAST_SECONDS = 0.01
+MIN_SECONDS = 0.01
 """Min seconds of a clock event: the probe times milliseconds."""
 LESS = 0.8
 """Below this share of the others' figure, a GPU differs."""
-LEAST_BYTES = 1e9
+MIN_BYTES = 1e9
 """Min traffic of a GPU for its distribution to be compared."""
-LEAST_LINK_BYTES = 1e8
+MIN_LINK_BYTES = 1e8
 """Min traffic of one link."""
-LEAST_REPLAYS = 10.0
+MIN_REPLAYS = 10.0
 OTHERS = 2
 """Min number of GPUs, or links, that another one is compared with."""
 
@@ -180,7 +180,7 @@ def _held_down(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
 
 def _was_held(one: Seen, reason: str) -> bool:
     seconds = one.counted(lambda sight: sight.held_seconds).get(reason, 0.0)
-    return seconds >= LEAST_SECONDS or bool(one.held_down.get(reason))
+    return seconds >= MIN_SECONDS or bool(one.held_down.get(reason))
 
 
 def _slow_clock(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
@@ -205,7 +205,7 @@ def _links(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
 def _idle_links(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
     """Compare NVLink traffic: in each collective all ranks move the same amount."""
     moved, usual = _moved(one), _usual([_moved(other) for other in others])
-    if moved is not None and usual is not None and usual > LEAST_BYTES and moved < LESS * usual:
+    if moved is not None and usual is not None and usual > MIN_BYTES and moved < LESS * usual:
         yield f"it moved {moved / 1e9:.1f} GB over its NVLinks, the others {usual / 1e9:.1f}"
 
 
@@ -221,7 +221,7 @@ def _lame_links(one: Seen, _others: Sequence[Seen]) -> Iterator[str]:
         moved = {link: total - before[link] for link, total in totals.items() if link in up and total >= before[link]}
         for link in sorted(moved, key=int):
             usual = _usual([other for number, other in moved.items() if number != link])
-            if usual is not None and usual > LEAST_LINK_BYTES and moved[link] < LESS * usual:
+            if usual is not None and usual > MIN_LINK_BYTES and moved[link] < LESS * usual:
                 yield f"its NVLink {link} moved {moved[link] / 1e9:.2f} GB, its others {usual / 1e9:.2f}"
 
 
@@ -233,7 +233,7 @@ def _pcie(one: Seen, others: Sequence[Seen]) -> Iterator[str]:
     if generation and most and generation < most and any(_at_full_generation(other) for other in others):
         yield f"its PCIe link ran at generation {generation:.0f} of {most:.0f}"
     for kind, count in sorted(one.counted(lambda sight: sight.pcie_errors).items()):
-        if kind != "replay" or count >= LEAST_REPLAYS:
+        if kind != "replay" or count >= MIN_REPLAYS:
             yield f"its PCIe link counted {kind.replace('_', ' ')} errors, {_times(count)}"
 
 

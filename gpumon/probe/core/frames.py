@@ -74,13 +74,13 @@ class Account:
         return self.progress.rank
 
 
-LEAST_SECONDS, MOST_SECONDS = 1e-9, 1e6
+MIN_SECONDS, MAX_SECONDS = 1e-9, 1e6
 """Range of valid operation times in seconds."""
-MOST = 1 << 53
+MAX_NUMBER = 1 << 53
 """Largest whole number that a float holds exactly."""
-MOST_TEXT, MOST_NAME, MOST_VERSIONS = 2000, 100, 20
+MAX_TEXT, MAX_NAME, MAX_VERSIONS = 2000, 100, 20
 """Max length of an error and of a name, and max number of versions."""
-MOST_SHOWN = 200
+MAX_SHOWN = 200
 """Bytes of an invalid line that an error shows."""
 
 
@@ -94,7 +94,7 @@ def take(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
     try:
         return _taken(account, json.loads(line, parse_constant=_no_number), steps)
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
-        return replace(account, error=f"it sent an invalid frame: {line[:MOST_SHOWN]!r} ({error})")
+        return replace(account, error=f"it sent an invalid frame: {line[:MAX_SHOWN]!r} ({error})")
 
 
 def _taken(account: Account, frame: Any, steps: Sequence[Step]) -> Account:
@@ -148,7 +148,7 @@ def _sized(frame: Mapping[str, Any], most: int) -> Sized:
         raise ValueError("direct is neither true nor false")
     if not isinstance(seconds, list) or not 1 <= len(seconds) <= most:
         raise ValueError(f"seconds is no list of 1 to {most}")
-    if not all(type(one) in {int, float} and LEAST_SECONDS <= one <= MOST_SECONDS for one in seconds):
+    if not all(type(one) in {int, float} and MIN_SECONDS <= one <= MAX_SECONDS for one in seconds):
         raise ValueError("seconds contains an invalid time")
     spoilt = _whole(frame, "spoilt") if "spoilt" in frame else 0
     return Sized(seconds=tuple(map(float, seconds)), wrong=_whole(frame, "wrong"), spoilt=spoilt, direct=direct)
@@ -177,18 +177,18 @@ def _told(account: Account, step: Step) -> Mapping[tuple[int, int], Sized]:
 
 def _versioned(account: Account, frame: Mapping[str, Any], _steps: Sequence[Step]) -> Account:
     told = frame["versions"]
-    if not isinstance(told, dict) or len(told) > MOST_VERSIONS:
-        raise ValueError(f"versions is no object of at most {MOST_VERSIONS}")
-    versions = {_text(name, MOST_NAME): _text(version, MOST_NAME) for name, version in told.items()}
+    if not isinstance(told, dict) or len(told) > MAX_VERSIONS:
+        raise ValueError(f"versions is no object of at most {MAX_VERSIONS}")
+    versions = {_text(name, MAX_NAME): _text(version, MAX_NAME) for name, version in told.items()}
     return replace(account, versions=versions)
 
 
 def _absent(account: Account, frame: Mapping[str, Any], _steps: Sequence[Step]) -> Account:
-    return replace(account, absent=_text(frame["absent"], MOST_NAME))
+    return replace(account, absent=_text(frame["absent"], MAX_NAME))
 
 
 def _failed(account: Account, frame: Mapping[str, Any], _steps: Sequence[Step]) -> Account:
-    return replace(account, error=_text(frame["error"], MOST_TEXT))
+    return replace(account, error=_text(frame["error"], MAX_TEXT))
 
 
 def _done(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:
@@ -224,7 +224,7 @@ def _number(frame: Mapping[str, Any], steps: Sequence[Step]) -> int:
     return number
 
 
-def _whole(frame: Mapping[str, Any], key: str, *, least: int = 0, most: int = MOST) -> int:
+def _whole(frame: Mapping[str, Any], key: str, *, least: int = 0, most: int = MAX_NUMBER) -> int:
     value = frame.get(key)
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{key} is no whole number from {least} to {most}")

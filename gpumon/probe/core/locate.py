@@ -17,11 +17,11 @@ SLOW = 0.7
 """A pair below this share of the next faster one is slow."""
 APART = 2.0
 """A pair is also slow if it is this many times farther from the others than those are from each other."""
-LEAST_APART = 0.03
+MIN_APART = 0.03
 """Min distance for that, as a share of the others' bandwidth."""
 TWO = 2
 """With two ranks either may be slow."""
-MOST = 0.75
+MIN_SLOW_SHARE = 0.75
 """A rank is slow if more than this share of its pairs are slow."""
 FOUR = 4
 """Fewer ranks have too few pairs to show how far apart they usually are."""
@@ -147,7 +147,7 @@ def culprits(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     if ranks == TWO:
         return ()
     slow = _below_gap(found)
-    suspects = [rank for rank in range(ranks) if _share(slow, found, rank) > MOST]
+    suspects = [rank for rank in range(ranks) if _share(slow, found, rank) > MIN_SLOW_SHARE]
     if len(suspects) == 1:
         return (suspects[0],)
     if len(slow) == 1:
@@ -200,7 +200,7 @@ def _stands_apart(own: Sequence[float], others: Sequence[float]) -> bool:
     if not own or len(others) < TWO:
         return False
     gap, spread = min(others) - max(own), max(others) - min(others)
-    return max(own) < SLOW * min(others) or gap > max(APART * spread, LEAST_APART * max(others))
+    return max(own) < SLOW * min(others) or gap > max(APART * spread, MIN_APART * max(others))
 
 
 def _wrong(found: Sequence[Pair], ranks: int) -> tuple[int, ...]:

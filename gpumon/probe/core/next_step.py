@@ -11,9 +11,9 @@ from gpumon.probe.core.passes import Pass, measurements, pairs, step_measurement
 from gpumon.probe.core.plan import Measure, Pairs, Step, rounds
 from gpumon.probe.core.result import Comparison, Measurement
 
-MOST_PAIR_BYTES = 256 << 20
+MAX_PAIR_BYTES = 256 << 20
 """Enough to saturate a link."""
-TRIES, MOST_TRIES = 2, 5
+TRIES, MAX_TRIES = 2, 5
 """How often a slow pair is measured, and how often at most while slow pairs do not share the rank that would be
 named.
 """
@@ -39,7 +39,7 @@ def next_step(one: Pass, judge: Judge) -> Step | None:
 def _slow_again(one: Pass, tries: Sequence[Pairs]) -> Pairs | None:
     found = pairs(one)
     slow, named = set(slow_pairs(found)), set(culprits(found, one.plan.ranks))
-    most = TRIES if named and all(named <= set(pair) for pair in slow) else MOST_TRIES
+    most = TRIES if named and all(named <= set(pair) for pair in slow) else MAX_TRIES
     if not slow or len(tries) >= most or any(any(pair.wrong) for pair in found):
         return None
     kept = (tuple(pair for pair in together if pair in slow) for together in tries[0].rounds)
@@ -75,5 +75,5 @@ def _compared(one: Pass, found: Sequence[Measurement], judge: Judge) -> tuple[Co
 def _pairs(one: Pass) -> Pairs | None:
     if one.plan.ranks == 1 or one.plan.probe.alone:
         return None
-    size = min(MOST_PAIR_BYTES, max(one.plan.setting.sizes))
+    size = min(MAX_PAIR_BYTES, max(one.plan.setting.sizes))
     return Pairs(bytes=size, rounds=rounds(one.plan.ranks))

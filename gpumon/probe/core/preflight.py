@@ -16,11 +16,11 @@ IDLE_BYTES_EXACT = GIB >> 2
 """The same if the driver excludes it: less than one CUDA context."""
 IDLE_TRAFFIC = 100e6
 """Max bytes a second over NVLink or PCIe of an idle GPU: reading it is traffic too."""
-LEAST_PARTIAL = 2
+MIN_PARTIAL = 2
 """Min number of GPUs of a partial run."""
 RING = ("ring",)
 """Algorithm that takes no NVLink SHARP resources of the NVSwitches."""
-MOST_TOLD = 4
+MAX_LISTED = 4
 """Max number of GPUs that a hint names."""
 UNSEEN_SECONDS = 5.0
 """Max seconds, besides the duration of a poll, for which a run goes on while processes on its GPUs are not read.
@@ -144,7 +144,7 @@ class Gate(NamedTuple):
 
     def skip(self, facts: PreflightFacts, gpus: Iterable[GpuUse]) -> Skip | None:
         words = [sign for gpu in gpus for sign in self.signs(gpu, facts)]
-        some = [*words[:MOST_TOLD], f"{len(words) - MOST_TOLD} more"] if len(words) > MOST_TOLD + 1 else words
+        some = [*words[:MAX_LISTED], f"{len(words) - MAX_LISTED} more"] if len(words) > MAX_LISTED + 1 else words
         return Skip(reason=self.reason, hint=self.hint.format(gpus=join_words(some))) if words else None
 
 
@@ -225,7 +225,7 @@ def is_partial(facts: PreflightFacts) -> bool:
     """Return whether a run leaves out GPUs that are, or may be, in use; it waits for GPUs to be idle."""
     if not facts.partial or (_of_gpus(facts) is None and unseen(facts) is None):
         return False
-    return len(_free(facts)) >= LEAST_PARTIAL
+    return len(_free(facts)) >= MIN_PARTIAL
 
 
 def _free(facts: PreflightFacts) -> tuple[GpuUse, ...]:

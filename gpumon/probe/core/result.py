@@ -206,7 +206,7 @@ class ProbeRequest:
     """What to do."""
 
 
-MOST = 1e21
+MAX_NUMBER = 1e21
 """Upper limit of valid figures, which also excludes infinity and NaN. The lower limit is 0."""
 
 
@@ -251,6 +251,6 @@ def _plain(kind: Any, value: Any) -> Any:
         return value.encode(errors="replace").decode()  # lone surrogates cannot be encoded
     if type(value) is not kind and (kind, type(value)) != (float, int):
         raise TypeError(f"{value!r:.100} is no {kind.__name__}")
-    if kind is not bool and not 0 <= value <= MOST:
+    if kind is not bool and not 0 <= value <= MAX_NUMBER:
         raise ValueError(f"{value!r:.100} is no figure")
     return kind(value)

@@ -12,11 +12,11 @@ from gpumon.probe.core.metrics import AllReduce, fold_result
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, ProbeResult
 
-MOST_RESULTS = 200
+MAX_RESULTS = 200
 """Max results of a probe, whatever their outcome: mostly skips if jobs run."""
 AFTERGLOW_SECONDS = 3.0
 """How long after a run a GPU may still show its load: two polls, of which the first covers the time before it."""
-MOST_RAN = 20
+MAX_COMPLETED_RUNS = 20
 """Max results of a probe that are not skips."""
 
 
@@ -116,10 +116,10 @@ def _with(state: ProbeState, result: ProbeResult) -> ProbeState:
     return replace(
         state,
         last=result if result.probe == ALL_REDUCE else state.last,
-        history=_newest(state.history, result, MOST_RESULTS),
+        history=_newest(state.history, result, MAX_RESULTS),
         ran=state.ran
         if result.outcome == "skipped"
-        else _newest(state.ran, result, MOST_RAN, _standing(state, result)),
+        else _newest(state.ran, result, MAX_COMPLETED_RUNS, _standing(state, result)),
         good=good_runs(state.good, result),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-LEAST_RANGE = 3
+MIN_RANGE = 3
 """Min number of indexes that are written as a range."""
 
 
@@ -27,4 +27,4 @@ def index_ranges(indexes: Iterable[int]) -> str:
 
 
 def _row(indexes: list[int]) -> list[str]:
-    return [f"{indexes[0]} to {indexes[-1]}"] if len(indexes) >= LEAST_RANGE else [str(one) for one in indexes]
+    return [f"{indexes[0]} to {indexes[-1]}"] if len(indexes) >= MIN_RANGE else [str(one) for one in indexes]

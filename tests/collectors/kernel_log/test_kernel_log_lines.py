@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpumon.collectors.kernel_log.lines import MOST_TEXT, Line, parse, parse_quoted, without_processes
+from gpumon.collectors.kernel_log.lines import MAX_TEXT, Line, parse, parse_quoted, without_processes
 from gpumon.model.error_event import AER, AER_FATAL, NIC, SXID, XID
 from gpumon.model.nic_errors import NIC_ERRORS
 
@@ -155,7 +155,7 @@ def test_nothing_is_too_strange(printed: str) -> None:
     line = parse(printed) or parse_quoted(printed)
     texts = [without_processes(printed), line.text if line is not None else ""]
 
-    assert all(text.isprintable() and len(text) <= MOST_TEXT for text in texts)
+    assert all(text.isprintable() and len(text) <= MAX_TEXT for text in texts)
 
 
 PORT, NETWORK = "00000000:15:01.0", "00000000:86:00.1"
